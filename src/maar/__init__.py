@@ -1,0 +1,3 @@
+"""maar: a fleet-wide profiling lake."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Settings read once, parts built once, roles run."""

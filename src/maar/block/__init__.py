@@ -1,0 +1,1 @@
+"""Bytes at rest: the segment and block formats, read, written and merged."""

@@ -1,0 +1,1 @@
+"""Admit a pushed profile, name it, and choose its shard."""

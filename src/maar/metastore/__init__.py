@@ -1,0 +1,1 @@
+"""The state of the lake as a fold over the log."""

@@ -1,0 +1,82 @@
+"""What the index knows of the bytes at rest: segments (level 0) and blocks (level 1 and up)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+from maar.model.ids import BlockId, PlanId, Shard, StoreName, TenantId
+
+TABLES = ("samples", "profiles", "stacks", "locations", "series")
+SEGMENT_TABLE = "segment"  # the one file of a segment or a quarantine block
+FORMAT_VERSION = 1
+NO_DAY = -1
+
+
+class Kind(IntEnum):
+    SEGMENT = 0  # level 0: raw profiles of all tenants
+    BLOCK = 1  # the five tables of one tenant and day
+    QUARANTINE = 2  # raw profiles that could not be decoded, in the segment format; never merged
+
+
+class Location(msgspec.Struct, frozen=True, array_like=True):
+    """One copy of an object. Copies are listed, never inferred (S14)."""
+
+    store: StoreName
+    key: str
+    verified_at_ns: int = 0
+
+
+class File(msgspec.Struct, frozen=True, array_like=True):
+    """One object of a block: exactly what was written, so that a reader can tell."""
+
+    table: str
+    size: int
+    checksum: bytes  # xxh3-128 of the whole object
+    footer_size: int  # bytes of Parquet footer at the end, magic and length included
+    rows: int
+    locations: tuple[Location, ...]
+
+
+class Dataset(msgspec.Struct, frozen=True, array_like=True):
+    """One service of one tenant within a block: a run of row groups.
+
+    The run is of the `segment` table in segments, of `samples` in blocks.
+    """
+
+    tenant: TenantId
+    service: str
+    types: tuple[str, ...]
+    min_time_ns: int
+    max_time_ns: int
+    profiles: int
+    size: int
+    row_group_first: int
+    row_group_count: int
+
+
+class BlockMeta(msgspec.Struct, frozen=True, array_like=True):
+    """All that is known of a block without opening it."""
+
+    version: int
+    id: BlockId
+    kind: Kind
+    level: int
+    tenant: TenantId  # "" for segments
+    shard: Shard
+    store: StoreName  # where it was written first; compaction never mixes stores
+    day: int  # UTC day for blocks, NO_DAY for segments
+    min_time_ns: int
+    max_time_ns: int
+    profiles: int
+    samples: int
+    size: int
+    files: tuple[File, ...]
+    datasets: tuple[Dataset, ...]
+    created_by: str  # a writer, or the plan
+    created_at_ns: int  # wall time, for people
+    plan: PlanId | None = None
+
+    def file(self, table: str) -> File:
+        return next(file for file in self.files if file.table == table)

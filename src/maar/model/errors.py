@@ -1,0 +1,92 @@
+"""What went wrong, sorted by what the caller should do about it.
+
+MaarError
+├── Rejected           the request will never succeed unchanged                    4xx
+│   ├── InvalidInput     it is malformed or out of bounds; the sentence says which
+│   │   └── MalformedProfile   the bytes are not a profile that we can read
+│   ├── TooLarge         it is over a size limit                                  413
+│   ├── NotFound         what it names does not exist                             404
+│   ├── AlreadyExists    a create-only key is taken
+│   ├── HeadMoved        the log grew since the caller looked
+│   ├── TermLost         somebody else leads now
+│   └── LeaseLost        the plan is no longer the caller's
+├── Retryable          it may succeed unchanged, later or elsewhere               503
+│   ├── Overloaded       a bound was hit; back off                                429
+│   ├── Unavailable      a part that we need does not answer
+│   ├── StoreFull        the object store has no room
+│   └── OutcomeUnknown   it may or may not have happened; read before writing again
+└── Corrupt            stored bytes are not what was written; a person must look  500
+"""
+
+from __future__ import annotations
+
+
+class MaarError(Exception):
+    """Base of all our errors; the message is a sentence for a person."""
+
+
+class Rejected(MaarError):
+    """The request will never succeed unchanged."""
+
+
+class InvalidInput(Rejected):
+    """The request is malformed or out of bounds."""
+
+    def __init__(self, message: str, *, reason: str = "invalid") -> None:
+        super().__init__(message)
+        self.reason = reason  # a short word for the metric's label
+
+
+class MalformedProfile(InvalidInput):
+    """The bytes are not a profile that we can read."""
+
+    def __init__(self, message: str, *, reason: str = "malformed_profile") -> None:
+        super().__init__(message, reason=reason)
+
+
+class TooLarge(Rejected):
+    """The request is over a size limit."""
+
+
+class NotFound(Rejected):
+    """What the request names does not exist."""
+
+
+class AlreadyExists(Rejected):
+    """A create-only key is taken."""
+
+
+class HeadMoved(Rejected):
+    """The log grew since the caller looked."""
+
+
+class TermLost(Rejected):
+    """Somebody else leads now."""
+
+
+class LeaseLost(Rejected):
+    """The plan is no longer the caller's."""
+
+
+class Retryable(MaarError):
+    """The request may succeed unchanged, later or elsewhere."""
+
+
+class Overloaded(Retryable):
+    """A bound was hit; back off."""
+
+
+class Unavailable(Retryable):
+    """A part that we need does not answer."""
+
+
+class StoreFull(Retryable):
+    """The object store has no room."""
+
+
+class OutcomeUnknown(Retryable):
+    """It may or may not have happened; read before writing again."""
+
+
+class Corrupt(MaarError):
+    """Stored bytes are not what was written; a person must look."""

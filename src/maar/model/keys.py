@@ -1,0 +1,82 @@
+"""Where every object lives. The only module that spells an object key.
+
+    segments/v1/shard=<n>/<segment>-<incarnation>.parquet
+    lake/v1/<table>/tenant=<t>/date=<day>/<block>-<plan>-<token>-<attempt>.parquet
+    lake/v1/manifests/tenant=<t>/date=<day>/<block>-<plan>-<token>-<attempt>.msgpack
+    quarantine/v1/tenant=<t>/<block>-<plan>-<token>-<attempt>.parquet
+    attempts/v1/<plan>/<token>/<attempt>-<n>     what the attempt is about to write, one key a line
+    metastore/v1/<incarnation>/snapshot-<index>.maar
+    metastore/v1/<incarnation>/entry-<index>-<hash>.msgpack     an entry too large for the log
+
+Every key that a plan writes carries plan, token and task attempt: two attempts never meet (S3).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
+
+from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, Shard, TenantId
+
+SNAPSHOTS = "metastore/v1/"  # of every incarnation
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def segment(*, shard: Shard, block: BlockId, incarnation: Incarnation) -> str:
+    return f"segments/v1/shard={shard}/{block}-{incarnation}.parquet"
+
+
+def table(*, name: str, tenant: TenantId, day: int, stem: str) -> str:
+    return f"lake/v1/{name}/tenant={quote(tenant, safe='')}/date={date_text(day)}/{stem}.parquet"
+
+
+def manifest(*, tenant: TenantId, day: int, stem: str) -> str:
+    return f"lake/v1/manifests/tenant={quote(tenant, safe='')}/date={date_text(day)}/{stem}.msgpack"
+
+
+def manifest_of(table_key: str) -> str:
+    """The manifest of the block that a table's file belongs to."""
+    place = table_key.split("/", 3)[3].removesuffix(".parquet")
+    return f"lake/v1/manifests/{place}.msgpack"
+
+
+def quarantine(*, tenant: TenantId, stem: str) -> str:
+    return f"quarantine/v1/tenant={quote(tenant, safe='')}/{stem}.parquet"
+
+
+def intent(*, plan: PlanId, token: FencingToken, attempt: str, ordinal: int) -> str:
+    return f"{attempt_prefix(plan=plan, token=token)}{attempt}-{ordinal}"
+
+
+def attempt_prefix(*, plan: PlanId, token: FencingToken) -> str:
+    return f"attempts/v1/{plan}/{token}/"
+
+
+def intents_of(key: str) -> str:
+    """What the intents of the attempt that wrote an object have in common."""
+    _, plan, token, attempt = key.rpartition("/")[2].rpartition(".")[0].split("-", 3)
+    return f"attempts/v1/{plan}/{token}/{attempt}-"
+
+
+def stem(*, block: BlockId, plan: PlanId, token: FencingToken, attempt: str) -> str:
+    return f"{block}-{plan}-{token}-{attempt}"
+
+
+def snapshot(*, incarnation: Incarnation, index: int) -> str:
+    return f"{snapshot_prefix(incarnation)}snapshot-{index:016d}.maar"
+
+
+def stored_entry(*, incarnation: Incarnation, index: int, sha256: bytes) -> str:
+    return f"{stored_entry_prefix(incarnation)}{index:016d}-{sha256.hex()}.msgpack"
+
+
+def stored_entry_prefix(incarnation: Incarnation) -> str:
+    return f"metastore/v1/{incarnation}/entry-"
+
+
+def snapshot_prefix(incarnation: Incarnation) -> str:
+    return f"{SNAPSHOTS}{incarnation}/"
+
+
+def date_text(day: int) -> str:
+    return (_EPOCH + timedelta(days=day)).strftime("%Y-%m-%d")

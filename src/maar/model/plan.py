@@ -1,0 +1,134 @@
+"""A plan is data; a lease lets someone carry it out; a token tells the newest holder."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+
+import msgspec
+
+from maar.model.block import BlockMeta
+from maar.model.ids import BlockId, FencingToken, PlanId, Shard, StoreName, TenantId, WorkerId
+from maar.model.time import LeaseTime
+
+
+class Service(StrEnum):
+    COMPACT = "compact"
+    LOGCOMPACT = "logcompact"
+    CLUSTER = "cluster"
+    ROLLUP = "rollup"
+    INGEST = "ingest"
+    CLEAN = "clean"
+    REPAIR = "repair"
+    ROLLBACK = "rollback"
+
+
+class PlanState(IntEnum):
+    REQUESTED = 0
+    INFLIGHT = 1
+    COMPLETED = 2
+    EXCLUDED = 3  # over the failure limit; visible, can be requeued
+    ROLLED_BACK = 4
+    CANCELLED = 5  # its inputs went to other plans (bisected, fenced by another, deleted)
+
+
+class AttemptEnd(IntEnum):
+    OPEN = 0
+    COMPLETED = 1
+    EXPIRED = 2
+    FAILED = 3
+    FENCED = 4
+
+
+class QueueKey(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """Blocks are merged only with blocks of the same key."""
+
+    store: StoreName
+    tenant: TenantId
+    shard: Shard
+    level: int
+
+
+class Lease(msgspec.Struct, frozen=True, array_like=True):
+    """The right to carry a plan out, until lease time exceeds `expires_at`."""
+
+    token: FencingToken
+    worker: WorkerId
+    granted_at: LeaseTime
+    expires_at: LeaseTime
+
+    def expired(self, now: LeaseTime) -> bool:
+        return now > self.expires_at
+
+
+class Attempt(msgspec.Struct, frozen=True, array_like=True):
+    """One grant of a plan and how it ended. What it wrote is known by plan and token."""
+
+    token: FencingToken
+    worker: WorkerId
+    granted_at: LeaseTime
+    started_at: LeaseTime | None
+    ended_at: LeaseTime | None
+    end: AttemptEnd
+    cause: str  # why it failed, in a sentence; "" while open
+
+
+class Account(msgspec.Struct, frozen=True, array_like=True):
+    """Where every input profile went. The fold refuses a result whose sums do not meet (S7)."""
+
+    kept: int
+    duplicates: int
+    quarantined: int
+
+    def total(self) -> int:
+        return self.kept + self.duplicates + self.quarantined
+
+
+class PlanResult(msgspec.Struct, frozen=True, array_like=True):
+    """What an attempt made: the exact objects, and nothing else will ever be read (S3)."""
+
+    outputs: tuple[BlockMeta, ...]
+    account: Account
+    collisions: int = 0  # ids re-keyed within an output (S17)
+    cpu_ms: int = 0
+    wall_ms: int = 0
+
+
+class Plan(msgspec.Struct, frozen=True, array_like=True):
+    """One piece of maintenance on the timeline."""
+
+    id: PlanId
+    service: Service
+    removable: bool  # fixed when it is scheduled
+    key: QueueKey
+    inputs: tuple[BlockId, ...]  # owned by this plan while it is requested or inflight (S7)
+    state: PlanState
+    scheduled_at: LeaseTime
+    lease: Lease | None = None
+    attempts: tuple[Attempt, ...] = ()
+    failures: int = 0
+    failure_limit: int = 3
+    eligible_at: LeaseTime = LeaseTime(
+        0
+    )  # not handed out before; probes of excluded plans double it
+    resources: tuple[str, ...] = ()
+    rolls_back: PlanId | None = None
+    parent: PlanId | None = None  # the plan that was bisected into this one (S17)
+    result: PlanResult | None = None  # kept longer than any client retries
+    completed_at: LeaseTime | None = None
+
+
+class LeasedPlan(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker gets with a grant: all it needs, so that it asks nothing more."""
+
+    id: PlanId
+    service: Service
+    token: FencingToken
+    key: QueueKey
+    inputs: tuple[BlockMeta, ...]  # in queue order
+    target_block_bytes: int
+    lease_ns: int  # from now; the worker measures it by its own monotonic clock
+
+    @property
+    def title(self) -> str:
+        whose = self.key.tenant or "all tenants"
+        return f"{self.service} {self.id} level {self.key.level} shard {self.key.shard} {whose}"

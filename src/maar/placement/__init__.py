@@ -1,0 +1,1 @@
+"""Which shard and node takes a profile. Pure."""

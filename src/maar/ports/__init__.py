@@ -1,0 +1,1 @@
+"""What the world must do for us, as narrow protocols; adapters/ makes them real."""

@@ -1,0 +1,46 @@
+"""Who carries a leased plan out."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from maar.model.plan import LeasedPlan, PlanResult
+
+
+class PlanFailed(Exception):
+    """The attempt failed; `stopped` says whether its tasks were seen to have ended.
+
+    `own` is False when the store or the engine was at fault: the next plan would fail too (S11).
+    """
+
+    def __init__(self, cause: str, *, stopped: bool, own: bool = True) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.stopped = stopped
+        self.own = own
+
+
+class RunnerDied(Exception):
+    """The engine itself is gone (the JVM was killed): this process must start again."""
+
+
+class JobRunner(Protocol):
+    """Blocking calls, made from threads."""
+
+    def warm(self) -> None:
+        """Return when the first plan would not have to wait for start-up or compilation."""
+        ...
+
+    def slots(self) -> int:
+        """How many plans can run at once; RunnerDied when the engine is gone."""
+        ...
+
+    def run(self, plan: LeasedPlan) -> PlanResult:
+        """Carry it out, or raise PlanFailed or RunnerDied."""
+        ...
+
+    def cancel(self, plan: LeasedPlan) -> None:
+        """Ask a running plan to stop; `run` then raises PlanFailed."""
+        ...
+
+    def close(self) -> None: ...

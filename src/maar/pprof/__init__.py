@@ -1,0 +1,1 @@
+"""The profile as it comes: validate, decode to columns, encode back. Pure."""

@@ -1,0 +1,1 @@
+"""Answer questions over an immutable view of the index."""

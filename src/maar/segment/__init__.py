@@ -1,0 +1,1 @@
+"""Collect profiles per shard, write one object, announce it, then acknowledge."""

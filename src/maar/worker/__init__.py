@@ -1,0 +1,1 @@
+"""Poll, renew, run, report: the lease keeper around a JobRunner."""
