@@ -1,0 +1,73 @@
+# Two commands do all the set-up: `make demo` and `make test`. `make help` lists the rest.
+SHELL := /bin/bash
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTEST := $(BIN)/python -m pytest
+SECONDS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check unit component bench fuzz lock clean system-packages
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+demo: $(VENV)/.demo ## run maar with sample programs on http://127.0.0.1:4040 (SECONDS=90: end by itself)
+	@$(BIN)/maar demo $(if $(SECONDS),--seconds $(SECONDS))
+
+test: $(VENV)/.dev system-packages check unit component ## everything that must pass: what CI runs
+
+check: $(VENV)/.dev ## format, lint, layers, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+unit: $(VENV)/.dev ## decisions, models and golden files: no real parts, in parallel
+	$(PYTEST) -n 2 tests/unit tests/model tests/compat
+
+component: $(VENV)/.dev ## real disk, HTTP, S3 server, Spark and browser
+	$(PYTEST) -n 2 --dist loadfile -m "not serial" tests/component
+	$(PYTEST) -m serial tests/component
+
+bench: $(VENV)/.dev ## every number that we publish, each as a ratio to a baseline of the same run
+	@for file in bench/[a-z]*.py; do case $$file in *fuzz*|*synthetic*) continue;; esac; echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+fuzz: $(VENV)/.dev ## hostile bytes against the decoder for a minute (SECONDS=n)
+	$(BIN)/python bench/fuzz_pprof.py --seconds $(or $(SECONDS),60)
+
+lock: ## write the lock files anew
+	$(PYTHON) -m pip install -q pip-tools
+	for extra in demo dev; do \
+	  out=requirements$$( [ $$extra = dev ] && echo -dev ).lock; \
+	  $(PYTHON) -m piptools compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host \
+	    --allow-unsafe --strip-extras --no-header --no-annotate --build-deps-for=editable \
+	    --extra $$extra -o $$out pyproject.toml; done
+
+clean: ## remove what make made
+	rm -rf $(VENV) .maar .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
+	  || { echo "maar needs Python 3.11: install it (found: $$($(PYTHON) --version 2>&1 || echo none)), or set PYTHON=/path/to/python3.11"; exit 1; }
+	@command -v java >/dev/null \
+	  || { echo "maar needs Java 17 or later for Spark: install it (Debian: apt-get install openjdk-17-jre-headless) and try again"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: requirements.lock pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -c "from maar.block.decode import warm; warm()" # compile once, not in every process
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -c "from maar.block.decode import warm; warm()"
+	@touch $@ $(VENV)/.demo
+
+system-packages: ## a browser for the page's tests, installed when we may
+	@command -v chromium >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; \
+	  else echo "the page's tests need a browser: install Debian's package chromium (as root) and try again"; exit 1; fi; }
