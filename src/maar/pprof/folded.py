@@ -1,0 +1,182 @@
+"""Folded stacks, as text, to a pprof: root first and frames between semicolons.
+
+    main;work;hash 12        groups: a stack and its count, split at the last space
+    main;work;hash           lines: a stack, counted as often as it stands there
+
+Text formats do not say what they count; the suffix of the application's name does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from maar.model.errors import InvalidInput, TooLarge
+from maar.pprof.encode import encode
+from maar.pprof.plain import PlainFunction, PlainLine, PlainLocation, PlainProfile, PlainSample
+
+STACKS_MAX = 1_000_000
+DEPTH_MAX = 4_096
+SYMBOL_LENGTH_MAX = 65_535
+
+_COUNT = re.compile(rb"[0-9]{1,19}")
+_VALUE_MAX = (1 << 63) - 1
+_SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedType:
+    """What a count in the text means. A timed one counts ticks and is stored as nanoseconds."""
+
+    name: str  # becomes __name__
+    sample_type: str
+    sample_unit: str
+    period_type: str
+    period_unit: str
+    timed: bool = False
+
+    def period(self, sample_rate: int) -> int:
+        """Nanoseconds of a tick, or 0 when the counts are not of ticks."""
+        return _SECOND_NS // sample_rate if self.timed else 0
+
+
+def _memory(sample_type: str, unit: str) -> FoldedType:
+    return FoldedType("memory", sample_type, unit, "space", "bytes")
+
+
+def _contended(name: str, sample_type: str, unit: str) -> FoldedType:
+    return FoldedType(name, sample_type, unit, "contentions", "count")
+
+
+CPU = FoldedType("process_cpu", "cpu", "nanoseconds", "cpu", "nanoseconds", timed=True)
+
+TYPES: dict[str, FoldedType] = {
+    "cpu": CPU,
+    "itimer": CPU,
+    "wall": FoldedType("wall", "wall", "nanoseconds", "wall", "nanoseconds", timed=True),
+    "inuse_objects": _memory("inuse_objects", "count"),
+    "inuse_space": _memory("inuse_space", "bytes"),
+    "alloc_objects": _memory("alloc_objects", "count"),
+    "alloc_space": _memory("alloc_space", "bytes"),
+    "live": _memory("live", "count"),
+    "goroutines": FoldedType("goroutine", "goroutine", "count", "goroutine", "count"),
+    "mutex_count": _contended("mutex", "contentions", "count"),
+    "mutex_duration": _contended("mutex", "delay", "nanoseconds"),
+    "block_count": _contended("block", "contentions", "count"),
+    "block_duration": _contended("block", "delay", "nanoseconds"),
+    "lock_count": _contended("block", "contentions", "count"),
+    "lock_duration": _contended("block", "delay", "nanoseconds"),
+    "exceptions": FoldedType("exceptions", "exceptions", "count", "exceptions", "count"),
+}
+
+
+def type_of_suffix(app_name: str) -> tuple[str, FoldedType]:
+    """The application without its suffix, and what the suffix says: `shop.wall`, `shop.cpu`.
+
+    A name without a dot has no suffix and counts cpu ticks.
+    """
+    app, dot, suffix = app_name.rpartition(".")
+    if not dot:
+        return app_name, CPU
+    if suffix not in TYPES or not app:
+        raise InvalidInput(
+            f"the application name {app_name[:100]!r} must end in what the text counts: "
+            f"one of .{', .'.join(sorted(TYPES))}",
+            reason="suffix",
+        )
+    return app, TYPES[suffix]
+
+
+def parse_groups(
+    text: bytes, *, kind: FoldedType, sample_rate: int = 100, time_ns: int = 0, duration_ns: int = 0
+) -> bytes:
+    """Lines of `a;b;c 12`; equal stacks are added up. Returns an uncompressed pprof."""
+    counts: Counter[bytes] = Counter()
+    for number, line in _lines(text):
+        stack, _, count = line.rpartition(b" ")
+        if not _COUNT.fullmatch(count):
+            raise InvalidInput(
+                f"line {number} of the folded stacks must end in a space and a whole number, "
+                f"but ends in {_shown(count)}",
+                reason="folded",
+            )
+        _add(counts, stack.strip(), int(count), number)
+    return _pprof(counts, kind, sample_rate, time_ns, duration_ns)
+
+
+def parse_lines(
+    text: bytes, *, kind: FoldedType, sample_rate: int = 100, time_ns: int = 0, duration_ns: int = 0
+) -> bytes:
+    """Lines of `a;b;c`, each seen once; equal stacks are counted. Returns an uncompressed pprof."""
+    counts: Counter[bytes] = Counter()
+    for number, line in _lines(text):
+        _add(counts, line, 1, number)
+    return _pprof(counts, kind, sample_rate, time_ns, duration_ns)
+
+
+def _lines(text: bytes) -> Iterator[tuple[int, bytes]]:
+    """Numbered from 1, without blank ones; found one by one, so that no second copy is held."""
+    number, start = 0, 0
+    while start < len(text):
+        end = text.find(b"\n", start)
+        end = len(text) if end < 0 else end
+        number += 1
+        line = text[start:end].strip()
+        if line:
+            yield number, line
+        start = end + 1
+
+
+def _add(counts: Counter[bytes], stack: bytes, count: int, number: int) -> None:
+    if not stack:
+        raise InvalidInput(f"line {number} of the folded stacks has no stack", reason="folded")
+    if stack.count(b";") >= DEPTH_MAX:
+        raise TooLarge(f"line {number} of the folded stacks has over {DEPTH_MAX} frames")
+    counts[stack] += count
+    if len(counts) > STACKS_MAX:
+        raise TooLarge(f"the folded stacks have over {STACKS_MAX} different stacks")
+
+
+def _pprof(
+    counts: Counter[bytes], kind: FoldedType, sample_rate: int, time_ns: int, duration_ns: int
+) -> bytes:
+    if sample_rate <= 0 or sample_rate > _SECOND_NS:
+        raise InvalidInput(
+            f"a sample rate of {sample_rate} is not allowed: use 1 to {_SECOND_NS} per second",
+            reason="sample_rate",
+        )
+    period = kind.period(sample_rate)
+    rows: dict[bytes, int] = {}
+    samples = []
+    for stack, count in counts.items():
+        value = count * (period or 1)
+        if value > _VALUE_MAX:
+            raise InvalidInput(
+                f"the count of stack {_shown(stack)} is too large for 64 bits", reason="folded"
+            )
+        leaf_first = [rows.setdefault(frame, len(rows)) for frame in stack.split(b";")][::-1]
+        samples.append(PlainSample(leaf_first, (value,)))
+    return encode(
+        PlainProfile(
+            sample_types=[(kind.sample_type, kind.sample_unit)],
+            samples=samples,
+            locations=[PlainLocation(lines=(PlainLine(row),)) for row in range(len(rows))],
+            functions=[PlainFunction(_name(frame)) for frame in rows],
+            period_type=(kind.period_type, kind.period_unit),
+            period=period,
+            time_ns=time_ns,
+            duration_ns=duration_ns,
+        )
+    )
+
+
+def _name(frame: bytes) -> str:
+    if len(frame) > SYMBOL_LENGTH_MAX:
+        raise TooLarge(f"a frame of {len(frame)} bytes is over the limit of {SYMBOL_LENGTH_MAX}")
+    return frame.decode("utf-8", "replace")
+
+
+def _shown(text: bytes) -> str:
+    return repr(text[:60].decode("utf-8", "replace"))

@@ -1,0 +1,116 @@
+"""Validate: what it lets through, decode can read; cheap enough for every push."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from maar.model.errors import TooLarge
+from maar.pprof import wire
+from maar.pprof.columns import Int
+from maar.pprof.tables import counted, filled
+from maar.pprof.wire import Tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileLimits:
+    """How much one profile may hold. Generous: real ones stay two orders of magnitude below."""
+
+    samples: int = 1_000_000
+    locations: int = 1_000_000
+    functions: int = 1_000_000
+    mappings: int = 65_536
+    strings: int = 2_000_000
+    sample_types: int = 64
+    stack_depth: int = 4_096  # locations, and frames with the inlined ones
+    frames: int = 16_000_000  # of all stacks; a location's lines count in every stack that has it
+    labels_per_sample: int = 100
+    symbol_length: int = 65_535  # bytes of a function's name, system name or file
+
+
+DEFAULT_LIMITS = ProfileLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What the push path needs to know of a profile."""
+
+    time_ns: int
+    duration_ns: int
+    samples: int
+    sample_types: tuple[tuple[str, str], ...]  # type and unit
+    period_type: str
+    period_unit: str
+    period: int
+
+
+def validate(raw: bytes, limits: ProfileLimits = DEFAULT_LIMITS) -> Summary:
+    """Check everything that decode checks, and the limits; MalformedProfile or TooLarge."""
+    counts = counted(raw)
+    _check_counts(counts, limits)
+    tables = filled(raw, counts)
+    _check_symbols(tables, limits.symbol_length)
+    _check_frames(tables, counts, limits)
+    return Summary(
+        time_ns=int(tables.scalars[wire.TIME]),
+        duration_ns=int(tables.scalars[wire.DURATION]),
+        samples=int(counts[wire.SAMPLES]),
+        sample_types=tuple(
+            (_text(raw, tables, kind), _text(raw, tables, unit))
+            for kind, unit in tables.types.T.tolist()
+        ),
+        period_type=_text(raw, tables, int(tables.period_type[0, 0])),
+        period_unit=_text(raw, tables, int(tables.period_type[1, 0])),
+        period=int(tables.scalars[wire.PERIOD]),
+    )
+
+
+def _check_counts(counts: Int, limits: ProfileLimits) -> None:
+    for place, limit, noun in (
+        (wire.SAMPLES, limits.samples, "samples"),
+        (wire.LOCATIONS, limits.locations, "locations"),
+        (wire.FUNCTIONS, limits.functions, "functions"),
+        (wire.MAPPINGS, limits.mappings, "mappings"),
+        (wire.STRINGS, limits.strings, "strings"),
+        (wire.TYPES, limits.sample_types, "sample types"),
+        (wire.DEPTH_MAX, limits.stack_depth, "locations in one stack"),
+        (wire.LABELS_MAX, limits.labels_per_sample, "labels on one sample"),
+    ):
+        if counts[place] > limit:
+            raise TooLarge(f"the profile has {counts[place]} {noun}, over the limit of {limit}")
+
+
+def _check_symbols(tables: Tables, limit: int) -> None:
+    lengths = tables.strings[1]
+    if int(lengths.max()) <= limit:  # nearly always: no need to look who uses the longest string
+        return
+    longest = int(np.max(lengths[tables.functions[1:4]], initial=0))
+    if longest > limit:
+        raise TooLarge(
+            f"the profile has a function with a name or file of {longest} bytes, "
+            f"over the limit of {limit}"
+        )
+
+
+def _check_frames(tables: Tables, counts: Int, limits: ProfileLimits) -> None:
+    """Many lines in a location that many stacks have: kilobytes that swell to gigabytes."""
+    lines = np.maximum(np.diff(tables.locations[3]), 1)
+    most = int(lines.max(initial=1))
+    if most * counts[wire.DEPTH_MAX] <= limits.stack_depth and (
+        most * counts[wire.REFS] <= limits.frames
+    ):
+        return  # nearly always: no need to add them up
+    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(lines[tables.refs])))
+    stacks = np.diff(before[tables.samples[0]])
+    for count, limit, noun in (
+        (stacks.max(initial=0), limits.stack_depth, "frames in one stack"),
+        (before[-1], limits.frames, "frames in all stacks"),
+    ):
+        if count > limit:
+            raise TooLarge(f"the profile has {count} {noun}, over the limit of {limit}")
+
+
+def _text(raw: bytes, tables: Tables, index: int) -> str:
+    start, length = int(tables.strings[0, index]), int(tables.strings[1, index])
+    return raw[start : start + length].decode("utf-8", "replace")

@@ -1,0 +1,122 @@
+"""Folded stacks: what the text says, as a profile."""
+
+from __future__ import annotations
+
+import pytest
+
+from maar.model.errors import InvalidInput, TooLarge
+from maar.pprof import folded
+from maar.pprof.folded import CPU, TYPES, parse_groups, parse_lines, type_of_suffix
+from maar.pprof.plain import PlainProfile, read_plain
+from maar.pprof.validate import validate
+
+
+def stacks(profile: PlainProfile) -> dict[str, int]:
+    """Root first, as in the text."""
+    names = [profile.functions[location.lines[0].function].name for location in profile.locations]
+    return {
+        ";".join(names[row] for row in reversed(sample.locations)): sample.values[0]
+        for sample in profile.samples
+    }
+
+
+def test_groups_are_split_at_the_last_space() -> None:
+    raw = parse_groups(b"main;do work 12\nmain 3\r\n\n", kind=TYPES["alloc_space"])
+    assert stacks(read_plain(raw)) == {"main;do work": 12, "main": 3}
+
+
+def test_equal_groups_are_added_up() -> None:
+    raw = parse_groups(b"a;b 1\nc 2\na;b 40", kind=TYPES["goroutines"])
+    assert stacks(read_plain(raw)) == {"a;b": 41, "c": 2}
+
+
+def test_lines_are_counted() -> None:
+    raw = parse_lines(b"a;b\na;b\nc d\n", kind=TYPES["exceptions"])
+    assert stacks(read_plain(raw)) == {"a;b": 2, "c d": 1}
+
+
+def test_cpu_ticks_become_nanoseconds() -> None:
+    raw = parse_groups(b"a 3", kind=CPU, sample_rate=100, time_ns=5, duration_ns=6)
+    profile = read_plain(raw)
+    assert profile.samples[0].values == (30_000_000,)
+    assert profile.sample_types == [("cpu", "nanoseconds")]
+    assert (profile.period_type, profile.period) == (("cpu", "nanoseconds"), 10_000_000)
+    assert (profile.time_ns, profile.duration_ns) == (5, 6)
+
+
+def test_a_recursive_stack_keeps_its_depth() -> None:
+    profile = read_plain(parse_lines(b"a;b;a;b;a", kind=CPU))
+    assert len(profile.samples[0].locations) == 5
+    assert [function.name for function in profile.functions] == ["a", "b"]
+
+
+def test_text_that_is_not_utf8_is_replaced() -> None:
+    assert read_plain(parse_lines(b"caf\xe9", kind=CPU)).functions[0].name == "caf�"
+
+
+def test_what_is_made_passes_the_validator() -> None:
+    summary = validate(parse_groups(b"a;b 1\nb 2", kind=CPU))
+    assert (summary.samples, summary.sample_types) == (2, (("cpu", "nanoseconds"),))
+
+
+@pytest.mark.parametrize("count", [b"x", b"1.5", b"-1", b"1_0", b"9" * 20, "٣".encode()])
+def test_a_count_that_is_no_whole_number_names_its_line(count: bytes) -> None:
+    with pytest.raises(InvalidInput, match="line 3 of the folded stacks must end in"):
+        parse_groups(b"a 1\n\nb " + count, kind=CPU)
+
+
+def test_a_line_without_count_or_stack_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"line 1 .* ends in 'main'"):
+        parse_groups(b"main", kind=CPU)
+    with pytest.raises(InvalidInput, match="line 1 of the folded stacks has no stack"):
+        parse_groups(b"12", kind=CPU)
+
+
+def test_a_count_over_64_bits_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="too large for 64 bits"):
+        parse_groups(b"a 9223372036854775807", kind=CPU)
+    with pytest.raises(InvalidInput, match="too large for 64 bits"):
+        parse_groups(b"a 9223372036854775807\na 1", kind=TYPES["alloc_space"])
+
+
+def test_depth_symbols_and_stacks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TooLarge, match="line 1 of the folded stacks has over 4096 frames"):
+        parse_lines(b"a;" * 4096 + b"a", kind=CPU)
+    with pytest.raises(TooLarge, match="65536 bytes"):
+        parse_lines(b"a" * 65536, kind=CPU)
+    monkeypatch.setattr(folded, "STACKS_MAX", 2)
+    with pytest.raises(TooLarge, match="different stacks"):
+        parse_lines(b"a\nb\nc", kind=CPU)
+
+
+@pytest.mark.parametrize("rate", [0, -1, 2_000_000_000])
+def test_a_sample_rate_out_of_bounds_is_refused(rate: int) -> None:
+    with pytest.raises(InvalidInput, match="sample rate"):
+        parse_lines(b"a", kind=CPU, sample_rate=rate)
+
+
+@pytest.mark.parametrize(
+    ("name", "app", "kind"),
+    [
+        ("shop", "shop", "process_cpu:cpu:nanoseconds:cpu:nanoseconds"),
+        ("shop.cpu", "shop", "process_cpu:cpu:nanoseconds:cpu:nanoseconds"),
+        ("shop.itimer", "shop", "process_cpu:cpu:nanoseconds:cpu:nanoseconds"),
+        ("my.shop.wall", "my.shop", "wall:wall:nanoseconds:wall:nanoseconds"),
+        ("shop.inuse_space", "shop", "memory:inuse_space:bytes:space:bytes"),
+        ("shop.alloc_objects", "shop", "memory:alloc_objects:count:space:bytes"),
+        ("shop.goroutines", "shop", "goroutine:goroutine:count:goroutine:count"),
+        ("shop.mutex_count", "shop", "mutex:contentions:count:contentions:count"),
+        ("shop.mutex_duration", "shop", "mutex:delay:nanoseconds:contentions:count"),
+        ("shop.lock_duration", "shop", "block:delay:nanoseconds:contentions:count"),
+    ],
+)
+def test_the_suffix_of_the_name_says_what_is_counted(name: str, app: str, kind: str) -> None:
+    found, what = type_of_suffix(name)
+    parts = (what.name, what.sample_type, what.sample_unit, what.period_type, what.period_unit)
+    assert (found, ":".join(parts)) == (app, kind)
+
+
+@pytest.mark.parametrize("name", ["old.app", "shop.", ".cpu"])
+def test_an_unknown_suffix_is_refused_with_those_that_exist(name: str) -> None:
+    with pytest.raises(InvalidInput, match=r"must end in what the text counts.*alloc_objects"):
+        type_of_suffix(name)
