@@ -1,0 +1,29 @@
+"""Which keys a store takes: relative, plain, and the same name for every kind of store."""
+
+from __future__ import annotations
+
+from maar.model.errors import InvalidInput
+
+KEY_BYTES_MAX = 1024  # S3's own bound
+PRIVATE = ".maar-"  # names that a store keeps for itself
+
+
+def checked(key: str) -> str:
+    """The key itself, or InvalidInput: what looks like a path outside the store never gets in."""
+    if not key or len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
+        raise InvalidInput(f"an object key has 1 to {KEY_BYTES_MAX} bytes; this one has {len(key)}")
+    if not key.isprintable() or "\\" in key:
+        raise InvalidInput(f"object key {key!r} has a control character or a backslash")
+    for part in key.split("/"):
+        if part in ("", ".", "..") or part.startswith(PRIVATE):
+            raise InvalidInput(
+                f"object key {key!r} is not allowed: it must be relative, without empty parts, "
+                f"'.', '..' or a part that starts with {PRIVATE!r}"
+            )
+    return key
+
+
+def directory_of(prefix: str) -> str:
+    """The deepest directory that holds every key with this prefix ('' is the root)."""
+    folder = prefix.rpartition("/")[0]
+    return checked(folder) if folder else ""

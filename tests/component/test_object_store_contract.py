@@ -1,0 +1,401 @@
+"""One suite for every store: what is created is there, whole, durable, and never changes."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import socket
+import stat
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from maar.adapters import local_store, s3_store
+from maar.adapters.object_store import open_store, probe
+from maar.model.errors import (
+    AlreadyExists,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    StoreFull,
+    Unavailable,
+)
+from maar.ports.object_store import ObjectInfo, ObjectStore, StoreSettings
+from support.memory_store import MemoryStore
+from support.s3_server import S3Server
+
+pytestmark = pytest.mark.component
+
+
+def directory(path: Path) -> StoreSettings:
+    return StoreSettings("main", path.as_uri())
+
+
+@pytest.fixture(params=["local", "s3", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    match request.param:
+        case "local":
+            return open_store(directory(tmp_path / "store"))
+        case "s3":
+            server: S3Server = request.getfixturevalue("s3_server")
+            return open_store(server.bucket())
+        case _:
+            return MemoryStore()
+
+
+def test_what_is_created_is_read_back(store: ObjectStore) -> None:
+    body = os.urandom(100_000)
+    store.create("lake/v1/samples/tenant=a%2Fb/date=2026-01-01/x.parquet", body)
+    store.create("empty", b"")
+    assert store.read("lake/v1/samples/tenant=a%2Fb/date=2026-01-01/x.parquet") == body
+    assert store.size("lake/v1/samples/tenant=a%2Fb/date=2026-01-01/x.parquet") == len(body)
+    assert store.read("empty") == b""
+    assert store.size("empty") == 0
+
+
+def test_a_file_is_stored_as_it_is(store: ObjectStore, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(300_000))
+    store.create_from_file("blocks/file", source)
+    assert store.read("blocks/file") == source.read_bytes()
+    with pytest.raises(AlreadyExists):
+        store.create_from_file("blocks/file", source)
+
+
+def test_a_second_create_is_refused_and_changes_nothing(store: ObjectStore) -> None:
+    store.create("key", b"first")
+    with pytest.raises(AlreadyExists):
+        store.create("key", b"second")
+    with pytest.raises(AlreadyExists):
+        store.create("key", b"first")
+    assert store.read("key") == b"first"
+
+
+def test_of_64_racing_creators_one_wins(store: ObjectStore) -> None:
+    barrier = threading.Barrier(64)
+
+    def create(number: int) -> int | None:
+        barrier.wait()
+        try:
+            store.create("race/key", f"body {number}".encode())
+        except AlreadyExists:
+            return None
+        return number
+
+    with ThreadPoolExecutor(64) as pool:
+        winners = [number for number in pool.map(create, range(64)) if number is not None]
+    assert len(winners) == 1
+    assert store.read("race/key") == f"body {winners[0]}".encode()
+
+
+def test_ranges_are_cut_at_the_end_of_the_object(store: ObjectStore) -> None:
+    store.create("key", b"0123456789")
+    assert store.read_range("key", start=2, length=3) == b"234"
+    assert store.read_range("key", start=8, length=10) == b"89"
+    assert store.read_range("key", start=10, length=1) == b""
+    assert store.read_range("key", start=0, length=0) == b""
+
+
+def test_what_is_absent_is_not_found(store: ObjectStore) -> None:
+    store.create("folder/key", b"x")
+    for key in ("nothing", "folder", "folder/key2"):
+        with pytest.raises(NotFound):
+            store.read(key)
+        with pytest.raises(NotFound):
+            store.size(key)
+        with pytest.raises(NotFound):
+            store.read_range(key, start=0, length=1)
+        with pytest.raises(NotFound):
+            store.open(key)
+
+
+def test_a_deleted_object_is_gone_and_deleting_again_is_nothing(store: ObjectStore) -> None:
+    store.create("a/b", b"x")
+    store.delete("a/b")
+    store.delete("a/b")
+    store.delete("never/was")
+    with pytest.raises(NotFound):
+        store.read("a/b")
+    assert list(store.list("")) == []
+    store.create("a/b", b"again")
+
+
+def test_objects_are_listed_in_key_order_by_any_prefix(store: ObjectStore) -> None:
+    keys = ["a-b", "a/b/c", "a/b-c", "a/bc", "ab", "b/1", "b/10", "b/2", "z"]
+    for key in keys:
+        store.create(key, key.encode())
+    assert [info.key for info in store.list("")] == sorted(keys)
+    assert [info.key for info in store.list("a")] == ["a-b", "a/b-c", "a/b/c", "a/bc", "ab"]
+    assert list(store.list("a/b/")) == [ObjectInfo("a/b/c", 5)]
+    assert [info.key for info in store.list("b/1")] == ["b/1", "b/10"]
+    assert list(store.list("nothing/here")) == []
+
+
+def test_an_object_opens_as_a_seekable_file_for_parquet(store: ObjectStore) -> None:
+    table = pa.table({"n": list(range(50_000)), "s": [f"text {n}" for n in range(50_000)]})
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=10_000)
+    store.create("t.parquet", sink.getvalue())
+    with store.open("t.parquet") as file:
+        assert file.seek(-4, io.SEEK_END) == sink.tell() - 4
+        assert file.read() == b"PAR1"
+        file.seek(0)
+        assert file.read(4) == b"PAR1"
+        parquet = pq.ParquetFile(file)
+        assert parquet.read_row_group(3).equals(table.slice(30_000, 10_000))
+        assert parquet.read().equals(table)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", "/etc/passwd", "../up", "a/../b", "a//b", "a/", "./a", "a\0b", "a\\b", ".maar-tmp/x"],
+)
+@pytest.mark.parametrize("store", ["local", "s3"], indirect=True)
+def test_a_key_that_could_leave_the_store_is_refused(store: ObjectStore, key: str) -> None:
+    with pytest.raises(InvalidInput):
+        store.create(key, b"x")
+    with pytest.raises(InvalidInput):
+        store.read(key)
+    with pytest.raises(InvalidInput):
+        store.delete(key)
+
+
+def test_a_store_that_honours_conditional_writes_passes_the_probe(store: ObjectStore) -> None:
+    probe(store)
+    assert list(store.list("")) == []
+
+
+class OverwritingStore:
+    """A store as some S3 look-alikes are: it takes every put."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def create(self, key: str, body: bytes) -> None:
+        self._inner.delete(key)
+        self._inner.create(key, body)
+
+
+def test_a_store_that_ignores_conditional_writes_is_refused(store: ObjectStore) -> None:
+    with pytest.raises(InvalidInput, match="ignores conditional writes"):
+        probe(OverwritingStore(store))
+    assert list(store.list("")) == []
+
+
+def test_settings_open_the_same_store_elsewhere(tmp_path: Path, s3_server: S3Server) -> None:
+    for settings in (directory(tmp_path / "with space"), s3_server.bucket()):
+        first = open_store(settings)
+        first.create("key", b"x")
+        assert open_store(first.settings()).read("key") == b"x"
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("ftp://host/dir", ()),
+        ("file://otherhost/dir", ()),
+        ("relative/dir", ()),
+        ("file:///tmp/x", (("endpoint", "http://127.0.0.1:1"),)),
+        ("s3:///no-bucket", ()),
+        ("s3://bucket", (("colour", "red"),)),
+        ("s3://bucket", (("endpoint", "http://10.0.0.1:9000"),)),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(
+    url: str, options: tuple[tuple[str, str], ...]
+) -> None:
+    with pytest.raises(InvalidInput):
+        open_store(StoreSettings("main", url, options))
+
+
+# The local directory
+
+
+def test_a_full_disk_is_reported_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(directory(tmp_path))
+
+    def no_room(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_room)
+        with pytest.raises(StoreFull):
+            store.create("a/key", b"x" * 1000)
+    assert list(store.list("")) == []
+    assert list((tmp_path / local_store.TEMPORARY).iterdir()) == []
+    store.create("a/key", b"room again")
+
+
+def test_a_name_that_may_not_be_durable_is_neither_success_nor_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(directory(tmp_path))
+    store.create("a/first", b"x")
+    link = os.link
+
+    def link_then_break(source: Path, target: Path) -> None:
+        link(source, target)
+        monkeypatch.setattr(os, "fsync", fail)
+
+    def fail(handle: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    fsync = os.fsync
+    monkeypatch.setattr(os, "link", link_then_break)
+    with pytest.raises(OutcomeUnknown):
+        store.create("a/second", b"x")
+
+    def fail_for_directories(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            fail(handle)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr(os, "fsync", fail_for_directories)
+    with pytest.raises(OutcomeUnknown):  # nor may it be taken for one that is stored
+        store.create("a/second", b"x")
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(AlreadyExists):
+        store.create("a/second", b"x")
+
+
+def test_every_new_directory_is_synced_before_the_name_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(directory(tmp_path))
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def remember(handle: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", remember)
+    store.create("a/b/key", b"x")
+    assert synced[1:] == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a/b")]
+    synced.clear()
+    store.create("a/b/key2", b"x")
+    assert synced[1:] == [str(tmp_path / "a/b")]
+
+
+def test_directories_go_with_their_last_object_and_come_back(tmp_path: Path) -> None:
+    ours, theirs = (open_store(directory(tmp_path / "store")) for _ in range(2))
+    ours.create("attempts/v1/7.0/0-1", b"x")
+    ours.create("attempts/v2", b"x")
+    theirs.delete("attempts/v1/7.0/0-1")
+    assert [path.name for path in (tmp_path / "store" / "attempts").iterdir()] == ["v2"]
+    ours.create("attempts/v1/7.0/0-2", b"y")
+    assert theirs.read("attempts/v1/7.0/0-2") == b"y"
+
+
+def test_creating_and_emptying_one_directory_at_once_loses_nothing(tmp_path: Path) -> None:
+    stores = [open_store(directory(tmp_path / "store")) for _ in range(4)]
+
+    def churn(number: int) -> None:
+        for turn in range(50):
+            key = f"a/b/{number}-{turn}"
+            stores[number].create(key, b"x")
+            assert stores[number].read(key) == b"x"
+            stores[number].delete(key)
+
+    with ThreadPoolExecutor(len(stores)) as threads:
+        for done in [threads.submit(churn, number) for number in range(len(stores))]:
+            done.result()
+    assert list(stores[0].list("")) == []
+
+
+def test_only_old_leftovers_of_dead_writers_are_removed(tmp_path: Path) -> None:
+    open_store(directory(tmp_path))
+    temporary = tmp_path / local_store.TEMPORARY
+    (temporary / "old").write_bytes(b"x")
+    (temporary / "young").write_bytes(b"x")
+    long_ago = time.time() - local_store.LEFTOVER_AGE_S - 10
+    os.utime(temporary / "old", (long_ago, long_ago))
+    store = open_store(directory(tmp_path))
+    assert [path.name for path in temporary.iterdir()] == ["young"]
+    assert list(store.list("")) == []
+
+
+# S3
+
+
+def test_a_dead_endpoint_is_unavailable_for_creates_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_store, "CREATE_PAUSES_S", (0.01,))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
+    store = open_store(_settings(endpoint))
+    with pytest.raises(Unavailable):
+        store.create("key", b"x")
+
+
+def test_a_create_without_an_answer_has_an_unknown_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(s3_store, "CREATE_PAUSES_S", ())
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        store = open_store(
+            _settings(f"http://127.0.0.1:{silent.getsockname()[1]}", ("timeout_s", "0.3"))
+        )
+        with pytest.raises(OutcomeUnknown):
+            store.create("key", b"x")
+
+
+def test_after_a_lost_answer_our_own_bytes_are_a_success_and_others_are_not(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_store, "CREATE_PAUSES_S", (0.01,))
+    store = open_store(s3_server.bucket())
+    put = obstore.put
+    lost: list[str] = []
+
+    def put_and_lose_the_answer(client: Any, key: str, body: Any, **options: Any) -> Any:
+        answer = put(client, key, b"theirs" if key == "other" else body, **options)
+        if key not in lost:
+            lost.append(key)
+            raise obstore.exceptions.GenericError("error sending request, kind: Timeout")
+        return answer
+
+    monkeypatch.setattr(obstore, "put", put_and_lose_the_answer)
+    store.create("mine", b"mine")
+    assert store.read("mine") == b"mine"
+    with pytest.raises(AlreadyExists):
+        store.create("other", b"mine")
+
+
+def test_a_refusal_after_a_lost_answer_does_not_say_that_nothing_was_written(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_store, "CREATE_PAUSES_S", (0.01,))
+    store = open_store(s3_server.bucket())
+    refusal = obstore.exceptions.GenericError("server returned non-2xx status code: 507")
+    failures = [obstore.exceptions.GenericError("kind: Timeout"), refusal, refusal]
+
+    def fail(*_what: Any, **_how: Any) -> Any:
+        raise failures.pop(0)
+
+    monkeypatch.setattr(obstore, "put", fail)
+    with pytest.raises(OutcomeUnknown):
+        store.create("key", b"x")
+    with pytest.raises(StoreFull):
+        store.create("key", b"x")
+
+
+def _settings(endpoint: str, *more: tuple[str, str]) -> StoreSettings:
+    options = (("endpoint", endpoint), ("access_key_id", "x"), ("secret_access_key", "y"), *more)
+    return StoreSettings("main", "s3://bucket", options)

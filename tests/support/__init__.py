@@ -1,0 +1,1 @@
+"""Small real parts that tests share."""
