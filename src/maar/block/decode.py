@@ -1,0 +1,111 @@
+"""Raw profiles to the five tables of a block, without a Python loop over anything but profiles."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from maar.block.batch import Batch, batch_of
+from maar.block.frames import frames_of
+from maar.block.hashing import ALL_BITS
+from maar.block.order import same_as_before, sorted_table
+from maar.block.profile_rows import profiles_of
+from maar.block.sample_labels import labelled
+from maar.block.sample_rows import samples_of
+from maar.block.stack_rows import stacks_of
+from maar.block.tables import LAYOUTS
+from maar.model.errors import MalformedProfile, TooLarge
+from maar.model.ids import ANONYMOUS, ProfileId
+from maar.model.profile import RawProfile
+from maar.pprof.columns import Columns
+from maar.pprof.decode import decode
+from maar.pprof.decode import warm as warm_decoder
+from maar.pprof.gzip import gunzip
+
+RAW_SIZE_MAX = 256 << 20  # no profile that was admitted is larger than this when decompressed
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Tables in their order, text that repeats as dictionaries; and what could not be read."""
+
+    tables: dict[str, pa.Table]
+    quarantined: list[tuple[RawProfile, str]] = field(default_factory=list)
+    collisions: int = 0
+
+
+def decode_profiles(profiles: Iterable[RawProfile], *, mask: int = ALL_BITS) -> Decoded:
+    """The tables of some profiles of one tenant.
+
+    What cannot be decoded is returned with the cause and holds up nobody (S17). `mask` weakens
+    the ids, so that tests can meet collisions.
+    """
+    good: list[RawProfile] = []
+    columns: list[Columns] = []
+    quarantined: list[tuple[RawProfile, str]] = []
+    for profile in profiles:
+        try:
+            decoded = _decoded(profile)
+        except (MalformedProfile, TooLarge) as error:
+            quarantined.append((profile, str(error)))
+        else:
+            good.append(profile)
+            columns.append(decoded)
+    if not good:
+        return Decoded(empty_tables(), quarantined)
+    tables, collisions = _tables(batch_of(good, columns), mask=mask)
+    return Decoded(tables, quarantined, collisions)
+
+
+def empty_tables() -> dict[str, pa.Table]:
+    return {name: layout.working.empty_table() for name, layout in LAYOUTS.items()}
+
+
+def warm() -> None:
+    """Load or compile everything that decoding and merging need (seconds without a cache, once)."""
+    warm_decoder()
+    # One sample with a value, a stack of an unnamed location, and a string label.
+    raw = bytes.fromhex(
+        "0a040801 1002 120a 0a0101 120105 1a02 0803 2202 0801 3200 3201 61 3201 62 3201 63".replace(
+            " ", ""
+        )
+    )
+    profile = RawProfile(
+        id=ProfileId(bytes(16)),
+        tenant=ANONYMOUS,
+        service="warm",
+        labels=(("service_name", "warm"),),
+        types=("::::",),
+        time_ns=0,
+        duration_ns=0,
+        samples=1,
+        payload=gzip.compress(raw, mtime=0),
+        raw_size=len(raw),
+    )
+    for table in decode_profiles([profile]).tables.values():
+        same_as_before(pa.concat_tables([table, table]).combine_chunks())
+
+
+def _decoded(profile: RawProfile) -> Columns:
+    columns = decode(gunzip(profile.payload, limit=RAW_SIZE_MAX))
+    if columns.samples and not columns.sample_type.size:
+        raise MalformedProfile("the profile has samples and no sample type: they have no values")
+    return columns
+
+
+def _tables(batch: Batch, *, mask: int) -> tuple[dict[str, pa.Table], int]:
+    frames = frames_of(batch, mask=mask)
+    labels = labelled(batch, mask=mask)
+    stacks, stack_of_sample, clashes = stacks_of(batch, frames, mask=mask)
+    tables = {
+        "samples": samples_of(batch, labels, stack_of_sample),
+        "profiles": profiles_of(batch, labels),
+        "stacks": stacks,
+        "locations": frames.locations,
+        "series": labels.series,
+    }
+    ordered = {name: sorted_table(table, LAYOUTS[name].key) for name, table in tables.items()}
+    return ordered, frames.collisions + labels.collisions + clashes

@@ -1,0 +1,33 @@
+"""Dictionaries that hold what is used and nothing else: slices and filters share the whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+
+def trimmed(table: pa.Table) -> pa.Table:
+    """The same rows in one chunk, each dictionary cut down to what its column uses."""
+    columns = [_trimmed(column.chunk(0)) for column in table.combine_chunks().columns]
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def _trimmed(array: Any) -> Any:
+    if pa.types.is_list(array.type) and pa.types.is_dictionary(array.type.value_type):
+        offsets = array.offsets.to_numpy()
+        moved = pa.array(offsets - offsets[0])
+        return pa.ListArray.from_arrays(moved, _trimmed(array.flatten()), type=array.type)
+    if not pa.types.is_dictionary(array.type):
+        return array
+    codes = array.indices.fill_null(-1).to_numpy()
+    used = np.zeros(len(array.dictionary) + 1, np.bool_)
+    used[codes] = True  # nulls mark the last, which is no entry
+    used = used[:-1]
+    if used.all():
+        return array
+    fresh = np.cumsum(used, dtype=np.int32) - 1
+    indices = fresh[codes] if fresh.size else codes
+    entries = array.dictionary.filter(pa.array(used))
+    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=codes < 0), entries)

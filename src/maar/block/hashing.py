@@ -1,0 +1,317 @@
+# mypy: disallow-untyped-decorators=False
+"""Content to 64-bit ids (XXH64, for ever), and equal content to equal numbers, exactly.
+
+Ids persist in blocks, so the hash may never change. Interning compares content and not hashes:
+whatever the hash does, different content never gets the same number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+from numba import njit
+
+Int = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
+
+ALL_BITS = 0xFFFF_FFFF_FFFF_FFFF
+
+_P1 = np.uint64(0x9E3779B185EBCA87)
+_P2 = np.uint64(0xC2B2AE3D27D4EB4F)
+_P3 = np.uint64(0x165667B19E3779F9)
+_P4 = np.uint64(0x85EBCA77C2B2AE63)
+_P5 = np.uint64(0x27D4EB2F165667C5)
+
+
+@njit(cache=True, inline="always")
+def _rotate(word: Any, bits: int) -> Any:
+    return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
+
+
+@njit(cache=True, inline="always")
+def _round(state: Any, word: Any) -> Any:
+    return _rotate(state + word * _P2, 31) * _P1
+
+
+@njit(cache=True, inline="always")
+def _merged(state: Any, lane: Any) -> Any:
+    return (state ^ _round(np.uint64(0), lane)) * _P1 + _P4
+
+
+@njit(cache=True, inline="always")
+def _avalanche(state: Any) -> Any:
+    state ^= state >> np.uint64(33)
+    state *= _P2
+    state ^= state >> np.uint64(29)
+    state *= _P3
+    return state ^ (state >> np.uint64(32))
+
+
+@njit(cache=True, inline="always")
+def _word(data: Any, at: int) -> Any:
+    word = np.uint64(0)
+    for byte in range(8):
+        word |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
+    return word
+
+
+@njit(cache=True)
+def xxh64_span(data: Any, start: int, length: int) -> Any:
+    """XXH64 (seed 0) of some bytes."""
+    at, end = start, start + length
+    if length >= 32:
+        one, two, three, four = _P1 + _P2, _P2, np.uint64(0), np.uint64(0) - _P1
+        while at + 32 <= end:
+            one = _round(one, _word(data, at))
+            two = _round(two, _word(data, at + 8))
+            three = _round(three, _word(data, at + 16))
+            four = _round(four, _word(data, at + 24))
+            at += 32
+        state = _rotate(one, 1) + _rotate(two, 7) + _rotate(three, 12) + _rotate(four, 18)
+        state = _merged(_merged(_merged(_merged(state, one), two), three), four)
+    else:
+        state = _P5
+    state += np.uint64(length)
+    while at + 8 <= end:
+        state = _rotate(state ^ _round(np.uint64(0), _word(data, at)), 27) * _P1 + _P4
+        at += 8
+    if at + 4 <= end:
+        half = np.uint64(0)
+        for byte in range(4):
+            half |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
+        state = _rotate(state ^ (half * _P1), 23) * _P2 + _P3
+        at += 4
+    while at < end:
+        state = _rotate(state ^ (np.uint64(data[at]) * _P5), 11) * _P1
+        at += 1
+    return _avalanche(state)
+
+
+@njit(cache=True)
+def xxh64_words(words: Any, start: int, count: int) -> Any:
+    """XXH64 (seed 0) of 64-bit words as little-endian bytes."""
+    at, end = start, start + count
+    if count >= 4:
+        one, two, three, four = _P1 + _P2, _P2, np.uint64(0), np.uint64(0) - _P1
+        while at + 4 <= end:
+            one = _round(one, np.uint64(words[at]))
+            two = _round(two, np.uint64(words[at + 1]))
+            three = _round(three, np.uint64(words[at + 2]))
+            four = _round(four, np.uint64(words[at + 3]))
+            at += 4
+        state = _rotate(one, 1) + _rotate(two, 7) + _rotate(three, 12) + _rotate(four, 18)
+        state = _merged(_merged(_merged(_merged(state, one), two), three), four)
+    else:
+        state = _P5
+    state += np.uint64(count * 8)
+    while at < end:
+        state = _rotate(state ^ _round(np.uint64(0), np.uint64(words[at])), 27) * _P1 + _P4
+        at += 1
+    return _avalanche(state)
+
+
+@njit(cache=True)
+def hash_spans(data: Any, start: Any, length: Any) -> Any:
+    """One hash per span of bytes."""
+    found = np.empty(start.size, np.uint64)
+    for row in range(start.size):
+        found[row] = xxh64_span(data, start[row], length[row])
+    return found
+
+
+@njit(cache=True)
+def hash_lists(words: Any, offset: Any) -> Any:
+    """One hash per list of words; `offset` has one element more than there are lists."""
+    found = np.empty(offset.size - 1, np.uint64)
+    for row in range(offset.size - 1):
+        found[row] = xxh64_words(words, offset[row], offset[row + 1] - offset[row])
+    return found
+
+
+@njit(cache=True, inline="always")
+def _slots(count: int) -> int:
+    size = 16
+    while size < 2 * count:
+        size *= 2
+    return size
+
+
+@njit(cache=True)
+def intern_spans(data: Any, start: Any, length: Any, hashes: Any) -> Any:
+    """Equal bytes get equal numbers, from 0 in order of appearance; also where each began."""
+    size = _slots(start.size)
+    table = np.full(size, -1, np.int64)
+    mask = np.uint64(size - 1)
+    number = np.empty(start.size, np.int64)
+    first = np.empty(start.size, np.int64)
+    found = 0
+    for row in range(start.size):
+        slot = hashes[row] & mask
+        while True:
+            known = table[slot]
+            if known < 0:
+                table[slot] = found
+                first[found] = row
+                number[row] = found
+                found += 1
+                break
+            other = first[known]
+            if hashes[other] == hashes[row] and length[other] == length[row]:
+                same = True
+                for byte in range(length[row]):
+                    if data[start[other] + byte] != data[start[row] + byte]:
+                        same = False
+                        break
+                if same:
+                    number[row] = known
+                    break
+            slot = (slot + np.uint64(1)) & mask
+    return number, first[:found].copy()
+
+
+@njit(cache=True)
+def intern_lists(words: Any, offset: Any) -> Any:
+    """Equal lists of words get equal numbers, from 0 in order of appearance; also the first row."""
+    rows = offset.size - 1
+    size = _slots(rows)
+    table = np.full(size, -1, np.int64)
+    mask = np.uint64(size - 1)
+    hashes = hash_lists(words, offset)
+    number = np.empty(rows, np.int64)
+    first = np.empty(rows, np.int64)
+    found = 0
+    for row in range(rows):
+        slot = hashes[row] & mask
+        count = offset[row + 1] - offset[row]
+        while True:
+            known = table[slot]
+            if known < 0:
+                table[slot] = found
+                first[found] = row
+                number[row] = found
+                found += 1
+                break
+            other = first[known]
+            if hashes[other] == hashes[row] and offset[other + 1] - offset[other] == count:
+                same = True
+                for place in range(count):
+                    if words[offset[other] + place] != words[offset[row] + place]:
+                        same = False
+                        break
+                if same:
+                    number[row] = known
+                    break
+            slot = (slot + np.uint64(1)) & mask
+    return number, first[:found].copy()
+
+
+@njit(cache=True)
+def gather_spans(data: Any, start: Any, length: Any, rows: Any) -> Any:
+    """The bytes of some spans, one after the other."""
+    size = 0
+    for place in range(rows.size):
+        size += length[rows[place]]
+    gathered = np.empty(size, np.uint8)
+    at = 0
+    for place in range(rows.size):
+        row = rows[place]
+        for byte in range(start[row], start[row] + length[row]):
+            gathered[at] = data[byte]
+            at += 1
+    return gathered
+
+
+@njit(cache=True)
+def hexadecimal(numbers: Any) -> Any:
+    """Lower-case digits without leading zeros: their bytes and offsets."""
+    offset = np.zeros(numbers.size + 1, np.int64)
+    data = np.empty(numbers.size * 16, np.uint8)
+    at = 0
+    for row in range(numbers.size):
+        digits = 1
+        while digits < 16 and numbers[row] >> np.uint64(4 * digits):
+            digits += 1
+        for place in range(digits - 1, -1, -1):
+            digit = (numbers[row] >> np.uint64(4 * place)) & np.uint64(15)
+            data[at] = digit + (np.uint64(48) if digit < np.uint64(10) else np.uint64(87))
+            at += 1
+        offset[row + 1] = at
+    return data[:at].copy(), offset
+
+
+@njit(cache=True)
+def take_lists(values: Any, offset: Any, rows: Any) -> Any:
+    """Some of the lists, in the order of `rows`: their values and offsets."""
+    taken_offset = np.zeros(rows.size + 1, np.int64)
+    for place in range(rows.size):
+        row = rows[place]
+        taken_offset[place + 1] = taken_offset[place] + offset[row + 1] - offset[row]
+    taken = np.empty(taken_offset[-1], values.dtype)
+    for place in range(rows.size):
+        row = rows[place]
+        at = taken_offset[place]
+        for item in range(offset[row], offset[row + 1]):
+            taken[at] = values[item]
+            at += 1
+    return taken, taken_offset
+
+
+def intern_rows(columns: list[Int]) -> tuple[Int, Int]:
+    """The same for rows of several columns."""
+    count = columns[0].size
+    words = np.empty((count, len(columns)), np.int64)
+    for place, column in enumerate(columns):
+        words[:, place] = column
+    offset = np.arange(count + 1, dtype=np.int64) * len(columns)
+    number, first = intern_lists(words.reshape(-1), offset)
+    return number, first
+
+
+def hash_rows(columns: list[Words]) -> Words:
+    """One hash per row: XXH64 over its columns as little-endian words."""
+    count = columns[0].size
+    words = np.empty((count, len(columns)), np.uint64)
+    for place, column in enumerate(columns):
+        words[:, place] = column
+    offset = np.arange(count + 1, dtype=np.int64) * len(columns)
+    hashes: Words = hash_lists(words.reshape(-1), offset)
+    return hashes
+
+
+def distinct_ids(hashes: Words, *, mask: int = ALL_BITS) -> tuple[Int, int]:
+    """Signed ids of different contents, no two equal, and how many had to be re-keyed (S17).
+
+    The later of two equal hashes is hashed again with a salt. `mask` weakens the hash, so that
+    tests can meet a collision.
+    """
+    ids = (hashes & np.uint64(mask)).view(np.int64).copy()
+    _, first = np.unique(ids, return_index=True)
+    if first.size == ids.size:
+        return ids, 0
+    taken = set(ids[first].tolist())
+    later = np.setdiff1d(np.arange(ids.size), first)
+    for row in later.tolist():
+        ids[row] = rekeyed(int(ids[row]), taken)
+        taken.add(int(ids[row]))
+    return ids, int(later.size)
+
+
+def rekeyed(identity: int, taken: set[int]) -> int:
+    """Another id for content whose id is taken: the first free one of a salted series."""
+    salt = 1
+    while True:
+        words = (identity & ALL_BITS).to_bytes(8, "little") + salt.to_bytes(8, "little")
+        candidate = signed(xxhash.xxh64_intdigest(words))
+        if candidate not in taken:
+            return candidate
+        salt += 1
+
+
+def signed(word: int) -> int:
+    """64 bits read as a signed number."""
+    word &= ALL_BITS
+    return word - (1 << 64) if word >> 63 else word

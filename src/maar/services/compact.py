@@ -1,0 +1,300 @@
+"""Compaction: a batch of blocks becomes blocks of the next level; every profile is accounted for.
+
+Level 0 is decoded and split by tenant and UTC day; higher levels are merged day by day. Memory is
+bounded whatever the input: raw profiles are decoded in batches, decoded batches wait in scratch
+files once there are many, and merging holds a little of each sorted run.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from maar.block.build import Built, build
+from maar.block.decode import decode_profiles
+from maar.block.duplicates import id_words, later_ones
+from maar.block.fetch import fetch, run_of_block
+from maar.block.hashing import ALL_BITS
+from maar.block.merge import BUDGET
+from maar.block.run import Run
+from maar.block.segment import open_segment, read_groups
+from maar.block.split import places
+from maar.block.writer import SCRATCH
+from maar.model.block import SEGMENT_TABLE, BlockMeta
+from maar.model.errors import Corrupt
+from maar.model.ids import TenantId
+from maar.model.plan import Account, LeasedPlan, PlanResult
+from maar.model.profile import RawProfile
+from maar.model.time import utc_day
+from maar.ports.object_store import ObjectStore
+from maar.services.publish import Publisher
+
+log = logging.getLogger("maar.compact")
+
+BATCH_RAW_BYTES = 16 << 20  # decompressed bytes that are decoded at once
+MEMORY_RUN_BYTES = 48 << 20  # decoded tables of a day that stay in memory
+QUARANTINE_BYTES = 64 << 20  # payloads of one quarantine block
+FAN_IN = 10  # runs that are merged at once
+
+
+def compact(
+    plan: LeasedPlan,
+    *,
+    store: ObjectStore,
+    attempt: str,
+    scratch: Path,
+    wall_ns: int,
+    id_mask: int = ALL_BITS,
+) -> PlanResult:
+    """Carry a leased plan out; nothing that it writes shows before the result is accepted (S3).
+
+    Corrupt names the input block that cannot be read. Scratch is empty again afterwards.
+    `id_mask` weakens the ids, so that tests can meet collisions.
+    """
+    began_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
+    work = scratch / f"{plan.id}-{plan.token}-{attempt}"
+    work.mkdir(parents=True)
+    try:
+        publisher = Publisher(plan, store=store, attempt=attempt, wall_ns=wall_ns)
+        job = _Compaction(plan=plan, store=store, work=work, publisher=publisher, id_mask=id_mask)
+        account = job.from_segments() if plan.key.level == 0 else job.from_blocks()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    came = sum(block.profiles for block in plan.inputs)
+    if account.total() != came:
+        raise Corrupt(
+            f"Plan {plan.id} read {came} profiles and can account for {account.total()}: "
+            f"{account.kept} kept, {account.duplicates} duplicates, {account.quarantined} "
+            "quarantined. Its output is not used; this is a fault in maar, please report it."
+        )
+    return PlanResult(
+        outputs=tuple(publisher.outputs),
+        account=account,
+        collisions=job.collisions,
+        cpu_ms=(time.process_time_ns() - cpu_ns) // 1_000_000,
+        wall_ms=(time.perf_counter_ns() - began_ns) // 1_000_000,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Compaction:
+    """One attempt at one plan."""
+
+    plan: LeasedPlan
+    store: ObjectStore
+    work: Path
+    publisher: Publisher
+    id_mask: int
+    collisions: int = 0
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    def from_segments(self) -> Account:
+        """Level 0: tenant by tenant, so that one tenant's data is in memory at a time."""
+        segments = [self._segment(meta) for meta in self.plan.inputs]
+        tenants = sorted({each.tenant for meta in self.plan.inputs for each in meta.datasets})
+        kept = duplicates = quarantined = 0
+        for tenant in tenants:
+            pool = _Pool(self, tenant)
+            groups = [_groups_of(meta, tenant) for meta in self.plan.inputs]
+            repeated = later_ones(
+                [
+                    id_words(segment.read_row_groups(rows, columns=["profile_id"])["profile_id"])
+                    for segment, rows in zip(segments, groups, strict=True)
+                ]
+            )
+            for segment, rows, flags in zip(segments, groups, repeated, strict=True):
+                for profile, again in zip(read_groups(segment, rows), flags, strict=True):
+                    if again:
+                        duplicates += 1
+                    else:
+                        pool.add(profile)
+            kept += pool.publish()
+            quarantined += pool.quarantined
+        return Account(kept, duplicates, quarantined)
+
+    def from_blocks(self) -> Account:
+        """Level 1 and up: day by day, since a block belongs to one day."""
+        days: dict[int, list[BlockMeta]] = defaultdict(list)
+        for meta in self.plan.inputs:
+            days[meta.day].append(meta)
+        kept = duplicates = 0
+        for day in sorted(days):
+            runs = [run_of_block(self.store, meta, self.work) for meta in days[day]]
+            duplicates += _drop_repeated(runs)
+            size = sum(meta.size for meta in days[day])
+            kept += self.publish(runs, tenant=self.plan.key.tenant, day=day, size=size)
+        return Account(kept, duplicates, 0)
+
+    def publish(self, runs: list[Run], *, tenant: TenantId, day: int, size: int) -> int:
+        """Merge runs into blocks of about the target's size; how many profiles they hold."""
+        runs = self.reduced(runs, tenant=tenant)
+        cuts = places(runs, size=size, target=self.plan.target_block_bytes)
+        kept = 0
+        for first, end in zip([None, *cuts], [*cuts, None], strict=True):
+            directory = self.directory()
+            built = self.counted(build(runs, directory, tenant=tenant, first=first, end=end))
+            if built.rows["profiles"]:
+                meta = self.publisher.block(built, tenant=tenant, day=day)
+                kept += meta.profiles
+                log.info(
+                    "block written block=%s tenant=%s day=%d profiles=%d samples=%d bytes=%d",
+                    meta.id, tenant, day, meta.profiles, meta.samples, meta.size,
+                )  # fmt: skip
+            shutil.rmtree(directory)
+        return kept
+
+    def reduced(self, runs: list[Run], *, tenant: TenantId) -> list[Run]:
+        """No more runs than can be merged at once; the surplus is merged into scratch first."""
+        while len(runs) > FAN_IN:
+            runs = [*runs[FAN_IN:], self.spilled(runs[:FAN_IN], tenant=tenant)]
+        return runs
+
+    def spilled(self, runs: list[Run], *, tenant: TenantId) -> Run:
+        directory = self.directory()
+        built = self.counted(build(runs, directory, tenant=tenant, compression=SCRATCH))
+        for run in runs:
+            for table in run.tables.values():
+                if isinstance(table, Path) and table.is_relative_to(self.work):
+                    table.unlink()
+        return Run(name=f"Scratch of plan {self.plan.id}", tables=dict(built.paths))
+
+    def counted(self, built: Built) -> Built:
+        self.collisions += built.collisions
+        return built
+
+    def directory(self) -> Path:
+        return self.work / f"out-{next(self._numbers)}"
+
+    def _segment(self, meta: BlockMeta) -> pq.ParquetFile:
+        path = fetch(self.store, meta, meta.file(SEGMENT_TABLE), self.work)
+        parquet = open_segment(path)
+        named = sum(each.profiles for each in meta.datasets)
+        if not parquet.metadata.num_rows == meta.profiles == named:
+            raise Corrupt(
+                f"Block {meta.id} has {parquet.metadata.num_rows} profiles, {named} by its "
+                f"datasets, and the index says {meta.profiles}. Restore the object from a copy."
+            )
+        return parquet
+
+
+class _Pool:
+    """Raw profiles of one tenant on their way to runs, by day."""
+
+    def __init__(self, job: _Compaction, tenant: TenantId) -> None:
+        self._job = job
+        self._tenant = tenant
+        self._waiting: dict[int, list[RawProfile]] = defaultdict(list)
+        self._waiting_bytes = 0
+        self._memory: dict[int, list[Run]] = defaultdict(list)
+        self._memory_bytes = 0
+        self._files: dict[int, list[Run]] = defaultdict(list)
+        self._bad: list[tuple[RawProfile, str]] = []
+        self._bad_bytes = 0
+        self.quarantined = 0
+
+    def add(self, profile: RawProfile) -> None:
+        self._waiting[utc_day(profile.time_ns)].append(profile)
+        self._waiting_bytes += profile.raw_size + len(profile.payload)
+        if self._waiting_bytes >= BATCH_RAW_BYTES:
+            self._decode()
+
+    def publish(self) -> int:
+        """Write the blocks of all days, and what is in quarantine; how many profiles were kept."""
+        self._decode()
+        self._quarantine()
+        kept = 0
+        for day in sorted({*self._memory, *self._files}):
+            runs = [*self._files.pop(day, []), *self._memory.pop(day, [])]
+            size = sum(_size(run) for run in runs)
+            kept += self._job.publish(runs, tenant=self._tenant, day=day, size=size)
+        return kept
+
+    def _decode(self) -> None:
+        for day, profiles in self._waiting.items():
+            decoded = decode_profiles(profiles, mask=self._job.id_mask)
+            self._job.collisions += decoded.collisions
+            self._hold(decoded.quarantined)
+            if decoded.tables["profiles"].num_rows:
+                run = Run(name=f"Day {day} of {self._tenant}", tables=dict(decoded.tables))
+                self._memory[day].append(run)
+                self._memory_bytes += sum(table.nbytes for table in decoded.tables.values())
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        if self._memory_bytes >= MEMORY_RUN_BYTES:
+            self._spill()
+        pa.default_memory_pool().release_unused()  # the next batch differs in its sizes
+
+    def _spill(self) -> None:
+        for day, runs in self._memory.items():
+            self._files[day].append(self._job.spilled(runs, tenant=self._tenant))
+        self._memory.clear()
+        self._memory_bytes = 0
+
+    def _hold(self, bad: Sequence[tuple[RawProfile, str]]) -> None:
+        for profile, cause in bad:
+            self._bad.append((profile, cause))
+            self._bad_bytes += len(profile.payload)
+            if self._bad_bytes >= QUARANTINE_BYTES:
+                self._quarantine()
+
+    def _quarantine(self) -> None:
+        if self._bad:
+            meta = self._job.publisher.quarantine(self._bad, tenant=self._tenant)
+            log.warning(
+                "profiles quarantined block=%s tenant=%s profiles=%d cause=%r",
+                meta.id, self._tenant, len(self._bad), self._bad[0][1],
+            )  # fmt: skip
+            self.quarantined += len(self._bad)
+        self._bad, self._bad_bytes = [], 0
+
+
+def _groups_of(meta: BlockMeta, tenant: TenantId) -> list[int]:
+    """Row groups of a segment that hold a tenant's datasets."""
+    return [
+        group
+        for dataset in meta.datasets
+        if dataset.tenant == tenant
+        for group in range(
+            dataset.row_group_first, dataset.row_group_first + dataset.row_group_count
+        )
+    ]
+
+
+def _drop_repeated(runs: list[Run]) -> int:
+    """Mark the profiles that an earlier run has too; how many."""
+    columns = [
+        pa.concat_arrays(
+            [
+                chunk
+                for piece in run.originals("profiles", budget=BUDGET, columns=("profile_id",))
+                for chunk in piece["profile_id"].chunks
+            ]
+        )
+        for run in runs
+    ]
+    duplicates = 0
+    for run, ids, flags in zip(
+        runs, columns, later_ones([id_words(c) for c in columns]), strict=True
+    ):
+        if not flags.any():
+            continue
+        run.dropped = ids.filter(pa.array(flags))
+        duplicates += len(run.dropped)
+    return duplicates
+
+
+def _size(run: Run) -> int:
+    """About how many bytes a run will have as a block."""
+    return sum(
+        table.stat().st_size // 2 if isinstance(table, Path) else table.nbytes // 8
+        for table in run.tables.values()
+    )

@@ -1,0 +1,117 @@
+"""Put an attempt's blocks into the store: intent first, then files, the manifest last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from maar.block import checksum
+from maar.block.build import Built
+from maar.block.segment import segment_meta, write_segment
+from maar.model import keys
+from maar.model.block import FORMAT_VERSION, TABLES, BlockMeta, File, Kind, Location
+from maar.model.ids import BlockId, TenantId, output_id
+from maar.model.plan import LeasedPlan
+from maar.model.profile import RawProfile
+from maar.ports.object_store import ObjectStore
+
+
+class Publisher:
+    """Names and writes outputs; all keys carry plan, token and attempt and are create-only (S3)."""
+
+    def __init__(self, plan: LeasedPlan, *, store: ObjectStore, attempt: str, wall_ns: int) -> None:
+        self.outputs: list[BlockMeta] = []
+        self._plan = plan
+        self._store = store
+        self._attempt = attempt
+        self._wall_ns = wall_ns
+
+    def block(self, built: Built, *, tenant: TenantId, day: int) -> BlockMeta:
+        """Upload the files of one block; what is returned is all that may be read of it."""
+        block, stem = self._names()
+        tables = {
+            table: keys.table(name=table, tenant=tenant, day=day, stem=stem) for table in TABLES
+        }
+        manifest = keys.manifest(tenant=tenant, day=day, stem=stem)
+        files = tuple(self._file(built, table, key) for table, key in tables.items())
+        meta = BlockMeta(
+            version=FORMAT_VERSION,
+            id=block,
+            kind=Kind.BLOCK,
+            level=self._plan.key.level + 1,
+            tenant=tenant,
+            shard=self._plan.key.shard,
+            store=self._plan.key.store,
+            day=day,
+            min_time_ns=built.min_time_ns,
+            max_time_ns=built.max_time_ns,
+            profiles=built.rows["profiles"],
+            samples=built.rows["samples"],
+            size=sum(file.size for file in files),
+            files=files,
+            datasets=built.datasets,
+            created_by=f"plan {self._plan.id}",
+            created_at_ns=self._wall_ns,
+            plan=self._plan.id,
+        )
+        self._announce([*tables.values(), manifest])
+        for table, key in tables.items():
+            self._store.create_from_file(key, built.paths[table])
+        self._store.create(manifest, msgspec.msgpack.encode(meta))
+        self.outputs.append(meta)
+        return meta
+
+    def quarantine(self, held: Sequence[tuple[RawProfile, str]], *, tenant: TenantId) -> BlockMeta:
+        """Keep profiles that cannot be decoded, raw, each with the cause (S17)."""
+        block, stem = self._names()
+        key = keys.quarantine(tenant=tenant, stem=stem)
+        segment = write_segment(
+            [profile for profile, _ in held], causes=[cause for _, cause in held]
+        )
+        meta = segment_meta(
+            segment,
+            block=block,
+            key=key,
+            shard=self._plan.key.shard,
+            store=self._plan.key.store,
+            created_by=f"plan {self._plan.id}",
+            created_at_ns=self._wall_ns,
+            kind=Kind.QUARANTINE,
+            tenant=tenant,
+            level=self._plan.key.level + 1,
+            plan=self._plan.id,
+        )
+        self._announce([key])
+        self._store.create(key, segment.body)
+        self.outputs.append(meta)
+        return meta
+
+    def _names(self) -> tuple[BlockId, str]:
+        oldest = min(block.id for block in self._plan.inputs)
+        block = output_id(plan=self._plan.id, oldest_input=oldest, ordinal=len(self.outputs))
+        stem = keys.stem(
+            block=block, plan=self._plan.id, token=self._plan.token, attempt=self._attempt
+        )
+        return block, stem
+
+    def _file(self, built: Built, table: str, key: str) -> File:
+        path = built.paths[table]
+        return File(
+            table=table,
+            size=path.stat().st_size,
+            checksum=checksum.of_file(path),
+            footer_size=checksum.footer_size_of_file(path),
+            rows=built.rows[table],
+            locations=(Location(self._plan.key.store, key),),
+        )
+
+    def _announce(self, written: list[str]) -> None:
+        """Say what is about to be written, so that cleaning finds it if we do not finish."""
+        intent = keys.intent(
+            plan=self._plan.id,
+            token=self._plan.token,
+            attempt=self._attempt,
+            ordinal=len(self.outputs),
+        )
+        self._store.create(intent, "\n".join(written).encode())

@@ -1,0 +1,56 @@
+"""A compaction's memory does not follow its input, not even when every stack is unique.
+
+The quick form of bench/merge_memory.py, which does the same at 200 MB and 2 GB.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from maar.model.block import BlockMeta
+
+pytestmark = [pytest.mark.component, pytest.mark.serial]
+
+MIB = 1 << 20
+PROFILES = 40
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "bench"))
+    import merge_memory
+
+    return merge_memory
+
+
+def test_memory_stays_where_it_is_when_the_input_grows(bench: ModuleType, tmp_path: Path) -> None:
+    lake = bench.Lake(tmp_path)
+    templates = [bench.template(shape=1)]
+    segments: list[BlockMeta] = [
+        lake.segment(
+            [
+                bench.profile_of(templates, number=first + place, unique=True)
+                for place in range(PROFILES)
+            ]
+        )
+        for first in range(0, 8 * PROFILES, PROFILES)
+    ]
+
+    _, small = lake.compacted(segments[:2])
+    whole, large = lake.compacted(segments)
+    assert whole.account.kept == 8 * PROFILES
+    assert large < 1_024 * MIB
+    assert large - small < 200 * MIB, "four times the input must not need much more memory"
+
+    halves = [lake.compacted(part)[0].outputs for part in (segments[:4], segments[4:])]
+    merged, peak = lake.compacted([block for half in halves for block in half])
+    assert merged.account.kept == 8 * PROFILES
+    assert peak < 700 * MIB
+
+    _, split = lake.compacted(
+        [block for half in halves for block in half], target=merged.outputs[0].size // 4
+    )
+    assert split < 700 * MIB

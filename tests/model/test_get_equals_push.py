@@ -1,0 +1,120 @@
+"""What was pushed comes back equal, from the segment and from every level of compaction."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import Phase, example, given, settings
+from hypothesis import strategies as st
+
+from maar.block.hashing import ALL_BITS
+from maar.model.block import BlockMeta
+from maar.model.ids import TenantId
+from maar.model.profile import RawProfile
+from maar.pprof.gzip import gunzip
+from maar.pprof.plain import canonical
+from support.block_plans import NOON_NS, TENANT, Bench, pushed
+from support.memory_store import MemoryStore
+from support.pprof_scramble import random_profile
+
+OTHER = TenantId("other")
+WEAK = 0x7  # ids of three bits: nearly every one collides
+DAY_NS = 86_400_000_000_000
+
+
+def random_push(random: Random) -> RawProfile:
+    """Any service, tenant, day and size; labels that samples may repeat or contradict."""
+    return pushed(
+        random_profile(random, size=random.choice((1, 3, 6))),
+        service=random.choice(("cart", "checkout", "checkout-2")),
+        tenant=random.choice((TENANT, TENANT, TENANT, OTHER)),
+        time_ns=NOON_NS + random.choice((0, 1_000, 1_500, 10**9, DAY_NS)),
+        client_id=str(random.random()),
+        labels=random.choice(((), (("region", "eu"),), (("a", "b"), ("main", "x")))),
+    )
+
+
+def assert_equal(bench: Bench, blocks: list[BlockMeta], profiles: list[RawProfile]) -> None:
+    for profile in profiles:
+        (body,) = bench.get(blocks, profile.id, tenant=profile.tenant)
+        expected = canonical(gunzip(profile.payload, limit=1 << 30))
+        assert canonical(gunzip(body, limit=1 << 30)) == expected
+
+
+def next_level(
+    bench: Bench, blocks: list[BlockMeta], *, target: int, id_mask: int = ALL_BITS
+) -> tuple[list[BlockMeta], int]:
+    """Compact blocks of each key together, as the planner would."""
+    outputs: list[BlockMeta] = []
+    collisions = 0
+    for tenant in sorted({block.tenant for block in blocks}):
+        inputs = [block for block in blocks if block.tenant == tenant]
+        result = bench.compact(inputs, target=target, id_mask=id_mask)
+        assert result.account.kept == sum(block.profiles for block in inputs)
+        outputs += result.outputs
+        collisions += result.collisions
+    return outputs, collisions
+
+
+@settings(max_examples=8, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(
+    seed=st.integers(0, 1 << 32),
+    target=st.sampled_from((1, 20_000, 1 << 30)),
+    id_mask=st.sampled_from((ALL_BITS, ALL_BITS, WEAK)),
+)
+@example(seed=222, target=20_000, id_mask=WEAK)
+@example(seed=112, target=1 << 30, id_mask=WEAK)
+@example(seed=0, target=20_000, id_mask=WEAK)
+def test_a_profile_is_the_same_at_every_level(seed: int, target: int, id_mask: int) -> None:
+    random = Random(seed)
+    with tempfile.TemporaryDirectory() as scratch:
+        bench = Bench(MemoryStore(), Path(scratch))
+        batches = [[random_push(random) for _ in range(random.randint(1, 4))] for _ in range(4)]
+        profiles = [profile for batch in batches for profile in batch]
+        segments = [bench.segment(batch) for batch in batches]
+        assert_equal(bench, segments, profiles)
+
+        ones = [
+            block
+            for half in (segments[:2], segments[2:])
+            for block in bench.compact(half, target=target, id_mask=id_mask).outputs
+        ]
+        assert_equal(bench, ones, profiles)
+
+        twos, _ = next_level(bench, ones, target=target)
+        assert_equal(bench, twos, profiles)
+
+        threes, _ = next_level(bench, twos, target=target)
+        assert_equal(bench, threes, profiles)
+        assert sum(block.profiles for block in threes) == len(profiles)
+        assert list(Path(scratch).iterdir()) == []
+
+
+def test_ids_of_three_bits_collide_and_are_counted(tmp_path: Path) -> None:
+    bench = Bench(MemoryStore(), tmp_path)
+    random = Random(7)
+    profiles = [random_push(random) for _ in range(12)]
+    halves = [bench.segment(profiles[:6]), bench.segment(profiles[6:])]
+    ones = [bench.compact([half], id_mask=WEAK) for half in halves]
+    assert all(result.collisions > 0 for result in ones)
+    blocks = [block for result in ones for block in result.outputs]
+    twos, collisions = next_level(bench, blocks, target=1 << 30)
+    assert collisions > 0
+    assert_equal(bench, twos, profiles)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_profile_that_is_pushed_twice_comes_back_once(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    bench = Bench(MemoryStore(), tmp_path)
+    profiles = [pushed(random_profile(random), client_id=str(place)) for place in range(6)]
+    first = bench.compact([bench.segment(profiles[:4]), bench.segment(profiles[2:])])
+    assert (first.account.kept, first.account.duplicates) == (6, 2)
+    again = bench.compact([bench.segment(profiles[3:])])
+    merged = bench.compact([*first.outputs, *again.outputs])
+    assert (merged.account.kept, merged.account.duplicates) == (6, 3)
+    assert_equal(bench, list(merged.outputs), profiles)
+    assert merged.outputs[0].samples == first.outputs[0].samples

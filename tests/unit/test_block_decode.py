@@ -1,0 +1,194 @@
+"""The five tables of decoded profiles: columns, order, names, labels and quarantine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from maar.block import sample_labels
+from maar.block.decode import decode_profiles
+from maar.block.tables import LAYOUTS
+from maar.model.labels import series_id
+from maar.model.profile import RawProfile
+from maar.pprof.columns import NONE
+from maar.pprof.plain import (
+    PlainFunction,
+    PlainLabel,
+    PlainLine,
+    PlainLocation,
+    PlainMapping,
+    PlainProfile,
+    PlainSample,
+)
+from support.block_plans import NOON_NS, pushed
+
+CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
+COUNT = "process_cpu:samples:count:cpu:nanoseconds"
+
+
+def profile(**changes: Any) -> PlainProfile:
+    """main calls work, into which helper is inlined; a frame of libc has no symbol."""
+    values: dict[str, Any] = {
+        "sample_types": [("samples", "count"), ("cpu", "nanoseconds")],
+        "functions": [
+            PlainFunction("main", "main", "main.go", 1),
+            PlainFunction("work", "work", "work.go", 10),
+            PlainFunction("helper", "helper", "work.go", 30),
+        ],
+        "mappings": [PlainMapping(0x1000, 0x9000, 0x200, "/usr/lib/libc.so", "b1")],
+        "locations": [
+            PlainLocation(NONE, 0x10, (PlainLine(0, 5),)),
+            PlainLocation(NONE, 0x20, (PlainLine(2, 31), PlainLine(1, 12))),
+            PlainLocation(0, 0x1300),
+        ],
+        "samples": [PlainSample([2, 1, 0], [1, 100]), PlainSample([0], [0, 7])],
+        "period_type": ("cpu", "nanoseconds"),
+        "period": 10,
+    }
+    return PlainProfile(**(values | changes))
+
+
+def rows(profiles: list[RawProfile], table: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = decode_profiles(profiles).tables[table].to_pylist()
+    return found
+
+
+def test_the_tables_have_the_columns_of_the_format() -> None:
+    tables = decode_profiles([pushed(profile())]).tables
+    assert {name: table.schema.names for name, table in tables.items()} == {
+        name: layout.schema.names for name, layout in LAYOUTS.items()
+    }
+    assert decode_profiles([]).tables.keys() == tables.keys()
+
+
+def test_stacks_are_read_from_the_root_with_inlined_frames_and_readable_names() -> None:
+    stacks = rows([pushed(profile())], "stacks")
+    assert [(stack["functions"], stack["leaf"]) for stack in stacks] == [
+        (["main"], "main"),
+        (["main", "work", "helper", "libc.so!0x500"], "libc.so!0x500"),
+    ]
+    frames = {row["location_id"]: row for row in rows([pushed(profile())], "locations")}
+    deep = [frames[identity] for identity in stacks[1]["location_ids"]]
+    assert [frame["function"] for frame in deep] == ["main", "work", "helper", None]
+    assert [frame["inlined"] for frame in deep] == [False, False, True, False]
+    assert [frame["address"] for frame in deep] == [None, None, None, 0x500]
+    assert (deep[3]["mapping"], deep[3]["build_id"], deep[3]["line"]) == (
+        "/usr/lib/libc.so",
+        "b1",
+        None,
+    )
+
+
+def test_a_frame_that_nothing_is_known_of_still_has_a_name() -> None:
+    unnamed = [
+        PlainLocation(NONE, 0xBEEF),
+        PlainLocation(NONE, 0, (PlainLine(0, 3),)),
+    ]
+    plain = profile(
+        functions=[PlainFunction("", "", "a.go", 1)],
+        locations=unnamed,
+        samples=[PlainSample([0, 1], [1, 1]), PlainSample([], [1, 1])],
+    )
+    stacks = rows([pushed(plain)], "stacks")
+    assert [(stack["functions"], stack["leaf"]) for stack in stacks] == [
+        ([], None),
+        (["[unknown]", "0xbeef"], "0xbeef"),
+    ]
+
+
+def test_zero_values_are_left_out_unless_a_sample_has_nothing_else() -> None:
+    plain = profile(
+        samples=[PlainSample([0], [0, 7]), PlainSample([1], [2, 3]), PlainSample([0], [0, 0])]
+    )
+    samples = rows([pushed(plain)], "samples")
+    found = sorted((row["sample"], row["profile_type"], row["value"]) for row in samples)
+    assert found == [(0, CPU, 7), (1, CPU, 3), (1, COUNT, 2), (2, CPU, 0)]
+
+
+def test_a_profile_of_one_type_needs_no_ordinal() -> None:
+    plain = profile(sample_types=[("cpu", "nanoseconds")], samples=[PlainSample([0], [4])])
+    (row,) = rows([pushed(plain)], "samples")
+    assert (row["sample"], row["value"], row["profile_type"]) == (None, 4, CPU)
+
+
+def test_rows_are_in_the_order_of_their_table() -> None:
+    profiles = [
+        pushed(profile(), service=service, time_ns=NOON_NS + offset)
+        for offset in (5_000, 0, 9_000)
+        for service in ("b", "a", "c")
+    ]
+    tables = decode_profiles(profiles).tables
+    for name, layout in LAYOUTS.items():
+        found = [
+            tuple((row[key] is not None, row[key]) for key in layout.key)
+            for row in tables[name].to_pylist()
+        ]
+        assert found == sorted(found), name
+
+
+def test_a_stack_of_two_services_has_two_ids() -> None:
+    stacks = rows([pushed(profile(), service="a"), pushed(profile(), service="b")], "stacks")
+    assert len({stack["stack_id"] for stack in stacks}) == len(stacks) == 4
+    assert len(rows([pushed(profile(), service="a"), pushed(profile())], "locations")) == 4
+
+
+def test_string_labels_of_samples_become_series() -> None:
+    labels = [PlainLabel("endpoint", "/pay"), PlainLabel("span_id", "abc"), PlainLabel("n", "", 7)]
+    raw = pushed(profile(samples=[PlainSample([0], [1, 1], labels), PlainSample([0], [1, 1])]))
+    tables = decode_profiles([raw]).tables
+    series = {row["series_id"]: dict(row["labels"]) for row in tables["series"].to_pylist()}
+    base = dict(raw.labels)
+    assert sorted(series.values(), key=len) == [base, base | {"endpoint": "/pay"}]
+    assert series[series_id(raw.labels)] == base
+    with_labels = [row for row in tables["samples"].to_pylist() if row["sample"] == 0]
+    for row in with_labels:
+        assert series[row["series_id"]]["endpoint"] == "/pay"
+        assert row["span_id"] == "abc"
+        assert [label["key"] for label in row["sample_labels"]] == ["span_id", "n"]
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        PlainLabel("service_name", "other"),  # the profile's own
+        PlainLabel("otel.scope", "x"),  # would have to be renamed
+        PlainLabel("trace_id", "x"),
+        PlainLabel("mixed", "x", 3),
+        PlainLabel("empty", ""),
+        PlainLabel("control", "a\nb"),
+    ],
+)
+def test_labels_that_cannot_be_told_again_stay_on_the_sample(label: PlainLabel) -> None:
+    tables = decode_profiles([pushed(profile(samples=[PlainSample([0], [0, 1], [label])]))]).tables
+    (row,) = tables["samples"].to_pylist()
+    assert tables["series"].num_rows == 1
+    assert row["sample_labels"][0]["key"] == label.key
+
+
+def test_a_profile_with_very_many_label_sets_makes_no_series_of_them() -> None:
+    many = sample_labels.SERIES_PER_PROFILE_MAX + 1
+    samples = [
+        PlainSample([0], [0, 1], [PlainLabel("request", str(place))]) for place in range(many)
+    ]
+    tables = decode_profiles([pushed(profile(samples=samples))]).tables
+    assert tables["series"].num_rows == 1
+    assert all(row["sample_labels"] for row in tables["samples"].to_pylist())
+    fewer = decode_profiles([pushed(profile(samples=samples[1:]))]).tables
+    assert fewer["series"].num_rows == many  # the profile's own, too
+
+
+def test_the_version_is_a_column_of_series() -> None:
+    raw = pushed(profile(), labels=(("service_version", "1.4"),))
+    assert rows([raw], "series")[0]["version"] == "1.4"
+
+
+def test_what_cannot_be_decoded_holds_up_nobody() -> None:
+    good = pushed(profile())
+    bad = RawProfile(**{name: getattr(good, name) for name in good.__struct_fields__})
+    bad = type(good)(*[*(getattr(good, n) for n in good.__struct_fields__[:-2]), b"\x1f\x8bno", 4])
+    decoded = decode_profiles([bad, good])
+    assert decoded.tables["profiles"].num_rows == 1
+    ((held, cause),) = decoded.quarantined
+    assert held == bad
+    assert "gzip" in cause

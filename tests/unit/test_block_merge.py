@@ -1,0 +1,231 @@
+"""Merging sorted runs: in order, without repeats, in little memory, ids of one content each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from msgspec.structs import replace
+
+from maar.block import merge, writer
+from maar.block.build import Built, build
+from maar.block.decode import decode_profiles
+from maar.block.duplicates import id_words, later_ones
+from maar.block.order import same_as_before, sorted_table
+from maar.block.run import Place, Run
+from maar.block.split import places
+from maar.block.tables import DIMENSIONS, LAYOUTS
+from maar.model.errors import Corrupt
+from support.block_plans import NOON_NS, TENANT, pushed
+from support.pprof_scramble import random_profile
+
+SERVICES = ("a", "b", "c", "d")
+
+
+def some_runs(seed: int = 1, runs: int = 3, profiles: int = 8) -> list[Run]:
+    random = Random(seed)
+    made = []
+    for number in range(runs):
+        raws = [
+            pushed(
+                random_profile(random),
+                service=random.choice(SERVICES),
+                time_ns=NOON_NS + random.randrange(1_000) * 1_000,
+                client_id=f"{number}/{place}",
+            )
+            for place in range(profiles)
+        ]
+        made.append(Run(name=f"Run {number}", tables=dict(decode_profiles(raws).tables)))
+    return made
+
+
+def held(run: Run, table: str) -> pa.Table:
+    found = run.tables[table]
+    assert not isinstance(found, Path)
+    return found
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return found
+
+
+def sort_key(table: str, row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple((row[key] is not None, row[key]) for key in LAYOUTS[table].key)
+
+
+def test_the_merge_holds_everything_once_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge, "BUDGET", 1)  # many small pieces
+    monkeypatch.setattr("maar.block.run.ROWS_MIN", 2)
+    runs = some_runs()
+    built = build(runs, tmp_path / "out", tenant=TENANT)
+    for table in LAYOUTS:
+        found = rows(built.paths[table])
+        assert [sort_key(table, row) for row in found] == sorted(
+            sort_key(table, row) for row in found
+        )
+        came = [repr(row) for run in runs for row in held(run, table).to_pylist()]
+        expected = set(came) if table in DIMENSIONS else came
+        assert sorted(repr(row) for row in found) == sorted(expected)
+        assert built.rows[table] == len(found)
+
+
+def test_a_dimension_has_one_row_for_each_id(tmp_path: Path) -> None:
+    built = build([*some_runs(2), *some_runs(2)], tmp_path / "out", tenant=TENANT)
+    for table in DIMENSIONS:
+        ids = pq.read_table(built.paths[table])[LAYOUTS[table].unique].to_pylist()
+        assert len(ids) == len(set(ids))
+
+
+def test_files_merge_like_memory(tmp_path: Path) -> None:
+    runs = some_runs(3)
+    files = []
+    for place, run in enumerate(runs):
+        one = build([run], tmp_path / str(place), tenant=TENANT, compression=writer.SCRATCH)
+        files.append(Run(name=run.name, tables=dict(one.paths)))
+    memory = build(runs, tmp_path / "memory", tenant=TENANT)
+    merged = build(files, tmp_path / "files", tenant=TENANT)
+    for table in LAYOUTS:
+        assert rows(memory.paths[table]) == rows(merged.paths[table])
+    sizeless = [[replace(each, size=0) for each in built.datasets] for built in (memory, merged)]
+    assert sizeless[0] == sizeless[1]
+
+
+def test_row_groups_hold_one_service_and_the_index_knows_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "ROW_GROUP_ROWS", 7)
+    built = build(some_runs(4, profiles=12), tmp_path / "out", tenant=TENANT)
+    samples = pq.ParquetFile(built.paths["samples"])
+    assert [dataset.service for dataset in built.datasets] == list(SERVICES)
+    seen = 0
+    for dataset in built.datasets:
+        groups = list(
+            range(dataset.row_group_first, dataset.row_group_first + dataset.row_group_count)
+        )
+        part = samples.read_row_groups(groups)
+        assert set(part["service"].to_pylist()) == {dataset.service}
+        assert tuple(sorted(set(part["profile_type"].to_pylist()))) == dataset.types
+        seen += len(groups)
+    assert seen == samples.num_row_groups
+    assert all(samples.metadata.row_group(g).num_rows <= 7 for g in range(seen))
+    profiles = rows(built.paths["profiles"])
+    for dataset in built.datasets:
+        times = [row["time_nanos"] for row in profiles if row["service"] == dataset.service]
+        assert (len(times), min(times), max(times)) == (
+            dataset.profiles,
+            dataset.min_time_ns,
+            dataset.max_time_ns,
+        )
+
+
+def test_a_dropped_profile_takes_its_samples_along(tmp_path: Path) -> None:
+    runs = some_runs(5, runs=2)
+    gone = held(runs[1], "profiles")["profile_id"].combine_chunks()[:3]
+    runs[1].dropped = gone
+    built = build(runs, tmp_path / "out", tenant=TENANT)
+    kept = {row["profile_id"] for row in rows(built.paths["profiles"])}
+    assert len(kept) == 13
+    assert {row["profile_id"] for row in rows(built.paths["samples"])} <= kept
+    assert kept.isdisjoint(gone.to_pylist())
+
+
+def joined(built: Built) -> list[str]:
+    """Every sample with what its ids stand for."""
+    tables = {name: rows(path) for name, path in built.paths.items()}
+    frames = {row.pop("location_id"): row for row in tables["locations"]}
+    stacks = {
+        row["stack_id"]: (row["functions"], [frames[i] for i in row["location_ids"]])
+        for row in tables["stacks"]
+    }
+    series = {row["series_id"]: row["labels"] for row in tables["series"]}
+    return sorted(
+        repr(
+            (
+                row["profile_id"],
+                row["profile_type"],
+                row["sample"],
+                row["value"],
+                stacks[row["stack_id"]],
+                series[row["series_id"]],
+            )
+        )
+        for row in tables["samples"]
+    )
+
+
+def test_ids_that_clash_between_runs_are_given_others(tmp_path: Path) -> None:
+    random = Random(6)
+    raws = [pushed(random_profile(random, size=8), client_id=str(n)) for n in range(6)]
+    halves = [decode_profiles(half, mask=0x3).tables for half in (raws[:2], raws[2:4], raws[4:])]
+    weak = build(
+        [Run(name="weak", tables=dict(half)) for half in halves], tmp_path / "weak", tenant=TENANT
+    )
+    good = build(
+        [Run(name="good", tables=dict(decode_profiles(raws).tables))],
+        tmp_path / "good",
+        tenant=TENANT,
+    )
+    assert weak.collisions > 0
+    assert good.collisions == 0
+    for table in DIMENSIONS:
+        ids = pq.read_table(weak.paths[table])[LAYOUTS[table].unique].to_pylist()
+        assert len(ids) == len(set(ids))
+    assert joined(weak) == joined(good)
+
+
+def test_outputs_are_cut_between_profiles(tmp_path: Path) -> None:
+    runs = some_runs(7, profiles=20)
+    cuts = places(runs, size=1_000, target=300)
+    assert 1 <= len(cuts) <= 2
+    assert cuts == sorted(cuts)
+    parts = [
+        build(runs, tmp_path / str(number), tenant=TENANT, first=first, end=end)
+        for number, (first, end) in enumerate(zip([None, *cuts], [*cuts, None], strict=True))
+    ]
+    whole = build(runs, tmp_path / "whole", tenant=TENANT)
+    owners: dict[bytes, int] = {}
+    for number, part in enumerate(parts):
+        for table in ("profiles", "samples"):
+            for row in rows(part.paths[table]):
+                assert owners.setdefault(row["profile_id"], number) == number
+        used = {i for row in rows(part.paths["stacks"]) for i in row["location_ids"]}
+        assert used == {row["location_id"] for row in rows(part.paths["locations"])}
+    assert sorted(line for part in parts for line in joined(part)) == joined(whole)
+
+
+def test_a_missing_line_is_not_the_least_line() -> None:
+    lines = pa.table({"line": pa.array([-(2**63), None, 5, None], pa.int64())})
+    ordered = sorted_table(lines, ("line",))
+    assert ordered["line"].to_pylist() == [None, None, -(2**63), 5]
+    assert same_as_before(ordered).tolist() == [False, True, False, False]
+
+
+def test_one_block_is_not_cut() -> None:
+    assert places(some_runs(8), size=599, target=300) == []
+    assert Place("a", 2) < Place("b", 1)
+
+
+def test_the_first_of_equal_ids_stays() -> None:
+    columns = [
+        pa.array([bytes([n]) * 16 for n in numbers], pa.binary(16))
+        for numbers in ([1, 2], [3, 1], [2, 4, 3])
+    ]
+    flags = [flag.tolist() for flag in later_ones([id_words(column) for column in columns])]
+    assert flags == [[False, False], [False, True], [True, False, True]]
+    assert later_ones([]) == []
+    assert np.array(id_words(columns[0][1:])).shape == (1, 2)
+
+
+def test_a_file_of_another_format_is_corrupt_and_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
+    run = Run(name="Block 17", tables={"series": tmp_path / "x.parquet"})
+    with pytest.raises(Corrupt, match=r"Block 17: table series should be of format block/1"):
+        list(run.read("series", budget=1))

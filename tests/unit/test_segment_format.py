@@ -1,0 +1,123 @@
+"""The segment: sorted, a run of row groups per dataset, told from anything else by its reader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from maar.block import segment
+from maar.block.segment import load_segment, read_causes, read_segment, write_segment
+from maar.model.block import SEGMENT_TABLE, BlockMeta
+from maar.model.errors import Corrupt
+from maar.model.ids import TenantId
+from maar.model.profile import RawProfile
+from support.block_plans import NOON_NS, Bench, pushed
+from support.memory_store import MemoryStore
+from support.pprof_scramble import random_profile
+
+
+def some(count: int = 12) -> list[RawProfile]:
+    random = Random(5)
+    return [
+        pushed(
+            random_profile(random, size=2),
+            service=f"service-{place % 3}",
+            tenant=TenantId(f"tenant-{place % 2}"),
+            time_ns=NOON_NS - place,
+            client_id=str(place),
+            labels=(("zone", "ü"),),
+        )
+        for place in range(count)
+    ]
+
+
+def test_what_is_written_is_read_back_in_order() -> None:
+    profiles = some()
+    written = write_segment(profiles)
+    back = list(read_segment(pa.BufferReader(written.body)))
+    assert back == sorted(profiles, key=lambda p: (p.tenant, p.service, p.time_ns, p.id))
+    assert written.profiles == len(profiles)
+    assert written.samples == sum(profile.samples for profile in profiles)
+    times = [profile.time_ns for profile in profiles]
+    assert (written.min_time_ns, written.max_time_ns) == (min(times), max(times))
+
+
+def test_a_dataset_is_a_run_of_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment, "ROW_GROUP_BYTES", 1)  # each profile in a row group of its own
+    profiles = some()
+    written = write_segment(profiles)
+    parquet = pq.ParquetFile(pa.BufferReader(written.body))
+    assert parquet.num_row_groups == len(profiles)
+    for dataset in written.datasets:
+        groups = range(dataset.row_group_first, dataset.row_group_first + dataset.row_group_count)
+        held = list(segment.read_groups(parquet, groups))
+        assert {(profile.tenant, profile.service) for profile in held} == {
+            (dataset.tenant, dataset.service)
+        }
+        assert len(held) == dataset.profiles == 2
+        assert dataset.types == tuple(sorted({kind for each in held for kind in each.types}))
+
+
+def test_a_reader_gets_one_tenant_or_one_service_alone() -> None:
+    written = write_segment(some())
+    body = pa.BufferReader(written.body)
+    tenant = list(read_segment(body, tenant="tenant-1"))
+    assert {profile.tenant for profile in tenant} == {"tenant-1"}
+    one = list(read_segment(body, tenant="tenant-1", service="service-2"))
+    assert {(profile.tenant, profile.service) for profile in one} == {("tenant-1", "service-2")}
+    assert list(read_segment(body, tenant="tenant")) == []
+
+
+def test_the_footer_is_as_long_as_the_index_says() -> None:
+    written = write_segment(some(3))
+    footer = written.body[-written.footer_size :]
+    assert footer.endswith(b"PAR1")
+    assert pq.read_metadata(pa.BufferReader(b"PAR1" + footer)).num_rows == 3
+
+
+def test_a_quarantine_keeps_the_cause_of_each_profile() -> None:
+    profiles = some(3)
+    written = write_segment(profiles, causes=["one", "two", "three"])
+    held = {profile.id: cause for profile, cause in read_causes(pa.BufferReader(written.body))}
+    assert held == dict(zip((p.id for p in profiles), ("one", "two", "three"), strict=True))
+    assert len(list(read_segment(pa.BufferReader(written.body)))) == 3
+
+
+def test_a_segment_of_nothing_cannot_be_written() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        write_segment([])
+
+
+def test_other_bytes_and_other_versions_are_corrupt() -> None:
+    with pytest.raises(Corrupt, match="cannot be opened as Parquet"):
+        list(read_segment(pa.BufferReader(b"not a segment")))
+    other = pa.BufferOutputStream()
+    pq.write_table(pa.table({"a": [1]}), other)
+    with pytest.raises(Corrupt, match="newer maar"):
+        list(read_segment(pa.BufferReader(other.getvalue())))
+
+
+def test_a_changed_bit_is_found_by_the_checksum(tmp_path: Path) -> None:
+    store = MemoryStore()
+    meta = Bench(store, tmp_path).segment(some(2))
+    assert len(list(read_segment(load_segment(store, meta)))) == 2
+    key = meta.file(SEGMENT_TABLE).locations[0].key
+    body = bytearray(store.read(key))
+    body[len(body) // 2] ^= 1
+    store.delete(key)
+    store.create(key, bytes(body))
+    with pytest.raises(Corrupt, match=meta.id):
+        load_segment(store, meta)
+    store.delete(key)
+    with pytest.raises(Corrupt, match="missing"):
+        load_segment(store, meta)
+
+
+def test_the_index_entry_survives_its_encoding(tmp_path: Path) -> None:
+    meta = Bench(MemoryStore(), tmp_path).segment(some(2))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(meta), type=BlockMeta) == meta
