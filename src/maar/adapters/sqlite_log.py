@@ -1,0 +1,323 @@
+"""The log in one SQLite file: durable when append returns, one server per directory (S18).
+
+WAL with synchronous=FULL; all calls run on one thread, a batch is one transaction. A lock file
+beside the database is held for life, and every append compares the term row, so that a second
+server is refused at its start and a stale leader at its next append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from maar.model.errors import (
+    Corrupt,
+    HeadMoved,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    StoreFull,
+    TermLost,
+    Unavailable,
+)
+from maar.ports.log import (
+    BATCH_BYTES_MAX,
+    Head,
+    Record,
+    Term,
+    check_limits,
+    follow,
+    verify,
+)
+
+T = TypeVar("T")
+
+DATABASE = "log.db"
+LOCK = "lock"
+FORMAT = 1
+TRUNCATED_AT_ONCE = 1_000
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS log (
+  idx INTEGER PRIMARY KEY, term INTEGER NOT NULL, body BLOB NOT NULL, hash BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS leader (
+  one INTEGER PRIMARY KEY CHECK (one = 1), format INTEGER NOT NULL,
+  term INTEGER NOT NULL, name TEXT NOT NULL,
+  base INTEGER NOT NULL, base_hash BLOB NOT NULL
+);
+INSERT OR IGNORE INTO leader VALUES (1, 1, 0, '', 0, zeroblob(32));
+"""  # base: the last entry that was truncated, from which the chain goes on
+
+
+class SqliteLog:
+    """Made by `open` (the one writer) or `open_reader` (another process, reading only)."""
+
+    def __init__(self, directory: Path, *, writes: bool) -> None:
+        self._directory = directory
+        self._writes = writes
+        self._lock = _locked(directory) if writes else None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite-log")
+        self._unsettled = False
+        self._closed = False
+        try:
+            self._db = self._connect()
+        except BaseException:
+            self._thread.shutdown()
+            self._unlock()
+            raise
+
+    @classmethod
+    def open(cls, directory: Path) -> SqliteLog:
+        """The writer; Rejected when a server already runs on this directory, or none can."""
+        return cls(directory, writes=True)
+
+    @classmethod
+    def open_reader(cls, directory: Path) -> SqliteLog:
+        """A reader beside the living writer."""
+        if not (directory / DATABASE).exists():
+            raise NotFound(f"there is no log in {directory}; start a server there first")
+        return cls(directory, writes=False)
+
+    async def campaign(self, candidate: str) -> Term:
+        return await self._run(lambda: self._campaign(candidate))
+
+    async def append(self, bodies: Sequence[bytes], *, term: Term, head: Head) -> Head:
+        check_limits(bodies)
+        return await self._run(lambda: self._append(bodies, term, head))
+
+    async def read(self, *, after: int, limit_bytes: int = BATCH_BYTES_MAX) -> list[Record]:
+        return await self._run(lambda: self._read(after, limit_bytes))
+
+    async def head(self) -> Head:
+        return await self._run(self._settled_head)
+
+    async def first(self) -> int:
+        return await self._run(self._first)
+
+    async def truncate(self, *, before: int, term: Term) -> None:
+        while await self._run(lambda: self._truncate_some(before, term)):
+            pass  # each chunk is a step of its own, so that appends get their turn
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await self._run(self._db.close)
+        self._thread.shutdown()
+        self._unlock()
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    # ── everything below runs on the one thread ────────────────────────────────────────────────
+
+    def _connect(self) -> sqlite3.Connection:
+        path = self._directory / DATABASE
+        mode = "rwc" if self._writes else "ro"
+        with _errors(self._directory):
+            db = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode={mode}",
+                uri=True,
+                isolation_level=None,
+                check_same_thread=False,  # opened by the caller's thread, used by ours alone
+            )
+            db.execute("PRAGMA busy_timeout = 5000")
+            if self._writes:
+                db.execute("PRAGMA journal_mode = WAL")
+                db.execute("PRAGMA synchronous = FULL")
+                db.executescript(_SCHEMA)
+            (form,) = db.execute("SELECT format FROM leader").fetchone()
+        if form != FORMAT:
+            raise Rejected(
+                f"the log in {self._directory} has format {form}, this program knows {FORMAT}; "
+                "start the program that wrote it"
+            )
+        return db
+
+    def _campaign(self, candidate: str) -> Term:
+        with self._transaction() as db:
+            db.execute("UPDATE leader SET term = term + 1, name = ?", (candidate,))
+            return Term(db.execute("SELECT term FROM leader").fetchone()[0])
+
+    def _append(self, bodies: Sequence[bytes], term: Term, head: Head) -> Head:
+        if self._unsettled:
+            raise OutcomeUnknown("an earlier append has an unknown outcome; ask for the head first")
+        with self._transaction() as db:
+            self._check_term(db, term)
+            now = self._head(db)
+            if now != head:
+                raise HeadMoved(f"the log's head is {now.index}, not {head.index} as presumed")
+            records = follow(head, bodies, term)
+            db.executemany(
+                "INSERT INTO log VALUES (?, ?, ?, ?)",
+                [(r.index, r.term, r.body, r.hash) for r in records],
+            )
+        return Head(records[-1].index, records[-1].hash) if records else head
+
+    def _settled_head(self) -> Head:
+        """After a commit that failed, what the file says counts once it is surely on the disk."""
+        with _errors(self._directory):
+            if self._unsettled:
+                self._db.close()
+                self._db = self._connect()
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                self._unsettled = False
+            return self._head(self._db)
+
+    def _read(self, after: int, limit_bytes: int) -> list[Record]:
+        try:
+            return self._read_verified(after, limit_bytes)
+        except Corrupt:
+            self._db.close()  # a second look with nothing cached; a real fault stays
+            self._db = self._connect()
+            return self._read_verified(after, limit_bytes)
+
+    def _read_verified(self, after: int, limit_bytes: int) -> list[Record]:
+        with _errors(self._directory):
+            self._db.execute("BEGIN")
+            try:
+                head = self._head_at(after)
+                records = list(_within(self._rows(after), limit_bytes))
+                end = self._head(self._db)
+            finally:
+                self._db.execute("ROLLBACK")
+        if not records and end.index > after:
+            raise Corrupt(f"the log in {self._directory} has lost the entry after {after}")
+        verify(head, records)
+        return records
+
+    def _rows(self, after: int) -> Iterator[Record]:
+        rows = self._db.execute("SELECT * FROM log WHERE idx > ? ORDER BY idx", (after,))
+        for index, term, body, digest in rows:
+            yield Record(index, Term(term), body, digest)
+
+    def _head_at(self, index: int) -> Head:
+        """The entry at an index, from which the next one's hash must follow."""
+        base, base_hash = self._db.execute("SELECT base, base_hash FROM leader").fetchone()
+        if index < base:
+            raise NotFound(
+                f"entries up to {base} of the log in {self._directory} were truncated; "
+                "start from a snapshot"
+            )
+        if index == base:
+            return Head(base, base_hash)
+        row = self._db.execute("SELECT hash FROM log WHERE idx = ?", (index,)).fetchone()
+        if row is None and index > self._head(self._db).index:
+            raise NotFound(f"the log in {self._directory} has no entry {index} yet")
+        if row is None:
+            raise Corrupt(f"the log in {self._directory} has lost entry {index}")
+        return Head(index, row[0])
+
+    def _head(self, db: sqlite3.Connection) -> Head:
+        row = db.execute("SELECT idx, hash FROM log ORDER BY idx DESC LIMIT 1").fetchone()
+        if row is None:
+            row = db.execute("SELECT base, base_hash FROM leader").fetchone()
+        return Head(row[0], row[1])
+
+    def _first(self) -> int:
+        with _errors(self._directory):
+            return int(self._db.execute("SELECT coalesce(min(idx), 0) FROM log").fetchone()[0])
+
+    def _truncate_some(self, before: int, term: Term) -> bool:
+        with self._transaction() as db:
+            self._check_term(db, term)
+            last = db.execute(
+                "SELECT idx, hash FROM"
+                " (SELECT idx, hash FROM log WHERE idx < ? ORDER BY idx LIMIT ?)"
+                " ORDER BY idx DESC LIMIT 1",
+                (before, TRUNCATED_AT_ONCE),
+            ).fetchone()
+            if last is None:
+                return False
+            db.execute("UPDATE leader SET base = ?, base_hash = ?", last)
+            db.execute("DELETE FROM log WHERE idx <= ?", last[:1])
+            return True
+
+    def _check_term(self, db: sqlite3.Connection, term: Term) -> None:
+        (current,) = db.execute("SELECT term FROM leader").fetchone()
+        if current != term:
+            raise TermLost(f"term {term} does not lead any more; the log is at term {current}")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        if not self._writes:
+            raise Rejected(f"the log in {self._directory} was opened for reading only")
+        with _errors(self._directory):
+            self._db.execute("BEGIN IMMEDIATE")
+        try:
+            with _errors(self._directory):
+                yield self._db
+        except BaseException:
+            self._rollback()
+            raise
+        try:
+            with _errors(self._directory):
+                self._db.execute("COMMIT")
+        except StoreFull:
+            self._rollback()
+            raise
+        except Unavailable as error:
+            self._unsettled = True
+            raise OutcomeUnknown(f"{error}; it may or may not have been stored") from error
+
+    def _rollback(self) -> None:
+        try:
+            self._db.execute("ROLLBACK")
+        except sqlite3.Error:
+            pass  # after some errors SQLite has rolled back by itself: nothing is left to undo
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _within(records: Iterator[Record], limit_bytes: int) -> Iterator[Record]:
+    size = 0
+    for record in records:
+        size += len(record.body)
+        if size > limit_bytes and size > len(record.body):
+            return
+        yield record
+
+
+def _locked(directory: Path) -> int:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise InvalidInput(
+            f"the log cannot be kept in {directory}: {error.strerror}; choose another directory"
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise Rejected(
+            f"a maar server already runs on {directory}; stop it first, "
+            "or give this one a directory of its own"
+        ) from error
+    return lock
+
+
+@contextmanager
+def _errors(directory: Path) -> Iterator[None]:
+    """SQLite's errors, sorted by what the caller should do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_FULL:
+            raise StoreFull(f"the disk of the log in {directory} is full: {error}") from error
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise Corrupt(f"the log in {directory} is damaged: {error}") from error
+        raise Unavailable(f"the log in {directory} does not answer: {error}") from error

@@ -1,0 +1,167 @@
+"""The fold: the only code that changes the state; the same log gives the same state everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from maar.metastore import completion, lease, plan, queue, registration, retirement
+from maar.metastore.digest import digest
+from maar.metastore.effects import Diverged, Effects, Refusal, Refused
+from maar.metastore.entries import (
+    VERSION,
+    AttemptFenced,
+    BlocksAdded,
+    BlocksForgotten,
+    Entry,
+    Envelope,
+    Floor,
+    Genesis,
+    LeasesRenewed,
+    PinsDropped,
+    PinsTaken,
+    PlanBisected,
+    PlanCompleted,
+    PlanExcluded,
+    PlanFailed,
+    PlansArchived,
+    PlansLeased,
+    PlansScheduled,
+    PlansStarted,
+    PolicySet,
+    StateHashed,
+    Stored,
+    TermStarted,
+    Tick,
+    VersionActivated,
+)
+from maar.metastore.index import blocks_in
+from maar.metastore.state import MetaState
+from maar.model.errors import Corrupt, Rejected
+from maar.model.time import LeaseTime
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """An envelope at its place in the log."""
+
+    index: int
+    envelope: Envelope
+
+
+def apply(state: MetaState, item: Indexed) -> Effects:
+    """Fold one entry. Folding it again does nothing; a gap is never folded over."""
+    if item.index <= state.index:
+        return ()
+    if item.index != state.index + 1:
+        raise Corrupt(f"entry {item.index} follows {state.index}: the log has a gap.")
+    envelope = item.envelope
+    state.index = item.index
+    state.lease_time = LeaseTime(max(state.lease_time, envelope.lease_time))  # never back (S2)
+    state.wall_time = envelope.wall_time
+    if not state.incarnation and not isinstance(envelope.entry, Genesis):
+        return (Refused(Refusal.NO_GENESIS),)
+    if envelope.version > state.version:
+        return (Refused(Refusal.VERSION),)
+    return _fold(state, envelope.entry)
+
+
+def _fold(state: MetaState, entry: Entry) -> Effects:
+    match entry:
+        case Genesis():
+            return _genesis(state, entry)
+        case TermStarted():
+            return _term(state, entry)
+        case PolicySet():
+            return _policy(state, entry)
+        case BlocksAdded():
+            return registration.add(state, entry)
+        case PlansScheduled():
+            return plan.schedule(state, entry)
+        case PlansLeased():
+            return lease.grant(state, entry)
+        case LeasesRenewed():
+            return lease.renew(state, entry)
+        case PlansStarted():
+            return lease.start(state, entry)
+        case PlanCompleted():
+            return completion.complete(state, entry)
+        case PlanFailed():
+            return lease.fail(state, entry)
+        case PlanBisected():
+            return lease.bisect(state, entry)
+        case PlanExcluded():
+            return lease.exclude(state, entry)
+        case AttemptFenced():
+            return lease.fence(state, entry)
+        case Floor():
+            return registration.raise_floor(state, entry)
+        case Tick():
+            return ()
+        case PlansArchived():
+            return plan.archive(state, entry)
+        case BlocksForgotten():
+            return retirement.forget(state, entry)
+        case PinsTaken():
+            return retirement.pin(state, entry)
+        case PinsDropped():
+            return retirement.unpin(state, entry)
+        case StateHashed():
+            return _compare(state, entry)
+        case VersionActivated():
+            return _activate(state, entry)
+        case Stored():
+            raise Corrupt(
+                f"entry {state.index} is kept as the object {entry.key}, which was not read before "
+                "folding it; this is a defect of the program."
+            )
+        case _:
+            assert_never(entry)
+
+
+def _genesis(state: MetaState, entry: Genesis) -> Effects:
+    if state.incarnation:
+        return (Refused(Refusal.SECOND_GENESIS),)
+    state.incarnation = entry.incarnation
+    return ()
+
+
+def _term(state: MetaState, entry: TermStarted) -> Effects:
+    if entry.term < state.term:
+        return (Refused(Refusal.OLD_TERM),)
+    state.term, state.leader = entry.term, entry.leader
+    lease.begin_anew(state)
+    return ()
+
+
+def _policy(state: MetaState, entry: PolicySet) -> Effects:
+    """Blocks that the new policy wants merged, and the old one did not, enter the queue."""
+    state.policy = entry.policy
+    state.queue.reorder(state.policy)
+    ordinal = 0
+    for partition in state.blocks.partitions():
+        for meta in blocks_in(partition.chunks):
+            waits = meta.id in state.queue.places or meta.id in state.owners
+            if not waits and queue.mergeable(meta, state.policy):
+                key = queue.key_of(meta)
+                place = queue.Item(state.index, ordinal, state.lease_time, meta.id, meta.size, key)
+                state.queue.enter(place, state.policy)
+                ordinal += 1
+    return ()
+
+
+def _compare(state: MetaState, entry: StateHashed) -> Effects:
+    if entry.at != state.index - 1:
+        return (Refused(Refusal.OUTDATED),)
+    ours = digest(state)
+    return () if ours == entry.digest else (Diverged(entry.at, entry.digest, ours),)
+
+
+def _activate(state: MetaState, entry: VersionActivated) -> Effects:
+    if entry.version > VERSION:
+        raise Rejected(
+            f"entry {state.index} of the log activates version {entry.version}; this program "
+            f"knows up to {VERSION}. Start the newer program."
+        )
+    state.version = max(state.version, entry.version)
+    return ()

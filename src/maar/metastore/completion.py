@@ -1,0 +1,113 @@
+"""How a plan ends well: its inputs are replaced by its outputs in one step, or nothing changes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from maar.metastore import lease, registration
+from maar.metastore import plan as plans
+from maar.metastore.effects import Completed, Effects, Refusal, Refused
+from maar.metastore.entries import PlanCompleted
+from maar.metastore.index import pack
+from maar.metastore.state import MetaState, Retired
+from maar.model.block import BlockMeta, Kind
+from maar.model.ids import FencingToken
+from maar.model.plan import AttemptEnd, Plan, PlanResult, PlanState
+
+
+def complete(state: MetaState, entry: PlanCompleted) -> Effects:
+    done = state.finished.get(entry.plan)
+    if done is not None and done.state is PlanState.COMPLETED:
+        return (_again(done, entry.token),)
+    plan, why = lease.held(state, entry.plan, entry.token)
+    if plan is None:
+        return (Refused(why, entry.plan, entry.token),)
+    refusal = _refusal(state, plan, entry)
+    if refusal is not None:
+        return (Refused(refusal, entry.plan, entry.token),)
+    return (_replace(state, plan, entry),)
+
+
+def _again(done: Plan, token: FencingToken) -> Completed | Refused:
+    """A repeated report gets the answer that it got."""
+    if done.attempts[-1].token == token:
+        return Completed(done.id, token)
+    return Refused(Refusal.COMPLETED_BY_OTHER, done.id, token)
+
+
+def _refusal(state: MetaState, plan: Plan, entry: PlanCompleted) -> Refusal | None:
+    if any(block not in state.blocks for block in plan.inputs):
+        return Refusal.INPUT_GONE
+    if any(state.owners.get(block) != plan.id for block in plan.inputs):
+        return Refusal.INPUT_OWNED
+    if not _accounts_for_all(state, plan, entry.result):
+        return Refusal.ACCOUNT
+    return _output_refusal(state, plan, entry)
+
+
+def _accounts_for_all(state: MetaState, plan: Plan, result: PlanResult) -> bool:
+    """Every input profile was kept, was a duplicate, or is in quarantine (S7)."""
+    account = result.account
+    came = sum(state.blocks.get(block).profiles for block in plan.inputs)
+    kept = sum(m.profiles for m in result.outputs if m.kind is not Kind.QUARANTINE)
+    quarantined = sum(m.profiles for m in result.outputs if m.kind is Kind.QUARANTINE)
+    return (
+        min(account.kept, account.duplicates, account.quarantined) >= 0
+        and account.total() == came
+        and account.kept == kept
+        and account.quarantined == quarantined
+    )
+
+
+def _output_refusal(state: MetaState, plan: Plan, entry: PlanCompleted) -> Refusal | None:
+    outputs = entry.result.outputs
+    ids = {meta.id for meta in outputs}
+    if len(ids) != len(outputs) or any(
+        block in state.blocks or block in state.retired or block in state.remembered
+        for block in ids
+    ):
+        return Refusal.OUTPUT_TAKEN
+    if not all(_belongs(meta, plan) for meta in outputs):
+        return Refusal.OUTPUT
+    mark = f"-{plan.id}-{entry.token}-"  # every key carries plan and token (S3)
+    keys = [at.key for meta in outputs for file in meta.files for at in file.locations]
+    return None if all(mark in key for key in keys) else Refusal.OUTPUT_KEY
+
+
+def _belongs(meta: BlockMeta, plan: Plan) -> bool:
+    key = plan.key
+    if meta.store != key.store or meta.shard != key.shard or not meta.tenant:
+        return False
+    if registration.malformed(meta):
+        return False
+    if key.tenant and meta.tenant != key.tenant:
+        return False
+    return meta.kind is Kind.QUARANTINE or meta.level == key.level + 1
+
+
+def _replace(state: MetaState, plan: Plan, entry: PlanCompleted) -> Completed:
+    result = entry.result
+    ended = msgspec.structs.replace(
+        plan.attempts[-1], ended_at=state.lease_time, end=AttemptEnd.COMPLETED
+    )
+    plans.finish(
+        state,
+        msgspec.structs.replace(
+            plan,
+            state=PlanState.COMPLETED,
+            lease=None,
+            attempts=(*plan.attempts[:-1], ended),
+            result=result,
+        ),
+    )
+    outputs = tuple(meta.id for meta in result.outputs)
+    for block in plan.inputs:
+        meta = state.blocks.remove(block)
+        state.queue.leave(block, state.policy)
+        state.retired[block] = Retired(state.index, state.lease_time, outputs, pack(meta))
+    for ordinal, meta in enumerate(result.outputs):
+        registration.admit(state, meta, ordinal=ordinal)
+    state.tally.plans_completed += 1
+    state.tally.duplicates_removed += result.account.duplicates
+    state.tally.profiles_quarantined += result.account.quarantined
+    return Completed(plan.id, entry.token, plan.inputs, outputs)

@@ -1,0 +1,147 @@
+"""What the fold did: the shell answers, logs and counts from these and decides nothing anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from maar.model.ids import BlockId, FencingToken, PlanId, WorkerId
+from maar.model.plan import AttemptEnd
+from maar.model.time import LeaseTime
+
+
+class Refusal(StrEnum):
+    """Why an item changed nothing; each is a sentence for a person."""
+
+    NO_GENESIS = "the log has no genesis yet"
+    SECOND_GENESIS = "the log has a genesis already"
+    OLD_TERM = "a later term has begun"
+    VERSION = "this version is not active"
+    UNKNOWN_PLAN = "there is no such plan, or it was archived"
+    STALE_TOKEN = "the lease is not held under this token any more"
+    COMPLETED_BY_OTHER = "the plan was completed under another token"
+    LEASE_LIVE = "somebody else's lease is live"
+    NOT_ELIGIBLE = "the plan cannot be handed out now"
+    INPUT_GONE = "an input is not live any more"
+    INPUT_OWNED = "an input belongs to another plan"
+    INPUT_REPEATED = "an input is named twice, or there is none"
+    ACCOUNT = "the account does not cover every input profile"
+    OUTPUT = "an output is not of this plan's store, shard, tenant or level"
+    OUTPUT_KEY = "an output lists an object that this attempt did not write"
+    OUTPUT_TAKEN = "an output has the id of another block"
+    TOO_MANY = "a bound of the state is reached"
+    NOT_RETIRED = "the block is not retired"
+    NOT_DIVISIBLE = "the plan cannot be divided there"
+    OUTDATED = "the state has moved on"
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A block is in the index ('' also when it was before), or why it is not."""
+
+    block: BlockId
+    refusal: str
+    profiles: int = 0  # that are new by it
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    plan: PlanId
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    plan: PlanId
+    token: FencingToken
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    plan: PlanId
+    token: FencingToken
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    plan: PlanId
+    token: FencingToken
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """Also for a repeated report, which retires nothing more."""
+
+    plan: PlanId
+    token: FencingToken
+    retired: tuple[BlockId, ...] = ()
+    added: tuple[BlockId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    plan: PlanId
+    token: FencingToken
+    end: AttemptEnd
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bisected:
+    plan: PlanId
+    children: tuple[PlanId, PlanId]
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    plan: PlanId
+    eligible_at: LeaseTime
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    reader: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An item that did not find what it presumed."""
+
+    why: Refusal
+    plan: PlanId | None = None
+    token: FencingToken | None = None
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """This fold and the leader's do not agree: stop, whoever is right."""
+
+    at: int
+    theirs: bytes
+    ours: bytes
+
+
+Effect: TypeAlias = (
+    Registered
+    | Scheduled
+    | Leased
+    | Renewed
+    | Started
+    | Completed
+    | AttemptEnded
+    | Bisected
+    | Excluded
+    | Pinned
+    | Forgotten
+    | Refused
+    | Diverged
+)
+Effects: TypeAlias = tuple[Effect, ...]

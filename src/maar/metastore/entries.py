@@ -1,0 +1,277 @@
+"""What the log says: one closed union of entries, each in a versioned envelope.
+
+Fields are append-only and have defaults when they are new. A new kind, or a new meaning of an old
+one, is a new version, which a `VersionActivated` entry must have switched on (S13). A program that
+meets a version or a kind that it does not know stops, and says which: see docs/formats/log.md.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from maar.metastore.policy import Policy
+from maar.model.block import BlockMeta
+from maar.model.errors import Corrupt, InvalidInput, Rejected
+from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, WorkerId
+from maar.model.plan import PlanResult, QueueKey, Service
+from maar.model.time import LeaseTime, WallTime
+
+VERSION = 1
+
+
+class Genesis(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """The first entry of every log."""
+
+    incarnation: Incarnation
+
+
+class TermStarted(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """The first entry of every leader; leases that were live begin anew."""
+
+    term: int
+    leader: str
+
+
+class PolicySet(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    policy: Policy
+
+
+class BlocksAdded(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """Segments that are written and want to be seen."""
+
+    blocks: tuple[BlockMeta, ...]
+
+
+class PlanSpec(msgspec.Struct, frozen=True, array_like=True):
+    """A plan to be; it presumes that its inputs are live and unowned."""
+
+    service: Service
+    removable: bool
+    key: QueueKey
+    inputs: tuple[BlockId, ...]
+    failure_limit: int
+    eligible_at: LeaseTime = LeaseTime(0)
+    resources: tuple[str, ...] = ()
+    rolls_back: PlanId | None = None
+
+
+class PlansScheduled(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """The nth of them gets the id (index of this entry, n)."""
+
+    plans: tuple[PlanSpec, ...]
+
+
+class Grant(msgspec.Struct, frozen=True, array_like=True):
+    """A lease for a plan whose last lease was `replaces` (None: it has none)."""
+
+    plan: PlanId
+    worker: WorkerId
+    expires_at: LeaseTime
+    replaces: FencingToken | None = None
+
+
+class PlansLeased(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """The token of these leases is (incarnation, index of this entry)."""
+
+    grants: tuple[Grant, ...]
+
+
+class Extension(msgspec.Struct, frozen=True, array_like=True):
+    plan: PlanId
+    token: FencingToken
+    expires_at: LeaseTime
+
+
+class LeasesRenewed(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    extensions: tuple[Extension, ...]
+
+
+class Start(msgspec.Struct, frozen=True, array_like=True):
+    plan: PlanId
+    token: FencingToken
+
+
+class PlansStarted(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    starts: tuple[Start, ...]
+
+
+class PlanCompleted(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """The inputs leave and the outputs come in one step, or nothing happens."""
+
+    plan: PlanId
+    token: FencingToken
+    result: PlanResult
+
+
+class PlanFailed(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """A worker saw its tasks stop and says why; nothing relies on this hint."""
+
+    plan: PlanId
+    token: FencingToken
+    cause: str
+    eligible_at: LeaseTime
+
+
+class PlanBisected(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """A plan at its failure limit becomes two: its first `at` inputs, and the rest (S17)."""
+
+    plan: PlanId
+    presumes: FencingToken | None  # the expired lease that the leader saw, or none
+    at: int
+
+
+class PlanExcluded(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """A plan of one input at its failure limit is set aside, visible, until it is probed."""
+
+    plan: PlanId
+    presumes: FencingToken | None
+    eligible_at: LeaseTime
+
+
+class AttemptFenced(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """After this the token can never complete; what it wrote can be deleted (S1)."""
+
+    plan: PlanId
+    token: FencingToken
+    cause: str
+
+
+class Floor(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """Segments whose ids are as old as this are refused from now on (S4)."""
+
+    lease_time: LeaseTime
+
+
+class Tick(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """Time passed, and something waits for it."""
+
+
+class PlansArchived(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    plans: tuple[PlanId, ...]
+
+
+class BlocksForgotten(msgspec.Struct, frozen=True, array_like=True, tag=17):
+    """Retired blocks whose objects are deleted."""
+
+    blocks: tuple[BlockId, ...]
+
+
+class PinsTaken(msgspec.Struct, frozen=True, array_like=True, tag=18):
+    """Readers who hold the index as of this entry."""
+
+    readers: tuple[str, ...]
+    expires_at: LeaseTime
+
+
+class PinsDropped(msgspec.Struct, frozen=True, array_like=True, tag=19):
+    readers: tuple[str, ...]
+
+
+class StateHashed(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """What the leader's fold came to at an index; who differs stops (S13)."""
+
+    at: int
+    digest: bytes
+
+
+class VersionActivated(msgspec.Struct, frozen=True, array_like=True, tag=21):
+    """Entries of this version may follow: every replica can read them."""
+
+    version: int
+
+
+class Stored(msgspec.Struct, frozen=True, array_like=True, tag=22):
+    """An entry too large for the log: its bytes are an object, its hash is here (S12)."""
+
+    key: str
+    size: int
+    sha256: bytes
+
+
+Entry: TypeAlias = (
+    Genesis
+    | TermStarted
+    | PolicySet
+    | BlocksAdded
+    | PlansScheduled
+    | PlansLeased
+    | LeasesRenewed
+    | PlansStarted
+    | PlanCompleted
+    | PlanFailed
+    | PlanBisected
+    | PlanExcluded
+    | AttemptFenced
+    | Floor
+    | Tick
+    | PlansArchived
+    | BlocksForgotten
+    | PinsTaken
+    | PinsDropped
+    | StateHashed
+    | VersionActivated
+    | Stored
+)
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """An entry and the two clocks it was written by (S2)."""
+
+    version: int
+    lease_time: LeaseTime
+    wall_time: WallTime
+    entry: Entry
+
+
+class _Sealed(msgspec.Struct, frozen=True, array_like=True):
+    """The same with the entry unread, to learn the version first."""
+
+    version: int
+    lease_time: LeaseTime
+    wall_time: WallTime
+    entry: msgspec.Raw
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_open = msgspec.msgpack.Decoder(_Sealed).decode
+_entry_decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
+
+
+def encode(version: int, lease_time: LeaseTime, wall_time: WallTime, entry: bytes) -> bytes:
+    """An entry that is encoded already, in its envelope."""
+    return _encode(_Sealed(version, lease_time, wall_time, msgspec.Raw(entry)))
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """Its bytes, or InvalidInput: what cannot be written must fail before anything is."""
+    try:
+        return _encode(entry)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(f"a value cannot be written to the log: {error}") from error
+
+
+def decode_entry(body: bytes | msgspec.Raw, *, index: int) -> Entry:
+    try:
+        return _entry_decoder.decode(body)
+    except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as error:
+        raise Corrupt(
+            f"entry {index} of the log is not one that version {VERSION} writes: {error}. "
+            "Nothing after it can be trusted; start from a snapshot and a good copy of the log."
+        ) from error
+
+
+def decode(body: bytes, *, index: int) -> Envelope:
+    """The envelope of a record, or Rejected when it is of a newer version, or Corrupt."""
+    try:
+        sealed = _open(body)
+    except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as error:
+        raise Corrupt(f"entry {index} of the log has no readable envelope: {error}.") from error
+    if sealed.version > VERSION:
+        raise Rejected(
+            f"entry {index} of the log was written by a newer maar (version {sealed.version}; "
+            f"this program knows up to {VERSION}). Start the newer program."
+        )
+    entry = decode_entry(sealed.entry, index=index)
+    return Envelope(sealed.version, sealed.lease_time, sealed.wall_time, entry)

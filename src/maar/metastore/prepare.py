@@ -1,0 +1,120 @@
+"""From what arrived to entries: decisions that only read, and state what they presume (S6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from maar.metastore import retirement, schedule
+from maar.metastore.entries import (
+    BlocksAdded,
+    Entry,
+    Extension,
+    Floor,
+    LeasesRenewed,
+    PinsDropped,
+    PinsTaken,
+    PlanCompleted,
+    PlanFailed,
+    PlansArchived,
+    PlansStarted,
+    Start,
+    Tick,
+    encode_entry,
+)
+from maar.metastore.state import MetaState
+from maar.model.block import BlockMeta
+from maar.model.time import SECOND_NS, LeaseTime
+from maar.ports.log import ENTRY_BYTES_MAX
+from maar.ports.metastore import PollRequest, Report
+
+ADDED_BYTES_MAX = ENTRY_BYTES_MAX // 2  # room for the envelope, and entries that stay quick to fold
+ARCHIVED_AT_ONCE_MAX = 1_000
+TICK_NS = 60 * SECOND_NS  # while something waits for time, the log knows it to the minute
+
+
+def registrations(blocks: Iterable[BlockMeta]) -> Iterator[BlocksAdded]:
+    """As few entries as hold the blocks; one block that is too large makes an entry of its own."""
+    batch: list[BlockMeta] = []
+    size = 0
+    for meta in blocks:
+        length = len(encode_entry(BlocksAdded((meta,))))
+        if batch and size + length > ADDED_BYTES_MAX:
+            yield BlocksAdded(tuple(batch))
+            batch, size = [], 0
+        batch.append(meta)
+        size += length
+    if batch:
+        yield BlocksAdded(tuple(batch))
+
+
+def polled(state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTime) -> list[Entry]:
+    """Reports first, so that what they free or finish is known to the rest."""
+    entries: list[Entry] = [
+        _reported(state, report, now=now) for poll in polls for report in poll.reports
+    ]
+    renewals = [renewal for poll in polls for renewal in poll.renewals]
+    expires_at = LeaseTime(now + state.policy.lease_ns)
+    if renewals:
+        entries.append(
+            LeasesRenewed(tuple(Extension(r.plan, r.token, expires_at) for r in renewals))
+        )
+    starts = tuple(Start(r.plan, r.token) for r in renewals if r.started)
+    if starts:
+        entries.append(PlansStarted(starts))
+    return entries
+
+
+def _reported(state: MetaState, report: Report, *, now: LeaseTime) -> Entry:
+    if report.result is not None:
+        return PlanCompleted(report.plan, report.token, report.result)
+    plan = state.plans.get(report.plan)
+    failures = plan.failures + 1 if plan else 1
+    rest = min(state.policy.retry_ns * failures, state.policy.probe_ns)
+    cause = report.failure[:1000] or "the worker gave no cause"
+    return PlanFailed(report.plan, report.token, cause, LeaseTime(now + rest))
+
+
+def assignments(state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTime) -> list[Entry]:
+    wishes = [schedule.Wish(poll.worker, poll.capacity) for poll in polls if poll.capacity > 0]
+    return schedule.assign(state, wishes, now=now)
+
+
+def pins(state: MetaState, readers: Iterable[str], *, now: LeaseTime) -> list[Entry]:
+    """A pin with half its time left still covers what is live now: an older index holds more."""
+    due = tuple(
+        reader
+        for reader in dict.fromkeys(readers)
+        if (pin := state.pins.get(reader)) is None
+        or 2 * (pin.expires_at - now) < state.policy.pin_ns
+    )
+    return [PinsTaken(due, LeaseTime(now + state.policy.pin_ns))] if due else []
+
+
+def housekeeping(state: MetaState, *, now: LeaseTime) -> list[Entry]:
+    """What time alone brings: each kind trims a collection, or records that time has passed."""
+    policy = state.policy
+    entries: list[Entry] = list(schedule.set_aside(state, now))
+    expired = retirement.expired_pins(state, now)
+    if expired:
+        entries.append(PinsDropped(expired))
+    old = tuple(
+        plan.id
+        for plan in state.finished.values()
+        if plan.completed_at is not None and now - plan.completed_at > policy.finished_ns
+    )[:ARCHIVED_AT_ONCE_MAX]
+    if old:
+        entries.append(PlansArchived(old))
+    floor = LeaseTime(now - policy.floor_lag_ns)
+    if floor - max(state.floor, 0) > policy.floor_lag_ns // 12 and (state.remembered or old):
+        entries.append(Floor(floor))
+    if not entries and tick_due(state, now=now):
+        entries.append(Tick())
+    return entries
+
+
+def tick_due(state: MetaState, *, now: LeaseTime) -> bool:
+    """A lane that closed by age, or a minute in which something waited."""
+    closes_at = state.queue.due_at(state.policy)
+    closed = closes_at is not None and state.lease_time <= closes_at < now
+    waits = bool(state.queue.queued or state.retired or state.plans or state.finished)
+    return closed or (waits and now - state.lease_time > TICK_NS)

@@ -1,0 +1,75 @@
+"""How blocks come into the index from outside: once, whatever is repeated (S4)."""
+
+from __future__ import annotations
+
+from maar.metastore import queue
+from maar.metastore.effects import Effects, Registered
+from maar.metastore.entries import BlocksAdded, Floor
+from maar.metastore.state import MetaState
+from maar.model.block import BlockMeta
+from maar.model.ids import BlockId, block_time_ns
+
+_HEX = frozenset("0123456789abcdef")
+
+
+def add(state: MetaState, entry: BlocksAdded) -> Effects:
+    return tuple(
+        _add_one(state, meta, ordinal=ordinal) for ordinal, meta in enumerate(entry.blocks)
+    )
+
+
+def malformed(meta: BlockMeta) -> str:
+    """What no block may be, whoever made it; '' when it is well formed."""
+    if len(meta.id) != 32 or not _HEX.issuperset(meta.id):
+        return f"block id {meta.id[:40]!r} is not 32 hex digits"
+    if min(meta.level, meta.size, meta.profiles) < 0 or meta.min_time_ns > meta.max_time_ns:
+        return f"block {meta.id} has a negative level, size or count, or ends before it begins"
+    return ""
+
+
+def admit(state: MetaState, meta: BlockMeta, *, ordinal: int) -> None:
+    """Into the index, and into the queue when it can be merged."""
+    state.blocks.add(meta)
+    if queue.mergeable(meta, state.policy):
+        item = queue.Item(
+            state.index, ordinal, state.lease_time, meta.id, meta.size, queue.key_of(meta)
+        )
+        state.queue.enter(item, state.policy)
+
+
+def raise_floor(state: MetaState, entry: Floor) -> Effects:
+    """Ids at or below the floor need not be remembered: they are refused for their age."""
+    if entry.lease_time > state.floor and entry.lease_time <= state.lease_time:
+        state.floor = entry.lease_time
+        state.remembered.drop_below(BlockId(f"{entry.lease_time + 1:016x}"))
+    return ()
+
+
+def _add_one(state: MetaState, meta: BlockMeta, *, ordinal: int) -> Registered:
+    known = meta.id in state.blocks or meta.id in state.retired or meta.id in state.remembered
+    refusal = "" if known else _refusal(state, meta)
+    if known or refusal:
+        return Registered(meta.id, refusal)
+    admit(state, meta, ordinal=ordinal)
+    state.tally.profiles_added += meta.profiles
+    return Registered(meta.id, "", meta.profiles)
+
+
+def _refusal(state: MetaState, meta: BlockMeta) -> str:
+    wrong = malformed(meta)
+    if wrong:
+        return wrong
+    time_ns = block_time_ns(meta.id)
+    if time_ns <= state.floor:
+        return (
+            f"block {meta.id} is older than the floor of the log and may have been merged and "
+            "forgotten; write its profiles again in a new segment"
+        )
+    if time_ns > state.lease_time + state.policy.floor_lag_ns:
+        return (
+            f"block {meta.id} is named by a lease time that this log has not reached; "
+            "ask the metastore for its time"
+        )
+    if state.room() < 1:
+        return "the index is full; let compaction and cleaning catch up"
+    return ""

@@ -1,0 +1,79 @@
+"""When a replaced block may go: after a delay, and when no reader holds an older index (S10)."""
+
+from __future__ import annotations
+
+from maar.metastore.effects import Effect, Effects, Forgotten, Pinned, Refusal, Refused
+from maar.metastore.entries import BlocksForgotten, PinsDropped, PinsTaken
+from maar.metastore.index import unpack
+from maar.metastore.state import MetaState, Pin
+from maar.model.block import BlockMeta, Kind
+from maar.model.ids import BlockId, block_time_ns
+from maar.model.time import LeaseTime
+
+# ── decisions of the leader: they only read ────────────────────────────────────────────────────
+
+
+def due(state: MetaState, *, now: LeaseTime, limit: int) -> list[BlockId]:
+    """Retired blocks whose objects may be deleted, oldest first."""
+    oldest_pin = min((p.entry for p in state.pins.values() if now <= p.expires_at), default=None)
+    found: list[BlockId] = []
+    for block, retired in state.retired.items():
+        if len(found) >= limit or now - retired.at <= state.policy.retire_delay_ns:
+            break
+        if oldest_pin is not None and oldest_pin < retired.entry:
+            break
+        found.append(block)
+    return found
+
+
+def successors(state: MetaState, block: BlockId) -> list[BlockMeta]:
+    """The outputs that replaced a block, as far as the state still knows them."""
+    found = []
+    for output in state.retired[block].outputs:
+        if output in state.blocks:
+            found.append(state.blocks.get(output))
+        elif output in state.retired:
+            found.append(unpack(state.retired[output].packed))
+    return found
+
+
+def expired_pins(state: MetaState, now: LeaseTime) -> tuple[str, ...]:
+    return tuple(reader for reader, pin in state.pins.items() if now > pin.expires_at)
+
+
+# ── the fold ───────────────────────────────────────────────────────────────────────────────────
+
+
+def forget(state: MetaState, entry: BlocksForgotten) -> Effects:
+    """The ids of segments are remembered until the floor has passed them (S4)."""
+    effects: list[Effect] = []
+    forgotten = 0
+    for block in entry.blocks:
+        retired = state.retired.pop(block, None)
+        if retired is None:
+            effects.append(Refused(Refusal.NOT_RETIRED, what=block))
+            continue
+        forgotten += 1
+        if unpack(retired.packed).kind is Kind.SEGMENT and block_time_ns(block) > state.floor:
+            state.remembered.add(block)
+    return (*effects, Forgotten(forgotten))
+
+
+def pin(state: MetaState, entry: PinsTaken) -> Effects:
+    effects: list[Effect] = []
+    for reader in entry.readers:
+        if reader not in state.pins and len(state.pins) >= state.policy.pins_max:
+            effects.append(Refused(Refusal.TOO_MANY, what=reader))
+            continue
+        state.pins[reader] = Pin(state.index, entry.expires_at)
+        effects.append(Pinned(reader))
+    return tuple(effects)
+
+
+def unpin(state: MetaState, entry: PinsDropped) -> Effects:
+    """Only pins that have expired: a reader that renewed in time keeps its pin."""
+    for reader in entry.readers:
+        held = state.pins.get(reader)
+        if held is not None and state.lease_time > held.expires_at:
+            del state.pins[reader]
+    return ()

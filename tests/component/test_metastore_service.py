@@ -1,0 +1,557 @@
+"""The metastore as others see it: over a real log, through restarts, lost answers and damage."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from maar.adapters.sqlite_log import SqliteLog
+from maar.metastore import snapshot
+from maar.metastore.policy import Level, Policy
+from maar.metastore.service import MetastoreService
+from maar.model.block import BlockMeta
+from maar.model.errors import (
+    Corrupt,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    StoreFull,
+    Unavailable,
+)
+from maar.model.ids import BlockId, PlanId, WorkerId
+from maar.model.plan import LeasedPlan
+from maar.model.time import SECOND_NS, TimeRange
+from maar.ports.log import ENTRY_BYTES_MAX, Head, Log, Term
+from maar.ports.metastore import PollReply, PollRequest, Renewal, Report, ViewRequest
+from support.fake_clock import FakeClock
+from support.memory_store import MemoryStore
+from support.metastore import DAY_START_NS, SMALL, TENANT, result, segment
+
+pytestmark = pytest.mark.component
+
+W1, W2 = WorkerId("w1"), WorkerId("w2")
+RANGE = TimeRange(DAY_START_NS, DAY_START_NS + 10**6 * SECOND_NS)
+PATIENT = msgspec.structs.replace(SMALL, stall_ns=10**6 * SECOND_NS)  # the test's clock may leap
+
+
+class World:
+    """A directory, a store and a clock, which outlive the services that run on them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store = MemoryStore()
+        self.clock = FakeClock()
+        self.random = random.Random(7)
+        self.registry = CollectorRegistry()
+
+    async def snapshot(self) -> int:
+        reader = SqliteLog.open_reader(self.directory)
+        try:
+            return await snapshot.make(reader, self.store)
+        finally:
+            await reader.close()
+
+    @asynccontextmanager
+    async def running(
+        self,
+        policy: Policy = PATIENT,
+        wrap: Callable[[Log], Log] = lambda log: log,
+    ) -> AsyncIterator[MetastoreService]:
+        log = SqliteLog.open(self.directory)
+        self.registry = CollectorRegistry()
+        service = MetastoreService(
+            wrap(log),
+            self.store,
+            self.clock,
+            policy,
+            entropy=self.random.randbytes,
+            candidate="test",
+            take_snapshot=self.snapshot,
+            registry=self.registry,
+        )
+        try:
+            await service.start()
+            yield service
+        finally:
+            await service.stop()
+            await log.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "log")
+
+
+async def add(service: MetastoreService, *numbers: int, shard: int = 1) -> list[BlockMeta]:
+    now = await service.now()
+    metas = [segment(n, at=now.lease_time, shard=shard) for n in numbers]
+    reply = await service.add_blocks(tuple(metas))
+    assert set(reply.refusals) == {""}
+    return metas
+
+
+async def poll(
+    service: MetastoreService,
+    capacity: int = 1,
+    worker: WorkerId = W1,
+    reports: tuple[Report, ...] = (),
+    renewals: tuple[Renewal, ...] = (),
+) -> PollReply:
+    return await service.poll(PollRequest(worker, capacity, renewals, reports))
+
+
+def done(plan: LeasedPlan) -> Report:
+    return Report(plan.id, plan.token, result(plan.id, plan.token, plan.inputs))
+
+
+async def view(service: MetastoreService, reader: str = "") -> set[BlockId]:
+    found = await service.view(ViewRequest(TENANT, RANGE, "checkout", reader))
+    return {meta.id for meta in found.blocks}
+
+
+def test_from_registration_to_merge_in_polls(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            assert service.ready() == ""
+            metas = await add(service, 1, 2, 3)
+            assert await view(service) == {meta.id for meta in metas}
+            (plan,) = (await poll(service)).granted
+            assert plan.inputs == tuple(metas)
+            assert plan.lease_ns == SMALL.lease_ns
+            renewal = Renewal(plan.id, plan.token, started=True)
+            (kept,) = (await poll(service, 0, renewals=(renewal,))).kept
+            assert (kept.plan, kept.token) == (plan.id, plan.token)
+            (outcome,) = (await poll(service, 0, reports=(done(plan),))).outcomes
+            assert outcome.accepted
+            (again,) = (await poll(service, 0, reports=(done(plan),))).outcomes
+            assert again.accepted
+            made = done(plan).result
+            assert made is not None
+            assert await view(service) == {made.outputs[0].id}
+            status = await service.status()
+            assert (status.completed, status.retired, status.plans) == (1, 3, {"completed": 1})
+            assert (await service.plan(plan.id)).attempts[0].started_at is not None
+            assert (await service.block(made.outputs[0].id)).level == 1
+            with pytest.raises(NotFound):
+                await service.block(metas[0].id)
+            with pytest.raises(NotFound):
+                await service.plan(PlanId(1, 1))
+
+    asyncio.run(test())
+
+
+def test_a_lost_lease_is_told_by_silence_and_its_report_is_refused(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            await add(service, 1, 2, 3)
+            (old,) = (await poll(service)).granted
+            world.clock.advance(16 * SECOND_NS)
+            (new,) = (await poll(service, worker=W2)).granted
+            assert new.id == old.id
+            assert new.token > old.token
+            renewal = Renewal(old.id, old.token)
+            reply = await poll(service, 0, reports=(done(old),), renewals=(renewal,))
+            assert reply.kept == ()
+            assert not reply.outcomes[0].accepted
+            assert "token" in reply.outcomes[0].refusal
+            (outcome,) = (await poll(service, 0, W2, reports=(done(new),))).outcomes
+            assert outcome.accepted
+
+    asyncio.run(test())
+
+
+def test_many_callers_at_once_share_appends(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            before = (await service.now()).index
+            await asyncio.gather(*(add(service, n) for n in range(200)))
+            after = (await service.now()).index
+            assert after - before < 50
+            assert len(await service.blocks(limit=500)) == 200
+            polls = await asyncio.gather(*(poll(service, 2, WorkerId(f"w{n}")) for n in range(20)))
+            ids = [plan.id for reply in polls for plan in reply.granted]
+            assert len(ids) == len(set(ids)) == 40
+
+    asyncio.run(test())
+
+
+def test_two_polls_of_one_worker_in_one_cycle_share_its_grants(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            await add(service, *range(12))
+            one, two = await asyncio.gather(poll(service, 1), poll(service, 2))
+            assert (len(one.granted), len(two.granted)) == (1, 2)
+
+    asyncio.run(test())
+
+
+def test_a_restart_changes_nothing_and_lease_time_does_not_jump(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            await add(service, 1, 2, 3, 4)
+            (plan,) = (await poll(service)).granted
+            before = await service.status()
+            seen = await view(service)
+        world.clock = FakeClock(monotonic_ns=10**15, wall_ns=10**18)  # another boot, a year off
+        async with world.running() as service:
+            after = await service.status()
+            assert after.term == before.term + 1
+            assert after.incarnation == before.incarnation
+            assert after.lease_time - before.lease_time < SECOND_NS
+            assert await view(service) == seen
+            assert [p.id for p in after.leased] == [plan.id]
+            (outcome,) = (await poll(service, 0, reports=(done(plan),))).outcomes
+            assert outcome.accepted
+
+    asyncio.run(test())
+
+
+def test_a_snapshot_and_the_log_behind_it_restore_everything(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            await add(service, 1, 2, 3, 4)
+            (plan,) = (await poll(service)).granted
+            first = await service.snapshot()
+            await poll(service, 0, reports=(done(plan),))
+            second = await service.snapshot()
+            assert second > first
+            status = await service.status()
+            assert status.snapshot_index == second
+            assert status.log_first == first + 1
+            await add(service, 5)
+            seen = await view(service)
+        async with world.running() as service:
+            assert await view(service) == seen
+            assert (await service.status()).completed == 1
+            (again,) = (await poll(service, 0, reports=(done(plan),))).outcomes
+            assert again.accepted
+
+    asyncio.run(test())
+
+
+def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            await add(service, 1, 2)
+            await service.snapshot()
+            await add(service, 3, 4)
+            await service.snapshot()
+            await add(service, 5)
+            seen = await view(service)
+        newest = snapshot.listed(world.store)[0][1]
+        body = bytearray(world.store.read(newest))
+        body[len(body) // 2] ^= 1
+        world.store.delete(newest)
+        world.store.create(newest, bytes(body))
+        async with world.running() as service:
+            assert await view(service) == seen
+            await service.snapshot()
+
+    asyncio.run(test())
+
+
+def test_without_any_good_snapshot_a_truncated_log_is_refused(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            await add(service, 1)
+            await service.snapshot()
+            await add(service, 2)
+            await service.snapshot()
+        for _, key in snapshot.listed(world.store):
+            world.store.delete(key)
+        with pytest.raises(Corrupt, match="no good snapshot"):
+            async with world.running():
+                pass
+
+    asyncio.run(test())
+
+
+def test_snapshots_are_made_when_due_and_only_a_few_are_kept(world: World) -> None:
+    policy = msgspec.structs.replace(PATIENT, snapshot_entries=5)
+
+    async def test() -> None:
+        async with world.running(policy) as service:
+            for n in range(5):
+                before = (await service.status()).snapshot_index
+                for m in range(6):
+                    await add(service, 10 * n + m)
+                async with asyncio.timeout(20):
+                    while (await service.status()).snapshot_index == before:
+                        await asyncio.sleep(0.05)
+            assert len(snapshot.listed(world.store)) == snapshot.KEPT
+            text = generate_latest(world.registry).decode()
+            assert "maar_metastore_snapshot_index" in text
+
+    asyncio.run(test())
+
+
+def test_a_snapshot_of_a_diverged_fold_is_refused(world: World) -> None:
+    """The other process must not bless a state that the leader does not have."""
+
+    async def test() -> None:
+        async with world.running() as service:
+            await add(service, 1)
+            await service.snapshot()
+            index, key = snapshot.listed(world.store)[0]
+            state, head = snapshot.decode(world.store.read(key))
+            state.tally.profiles_added += 1  # as if it had folded differently
+            world.store.delete(key)
+            world.store.create(key, snapshot.encode(state, head))
+            with pytest.raises(Corrupt, match="two states"):
+                await service.snapshot()
+            assert (await service.status()).log_first == 1
+            assert index > 0
+
+    asyncio.run(test())
+
+
+class LossyLog:
+    """A log whose appends, when told, do or do not happen, and never say."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.fault = ""
+
+    async def append(self, bodies: Sequence[bytes], *, term: Term, head: Head) -> Head:
+        fault, self.fault = self.fault, ""
+        if fault == "full":
+            raise StoreFull("no room")
+        if fault == "corrupt":
+            raise Corrupt("the hash of entry 3 is wrong")
+        if fault == "lost":
+            raise OutcomeUnknown("no answer")
+        stored = await self._log.append(bodies, term=term, head=head)
+        if fault == "stored":
+            raise OutcomeUnknown("no answer")
+        return stored
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
+        found: Callable[..., Awaitable[object]] = getattr(self._log, name)
+        return found
+
+
+def test_an_unknown_outcome_is_settled_before_anything_else_is_appended(world: World) -> None:
+    lossy: list[LossyLog] = []
+
+    def wrap(log: Log) -> Log:
+        lossy.append(LossyLog(log))
+        return lossy[0]  # type: ignore[return-value]
+
+    async def test() -> None:
+        async with world.running(wrap=wrap) as service:
+            lossy[0].fault = "stored"
+            (one,) = await add(service, 1)
+            lossy[0].fault = "lost"
+            with pytest.raises(Unavailable, match="send it again"):
+                await add(service, 2)
+            lossy[0].fault = "full"
+            with pytest.raises(StoreFull):
+                await add(service, 2)
+            (two,) = await add(service, 2)
+            assert await view(service) == {one.id, two.id}
+            assert service.ready() == ""
+        async with world.running() as service:
+            assert await view(service) == {one.id, two.id}
+
+    asyncio.run(test())
+
+
+def test_a_fault_that_it_cannot_survive_ends_it_loudly(world: World) -> None:
+    lossy: list[LossyLog] = []
+
+    def wrap(log: Log) -> Log:
+        lossy.append(LossyLog(log))
+        return lossy[0]  # type: ignore[return-value]
+
+    async def test() -> None:
+        async with world.running(wrap=wrap) as service:
+            ended = asyncio.create_task(service.ended())
+            await add(service, 1)
+            assert not ended.done()
+            lossy[0].fault = "corrupt"
+            with pytest.raises(Unavailable):
+                await add(service, 2)
+            with pytest.raises(Corrupt, match="entry 3"):
+                await asyncio.wait_for(ended, 5)
+            assert "entry 3" in service.ready()
+            with pytest.raises(Unavailable, match="entry 3"):
+                await service.now()
+
+    asyncio.run(test())
+
+
+def test_a_leader_that_lost_its_term_folds_what_others_wrote_and_returns(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            await add(service, 1)
+            term = (await service.status()).term
+            await service._log.campaign("a rival")
+            with pytest.raises(Unavailable, match="office"):
+                await add(service, 2)
+            await add(service, 2)
+            assert (await service.status()).term == term + 2
+
+    asyncio.run(test())
+
+
+def test_an_entry_too_large_for_the_log_is_kept_in_the_store(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            now = await service.now()
+            big = segment(1, at=now.lease_time)
+            big = msgspec.structs.replace(big, datasets=big.datasets * 20_000)
+            assert len(msgspec.msgpack.encode(big)) > ENTRY_BYTES_MAX
+            assert (await service.add_blocks((big,))).refusals == ("",)
+            (stored,) = (i.key for i in world.store.list("metastore/") if "/entry-" in i.key)
+            assert hashlib.sha256(world.store.read(stored)).hexdigest() in stored
+            seen = await view(service)
+        async with world.running() as service:
+            assert await view(service) == seen == {big.id}
+        world.store.delete(stored)
+        world.store.create(stored, b"something else")
+        with pytest.raises(Corrupt, match="not what entry"):
+            async with world.running():
+                pass
+
+    asyncio.run(test())
+
+
+def test_idle_lanes_are_merged_when_they_are_old(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            await add(service, 1)
+            assert (await poll(service)).granted == ()
+            world.clock.advance(11 * SECOND_NS)
+            assert len((await poll(service)).granted) == 1
+
+    asyncio.run(test())
+
+
+def test_time_that_passes_while_something_waits_is_recorded(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            await add(service, 1)
+            before = (await service.now()).index
+            world.clock.advance(11 * SECOND_NS)
+            async with asyncio.timeout(20):
+                while (await service.now()).index == before:
+                    await asyncio.sleep(0.05)
+        world.clock = FakeClock()
+        async with world.running() as service:
+            assert (await service.now()).lease_time >= 11 * SECOND_NS
+
+    asyncio.run(test())
+
+
+def test_objects_of_merged_segments_are_deleted_after_the_delay_but_not_under_a_pin(
+    world: World,
+) -> None:
+    policy = msgspec.structs.replace(
+        PATIENT, retire_delay_ns=60 * SECOND_NS, pin_ns=100 * SECOND_NS
+    )
+
+    def put(*metas: BlockMeta) -> None:
+        for meta in metas:
+            for file in meta.files:
+                world.store.create(file.locations[0].key, b"x" * file.size)
+
+    async def test() -> None:
+        async with world.running(policy) as service:
+            from maar.metastore import chores
+
+            leader = service._led()
+            metas = await add(service, 1, 2, 3)
+            put(*metas)
+            await view(service, reader="slow")
+            (plan,) = (await poll(service)).granted
+            report = done(plan)
+            assert report.result is not None
+            put(*report.result.outputs)
+            await poll(service, 0, reports=(report,))
+
+            async def clean() -> int:
+                await chores.clean(leader, world.store, service._append, service._metrics, set())
+                return len(list(world.store.list("segments/")))
+
+            assert await clean() == 3
+            world.clock.advance(61 * SECOND_NS)
+            assert await clean() == 3
+            world.clock.advance(100 * SECOND_NS)
+            assert await clean() == 0
+            assert (await service.status()).retired == 0
+            reply = await service.add_blocks((metas[0],))
+            assert reply.refusals == ("",)
+            assert len(await view(service)) == 1
+
+    asyncio.run(test())
+
+
+def test_a_new_policy_reaches_the_fold_at_the_next_start(world: World) -> None:
+    eager = msgspec.structs.replace(PATIENT, levels=(Level(1, 1, 0),))
+
+    async def test() -> None:
+        async with world.running() as service:
+            await add(service, 1)
+            assert (await poll(service)).granted == ()
+        async with world.running(eager) as service:
+            assert len((await poll(service)).granted) == 1
+
+    asyncio.run(test())
+
+
+def test_before_it_leads_it_says_so_and_answers_nothing(world: World) -> None:
+    async def test() -> None:
+        log = SqliteLog.open(world.directory)
+        service = MetastoreService(
+            log,
+            world.store,
+            world.clock,
+            PATIENT,
+            entropy=world.random.randbytes,
+            candidate="test",
+            take_snapshot=world.snapshot,
+            registry=CollectorRegistry(),
+        )
+        assert "reading" in service.ready()
+        with pytest.raises(Unavailable):
+            await service.now()
+        await log.close()
+
+    asyncio.run(test())
+
+
+def test_a_value_that_cannot_be_written_is_refused_and_the_next_is_taken(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            odd = msgspec.structs.replace(segment(1), created_by="\ud800")
+            with pytest.raises(InvalidInput):
+                await service.add_blocks((odd,))
+            await add(service, 2)
+            assert service.ready() == ""
+
+    asyncio.run(test())
+
+
+def test_metrics_tell_levels_queues_and_bounds(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            await add(service, 1, 2)
+            async with asyncio.timeout(20):
+                while 'maar_metastore_blocks{kind="segment",level="0"} 2.0' not in (
+                    generate_latest(world.registry).decode()
+                ):
+                    world.clock.advance(SECOND_NS)
+                    await asyncio.sleep(0.05)
+            text = generate_latest(world.registry).decode()
+            for name in ("queued_blocks", "state_items", "head_index", "effects_total"):
+                assert f"maar_metastore_{name}" in text
+
+    asyncio.run(test())

@@ -1,0 +1,173 @@
+"""Blocks, results and a small fold for tests of the metastore."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from maar.metastore.apply import Indexed, apply
+from maar.metastore.effects import Effects
+from maar.metastore.entries import VERSION, Entry, Envelope, Genesis, PolicySet, TermStarted
+from maar.metastore.policy import Level, Policy
+from maar.metastore.state import MetaState
+from maar.model import keys
+from maar.model.block import NO_DAY, BlockMeta, Dataset, File, Kind, Location
+from maar.model.ids import (
+    MAIN_STORE,
+    NO_TENANT,
+    BlockId,
+    FencingToken,
+    Incarnation,
+    PlanId,
+    Shard,
+    TenantId,
+    output_id,
+    segment_id,
+)
+from maar.model.plan import Account, PlanResult
+from maar.model.time import SECOND_NS, LeaseTime, WallTime
+
+TENANT = TenantId("acme")
+INCARNATION = Incarnation("0badcafe")
+DAY = 20_000
+DAY_START_NS = DAY * 86_400 * SECOND_NS
+
+SMALL = Policy(
+    levels=(
+        Level(count=3, bytes=1 << 20, age_ns=10 * SECOND_NS),
+        Level(count=2, bytes=1 << 20, age_ns=20 * SECOND_NS),
+        Level(count=2, bytes=1 << 20, age_ns=40 * SECOND_NS),
+    ),
+    target_block_bytes=100_000,
+    span_ns=3600 * SECOND_NS,
+    lease_ns=15 * SECOND_NS,
+    failure_limit=2,
+)
+
+
+def segment(
+    number: int,
+    *,
+    at: int = 0,
+    shard: int = 1,
+    profiles: int = 10,
+    size: int = 1000,
+    tenant: TenantId = TENANT,
+    service: str = "checkout",
+) -> BlockMeta:
+    """The nth segment, named by lease time `at`."""
+    block = segment_id(lease_time_ns=at, entropy=number)
+    key = keys.segment(shard=Shard(shard), block=block, incarnation=INCARNATION)
+    start = DAY_START_NS + number
+    return BlockMeta(
+        version=1,
+        id=block,
+        kind=Kind.SEGMENT,
+        level=0,
+        tenant=NO_TENANT,
+        shard=Shard(shard),
+        store=MAIN_STORE,
+        day=NO_DAY,
+        min_time_ns=start,
+        max_time_ns=start + SECOND_NS,
+        profiles=profiles,
+        samples=profiles * 100,
+        size=size,
+        files=(_file("segment", key, size, profiles),),
+        datasets=(_dataset(tenant, service, start, profiles, size),),
+        created_by="writer-1",
+        created_at_ns=start,
+    )
+
+
+def output(
+    plan: PlanId,
+    token: FencingToken,
+    inputs: tuple[BlockMeta, ...],
+    *,
+    profiles: int,
+    level: int = 1,
+    ordinal: int = 0,
+    size: int = 1000,
+    kind: Kind = Kind.BLOCK,
+    attempt: str = "a1",
+    tenant: TenantId = TENANT,
+) -> BlockMeta:
+    """What a worker would have made of the inputs."""
+    block = output_id(plan=plan, oldest_input=min(m.id for m in inputs), ordinal=ordinal)
+    stem = keys.stem(block=block, plan=plan, token=token, attempt=attempt)
+    key = keys.table(name="samples", tenant=tenant, day=DAY, stem=stem)
+    start = min(m.min_time_ns for m in inputs)
+    return BlockMeta(
+        version=1,
+        id=block,
+        kind=kind,
+        level=level,
+        tenant=tenant,
+        shard=inputs[0].shard,
+        store=MAIN_STORE,
+        day=DAY,
+        min_time_ns=start,
+        max_time_ns=max(m.max_time_ns for m in inputs),
+        profiles=profiles,
+        samples=profiles * 100,
+        size=size,
+        files=(_file("samples", key, size, profiles),),
+        datasets=(_dataset(tenant, "checkout", start, profiles, size),),
+        created_by=str(plan),
+        created_at_ns=start,
+        plan=plan,
+    )
+
+
+def result(
+    plan: PlanId,
+    token: FencingToken,
+    inputs: tuple[BlockMeta, ...],
+    *,
+    duplicates: int = 0,
+    size: int = 1000,
+) -> PlanResult:
+    """One output that keeps everything but some duplicates."""
+    came = sum(meta.profiles for meta in inputs)
+    level = inputs[0].level + 1
+    made = output(plan, token, inputs, profiles=came - duplicates, level=level, size=size)
+    return PlanResult((made,), Account(came - duplicates, duplicates, 0))
+
+
+def _file(table: str, key: str, size: int, rows: int) -> File:
+    return File(table, size, key.encode()[-16:], 100, rows, (Location(MAIN_STORE, key),))
+
+
+def _dataset(tenant: TenantId, service: str, start: int, profiles: int, size: int) -> Dataset:
+    types = ("process_cpu:cpu:nanoseconds:cpu:nanoseconds",)
+    return Dataset(tenant, service, types, start, start + SECOND_NS, profiles, size, 0, 1)
+
+
+@dataclass
+class Fold:
+    """A state with a log of its own, and lease time under the test's control."""
+
+    policy: Policy = SMALL
+    state: MetaState = field(default_factory=MetaState)
+    log: list[Indexed] = field(default_factory=list)
+    now: int = 0
+
+    def __post_init__(self) -> None:
+        self.put(Genesis(INCARNATION))
+        self.put(TermStarted(1, "one"))
+        self.put(PolicySet(self.policy))
+
+    def put(self, entry: Entry) -> Effects:
+        return self.put_at(self.state.index + 1, entry)
+
+    def put_at(self, index: int, entry: Entry) -> Effects:
+        envelope = Envelope(VERSION, LeaseTime(self.now), WallTime(DAY_START_NS + self.now), entry)
+        item = Indexed(index, envelope)
+        self.log.append(item)
+        return apply(self.state, item)
+
+    def live(self) -> set[BlockId]:
+        return set(self.state.blocks.where)
+
+    def metas(self, blocks: tuple[BlockId, ...]) -> tuple[BlockMeta, ...]:
+        return tuple(self.state.blocks.get(block) for block in blocks)

@@ -1,0 +1,517 @@
+"""Blocks come in once and leave when nobody needs them; everything in the state has a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, get_origin, get_type_hints
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from maar.metastore import chores, cleaning, prepare, reads, retirement
+from maar.metastore.apply import Indexed, apply
+from maar.metastore.digest import digest
+from maar.metastore.effects import Diverged, Refusal, Refused, Registered
+from maar.metastore.entries import (
+    VERSION,
+    BlocksAdded,
+    BlocksForgotten,
+    Entry,
+    Envelope,
+    Floor,
+    Genesis,
+    PinsDropped,
+    PinsTaken,
+    PlanCompleted,
+    PlansLeased,
+    StateHashed,
+    Stored,
+    Tick,
+    VersionActivated,
+    decode,
+    encode,
+    encode_entry,
+)
+from maar.metastore.index import unpack
+from maar.metastore.lease_clock import LeaseClock
+from maar.metastore.metrics import Metrics
+from maar.metastore.policy import Level, Policy, checked
+from maar.metastore.schedule import Wish, assign
+from maar.metastore.sorted_chunks import SortedChunks
+from maar.metastore.state import BOUNDS, MetaState, sizes
+from maar.model import keys
+from maar.model.errors import Corrupt, InvalidInput, Rejected
+from maar.model.ids import BlockId, FencingToken, PlanId, TenantId, WorkerId, segment_id
+from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
+from maar.ports.metastore import ViewRequest
+from support.memory_store import MemoryStore
+from support.metastore import (
+    DAY,
+    DAY_START_NS,
+    INCARNATION,
+    SMALL,
+    TENANT,
+    Fold,
+    output,
+    result,
+    segment,
+)
+
+
+def compacted(fold: Fold, first: int = 0) -> tuple[BlockId, ...]:
+    """Three segments become one block; the ids of the segments."""
+    fold.put(BlocksAdded(tuple(segment(first + n, at=fold.now) for n in range(3))))
+    entries = assign(fold.state, [Wish(WorkerId("w"), 1)], now=LeaseTime(fold.now))
+    for entry in entries:
+        fold.put(entry)
+    assert isinstance(entries[-1], PlansLeased)
+    plan = fold.state.plans[entries[-1].grants[0].plan]
+    assert plan.lease is not None
+    metas = fold.metas(plan.inputs)
+    fold.put(PlanCompleted(plan.id, plan.lease.token, result(plan.id, plan.lease.token, metas)))
+    return plan.inputs
+
+
+# ── registration ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_block_is_added_once_however_often_it_is_registered() -> None:
+    fold = Fold()
+    meta = segment(1)
+    assert fold.put(BlocksAdded((meta, meta))) == (
+        Registered(meta.id, "", 10),
+        Registered(meta.id, ""),
+    )
+    assert fold.state.tally.profiles_added == 10
+    assert len(fold.state.queue.places) == 1
+
+
+def test_a_registration_repeated_after_the_merge_brings_nothing_back() -> None:
+    fold = Fold()
+    inputs = compacted(fold)
+    live = fold.live()
+    assert fold.put(BlocksAdded((segment(0),))) == (Registered(inputs[0], ""),)
+    assert fold.live() == live
+    fold.now += 16 * 60 * SECOND_NS
+    fold.put(BlocksForgotten(inputs))
+    assert fold.put(BlocksAdded((segment(0),))) == (Registered(inputs[0], ""),)
+    assert fold.live() == live
+
+
+def test_below_the_floor_a_new_block_is_refused_and_nothing_is_remembered() -> None:
+    fold = Fold()
+    inputs = compacted(fold)
+    fold.put(BlocksForgotten(inputs))
+    fold.now = 100
+    fold.put(Floor(LeaseTime(50)))
+    assert len(fold.state.remembered) == 0
+    (effect,) = fold.put(BlocksAdded((segment(77, at=50),)))
+    assert isinstance(effect, Registered)
+    assert "older than the floor" in effect.refusal
+    (effect,) = fold.put(BlocksAdded((segment(78, at=51),)))
+    assert effect == Registered(segment(78, at=51).id, "", 10)
+
+
+def test_the_floor_never_falls_and_never_passes_the_present() -> None:
+    fold = Fold()
+    fold.now = 100
+    fold.put(Floor(LeaseTime(60)))
+    fold.put(Floor(LeaseTime(40)))
+    fold.put(Floor(LeaseTime(101)))
+    assert fold.state.floor == 60
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"id": "xyz"}, "32 hex digits"),
+        ({"id": "Z" * 32}, "32 hex digits"),
+        ({"size": -1}, "negative"),
+        ({"max_time_ns": 0}, "ends before"),
+        ({"id": segment_id(lease_time_ns=2 * 3600 * SECOND_NS, entropy=1)}, "not reached"),
+    ],
+)
+def test_a_block_that_makes_no_sense_is_refused(change: dict[str, Any], why: str) -> None:
+    fold = Fold()
+    (effect,) = fold.put(BlocksAdded((msgspec.structs.replace(segment(1), **change),)))
+    assert isinstance(effect, Registered)
+    assert why in effect.refusal
+    assert fold.live() == set()
+
+
+def test_a_full_index_refuses_more() -> None:
+    fold = Fold(policy=msgspec.structs.replace(SMALL, blocks_max=2))
+    effects = fold.put(BlocksAdded(tuple(segment(n) for n in range(3))))
+    assert [isinstance(e, Registered) and e.refusal != "" for e in effects] == [False, False, True]
+
+
+def test_many_blocks_are_split_into_entries_that_the_log_takes() -> None:
+    datasets = segment(1).datasets * 500
+    metas = [msgspec.structs.replace(segment(n), datasets=datasets) for n in range(30)]
+    entries = list(prepare.registrations(metas))
+    assert len(entries) > 1
+    assert [m for entry in entries for m in entry.blocks] == metas
+    assert all(len(encode_entry(entry)) <= prepare.ADDED_BYTES_MAX + 100 for entry in entries)
+
+
+# ── retirement, pins, cleaning ─────────────────────────────────────────────────────────────────
+
+
+def due(fold: Fold) -> list[BlockId]:
+    return retirement.due(fold.state, now=LeaseTime(fold.now), limit=10)
+
+
+def test_a_retired_block_stays_for_the_delay() -> None:
+    fold = Fold()
+    inputs = compacted(fold)
+    fold.now = SMALL.retire_delay_ns
+    assert due(fold) == []
+    fold.now += 1
+    assert due(fold) == list(inputs)
+
+
+def test_a_pin_taken_before_keeps_a_retired_block_and_one_taken_after_does_not() -> None:
+    fold = Fold()
+    fold.put(PinsTaken(("early",), LeaseTime(10**18)))
+    compacted(fold)
+    fold.put(PinsTaken(("late",), LeaseTime(10**18)))
+    fold.now = SMALL.retire_delay_ns + 1
+    assert due(fold) == []
+    fold.put(PinsTaken(("early",), LeaseTime(10**18)))
+    assert len(due(fold)) == 3
+
+
+def test_only_an_expired_pin_is_dropped() -> None:
+    fold = Fold()
+    fold.put(PinsTaken(("a",), LeaseTime(10)))
+    fold.now = 11
+    assert retirement.expired_pins(fold.state, LeaseTime(11)) == ("a",)
+    fold.put(PinsTaken(("a",), LeaseTime(20)))
+    fold.put(PinsDropped(("a",)))
+    assert "a" in fold.state.pins
+    fold.now = 21
+    fold.put(PinsDropped(("a",)))
+    assert fold.state.pins == {}
+
+
+def test_a_pin_is_renewed_only_when_half_its_time_is_gone() -> None:
+    fold = Fold()
+    (entry,) = prepare.pins(fold.state, ["r", "r"], now=LeaseTime(0))
+    fold.put(entry)
+    half = SMALL.pin_ns // 2
+    assert prepare.pins(fold.state, ["r"], now=LeaseTime(half)) == []
+    assert len(prepare.pins(fold.state, ["r"], now=LeaseTime(half + 1))) == 1
+
+
+def test_pins_are_bounded() -> None:
+    fold = Fold(policy=msgspec.structs.replace(SMALL, pins_max=1))
+    effects = fold.put(PinsTaken(("a", "b"), LeaseTime(9)))
+    assert effects[1] == Refused(Refusal.TOO_MANY, what="b")
+
+
+def stored(fold: Fold, inputs: tuple[BlockId, ...]) -> MemoryStore:
+    """A store that holds the objects of retired inputs and of their outputs."""
+    store = MemoryStore()
+    for block in inputs:
+        meta = unpack(fold.state.retired[block].packed)
+        store.create(meta.files[0].locations[0].key, b"x" * meta.size)
+    for meta in retirement.successors(fold.state, inputs[0]):
+        store.create(meta.files[0].locations[0].key, b"x" * meta.size)
+    return store
+
+
+def test_objects_go_when_what_replaced_them_is_there() -> None:
+    fold = Fold()
+    inputs = compacted(fold)
+    store = stored(fold, inputs)
+    fold.now = SMALL.retire_delay_ns + 1
+    work = cleaning.removals(fold.state, now=LeaseTime(fold.now), limit=10)
+    done = cleaning.carry_out(store, work)
+    assert done == cleaning.Cleaned(inputs, ())
+    assert [info.key.split("/")[0] for info in store.list("")] == ["lake"]
+
+
+def test_a_merged_block_takes_its_manifest_and_intents_along_and_nobody_elses() -> None:
+    plan, token = PlanId(7, 0), FencingToken(INCARNATION, 8)
+    old = output(plan, token, (segment(1),), profiles=10, attempt="0-3-abc")
+    new = output(PlanId(9, 0), FencingToken(INCARNATION, 10), (old,), profiles=10, level=2)
+    stem = keys.stem(block=old.id, plan=plan, token=token, attempt="0-3-abc")
+    intents = [
+        keys.intent(plan=plan, token=token, attempt=attempt, ordinal=0)
+        for attempt in ("0-3-abc", "0-3-abcd")  # the second: another task under the same token
+    ]
+    store = MemoryStore()
+    for meta in (old, new):
+        store.create(meta.files[0].locations[0].key, b"x" * meta.size)
+    store.create(keys.manifest(tenant=TENANT, day=DAY, stem=stem), b"m")
+    for key in intents:
+        store.create(key, b"i")
+    assert cleaning.carry_out(store, [cleaning.Removal(old, (new,))]).gone == (old.id,)
+    kept = {info.key for info in store.list("")}
+    assert kept == {new.files[0].locations[0].key, intents[1]}
+
+
+@pytest.mark.parametrize("body", [None, b"short"])
+def test_sources_stay_when_an_output_is_missing_or_cut_short(body: bytes | None) -> None:
+    fold = Fold()
+    inputs = compacted(fold)
+    store = stored(fold, inputs)
+    key = retirement.successors(fold.state, inputs[0])[0].files[0].locations[0].key
+    store.delete(key)
+    if body is not None:
+        store.create(key, body)
+    fold.now = SMALL.retire_delay_ns + 1
+    done = cleaning.carry_out(
+        store, cleaning.removals(fold.state, now=LeaseTime(fold.now), limit=10)
+    )
+    assert done.gone == ()
+    assert len(done.blocked) == 3
+    assert len(list(store.list("segments/"))) == 3
+
+
+def test_a_block_that_has_to_stay_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    fold = Fold()
+    compacted(fold)
+    fold.now = SMALL.retire_delay_ns + 1
+
+    class Office:
+        state = fold.state
+
+        def now(self) -> LeaseTime:
+            return LeaseTime(fold.now)
+
+    async def append(_: Any) -> int:
+        raise AssertionError("nothing is forgotten")
+
+    async def twice() -> None:
+        told: set[str] = set()
+        metrics = Metrics(CollectorRegistry())
+        leader: Any = Office()
+        for _ in range(2):
+            await chores.clean(leader, MemoryStore(), append, metrics, told)
+
+    asyncio.run(twice())
+    assert [record.levelname for record in caplog.records] == ["ERROR"] * 3
+
+
+def test_copies_in_another_store_are_not_ours_to_delete() -> None:
+    fold = Fold()
+    inputs = compacted(fold)
+    fold.now = SMALL.retire_delay_ns + 1
+    work = cleaning.removals(fold.state, now=LeaseTime(fold.now), limit=10)
+    assert cleaning.carry_out(MemoryStore("other"), work).gone == ()
+    assert len(inputs) == 3
+
+
+# ── reading ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_view_holds_inputs_or_output_and_only_what_matches() -> None:
+    fold = Fold()
+    day = TimeRange(DAY_START_NS, DAY_START_NS + 100 * SECOND_NS)
+
+    def view(tenant: str = TENANT, service: str = "", range_: TimeRange = day) -> int:
+        request = ViewRequest(TenantId(tenant), range_, service)
+        return len(reads.select(reads.chunks_for(fold.state.blocks, request), request))
+
+    fold.put(BlocksAdded(tuple(segment(n, at=fold.now) for n in range(100, 103))))
+    assert (view(), view("other"), view(service="checkout"), view(service="cart")) == (3, 0, 3, 0)
+    assert view(range_=TimeRange(DAY_START_NS - 9, DAY_START_NS)) == 0
+    assert view(range_=TimeRange(DAY_START_NS + 5 * SECOND_NS, DAY_START_NS + 6 * SECOND_NS)) == 0
+    entries = assign(fold.state, [Wish(WorkerId("w"), 1)], now=LeaseTime(0))
+    for entry in entries:
+        fold.put(entry)
+    (plan,) = fold.state.plans.values()
+    assert view() == 3
+    assert plan.lease is not None
+    made = result(plan.id, plan.lease.token, fold.metas(plan.inputs))
+    fold.put(PlanCompleted(plan.id, plan.lease.token, made))
+    assert view() == 1
+
+
+def test_partitions_that_a_reader_took_do_not_change() -> None:
+    fold = Fold()
+    fold.put(BlocksAdded(tuple(segment(n) for n in range(200))))
+    chunks = reads.all_chunks(fold.state.blocks, "")
+    before = [chunk.ids for chunk in chunks]
+    assert sum(map(len, before)) == 200
+    for block in list(fold.live()):
+        fold.state.blocks.remove(block)
+    assert [chunk.ids for chunk in chunks] == before
+    assert fold.state.blocks.tenants == {}
+    assert fold.state.blocks.hash == 0
+
+
+def test_the_newest_blocks_come_first_and_only_of_the_level() -> None:
+    fold = Fold()
+    compacted(fold)
+    fold.put(BlocksAdded(tuple(segment(n, at=fold.now) for n in range(10, 15))))
+    chunks = reads.all_chunks(fold.state.blocks, "")
+    newest = reads.newest(chunks, level=0, limit=2)
+    assert [meta.id for meta in newest] == [segment(14).id, segment(13).id]
+    assert [meta.level for meta in reads.newest(chunks, level=1, limit=9)] == [1]
+    assert len(reads.newest(chunks, level=-1, limit=99)) == 6
+
+
+def test_the_status_counts_levels_queues_and_plans() -> None:
+    fold = Fold()
+    compacted(fold)
+    fold.put(BlocksAdded(tuple(segment(n, at=fold.now) for n in range(10, 12))))
+    status = reads.status(fold.state, now=LeaseTime(5 * SECOND_NS), snapshot_index=0, log_first=1)
+    zero, one = status.levels
+    assert (zero.kind, zero.blocks, zero.queued, zero.profiles) == ("segment", 2, 2, 20)
+    assert (one.kind, one.blocks, one.queued, one.profiles) == ("block", 1, 1, 30)
+    assert zero.oldest_queued_s == 5.0
+    assert status.plans == {"completed": 1}
+    assert (status.completed, status.retired, status.profiles_added) == (1, 3, 50)
+
+
+def test_a_plan_whose_lease_has_expired_is_not_said_to_run() -> None:
+    fold = Fold()
+    fold.put(BlocksAdded(tuple(segment(n) for n in range(3))))
+    for entry in assign(fold.state, [Wish(WorkerId("w"), 1)], now=LeaseTime(0)):
+        fold.put(entry)
+    for now, running in ((SMALL.lease_ns, 1), (SMALL.lease_ns + 1, 0)):
+        status = reads.status(fold.state, now=LeaseTime(now), snapshot_index=0, log_first=1)
+        assert len(status.leased) == running
+
+
+# ── the fold as such ───────────────────────────────────────────────────────────────────────────
+
+
+def test_nothing_happens_before_genesis_and_there_is_one() -> None:
+    state = MetaState()
+    envelope = Envelope(VERSION, LeaseTime(0), WallTime(0), BlocksAdded((segment(1),)))
+    assert apply(state, Indexed(1, envelope)) == (Refused(Refusal.NO_GENESIS),)
+    fold = Fold()
+    assert fold.put(Genesis(fold.state.incarnation)) == (Refused(Refusal.SECOND_GENESIS),)
+
+
+def test_a_gap_is_never_folded_over() -> None:
+    fold = Fold()
+    with pytest.raises(Corrupt, match="gap"):
+        fold.put_at(fold.state.index + 2, Tick())
+
+
+def test_lease_time_never_goes_back() -> None:
+    fold = Fold()
+    fold.now = 100
+    fold.put(Tick())
+    fold.now = 50
+    fold.put(Tick())
+    assert fold.state.lease_time == 100
+
+
+def test_a_hash_that_differs_is_told() -> None:
+    fold = Fold()
+    compacted(fold)
+    assert fold.put(StateHashed(fold.state.index, digest(fold.state))) == ()
+    assert isinstance(fold.put(StateHashed(fold.state.index, b"\0" * 32))[0], Diverged)
+    assert fold.put(StateHashed(fold.state.index - 1, b"")) == (Refused(Refusal.OUTDATED),)
+
+
+def test_every_part_of_the_state_is_in_its_hash() -> None:
+    one, two = Fold(), Fold()
+    compacted(one)
+    compacted(two)
+    assert digest(one.state) == digest(two.state)
+    changes: list[Entry] = [
+        BlocksAdded((segment(50),)),
+        PinsTaken(("r",), LeaseTime(9)),
+        BlocksForgotten((segment(0).id,)),
+        Floor(LeaseTime(0)),
+    ]
+    for entry in changes:
+        before = digest(one.state)
+        one.put(entry)
+        assert digest(one.state) != before, entry
+
+
+def test_a_newer_version_stops_this_program_and_an_inactive_one_changes_nothing() -> None:
+    fold = Fold()
+    with pytest.raises(Rejected, match="newer"):
+        decode(encode(VERSION + 1, LeaseTime(0), WallTime(0), b"\x91\x0f"), index=7)
+    with pytest.raises(Rejected, match="version 99"):
+        fold.put(VersionActivated(99))
+    fold = Fold()
+    envelope = Envelope(VERSION + 1, LeaseTime(0), WallTime(0), Tick())
+    item = Indexed(fold.state.index + 1, envelope)
+    assert apply(fold.state, item) == (Refused(Refusal.VERSION),)
+
+
+@pytest.mark.parametrize("body", [b"", b"\x00", b"\x94\x01\x00\x00\x91\x63", b"\xff" * 40])
+def test_bytes_that_are_no_entry_are_corrupt_and_nothing_else(body: bytes) -> None:
+    with pytest.raises(Corrupt, match="entry 7"):
+        decode(body, index=7)
+
+
+def test_a_stored_entry_cannot_be_folded_unread() -> None:
+    with pytest.raises(Corrupt, match="not read"):
+        Fold().put(Stored("k", 1, b""))
+
+
+# ── bounds ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def collections_of(kind: type, prefix: str = "") -> Iterator[str]:
+    """The dotted names of every collection in a dataclass, however deep."""
+    for name, hint in get_type_hints(kind).items():
+        if dataclasses.is_dataclass(hint):
+            yield from collections_of(hint, f"{prefix}{name}.")  # type: ignore[arg-type]
+        elif (get_origin(hint) or hint) in (dict, list, set, SortedChunks):
+            yield f"{prefix}{name}"
+
+
+def test_every_collection_in_the_state_is_bounded_and_counted() -> None:
+    assert set(collections_of(MetaState)) == set(BOUNDS)
+    assert set(sizes(MetaState())) == set(BOUNDS)
+
+
+def test_every_bound_names_a_limit_and_an_entry_that_trims() -> None:
+    kinds = {kind.__name__ for kind in Entry.__args__}
+    for name, bound in BOUNDS.items():
+        assert hasattr(Policy(), bound.limit) or bound.limit in BOUNDS, name
+        assert bound.trimmed_by, name
+        assert kinds.issuperset(bound.trimmed_by), name
+
+
+# ── small parts ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_lease_time_follows_the_log_and_adds_what_was_measured() -> None:
+    clock = LeaseClock(stall_ns=5 * SECOND_NS, monotonic_ns=999)
+    clock.follow(LeaseTime(1000))
+    assert clock.now(999) == 1000
+    assert clock.now(1999) == 2000
+
+
+def test_a_pause_of_an_hour_counts_as_a_short_one_and_time_never_goes_back() -> None:
+    clock = LeaseClock(stall_ns=5 * SECOND_NS, monotonic_ns=0)
+    assert clock.now(3600 * SECOND_NS) == 5 * SECOND_NS
+    assert clock.now(0) == 5 * SECOND_NS
+    assert clock.now(3601 * SECOND_NS) == 6 * SECOND_NS
+
+
+def test_a_sorted_sequence_stays_sorted_and_complete() -> None:
+    chunks: SortedChunks[int] = SortedChunks()
+    numbers = [(n * 7919) % 5003 for n in range(5003)]
+    for n in numbers:
+        chunks.add(n)
+    assert list(chunks) == sorted(numbers)
+    for n in numbers[:4000]:
+        chunks.discard(n)
+    assert list(chunks) == sorted(numbers[4000:])
+    assert chunks.drop_below(2500) == len([n for n in numbers[4000:] if n < 2500])
+    assert list(chunks) == sorted(n for n in numbers[4000:] if n >= 2500)
+    assert len(chunks) == len(list(chunks))
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy(levels=(Level(0, 1, 1),)), Policy(lease_ns=0), Policy(blocks_max=0)]
+)
+def test_a_policy_with_which_nothing_could_run_is_refused(policy: Policy) -> None:
+    with pytest.raises(InvalidInput):
+        checked(policy)
