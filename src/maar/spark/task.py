@@ -1,0 +1,141 @@
+"""What happens inside a Spark task: one plan, from bytes to bytes, in a Python worker.
+
+A failure is answered as a value, so that the worker process lives on with all that it has loaded,
+and the driver reads a sentence and not a stack trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from pyspark import TaskContext
+
+from maar.model.errors import MaarError, Retryable
+from maar.model.plan import LeasedPlan, PlanResult
+from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.spark.scratch import Door
+
+log = logging.getLogger("maar.spark")
+
+OpenStore = Callable[[StoreSettings], ObjectStore]
+
+
+class CarryOut(Protocol):
+    """What is done for a plan; `maar.services.compact.compact` is one."""
+
+    def __call__(
+        self, plan: LeasedPlan, *, store: ObjectStore, attempt: str, scratch: Path, wall_ns: int
+    ) -> PlanResult: ...
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A plan on its way into a Python worker."""
+
+    plan: LeasedPlan
+    store: StoreSettings
+    door: str  # the task's directory on this host; "" when executors are elsewhere
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    result: PlanResult
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    cause: str
+    own: bool  # False: the store was at fault, not the plan
+
+
+Answer = Done | Failed
+
+
+def compact(
+    plan: LeasedPlan, *, store: ObjectStore, attempt: str, scratch: Path, wall_ns: int
+) -> PlanResult:
+    """The compaction service, imported where it runs: the driver needs no decoder."""
+    from maar.services import compact as service
+
+    return service.compact(plan, store=store, attempt=attempt, scratch=scratch, wall_ns=wall_ns)
+
+
+def work(body: bytes, *, open_store: OpenStore, carry_out: CarryOut) -> bytes:
+    """Carry one task out and answer."""
+    task = msgspec.msgpack.decode(body, type=Task)
+    try:
+        with _room(task.door) as scratch:
+            result = carry_out(
+                task.plan,
+                store=open_store(task.store),
+                attempt=attempt_id(),
+                scratch=scratch,
+                wall_ns=time.time_ns(),
+            )
+        answer: Answer = Done(result)
+    except Exception as error:
+        # The edge of the process: whatever went wrong is the plan's failure, told to the driver.
+        if not isinstance(error, MaarError):  # our own errors say it all in their sentence
+            log.exception("task failed plan=%s token=%s", task.plan.id, task.plan.token)
+        answer = Failed(sentence(error), own=not isinstance(error, Retryable | OSError))
+    return msgspec.msgpack.encode(answer)
+
+
+def load_compaction() -> None:
+    """Import and compile all that a compaction needs."""
+    from maar.block import decode
+    from maar.services import compact as _service  # noqa: F401  # for what it imports itself
+
+    decode.warm()
+
+
+def warm_up(
+    _slot: int,
+    *,
+    store: StoreSettings,
+    open_store: OpenStore,
+    load: Callable[[], None],
+    hold_s: float,
+) -> int:
+    """Make a Python worker ready; its process id tells how many are."""
+    load()
+    open_store(store)
+    time.sleep(hold_s)  # keep the slot, so that the next warm-up task gets another process
+    return os.getpid()
+
+
+def attempt_id() -> str:
+    """Unlike any other, also if Spark ran the same task twice (S3)."""
+    context = TaskContext.get()
+    return f"{context.attemptNumber()}-{context.taskAttemptId()}-{secrets.token_hex(6)}"
+
+
+def sentence(error: BaseException) -> str:
+    """What a person should read of an error: our own say it, others need their type named."""
+    text = " ".join(str(error).split())
+    if isinstance(error, MaarError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+@contextlib.contextmanager
+def _room(door: str) -> Iterator[Path]:
+    """A directory for this attempt alone, gone when it ends."""
+    if door:
+        with Door(Path(door)).entered() as directory:
+            room = directory / "room"
+            room.mkdir()
+            yield room
+        return
+    room = Path(tempfile.mkdtemp(prefix="maar-task-"))
+    try:
+        yield room
+    finally:
+        shutil.rmtree(room, ignore_errors=True)

@@ -1,0 +1,32 @@
+"""How long to leave somebody alone who fails: doubling, bounded, spread by chance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_DOUBLINGS_MAX = 40
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Failures in a row, and until when they keep us away. Time and chance are arguments."""
+
+    least_ns: int
+    most_ns: int
+    failures: int = 0
+    until_ns: int = 0
+
+    def failed(self, *, now_ns: int, chance: float) -> int:
+        """One more failure: the wait that follows from it."""
+        whole = min(self.most_ns, self.least_ns << min(self.failures, _DOUBLINGS_MAX))
+        self.failures += 1
+        wait_ns = int(whole * (0.5 + 0.5 * chance))
+        self.until_ns = now_ns + wait_ns
+        return wait_ns
+
+    def succeeded(self) -> bool:
+        """All is well; True when it was not before."""
+        healed = self.failures > 0
+        self.failures = 0
+        self.until_ns = 0
+        return healed

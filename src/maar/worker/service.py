@@ -1,0 +1,333 @@
+"""The worker: polls, holds leases, runs plans in threads, reports with the token.
+
+It asks for nothing until its runner is warm, gives up what is no longer its own, and says nothing
+of an attempt whose tasks it did not see stop. When the runner's engine dies, `run` raises: the
+process has to start again, and the leases sort out the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Annotated, Protocol
+
+from msgspec import Meta, Struct
+from prometheus_client import CollectorRegistry
+
+from maar.model.errors import MaarError
+from maar.model.ids import WorkerId
+from maar.model.plan import LeasedPlan, PlanResult
+from maar.ports.clock import Clock
+from maar.ports.metastore import Outcome, PollReply, PollRequest
+from maar.ports.runner import JobRunner, PlanFailed
+from maar.worker.backoff import Backoff
+from maar.worker.keeper import Keeper
+from maar.worker.metrics import WorkerMetrics
+
+log = logging.getLogger("maar.worker")
+
+FAULTS_MAX = 8  # of the engine or store, while we hold a plan; then its failure is reported
+_MS = 1_000_000
+
+
+Milliseconds = Annotated[int, Meta(ge=1, le=3_600_000)]
+
+
+class WorkerSettings(Struct, frozen=True, kw_only=True):
+    """How a worker paces itself."""
+
+    poll_interval_ms: Milliseconds = 1000  # while there is a free slot
+    call_timeout_ms: Milliseconds = 5000  # a poll without an answer by then counts as failed
+    retry_least_ms: Milliseconds = 100  # after a failed poll, doubling
+    retry_most_ms: Milliseconds = 2000
+    fault_least_ms: Milliseconds = (
+        1000  # ask for nothing after a fault of engine or store, doubling
+    )
+    fault_most_ms: Milliseconds = 60_000
+    plan_most_ms: Milliseconds = 1_800_000  # a plan that runs longer hangs, and is given up
+    drain_ms: Milliseconds = 20_000  # how long running plans may take to finish after stop()
+    cancel_ms: Milliseconds = 6000  # how long cancelled plans may take to end after that
+
+
+class Polled(Protocol):
+    """All that a worker needs of a Metastore."""
+
+    async def poll(self, request: PollRequest) -> PollReply: ...
+
+
+class Worker:
+    """One worker. The runner belongs to the caller, who closes it after `run`."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        metastore: Polled,
+        runner: JobRunner,
+        clock: Clock,
+        registry: CollectorRegistry,
+        worker: WorkerId,
+        *,
+        random: Random | None = None,
+        restarts: int = 0,  # whoever starts the process again knows
+    ) -> None:
+        self._settings = settings
+        self._metastore = metastore
+        self._runner = runner
+        self._clock = clock
+        self._worker = worker
+        self._random = random or Random()
+        self._metrics = WorkerMetrics(registry)
+        self._metrics.restarts.set(restarts)
+        self._poll_ns = settings.poll_interval_ms * _MS
+        self._keeper = Keeper(poll_ns=self._poll_ns, plan_ns=settings.plan_most_ms * _MS)
+        self._silence = Backoff(settings.retry_least_ms * _MS, settings.retry_most_ms * _MS)
+        self._faults = Backoff(settings.fault_least_ms * _MS, settings.fault_most_ms * _MS)
+        self._faulty = 0  # plans that wait to be run again after a fault
+        self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pool: ThreadPoolExecutor | None = None
+        self._died: BaseException | None = None
+        self._drain_until_ns = 0  # 0: not stopped
+        self._last_poll_ns = 0
+
+    def ready(self) -> str:
+        """'' when plans can run here, else why not."""
+        if self._died is not None:
+            return "the engine died"
+        if self._pool is None:
+            return "the engine is warming up"
+        return "stopping" if self._stopping.is_set() else ""
+
+    def stop(self) -> None:
+        """Take no new work, finish or give up what runs, then let `run` return."""
+        if not self._stopping.is_set():
+            self._drain_until_ns = self._clock.monotonic_ns() + self._settings.drain_ms * _MS
+            log.info("draining worker=%s running=%d", self._worker, self._keeper.busy())
+        self._stopping.set()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Work until stopped; raises RunnerDied when the engine is gone."""
+        begun_ns = self._clock.monotonic_ns()
+        await asyncio.to_thread(self._runner.warm)
+        now_ns = self._clock.monotonic_ns()
+        slots = self._runner.slots()
+        log.info("warm worker=%s slots=%d ms=%d", self._worker, slots, (now_ns - begun_ns) // _MS)
+        self._pool = ThreadPoolExecutor(slots, thread_name_prefix="maar-plan")
+        self._last_poll_ns = now_ns - self._poll_ns  # the first poll is due at once
+        try:
+            while not self._drained():
+                await self._turn()
+        finally:
+            self._metrics.capacity.set(0)
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _turn(self) -> None:
+        """Sleep until something is due, then say all of it in one poll."""
+        await self._sleep_until(self._poll_due_ns(self._slots_wanted()))
+        if self._died is not None:
+            raise self._died
+        self._give_up_expired()
+        slots, now_ns = self._slots_wanted(), self._clock.monotonic_ns()
+        due_ns = self._poll_due_ns(slots)
+        if due_ns is not None and now_ns >= due_ns:
+            await self._poll(self._keeper.request(self._worker, slots=slots, now_ns=now_ns))
+
+    def _slots_wanted(self) -> int:
+        """Slots that may hold plans now; asking the runner also finds out whether it lives."""
+        slots = self._runner.slots()
+        self._metrics.capacity.set(slots)
+        self._metrics.running.set(self._keeper.busy())
+        resting = self._faulty > 0 or self._clock.monotonic_ns() < self._faults.until_ns
+        return 0 if resting or self._stopping.is_set() else slots
+
+    def _poll_due_ns(self, slots: int) -> int | None:
+        due_ns = self._keeper.next_poll_ns(slots=slots, last_poll_ns=self._last_poll_ns)
+        return None if due_ns is None else max(due_ns, self._silence.until_ns)
+
+    async def _sleep_until(self, due_ns: int | None) -> None:
+        """Until the time, or until a run ends or somebody stops us."""
+        now_ns = self._clock.monotonic_ns()
+        # Once a poll interval at least: a dead engine and an expired lease must not go unnoticed.
+        until_ns = min(now_ns + self._poll_ns, now_ns + self._poll_ns if due_ns is None else due_ns)
+        if now_ns < self._drain_until_ns:
+            until_ns = min(until_ns, self._drain_until_ns)
+        await _either(self._wake, (until_ns - now_ns) / 1e9)
+        self._wake.clear()
+
+    async def _poll(self, request: PollRequest) -> None:
+        sent_ns = self._last_poll_ns = self._clock.monotonic_ns()
+        self._keeper.on_sent(request)
+        try:
+            async with asyncio.timeout(self._settings.call_timeout_ms / 1000):
+                reply = await self._metastore.poll(request)
+        except (MaarError, TimeoutError) as error:
+            self._metrics.poll_failures.inc()
+            wait_ns = self._silence.failed(
+                now_ns=self._clock.monotonic_ns(), chance=self._random.random()
+            )
+            log.warning(
+                "poll failed worker=%s times=%d again_in_ms=%d cause=%s",
+                self._worker,
+                self._silence.failures,
+                wait_ns // _MS,
+                str(error) or type(error).__name__,
+            )
+            return
+        if self._silence.succeeded():
+            log.info("metastore answers again worker=%s", self._worker)
+        self._carry_out(request, reply, sent_ns)
+
+    def _carry_out(self, request: PollRequest, reply: PollReply, sent_ns: int) -> None:
+        decision = self._keeper.on_reply(
+            request, reply, sent_ns=sent_ns, now_ns=self._clock.monotonic_ns()
+        )
+        results = {(report.plan, report.token) for report in request.reports if report.result}
+        for outcome in decision.settled:
+            self._settled(outcome, is_result=(outcome.plan, outcome.token) in results)
+        self._cancel(decision.stop, cause="the metastore no longer keeps its lease")
+        for plan in decision.start:
+            log.info("plan started plan=%s token=%s title=%s", plan.id, plan.token, plan.title)
+            self._hold(asyncio.create_task(self._run_one(plan)))
+        self._metrics.running.set(self._keeper.busy())
+
+    def _settled(self, outcome: Outcome, *, is_result: bool) -> None:
+        plan, token = outcome.plan, outcome.token
+        if not outcome.accepted:
+            self._metrics.refused.inc()
+            log.warning("report refused plan=%s token=%s cause=%s", plan, token, outcome.refusal)
+            return
+        log.info("report accepted plan=%s token=%s", plan, token)
+        if is_result:
+            self._metrics.completed.inc()
+
+    def _give_up_expired(self) -> None:
+        now_ns = self._clock.monotonic_ns()
+        expired = self._keeper.on_expiry(now_ns)
+        self._cancel(expired.stop, cause="its lease ran out without an answer")
+        self._cancel(expired.overdue, cause="it ran longer than worker.plan_most_ms allows")
+        for report in expired.dropped:
+            log.warning("report dropped plan=%s token=%s", report.plan, report.token)
+        if self._stopping.is_set() and now_ns >= self._drain_until_ns:
+            self._cancel(self._keeper.give_up(), cause="the worker has to leave")
+
+    def _cancel(self, plans: tuple[LeasedPlan, ...], *, cause: str) -> None:
+        for plan in plans:
+            self._metrics.lost.inc()
+            log.warning("plan given up plan=%s token=%s cause=%s", plan.id, plan.token, cause)
+            self._hold(asyncio.create_task(self._cancel_one(plan)))
+
+    async def _cancel_one(self, plan: LeasedPlan) -> None:
+        try:
+            await asyncio.to_thread(self._runner.cancel, plan)
+        except Exception as error:  # noqa: BLE001  # RunnerDied or a bug: run() raises it for us
+            self._die(error)
+
+    async def _run_one(self, plan: LeasedPlan) -> None:
+        """One plan from start to end, in a thread; its slot is busy until the thread is back."""
+        begun_ns = self._clock.monotonic_ns()
+        try:
+            result = await self._result(plan)
+        except PlanFailed as failed:
+            self._metrics.failed.inc()
+            log.warning(
+                "plan failed plan=%s token=%s stopped=%s cause=%s",
+                plan.id,
+                plan.token,
+                failed.stopped,
+                failed.cause,
+            )
+            # Tasks that were not seen to stop may still write: silence lets the lease run out (S3).
+            self._ended(plan, begun_ns, failure=failed.cause if failed.stopped else "")
+        except Exception as error:  # noqa: BLE001  # RunnerDied or a bug: run() raises it for us
+            self._die(error)
+        else:
+            self._ended(plan, begun_ns, result=result)
+        self._wake.set()
+
+    async def _result(self, plan: LeasedPlan) -> PlanResult:
+        """Run a plan, and again after faults that were not its own: those must not count (S11).
+
+        Meanwhile the worker keeps the lease and asks for nothing else: what is wrong with the store
+        would only fail the next plan too.
+        """
+        loop = asyncio.get_running_loop()
+        faults = 0
+        try:
+            while True:
+                try:
+                    result = await loop.run_in_executor(self._pool, self._runner.run, plan)
+                except PlanFailed as failed:
+                    if failed.own or not failed.stopped or faults == FAULTS_MAX:
+                        raise
+                    faults += 1
+                    self._faulty += faults == 1
+                    await self._wait_out(plan, failed)
+                    if self._stopping.is_set() or not self._keeper.holds(plan):
+                        raise
+                else:
+                    self._faults.succeeded()
+                    return result
+        finally:
+            self._faulty -= faults > 0
+
+    async def _wait_out(self, plan: LeasedPlan, fault: PlanFailed) -> None:
+        self._metrics.faults.inc()
+        now_ns = self._clock.monotonic_ns()
+        wait_ns = self._faults.failed(now_ns=now_ns, chance=self._random.random())
+        log.warning(
+            "engine or store at fault plan=%s token=%s again_in_ms=%d cause=%s",
+            plan.id,
+            plan.token,
+            wait_ns // _MS,
+            fault.cause,
+        )
+        await _either(self._stopping, wait_ns / 1e9)
+
+    def _ended(
+        self,
+        plan: LeasedPlan,
+        begun_ns: int,
+        *,
+        result: PlanResult | None = None,
+        failure: str = "",
+    ) -> None:
+        now_ns = self._clock.monotonic_ns()
+        ours = self._keeper.on_end(plan, result=result, failure=failure, now_ns=now_ns)
+        end = "lost" if not ours else "failed" if result is None else "completed"
+        ms = (now_ns - begun_ns) // _MS
+        self._metrics.task_seconds.labels(plan.service.value, end).observe(ms / 1000)
+        self._metrics.running.set(self._keeper.busy())
+        log.info("plan ended plan=%s token=%s end=%s ms=%d", plan.id, plan.token, end, ms)
+
+    def _die(self, error: BaseException) -> None:
+        self._died = self._died or error
+        log.error("engine died worker=%s cause=%s", self._worker, error)
+        self._wake.set()
+
+    def _hold(self, task: asyncio.Task[None]) -> None:
+        """The loop holds its tasks weakly; we hold them until they are done."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _drained(self) -> bool:
+        """Nothing runs and nothing is left to report, or we have waited long enough."""
+        if self._died is not None:
+            raise self._died
+        if not self._stopping.is_set():
+            return False
+        if self._clock.monotonic_ns() >= self._drain_until_ns + self._settings.cancel_ms * _MS:
+            return True
+        return self._keeper.busy() == 0 and self._keeper.unanswered() == 0
+
+
+async def _either(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, but not longer than that."""
+    try:
+        async with asyncio.timeout(max(0.0, seconds)):
+            await event.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,108 @@
+"""How Spark is configured, without starting it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from maar.model.errors import InvalidInput, Unavailable
+from maar.spark import session
+from maar.spark.session import SparkSettings
+
+
+@pytest.mark.parametrize(
+    ("settings", "master"),
+    [
+        (SparkSettings(), f"local[{len(os.sched_getaffinity(0))},1]"),
+        (SparkSettings(slots=3), "local[3,1]"),
+        (SparkSettings(master="local"), "local[1,1]"),
+        (SparkSettings(master="local[4]"), "local[4,1]"),
+        (SparkSettings(master="local[4,7]"), "local[4,1]"),
+        (SparkSettings(master="spark://host:7077"), "spark://host:7077"),
+    ],
+)
+def test_a_local_master_names_its_slots_and_allows_one_attempt(
+    settings: SparkSettings, master: str
+) -> None:
+    assert session.configuration(settings, Path("/s"))["spark.master"] == master
+
+
+def test_spark_is_configured_without_retries_and_speculation() -> None:
+    session.check_no_retries(session.configuration(SparkSettings(), Path("/s")))
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "spark.task.maxFailures=4",
+        "spark.speculation=true",
+        "spark.stage.maxConsecutiveAttempts=4",
+    ],
+)
+def test_a_setting_that_brings_retries_back_is_refused(setting: str) -> None:
+    conf = session.configuration(SparkSettings(conf=(setting,)), Path("/s"))
+    with pytest.raises(InvalidInput, match="under the same lease"):
+        session.check_no_retries(conf)
+
+
+def test_a_malformed_extra_setting_is_refused_with_a_sentence() -> None:
+    with pytest.raises(InvalidInput, match=r"spark\.name=value"):
+        session.configuration(SparkSettings(conf=("driver.memory 2g",)), Path("/s"))
+
+
+def test_extra_settings_win() -> None:
+    conf = session.configuration(SparkSettings(conf=("spark.app.name=mine",)), Path("/s"))
+    assert conf["spark.app.name"] == "mine"
+
+
+def test_spark_stays_on_loopback_without_a_user_interface_and_spills_to_the_scratch() -> None:
+    conf = session.configuration(SparkSettings(), Path("/s"))
+    assert conf["spark.driver.bindAddress"] == conf["spark.driver.host"] == "127.0.0.1"
+    assert conf["spark.ui.enabled"] == "false"
+    assert conf["spark.local.dir"] == "/s/spark"
+
+
+@pytest.mark.parametrize(
+    ("shown", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('java version "1.8.0_392"', 8),
+        ('openjdk version "21" 2023-09-19', 21),
+        ("command not found", 0),
+    ],
+)
+def test_the_version_of_java_is_read(shown: str, version: int) -> None:
+    assert session.java_version(shown) == version
+
+
+def test_missing_java_is_one_clear_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InvalidInput, match=r"Spark needs Java 17 or newer.*install a JDK"):
+        session.check_java()
+
+
+def test_a_java_that_cannot_run_just_now_may_run_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/of/an/interpreter/that/is/not/there\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(Unavailable, match="does not run"):
+        session.check_java()
+
+
+def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(InvalidInput, match="is version 11"):
+        session.check_java()

@@ -1,0 +1,244 @@
+"""The keeper: which plans are ours, until when, and what the next poll says of them."""
+
+from __future__ import annotations
+
+from maar.model.ids import (
+    MAIN_STORE,
+    NO_TENANT,
+    FencingToken,
+    Incarnation,
+    PlanId,
+    Shard,
+    WorkerId,
+)
+from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey, Service
+from maar.ports.metastore import Kept, Outcome, PollReply, PollRequest
+from maar.worker.keeper import Keeper
+
+LEASE = 15_000
+POLL = 1_000
+PLAN = 100_000
+WORKER = WorkerId("w1")
+RESULT = PlanResult(outputs=(), account=Account(kept=0, duplicates=0, quarantined=0))
+SILENCE = PollReply(granted=(), kept=(), outcomes=())
+
+
+def leased(index: int = 1, *, token: int = 100) -> LeasedPlan:
+    return LeasedPlan(
+        id=PlanId(index, 0),
+        service=Service.COMPACT,
+        token=FencingToken(Incarnation("0badcafe"), token),
+        key=QueueKey(MAIN_STORE, NO_TENANT, Shard(1), 0),
+        inputs=(),
+        target_block_bytes=1 << 20,
+        lease_ns=LEASE,
+    )
+
+
+def granting(*plans: LeasedPlan) -> PollReply:
+    return PollReply(granted=plans, kept=(), outcomes=())
+
+
+def keeping(*plans: LeasedPlan) -> PollReply:
+    kept = tuple(Kept(plan.id, plan.token, plan.lease_ns) for plan in plans)
+    return PollReply(granted=(), kept=kept, outcomes=())
+
+
+def answering(plan: LeasedPlan, *, accepted: bool = True) -> PollReply:
+    return PollReply(granted=(), kept=(), outcomes=(Outcome(plan.id, plan.token, accepted),))
+
+
+def ask(keeper: Keeper, now: int, *, slots: int = 2) -> PollRequest:
+    return keeper.request(WORKER, slots=slots, now_ns=now)
+
+
+def holding(*plans: LeasedPlan, at: int = 0) -> Keeper:
+    """A keeper that was granted plans at a time and has told that they began."""
+    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN)
+    keeper.on_reply(ask(keeper, at), granting(*plans), sent_ns=at, now_ns=at)
+    keeper.on_reply(ask(keeper, at), keeping(*plans), sent_ns=at, now_ns=at)
+    return keeper
+
+
+def test_an_idle_worker_asks_for_as_many_plans_as_it_has_slots() -> None:
+    request = ask(Keeper(poll_ns=POLL, plan_ns=PLAN), 0)
+    assert (request.worker, request.capacity) == (WORKER, 2)
+    assert (request.renewals, request.reports) == ((), ())
+
+
+def test_a_granted_plan_is_started_and_takes_a_slot() -> None:
+    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN)
+    decision = keeper.on_reply(ask(keeper, 0), granting(leased()), sent_ns=0, now_ns=5)
+    assert decision.start == (leased(),)
+    assert ask(keeper, 10).capacity == 1
+
+
+def test_a_grant_that_arrives_after_its_lease_has_passed_is_not_started() -> None:
+    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN)
+    reply = granting(leased())
+    assert keeper.on_reply(ask(keeper, 0), reply, sent_ns=0, now_ns=LEASE + 1).start == ()
+    assert keeper.busy() == 0
+
+
+def test_a_grant_that_arrives_twice_is_started_once() -> None:
+    keeper = holding(leased())
+    assert keeper.on_reply(ask(keeper, 1), granting(leased()), sent_ns=1, now_ns=1).start == ()
+
+
+def test_the_first_renewal_says_that_the_work_began_until_it_was_heard() -> None:
+    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN)
+    keeper.on_reply(ask(keeper, 0), granting(leased()), sent_ns=0, now_ns=0)
+    first = ask(keeper, 1)
+    assert [renewal.started for renewal in first.renewals] == [True]
+    keeper.on_sent(first)  # and no reply comes
+    second = ask(keeper, 2)
+    assert [renewal.started for renewal in second.renewals] == [True]
+    keeper.on_reply(second, keeping(leased()), sent_ns=2, now_ns=2)
+    assert [renewal.started for renewal in ask(keeper, LEASE).renewals] == [False]
+
+
+def test_renewals_are_due_after_a_third_of_the_lease_and_then_go_all_at_once() -> None:
+    old, young = leased(1), leased(2, token=101)
+    keeper = holding(old, at=0)
+    keeper.on_reply(ask(keeper, 4000), granting(young), sent_ns=4000, now_ns=4000)
+    keeper.on_reply(ask(keeper, 4000), keeping(old, young), sent_ns=4000, now_ns=4000)
+    assert ask(keeper, 4000 + LEASE // 3 - 1).renewals == ()
+    assert len(ask(keeper, 4000 + LEASE // 3).renewals) == 2
+
+
+def test_a_lease_counts_from_when_its_request_was_sent() -> None:
+    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN)
+    keeper.on_reply(ask(keeper, 0), granting(leased()), sent_ns=0, now_ns=4000)
+    assert keeper.on_expiry(LEASE).stop == ()
+    assert keeper.on_expiry(LEASE + 1).stop == (leased(),)
+
+
+def test_a_renewal_extends_the_lease() -> None:
+    keeper = holding(leased())
+    keeper.on_reply(ask(keeper, 5000), keeping(leased()), sent_ns=5000, now_ns=5100)
+    assert keeper.on_expiry(LEASE + 1).stop == ()
+    assert keeper.on_expiry(5000 + LEASE + 1).stop == (leased(),)
+
+
+def test_a_plan_that_runs_too_long_is_given_up_however_faithfully_it_is_renewed() -> None:
+    keeper = holding(leased())
+    for now in range(LEASE // 3, PLAN + 1, LEASE // 3):
+        assert keeper.on_expiry(now).overdue == ()
+        keeper.on_reply(ask(keeper, now), keeping(leased()), sent_ns=now, now_ns=now)
+    assert keeper.on_expiry(PLAN + 1).overdue == (leased(),)
+    assert not keeper.holds(leased())
+    assert ask(keeper, PLAN + LEASE).renewals == (), "its lease expires, and others may try"
+
+
+def test_a_plan_that_the_metastore_does_not_keep_is_stopped_and_never_reported() -> None:
+    keeper = holding(leased())
+    assert keeper.on_reply(ask(keeper, 5000), SILENCE, sent_ns=5000, now_ns=5000).stop == (
+        leased(),
+    )
+    assert not keeper.on_end(leased(), result=RESULT, failure="", now_ns=5001)
+    assert ask(keeper, 5002).reports == ()
+
+
+def test_the_slot_of_a_lost_plan_is_busy_until_its_run_has_returned() -> None:
+    keeper = holding(leased())
+    keeper.on_reply(ask(keeper, 5000), SILENCE, sent_ns=5000, now_ns=5000)
+    assert ask(keeper, 5001).capacity == 1
+    assert ask(keeper, 5001 + LEASE).renewals == ()
+    keeper.on_end(leased(), result=None, failure="", now_ns=5002)
+    assert ask(keeper, 5003).capacity == 2
+
+
+def test_only_plans_that_the_request_named_can_be_lost_by_its_reply() -> None:
+    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN)
+    early = ask(keeper, 0)
+    keeper.on_reply(early, granting(leased()), sent_ns=0, now_ns=0)
+    assert keeper.on_reply(early, SILENCE, sent_ns=0, now_ns=1).stop == ()
+
+
+def test_a_plan_that_comes_back_under_a_newer_token_is_another_plan() -> None:
+    old, new = leased(token=100), leased(token=200)
+    keeper = holding(old)
+    request = ask(keeper, 5000)
+    decision = keeper.on_reply(request, granting(new), sent_ns=5000, now_ns=5000)
+    assert (decision.stop, decision.start) == ((old,), (new,))
+    assert not keeper.on_end(old, result=RESULT, failure="", now_ns=5001)
+    assert keeper.on_end(new, result=RESULT, failure="", now_ns=5002)
+    assert [report.token for report in ask(keeper, 5003).reports] == [new.token]
+
+
+def test_a_result_is_reported_with_its_token_until_it_is_answered() -> None:
+    keeper = holding(leased())
+    assert keeper.on_end(leased(), result=RESULT, failure="", now_ns=10)
+    first = ask(keeper, 11)
+    keeper.on_sent(first)
+    assert [(r.plan, r.token, r.result) for r in first.reports] == [
+        (leased().id, leased().token, RESULT)
+    ]
+    assert ask(keeper, 12).reports == first.reports
+    decision = keeper.on_reply(first, answering(leased()), sent_ns=11, now_ns=13)
+    assert [outcome.accepted for outcome in decision.settled] == [True]
+    assert ask(keeper, 14).reports == ()
+
+
+def test_a_refused_report_is_settled_too() -> None:
+    keeper = holding(leased())
+    keeper.on_end(leased(), result=RESULT, failure="", now_ns=10)
+    reply = answering(leased(), accepted=False)
+    keeper.on_reply(ask(keeper, 11), reply, sent_ns=11, now_ns=12)
+    assert keeper.unanswered() == 0
+
+
+def test_a_report_without_an_answer_is_dropped_one_lease_after_its_lease() -> None:
+    keeper = holding(leased())
+    keeper.on_end(leased(), result=RESULT, failure="", now_ns=10)
+    assert keeper.on_expiry(2 * LEASE).dropped == ()
+    assert [report.plan for report in keeper.on_expiry(2 * LEASE + 1).dropped] == [leased().id]
+    assert keeper.unanswered() == 0
+
+
+def test_a_failure_is_reported_with_its_cause() -> None:
+    keeper = holding(leased())
+    keeper.on_end(leased(), result=None, failure="It broke.", now_ns=10)
+    assert [report.failure for report in ask(keeper, 11).reports] == ["It broke."]
+
+
+def test_an_attempt_that_was_not_seen_to_stop_ends_in_silence() -> None:
+    keeper = holding(leased())
+    assert keeper.on_end(leased(), result=None, failure="", now_ns=10)
+    assert (ask(keeper, LEASE).reports, ask(keeper, LEASE).renewals) == ((), ())
+    assert keeper.busy() == 0
+
+
+def test_a_result_that_comes_after_the_lease_by_our_own_clock_is_not_reported() -> None:
+    keeper = holding(leased())
+    assert not keeper.on_end(leased(), result=RESULT, failure="", now_ns=LEASE + 1)
+    assert ask(keeper, LEASE + 2).reports == ()
+
+
+def test_a_worker_with_free_slots_polls_at_its_interval() -> None:
+    assert Keeper(poll_ns=POLL, plan_ns=PLAN).next_poll_ns(slots=2, last_poll_ns=50) == 50 + POLL
+
+
+def test_a_full_worker_polls_only_to_renew() -> None:
+    keeper = holding(leased(1), leased(2))
+    assert keeper.next_poll_ns(slots=2, last_poll_ns=0) == LEASE // 3
+
+
+def test_a_worker_that_wants_nothing_and_has_nothing_is_silent() -> None:
+    assert Keeper(poll_ns=POLL, plan_ns=PLAN).next_poll_ns(slots=0, last_poll_ns=50) is None
+
+
+def test_a_new_report_is_sent_at_once_and_then_at_the_interval() -> None:
+    keeper = holding(leased())
+    keeper.on_end(leased(), result=RESULT, failure="", now_ns=10)
+    assert keeper.next_poll_ns(slots=0, last_poll_ns=50) == 50
+    keeper.on_sent(ask(keeper, 60))
+    assert keeper.next_poll_ns(slots=0, last_poll_ns=60) == 60 + POLL
+
+
+def test_giving_up_loses_all_that_runs() -> None:
+    keeper = holding(leased(1), leased(2))
+    assert set(keeper.give_up()) == {leased(1), leased(2)}
+    assert keeper.give_up() == ()
+    assert keeper.busy() == 2
+    assert not keeper.on_end(leased(1), result=RESULT, failure="", now_ns=1)
