@@ -1,0 +1,103 @@
+"""What every way in shares: who asks, how much may come in, and how errors are answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from maar.api.body import Budget, Hold, expanded, header
+from maar.api.errors import answer_to, json_error
+from maar.model.errors import InvalidInput, MaarError, TooLarge
+from maar.model.ids import ANONYMOUS, TenantId, tenant_id
+
+# Beyond these, bodies are unpacked and parsed in a thread, so that others are served meanwhile.
+INLINE_BYTES_MAX = 512 << 10
+INLINE_EXPANDED_BYTES_MAX = 4 << 20
+THREADS = 2
+
+T = TypeVar("T")
+
+
+class ApiSettings(msgspec.Struct, frozen=True):
+    body_bytes_max: int = 64 << 20  # of one request, as it comes
+    request_bytes_max: int = 128 << 20  # of one request, decompressed
+    reading_bytes_max: int = 512 << 20  # of all requests being read; beyond this, 429
+
+
+class Door:
+    def __init__(self, settings: ApiSettings, registry: CollectorRegistry) -> None:
+        self.settings = settings
+        self.budget = Budget(settings.reading_bytes_max)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="api")
+        self._errors = Counter(
+            "maar_api_errors",
+            "Requests answered with an error",
+            ["route", "status", "reason"],
+            registry=registry,
+        )
+
+    def tenant(self, scope: Scope) -> TenantId:
+        text = header(scope, b"x-scope-orgid")
+        return tenant_id(text) if text else ANONYMOUS
+
+    async def parsed(self, size: int, call: Callable[..., T], *arguments: Any) -> T:
+        """Run a parser: at once when the input is small, else beside the event loop."""
+        if size <= INLINE_BYTES_MAX:
+            return call(*arguments)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, call, *arguments)
+
+    async def expanded(self, body: bytes, *, limit: int, hold: Hold) -> bytes:
+        """The body without its gzip, counted in."""
+        raw = await self._expanded(body, limit)
+        if raw is not body:
+            hold.take(len(raw))
+        return raw
+
+    async def _expanded(self, body: bytes, limit: int) -> bytes:
+        """What swells is given up at once and unpacked in a thread."""
+        if len(body) <= INLINE_BYTES_MAX:
+            try:
+                return expanded(body, limit=min(limit, INLINE_EXPANDED_BYTES_MAX))
+            except TooLarge:
+                if limit <= INLINE_EXPANDED_BYTES_MAX:
+                    raise
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: expanded(body, limit=limit))
+
+    def count(self, route: str, status: int, error: MaarError) -> None:
+        reason = error.reason if isinstance(error, InvalidInput) else type(error).__name__.lower()
+        self._errors.labels(route, str(status), reason.strip("_")).inc()
+
+
+class Endpoint:
+    """One route as a bare ASGI application; our errors become answers here."""
+
+    def __init__(self, door: Door, route: str) -> None:
+        self.door = door
+        self.route = route
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            response = await self.respond(scope, receive)
+        except MaarError as error:
+            response = self.refuse(error)
+            self.door.count(self.route, response.status_code, error)
+        await response(scope, receive, send)
+
+    async def respond(self, scope: Scope, receive: Receive) -> Response:
+        raise NotImplementedError
+
+    def refuse(self, error: MaarError) -> Response:
+        return json_error(error)
+
+
+def status_of(error: MaarError) -> int:
+    return answer_to(error).status

@@ -1,0 +1,89 @@
+"""How our errors look from outside: a status, a code, and the sentence they carry."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import JSONResponse, Response
+
+from maar.model.errors import (
+    AlreadyExists,
+    InvalidInput,
+    MaarError,
+    NotFound,
+    Overloaded,
+    Rejected,
+    Retryable,
+    TooLarge,
+)
+
+RETRY_AFTER_S = "1"
+
+
+class Unimplemented(Rejected):
+    """A part of the public API that maar does not offer."""
+
+
+class UnsupportedMedia(Rejected):
+    """A content type or encoding that this door does not read."""
+
+
+class TooSlow(Rejected):
+    """The request's body did not arrive in time."""
+
+
+class EndlessBody(TooLarge):
+    """A body that went on beyond the limit: hanging up is the only way to end it."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    status: int
+    code: str  # Connect's word for it
+
+
+def answer_to(error: MaarError) -> Answer:
+    match error:
+        case InvalidInput():
+            return Answer(400, "invalid_argument")
+        case NotFound():
+            return Answer(404, "not_found")
+        case TooSlow():
+            return Answer(408, "deadline_exceeded")
+        case AlreadyExists():
+            return Answer(409, "already_exists")
+        case TooLarge():
+            return Answer(413, "resource_exhausted")
+        case UnsupportedMedia():
+            return Answer(415, "invalid_argument")
+        case Unimplemented():
+            return Answer(501, "unimplemented")
+        case Overloaded():
+            return Answer(429, "resource_exhausted")
+        case Retryable():
+            return Answer(503, "unavailable")
+        case Rejected():
+            return Answer(409, "failed_precondition")
+        case _:
+            return Answer(500, "internal")
+
+
+def json_error(error: MaarError) -> Response:
+    answer = answer_to(error)
+    return JSONResponse(
+        {"code": answer.code, "message": str(error)}, answer.status, headers=answer_headers(error)
+    )
+
+
+def text_error(error: MaarError, *, status: int) -> Response:
+    return Response(
+        f"{error}\n", status, headers=answer_headers(error), media_type="text/plain; charset=utf-8"
+    )
+
+
+def answer_headers(error: MaarError) -> dict[str, str] | None:
+    match error:
+        case EndlessBody() | TooSlow():
+            return {"Connection": "close"}
+        case Retryable():
+            return {"Retry-After": RETRY_AFTER_S}
+        case _:
+            return None

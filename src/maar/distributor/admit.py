@@ -1,0 +1,161 @@
+"""Is it a profile, is it within the limits, and who is it? A pushed profile in, a raw one out."""
+
+from __future__ import annotations
+
+import msgspec
+from isal import isal_zlib
+
+from maar.distributor.naming import profile_name
+from maar.model.errors import InvalidInput, MaarError, MalformedProfile, TooLarge
+from maar.model.ids import TenantId
+from maar.model.labels import PROFILE_NAME, SERVICE_NAME, Labels, labels_of, value_of
+from maar.model.profile import RawProfile, profile_id, profile_type
+from maar.model.time import DAY_NS, SECOND_NS
+from maar.pprof.gzip import compress, gunzip
+from maar.pprof.validate import ProfileLimits, Summary, validate
+
+GZIP_MAGIC = b"\x1f\x8b"
+UNDATED_NS = 365 * DAY_NS  # a profile of 1970 comes from an agent that sets no time
+
+
+class PushedProfile(msgspec.Struct, frozen=True):
+    """One profile as an agent sent it."""
+
+    labels: tuple[tuple[str, str], ...]
+    body: bytes  # pprof, gzip or not
+    client_id: str = ""
+    time_ns: int = 0  # when the agent says it began; used only if the profile is undated
+    shown_as: dict[str, str] = {}  # display names of value types
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one push may ask of us."""
+
+    profiles_max: int = 1000  # in one push
+    profile_bytes_max: int = 64 << 20  # of one profile, decompressed
+    push_bytes_max: int = 128 << 20  # of all profiles of a push, as they came
+    push_raw_bytes_max: int = 512 << 20  # of all profiles of a push, decompressed
+    service_bytes_max: int = 512  # services and types are kept in the index
+    type_length_max: int = 512  # of one profile type id
+    retention_ns: int = 31 * DAY_NS
+    future_ns: int = 600 * SECOND_NS
+    profile: ProfileLimits = ProfileLimits()
+
+
+def admit(pushed: PushedProfile, *, tenant: TenantId, now_ns: int, limits: Limits) -> RawProfile:
+    """The profile ready to be stored; else InvalidInput, MalformedProfile or TooLarge."""
+    labels = labels_of(pushed.labels)
+    service = _service(labels, limits)
+    raw, payload = unpack(pushed.body, limit=limits.profile_bytes_max)
+    summary = validate(raw, limits.profile)
+    labels, types = _typed(labels, summary, pushed, limits)
+    dated_ns = summary.time_ns if summary.time_ns >= UNDATED_NS else pushed.time_ns
+    time_ns = dated_ns or now_ns
+    _check_age(time_ns, now_ns=now_ns, limits=limits)
+    return RawProfile(
+        id=profile_id(
+            tenant=tenant,
+            labels=labels,
+            # An undated profile with a client's id must be the same when it is sent again.
+            time_ns=dated_ns if pushed.client_id else time_ns,
+            client_id=pushed.client_id,
+            body=raw,
+        ),
+        tenant=tenant,
+        service=service,
+        labels=labels,
+        types=types,
+        time_ns=time_ns,
+        duration_ns=summary.duration_ns,
+        samples=summary.samples,
+        payload=payload,
+        raw_size=len(raw),
+    )
+
+
+def unpack(body: bytes, *, limit: int) -> tuple[bytes, bytes]:
+    """The pprof bytes, and a gzip of exactly them: the one that came where it is sound."""
+    raw = gunzip(body, limit=limit)
+    if raw[:2] == GZIP_MAGIC:  # an agent's gzip within a proxy's; no pprof begins so
+        body, raw = raw, gunzip(raw, limit=limit)
+    if body[:2] != GZIP_MAGIC or not _one_member(body, raw):
+        return raw, compress(raw)
+    return raw, body
+
+
+def refusal(error: MaarError) -> str:
+    """A short word for the metric: why the push was refused."""
+    match error:
+        case InvalidInput():
+            return error.reason
+        case TooLarge():
+            return "too_large"
+        case _:
+            return type(error).__name__.lower()
+
+
+def _service(labels: Labels, limits: Limits) -> str:
+    service = value_of(labels, SERVICE_NAME)
+    if not service:
+        raise InvalidInput(
+            "the profile has no service_name label, so nobody could find it again; "
+            "set the agent's application name",
+            reason="service_name",
+        )
+    size = len(service.encode())
+    if size > limits.service_bytes_max:
+        raise InvalidInput(
+            f"the service_name has {size} bytes, over {limits.service_bytes_max}",
+            reason="service_name",
+        )
+    return service
+
+
+def _one_member(body: bytes, raw: bytes) -> bool:
+    """Whether the gzip's trailer vouches for all of `raw`: no second member, nothing behind it."""
+    checksum = int.from_bytes(body[-8:-4], "little")
+    size = int.from_bytes(body[-4:], "little")
+    return size == len(raw) & 0xFFFF_FFFF and checksum == isal_zlib.crc32(raw)
+
+
+def _typed(
+    labels: Labels, summary: Summary, pushed: PushedProfile, limits: Limits
+) -> tuple[Labels, tuple[str, ...]]:
+    """Labels with a `__name__`, and the type id of each value column."""
+    name = value_of(labels, PROFILE_NAME)
+    if not name:
+        name = profile_name((kind for kind, _ in summary.sample_types), pushed.shown_as)
+        labels = tuple(sorted((*labels, (PROFILE_NAME, name))))
+    types = tuple(
+        profile_type(
+            name=name,
+            sample_type=kind,
+            sample_unit=unit,
+            period_type=summary.period_type,
+            period_unit=summary.period_unit,
+        )
+        for kind, unit in summary.sample_types
+    )
+    for text in types:
+        if len(text) > limits.type_length_max or not text.isprintable():
+            raise MalformedProfile(
+                f"the profile type {text[:60]!r} is not usable: at most "
+                f"{limits.type_length_max} printable characters"
+            )
+    return labels, types
+
+
+def _check_age(time_ns: int, *, now_ns: int, limits: Limits) -> None:
+    if time_ns > now_ns + limits.future_ns:
+        ahead_s = (time_ns - now_ns) // SECOND_NS
+        raise InvalidInput(
+            f"the profile is dated {ahead_s} s in the future, over the "
+            f"{limits.future_ns // SECOND_NS} s allowed; check the clock of its host",
+            reason="time",
+        )
+    if time_ns <= now_ns - limits.retention_ns:
+        raise InvalidInput(
+            f"the profile is {(now_ns - time_ns) // DAY_NS} days old and would be deleted at once: "
+            f"profiles are kept for {limits.retention_ns // DAY_NS} days",
+            reason="time",
+        )

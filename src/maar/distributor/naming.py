@@ -1,0 +1,48 @@
+"""What a profile is called when its agent did not say: the name that its value types imply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+_PREFIXES = (
+    ("mutex_", "mutex"),
+    ("block_", "block"),
+    ("alloc_", "memory"),
+    ("inuse_", "memory"),
+    ("goroutine", "goroutine"),
+)
+_WORDS = {
+    "wall": "wall",
+    "space": "memory",
+    "objects": "memory",
+    "exceptions": "exceptions",
+    "contentions": "mutex",  # block and mutex profiles look alike; an agent that cares says which
+    "delay": "mutex",
+}
+UNNAMED = "unknown"
+
+
+def profile_name(sample_types: Iterable[str], shown_as: Mapping[str, str] | None = None) -> str:
+    """The `__name__` for these value types.
+
+    `shown_as` are the display names that some agents send along; they say more than the types do.
+    """
+    types = tuple(sample_types)
+    shown = tuple((shown_as or {}).get(name, name) for name in types)
+    if "wall" in shown:  # a wall profile may count cpu beside it
+        return "wall"
+    for name in shown:
+        if "cpu" in name:
+            return "process_cpu"
+    for name in shown:
+        for prefix, meaning in _PREFIXES:
+            if name.startswith(prefix):
+                return meaning
+        if name in _WORDS:
+            return _WORDS[name]
+    return _label_safe(types[-1]) if types else UNNAMED
+
+
+def _label_safe(text: str) -> str:
+    safe = "".join(char if char.isascii() and char.isalnum() else "_" for char in text)
+    return safe or UNNAMED

@@ -1,0 +1,258 @@
+"""The front over real sockets, a real disk and a real agent."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from prometheus_client import CollectorRegistry
+
+from maar.adapters.object_store import open_store
+from maar.adapters.system_clock import SystemClock
+from maar.api import body
+from maar.api.app import ApiSettings, build_app
+from maar.block.segment import read_segment
+from maar.distributor.admit import Limits
+from maar.distributor.service import Distributor
+from maar.model.profile import RawProfile
+from maar.placement.ring import StaticRing
+from maar.ports.object_store import StoreSettings
+from maar.pprof import decode
+from maar.segment.service import SegmentService, SegmentSettings
+from support.front import MemoryMetastore, MemoryWriter, PlainEngine, gz, pprof
+
+pytestmark = pytest.mark.component
+
+INGEST = "/ingest?name=shop{region=eu}&format=pprof"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    """A server is warm before it is ready; here too."""
+    decode.warm()
+
+
+@dataclass
+class Running:
+    url: str
+    port: int
+    server: uvicorn.Server
+    metastore: MemoryMetastore
+    store: Any
+
+    def stored(self) -> list[RawProfile]:
+        return [
+            profile
+            for block in self.metastore.index.values()
+            for profile in read_segment(self.store.local_path(block.files[0].locations[0].key))
+        ]
+
+
+@asynccontextmanager
+async def running(directory: Path, **settings: Any) -> AsyncIterator[Running]:
+    registry = CollectorRegistry()
+    store = open_store(StoreSettings("main", directory.as_uri()))
+    metastore = MemoryMetastore()
+    clock = SystemClock()
+    segments = SegmentService(
+        SegmentSettings(flush_interval_ms=settings.pop("flush_interval_ms", 50)),
+        store,
+        metastore,
+        clock,
+        Random(1),
+        registry,
+        "here",
+    )
+    await segments.start()
+    distributor = Distributor(Limits(), segments, StaticRing("here"), clock, registry)
+
+    async def ready() -> str:
+        return ""
+
+    async def no_metrics() -> list[str]:
+        return []
+
+    app = build_app(
+        distributor,
+        PlainEngine(MemoryWriter()),
+        metastore,
+        ApiSettings(**settings),
+        registry,
+        ready,
+        no_metrics,
+    )
+    config = uvicorn.Config(
+        app, port=0, http="httptools", lifespan="off", access_log=False, log_config=None
+    )
+    server = uvicorn.Server(config)
+    life = asyncio.create_task(server._serve())  # without taking the process's signals
+    while not server.started:
+        await asyncio.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield Running(f"http://127.0.0.1:{port}", port, server, metastore, store)
+    finally:
+        server.should_exit = True
+        await life
+        await segments.stop()
+        distributor.close()
+
+
+def with_server(
+    directory: Path, story: Callable[[Running], Awaitable[None]], **settings: Any
+) -> None:
+    async def told() -> None:
+        async with running(directory, **settings) as server:
+            await story(server)
+
+    asyncio.run(told())
+
+
+def now_dated() -> bytes:
+    return pprof(time_ns=SystemClock().wall_ns())
+
+
+def test_an_acknowledged_push_can_be_read_from_the_disk(tmp_path: Path) -> None:
+    async def story(at: Running) -> None:
+        content = gz(now_dated())
+        async with httpx.AsyncClient(timeout=20) as client:
+            reply = await client.post(at.url + INGEST, content=content)
+        assert reply.status_code == 200
+        (profile,) = at.stored()
+        assert profile.payload == content
+        assert profile.id.hex() == reply.headers["maar-profile-ids"]
+
+    with_server(tmp_path, story)
+
+
+def test_concurrent_pushes_share_few_segments_and_all_are_stored(tmp_path: Path) -> None:
+    async def story(at: Running) -> None:
+        async with httpx.AsyncClient(limits=httpx.Limits(max_connections=50), timeout=20) as client:
+            replies = await asyncio.gather(
+                *(
+                    client.post(
+                        f"{at.url}/ingest?name=service-{n % 10}&format=pprof",
+                        content=pprof(time_ns=SystemClock().wall_ns(), value=n + 1),
+                    )
+                    for n in range(100)
+                )
+            )
+        assert {reply.status_code for reply in replies} == {200}
+        assert len({reply.headers["maar-profile-ids"] for reply in replies}) == 100
+        assert {profile.id.hex() for profile in at.stored()} == {
+            reply.headers["maar-profile-ids"] for reply in replies
+        }
+        assert len(at.metastore.index) < 50
+
+    with_server(tmp_path, story)
+
+
+def test_an_endless_body_is_cut_off_while_it_streams(tmp_path: Path) -> None:
+    async def story(at: Running) -> None:
+        sent = 0
+
+        async def endless() -> AsyncIterator[bytes]:
+            nonlocal sent
+            while sent < 1 << 30:
+                sent += 64 << 10
+                yield bytes(64 << 10)
+
+        async with httpx.AsyncClient(timeout=20) as client:
+            try:
+                reply = await client.post(at.url + INGEST, content=endless())
+                assert reply.status_code == 413
+            except httpx.TransportError:
+                pass  # the server hung up while we were still talking, which it may
+            assert sent < 1 << 29
+            again = await client.post(at.url + INGEST, content=gz(now_dated()))
+            assert again.status_code == 200
+
+    with_server(tmp_path, story, body_bytes_max=1 << 20)
+
+
+def test_a_body_that_trickles_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "READ_SECONDS_MAX", 0.2)
+
+    async def story(at: Running) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", at.port)
+        writer.write(
+            f"POST {INGEST} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\nabc".encode()
+        )
+        answer = await asyncio.wait_for(reader.readline(), 5)
+        assert b"408" in answer
+        writer.close()
+
+    with_server(tmp_path, story)
+
+
+def test_ending_answers_those_who_wait(tmp_path: Path) -> None:
+    async def story(at: Running) -> None:
+        async with httpx.AsyncClient(timeout=20) as client:
+            waiting = asyncio.create_task(client.post(at.url + INGEST, content=now_dated()))
+            while not at.server.server_state.tasks:
+                await asyncio.sleep(0.005)
+            at.server.should_exit = True
+            assert (await waiting).status_code == 200
+
+    with_server(tmp_path, story, flush_interval_ms=300)
+
+
+AGENT = """
+import sys, time
+import pyroscope
+
+def work(until):
+    while time.monotonic() < until:
+        sum(number * number for number in range(2000))
+
+pyroscope.configure(
+    application_name="agent.under.test",
+    server_address=sys.argv[1],
+    tags={"region": "eu-1"},
+    tenant_id="acme",
+    mem_enabled=True,
+    upload_interval=1,
+)
+kept = []
+with pyroscope.tag_wrapper({"endpoint": "/pay"}):
+    for _ in range(5):
+        kept.append(bytearray(4 << 20))
+        work(time.monotonic() + 0.5)
+pyroscope.shutdown()
+"""
+
+
+def test_the_real_agent_is_understood(tmp_path: Path) -> None:
+    async def story(at: Running) -> None:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", AGENT, at.url, stdout=subprocess.DEVNULL
+        )
+        try:
+            assert await asyncio.wait_for(process.wait(), 60) == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+        profiles = at.stored()
+        kinds = {kind for profile in profiles for kind in profile.types}
+        assert "process_cpu:cpu:nanoseconds:cpu:nanoseconds" in kinds
+        assert "memory:inuse_space:bytes:space:bytes" in kinds
+        for profile in profiles:
+            assert profile.tenant == "acme"
+            assert profile.service == "agent.under.test"
+            assert ("region", "eu-1") in profile.labels
+        raw = b"".join(gzip.decompress(profile.payload) for profile in profiles)
+        assert b"endpoint" in raw
+        assert b"work" in raw
+
+    with_server(tmp_path, story)

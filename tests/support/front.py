@@ -1,0 +1,344 @@
+"""Small real stand-ins for what is behind the front, and an HTTP client to its front door."""
+
+# ruff: noqa: ARG002 - a stand-in takes what its port is given, and needs little of it
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+from prometheus_client import CollectorRegistry
+
+from maar.api.app import ApiSettings, build_app
+from maar.distributor.admit import Limits
+from maar.distributor.service import Distributor
+from maar.model.block import BlockMeta
+from maar.model.errors import AlreadyExists, MaarError, NotFound
+from maar.model.ids import BlockId, Incarnation, PlanId, ProfileId, Shard, TenantId
+from maar.model.labels import Labels
+from maar.model.plan import Plan
+from maar.model.profile import RawProfile
+from maar.model.time import SECOND_NS, LeaseTime, TimeRange
+from maar.placement.ring import StaticRing
+from maar.ports.metastore import (
+    AddReply,
+    IndexView,
+    Now,
+    PollReply,
+    PollRequest,
+    Status,
+    ViewRequest,
+)
+from maar.ports.object_store import ObjectInfo, StoreSettings
+from maar.ports.query import FlameGraph, Point, Scope, SeriesPoints, Top, TopRow
+from maar.pprof.encode import encode
+from maar.pprof.plain import (
+    PlainFunction,
+    PlainLine,
+    PlainLocation,
+    PlainProfile,
+    PlainSample,
+)
+
+NOW_NS = 1_794_000_000 * SECOND_NS
+CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
+
+T = TypeVar("T")
+
+
+def run(task: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(task)
+
+
+class SetClock:
+    """Time that stands still until it is told otherwise."""
+
+    def __init__(self, wall_ns: int = NOW_NS) -> None:
+        self.now_ns = wall_ns
+
+    def wall_ns(self) -> int:
+        return self.now_ns
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+
+def pprof(
+    *,
+    time_ns: int = NOW_NS,
+    types: Sequence[tuple[str, str]] = (("cpu", "nanoseconds"),),
+    period_type: tuple[str, str] = ("cpu", "nanoseconds"),
+    functions: Sequence[str] = ("main", "work"),
+    value: int = 10_000_000,
+) -> bytes:
+    """One sample whose stack is `functions`, root first."""
+    return encode(
+        PlainProfile(
+            sample_types=types,
+            samples=[
+                PlainSample(tuple(range(len(functions)))[::-1], tuple(value for _ in types)),
+            ],
+            locations=[PlainLocation(lines=(PlainLine(row),)) for row in range(len(functions))],
+            functions=[PlainFunction(name) for name in functions],
+            period_type=period_type,
+            period=10_000_000,
+            time_ns=time_ns,
+            duration_ns=SECOND_NS,
+        )
+    )
+
+
+class MemoryWriter:
+    """A segment writer whose segments are a list. `failure` is raised instead of storing."""
+
+    def __init__(self) -> None:
+        self.stored: list[tuple[Shard, RawProfile]] = []
+        self.failure: MaarError | None = None
+
+    async def push(self, shard: Shard, profiles: tuple[RawProfile, ...]) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.stored += [(shard, profile) for profile in profiles]
+
+    def profiles(self) -> list[RawProfile]:
+        return [profile for _, profile in self.stored]
+
+
+class MemoryStore:
+    """Objects in a dict. `failures` are raised by the next creates, one each."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.failures: list[MaarError] = []
+
+    def create(self, key: str, body: bytes) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        if key in self.objects:
+            raise AlreadyExists(key)
+        self.objects[key] = body
+
+    def create_from_file(self, key: str, path: Path) -> None:
+        self.create(key, path.read_bytes())
+
+    def read(self, key: str) -> bytes:
+        if key not in self.objects:
+            raise NotFound(key)
+        return self.objects[key]
+
+    def read_range(self, key: str, *, start: int, length: int) -> bytes:
+        return self.read(key)[start : start + length]
+
+    def size(self, key: str) -> int:
+        return len(self.read(key))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        for key in sorted(self.objects):
+            if key.startswith(prefix):
+                yield ObjectInfo(key, len(self.objects[key]))
+
+    def delete(self, key: str) -> None:
+        self.objects.pop(key, None)
+
+    def local_path(self, key: str) -> Path | None:
+        return None
+
+    def open(self, key: str) -> Any:
+        raise NotImplementedError
+
+    def settings(self) -> StoreSettings:
+        return StoreSettings("main", "memory://")
+
+
+class MemoryMetastore:
+    """An index that is a dict of blocks. `failures` are raised by the next calls, one each."""
+
+    def __init__(self) -> None:
+        self.index: dict[BlockId, BlockMeta] = {}
+        self.failures: list[MaarError] = []
+        self.refusal = ""
+        self.lease_time = LeaseTime(5_000)
+
+    async def now(self) -> Now:
+        self._fail()
+        return Now(Incarnation("1234abcd"), self.lease_time, len(self.index))
+
+    async def add_blocks(self, blocks: tuple[BlockMeta, ...]) -> AddReply:
+        self._fail()
+        if not self.refusal:
+            self.index |= {block.id: block for block in blocks}
+        return AddReply(tuple(self.refusal for _ in blocks), self.lease_time)
+
+    async def poll(self, request: PollRequest) -> PollReply:
+        return PollReply((), (), ())
+
+    async def view(self, request: ViewRequest) -> IndexView:
+        return IndexView(len(self.index), tuple(self.index.values()))
+
+    async def blocks(
+        self, *, level: int = -1, tenant: str = "", limit: int = 1000
+    ) -> tuple[BlockMeta, ...]:
+        found = [block for block in self.index.values() if level in (-1, block.level)]
+        return tuple(found[:limit])
+
+    async def block(self, block: BlockId) -> BlockMeta:
+        if block not in self.index:
+            raise NotFound(f"there is no block {block}")
+        return self.index[block]
+
+    async def plans(self, *, state: str = "", limit: int = 1000) -> tuple[Plan, ...]:
+        return ()
+
+    async def plan(self, plan: PlanId) -> Plan:
+        raise NotFound(f"there is no plan {plan}")
+
+    async def status(self) -> Status:
+        return Status(
+            incarnation=Incarnation("1234abcd"),
+            term=1,
+            index=len(self.index),
+            lease_time=self.lease_time,
+            wall_time_ns=NOW_NS,
+            levels=(),
+            plans={},
+            leased=(),
+            failed=(),
+            completed=0,
+            retired=0,
+            profiles_added=0,
+            duplicates_removed=0,
+            profiles_quarantined=0,
+            snapshot_index=0,
+            log_first=1,
+            state_items={},
+        )
+
+    def _fail(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+class PlainEngine:
+    """Answers from the profiles of a MemoryWriter, by equality of labels only."""
+
+    def __init__(self, writer: MemoryWriter) -> None:
+        self._writer = writer
+
+    def _matching(self, scope: Scope) -> list[RawProfile]:
+        return [
+            profile
+            for profile in self._writer.profiles()
+            if profile.tenant == scope.tenant
+            and scope.range.contains(profile.time_ns)
+            and all(dict(profile.labels).get(m.name, "") == m.value for m in scope.matchers)
+        ]
+
+    async def profile_types(self, scope: Scope) -> tuple[str, ...]:
+        return tuple({kind for profile in self._matching(scope) for kind in profile.types})
+
+    async def label_names(self, scope: Scope) -> tuple[str, ...]:
+        return tuple({name for profile in self._matching(scope) for name, _ in profile.labels})
+
+    async def label_values(self, scope: Scope, *, name: str) -> tuple[str, ...]:
+        found = {dict(profile.labels).get(name, "") for profile in self._matching(scope)}
+        return tuple(found - {""})
+
+    async def series(self, scope: Scope, *, label_names: tuple[str, ...]) -> tuple[Labels, ...]:
+        return tuple(
+            {
+                tuple(pair for pair in profile.labels if not label_names or pair[0] in label_names)
+                for profile in self._matching(scope)
+            }
+        )
+
+    async def flamegraph(self, scope: Scope, *, profile_type: str, max_nodes: int) -> FlameGraph:
+        count = len(self._matching(scope))
+        return FlameGraph(
+            names=("total", f"of {max_nodes} nodes"),
+            levels=((0, count, 0, 0), (0, count, count, 1)),
+            total=count,
+            max_self=count,
+        )
+
+    async def top(self, scope: Scope, *, profile_type: str, limit: int) -> Top:
+        count = len(self._matching(scope))
+        return Top((TopRow("work", count, count),), count)
+
+    async def select_series(
+        self,
+        scope: Scope,
+        *,
+        profile_type: str,
+        group_by: tuple[str, ...],
+        step_ns: int,
+        aggregation: str,
+        limit: int,
+    ) -> tuple[SeriesPoints, ...]:
+        count = len(self._matching(scope))
+        return (SeriesPoints((("service_name", "shop"),), (Point(step_ns, float(count)),)),)
+
+    async def profile(self, tenant: TenantId, profile: ProfileId, hint: TimeRange) -> bytes:
+        for one in self._writer.profiles():
+            if one.id == profile and one.tenant == tenant and hint.contains(one.time_ns):
+                return one.payload
+        raise NotFound(f"there is no profile {profile.hex()}")
+
+
+class Front:
+    """The whole front in this process, over a writer in memory."""
+
+    def __init__(self, *, limits: Limits | None = None, api: ApiSettings | None = None) -> None:
+        self.registry = CollectorRegistry()
+        self.writer = MemoryWriter()
+        self.metastore = MemoryMetastore()
+        self.clock = SetClock()
+        self.not_ready = ""
+        self.distributor = Distributor(
+            limits or Limits(), self.writer, StaticRing("here"), self.clock, self.registry
+        )
+        self.app = build_app(
+            self.distributor,
+            PlainEngine(self.writer),
+            self.metastore,
+            api or ApiSettings(),
+            self.registry,
+            self._ready,
+            self._extra_metrics,
+        )
+
+    def request(self, method: str, url: str, **how: Any) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            async with self.client() as client:
+                return await client.request(method, url, **how)
+
+        return run(ask())
+
+    def post(self, url: str, **how: Any) -> httpx.Response:
+        return self.request("POST", url, **how)
+
+    def get(self, url: str, **how: Any) -> httpx.Response:
+        return self.request("GET", url, **how)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[httpx.AsyncClient]:
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://maar") as client:
+            yield client
+
+    def counted(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+    async def _ready(self) -> str:
+        return self.not_ready
+
+    async def _extra_metrics(self) -> list[str]:
+        return ["maar_other_up 1.0\n"]
+
+
+def gz(raw: bytes) -> bytes:
+    return gzip.compress(raw, 6, mtime=0)

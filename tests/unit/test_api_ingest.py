@@ -1,0 +1,232 @@
+"""/ingest, as older agents and other languages send it."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from maar.model.profile import RawProfile
+from maar.model.time import SECOND_NS
+from maar.pprof.gzip import gunzip
+from maar.pprof.plain import read_plain
+from support.front import CPU, NOW_NS, Front, gz, pprof
+
+NOW_S = NOW_NS // SECOND_NS
+PATHS = ["/ingest", "/pyroscope/ingest"]
+
+
+def only(front: Front) -> RawProfile:
+    (profile,) = front.writer.profiles()
+    return profile
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("encoding", [{"content-encoding": "gzip"}, {}])
+def test_the_python_agent_0_8_is_taken_as_it_is(path: str, encoding: dict[str, str]) -> None:
+    front = Front()
+    reply = front.post(
+        f"{path}?name=old.app&from={NOW_S - 10}&until={NOW_S}"
+        "&format=pprof&sampleRate=100&spyName=pyspy",
+        content=gz(pprof()),
+        headers={
+            "content-type": "binary/octet-stream",
+            "x-scope-orgid": "acme",
+            **encoding,
+        },
+    )
+    assert (reply.status_code, reply.content) == (200, b"")
+    profile = only(front)
+    assert reply.headers["maar-profile-ids"] == profile.id.hex()
+    assert profile.payload == gz(pprof())
+    assert profile.types == (CPU,)
+    assert profile.labels == (
+        ("__name__", "process_cpu"),
+        ("pyroscope_spy", "pyspy"),
+        ("service_name", "old.app"),
+    )
+    assert profile.tenant == "acme"
+
+
+def test_the_python_agent_0_8_behind_a_proxy_that_unpacked_it() -> None:
+    front = Front()
+    reply = front.post(f"/ingest?name=old.app&from={NOW_S}&format=pprof", content=pprof())
+    assert reply.status_code == 200
+    assert gunzip(only(front).payload, limit=1 << 20) == pprof()
+
+
+def node_url(extra: str) -> str:
+    name = (
+        "node.app{otel.scope.name=com.grafana.pyroscope/nodejs,otel.scope.version=0.6.4,"
+        "process.runtime.name=nodejs,process.runtime.version=20.20.2,region=eu-1}"
+    )
+    return (
+        f"/ingest?format=pprof&from={NOW_S - 5}&name={quote(name, safe='')}"
+        f"&spyName=nodespy&until={NOW_S}{extra}"
+    )
+
+
+def test_the_node_agents_wall_profile_is_taken_as_it_is() -> None:
+    front = Front()
+    wall = pprof(
+        types=(("samples", "count"), ("wall", "nanoseconds"), ("cpu", "nanoseconds")),
+        period_type=("wall", "nanoseconds"),
+    )
+    reply = front.post(
+        node_url("&sampleRate=200"),
+        content=gz(wall),
+        headers={"content-type": "application/octet-stream", "X-Scope-OrgID": "acme"},
+    )
+    assert reply.status_code == 200
+    profile = only(front)
+    assert profile.service == "node.app"
+    assert profile.types == (
+        "wall:samples:count:wall:nanoseconds",
+        "wall:wall:nanoseconds:wall:nanoseconds",
+        "wall:cpu:nanoseconds:wall:nanoseconds",
+    )
+    assert ("otel_scope_name", "com.grafana.pyroscope/nodejs") in profile.labels
+    assert ("process_runtime_version", "20.20.2") in profile.labels
+
+
+def test_the_node_agents_heap_profile_has_no_rate_and_perhaps_no_time() -> None:
+    front = Front()
+    heap = pprof(types=(("inuse_objects", "count"), ("inuse_space", "bytes")), time_ns=0)
+    assert front.post(node_url(""), content=gz(heap)).status_code == 200
+    assert only(front).time_ns == (NOW_S - 5) * SECOND_NS
+    assert ("__name__", "memory") in only(front).labels
+
+
+def test_the_go_agents_form_is_taken() -> None:
+    front = Front()
+    mutex = pprof(types=(("contentions", "count"), ("delay", "nanoseconds")))
+    config = b'{"contentions":{"display-name":"block_count","units":"lock_samples"}}'
+    reply = front.post(
+        f"/ingest?name=go.app&from={NOW_S - 5}&until={NOW_S}&spyName=gospy&sampleRate=0"
+        "&units=&aggregationType=",
+        files={
+            "profile": ("profile.pprof", gz(mutex), "application/octet-stream"),
+            "sample_type_config": ("sample_type_config.json", config, "application/json"),
+        },
+    )
+    assert reply.status_code == 200
+    assert ("__name__", "block") in only(front).labels
+    assert only(front).payload == gz(mutex)
+
+
+def test_a_form_is_read_also_when_the_format_says_pprof() -> None:
+    front = Front()
+    reply = front.post("/ingest?name=go.app&format=pprof", files={"profile": pprof()})
+    assert reply.status_code == 200
+
+
+def folded(front: Front) -> tuple[list[tuple[list[str], int]], Any]:
+    plain = read_plain(gunzip(only(front).payload, limit=1 << 20))
+    rows = [
+        (
+            [
+                plain.functions[plain.locations[row].lines[0].function].name
+                for row in sample.locations
+            ],
+            sample.values[0],
+        )
+        for sample in plain.samples
+    ]
+    return sorted(rows), plain
+
+
+def test_folded_groups_are_the_default_and_count_cpu_time() -> None:
+    front = Front()
+    reply = front.post(
+        f"/ingest?name=shop{{region=eu}}&from={NOW_S - 10}&until={NOW_S}&sampleRate=50",
+        content=b"main;work 3\nmain 1\n",
+    )
+    assert reply.status_code == 200
+    rows, plain = folded(front)
+    assert rows == [(["main"], 20_000_000), (["work", "main"], 60_000_000)]
+    assert (plain.time_ns, plain.duration_ns) == ((NOW_S - 10) * SECOND_NS, 10 * SECOND_NS)
+    assert only(front).types == (CPU,)
+    assert only(front).service == "shop"
+    assert ("region", "eu") in only(front).labels
+
+
+def test_folded_lines_are_counted() -> None:
+    front = Front()
+    reply = front.post(
+        "/ingest?name=shop.alloc_space&format=lines", content=gz(b"main;work\nmain;work\n")
+    )
+    assert reply.status_code == 200
+    assert folded(front)[0] == [(["work", "main"], 2)]
+    assert only(front).types == ("memory:alloc_space:bytes:space:bytes",)
+    assert only(front).service == "shop"
+
+
+@pytest.mark.parametrize("unit", [1, 10**3, 10**6, 10**9])
+def test_times_come_in_any_unit(unit: int) -> None:
+    front = Front()
+    url = f"/ingest?name=a&format=pprof&from={(NOW_S - 10) * unit}&until={NOW_S * unit}"
+    assert front.post(url, content=pprof(time_ns=0)).status_code == 200
+    assert only(front).time_ns == (NOW_S - 10) * SECOND_NS
+
+
+@pytest.mark.parametrize("name", ["service_name", "service.name"])
+def test_a_service_name_among_the_labels_wins(name: str) -> None:
+    front = Front()
+    url = f"/ingest?format=pprof&name=app{{{name}=shop,__name__=evil}}"
+    assert front.post(url, content=pprof()).status_code == 200
+    assert only(front).service == "shop"
+    assert ("app_name", "app") in only(front).labels
+    assert ("__name__", "process_cpu") in only(front).labels
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "status", "words"),
+    [
+        ("format=pprof", pprof(), 400, "`name` is missing"),
+        ("name={a=b}", pprof(), 400, "`name` is missing"),
+        ("name=a{b=c", pprof(), 400, "does not close"),
+        ("name=a{b}", pprof(), 400, "not a label"),
+        ("name=a&format=jfr", b"x", 400, "'jfr' is not read by maar yet"),
+        ("name=a&format=trie", b"x", 400, "not read by maar yet"),
+        ("name=a&format=tree", b"x", 400, "not read by maar yet"),
+        ("name=a&format=speedscope", b"x", 400, "not read by maar yet"),
+        ("name=a&format=perf", b"x", 400, "'perf' is unknown"),
+        ("name=a&from=yesterday", b"x", 400, "not a time"),
+        ("name=a&from=99999999999999999999", b"x", 400, "not a time"),
+        (f"name=a&from={NOW_S}&until={NOW_S - 1}", b"x 1", 400, "upside down"),
+        ("name=a&sampleRate=-1", b"x 1", 400, "sampleRate"),
+        ("name=a&sampleRate=fast", b"x 1", 400, "sampleRate"),
+        ("name=a", b"", 400, "empty"),
+        ("name=a", b"main;work many", 400, "whole number"),
+        ("name=a.b", b"main 1", 400, "must end in what the text counts"),
+        ("name=a&format=pprof", b"junk", 422, ""),
+        ("name=a{b%0A=c}&format=pprof", pprof(), 422, "label name"),
+        ("name=a{b=c%00}&format=pprof", pprof(), 422, "control character"),
+    ],
+)
+def test_bad_requests_are_answered_with_a_plain_sentence(
+    query: str, body: bytes, status: int, words: str
+) -> None:
+    front = Front()
+    reply = front.post(f"/ingest?{query}", content=body)
+    assert reply.status_code == status
+    assert reply.headers["content-type"] == "text/plain; charset=utf-8"
+    assert words in reply.text
+    assert front.writer.stored == []
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"other": b"x"}, "no field `profile`"),
+        ({"profile": pprof(), "prev_profile": pprof()}, "prev_profile"),
+        ({"profile": pprof(), "sample_type_config": b"["}, "sample_type_config"),
+    ],
+)
+def test_bad_forms_are_refused(files: dict[str, bytes], words: str) -> None:
+    front = Front()
+    reply = front.post("/ingest?name=a", files=files)
+    assert reply.status_code == 400
+    assert words in reply.text
+    assert front.writer.stored == []

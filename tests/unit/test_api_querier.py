@@ -1,0 +1,178 @@
+"""QuerierService in the shapes that Grafana knows, as protobuf and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from maar.api import wire
+from support.front import CPU, NOW_NS, Front, gz, pprof
+
+SERVICE = "/querier.v1.QuerierService/"
+NOW_MS = NOW_NS // 10**6
+RANGE = {"start": NOW_MS - 60_000, "end": NOW_MS}
+
+
+@pytest.fixture(scope="module")
+def front() -> Front:
+    front = Front()
+    for name in ("shop{region=eu}", "mail{region=us}"):
+        assert front.post(f"/ingest?format=pprof&name={name}", content=pprof()).is_success
+    headers = {"x-scope-orgid": "other"}
+    assert front.post("/ingest?format=pprof&name=x", content=pprof(), headers=headers).is_success
+    return front
+
+
+def ask(front: Front, method: str, **request: Any) -> Any:
+    return front.post(SERVICE + method, json={**RANGE, **request})
+
+
+def test_profile_types_come_apart(front: Front) -> None:
+    assert ask(front, "ProfileTypes").json() == {
+        "profileTypes": [
+            {
+                "ID": CPU,
+                "name": "process_cpu",
+                "sampleType": "cpu",
+                "sampleUnit": "nanoseconds",
+                "periodType": "cpu",
+                "periodUnit": "nanoseconds",
+            }
+        ]
+    }
+
+
+def test_protobuf_is_answered_in_protobuf(front: Front) -> None:
+    body = wire.ProfileTypesRequest(**RANGE).SerializeToString()
+    reply = front.post(
+        SERVICE + "ProfileTypes", content=gz(body), headers={"content-type": "application/proto"}
+    )
+    assert reply.headers["content-type"] == "application/proto"
+    assert wire.ProfileTypesResponse.FromString(reply.content).profile_types[0].ID == CPU
+
+
+def test_a_range_of_zeros_asks_for_everything(front: Front) -> None:
+    assert front.post(SERVICE + "ProfileTypes", json={}).json()["profileTypes"]
+
+
+def test_the_last_millisecond_is_included_and_the_next_is_not(front: Front) -> None:
+    at = {"start": NOW_MS, "end": NOW_MS}
+    before = {"start": NOW_MS - 5, "end": NOW_MS - 1}
+    assert front.post(SERVICE + "ProfileTypes", json=at).json()
+    assert not front.post(SERVICE + "ProfileTypes", json=before).json()
+
+
+def test_label_names_and_values_of_several_selectors_are_united(front: Front) -> None:
+    assert ask(front, "LabelNames").json()["names"] == ["__name__", "region", "service_name"]
+    values = ask(front, "LabelValues", name="service_name").json()["names"]
+    assert values == ["mail", "shop"]
+    both = ['{service_name="shop"}', '{service_name="mail"}']
+    united = ask(front, "LabelValues", name="region", matchers=both).json()["names"]
+    assert united == ["eu", "us"]
+    one = ask(front, "LabelValues", name="region", matchers=both[:1]).json()["names"]
+    assert one == ["eu"]
+
+
+def test_tenants_are_kept_apart(front: Front) -> None:
+    reply = front.post(
+        SERVICE + "LabelValues",
+        json={**RANGE, "name": "service_name"},
+        headers={"x-scope-orgid": "other"},
+    )
+    assert reply.json()["names"] == ["x"]
+
+
+def test_series_are_in_field_two(front: Front) -> None:
+    labels = [{"name": "region", "value": "eu"}, {"name": "service_name", "value": "shop"}]
+    answer = ask(front, "Series", labelNames=["service_name", "region"]).json()
+    assert {"labels": labels} in answer["labelsSet"]
+    body = wire.SeriesRequest(**RANGE, label_names=["region"]).SerializeToString()
+    reply = front.post(
+        SERVICE + "Series", content=body, headers={"content-type": "application/proto"}
+    )
+    assert reply.content[0] == 2 << 3 | 2
+
+
+def test_a_flame_graph_has_64_bit_numbers_as_text(front: Front) -> None:
+    request = {"profileTypeID": CPU, "labelSelector": '{service_name="shop"}'}
+    assert ask(front, "SelectMergeStacktraces", **request).json() == {
+        "flamegraph": {
+            "names": ["total", "of 8192 nodes"],
+            "levels": [{"values": ["0", "1", "0", "0"]}, {"values": ["0", "1", "1", "1"]}],
+            "total": "1",
+            "maxSelf": "1",
+        }
+    }
+
+
+def test_max_nodes_and_the_format_may_be_given(front: Front) -> None:
+    request = {
+        "profileTypeID": f"{CPU}:delta",
+        "maxNodes": "77",
+        "format": "PROFILE_FORMAT_FLAMEGRAPH",
+    }
+    answer = ask(front, "SelectMergeStacktraces", **request).json()
+    assert answer["flamegraph"]["names"][1] == "of 77 nodes"
+
+
+def test_select_series_gives_points(front: Front) -> None:
+    request = {"profileTypeID": CPU, "labelSelector": "{}", "step": 15.0, "groupBy": ["a.b"]}
+    assert ask(front, "SelectSeries", **request).json() == {
+        "series": [
+            {
+                "labels": [{"name": "service_name", "value": "shop"}],
+                "points": [{"value": 2.0, "timestamp": "15000000000"}],
+            }
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "status", "code", "words"),
+    [
+        ("SelectMergeStacktraces", {"format": 4}, 501, "unimplemented", "format 4"),
+        (
+            "SelectMergeStacktraces",
+            {"stackTraceSelector": {"callSite": [{"name": "main"}]}},
+            501,
+            "unimplemented",
+            "stack_trace_selector",
+        ),
+        ("SelectMergeStacktraces", {"spanSelector": ["ab"]}, 501, "unimplemented", "span_selector"),
+        ("SelectMergeStacktraces", {"async": {}}, 501, "unimplemented", "async"),
+        ("SelectMergeStacktraces", {"profileTypeID": "cpu"}, 400, "invalid_argument", "five parts"),
+        ("SelectMergeStacktraces", {"maxNodes": -1}, 400, "invalid_argument", "max_nodes"),
+        ("SelectMergeStacktraces", {"maxNodes": 2**40}, 400, "invalid_argument", "max_nodes"),
+        ("SelectMergeStacktraces", {"labelSelector": "{a="}, 400, "invalid_argument", "selector"),
+        ("SelectSeries", {"step": 0}, 400, "invalid_argument", "step"),
+        ("SelectSeries", {"step": "NaN"}, 400, "invalid_argument", "step"),
+        ("SelectSeries", {"step": 0.001}, 400, "invalid_argument", "points"),
+        ("SelectSeries", {"step": 15, "aggregation": 9}, 400, "invalid_argument", "aggregation"),
+        (
+            "SelectSeries",
+            {"step": 15, "groupBy": ["a"] * 65},
+            400,
+            "invalid_argument",
+            "65 label names",
+        ),
+        ("Series", {"labelNames": ["a"] * 65}, 400, "invalid_argument", "65 label names"),
+        ("LabelValues", {}, 400, "invalid_argument", "no label"),
+        ("LabelNames", {"matchers": ["{}"] * 33}, 400, "invalid_argument", "33 selectors"),
+        ("LabelNames", {"start": -5}, 400, "invalid_argument", "out of bounds"),
+        ("LabelNames", {"end": 2**62}, 400, "invalid_argument", "out of bounds"),
+        ("SelectHeatmap", {}, 501, "unimplemented", "SelectHeatmap is not offered"),
+    ],
+)
+def test_what_cannot_be_asked_is_answered_with_a_sentence(
+    front: Front, method: str, request_: dict[str, Any], status: int, code: str, words: str
+) -> None:
+    reply = ask(front, method, **{"profileTypeID": CPU, **request_})
+    assert reply.status_code == status, reply.text
+    assert reply.json()["code"] == code
+    assert words in reply.json()["message"]
+
+
+def test_a_question_larger_than_any_question_is_refused(front: Front) -> None:
+    reply = ask(front, "LabelNames", matchers=["x" * (1 << 20)])
+    assert reply.status_code == 413

@@ -1,0 +1,158 @@
+"""A push is acknowledged for all its profiles or for none."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from maar.distributor import service
+from maar.distributor.admit import Limits, PushedProfile, admit
+from maar.distributor.service import Distributor
+from maar.model.errors import InvalidInput, Overloaded, TooLarge, Unavailable
+from maar.model.ids import Shard, TenantId
+from maar.model.profile import RawProfile
+from maar.placement.ring import StaticRing
+from support.front import MemoryWriter, SetClock, gz, pprof, run
+
+ACME = TenantId("acme")
+
+
+def pushed(name: str = "shop") -> PushedProfile:
+    return PushedProfile((("service_name", name),), pprof())
+
+
+class Setup:
+    def __init__(self, writer: MemoryWriter | None = None, limits: Limits | None = None) -> None:
+        self.writer = writer or MemoryWriter()
+        self.registry = CollectorRegistry()
+        self.distributor = Distributor(
+            limits or Limits(), self.writer, StaticRing("here"), SetClock(), self.registry
+        )
+
+    def push(self, *profiles: PushedProfile) -> list[bytes]:
+        return list(run(self.distributor.push(ACME, profiles)))
+
+    def refused(self, reason: str) -> float | None:
+        return self.registry.get_sample_value("maar_distributor_refused_total", {"reason": reason})
+
+
+def test_ids_are_answered_in_the_order_of_the_push() -> None:
+    setup = Setup()
+    names = [f"service-{n}" for n in range(20)]
+    ids = setup.push(*map(pushed, names))
+    by_id = {profile.id: profile.service for profile in setup.writer.profiles()}
+    assert [by_id[one] for one in ids] == names  # type: ignore[index]
+    assert {shard for shard, _ in setup.writer.stored} == {1, 2, 3, 4}
+
+
+def test_one_bad_profile_refuses_the_whole_push() -> None:
+    setup = Setup()
+    with pytest.raises(InvalidInput):
+        setup.push(pushed(), PushedProfile((), pprof()))
+    assert setup.writer.stored == []
+    assert setup.refused("service_name") == 1
+
+
+def test_a_push_of_nothing_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="no profile"):
+        Setup().push()
+
+
+def test_too_many_profiles_are_refused() -> None:
+    setup = Setup(limits=Limits(profiles_max=2))
+    with pytest.raises(TooLarge, match="3 profiles"):
+        setup.push(pushed("a"), pushed("b"), pushed("c"))
+    assert setup.refused("too_large") == 1
+
+
+def test_too_many_bytes_are_refused() -> None:
+    with pytest.raises(TooLarge, match="bytes of profiles"):
+        Setup(limits=Limits(push_bytes_max=10)).push(pushed())
+
+
+def test_profiles_that_together_swell_too_much_are_refused() -> None:
+    setup = Setup(limits=Limits(push_raw_bytes_max=3 * len(pprof())))
+    setup.push(*[pushed()] * 3)
+    with pytest.raises(TooLarge, match="decompressed; send them in several"):
+        setup.push(*[pushed()] * 4)
+
+
+def test_a_writer_that_is_overloaded_is_heard_and_counted() -> None:
+    setup = Setup()
+    setup.writer.failure = Overloaded("full")
+    with pytest.raises(Overloaded):
+        setup.push(pushed())
+    assert setup.refused("overloaded") == 1
+
+
+def test_one_failing_shard_fails_the_push() -> None:
+    class HalfBroken(MemoryWriter):
+        async def push(self, shard: Shard, profiles: tuple[RawProfile, ...]) -> None:
+            if shard == 2:
+                raise Unavailable("shard 2 is away")
+            await super().push(shard, profiles)
+
+    with pytest.raises(Unavailable, match="shard 2"):
+        Setup(HalfBroken()).push(*(pushed(f"service-{n}") for n in range(20)))
+
+
+def admitting_threads(
+    monkeypatch: pytest.MonkeyPatch, *profiles: PushedProfile, started: bool = True
+) -> list[str]:
+    """The threads in which a distributor tried to admit profiles, pushed one by one."""
+    seen: list[str] = []
+
+    def noted(one: PushedProfile, **how: Any) -> RawProfile:
+        seen.append(threading.current_thread().name.partition("_")[0])
+        return admit(one, **how)
+
+    monkeypatch.setattr(service, "admit", noted)
+
+    async def story() -> None:
+        setup = Setup()
+        if started:
+            await setup.distributor.start()
+        for profile in profiles:
+            await setup.distributor.push(ACME, (profile,))
+        setup.distributor.close()
+
+    run(story())
+    return seen
+
+
+def test_small_profiles_are_admitted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert admitting_threads(monkeypatch, pushed()) == ["MainThread"]
+
+
+def test_compilation_for_the_first_profile_never_blocks_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = admitting_threads(monkeypatch, pushed(), pushed(), started=False)
+    assert threads == ["admit", "MainThread"]
+
+
+def test_large_profiles_are_admitted_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service, "INLINE_BYTES_MAX", 10)
+    assert admitting_threads(monkeypatch, pushed()) == ["admit"]
+
+
+def test_a_small_body_that_swells_is_unpacked_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    swelling = pprof(functions=["f" * 60_000 + str(n) for n in range(80)])
+    profile = PushedProfile((("service_name", "shop"),), gz(swelling))
+    assert len(profile.body) < 1 << 20 < 4 << 20 < len(swelling)
+    assert admitting_threads(monkeypatch, profile) == ["MainThread", "admit"]
+
+
+def test_acknowledged_profiles_are_counted() -> None:
+    setup = Setup()
+    setup.push(pushed("a"), pushed("b"))
+    assert setup.registry.get_sample_value("maar_distributor_profiles_total") == 2
+    raw = setup.registry.get_sample_value("maar_distributor_bytes_total", {"form": "raw"})
+    assert raw == 2 * len(pprof())
