@@ -1,0 +1,224 @@
+"""The answers, each computed by one thread from one reading of one view."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from maar.model.errors import Corrupt, TooLarge
+from maar.model.labels import SERVICE_NAME, Labels
+from maar.ports.query import FlameGraph, Point, Scope, SeriesPoints, Top, TopRow
+from maar.query import sql
+from maar.query.flamegraph import Int, Stacks, flamegraph, with_width
+from maar.query.reading import Reading
+from maar.query.select import DATASET_LABELS, dataset_labels, service_of
+from maar.query.sql import Statement
+
+_VALUE_SUM_MAX = 2**62
+
+
+def draw(reading: Reading, scope: Scope, *, profile_type: str, max_nodes: int) -> FlameGraph:
+    stacks = _stacks(reading, scope, profile_type, nonzero=True)
+    reading.check()
+    return flamegraph(with_width(stacks), max_nodes=max_nodes)
+
+
+def top(reading: Reading, scope: Scope, *, profile_type: str, limit: int) -> Top:
+    """Self by the last frame; total by stack, so that recursion counts once."""
+    stacks = _stacks(reading, scope, profile_type, nonzero=False)
+    width = max(len(stacks.names), 1)
+    length = np.diff(stacks.offset)
+    own, total = np.zeros(width, dtype=np.int64), np.zeros(width, dtype=np.int64)
+    filled = length > 0
+    np.add.at(own, stacks.frame[stacks.offset[1:][filled] - 1], stacks.value[filled])
+    stack = np.repeat(np.arange(len(length)), length)
+    once = np.unique(stack * width + stacks.frame)
+    np.add.at(total, once % width, stacks.value[once // width])
+    rows = [TopRow(name, int(own[i]), int(total[i])) for i, name in enumerate(stacks.names)]
+    rows.sort(key=lambda row: (-row.self_value, -row.total_value, row.function))
+    return Top(rows=tuple(rows[:limit]), total=int(stacks.value.sum(dtype=np.int64)))
+
+
+def select_series(
+    reading: Reading,
+    scope: Scope,
+    *,
+    profile_type: str,
+    group_by: tuple[str, ...],
+    step_ms: int,
+    average: bool,
+    limit: int,
+    series_max: int,
+) -> tuple[SeriesPoints, ...]:
+    """A point per step that has samples, at the start of the step; the largest series first."""
+    if not reading.parts.count:
+        return ()
+    exclude = _exclude_copies(reading, scope)
+    statement = Statement()
+    columns = "block, series_id, service, profile_type, time, profile_id, value"
+    samples = _samples(reading, scope, statement, columns, profile_type, exclude)
+    keys = [f"{statement.label(name)} AS g{i}" for i, name in enumerate(group_by)]
+    if any(name not in DATASET_LABELS for name in group_by):
+        samples = f"({samples}) JOIN ({reading.tables['series']}) USING (block, series_id)"
+    else:
+        samples = f"({samples})"
+    step = statement.bind(step_ms * 1000)
+    value = "sum(value)::DOUBLE" + (" / count(DISTINCT profile_id)" if average else "")
+    table = reading.run(
+        f"SELECT {', '.join([*keys, ''])} (epoch_us(time) // {step}) * {step} // 1000 AS at_ms, "
+        f"{value} AS value FROM {samples} GROUP BY ALL ORDER BY at_ms",
+        statement,
+    )
+    return _grouped(table, group_by, limit=limit, series_max=series_max)
+
+
+def label_sets(reading: Reading, scope: Scope, *, names: tuple[str, ...]) -> set[Labels]:
+    """The different sets of these labels (all when none is named) that samples in range have."""
+    if not reading.parts.count:
+        return set()
+    if names and index_knows(scope, names):
+        return _from_index(reading, scope, names)
+    statement = Statement()
+    columns = "DISTINCT block, series_id, service, profile_type"
+    samples = _samples(reading, scope, statement, columns, "", False)
+    table = reading.run(
+        "SELECT DISTINCT service, profile_type, map_entries(labels) AS labels "
+        f"FROM ({samples}) JOIN ({reading.tables['series']}) USING (block, series_id)",
+        statement,
+    )
+    found: set[Labels] = set()
+    for row in table.to_pylist():
+        labels = {pair["key"]: pair["value"] for pair in row["labels"]}
+        labels |= dataset_labels(row["service"], row["profile_type"])
+        found.add(_picked(labels, names))
+    return found - {()}
+
+
+def _stacks(reading: Reading, scope: Scope, profile_type: str, *, nonzero: bool) -> Stacks:
+    if not reading.parts.count:
+        nothing = np.zeros(0, dtype=np.int64)
+        return Stacks(names=(), offset=np.zeros(1, dtype=np.int64), frame=nothing, value=nothing)
+    exclude = _exclude_copies(reading, scope)
+    statement = Statement()
+    columns = "block, stack_id, value"
+    samples = _samples(reading, scope, statement, columns, profile_type, exclude)
+    text = sql.stacks_with_values(
+        statement,
+        samples,
+        reading.tables["stacks"],
+        service=service_of(scope.matchers),
+        nonzero=nonzero,
+    )
+    return _as_stacks(reading.run(text, statement))
+
+
+def _as_stacks(table: pa.Table) -> Stacks:
+    lists = table["functions"]
+    if lists.null_count:
+        raise Corrupt(
+            f"{lists.null_count} stacks that samples refer to are missing from their block; "
+            "compare its objects with the checksums in the index"
+        )
+    flat = pa.chunked_array([chunk.flatten() for chunk in lists.chunks], pa.string())
+    coded = flat.dictionary_encode().unify_dictionaries()
+    names = coded.chunk(0).dictionary.to_pylist() if coded.num_chunks else []
+    frame = np.concatenate([chunk.indices.to_numpy() for chunk in coded.chunks] or [[]])
+    lengths = pc.list_value_length(lists).to_numpy()
+    offset = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    return Stacks(
+        names=names,
+        offset=offset,
+        frame=frame.astype(np.int64),
+        value=_summable(table["value"].to_numpy()),
+    )
+
+
+def _summable(value: Int) -> Int:
+    """One absurd profile must not hide its neighbours: values are cut until their sum fits."""
+    if float(np.abs(value).sum(dtype=np.float64)) < _VALUE_SUM_MAX:
+        return value
+    bound = _VALUE_SUM_MAX // len(value)
+    return np.clip(value, -bound, bound)
+
+
+def _samples(
+    reading: Reading,
+    scope: Scope,
+    statement: Statement,
+    columns: str,
+    profile_type: str,
+    exclude: bool,
+) -> str:
+    return sql.chosen_samples(
+        statement,
+        reading.tables,
+        columns=columns,
+        matchers=scope.matchers,
+        time=scope.range,
+        profile_type=profile_type,
+        exclude=exclude,
+    )
+
+
+def _exclude_copies(reading: Reading, scope: Scope) -> bool:
+    """Find the profiles not to count; False when there are none, as nearly always."""
+    if reading.parts.count == 1 and sql.aligned(scope.range):
+        return False  # within one part a profile is there once
+    statement = Statement()
+    text = sql.excluded_profiles(
+        statement,
+        reading.tables["profiles"],
+        service=service_of(scope.matchers),
+        time=scope.range,
+    )
+    excluded = reading.run(text, statement)
+    if excluded.num_rows:
+        reading.register(sql.EXCLUDED, excluded)
+    return bool(excluded.num_rows)
+
+
+def _grouped(
+    table: pa.Table, group_by: tuple[str, ...], *, limit: int, series_max: int
+) -> tuple[SeriesPoints, ...]:
+    groups: dict[Labels, list[Point]] = {}
+    sums: dict[Labels, float] = {}
+    columns = [table[f"g{i}"].to_pylist() for i in range(len(group_by))]
+    rows = zip(*columns, table["at_ms"].to_pylist(), table["value"].to_pylist(), strict=True)
+    for *values, at, value in rows:
+        labels = _picked(dict(zip(group_by, values, strict=True)), group_by)
+        groups.setdefault(labels, []).append(Point(at, value))
+        sums[labels] = sums.get(labels, 0.0) + value
+        if len(groups) > series_max:
+            raise TooLarge(
+                f"grouping by {', '.join(group_by)} gives more than {series_max} series; group by "
+                "fewer labels or ask for fewer series by a selector"
+            )
+    ordered = sorted(groups, key=lambda labels: (-sums[labels], labels))
+    if limit > 0:
+        ordered = ordered[:limit]
+    return tuple(SeriesPoints(labels, tuple(groups[labels])) for labels in ordered)
+
+
+def _picked(labels: dict[str, str], names: tuple[str, ...]) -> Labels:
+    wanted = names or tuple(labels)
+    return tuple(sorted((name, labels[name]) for name in set(wanted) if labels.get(name)))
+
+
+def index_knows(scope: Scope, names: tuple[str, ...]) -> bool:
+    """Whether services and types alone decide, which the index lists for every dataset."""
+    only_service = all(
+        matcher.name == SERVICE_NAME and matcher.op == "=" for matcher in scope.matchers
+    )
+    return only_service and all(name in DATASET_LABELS for name in names)
+
+
+def _from_index(reading: Reading, scope: Scope, names: tuple[str, ...]) -> set[Labels]:
+    services = {m.value for m in scope.matchers}  # all of them must be the one
+    found = {
+        _picked(dataset_labels(dataset.service, profile_type), names)
+        for dataset in reading.parts.datasets
+        if services <= {dataset.service}
+        for profile_type in dataset.types
+    }
+    return found - {()}

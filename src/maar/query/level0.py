@@ -1,0 +1,141 @@
+"""Raw segments, decoded when a question needs them and kept, within a bound, for the next one."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from maar.block import segment
+from maar.block.decode import decode_profiles
+from maar.block.tables import LAYOUTS
+from maar.model.block import SEGMENT_TABLE, BlockMeta, Dataset
+from maar.model.errors import Overloaded
+from maar.model.profile import RawProfile
+from maar.ports.object_store import ObjectStore
+
+RAW_BYTES_MAX = 256 << 20  # of the profiles of one dataset, which are decoded together
+
+Key = tuple[str, str, str]  # block, tenant, service
+
+# What questions ask for, of blocks and of level 0; the rest is for restoring single profiles.
+COLUMNS = {
+    "samples": ["service", "profile_type", "series_id", "time", "profile_id", "stack_id", "value"],
+    "profiles": ["service", "profile_id", "time", "time_nanos"],
+    "stacks": ["service", "stack_id", "functions"],
+    "series": ["series_id", "labels"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedDataset:
+    """The tables of one dataset of a segment, each of its profiles once."""
+
+    tables: dict[str, pa.Table]
+    profiles: int
+    size: int
+
+
+class Level0:
+    """Safe to use from many threads; a dataset is decoded by one of them only."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        bytes_max: int,
+        on_decoded: Callable[[int], None],
+        on_lookup: Callable[[bool], None],
+    ) -> None:
+        self._store = store
+        self._bytes_max = bytes_max
+        self._on_decoded = on_decoded
+        self._on_lookup = on_lookup
+        self._kept: OrderedDict[Key, DecodedDataset] = OrderedDict()
+        self._pending: dict[Key, threading.Event] = {}  # others wait for a decoding under way
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
+    def dataset(self, meta: BlockMeta, dataset: Dataset) -> DecodedDataset:
+        """The tables of a dataset; NotFound when its object is gone, Corrupt when it is broken."""
+        key = (meta.id, dataset.tenant, dataset.service)
+        kept = self._kept_or_claimed(key)
+        if kept is not None:
+            return kept
+        try:
+            decoded = self._decoded(meta, dataset)
+            self._keep(key, decoded)
+            return decoded
+        finally:
+            with self._lock:
+                self._pending.pop(key).set()
+
+    def _kept_or_claimed(self, key: Key) -> DecodedDataset | None:
+        """What is kept; or None, and then the caller is the one to decode it."""
+        while True:
+            with self._lock:
+                kept = self._kept.get(key)
+                at_work = self._pending.get(key)
+                if kept is not None:
+                    self._kept.move_to_end(key)
+                elif at_work is None:
+                    self._pending[key] = threading.Event()
+            if kept is not None or at_work is None:
+                self._on_lookup(kept is not None)
+                return kept
+            at_work.wait()  # then look again: it may have failed, or have been too large to keep
+
+    def _decoded(self, meta: BlockMeta, dataset: Dataset) -> DecodedDataset:
+        key = meta.file(SEGMENT_TABLE).locations[0].key
+        once: dict[bytes, RawProfile] = {}  # a push sent twice may sit in one segment twice
+        with self._store.open(key) as file:
+            for profile in segment.read_segment(
+                file, tenant=dataset.tenant, service=dataset.service
+            ):
+                once.setdefault(profile.id, profile)
+        _check_size(sum(profile.raw_size for profile in once.values()))
+        # What cannot be decoded is left out: compaction will put it into quarantine.
+        decoded = decode_profiles(once.values()).tables
+        tables = {table: decoded[table].select(columns) for table, columns in COLUMNS.items()}
+        tables["stacks"] = _scannable(tables["stacks"])
+        self._on_decoded(len(once))
+        return DecodedDataset(tables, len(once), sum(table.nbytes for table in tables.values()))
+
+    def _keep(self, key: Key, decoded: DecodedDataset) -> None:
+        if decoded.size > self._bytes_max:
+            return
+        with self._lock:
+            self._kept[key] = decoded
+            self._bytes += decoded.size
+            while self._bytes > self._bytes_max:
+                _, dropped = self._kept.popitem(last=False)
+                self._bytes -= dropped.size
+
+
+def _check_size(raw_bytes: int) -> None:
+    """A segment is bounded as gzip, which may hold a thousand times as much."""
+    if raw_bytes > RAW_BYTES_MAX:
+        raise Overloaded(
+            f"{raw_bytes} bytes of one service in one segment are not compacted yet, more than the "
+            f"{RAW_BYTES_MAX} that are decoded at once; ask for another time range, or wait for "
+            "compaction"
+        )
+
+
+def _scannable(stacks: pa.Table) -> pa.Table:
+    """Names stay codes of a dictionary, a sixth of the size, unless DuckDB would refuse them.
+
+    It does when all lists of a chunk are empty.
+    """
+    if all(len(chunk.flatten()) for chunk in stacks["functions"].chunks):
+        return stacks
+    return stacks.cast(
+        pa.schema([LAYOUTS["stacks"].schema.field(name) for name in stacks.schema.names])
+    )

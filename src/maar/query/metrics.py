@@ -1,0 +1,76 @@
+"""What the query role tells Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class Metrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = Histogram(
+            "maar_query_seconds",
+            "Time of questions, waiting for a slot included",
+            ["kind"],
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self._errors = Counter(
+            "maar_query_errors", "Questions that failed", ["kind", "error"], registry=registry
+        )
+        self._running = Gauge(
+            "maar_query_running", "Questions asked and not yet answered", registry=registry
+        )
+        self._blocks = Counter(
+            "maar_query_blocks_read", "Blocks that questions touched", registry=registry
+        )
+        self._raw = Counter(
+            "maar_query_level0_datasets_read",
+            "Datasets of segments that questions touched",
+            registry=registry,
+        )
+        self._decoded = Counter(
+            "maar_query_level0_profiles_decoded",
+            "Raw profiles decoded for questions",
+            registry=registry,
+        )
+        self._lookups = Counter(
+            "maar_query_level0_cache_lookups",
+            "Looks into the cache of decoded datasets",
+            ["result"],
+            registry=registry,
+        )
+        self._cache = Gauge(
+            "maar_query_level0_cache_bytes", "Size of that cache", registry=registry
+        )
+
+    @contextmanager
+    def observed(self, kind: str) -> Iterator[None]:
+        start = time.perf_counter()
+        self._running.inc()
+        try:
+            yield
+        except BaseException as error:
+            self._errors.labels(kind, type(error).__name__).inc()
+            raise
+        finally:
+            self._running.dec()
+            self._seconds.labels(kind).observe(time.perf_counter() - start)
+
+    def read(self, *, blocks: int, raw: int) -> None:
+        self._blocks.inc(blocks)
+        self._raw.inc(raw)
+
+    def level0_decoded(self, profiles: int) -> None:
+        self._decoded.inc(profiles)
+
+    def level0_looked_up(self, hit: bool) -> None:
+        self._lookups.labels("hit" if hit else "miss").inc()
+
+    def watch_cache(self, size: Callable[[], int]) -> None:
+        self._cache.set_function(size)

@@ -1,0 +1,117 @@
+"""Which datasets a question touches, and what its matchers are about. Decisions only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from maar.model.block import BlockMeta, Dataset, Kind
+from maar.model.errors import InvalidInput
+from maar.model.ids import TenantId
+from maar.model.labels import PROFILE_NAME, SERVICE_NAME
+from maar.model.time import TimeRange
+from maar.ports.query import Matcher
+
+PROFILE_TYPE = "__profile_type__"
+OPERATORS = ("=", "!=", "=~", "!~")
+
+# Labels that are parts of the profile type's id, in its order.
+TYPE_FIELDS = (PROFILE_NAME, "__type__", "__unit__", "__period_type__", "__period_unit__")
+TYPE_LABELS = (PROFILE_TYPE, *TYPE_FIELDS)
+DATASET_LABELS = (SERVICE_NAME, *TYPE_LABELS)  # what the index knows without opening a file
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What to read. Their order is fixed: of a profile in two parts, the first one counts."""
+
+    blocks: tuple[BlockMeta, ...]
+    raw: tuple[tuple[BlockMeta, Dataset], ...]  # level 0, to be decoded
+    quarantined: tuple[BlockMeta, ...]
+    datasets: tuple[Dataset, ...]  # of blocks and level 0
+
+    @property
+    def count(self) -> int:
+        return len(self.blocks) + len(self.raw)
+
+
+def parts_of(
+    blocks: Iterable[BlockMeta], *, tenant: TenantId, time: TimeRange, service: str = ""
+) -> Parts:
+    """The parts that may hold profiles of a tenant (and a service) in a time range."""
+    ordered = sorted(blocks, key=lambda meta: (-meta.level, meta.id))
+    touched = [
+        (meta, datasets)
+        for meta in ordered
+        if (datasets := datasets_of(meta, tenant=tenant, time=time, service=service))
+    ]
+    return Parts(
+        blocks=tuple(meta for meta, _ in touched if meta.kind is Kind.BLOCK),
+        raw=tuple(
+            (meta, dataset)
+            for meta, datasets in touched
+            if meta.kind is Kind.SEGMENT
+            for dataset in datasets
+        ),
+        quarantined=tuple(meta for meta, _ in touched if meta.kind is Kind.QUARANTINE),
+        datasets=tuple(
+            dataset
+            for meta, datasets in touched
+            if meta.kind is not Kind.QUARANTINE
+            for dataset in datasets
+        ),
+    )
+
+
+def datasets_of(
+    meta: BlockMeta, *, tenant: TenantId, time: TimeRange, service: str = ""
+) -> list[Dataset]:
+    return [
+        dataset
+        for dataset in meta.datasets
+        if dataset.tenant == tenant
+        and service in ("", dataset.service)
+        and time.overlaps(dataset.min_time_ns, dataset.max_time_ns)
+    ]
+
+
+def service_of(matchers: Iterable[Matcher]) -> str:
+    """The one service that can match, or '' when there may be several."""
+    return next(
+        (m.value for m in matchers if m.name == SERVICE_NAME and m.op == "=" and m.value), ""
+    )
+
+
+def checked(matchers: Iterable[Matcher]) -> tuple[Matcher, ...]:
+    for matcher in matchers:
+        if matcher.op not in OPERATORS:
+            raise InvalidInput(
+                f"{matcher.op!r} is not an operator; use one of {' '.join(OPERATORS)}",
+                reason="selector",
+            )
+    return tuple(matchers)
+
+
+def profile_type_of(text: str) -> str:
+    """A type as it is stored; the peer's sixth part, 'delta', says nothing that we keep.
+
+    Parts may be empty, and a colon may be within one: whatever was admitted can be asked for.
+    """
+    bare = text.removesuffix(":delta") if text.count(":") > 4 else text
+    if bare.count(":") < 4:
+        raise InvalidInput(
+            f"{text[:200]!r} is not a profile type: it has five parts, as in "
+            "process_cpu:cpu:nanoseconds:cpu:nanoseconds",
+            reason="profile_type",
+        )
+    return bare
+
+
+def dataset_labels(service: str, profile_type: str) -> dict[str, str]:
+    """The labels that follow from where a value is kept."""
+    fields = profile_type.split(":")
+    return {
+        SERVICE_NAME: service,
+        PROFILE_TYPE: profile_type,
+        **dict(zip(TYPE_FIELDS, fields, strict=False)),
+    }

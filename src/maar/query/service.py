@@ -1,0 +1,296 @@
+"""Questions answered: a slot, a pinned view, a thread with a cursor of its own, and a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+from prometheus_client import CollectorRegistry
+
+from maar.block import decode
+from maar.model.errors import Corrupt, InvalidInput, NotFound, Overloaded, Unavailable
+from maar.model.ids import ProfileId, TenantId, profile_id_text
+from maar.model.labels import Labels
+from maar.model.time import TimeRange
+from maar.ports.metastore import Metastore, ViewRequest
+from maar.ports.object_store import ObjectStore
+from maar.ports.query import FlameGraph, Scope, SeriesPoints, Top
+from maar.query import answers
+from maar.query.database import open_database
+from maar.query.find import find
+from maar.query.level0 import Level0
+from maar.query.metrics import Metrics
+from maar.query.reading import PartGone, Reading
+from maar.query.select import PROFILE_TYPE, checked, parts_of, profile_type_of, service_of
+from maar.query.settings import QuerySettings
+
+__all__ = ["DuckEngine", "QuerySettings"]
+
+log = logging.getLogger("maar.query")
+
+T = TypeVar("T")
+MILLISECOND_NS = 1_000_000
+STOP_REPEAT_S = 0.05
+
+
+class DuckEngine:
+    """See ports.query.QueryEngine."""
+
+    def __init__(
+        self,
+        settings: QuerySettings,
+        metastore: Metastore,
+        store: ObjectStore,
+        registry: CollectorRegistry,
+    ) -> None:
+        self._settings = settings
+        self._metastore = metastore
+        self._store = store
+        self._metrics = Metrics(registry)
+        self._level0 = Level0(
+            store,
+            bytes_max=settings.level0_cache_bytes_max,
+            on_decoded=self._metrics.level0_decoded,
+            on_lookup=self._metrics.level0_looked_up,
+        )
+        self._metrics.watch_cache(lambda: self._level0.bytes)
+        self._database, self._scratch = open_database(settings, store)
+        self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="maar-query")
+        # A slot is a permission to run and the name of a pin: one that another question takes
+        # over must not let go of the blocks that this one still reads.
+        self._slots: asyncio.LifoQueue[int] = asyncio.LifoQueue()
+        for slot in range(settings.concurrency):
+            self._slots.put_nowait(slot)
+        self._at_work: dict[int, asyncio.Future[Any]] = {}
+        self._readings: dict[Future[Any], Reading] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
+
+    async def profile_types(self, scope: Scope) -> tuple[str, ...]:
+        with self._metrics.observed("profile_types"):
+            sets = await self._label_sets(scope, (PROFILE_TYPE,))
+        return tuple(sorted(labels[0][1] for labels in sets))
+
+    async def label_names(self, scope: Scope) -> tuple[str, ...]:
+        with self._metrics.observed("label_names"):
+            sets = await self._label_sets(scope, ())
+        return tuple(sorted({name for labels in sets for name, _ in labels}))
+
+    async def label_values(self, scope: Scope, *, name: str) -> tuple[str, ...]:
+        with self._metrics.observed("label_values"):
+            if not name:
+                raise InvalidInput("the label to list values of has no name", reason="labels")
+            sets = await self._label_sets(scope, (name,))
+        return tuple(sorted(labels[0][1] for labels in sets))
+
+    async def series(self, scope: Scope, *, label_names: tuple[str, ...]) -> tuple[Labels, ...]:
+        with self._metrics.observed("series"):
+            return tuple(sorted(await self._label_sets(scope, label_names)))
+
+    async def flamegraph(self, scope: Scope, *, profile_type: str, max_nodes: int) -> FlameGraph:
+        nodes = min(max_nodes, self._settings.nodes_max)
+        nodes = nodes if nodes > 0 else self._settings.nodes_default
+        with self._metrics.observed("flamegraph"):
+            wanted = profile_type_of(profile_type)
+            return await self._ask(
+                scope,
+                lambda reading: answers.draw(reading, scope, profile_type=wanted, max_nodes=nodes),
+            )
+
+    async def top(self, scope: Scope, *, profile_type: str, limit: int) -> Top:
+        with self._metrics.observed("top"):
+            wanted = profile_type_of(profile_type)
+            if limit <= 0:
+                raise InvalidInput(f"a table of {limit} rows cannot be made; ask for 1 or more")
+            return await self._ask(
+                scope,
+                lambda reading: answers.top(reading, scope, profile_type=wanted, limit=limit),
+            )
+
+    async def select_series(
+        self,
+        scope: Scope,
+        *,
+        profile_type: str,
+        group_by: tuple[str, ...],
+        step_ns: int,
+        aggregation: str,
+        limit: int,
+    ) -> tuple[SeriesPoints, ...]:
+        with self._metrics.observed("select_series"):
+            wanted = profile_type_of(profile_type)
+            step_ms = self._checked_step(scope.range, step_ns)
+            if aggregation not in ("sum", "avg"):
+                raise InvalidInput(f"{aggregation!r} is not an aggregation; use sum or avg")
+            return await self._ask(
+                scope,
+                lambda reading: answers.select_series(
+                    reading,
+                    scope,
+                    profile_type=wanted,
+                    group_by=group_by,
+                    step_ms=step_ms,
+                    average=aggregation == "avg",
+                    limit=limit,
+                    series_max=self._settings.series_max,
+                ),
+            )
+
+    async def profile(self, tenant: TenantId, profile: ProfileId, hint: TimeRange) -> bytes:
+        with self._metrics.observed("profile"):
+            found = await self._ask(
+                Scope(tenant, hint), lambda reading: find(reading, tenant, profile), decodes=False
+            )
+            if found is None:
+                raise NotFound(
+                    f"profile {profile_id_text(profile)} is not among this tenant's profiles in "
+                    "the time range; widen the range, or check the tenant"
+                )
+        return found
+
+    def warm(self) -> None:
+        """Return when the first question would not have to wait for a compilation. Blocks."""
+        decode.warm()
+
+    def close(self) -> None:
+        """Stop what is at work, then give everything back."""
+        while readings := dict(self._readings):
+            for reading in readings.values():
+                reading.stop()
+            wait(readings, timeout=STOP_REPEAT_S)
+        self._threads.shutdown()
+        self._database.close()
+        self._scratch.close()
+
+    async def _label_sets(self, scope: Scope, names: tuple[str, ...]) -> set[Labels]:
+        sets = await self._ask(
+            scope,
+            lambda reading: answers.label_sets(reading, scope, names=names),
+            decodes=not (names and answers.index_knows(scope, names)),
+        )
+        if len(sets) > self._settings.series_max:
+            raise InvalidInput(
+                f"{len(sets)} different label sets are more than the {self._settings.series_max} "
+                "allowed in one answer; add a selector or a shorter time range",
+                reason="series",
+            )
+        return sets
+
+    async def _ask(self, scope: Scope, work: Callable[[Reading], T], *, decodes: bool = True) -> T:
+        """One question from slot to answer, within its time."""
+        checked(scope.matchers)
+        if scope.range.start_ns > scope.range.end_ns:
+            raise InvalidInput(
+                "the time range ends before it starts; swap its bounds", reason="time_range"
+            )
+        slot = await self._take_slot()
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                return await self._attempt_twice(slot, scope, work, decodes)
+        except TimeoutError as error:
+            raise Unavailable(
+                f"the question took longer than {self._settings.timeout_s:g} s and was stopped; "
+                "ask for a shorter time range, or raise query.timeout_s"
+            ) from error
+        finally:
+            self._free_slot(slot)
+
+    async def _attempt_twice(
+        self, slot: int, scope: Scope, work: Callable[[Reading], T], decodes: bool
+    ) -> T:
+        """A view that lost objects before they were read was too old, once; twice is damage."""
+        try:
+            return await self._attempt(slot, scope, work, decodes)
+        except PartGone as gone:
+            log.warning("view renewed slot=%d cause=%s", slot, gone)
+        try:
+            return await self._attempt(slot, scope, work, decodes)
+        except PartGone as gone:
+            raise Corrupt(
+                f"an object that the index lists is missing from the store ({gone}); restore it "
+                "from a copy"
+            ) from gone
+
+    async def _attempt(
+        self, slot: int, scope: Scope, work: Callable[[Reading], T], decodes: bool
+    ) -> T:
+        service = service_of(scope.matchers)
+        reader = f"{self._settings.reader}/{slot}"
+        view = await self._metastore.view(
+            ViewRequest(tenant=scope.tenant, range=scope.range, service=service, reader=reader)
+        )
+        parts = parts_of(view.blocks, tenant=scope.tenant, time=scope.range, service=service)
+        if decodes:
+            self._check_backlog(sum(dataset.profiles for _, dataset in parts.raw))
+        self._metrics.read(blocks=len(parts.blocks), raw=len(parts.raw))
+        reading = Reading(self._database.cursor(), parts, store=self._store, level0=self._level0)
+        thread = self._threads.submit(_worked, reading, scope, work)
+        self._readings[thread] = reading
+        thread.add_done_callback(lambda ended: self._readings.pop(ended, None))
+        running = asyncio.wrap_future(thread)
+        self._at_work[slot] = running
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            stopping = asyncio.create_task(_stopped(running, reading))
+            self._stopping.add(stopping)
+            stopping.add_done_callback(self._stopping.discard)
+            raise
+
+    async def _take_slot(self) -> int:
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                return await self._slots.get()
+        except TimeoutError as error:
+            raise Overloaded(
+                f"{self._settings.concurrency} questions are at work and none ended within "
+                f"{self._settings.timeout_s:g} s; ask again later"
+            ) from error
+
+    def _free_slot(self, slot: int) -> None:
+        """When its thread has ended, which may be after the asker has gone."""
+        running = self._at_work.pop(slot, None)
+        if running is None or running.done():
+            self._slots.put_nowait(slot)
+        else:
+            running.add_done_callback(lambda _: self._slots.put_nowait(slot))
+
+    def _check_backlog(self, profiles: int) -> None:
+        if profiles > self._settings.level0_profiles_max:
+            raise Overloaded(
+                f"{profiles} profiles in the time range are not compacted yet, more than the "
+                f"{self._settings.level0_profiles_max} that one question may decode; ask for a "
+                "shorter time range, or wait for compaction to catch up"
+            )
+
+    def _checked_step(self, time: TimeRange, step_ns: int) -> int:
+        step_ms = step_ns // MILLISECOND_NS
+        if step_ms < 1:
+            raise InvalidInput("the step must be at least one millisecond", reason="step")
+        points = (time.end_ns - time.start_ns) // (step_ms * MILLISECOND_NS) + 1
+        if points > self._settings.points_max:
+            raise InvalidInput(
+                f"{points} points are more than the {self._settings.points_max} allowed; use a "
+                "longer step or a shorter time range",
+                reason="step",
+            )
+        return step_ms
+
+
+def _worked(reading: Reading, scope: Scope, work: Callable[[Reading], T]) -> T:
+    try:
+        reading.compile([m.value for m in scope.matchers if m.op in ("=~", "!~")])
+        return work(reading)
+    finally:
+        reading.close()
+
+
+async def _stopped(running: asyncio.Future[Any], reading: Reading) -> None:
+    """Interrupt until the thread has ended: one that comes between two statements is lost."""
+    while not running.done():
+        reading.stop()
+        await asyncio.wait([running], timeout=STOP_REPEAT_S)
+    if error := running.exception():
+        log.info("question stopped cause=%s", type(error).__name__)

@@ -1,0 +1,750 @@
+"""Answers of the engine over real files, compared with the same sums done slowly in Python."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from threading import Barrier
+from typing import Any, TypeVar, cast
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from maar.adapters.object_store import open_store
+from maar.model.errors import Corrupt, InvalidInput, NotFound, Overloaded, Unavailable
+from maar.model.ids import ProfileId, TenantId
+from maar.model.labels import Labels
+from maar.model.time import TimeRange
+from maar.ports.metastore import IndexView, Metastore, ViewRequest
+from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.query import FlameGraph, Matcher, Scope
+from maar.pprof.gzip import gunzip
+from maar.pprof.plain import canonical
+from maar.query import level0
+from maar.query.level0 import DecodedDataset, Level0
+from maar.query.reading import Reading, Stopped
+from maar.query.service import DuckEngine, QuerySettings
+from maar.query.sql import Statement
+from support.query_lake import (
+    COUNT,
+    CPU,
+    TENANT,
+    Known,
+    Lake,
+    Stack,
+    by_stack,
+    known,
+    random_profile,
+    rows,
+)
+from support.s3_server import S3Server
+
+pytestmark = pytest.mark.component
+
+T = TypeVar("T")
+START = 1_763_200_000_000_000_000
+SECOND = 10**9
+ALWAYS = TimeRange(START, START + 3600 * SECOND)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    return open_store(StoreSettings("main", (tmp_path / "store").as_uri()))
+
+
+@pytest.fixture
+def lake(store: ObjectStore) -> Lake:
+    return Lake(store)
+
+
+class Asker:
+    """Opens an engine over a lake for one question after the other."""
+
+    def __init__(self, lake: Lake, **settings: Any) -> None:
+        self.registry = CollectorRegistry()
+        self.engine = DuckEngine(
+            QuerySettings(threads=1, **settings),
+            cast(Metastore, lake),
+            lake.store,
+            self.registry,
+        )
+
+    def run(self, question: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run(question)
+
+    def stacks(
+        self, *matchers: Matcher, time: TimeRange = ALWAYS, kind: str = CPU
+    ) -> Counter[Stack]:
+        scope = Scope(TENANT, time, matchers)
+        graph = self.run(self.engine.flamegraph(scope, profile_type=kind, max_nodes=1_000_000))
+        return stacks_of(graph)
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+
+@pytest.fixture
+def ask(lake: Lake) -> Iterator[Asker]:
+    asker = Asker(lake)
+    yield asker
+    asker.engine.close()
+
+
+def stacks_of(graph: FlameGraph) -> Counter[Stack]:
+    """The stacks that a flame graph was made of, from its levels alone."""
+    found: Counter[Stack] = Counter()
+    above: list[tuple[int, int, Stack]] = [(0, graph.total, ())]
+    for depth, level in enumerate(graph.levels):
+        here: list[tuple[int, int, Stack]] = []
+        end = 0
+        for at in range(0, len(level), 4):
+            gap, total, own, name = level[at : at + 4]
+            left = end + gap
+            end = left + total
+            parent = next(s for low, high, s in above if low <= left and end <= high)
+            stack = (*parent, graph.names[name]) if depth else ()
+            here.append((left, end, stack))
+            found[stack] += own
+        above = here
+    return +found
+
+
+def service(name: str) -> Matcher:
+    return Matcher("service_name", "=", name)
+
+
+def some_profiles(random: Random, number: int, **labels: Any) -> list[Known]:
+    return [
+        random_profile(random, time_ns=START + random.randrange(0, 3600) * SECOND + 123, **labels)
+        for _ in range(number)
+    ]
+
+
+def spread(lake: Lake, random: Random, profiles: list[Known]) -> None:
+    """Over blocks of several levels and segments, some profiles in more than one of them."""
+    shuffled = random.sample(profiles, len(profiles))
+    cut = len(shuffled) // 4
+    lake.add_block(shuffled[:cut], level=2)
+    lake.add_block([*shuffled[cut : 2 * cut], *shuffled[:3]], level=1)
+    lake.add_segment([*shuffled[2 * cut : 3 * cut], *shuffled[cut : cut + 4]])
+    lake.add_segment([*shuffled[3 * cut :], shuffled[-1], shuffled[2 * cut], shuffled[0]])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_flame_graph_counts_every_profile_once(lake: Lake, ask: Asker, seed: int) -> None:
+    random = Random(seed)
+    profiles = [
+        *some_profiles(random, 24, service="checkout", region="eu"),
+        *some_profiles(random, 12, service="checkout", region="us"),
+        *some_profiles(random, 12, service="search"),
+    ]
+    spread(lake, random, profiles)
+    mine = [each for each in profiles if each.raw.service == "checkout"]
+    assert ask.stacks(service("checkout")) == by_stack(rows(mine, time=ALWAYS))
+    assert ask.stacks() == by_stack(rows(profiles, time=ALWAYS))
+    count = by_stack(rows(mine, time=ALWAYS, profile_type=COUNT))
+    assert ask.stacks(service("checkout"), kind=COUNT) == count
+
+
+def everything(labels: dict[str, str]) -> bool:
+    return bool(labels)
+
+
+def nothing(labels: dict[str, str]) -> bool:
+    return not labels
+
+
+MATCHES: tuple[tuple[Matcher, Callable[[dict[str, str]], bool]], ...] = (
+    (Matcher("region", "=", "eu"), lambda labels: labels.get("region") == "eu"),
+    (Matcher("region", "!=", "eu"), lambda labels: labels.get("region") != "eu"),
+    (Matcher("region", "=", ""), lambda labels: "region" not in labels),
+    (Matcher("region", "=~", "e."), lambda labels: labels.get("region") == "eu"),
+    (Matcher("region", "=~", "e"), nothing),
+    (Matcher("region", "!~", "e.|"), lambda labels: labels.get("region") == "us"),
+    (Matcher("thread", "=", "a"), lambda labels: labels.get("thread") == "a"),
+    (Matcher("service_name", "=~", "sea.*"), lambda labels: labels["service_name"] == "search"),
+    (Matcher("service_name", "=", ""), nothing),
+    (Matcher("__type__", "=", "cpu"), everything),
+    (Matcher("__profile_type__", "!=", CPU), nothing),
+    (Matcher("nothing'; --", "=", ""), everything),
+)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_matchers_choose_series(lake: Lake, ask: Asker, seed: int) -> None:
+    random = Random(seed)
+    profiles = [
+        *some_profiles(random, 8, service="checkout", region="eu"),
+        *some_profiles(random, 8, service="checkout", region="us"),
+        *some_profiles(random, 8, service="search"),
+    ]
+    spread(lake, random, profiles)
+    for matcher, wanted in MATCHES:
+        expected = by_stack(row for row in rows(profiles, time=ALWAYS) if wanted(row[1]))
+        assert ask.stacks(matcher) == expected, matcher
+
+
+def test_a_range_includes_its_start_and_not_its_end(lake: Lake, ask: Asker) -> None:
+    profiles = [
+        known([((f"at{offset}",), {}, (1, 1))], time_ns=START + offset)
+        for offset in (0, 1, 999, 1000, 1001, 1999, 2000)
+    ]
+    lake.add_block(profiles[::2])
+    lake.add_segment(profiles[1::2])
+    for start in (0, 1, 1000, 1001):
+        for end in (start, start + 1, 1000, 1999, 2000, 2001):
+            time = TimeRange(START + start, START + max(start, end))
+            expected = by_stack(rows(profiles, time=time))
+            assert ask.stacks(service("checkout"), time=time) == expected, (start, end)
+
+
+def test_equal_samples_of_one_profile_all_count(lake: Lake, ask: Asker) -> None:
+    twice = known([(("a", "b"), {}, (1, 5)), (("a", "b"), {}, (1, 5))], time_ns=START)
+    lake.add_block([twice], level=1)
+    lake.add_block([twice], level=2)
+    assert ask.stacks() == Counter({("a", "b"): 10})
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_negative_value_weighs_the_same_before_and_after_a_merge(
+    lake: Lake, ask: Asker, merged: bool
+) -> None:
+    profiles = [
+        known([(("m", "x"), {}, (1, 50)), (("m", "y"), {}, (1, 5))], time_ns=START),
+        known([(("m", "x"), {}, (1, -30)), (("m", "z"), {}, (1, -7))], time_ns=START + 1),
+        known([(("m", "y"), {}, (1, -5))], time_ns=START + 2),
+    ]
+    for part in [profiles] if merged else [[each] for each in profiles]:
+        lake.add_segment(part)
+    assert ask.stacks() == Counter({("m", "x"): 20})
+
+
+def test_tenants_do_not_see_each_other(lake: Lake, ask: Asker) -> None:
+    other = TenantId("other")
+    lake.add_block([known([(("mine",), {}, (1, 1))], time_ns=START)])
+    lake.add_block([known([(("theirs",), {}, (1, 1))], time_ns=START, tenant=other)])
+    lake.add_segment(
+        [
+            known([(("raw",), {}, (1, 1))], time_ns=START),
+            known([(("raw theirs",), {}, (1, 1))], time_ns=START, tenant=other),
+        ]
+    )
+    assert ask.stacks() == Counter({("mine",): 1, ("raw",): 1})
+
+
+def test_a_stack_without_frames_belongs_to_the_root(lake: Lake, ask: Asker) -> None:
+    lake.add_segment([known([((), {}, (1, 7)), (("a",), {}, (1, 2))], time_ns=START)])
+    assert ask.stacks() == Counter({(): 7, ("a",): 2})
+
+
+def test_a_segment_may_hold_nothing_but_empty_stacks(lake: Lake, ask: Asker) -> None:
+    lake.add_segment([known([((), {}, (1, 7))], time_ns=START)])
+    assert ask.stacks() == Counter({(): 7})
+
+
+def test_nothing_to_read_gives_empty_answers(ask: Asker) -> None:
+    scope = Scope(TENANT, ALWAYS)
+    engine = ask.engine
+    graph = ask.run(engine.flamegraph(scope, profile_type=CPU, max_nodes=10))
+    assert graph == FlameGraph(("total",), ((0, 0, 0, 0),), 0, 0)
+    assert ask.run(engine.top(scope, profile_type=CPU, limit=5)).rows == ()
+    assert ask.run(engine.profile_types(scope)) == ()
+    assert ask.run(engine.label_names(scope)) == ()
+    assert ask.run(engine.series(scope, label_names=())) == ()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_top_table_is_exact_and_counts_recursion_once(
+    lake: Lake, ask: Asker, seed: int
+) -> None:
+    random = Random(seed)
+    profiles = some_profiles(random, 20)
+    spread(lake, random, profiles)
+    own: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    for stack, value in by_stack(rows(profiles, time=ALWAYS)).items():
+        own[stack[-1] if stack else ""] += value
+        total.update(dict.fromkeys(stack, value))
+    top = ask.run(ask.engine.top(Scope(TENANT, ALWAYS), profile_type=CPU, limit=100))
+    assert {row.function: (row.self_value, row.total_value) for row in top.rows} == {
+        name: (own[name], total[name]) for name in total
+    }
+    assert top.total == sum(own.values())
+    assert [row.self_value for row in top.rows] == sorted(
+        (row.self_value for row in top.rows), reverse=True
+    )
+    two = ask.run(ask.engine.top(Scope(TENANT, ALWAYS), profile_type=CPU, limit=2))
+    assert two.rows == top.rows[:2]
+    assert two.total == top.total
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("aggregation", ["sum", "avg"])
+def test_time_series_are_sums_or_averages_by_step_and_group(
+    lake: Lake, ask: Asker, seed: int, aggregation: str
+) -> None:
+    random = Random(seed)
+    profiles = [
+        *some_profiles(random, 12, region="eu"),
+        *some_profiles(random, 12, region="us"),
+        *some_profiles(random, 6, service="search"),
+    ]
+    spread(lake, random, profiles)
+    step = 600 * SECOND
+    expected: dict[tuple[Labels, int], list[tuple[bytes, int]]] = {}
+    for _, labels, value, raw in rows(profiles, time=ALWAYS):
+        if value:
+            names = ("region", "service_name")
+            group = tuple((name, labels[name]) for name in names if name in labels)
+            at = raw.time_ns // step * step // 1_000_000
+            expected.setdefault((group, at), []).append((raw.id, value))
+    answer = ask.run(
+        ask.engine.select_series(
+            Scope(TENANT, ALWAYS),
+            profile_type=CPU,
+            group_by=("service_name", "region"),
+            step_ns=step,
+            aggregation=aggregation,
+            limit=0,
+        )
+    )
+    got = {(each.labels, p.time_ms): p.value for each in answer for p in each.points}
+    assert got == {
+        key: pytest.approx(
+            sum(value for _, value in held)
+            / (len({profile for profile, _ in held}) if aggregation == "avg" else 1)
+        )
+        for key, held in expected.items()
+    }
+    assert all(
+        [point.time_ms for point in each.points] == sorted(point.time_ms for point in each.points)
+        for each in answer
+    )
+
+
+def test_without_groups_there_is_one_series_and_a_limit_keeps_the_largest(
+    lake: Lake, ask: Asker
+) -> None:
+    lake.add_block(
+        [
+            known([(("a",), {}, (1, size))], time_ns=START, region=region)
+            for region, size in (("small", 1), ("large", 100), ("middle", 10))
+        ]
+    )
+
+    def series(*group_by: str, limit: int) -> list[tuple[Labels, float]]:
+        answer = ask.run(
+            ask.engine.select_series(
+                Scope(TENANT, ALWAYS),
+                profile_type=CPU,
+                group_by=group_by,
+                step_ns=SECOND,
+                aggregation="sum",
+                limit=limit,
+            )
+        )
+        return [(each.labels, each.points[0].value) for each in answer]
+
+    assert series(limit=0) == [((), 111.0)]
+    assert series("region", limit=2) == [
+        ((("region", "large"),), 100.0),
+        ((("region", "middle"),), 10.0),
+    ]
+
+
+def test_labels_types_and_series_are_listed(lake: Lake, ask: Asker) -> None:
+    lake.add_block([known([(("a",), {"thread": "t1"}, (1, 1))], time_ns=START, region="eu")])
+    lake.add_segment([known([(("a",), {}, (1, 1))], time_ns=START, service="search", zone="z")])
+    engine, scope = ask.engine, Scope(TENANT, ALWAYS)
+    assert ask.run(engine.profile_types(scope)) == (CPU, COUNT)
+    synthetic = {
+        *("__name__", "__period_type__", "__period_unit__"),
+        *("__profile_type__", "__type__", "__unit__"),
+    }
+    assert set(ask.run(engine.label_names(scope))) == {
+        *synthetic,
+        *("region", "service_name", "thread", "zone"),
+    }
+    only = Scope(TENANT, ALWAYS, (service("search"),))
+    assert set(ask.run(engine.label_names(only))) == {*synthetic, "service_name", "zone"}
+    values = {
+        name: ask.run(engine.label_values(scope, name=name))
+        for name in ("service_name", "region", "__type__", "__unit__", "__name__", "absent")
+    }
+    assert values == {
+        "service_name": ("checkout", "search"),
+        "region": ("eu",),
+        "__type__": ("cpu", "samples"),
+        "__unit__": ("count", "nanoseconds"),
+        "__name__": ("process_cpu",),
+        "absent": (),
+    }
+    picked = ask.run(engine.series(scope, label_names=("service_name", "thread", "__type__")))
+    assert picked == (
+        (("__type__", "cpu"), ("service_name", "checkout"), ("thread", "t1")),
+        (("__type__", "cpu"), ("service_name", "search")),
+        (("__type__", "samples"), ("service_name", "checkout"), ("thread", "t1")),
+        (("__type__", "samples"), ("service_name", "search")),
+    )
+    by_index = ask.run(engine.series(scope, label_names=("service_name", "__type__")))
+    assert len(by_index) == 4
+    everything = ask.run(engine.series(only, label_names=()))
+    assert dict(everything[0])["zone"] == "z"
+    assert {dict(labels)["__profile_type__"] for labels in everything} == {CPU, COUNT}
+    later = Scope(TENANT, TimeRange(START + 1, START + 10))
+    assert ask.run(engine.label_names(later)) == ()
+    eu = Scope(TENANT, ALWAYS, (Matcher("region", "=~", "eu"),))
+    assert ask.run(engine.label_values(eu, name="service_name")) == ("checkout",)
+    assert ask.run(engine.profile_types(eu)) == (CPU, COUNT)
+
+
+def test_what_was_just_acknowledged_is_in_the_next_answer(lake: Lake, ask: Asker) -> None:
+    for number in range(3):
+        lake.add_segment([known([((f"f{number}",), {}, (1, 1))], time_ns=START + number)])
+        assert ask.stacks() == Counter({(f"f{n}",): 1 for n in range(number + 1)})
+    assert ask.metric("maar_query_level0_profiles_decoded_total") == 3
+    assert ask.metric("maar_query_level0_cache_lookups_total", result="hit") == 3
+    assert ask.metric("maar_query_level0_cache_bytes") > 0
+
+
+def test_a_dataset_that_many_want_at_once_is_decoded_once(lake: Lake) -> None:
+    meta = lake.add_segment(some_profiles(Random(14), 20))
+    decoded: list[int] = []
+    found: list[bool] = []
+    level0 = Level0(
+        lake.store, bytes_max=1 << 30, on_decoded=decoded.append, on_lookup=found.append
+    )
+    barrier = Barrier(8)
+
+    def want(_: int) -> DecodedDataset:
+        barrier.wait()
+        return level0.dataset(meta, meta.datasets[0])
+
+    with ThreadPoolExecutor(8) as pool:
+        got = list(pool.map(want, range(8)))
+    assert decoded == [20]
+    assert sorted(found) == [False] + [True] * 7
+    assert all(each is got[0] for each in got)
+
+
+def test_a_failed_decoding_does_not_block_the_next_one(lake: Lake, store: ObjectStore) -> None:
+    meta = lake.add_segment(some_profiles(Random(15), 2))
+    key = meta.files[0].locations[0].key
+    body = store.read(key)
+    store.delete(key)
+    level0 = Level0(store, bytes_max=1 << 30, on_decoded=ignore, on_lookup=ignore)
+    with pytest.raises(NotFound):
+        level0.dataset(meta, meta.datasets[0])
+    store.create(key, body)
+    assert level0.dataset(meta, meta.datasets[0]).profiles == 2
+
+
+def ignore(_: object) -> None:
+    """Nobody counts here."""
+
+
+def test_the_cache_of_level_0_keeps_its_bound(lake: Lake) -> None:
+    random = Random(1)
+    for _ in range(4):
+        lake.add_segment(some_profiles(random, 10))
+    one = Asker(lake)
+    expected = one.stacks()
+    bound = int(one.metric("maar_query_level0_cache_bytes") // 2)
+    two = Asker(lake, level0_cache_bytes_max=bound)
+    assert two.stacks() == expected
+    assert two.stacks() == expected
+    assert 0 < two.metric("maar_query_level0_cache_bytes") <= bound
+    assert two.metric("maar_query_level0_profiles_decoded_total") > 40
+    one.engine.close()
+    two.engine.close()
+
+
+def test_profiles_come_back_from_segments_blocks_and_quarantine(lake: Lake, ask: Asker) -> None:
+    random = Random(2)
+    raw, compacted, broken = some_profiles(random, 3)
+    bad = msgspec.structs.replace(broken.raw, payload=b"\x1f\x8bnot gzip at all")
+    lake.add_segment([raw])
+    lake.add_block([compacted])
+    lake.add_quarantine([bad])
+
+    def get(profile: ProfileId, time: TimeRange = ALWAYS) -> bytes:
+        return ask.run(ask.engine.profile(TENANT, profile, time))
+
+    assert get(raw.raw.id) == raw.raw.payload
+    restored = gunzip(get(compacted.raw.id), limit=1 << 20)
+    assert canonical(restored) == canonical(gunzip(compacted.raw.payload, limit=1 << 20))
+    assert get(bad.id) == bad.payload
+    assert ask.stacks() == by_stack(rows([raw, compacted], time=ALWAYS))
+    with pytest.raises(NotFound):
+        get(ProfileId(bytes(16)))
+    with pytest.raises(NotFound):
+        get(raw.raw.id, TimeRange(START - 10, START))
+    with pytest.raises(NotFound):
+        ask.run(ask.engine.profile(TenantId("other"), raw.raw.id, ALWAYS))
+
+
+def test_a_raw_profile_that_cannot_be_decoded_hides_no_other(lake: Lake, ask: Asker) -> None:
+    good, bad = some_profiles(Random(3), 2)
+    broken = msgspec.structs.replace(bad.raw, payload=b"\x1f\x8bnot gzip at all")
+    lake.add_segment([good, Known(broken, [])])
+    assert ask.stacks() == by_stack(rows([good], time=ALWAYS))
+    assert ask.run(ask.engine.profile(TENANT, broken.id, ALWAYS)) == broken.payload
+    lake.add_segment([Known(broken, [])])  # a dataset of which nothing is left
+    assert ask.stacks(service("checkout")) == by_stack(rows([good], time=ALWAYS))
+
+
+class Retiring(Lake):
+    """An index whose first view is older than the deletion of what it lists."""
+
+    async def view(self, request: ViewRequest) -> IndexView:
+        answer = await super().view(request)
+        if len(self.asked) == 1:
+            replaced = self.blocks.pop(0)
+            for file in replaced.files:
+                self.store.delete(file.locations[0].key)
+        return answer
+
+
+@pytest.mark.parametrize("kind", ["block", "segment"])
+def test_a_view_that_lost_its_objects_is_renewed_once(store: ObjectStore, kind: str) -> None:
+    lake = Retiring(store)
+    profiles = some_profiles(Random(4), 5)
+    if kind == "block":
+        lake.add_block(profiles)
+    else:
+        lake.add_segment(profiles)
+    lake.add_block(profiles, level=2)
+    ask = Asker(lake)
+    assert ask.stacks() == by_stack(rows(profiles, time=ALWAYS))
+    assert len(lake.asked) == 2
+    ask.engine.close()
+
+
+@pytest.mark.parametrize("table", ["samples", "stacks", "profiles"])
+def test_a_missing_object_is_an_error_and_never_skipped(lake: Lake, ask: Asker, table: str) -> None:
+    lake.add_block(some_profiles(Random(5), 5))
+    meta = lake.add_block(some_profiles(Random(6), 5))
+    lake.store.delete(meta.file(table).locations[0].key)
+    with pytest.raises(Corrupt, match="missing"):
+        ask.stacks()
+
+
+@pytest.mark.parametrize("table", ["samples", "stacks", "profiles"])
+def test_a_damaged_object_is_an_error(lake: Lake, ask: Asker, table: str) -> None:
+    lake.add_block(some_profiles(Random(5), 5))
+    meta = lake.add_block(some_profiles(Random(6), 5))
+    path = lake.store.local_path(meta.file(table).locations[0].key)
+    assert path is not None
+    path.write_bytes(b"PAR1" + b"\0" * 100 + b"PAR1")
+    with pytest.raises(Corrupt):
+        ask.stacks()
+
+
+class Away:
+    """A store over the network that no longer answers."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def local_path(self, _key: str) -> Path | None:
+        return None
+
+    def open(self, key: str) -> Any:
+        raise Unavailable(f"the object store could not serve {key}")
+
+
+@pytest.mark.parametrize("kind", ["block", "segment"])
+def test_a_store_that_does_not_answer_is_away_and_not_broken(store: ObjectStore, kind: str) -> None:
+    lake = Lake(cast(ObjectStore, Away(store)))
+    getattr(lake, f"add_{kind}")(some_profiles(Random(5), 5))
+    ask = Asker(lake)
+    with pytest.raises(Unavailable, match="could not serve"):
+        ask.stacks()
+    ask.engine.close()
+
+
+def test_samples_whose_stack_is_missing_are_an_error(lake: Lake, ask: Asker) -> None:
+    first = lake.add_block([known([(("a",), {}, (1, 1))], time_ns=START)])
+    second = lake.add_block([known([(("b",), {}, (1, 1))], time_ns=START)])
+    paths = [lake.store.local_path(m.file("stacks").locations[0].key) for m in (first, second)]
+    assert paths[0] is not None
+    assert paths[1] is not None
+    paths[0].write_bytes(paths[1].read_bytes())
+    with pytest.raises(Corrupt, match="missing"):
+        ask.stacks()
+
+
+def test_the_same_answers_come_from_s3(s3_server: S3Server, store: ObjectStore) -> None:
+    random = Random(7)
+    profiles = some_profiles(random, 24, region="eu")
+    remote, local = Lake(open_store(s3_server.bucket())), Lake(store)
+    for lake in (remote, local):
+        spread(lake, Random(8), profiles)
+    far, near = Asker(remote), Asker(local)
+    assert far.stacks(service("checkout")) == near.stacks(service("checkout"))
+    assert far.stacks(Matcher("region", "=~", "e.*")) == by_stack(rows(profiles, time=ALWAYS))
+    compacted = remote.blocks[0]
+    got = far.run(far.engine.profile(TENANT, profiles[0].raw.id, ALWAYS))
+    assert canonical(gunzip(got, limit=1 << 20)).samples
+    remote.store.delete(compacted.file("samples").locations[0].key)
+    with pytest.raises(Corrupt, match="missing"):
+        far.stacks()
+    far.engine.close()
+    near.engine.close()
+
+
+def test_what_cannot_be_asked_is_refused_with_a_sentence(lake: Lake, ask: Asker) -> None:
+    lake.add_block(some_profiles(Random(9), 2))
+    engine, scope = ask.engine, Scope(TENANT, ALWAYS)
+
+    def series(step_ns: int, aggregation: str = "sum") -> Any:
+        return engine.select_series(
+            scope,
+            profile_type=CPU,
+            group_by=(),
+            step_ns=step_ns,
+            aggregation=aggregation,
+            limit=0,
+        )
+
+    backwards = Scope(TENANT, TimeRange(START + 1, START))
+    odd = Scope(TENANT, ALWAYS, (Matcher("a", "=~", "("),))
+    unknown = Scope(TENANT, ALWAYS, (Matcher("a", "~", "b"),))
+    for question in (
+        engine.flamegraph(backwards, profile_type=CPU, max_nodes=10),
+        engine.flamegraph(odd, profile_type=CPU, max_nodes=10),
+        engine.flamegraph(unknown, profile_type=CPU, max_nodes=10),
+        engine.flamegraph(scope, profile_type="cpu", max_nodes=10),
+        engine.top(scope, profile_type=CPU, limit=0),
+        engine.label_values(scope, name=""),
+        series(0),
+        series(1_000_000),
+        series(60 * SECOND, "median"),
+    ):
+        with pytest.raises(InvalidInput):
+            ask.run(question)
+    assert ask.metric("maar_query_errors_total", kind="flamegraph", error="InvalidInput") == 4
+
+
+def test_a_segment_that_swells_is_not_decoded_at_once(
+    lake: Lake, ask: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiles = some_profiles(Random(5), 5)
+    lake.add_segment(profiles)
+    size = sum(each.raw.raw_size for each in profiles)
+    monkeypatch.setattr(level0, "RAW_BYTES_MAX", size - 1)
+    with pytest.raises(Overloaded, match=f"{size} bytes of one service"):
+        ask.stacks()
+    monkeypatch.setattr(level0, "RAW_BYTES_MAX", size)
+    assert ask.stacks() == by_stack(rows(profiles, time=ALWAYS))
+
+
+def test_a_deep_backlog_is_an_error_and_not_half_an_answer(lake: Lake) -> None:
+    lake.add_segment(some_profiles(Random(10), 10))
+    ask = Asker(lake, level0_profiles_max=9)
+    with pytest.raises(Overloaded, match="not compacted"):
+        ask.stacks()
+    ask.engine.close()
+
+
+class Slow(Lake):
+    """An index that answers when it is told to."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(store)
+        self.go = asyncio.Event()
+
+    async def view(self, request: ViewRequest) -> IndexView:
+        await self.go.wait()
+        return await super().view(request)
+
+
+def test_a_question_has_a_deadline_and_its_slot_comes_back(store: ObjectStore) -> None:
+    async def scenario() -> None:
+        lake = Slow(store)
+        lake.add_block(some_profiles(Random(11), 3))
+        ask = Asker(lake, timeout_s=0.2, concurrency=1)
+        scope = Scope(TENANT, ALWAYS)
+        with pytest.raises(Unavailable, match="longer than"):
+            await ask.engine.profile_types(scope)
+        lake.go.set()
+        assert await ask.engine.profile_types(scope) == (CPU, COUNT)
+        ask.engine.close()
+
+    asyncio.run(scenario())
+
+
+def test_questions_beyond_the_slots_wait_and_pins_have_names_of_their_own(
+    store: ObjectStore,
+) -> None:
+    async def scenario() -> None:
+        lake = Slow(store)
+        lake.add_block(some_profiles(Random(12), 3))
+        ask = Asker(lake, concurrency=2)
+        scope = Scope(TENANT, ALWAYS)
+        asked = [
+            asyncio.create_task(ask.engine.flamegraph(scope, profile_type=CPU, max_nodes=9))
+            for _ in range(6)
+        ]
+        await asyncio.sleep(0.05)
+        lake.go.set()
+        graphs = await asyncio.gather(*asked)
+        assert len({graph.total for graph in graphs}) == 1
+        assert {request.reader for request in lake.asked} == {"query/0", "query/1"}
+        ask.engine.close()
+
+    asyncio.run(scenario())
+
+
+def endless(reading: Reading) -> None:
+    text = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"
+    reading.run(text, Statement())
+
+
+def test_a_cancelled_question_stops_its_thread(lake: Lake) -> None:
+    async def scenario() -> None:
+        lake.add_block(some_profiles(Random(13), 3))
+        ask = Asker(lake, concurrency=1)
+        scope = Scope(TENANT, ALWAYS)
+        asked = asyncio.create_task(ask.engine._ask(scope, endless))
+        await asyncio.sleep(0.3)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        async with asyncio.timeout(10):  # the only slot is free again
+            await ask.engine.flamegraph(scope, profile_type=CPU, max_nodes=9)
+        ask.engine.close()
+
+    asyncio.run(scenario())
+
+
+def test_closing_does_not_wait_for_a_long_question(lake: Lake) -> None:
+    async def scenario() -> None:
+        ask = Asker(lake)
+        asked = asyncio.create_task(ask.engine._ask(Scope(TENANT, ALWAYS), endless))
+        await asyncio.sleep(0.2)
+        ask.engine.close()
+        with pytest.raises(Stopped):
+            await asked
+
+    asyncio.run(scenario())
+
+
+def test_a_question_over_its_memory_is_refused_and_not_fatal(lake: Lake) -> None:
+    def greedy(reading: Reading) -> None:
+        reading.run("SELECT list(range) FROM range(50000000)", Statement())
+
+    lake.add_block(some_profiles(Random(16), 3))
+    ask = Asker(lake, memory_bytes_max=64 << 20, spill_bytes_max=1 << 20)
+    with pytest.raises(Overloaded, match="memory"):
+        ask.run(ask.engine._ask(Scope(TENANT, ALWAYS), greedy))
+    assert ask.stacks()
+    ask.engine.close()

@@ -1,0 +1,118 @@
+"""Which parts a question touches."""
+
+import pytest
+
+from maar.model.block import BlockMeta, Dataset, Kind
+from maar.model.errors import InvalidInput
+from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, Shard, TenantId
+from maar.model.time import TimeRange
+from maar.ports.query import Matcher
+from maar.query import sql
+from maar.query.select import checked, dataset_labels, parts_of, profile_type_of, service_of
+
+ACME = TenantId("acme")
+CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
+
+
+def part(number: int, kind: Kind, level: int, *datasets: tuple[str, str, int, int]) -> BlockMeta:
+    return BlockMeta(
+        version=1,
+        id=BlockId(f"{number:032x}"),
+        kind=kind,
+        level=level,
+        tenant=NO_TENANT,
+        shard=Shard(1),
+        store=MAIN_STORE,
+        day=0,
+        min_time_ns=min(low for _, _, low, _ in datasets),
+        max_time_ns=max(high for _, _, _, high in datasets),
+        profiles=0,
+        samples=0,
+        size=0,
+        files=(),
+        datasets=tuple(
+            Dataset(TenantId(tenant), service, (CPU,), low, high, 1, 1, 0, 1)
+            for tenant, service, low, high in datasets
+        ),
+        created_by="",
+        created_at_ns=0,
+    )
+
+
+PARTS = (
+    part(5, Kind.SEGMENT, 0, ("acme", "api", 10, 19), ("acme", "web", 0, 5), ("x", "api", 10, 19)),
+    part(4, Kind.BLOCK, 1, ("acme", "api", 0, 9)),
+    part(3, Kind.BLOCK, 2, ("acme", "web", 0, 9)),
+    part(2, Kind.BLOCK, 1, ("acme", "api", 10, 19)),
+    part(1, Kind.QUARANTINE, 1, ("acme", "api", 0, 19)),
+)
+
+
+def test_parts_are_chosen_by_tenant_service_and_time() -> None:
+    parts = parts_of(PARTS, tenant=ACME, time=TimeRange(10, 20), service="api")
+    assert [meta.id[-1] for meta in parts.blocks] == ["2"]
+    assert [(meta.id[-1], dataset.service) for meta, dataset in parts.raw] == [("5", "api")]
+    assert [meta.id[-1] for meta in parts.quarantined] == ["1"]
+    assert {dataset.service for dataset in parts.datasets} == {"api"}
+    assert parts.count == 2
+
+
+def test_the_end_of_a_range_is_not_in_it() -> None:
+    parts = parts_of(PARTS, tenant=ACME, time=TimeRange(9, 10), service="api")
+    assert [meta.id[-1] for meta in parts.blocks] == ["4"]
+    assert parts.raw == ()
+
+
+def test_the_order_of_parts_does_not_depend_on_the_index() -> None:
+    everything = TimeRange(0, 100)
+    forward = parts_of(PARTS, tenant=ACME, time=everything)
+    assert parts_of(reversed(PARTS), tenant=ACME, time=everything) == forward
+    assert [meta.id[-1] for meta in forward.blocks] == ["3", "2", "4"]
+
+
+def test_only_an_equality_names_the_service() -> None:
+    assert service_of([Matcher("region", "=", "eu"), Matcher("service_name", "=", "api")]) == "api"
+    assert service_of([Matcher("service_name", "=~", "api")]) == ""
+    assert service_of([Matcher("service_name", "=", "")]) == ""
+
+
+def test_profile_types_have_five_parts_or_end_in_delta() -> None:
+    assert profile_type_of(CPU) == CPU
+    assert profile_type_of(f"{CPU}:delta") == CPU
+    assert profile_type_of("memory:inuse_space:bytes::") == "memory:inuse_space:bytes::"
+    for text in ("", "cpu", "a:b:c:d"):
+        with pytest.raises(InvalidInput):
+            profile_type_of(text)
+
+
+@pytest.mark.parametrize("text", ["a:b:::", "a:b:c:count:cpu:seconds", "a:b:c:d:delta"])
+def test_every_type_that_was_admitted_can_be_asked_for(text: str) -> None:
+    assert profile_type_of(text) == text
+
+
+def test_a_profile_type_gives_its_labels() -> None:
+    assert dataset_labels("api", CPU) == {
+        "service_name": "api",
+        "__profile_type__": CPU,
+        "__name__": "process_cpu",
+        "__type__": "cpu",
+        "__unit__": "nanoseconds",
+        "__period_type__": "cpu",
+        "__period_unit__": "nanoseconds",
+    }
+
+
+def test_an_unknown_operator_is_refused() -> None:
+    with pytest.raises(InvalidInput):
+        checked([Matcher("a", "~=", "b")])
+
+
+def test_times_are_widened_to_whole_microseconds_that_a_timestamp_can_say() -> None:
+    assert sql.micros(TimeRange(1_999, 2_001)) == (1, 3)
+    assert sql.micros(TimeRange(1_000, 2_000)) == (1, 2)
+    assert sql.aligned(TimeRange(1_000, 2_000))
+    assert not sql.aligned(TimeRange(1_000, 2_001))
+    low, high = sql.micros(TimeRange(-5, 2**70))
+    assert low == 0
+    statement = sql.Statement()
+    assert "time" in statement.during(TimeRange(0, high * 10**6))
