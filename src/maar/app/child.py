@@ -1,0 +1,33 @@
+"""The entry of a role's own process: its settings come by standard input, so no file holds keys."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+
+from maar.app.process import die_with
+
+
+def main() -> None:
+    role, parent, listen_fd, restarts = sys.argv[1], *map(int, sys.argv[2:5])
+    die_with(parent)
+    # Only now what takes long: a parent that dies while we import must not leave us behind.
+    import msgspec
+    import uvloop
+
+    from maar.app import logs, roles
+    from maar.app.config import Settings
+
+    settings = msgspec.json.decode(sys.stdin.buffer.read(), type=Settings)
+    logs.configure(role=role, form=settings.server.log_format, level=settings.server.log_level)
+    listener = socket.socket(fileno=listen_fd) if listen_fd >= 0 else None
+    job = roles.run(settings, (roles.RoleName(role),), listener, restarts=restarts)
+    code = uvloop.run(job)
+    logging.shutdown()
+    os._exit(code)  # all is closed in order; a thread stuck in a library must not keep us
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""Every setting of maar, read once; what is wrong is said with its name, source and remedy."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from maar.api.app import ApiSettings
+from maar.app.layers import Key, build, from_environment, from_file, from_flags, merged
+from maar.distributor.admit import Limits
+from maar.metastore.policy import Level, Policy, checked
+from maar.model.errors import InvalidInput
+from maar.model.ids import MAIN_STORE
+from maar.model.time import SECOND_NS
+from maar.ports.object_store import StoreSettings
+from maar.query.service import QuerySettings
+from maar.segment.service import SegmentSettings
+from maar.spark.session import SparkSettings
+from maar.worker.service import WorkerSettings
+
+CONFIG_VARIABLE = "MAAR_CONFIG"
+
+Seconds = Annotated[float, Meta(gt=0, le=3600)]
+Count = Annotated[int, Meta(ge=1)]
+Age = Annotated[float, Meta(ge=0, le=10 * 365 * 86_400)]
+Lease = Annotated[float, Meta(ge=0.1, le=3600)]
+
+FLOOR_LAGS_MIN = 6  # a writer's deadline is far shorter than the lag of the floor (S4)
+
+_POLICY = Policy()
+_NOT_ZERO = {
+    "segment": (
+        *("segment_bytes_max", "index_bytes_max", "buffered_bytes_max"),
+        *("writes_in_flight_max", "ack_deadline_ms"),
+    ),
+    "query": ("memory_bytes_max", "threads", "concurrency", "timeout_s"),
+}
+
+
+class ServerSettings(Struct, frozen=True, kw_only=True):
+    """Where people and agents reach maar, and where it keeps its own things."""
+
+    listen: str = "127.0.0.1:4040"
+    allow_remote: bool = False
+    data_dir: str = "./.maar"
+    drain_s: Seconds = 10.0
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class LogSettings(Struct, frozen=True, kw_only=True):
+    """The metastore's log."""
+
+    dir: str = ""
+
+
+class StoreSection(Struct, frozen=True, kw_only=True):
+    """The object store."""
+
+    url: str = ""
+    endpoint: str = ""
+    region: str = ""
+    access_key_id: str = ""
+    secret_access_key: str = ""
+    session_token: str = ""
+    allow_http: bool = False
+
+
+class RoleAddresses(Struct, frozen=True, kw_only=True):
+    """Where roles that run by themselves (`maar serve --roles …`) find each other."""
+
+    metastore: str = "127.0.0.1:4041"
+    query: str = "127.0.0.1:4042"
+    worker: str = "127.0.0.1:4043"
+
+
+class CompactionSettings(Struct, frozen=True, kw_only=True):
+    """When blocks are merged, and how long things are kept; the numbers are per level from 0."""
+
+    level_counts: tuple[Count, ...] = tuple(level.count for level in _POLICY.levels)
+    level_bytes: tuple[Count, ...] = tuple(level.bytes for level in _POLICY.levels)
+    level_ages_s: tuple[Age, ...] = tuple(level.age_ns / SECOND_NS for level in _POLICY.levels)
+    target_block_bytes: Count = _POLICY.target_block_bytes
+    lease_s: Lease = _POLICY.lease_ns / SECOND_NS
+    failure_limit: Count = _POLICY.failure_limit
+    retire_delay_s: Age = _POLICY.retire_delay_ns / SECOND_NS
+    floor_lag_s: Age = _POLICY.floor_lag_ns / SECOND_NS
+    snapshot_entries: Count = _POLICY.snapshot_entries
+    snapshot_bytes: Count = _POLICY.snapshot_bytes
+
+    def __post_init__(self) -> None:
+        if not len(self.level_counts) == len(self.level_bytes) == len(self.level_ages_s):
+            raise ValueError(
+                "level_counts, level_bytes and level_ages_s must have one number per level each"
+            )
+
+    def policy(self) -> Policy:
+        rules = zip(self.level_counts, self.level_bytes, self.level_ages_s, strict=True)
+        return checked(
+            Policy(
+                levels=tuple(Level(count, size, _ns(age_s)) for count, size, age_s in rules),
+                target_block_bytes=self.target_block_bytes,
+                lease_ns=_ns(self.lease_s),
+                # A pause of the leader must not end the leases that nobody could renew meanwhile.
+                stall_ns=min(_POLICY.stall_ns, _ns(self.lease_s) // 3),
+                failure_limit=self.failure_limit,
+                retire_delay_ns=_ns(self.retire_delay_s),
+                floor_lag_ns=_ns(self.floor_lag_s),
+                snapshot_entries=self.snapshot_entries,
+                snapshot_bytes=self.snapshot_bytes,
+            )
+        )
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * SECOND_NS)
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    server: ServerSettings = ServerSettings()
+    log: LogSettings = LogSettings()
+    store: StoreSection = StoreSection()
+    roles: RoleAddresses = RoleAddresses()
+    api: ApiSettings = ApiSettings()
+    limits: Limits = Limits()
+    segment: SegmentSettings = SegmentSettings()
+    compaction: CompactionSettings = CompactionSettings()
+    worker: WorkerSettings = WorkerSettings()
+    spark: SparkSettings = SparkSettings()
+    query: QuerySettings = QuerySettings()
+
+    @property
+    def data_dir(self) -> Path:
+        return Path(self.server.data_dir).absolute()
+
+    @property
+    def log_dir(self) -> Path:
+        return Path(self.log.dir).absolute() if self.log.dir else self.data_dir / "log"
+
+    @property
+    def scratch_dir(self) -> Path:
+        return self.data_dir / "scratch"
+
+    def store_settings(self) -> StoreSettings:
+        url = self.store.url or (self.data_dir / "store").as_uri()
+        given = msgspec.structs.asdict(self.store)
+        options = {name: value for name, value in given.items() if name != "url" and value}
+        if "allow_http" in options:
+            options["allow_http"] = "true"
+        return StoreSettings(MAIN_STORE, url, tuple(sorted(options.items())))
+
+    def listen_address(self) -> tuple[str, int]:
+        return host_and_port("server.listen", self.server.listen)
+
+
+SECTIONS: dict[str, type[Any]] = {
+    field.name: field.type for field in msgspec.structs.fields(Settings)
+}
+
+
+def load(
+    *,
+    file: Path | None,
+    environ: Mapping[str, str],
+    flags: Mapping[str, tuple[Key, Any]] | None = None,
+) -> Settings:
+    """Flags win over the environment, which wins over the file, which wins over the defaults."""
+    path = file or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
+    layer = merged(
+        from_file(path) if path else {}, from_environment(environ), from_flags(flags or {})
+    )
+    settings = Settings(**build(SECTIONS, layer))
+    _check_addresses(settings)
+    _check_bounds(settings)
+    return settings
+
+
+def load_here(*, file: Path | None, flags: Mapping[str, tuple[Key, Any]] | None = None) -> Settings:
+    return load(file=file, environ=os.environ, flags=flags)
+
+
+def host_and_port(setting: str, text: str) -> tuple[str, int]:
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidInput(
+            f"{setting} = {text!r} is not an address; one looks like 127.0.0.1:4040 or [::1]:4040",
+            reason="settings",
+        )
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _check_bounds(settings: Settings) -> None:
+    """Refuse here what a role could only fail on, again and again."""
+    for section, names in _NOT_ZERO.items():
+        for name in names:
+            if not getattr(getattr(settings, section), name):
+                raise InvalidInput(
+                    f"{section}.{name} = 0 would let nothing through; it must be more than 0",
+                    reason="settings",
+                )
+    lag_s, deadline_s = settings.compaction.floor_lag_s, settings.segment.ack_deadline_ms / 1000
+    if lag_s < FLOOR_LAGS_MIN * deadline_s:
+        raise InvalidInput(
+            f"compaction.floor_lag_s = {lag_s:g} is less than {FLOOR_LAGS_MIN} times "
+            f"segment.ack_deadline_ms ({deadline_s:g} s), so that segments could be refused for "
+            "their age while they are being written; raise it, or lower the deadline",
+            reason="settings",
+        )
+
+
+def _check_addresses(settings: Settings) -> None:
+    listening = {"server.listen": settings.server.listen}
+    for name, address in msgspec.structs.asdict(settings.roles).items():
+        if not address.startswith("unix:"):
+            listening[f"roles.{name}"] = address
+    for setting, address in listening.items():
+        host, _ = host_and_port(setting, address)
+        if not settings.server.allow_remote and not is_loopback(host):
+            raise InvalidInput(
+                f"{setting} = {address!r} can be reached from other machines, and maar has no "
+                "access control yet; if the network is trusted, add --allow-remote",
+                reason="settings",
+            )

@@ -1,0 +1,180 @@
+"""Settings from a file, the environment and flags, in rising order; each remembers its source."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, get_origin, get_type_hints
+
+import msgspec
+
+from maar.model.errors import InvalidInput
+
+ENVIRONMENT_PREFIX = "MAAR_"
+_SEPARATOR = "__"
+_SECRET_WORDS = ("secret", "token", "key_id", "password")
+
+S = TypeVar("S")
+
+
+class Key(NamedTuple):
+    """A setting: its section and its name there, dotted where a section has parts."""
+
+    section: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.section}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value as somebody wrote it, and where."""
+
+    value: Any
+    source: str
+    is_text: bool  # from a place that knows only text: numbers must be read from it
+
+
+Layer = dict[Key, Given]
+
+
+def from_file(path: Path) -> Layer:
+    try:
+        tree = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise _wrong(f"cannot read the settings file {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _wrong(f"the settings file {path} is not valid TOML: {error}") from error
+    layer: Layer = {}
+    for section, values in tree.items():
+        if not isinstance(values, dict):
+            raise _wrong(f"{section} in {path} must be a table, like [{section}]")
+        for name, value in _leaves(values):
+            layer[Key(section, name)] = Given(value, f"file {path}", False)
+    return layer
+
+
+def from_environment(environ: Mapping[str, str]) -> Layer:
+    """MAAR_SEGMENT__FLUSH_INTERVAL_MS is segment.flush_interval_ms."""
+    layer: Layer = {}
+    for variable, value in environ.items():
+        rest = variable.removeprefix(ENVIRONMENT_PREFIX)
+        section, separator, name = rest.partition(_SEPARATOR)
+        if rest != variable and separator:
+            key = Key(section.lower(), name.lower().replace(_SEPARATOR, "."))
+            layer[key] = Given(value, f"environment variable {variable}", True)
+    return layer
+
+
+def from_flags(flags: Mapping[str, tuple[Key, Any]]) -> Layer:
+    """Flags that were given, by their spelling: {'--listen': (key, value)}."""
+    return {
+        key: Given(value, f"flag {flag}", isinstance(value, str))
+        for flag, (key, value) in flags.items()
+    }
+
+
+def merged(*layers: Layer) -> Layer:
+    """Later layers win."""
+    return {key: given for layer in layers for key, given in layer.items()}
+
+
+def build(sections: Mapping[str, type[Any]], layer: Layer) -> dict[str, Any]:
+    """One value of its type per section; a wrong or unknown setting is an error that names it."""
+    for key, given in layer.items():
+        _check_known(sections, key, given)
+    return {
+        section: _section(kind, {key: given for key, given in layer.items() if key[0] == section})
+        for section, kind in sections.items()
+    }
+
+
+def setting_types(kind: type[Any]) -> dict[str, Any]:
+    """The settings of a section and their types, those of its parts by dotted names."""
+    types: dict[str, Any] = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if _is_part(hint):
+            types |= {f"{name}.{inner}": kind for inner, kind in setting_types(hint).items()}
+        else:
+            types[name] = hint
+    return types
+
+
+def _section(kind: type[S], layer: Layer) -> S:
+    types = setting_types(kind)
+    values = {key.name: _read(key, given, types[key.name]) for key, given in layer.items()}
+    try:
+        return _made(kind, values)
+    except (ValueError, InvalidInput) as error:  # what a section checks across its settings
+        where = " and ".join(f"{key} ({given.source})" for key, given in layer.items())
+        raise _wrong(f"{where}: {error}") from error
+
+
+def _made(kind: type[S], values: Mapping[str, Any]) -> S:
+    arguments = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        prefix = f"{name}."
+        inner = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
+        if inner:
+            arguments[name] = _made(hint, inner)
+        elif name in values:
+            arguments[name] = values[name]
+    return kind(**arguments)
+
+
+def _is_part(hint: Any) -> bool:
+    return isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, msgspec.Struct))
+
+
+def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{inner}", leaf) for inner, leaf in _leaves(value))
+        else:
+            yield name, value
+
+
+def _check_known(sections: Mapping[str, type[Any]], key: Key, given: Given) -> None:
+    known = sections.get(key.section)
+    if known is None:
+        names = ", ".join(sections)
+        raise _wrong(f"{key} ({given.source}): there is no section {key.section!r}; use {names}")
+    if key.name not in setting_types(known):
+        near = difflib.get_close_matches(key.name, setting_types(known), n=1)
+        hint = f"; did you mean {key.section}.{near[0]}?" if near else ""
+        raise _wrong(f"{key} ({given.source}) is not a setting{hint}")
+
+
+def _read(key: Key, given: Given, kind: Any) -> Any:
+    value = _parsed(given.value, kind) if given.is_text else given.value
+    try:
+        read = msgspec.convert(value, kind, strict=not given.is_text)
+    except msgspec.ValidationError as error:
+        shown = "…" if any(word in key.name for word in _SECRET_WORDS) else repr(given.value)
+        allowed = str(error).replace("Expected", "expected", 1)
+        raise _wrong(f"{key} = {shown} ({given.source}) is not allowed: {allowed}") from error
+    if isinstance(read, int | float) and read < 0:
+        raise _wrong(f"{key} = {read} ({given.source}) is not allowed: no setting is negative")
+    return read
+
+
+def _parsed(text: Any, kind: Any) -> Any:
+    """A list may be written as JSON or with commas where only text can be given."""
+    if not isinstance(text, str):
+        return text
+    if text[:1] in "[{" and text and kind is not str:
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            return text
+    if get_origin(kind) in (tuple, list):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return text
+
+
+def _wrong(sentence: str) -> InvalidInput:
+    return InvalidInput(sentence, reason="settings")

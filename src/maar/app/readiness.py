@@ -1,0 +1,77 @@
+"""Whether pushes would be acknowledged and queries answered, asked of the parts themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from maar.adapters.object_store import probe
+from maar.adapters.rpc import RoleClient
+from maar.model.errors import MaarError
+from maar.ports.clock import Clock
+from maar.ports.object_store import ObjectStore
+
+log = logging.getLogger("maar.front")
+
+NEEDED = ("metastore", "query")  # the worker may be away: compaction waits, nobody else does
+STORE_CHECK_NS = 5_000_000_000
+
+
+class Readiness:
+    """/ready of the front, and the metrics of the roles behind it."""
+
+    def __init__(self, others: Mapping[str, RoleClient], store: ObjectStore, clock: Clock) -> None:
+        self._others = others
+        self._store = store
+        self._clock = clock
+        self._store_checked_ns: int | None = None
+        self._store_trouble = ""
+        self._store_lock = asyncio.Lock()
+
+    async def __call__(self) -> str:
+        """'' when ready, else every reason why not."""
+        reasons = await asyncio.gather(*(self._role(name) for name in NEEDED), self._writable())
+        return "; ".join(reason for reason in reasons if reason)
+
+    async def metrics(self) -> list[str]:
+        """What the other roles expose; a role that is away is missing here, and `up` says so."""
+        names = list(self._others)
+        texts = await asyncio.gather(*(self._metrics(name) for name in names))
+        up = "".join(
+            f'maar_role_up{{role="{name}"}} {int(bool(text))}\n'
+            for name, text in zip(names, texts, strict=True)
+        )
+        heading = "# HELP maar_role_up Whether the role answers.\n# TYPE maar_role_up gauge\n"
+        return [*texts, heading + up]
+
+    async def _role(self, name: str) -> str:
+        try:
+            why_not = await self._others[name].ready()
+        except MaarError as error:
+            return f"{name}: {error}"
+        return f"{name}: {why_not}" if why_not else ""
+
+    async def _metrics(self, name: str) -> str:
+        try:
+            return await self._others[name].metrics()
+        except MaarError as error:
+            log.info("metrics are missing of=%s cause=%s", name, error)
+            return ""
+
+    async def _writable(self) -> str:
+        """Whether the store takes a write; remembered for a while, since asking costs one."""
+        async with self._store_lock:
+            now_ns = self._clock.monotonic_ns()
+            checked_ns = self._store_checked_ns
+            if checked_ns is None or now_ns - checked_ns > STORE_CHECK_NS:
+                self._store_trouble = await asyncio.to_thread(self._probe)
+                self._store_checked_ns = self._clock.monotonic_ns()
+            return self._store_trouble
+
+    def _probe(self) -> str:
+        try:
+            probe(self._store)
+        except MaarError as error:
+            return f"store: {error}"
+        return ""

@@ -1,0 +1,44 @@
+"""The query role in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import msgspec
+
+from maar.adapters.rpc import MetastoreClient, serve_query
+from maar.app.config import Settings
+from maar.app.wiring import Told, build_store, new_registry
+from maar.query.service import DuckEngine, QuerySettings
+from maar.spark.scratch import WorkerScratch
+
+
+@asynccontextmanager
+async def run(settings: Settings) -> AsyncIterator[None]:
+    registry = new_registry("query")
+    metastore = MetastoreClient(settings.roles.metastore)
+    with room_to_spill(settings) as query:
+        engine = DuckEngine(query, metastore, build_store(settings), registry)
+        await asyncio.to_thread(engine.warm)
+        server = await serve_query(settings.roles.query, engine, Told(registry, lambda: ""))
+        try:
+            yield
+        finally:
+            await server.stop()
+            engine.close()
+            await metastore.close()
+
+
+@contextmanager
+def room_to_spill(settings: Settings) -> Iterator[QuerySettings]:
+    """A directory of our own, unless one is named; what a killed predecessor spilled goes."""
+    if settings.query.spill_dir:
+        yield settings.query
+        return
+    scratch = WorkerScratch(settings.scratch_dir / "query")
+    try:
+        yield msgspec.structs.replace(settings.query, spill_dir=str(scratch.path))
+    finally:
+        scratch.close()

@@ -1,0 +1,36 @@
+"""Folds the log into a snapshot, in a process of its own; prints the snapshot's index."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from maar.app.process import die_with
+
+
+def main() -> None:
+    die_with(int(sys.argv[1]))
+    import msgspec
+
+    from maar.adapters.sqlite_log import SqliteLog
+    from maar.app import logs
+    from maar.app.config import Settings
+    from maar.app.wiring import build_store
+    from maar.metastore.snapshot import make as make_snapshot
+
+    settings = msgspec.json.decode(sys.stdin.buffer.read(), type=Settings)
+    server = settings.server
+    logs.configure(role="snapshot", form=server.log_format, level=server.log_level)
+
+    async def make() -> int:
+        log = SqliteLog.open_reader(settings.log_dir)
+        try:
+            return await make_snapshot(log, build_store(settings))
+        finally:
+            await log.close()
+
+    sys.stdout.write(f"{asyncio.run(make())}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""`maar serve`: every role in a process of its own, restarted when it dies, ended in order.
+
+The supervisor holds the listening socket, so that connections wait while the front starts again.
+Children are killed by the kernel when the supervisor is gone; the worker takes Spark along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from asyncio.subprocess import PIPE, STDOUT, Process
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from maar.app import logs
+from maar.app.config import RoleAddresses, Settings
+from maar.app.process import CANNOT_RUN, lock_directory
+from maar.app.roles import RoleName
+from maar.app.watcher import session_members
+from maar.model.errors import InvalidInput
+from maar.spark.session import check_java
+
+log = logging.getLogger("maar.supervisor")
+
+RESTART_FIRST_S = 0.2
+RESTART_MAX_S = 10.0
+LIVED_LONG_S = 30.0  # a child that lived this long has earned a quick restart again
+KILL_MARGIN_S = 10.0  # beyond the drain time, before SIGKILL
+SESSION_END_S = 5.0
+BACKLOG = 1024
+RUN_PREFIX = "maar-run-"
+SOCKET_PATH_MAX = 100  # the kernel's limit is 108
+NOT_STARTED = 71  # in place of the exit code of a child that there was not
+EXIT_CANNOT_RUN = 2
+EXIT_FORCED = 1  # somebody was killed before it had answered everyone
+
+
+def serve(settings: Settings) -> int:
+    """Check what can be checked, then run until a signal; returns the exit code."""
+    with lock_directory(settings.data_dir), listen(settings) as listener:
+        check_java()
+        run_dir = _fresh_run_dir(settings.data_dir)
+        try:
+            return asyncio.run(Supervisor(settings, listener, run_dir).run())
+        finally:
+            shutil.rmtree(run_dir, ignore_errors=True)
+            (settings.data_dir / "run").unlink(missing_ok=True)
+
+
+def listen(settings: Settings) -> socket.socket:
+    host, port = settings.listen_address()
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot listen on {settings.server.listen}: {error.strerror or error}; stop the "
+            "program that holds it, or choose another address with --listen"
+        ) from error
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def restart_delay_s(failures: int) -> float:
+    """How long to wait after the nth quick death in a row: doubling, bounded."""
+    return min(RESTART_MAX_S, RESTART_FIRST_S * float(2 ** min(failures - 1, 10)))
+
+
+def stop_signals() -> list[signal.Signals]:
+    """What ends the server; under nohup, the end of a terminal does not."""
+    hung_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGTERM, signal.SIGINT, *hung_up]
+
+
+class Supervisor:
+    def __init__(self, settings: Settings, listener: socket.socket, run_dir: Path) -> None:
+        self._listener = listener
+        self._url = url_of(listener)
+        self._settings = _with_sockets(settings, run_dir)
+        self._children: dict[RoleName, Process] = {}
+        self._stopping = asyncio.Event()
+        self._forced = asyncio.Event()
+        self._exit_code = 0
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in stop_signals():
+            loop.add_signal_handler(number, self._on_signal, number)
+        log.info("maar starts url=%s data=%s", self._url, self._settings.data_dir)
+        async with asyncio.TaskGroup() as group:
+            keepers = [group.create_task(self._keep(role)) for role in RoleName]
+            announcer = group.create_task(self._announce())
+            await self._stopping.wait()
+            announcer.cancel()
+            await self._end_all()
+            await asyncio.gather(*keepers)
+        log.info("maar has stopped exit_code=%d", self._exit_code)
+        return self._exit_code
+
+    def _on_signal(self, number: int) -> None:
+        if self._stopping.is_set():
+            log.warning("second signal, ending at once signal=%s", signal.Signals(number).name)
+            self._exit_code = EXIT_FORCED
+            self._forced.set()
+            for role in self._children:
+                self._send(role, signal.SIGKILL)
+            return
+        log.info("stopping signal=%s", signal.Signals(number).name)
+        self._stopping.set()
+
+    async def _keep(self, role: RoleName) -> None:
+        """Run a role's process, again and again, until maar stops."""
+        failures = restarts = 0
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            code = await self._live(role, restarts)
+            restarts += 1
+            if self._stopping.is_set():
+                break
+            if code == CANNOT_RUN and not (role is RoleName.WORKER and restarts > 1):
+                # A worker that ran before may be away: pushes and queries need it less than us.
+                log.error("role cannot run, so maar stops child=%s", role)
+                self._exit_code = EXIT_CANNOT_RUN
+                self._stopping.set()
+                break
+            failures = 1 if time.monotonic() - began > LIVED_LONG_S else failures + 1
+            delay_s = restart_delay_s(failures)
+            log.warning("role ended child=%s code=%d restart_in_s=%.1f", role, code, delay_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), delay_s)
+
+    async def _live(self, role: RoleName, restarts: int) -> int:
+        """One life of a role's process; its exit code."""
+        try:
+            process = await self._start(role, restarts)
+        except OSError as error:  # no memory or no process to spare: that may pass
+            log.error("role not started child=%s cause=%s", role, error)
+            return NOT_STARTED
+        pump = asyncio.create_task(self._pump(role, process))
+        code = await process.wait()
+        await self._session_ends(process.pid)
+        await pump
+        return code
+
+    async def _start(self, role: RoleName, restarts: int) -> Process:
+        fd = self._listener.fileno() if role is RoleName.FRONT else -1
+        # A session of its own: Ctrl-C in a terminal reaches the supervisor alone.
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "maar.app.child", role, str(os.getpid()), str(fd), str(restarts)),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=STDOUT,
+            pass_fds=(fd,) if fd >= 0 else (),
+            start_new_session=True,
+            env={**os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0", "PYTHONUNBUFFERED": "1"},
+        )
+        self._children[role] = process
+        log.info("role started child=%s pid=%d", role, process.pid)
+        if self._stopping.is_set():  # the order to end was given before there was one to hear it
+            self._send(role, signal.SIGTERM)
+        assert process.stdin is not None
+        with suppress(OSError):  # it may be dead already; its exit code tells
+            process.stdin.write(msgspec.json.encode(self._settings))
+            await process.stdin.drain()
+            process.stdin.close()
+        return process
+
+    async def _pump(self, role: RoleName, process: Process) -> None:
+        """Pass a child's lines on; those that are not ours (the JVM's) get our form."""
+        assert process.stdout is not None
+        rest = b""
+        while chunk := await process.stdout.read(1 << 16):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for raw in lines:
+                self._emit(role, raw)
+            if len(rest) > 1 << 20:
+                self._emit(role, rest)
+                rest = b""
+        if rest:
+            self._emit(role, rest)
+
+    def _emit(self, role: RoleName, raw: bytes) -> None:
+        text = raw.decode(errors="replace").rstrip()
+        if not text:
+            return
+        if not logs.is_structured(text):
+            text = logs.line(
+                text,
+                time_s=time.time(),
+                level="info",
+                role=role,
+                logger="output",
+                form=self._settings.server.log_format,
+            )
+        with suppress(OSError):  # nobody reads our log any more; that is no reason to stop
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+    async def _announce(self) -> None:
+        async with httpx.AsyncClient(base_url=self._url, trust_env=False, timeout=5) as client:
+            while True:
+                with suppress(httpx.HTTPError):
+                    if (await client.get("/ready")).status_code == httpx.codes.OK:
+                        log.info("maar is ready url=%s", self._url)
+                        return
+                await asyncio.sleep(0.3)
+
+    async def _end_all(self) -> None:
+        """The front flushes while the metastore still answers; the metastore goes last."""
+        self._listener.close()
+        await asyncio.gather(self._end(RoleName.FRONT), self._end(RoleName.WORKER))
+        await self._end(RoleName.QUERY)
+        await self._end(RoleName.METASTORE)
+
+    async def _end(self, role: RoleName) -> None:
+        process = self._children.get(role)
+        if process is None:
+            return
+        self._send(role, signal.SIGKILL if self._forced.is_set() else signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), self._settings.server.drain_s + KILL_MARGIN_S)
+        except TimeoutError:
+            log.warning("role did not end in time, killed child=%s", role)
+            if role is not RoleName.WORKER:  # nobody waits for the worker's answer
+                self._exit_code = self._exit_code or EXIT_FORCED
+            self._send(role, signal.SIGKILL)
+            await process.wait()
+
+    def _send(self, role: RoleName, number: int) -> None:
+        process = self._children[role]
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    async def _session_ends(self, session: int) -> None:
+        """What a role leaves (Spark's JVM) is gone before we start it again, or end."""
+        deadline = time.monotonic() + SESSION_END_S
+        while session_members(session) and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        for member in session_members(session):
+            with suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
+
+
+def _with_sockets(settings: Settings, run_dir: Path) -> Settings:
+    addresses = RoleAddresses(
+        metastore=f"unix:{run_dir}/metastore.sock",
+        query=f"unix:{run_dir}/query.sock",
+        worker=f"unix:{run_dir}/worker.sock",
+    )
+    return msgspec.structs.replace(settings, roles=addresses)
+
+
+def _fresh_run_dir(data_dir: Path) -> Path:
+    """A private directory for sockets; the one of a killed predecessor goes away."""
+    link = data_dir / "run"
+    if link.is_symlink():
+        old = link.readlink()
+        if old.name.startswith(RUN_PREFIX):
+            shutil.rmtree(old, ignore_errors=True)
+        link.unlink()
+    fresh = Path(tempfile.mkdtemp(prefix=RUN_PREFIX))
+    if len(str(fresh)) + len("/metastore.sock") > SOCKET_PATH_MAX:
+        fresh.rmdir()
+        fresh = Path(tempfile.mkdtemp(prefix=RUN_PREFIX, dir="/tmp"))
+    link.symlink_to(fresh)
+    return fresh

@@ -1,0 +1,119 @@
+"""The server as the commands see it: HTTP out, values back, one sentence when it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import httpx
+
+from maar.api import wire
+
+TENANT_HEADER = "X-Scope-OrgID"
+IDS_HEADER = "Maar-Profile-Ids"
+TIMEOUT_S = 90.0
+CONNECT_TIMEOUT_S = 5.0
+
+EXIT_REFUSED = 1  # the request will never succeed unchanged
+EXIT_UNAVAILABLE = 3  # it may succeed later
+
+_TRY_LATER = (429, 502, 503, 504)
+
+
+class Failed(Exception):
+    """A command cannot do what it was asked; the message is a sentence, the code is for scripts."""
+
+    def __init__(self, sentence: str, exit_code: int = EXIT_REFUSED) -> None:
+        super().__init__(sentence)
+        self.exit_code = exit_code
+
+
+class Server:
+    def __init__(self, url: str, *, tenant: str = "") -> None:
+        self._url = url.rstrip("/")
+        headers = {TENANT_HEADER: tenant} if tenant else {}
+        try:
+            self._http = httpx.Client(
+                base_url=self._url,
+                headers=headers,
+                timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+                trust_env=False,
+            )
+        except (httpx.InvalidURL, UnicodeEncodeError) as error:
+            raise Failed(f"{url!r} is not a server's address: {error}") from None
+
+    def close(self) -> None:
+        self._http.close()
+
+    def push(self, labels: Iterable[tuple[str, str]], body: bytes) -> list[str]:
+        """Push one pprof; returns the ids that the server gave."""
+        request = wire.PushRequest()
+        series = request.series.add()
+        for name, value in labels:
+            series.labels.add(name=name, value=value)
+        series.samples.add(raw_profile=body)
+        response = self._send(
+            "POST",
+            "/push.v1.PusherService/Push",
+            content=request.SerializeToString(),
+            headers={"Content-Type": "application/proto"},
+        )
+        ids = [text for text in response.headers.get(IDS_HEADER, "").split(",") if text]
+        if not ids:
+            raise self._stranger("a push")
+        return ids
+
+    def querier(self, method: str, request: Mapping[str, Any]) -> Any:
+        """A call of the query API; 64-bit numbers come as text and stay so."""
+        path = f"/querier.v1.QuerierService/{method}"
+        return self._json(self._send("POST", path, json=dict(request)))
+
+    def get(self, path: str, params: Mapping[str, str | int] | None = None) -> Any:
+        return self._json(self._send("GET", path, params=params))
+
+    def get_bytes(self, path: str, params: Mapping[str, str | int] | None = None) -> bytes:
+        return self._send("GET", path, params=params).content
+
+    def _json(self, response: httpx.Response) -> Any:
+        try:
+            return response.json()
+        except ValueError:
+            raise self._stranger(response.request.url.path) from None
+
+    def _stranger(self, asked: str) -> Failed:
+        return Failed(
+            f"what listens at {self._url} did not answer {asked} as maar does; name a maar server "
+            "with --server"
+        )
+
+    def _send(self, verb: Literal["GET", "POST"], path: str, **arguments: Any) -> httpx.Response:
+        try:
+            response = self._http.request(verb, path, **arguments)
+        except httpx.ConnectError as error:
+            raise Failed(
+                f"no maar server answers at {self._url} ({error}); start one with `maar serve`, "
+                "or name another with --server",
+                EXIT_UNAVAILABLE,
+            ) from None
+        except httpx.UnsupportedProtocol:
+            raise Failed(f"{self._url!r} is not a server's address; use http://host:port") from None
+        except httpx.TimeoutException:
+            raise Failed(
+                f"the server at {self._url} did not answer in time; try again", EXIT_UNAVAILABLE
+            ) from None
+        except httpx.HTTPError as error:
+            sentence = f"the connection to {self._url} broke: {error}"
+            raise Failed(sentence, EXIT_UNAVAILABLE) from None
+        if response.is_success:
+            return response
+        later = response.status_code in _TRY_LATER
+        raise Failed(_sentence(response), EXIT_UNAVAILABLE if later else EXIT_REFUSED)
+
+
+def _sentence(response: httpx.Response) -> str:
+    """What the server said; ours say {code, message}, others whatever they say."""
+    try:
+        message = response.json()["message"]
+    except (ValueError, KeyError, TypeError):
+        message = response.text[:500].strip()
+    return f"{message or 'no reason given'} (HTTP {response.status_code})"

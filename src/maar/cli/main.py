@@ -1,0 +1,82 @@
+"""The `maar` command. Every failure ends in one sentence on stderr and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from maar import __version__
+from maar.cli.client import EXIT_UNAVAILABLE, Failed
+from maar.model.errors import MaarError, Retryable
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+# One module a command; imported when it is called, since `maar push` needs no Spark.
+_COMMANDS = {
+    "serve": ("maar.cli.serve", "Run the server: all roles, or some of them."),
+    "push": ("maar.cli.push", "Send profiles: pprof (gzip or not) or folded stacks."),
+    "get": ("maar.cli.get", "Fetch one profile as pprof."),
+    "query": ("maar.cli.query", "Ask: flamegraph, top, types, labels, series."),
+    "status": ("maar.cli.status", "Blocks by level, backlog, running jobs, failures."),
+    "blocks": ("maar.cli.blocks", "List the live blocks."),
+    "plans": ("maar.cli.plans", "List the plans, or show one."),
+    "demo": ("maar.cli.demo", "Start a server and sample programs that push to it."),
+    "version": ("maar.cli.version", "Print the version."),
+}
+
+
+class Commands(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _COMMANDS:
+            return None
+        module = __import__(_COMMANDS[cmd_name][0], fromlist=["command"])
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="maar")
+def cli() -> None:
+    """maar: a profiling lake. Push profiles, ask for flame graphs."""
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Carry out one command line; returns the exit code."""
+    try:
+        cli.main(arguments, prog_name="maar", standalone_mode=False)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except Failed as error:
+        click.echo(f"maar: {error}", err=True)
+        return error.exit_code
+    except MaarError as error:
+        click.echo(f"maar: {error}", err=True)
+        return EXIT_UNAVAILABLE if isinstance(error, Retryable) else EXIT_USAGE
+    except BrokenPipeError:  # `maar … | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+if __name__ == "__main__":
+    main()

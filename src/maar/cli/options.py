@@ -1,0 +1,83 @@
+"""Options that several commands share, read the same way everywhere."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
+
+from maar.cli.client import Server
+from maar.cli.times import parse_range_ms
+
+DEFAULT_SERVER = "http://127.0.0.1:4040"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def server_options(command: F) -> F:
+    for option in (
+        click.option("--tenant", default="", help="Whose data; the server's default when absent."),
+        click.option(
+            "--server",
+            default=DEFAULT_SERVER,
+            envvar="MAAR_SERVER",
+            show_default=True,
+            show_envvar=True,
+            help="Where the server listens.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def range_options(command: F) -> F:
+    for option in (
+        click.option("--until", default="now", show_default=True, help="End of the time range."),
+        click.option(
+            "--from",
+            "start",
+            default="now-1h",
+            show_default=True,
+            help="Its start: now-1h, an RFC 3339 time, unix seconds or milliseconds.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def json_option(command: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="For scripts.")(command)
+
+
+def connected(server: str, tenant: str) -> Server:
+    """The server, closed when the command ends."""
+    found = Server(server, tenant=tenant)
+    click.get_current_context().call_on_close(found.close)
+    return found
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def time_range(start: str, until: str) -> tuple[int, int]:
+    return parse_range_ms(start, until, now_ms=now_ms())
+
+
+def label_pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise click.BadParameter(f"{text!r} is not of the form name=value", param_hint="--label")
+    return name, value
+
+
+def selector(service: str, labels: Iterable[str], more: str) -> str:
+    """Prometheus matchers in braces, from the pairs and from a selector given whole."""
+    pairs = [("service_name", service)] if service else []
+    pairs += [label_pair(text) for text in labels]
+    matchers = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in pairs]
+    inner = more.strip().removeprefix("{").removesuffix("}").strip().strip(",")
+    return "{" + ",".join([*matchers, *([inner] if inner else [])]) + "}"

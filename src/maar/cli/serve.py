@@ -1,0 +1,90 @@
+"""`maar serve`: settings in, roles running."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import click
+
+log = logging.getLogger("maar.serve")
+
+
+@click.command("serve")
+@click.option(
+    "--roles",
+    default="all",
+    show_default=True,
+    help="all (each in a process of its own), or some of metastore,query,front,worker in this one.",
+)
+@click.option("--config", type=click.Path(path_type=Path), help="A TOML file of settings.")
+@click.option("--listen", help="Where agents and people connect, like 127.0.0.1:4040.")
+@click.option(
+    "--allow-remote",
+    is_flag=True,
+    default=None,
+    help="Let --listen name an address that other machines reach; there is no access control.",
+)
+@click.option("--data", help="The data directory.")
+@click.option("--store", help="The object store: file:///dir or s3://bucket/prefix.")
+@click.option("--spark-master", help="Where compaction runs, like local[*].")
+@click.option("--log-format", help="text or json.")
+@click.option("--log-level", help="debug, info, warning or error.")
+@click.option(
+    "--set", "others", multiple=True, metavar="SECTION.NAME=VALUE", help="Any other setting."
+)
+def command(roles: str, config: Path | None, others: tuple[str, ...], **flags: Any) -> None:
+    """Run the server until Ctrl-C. docs/settings.md lists every setting."""
+    from maar.app import logs, supervisor
+    from maar.app.config import load_here
+    from maar.app.roles import RoleName, run
+
+    settings = load_here(file=config, flags={**_flags(flags), **_others(others)})
+    server = settings.server
+    if roles == "all":
+        logs.configure(role="supervisor", form=server.log_format, level=server.log_level)
+        raise SystemExit(supervisor.serve(settings))
+    try:
+        names = tuple(RoleName(name.strip()) for name in roles.split(","))
+    except ValueError:
+        known = ", ".join(RoleName)
+        raise click.BadParameter(f"use all, or some of {known}", param_hint="--roles") from None
+    logs.configure(role="+".join(names), form=server.log_format, level=server.log_level)
+    listener = supervisor.listen(settings) if RoleName.FRONT in names else None
+    if listener is not None:
+        log.info("maar starts url=%s data=%s", supervisor.url_of(listener), settings.data_dir)
+    raise SystemExit(asyncio.run(run(settings, names, listener)))
+
+
+def _flags(given: dict[str, Any]) -> dict[str, Any]:
+    from maar.app.layers import Key
+
+    keys = {
+        "listen": Key("server", "listen"),
+        "allow_remote": Key("server", "allow_remote"),
+        "data": Key("server", "data_dir"),
+        "store": Key("store", "url"),
+        "spark_master": Key("spark", "master"),
+        "log_format": Key("server", "log_format"),
+        "log_level": Key("server", "log_level"),
+    }
+    return {
+        f"--{name.replace('_', '-')}": (keys[name], value)
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def _others(texts: tuple[str, ...]) -> dict[str, Any]:
+    from maar.app.layers import Key
+
+    found = {}
+    for text in texts:
+        path, separator, value = text.partition("=")
+        section, dot, name = path.partition(".")
+        if not (separator and dot and name):
+            raise click.BadParameter(f"{text!r} is not SECTION.NAME=VALUE", param_hint="--set")
+        found[f"--set {path}"] = (Key(section, name), value)
+    return found

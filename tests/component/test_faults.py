@@ -1,0 +1,86 @@
+"""The world misbehaves around a running server: a full disk, a killed JVM."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from maar.cli.client import EXIT_UNAVAILABLE, Failed, Server
+from support.crowd import FAST, check_exactly_once, level0, profile
+from support.serving import Served, processes, served, wait_for
+
+pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(280)]
+
+
+def push(server: Served, names: list[str]) -> set[str]:
+    """Push one profile per name; the names that were acknowledged."""
+    acknowledged = set()
+    with contextlib.closing(Server(server.url)) as api:
+        for name in names:
+            with contextlib.suppress(Failed):
+                api.push([("service_name", "hardy")], profile(function=name, value=1))
+                acknowledged.add(name)
+    return acknowledged
+
+
+def all_compacted(server: Served) -> bool:
+    return level0(server) == 0 and server.get("/api/v1/status")["completed"] > 0
+
+
+def test_a_full_store_refuses_pushes_loses_nothing_and_recovers(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    small_disk = (
+        *("unshare", "--map-root-user", "--mount", "sh", "-c"),
+        f'mount -t tmpfs -o size=16m tmpfs "{store}" && exec "$@"',
+        "sh",
+    )
+    settings = (*FAST, f"store.url={store.as_uri()}")
+    with served(tmp_path, *settings, wrapper=small_disk) as server:
+        acknowledged = push(server, [f"lane_before_{n}" for n in range(5)])
+        assert len(acknowledged) == 5
+        inside = Path(f"/proc/{server.pid}/root{store}")
+        filler = inside / "filler"
+        _fill(filler)
+        with contextlib.closing(Server(server.url)) as api, pytest.raises(Failed) as refused:
+            api.push([("service_name", "hardy")], profile(function="lane_full"))
+        assert refused.value.exit_code == EXIT_UNAVAILABLE
+        assert "no room" in str(refused.value)
+        check_exactly_once(server, acknowledged)
+        filler.unlink()
+        deadline = time.monotonic() + 30
+        while not (later := push(server, ["lane_after"])):
+            assert time.monotonic() < deadline, server.log()[-4000:]
+        acknowledged |= later
+        wait_for(lambda: all_compacted(server), 90, server.log)
+        check_exactly_once(server, acknowledged)
+
+
+def _fill(file: Path) -> None:
+    """Take all the room there is, to the last page."""
+    with file.open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(b"\0" * 4096)
+
+
+def test_a_killed_jvm_is_replaced_and_its_work_redone(tmp_path: Path) -> None:
+    with served(tmp_path, *FAST) as server:
+        acknowledged = push(server, [f"lane_first_{n}" for n in range(5)])
+        wait_for(lambda: all_compacted(server), 90, server.log)
+        (jvm,) = _jvms(server)
+        os.kill(jvm, signal.SIGKILL)
+        acknowledged |= push(server, [f"lane_second_{n}" for n in range(5)])
+        assert len(acknowledged) == 10
+        wait_for(lambda: _jvms(server) not in ([jvm], []), 60, server.log)
+        wait_for(lambda: level0(server) == 0, 90, server.log)
+        check_exactly_once(server, acknowledged)
+
+
+def _jvms(server: Served) -> list[int]:
+    commands = processes()
+    return [pid for pid in server.everyone() if "org.apache.spark" in commands.get(pid, "")]

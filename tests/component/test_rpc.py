@@ -1,0 +1,256 @@
+"""Roles in different processes: answers, errors and restarts over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maar.adapters.rpc import (
+    METASTORE_METHODS,
+    QUERY_METHODS,
+    MetastoreClient,
+    QueryClient,
+    RoleClient,
+    RpcServer,
+    serve_metastore,
+    serve_query,
+)
+from maar.model import errors
+from maar.model.ids import ANONYMOUS, BlockId, Incarnation, PlanId, ProfileId, WorkerId
+from maar.model.time import LeaseTime, TimeRange
+from maar.ports.metastore import Metastore, Now, PollReply, PollRequest, Renewal
+from maar.ports.query import FlameGraph, QueryEngine, Scope
+
+pytestmark = pytest.mark.component
+
+WHEN = TimeRange(0, 10)
+
+
+class OneAnswer:
+    """A metastore that can tell the time, and what it was told to raise."""
+
+    def __init__(self, error: Exception | None = None, delay_s: float = 0.0) -> None:
+        self.error = error
+        self.delay_s = delay_s
+
+    async def now(self) -> Now:
+        await asyncio.sleep(self.delay_s)
+        if self.error is not None:
+            raise self.error
+        return Now(Incarnation("00c0ffee"), LeaseTime(5), 7)
+
+    async def poll(self, request: PollRequest) -> PollReply:
+        return PollReply((), (), ()) if request.worker == "w" and not request.renewals else _never()
+
+    async def profile(self, tenant: str, profile: ProfileId, hint: TimeRange) -> bytes:
+        return f"{tenant} {profile.hex()} {hint.end_ns}".encode()
+
+    async def flamegraph(self, scope: Scope, *, profile_type: str, max_nodes: int) -> FlameGraph:
+        return FlameGraph((profile_type, scope.tenant), ((0, max_nodes, 1, 0),), max_nodes, 1)
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        if name in {method.name for method in (*METASTORE_METHODS, *QUERY_METHODS)}:
+            return _unused
+        raise AttributeError(name)
+
+
+class Steady:
+    async def metrics(self) -> str:
+        return "maar_up 1\n"
+
+    async def ready(self) -> str:
+        return "still reading the log"
+
+
+async def _unused(**_: Any) -> Any:
+    raise AssertionError("not called in this test")
+
+
+def _never() -> PollReply:
+    raise AssertionError("the request arrived changed")
+
+
+def address_in(directory: Path) -> str:
+    return f"unix:{directory}/role.sock"
+
+
+def as_metastore(target: Any) -> Metastore:
+    return target  # type: ignore[no-any-return]
+
+
+def as_engine(target: Any) -> QueryEngine:
+    return target  # type: ignore[no-any-return]
+
+
+def with_metastore(
+    directory: Path,
+    target: OneAnswer,
+    use: Callable[[MetastoreClient], Awaitable[None]],
+    *,
+    deadline_s: float = 5.0,
+) -> None:
+    async def run() -> None:
+        server = await serve_metastore(address_in(directory), as_metastore(target), Steady())
+        client = MetastoreClient(address_in(directory), deadline_s=deadline_s)
+        try:
+            await use(client)
+        finally:
+            await client.close()
+            await server.stop(0)
+
+    asyncio.run(run())
+
+
+def test_values_arrive_as_they_were_sent(tmp_path: Path) -> None:
+    async def use(client: MetastoreClient) -> None:
+        assert await client.now() == Now(Incarnation("00c0ffee"), LeaseTime(5), 7)
+        assert await client.poll(PollRequest(WorkerId("w"), 2)) == PollReply((), (), ())
+
+    with_metastore(tmp_path, OneAnswer(), use)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.NotFound("no plan 3.0"),
+        errors.Overloaded("the queue holds 100 000 plans; back off"),
+        errors.StoreFull("no room: ¾ of a disk is not a whole one"),
+        errors.OutcomeUnknown("the append may have happened"),
+        errors.LeaseLost("plan 3.0 is no longer yours"),
+        errors.Corrupt("entry 12 does not follow entry 11"),
+        errors.InvalidInput("the range is upside down", reason="range"),
+        errors.MalformedProfile("not a profile"),
+        errors.TooLarge("too large"),
+        errors.Unavailable("the store does not answer"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_keeps_its_class_and_sentence(tmp_path: Path, error: errors.MaarError) -> None:
+    async def use(client: MetastoreClient) -> None:
+        with pytest.raises(errors.MaarError) as caught:
+            await client.now()
+        assert type(caught.value) is type(error)
+        assert str(caught.value) == str(error)
+        assert getattr(caught.value, "reason", "") == getattr(error, "reason", "")
+
+    with_metastore(tmp_path, OneAnswer(error), use)
+
+
+@pytest.mark.parametrize("letter", ["u", "ü", "𝄞"])  # of one, two and four bytes
+def test_a_sentence_too_long_for_a_header_is_cut(tmp_path: Path, letter: str) -> None:
+    async def use(client: MetastoreClient) -> None:
+        with pytest.raises(errors.NotFound) as caught:
+            await client.now()
+        assert 500 < len(str(caught.value)) < 10_000
+
+    with_metastore(tmp_path, OneAnswer(errors.NotFound(letter * 100_000)), use)
+
+
+def test_a_fault_in_the_server_is_an_error_and_the_server_lives(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = OneAnswer(ZeroDivisionError("secret detail"))
+
+    async def use(client: MetastoreClient) -> None:
+        with pytest.raises(errors.MaarError, match="fault in maar") as caught:
+            await client.now()
+        assert "secret" not in str(caught.value)
+        target.error = None
+        assert (await client.now()).index == 7
+
+    with_metastore(tmp_path, target, use)
+    assert "secret detail" in caplog.text
+
+
+def test_a_call_past_its_deadline_is_unavailable(tmp_path: Path) -> None:
+    async def use(client: MetastoreClient) -> None:
+        with pytest.raises(errors.Unavailable, match="did not answer in time"):
+            await client.now()
+
+    with_metastore(tmp_path, OneAnswer(delay_s=30), use, deadline_s=0.1)
+
+
+def test_nobody_at_the_address_is_unavailable_at_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        client = MetastoreClient(address_in(tmp_path))
+        async with asyncio.timeout(3):
+            with pytest.raises(errors.Unavailable, match="cannot be reached"):
+                await client.now()
+        await client.close()
+        with pytest.raises(errors.Unavailable):
+            await client.now()
+
+    asyncio.run(run())
+
+
+def test_a_client_finds_a_restarted_server_within_a_second(tmp_path: Path) -> None:
+    async def run() -> None:
+        address = address_in(tmp_path)
+        client = MetastoreClient(address)
+        server = await serve_metastore(address, as_metastore(OneAnswer()), Steady())
+        await client.now()
+        await server.stop(0)
+        for _ in range(20):  # enough failures for a backoff to have grown
+            with pytest.raises(errors.Unavailable):
+                await client.now()
+            await asyncio.sleep(0.05)
+        server = await serve_metastore(address, as_metastore(OneAnswer()), Steady())
+        async with asyncio.timeout(1.5):
+            while True:
+                try:
+                    assert (await client.now()).index == 7
+                    break
+                except errors.Unavailable:
+                    await asyncio.sleep(0.02)
+        await client.close()
+        await server.stop(0)
+
+    asyncio.run(run())
+
+
+def test_a_message_over_the_limit_is_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def use(client: MetastoreClient) -> None:
+        renewal = Renewal(PlanId(1, 0), None, False)  # type: ignore[arg-type]
+        with pytest.raises(errors.TooLarge):
+            await client.poll(PollRequest(WorkerId("x" * 4096), 1, (renewal,)))
+
+    monkeypatch.setattr("maar.adapters.rpc._LIMITS", (("grpc.max_receive_message_length", 1024),))
+    with_metastore(tmp_path, OneAnswer(), use)
+
+
+def test_arguments_of_another_version_are_refused_with_a_sentence(tmp_path: Path) -> None:
+    async def use(client: MetastoreClient) -> None:
+        with pytest.raises(errors.InvalidInput, match="another version"):
+            await client.block(BlockId(5))  # type: ignore[arg-type]
+
+    with_metastore(tmp_path, OneAnswer(), use)
+
+
+def test_queries_and_the_role_itself_answer_over_tcp() -> None:
+    async def run() -> None:
+        server: RpcServer = await serve_query("127.0.0.1:0", as_engine(OneAnswer()), Steady())
+        address = f"127.0.0.1:{server.port}"
+        client, role = QueryClient(address), RoleClient(address)
+        graph = await client.flamegraph(Scope(ANONYMOUS, WHEN), profile_type="cpu", max_nodes=9)
+        assert graph == FlameGraph(("cpu", "anonymous"), ((0, 9, 1, 0),), 9, 1)
+        body = await client.profile(ANONYMOUS, ProfileId(b"\x01" * 16), WHEN)
+        assert body == b"anonymous " + b"01" * 16 + b" 10"
+        assert await role.metrics() == "maar_up 1\n"
+        assert await role.ready() == "still reading the log"
+        await client.close()
+        await role.close()
+        await server.stop(0)
+
+    asyncio.run(run())
+
+
+def test_every_method_of_the_ports_is_on_the_wire() -> None:
+    for port, methods in ((Metastore, METASTORE_METHODS), (QueryEngine, QUERY_METHODS)):
+        declared = {name for name in vars(port) if not name.startswith("_")}
+        assert declared == {method.name for method in methods}

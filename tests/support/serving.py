@@ -1,0 +1,188 @@
+"""A whole server in processes of its own, for tests that kill, push and look."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+
+from maar.cli.main import run
+
+READY_S = 90.0
+
+
+class Said(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Served:
+    """`maar serve` on a port of its own; the log is kept for failures."""
+
+    def __init__(
+        self, directory: Path, *settings: str, roles: str = "all", wrapper: tuple[str, ...] = ()
+    ) -> None:
+        self._wrapper = wrapper  # a command that becomes the server, such as unshare
+        self.directory = directory
+        self.log_file = directory / "server.log"
+        self._settings = settings
+        self.roles = roles
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = ""
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        port = self.url.rpartition(":")[2] or "0"
+        chosen = [text for pair in self._settings for text in ("--set", pair)]
+        mark = len(self.log())
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *self._wrapper,
+                    *(sys.executable, "-m", "maar.cli.main", "serve", "--roles", self.roles),
+                    *("--listen", f"127.0.0.1:{port}", "--data", str(self.directory / "data")),
+                    *chosen,
+                ],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        wait_for(lambda: self.ended() or 'event="maar starts"' in self.log()[mark:], READY_S)
+        assert self.ended() is None, self.log()
+        line = next(x for x in self.log()[mark:].splitlines() if "maar starts" in x)
+        self.url = line.partition("url=")[2].split()[0]
+        wait_for(self._is_ready, READY_S, self.log)
+
+    def ended(self) -> int | None:
+        assert self._process is not None
+        return self._process.poll()
+
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def children(self) -> dict[str, int]:
+        """Role names to process ids."""
+        found = {}
+        for pid, command in processes().items():
+            if "maar.app.child" in command and f" {self.pid} " in f"{command} ":
+                words = command.split()
+                found[words[words.index("maar.app.child") + 1]] = pid
+        return found
+
+    def everyone(self) -> set[int]:
+        """The server and all that descends from it, by session or parent."""
+        parents = {pid: _stat(pid) for pid in processes()}
+        found = {self.pid}
+        sessions = {self.pid, *self.children().values()}
+        grown = True
+        while grown:
+            grown = False
+            for pid, stat in parents.items():
+                if stat is not None and pid not in found:
+                    parent, session = stat
+                    if parent in found or session in sessions:
+                        found.add(pid)
+                        grown = True
+        return found
+
+    def stop(self, number: int = signal.SIGINT, patience_s: float = 40.0) -> int:
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        return self._process.wait(patience_s)
+
+    def get(self, path: str, **params: Any) -> Any:
+        return httpx.get(f"{self.url}{path}", params=params, trust_env=False, timeout=60).json()
+
+    def cli(self, *arguments: str) -> Said:
+        """A command in this process: what it said and how it ended."""
+        out, err = io.StringIO(), io.StringIO()
+        before = os.environ.get("MAAR_SERVER")
+        os.environ["MAAR_SERVER"] = self.url
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                code = run(list(arguments))
+        finally:
+            os.environ.pop("MAAR_SERVER")
+            os.environ |= {"MAAR_SERVER": before} if before is not None else {}
+        return Said(code, out.getvalue(), err.getvalue())
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The same in a process of its own."""
+        return subprocess.run(
+            [sys.executable, "-m", "maar.cli.main", *arguments],
+            env={**os.environ, "MAAR_SERVER": self.url, "COLUMNS": "160"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def _is_ready(self) -> bool:
+        assert self.ended() is None, self.log()
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"{self.url}/ready", trust_env=False, timeout=5).status_code == 200
+        return False
+
+
+@contextlib.contextmanager
+def served(
+    directory: Path, *settings: str, roles: str = "all", wrapper: tuple[str, ...] = ()
+) -> Iterator[Served]:
+    server = Served(directory, *settings, roles=roles, wrapper=wrapper)
+    server.start()
+    try:
+        yield server
+    finally:
+        if server.ended() is None:
+            everyone = server.everyone()
+            server.stop(signal.SIGTERM)
+            wait_for(lambda: not living(everyone), 10)
+
+
+def wait_for(
+    condition: Callable[[], Any], patience_s: float, log: Callable[[], str] = lambda: ""
+) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {patience_s} s\n{log()[-8000:]}"
+        time.sleep(0.05)
+
+
+def processes() -> dict[int, str]:
+    """Process ids to command lines."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                found[int(name)] = (
+                    Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                )
+    return found
+
+
+def living(pids: set[int]) -> set[int]:
+    return {pid for pid in pids if _stat(pid) is not None}
+
+
+def _stat(pid: int) -> tuple[int, int] | None:
+    """Parent and session of a process that is not a zombie."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        if fields[0] not in ("Z", "X"):
+            return int(fields[1]), int(fields[3])
+    return None

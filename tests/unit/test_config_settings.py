@@ -1,0 +1,172 @@
+"""The settings as a whole: defaults, addresses, and a reference that tells the truth."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from maar.app.config import SECTIONS, Settings, load
+from maar.app.layers import Key, setting_types
+from maar.metastore.policy import Policy
+from maar.model.errors import InvalidInput
+from maar.model.time import SECOND_NS
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "settings.md"
+ROW = re.compile(r"^\| `([a-z_0-9]+\.[a-z_0-9.]+)` \| `(.*?)` \| (.+) \|$", re.MULTILINE)
+
+
+def loaded(**variables: str) -> Settings:
+    return load(file=None, environ=variables)
+
+
+def shown(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case tuple():
+            return f"[{', '.join(map(shown, value))}]"
+        case str():
+            return f'"{value}"'
+        case float():
+            return f"{value:g}"
+        case _:
+            return str(value)
+
+
+def test_every_setting_is_documented_with_its_default_and_nothing_else_is() -> None:
+    defaults = {}
+    for section, kind in SECTIONS.items():
+        for name in setting_types(kind):
+            value = getattr(Settings(), section)
+            for part in name.split("."):
+                value = getattr(value, part)
+            defaults[f"{section}.{name}"] = shown(value)
+    documented = {name: default for name, default, _ in ROW.findall(REFERENCE.read_text())}
+    assert documented == defaults
+
+
+def test_settings_travel_to_other_processes_unchanged() -> None:
+    settings = loaded(MAAR_COMPACTION__LEVEL_AGES_S="1,2,3", MAAR_LIMITS__PROFILE__SAMPLES="9")
+    assert settings.limits.profile.samples == 9
+    assert msgspec.json.decode(msgspec.json.encode(settings), type=Settings) == settings
+
+
+def test_the_default_policy_is_the_metastores_own() -> None:
+    assert Settings().compaction.policy() == Policy()
+
+
+def test_compaction_is_set_in_seconds_per_level() -> None:
+    policy = loaded(
+        MAAR_COMPACTION__LEVEL_AGES_S="0.5,2,3", MAAR_COMPACTION__LEVEL_COUNTS="5,4,3"
+    ).compaction.policy()
+    assert [(level.count, level.age_ns) for level in policy.levels] == [
+        (5, 500_000_000),
+        (4, 2_000_000_000),
+        (3, 3_000_000_000),
+    ]
+
+
+def test_levels_must_agree_on_their_number() -> None:
+    with pytest.raises(InvalidInput, match="one number per level"):
+        loaded(MAAR_COMPACTION__LEVEL_COUNTS="5,4")
+
+
+def test_the_store_is_in_the_data_directory_unless_named(tmp_path: Path) -> None:
+    settings = loaded(MAAR_SERVER__DATA_DIR=str(tmp_path))
+    assert settings.store_settings().url == f"file://{tmp_path}/store"
+    assert settings.store_settings().options == ()
+    assert settings.log_dir == tmp_path / "log"
+
+
+def test_the_stores_options_come_from_the_environment() -> None:
+    store = loaded(
+        MAAR_STORE__URL="s3://bucket/x",
+        MAAR_STORE__ENDPOINT="http://127.0.0.1:9",
+        MAAR_STORE__SECRET_ACCESS_KEY="hush",
+        MAAR_STORE__ALLOW_HTTP="true",
+    ).store_settings()
+    assert store.url == "s3://bucket/x"
+    assert dict(store.options) == {
+        "endpoint": "http://127.0.0.1:9",
+        "secret_access_key": "hush",
+        "allow_http": "true",
+    }
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:4040", "192.168.1.2:4040", ":4040", "[::]:80"])
+def test_an_address_that_others_reach_needs_the_explicit_flag(address: str) -> None:
+    with pytest.raises(InvalidInput, match="--allow-remote"):
+        loaded(MAAR_SERVER__LISTEN=address)
+    flags = {
+        "--listen": (Key("server", "listen"), address),
+        "--allow-remote": (Key("server", "allow_remote"), True),
+    }
+    assert load(file=None, environ={}, flags=flags).server.listen == address
+
+
+def test_roles_alone_may_not_be_reached_by_others_either() -> None:
+    with pytest.raises(InvalidInput, match=r"roles\.metastore.*--allow-remote"):
+        loaded(MAAR_ROLES__METASTORE="10.0.0.1:4041")
+    assert loaded(MAAR_ROLES__METASTORE="unix:/run/m.sock").roles.metastore == "unix:/run/m.sock"
+
+
+@pytest.mark.parametrize("address", ["4040", "localhost", "127.0.0.1:http", "127.0.0.1:70000"])
+def test_what_is_not_an_address_is_said_to_be_none(address: str) -> None:
+    with pytest.raises(InvalidInput, match="is not an address"):
+        loaded(MAAR_SERVER__LISTEN=address)
+
+
+@pytest.mark.parametrize("address", ["localhost:0", "127.0.0.1:4040", "127.1.2.3:1", "[::1]:4040"])
+def test_loopback_addresses_need_no_flag(address: str) -> None:
+    assert loaded(MAAR_SERVER__LISTEN=address).server.listen == address
+
+
+def test_negative_numbers_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"segment\.flush_interval_ms = -5"):
+        loaded(MAAR_SEGMENT__FLUSH_INTERVAL_MS="-5")
+
+
+def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "maar.toml"
+    file.write_text("[segment]\nflush_interval_ms = 7\n")
+    assert loaded(MAAR_CONFIG=str(file)).segment.flush_interval_ms == 7
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "segment.writes_in_flight_max=0",
+        "query.concurrency=0",
+        "compaction.lease_s=0",
+        "compaction.lease_s=inf",
+        "compaction.retire_delay_s=1e300",
+        "compaction.level_ages_s=inf,1,1",
+        "spark.master=local[0]",
+        "spark.master=lokal[*]",
+    ],
+)
+def test_what_no_role_could_run_with_is_refused_before_any_is_started(setting: str) -> None:
+    name, _, value = setting.partition("=")
+    with pytest.raises(InvalidInput, match=re.escape(name)):
+        loaded(**{f"MAAR_{name.replace('.', '__').upper()}": value})
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local[2, 3]", "spark://host:7077"])
+def test_masters_that_spark_knows_are_taken(master: str) -> None:
+    assert loaded(MAAR_SPARK__MASTER=master).spark.master == master
+
+
+def test_a_floor_must_lag_far_behind_a_writers_deadline() -> None:
+    with pytest.raises(InvalidInput, match=r"floor_lag_s = 30 .*ack_deadline_ms"):
+        loaded(MAAR_COMPACTION__FLOOR_LAG_S="30")
+    short = {"MAAR_COMPACTION__FLOOR_LAG_S": "30", "MAAR_SEGMENT__ACK_DEADLINE_MS": "5000"}
+    assert loaded(**short).compaction.policy().floor_lag_ns == 30 * SECOND_NS
+
+
+def test_a_pause_of_the_leader_never_uses_up_a_lease() -> None:
+    policy = loaded(MAAR_COMPACTION__LEASE_S="6").compaction.policy()
+    assert policy.stall_ns == 2 * SECOND_NS

@@ -1,0 +1,201 @@
+"""Compaction keeps its account, its keys and its scratch in order, and names what is broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from maar.block.segment import read_causes, read_segment
+from maar.model import keys
+from maar.model.block import SEGMENT_TABLE, TABLES, BlockMeta, Kind
+from maar.model.errors import AlreadyExists, Corrupt, StoreFull
+from maar.model.ids import TenantId, block_time_ns
+from maar.model.plan import Account
+from maar.model.profile import RawProfile
+from maar.model.time import DAY_NS, utc_day
+from maar.pprof.gzip import gunzip
+from maar.pprof.plain import canonical
+from maar.services import compact as service
+from maar.services.compact import compact
+from support.block_plans import NOON_NS, TENANT, WALL_NS, Bench, pushed
+from support.memory_store import MemoryStore
+from support.pprof_scramble import random_profile
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(MemoryStore(), tmp_path)
+
+
+def some(count: int, seed: int = 1, **more: object) -> list[RawProfile]:
+    random = Random(seed)
+    return [
+        pushed(random_profile(random, size=3), client_id=f"{seed}/{place}", **more)  # type: ignore[arg-type]
+        for place in range(count)
+    ]
+
+
+def broken(profile: RawProfile) -> RawProfile:
+    return msgspec.structs.replace(profile, payload=b"\x0a\xff")
+
+
+def test_level_0_is_split_by_tenant_and_day(bench: Bench) -> None:
+    profiles = [
+        *some(3, 1),
+        *some(2, 2, time_ns=NOON_NS + DAY_NS),
+        *some(4, 3, tenant=TenantId("other")),
+    ]
+    result = bench.compact([bench.segment(profiles)])
+    found = [(block.tenant, block.day, block.profiles) for block in result.outputs]
+    day = utc_day(NOON_NS)
+    assert found == [(TENANT, day, 3), (TENANT, day + 1, 2), ("other", day, 4)]
+    assert result.account == Account(9, 0, 0)
+    assert {block.level for block in result.outputs} == {1}
+
+
+def test_an_output_is_as_old_as_its_oldest_input_and_lists_exactly_what_it_wrote(
+    bench: Bench,
+) -> None:
+    segments = [bench.segment(some(2, seed)) for seed in (1, 2)]
+    plan = bench.plan(segments)
+    store = bench.store
+    result = compact(plan, store=store, attempt="a7", scratch=bench.scratch, wall_ns=WALL_NS)
+    (block,) = result.outputs
+    assert block_time_ns(block.id) == block_time_ns(segments[0].id)
+    written = [file.locations[0].key for file in block.files]
+    stem = keys.stem(block=block.id, plan=plan.id, token=plan.token, attempt="a7")
+    manifest = keys.manifest(tenant=TENANT, day=block.day, stem=stem)
+    assert all(stem in key for key in written)
+    intent = store.read(keys.intent(plan=plan.id, token=plan.token, attempt="a7", ordinal=0))
+    assert intent.decode().split("\n") == [*written, manifest]
+    assert msgspec.msgpack.decode(store.read(manifest), type=BlockMeta) == block
+    assert [file.table for file in block.files] == list(TABLES)
+    assert block.size == sum(store.size(key) for key in written)
+    lake = {item.key for item in store.list("lake/")}
+    assert lake == {*written, manifest}
+
+
+def test_the_same_attempt_twice_meets_its_own_keys(bench: Bench) -> None:
+    plan = bench.plan([bench.segment(some(1))])
+    compact(plan, store=bench.store, attempt="a", scratch=bench.scratch, wall_ns=0)
+    with pytest.raises(AlreadyExists):
+        compact(plan, store=bench.store, attempt="a", scratch=bench.scratch, wall_ns=0)
+    again = compact(plan, store=bench.store, attempt="b", scratch=bench.scratch, wall_ns=0)
+    assert again.account.kept == 1
+
+
+def test_what_cannot_be_decoded_goes_to_quarantine_and_is_still_readable(bench: Bench) -> None:
+    good = some(3)
+    bad = [broken(profile) for profile in some(2, 9)]
+    result = bench.compact([bench.segment([*good, *bad])])
+    assert result.account == Account(3, 0, 2)
+    held = next(block for block in result.outputs if block.kind is Kind.QUARANTINE)
+    assert (held.tenant, held.profiles) == (TENANT, 2)
+    body = bench.store.read(held.file(SEGMENT_TABLE).locations[0].key)
+    for profile, cause in read_causes(pa.BufferReader(body)):
+        assert profile in bad
+        assert cause
+    assert bench.get([held], bad[0].id) == [bad[0].payload]
+
+
+def test_a_segment_of_nothing_good_makes_a_quarantine_alone(bench: Bench) -> None:
+    result = bench.compact([bench.segment([broken(profile) for profile in some(2)])])
+    assert [block.kind for block in result.outputs] == [Kind.QUARANTINE]
+    assert result.account == Account(0, 0, 2)
+
+
+def test_duplicates_are_counted_within_and_across_inputs(bench: Bench) -> None:
+    profiles = some(4)
+    ones = [
+        bench.compact([bench.segment(part), bench.segment(part[:1])])
+        for part in (profiles[:3], profiles[1:])
+    ]
+    assert [result.account for result in ones] == [Account(3, 1, 0), Account(3, 1, 0)]
+    merged = bench.compact([block for result in ones for block in result.outputs])
+    assert merged.account == Account(4, 2, 0)
+
+
+def test_a_small_budget_spills_and_gives_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments = [bench.segment(some(5, seed)) for seed in range(5)]
+    plenty = bench.compact(segments)
+    monkeypatch.setattr(service, "BATCH_RAW_BYTES", 1)
+    monkeypatch.setattr(service, "MEMORY_RUN_BYTES", 1)
+    monkeypatch.setattr(service, "FAN_IN", 3)
+    tight = bench.compact(segments)
+    for one, other in zip(plenty.outputs, tight.outputs, strict=True):
+        assert [file.rows for file in one.files] == [file.rows for file in other.files]
+    for profile in (profile for seed in range(5) for profile in some(5, seed)):
+        (body,) = bench.get(list(tight.outputs), profile.id)
+        pushed_body = gunzip(profile.payload, limit=1 << 30)
+        assert canonical(gunzip(body, limit=1 << 30)) == canonical(pushed_body)
+
+
+def test_a_service_with_a_very_long_name_is_found_again(bench: Bench) -> None:
+    name = "\N{LEAF FLUTTERING IN WIND}" * 2_048  # too long for Parquet's statistics
+    profiles = [*some(2, 1, service=name), *some(2, 2)]
+    segment = bench.segment(profiles)
+    body = pa.BufferReader(bench.store.read(segment.file(SEGMENT_TABLE).locations[0].key))
+    assert len(list(read_segment(body, tenant=TENANT, service=name))) == 2
+    outputs = list(bench.compact([segment], target=1).outputs)
+    outputs = list(bench.compact(outputs, target=1).outputs)
+    assert sum(block.profiles for block in outputs) == 4
+    assert all(len(bench.get(outputs, profile.id)) == 1 for profile in profiles)
+
+
+def test_days_are_merged_apart(bench: Bench) -> None:
+    first = bench.compact([bench.segment([*some(2, 1), *some(2, 2, time_ns=NOON_NS + DAY_NS)])])
+    second = bench.compact([bench.segment(some(3, 3))])
+    merged = bench.compact([*first.outputs, *second.outputs])
+    assert [(block.day - utc_day(NOON_NS), block.profiles) for block in merged.outputs] == [
+        (0, 5),
+        (1, 2),
+    ]
+    assert {block.level for block in merged.outputs} == {2}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_broken_input_is_named(bench: Bench, table: str) -> None:
+    ones = [bench.compact([bench.segment(some(2, seed))]).outputs[0] for seed in (1, 2)]
+    key = ones[1].file(table).locations[0].key
+    body = bytearray(bench.store.read(key))
+    body[len(body) // 2] ^= 0x40
+    bench.store.delete(key)
+    bench.store.create(key, bytes(body))
+    with pytest.raises(Corrupt, match=ones[1].id):
+        bench.compact(ones)
+    bench.store.delete(key)
+    with pytest.raises(Corrupt, match=f"{ones[1].id}.*missing"):
+        bench.compact(ones)
+    assert list(bench.scratch.iterdir()) == []
+
+
+def test_an_index_that_counts_wrongly_is_found(bench: Bench) -> None:
+    segment = bench.segment(some(2))
+    wrong = msgspec.structs.replace(segment, profiles=3)
+    with pytest.raises(Corrupt, match=segment.id):
+        bench.compact([wrong])
+    (block,) = bench.compact([segment]).outputs
+    with pytest.raises(Corrupt, match=block.id):
+        bench.compact([msgspec.structs.replace(block, profiles=1)])
+
+
+class FullStore(MemoryStore):
+    """Has room for three objects of the lake."""
+
+    def create(self, key: str, body: bytes) -> None:
+        if key.startswith("lake/") and len(list(self.list("lake/"))) >= 3:
+            raise StoreFull("the store has no room left")
+        super().create(key, body)
+
+
+def test_a_full_store_fails_the_attempt_and_leaves_no_scratch(tmp_path: Path) -> None:
+    bench = Bench(FullStore(), tmp_path)
+    with pytest.raises(StoreFull):
+        bench.compact([bench.segment(some(2))])
+    assert list(tmp_path.iterdir()) == []
