@@ -52,6 +52,9 @@ def test_a_full_store_refuses_pushes_loses_nothing_and_recovers(tmp_path: Path) 
         assert refused.value.exit_code == EXIT_UNAVAILABLE
         assert "no room" in str(refused.value)
         check_exactly_once(server, acknowledged)
+        os.kill(server.children()["metastore"], signal.SIGKILL)
+        wait_for(lambda: _answers(server), 30, server.log)
+        check_exactly_once(server, acknowledged)
         filler.unlink()
         deadline = time.monotonic() + 30
         while not (later := push(server, ["lane_after"])):
@@ -59,6 +62,10 @@ def test_a_full_store_refuses_pushes_loses_nothing_and_recovers(tmp_path: Path) 
         acknowledged |= later
         wait_for(lambda: all_compacted(server), 90, server.log)
         check_exactly_once(server, acknowledged)
+
+
+def _answers(server: Served) -> bool:
+    return server.cli("query", "types").returncode == 0
 
 
 def _fill(file: Path) -> None:

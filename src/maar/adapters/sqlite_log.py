@@ -290,9 +290,19 @@ def _within(records: Iterator[Record], limit_bytes: int) -> Iterator[Record]:
         yield record
 
 
+def _sync_entry(directory: Path) -> None:
+    """A power cut must not take the directory away from under its synced files."""
+    parent = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)
+
+
 def _locked(directory: Path) -> int:
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        _sync_entry(directory)
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise InvalidInput(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import sys
@@ -18,7 +19,9 @@ from maar.adapters.system_clock import SystemClock
 from maar.app.config import Settings
 from maar.app.wiring import Told, build_store, new_registry, node_name
 from maar.metastore.service import MetastoreService
-from maar.model.errors import Unavailable
+from maar.model.errors import StoreFull, Unavailable
+
+log = logging.getLogger("maar.metastore")
 
 SNAPSHOT_TIMEOUT_S = 600
 
@@ -28,7 +31,11 @@ async def run(settings: Settings) -> AsyncIterator[asyncio.Task[None]]:
     """Gives the task that ends when the metastore cannot go on."""
     registry = new_registry("metastore")
     store = build_store(settings)
-    await asyncio.to_thread(probe, store)
+    try:
+        await asyncio.to_thread(probe, store)
+    except StoreFull as error:
+        # Questions need no room, and a store that honoured conditional writes still will.
+        log.warning("store not probed cause=%s", error)
     service = MetastoreService(
         SqliteLog.open(settings.log_dir),
         store,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -10,7 +11,7 @@ import msgspec
 
 from maar.adapters.rpc import MetastoreClient, serve_query
 from maar.app.config import Settings
-from maar.app.wiring import Told, build_store, new_registry
+from maar.app.wiring import Told, build_store, new_registry, node_name
 from maar.query.service import DuckEngine, QuerySettings
 from maar.spark.scratch import WorkerScratch
 
@@ -20,7 +21,8 @@ async def run(settings: Settings) -> AsyncIterator[None]:
     registry = new_registry("query")
     metastore = MetastoreClient(settings.roles.metastore)
     with room_to_spill(settings) as query:
-        engine = DuckEngine(query, metastore, build_store(settings), registry)
+        reader = f"{node_name()}-{secrets.token_hex(4)}"
+        engine = DuckEngine(query, metastore, build_store(settings), registry, reader=reader)
         await asyncio.to_thread(engine.warm)
         server = await serve_query(settings.roles.query, engine, Told(registry, lambda: ""))
         try:

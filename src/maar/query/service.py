@@ -45,7 +45,10 @@ class DuckEngine:
         metastore: Metastore,
         store: ObjectStore,
         registry: CollectorRegistry,
+        *,
+        reader: str = "query",
     ) -> None:
+        self._reader = reader  # names our pins: no two processes may share them (S10)
         self._settings = settings
         self._metastore = metastore
         self._store = store
@@ -217,7 +220,7 @@ class DuckEngine:
         self, slot: int, scope: Scope, work: Callable[[Reading], T], decodes: bool
     ) -> T:
         service = service_of(scope.matchers)
-        reader = f"{self._settings.reader}/{slot}"
+        reader = f"{self._reader}/{slot}"
         view = await self._metastore.view(
             ViewRequest(tenant=scope.tenant, range=scope.range, service=service, reader=reader)
         )

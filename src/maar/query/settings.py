@@ -20,4 +20,3 @@ class QuerySettings(msgspec.Struct, kw_only=True, frozen=True):
     series_max: int = 10_000  # series in one answer
     nodes_default: int = 8192  # of a flame graph that names no bound
     nodes_max: int = 1 << 20
-    reader: str = "query"  # names this process's pins (S10)
