@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from maar.block import sample_labels
-from maar.block.decode import decode_profiles
+from maar.block.decode import decode_in_batches, decode_profiles
 from maar.block.tables import LAYOUTS
 from maar.model.labels import series_id
 from maar.model.profile import RawProfile
@@ -192,3 +192,11 @@ def test_what_cannot_be_decoded_holds_up_nobody() -> None:
     ((held, cause),) = decoded.quarantined
     assert held == bad
     assert "gzip" in cause
+
+
+def test_profiles_of_many_frames_are_decoded_apart() -> None:
+    lines = tuple(PlainLine(NONE, line) for line in range(100))
+    deep = profile(locations=[PlainLocation(lines=lines)], samples=[PlainSample((0,) * 10, (1, 1))])
+    raws = [pushed(deep, client_id=str(place)) for place in range(3)]
+    parts = list(decode_in_batches(raws, batch_weight=20_000))  # 1,000 frames of 8 bytes each
+    assert [part.tables["profiles"].num_rows for part in parts] == [2, 1]

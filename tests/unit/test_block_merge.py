@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from maar.block import merge, writer
+from maar.block import merge, streams, writer
 from maar.block.build import Built, build
 from maar.block.decode import decode_profiles
 from maar.block.duplicates import id_words, later_ones
@@ -179,6 +179,58 @@ def test_ids_that_clash_between_runs_are_given_others(tmp_path: Path) -> None:
         ids = pq.read_table(weak.paths[table])[LAYOUTS[table].unique].to_pylist()
         assert len(ids) == len(set(ids))
     assert joined(weak) == joined(good)
+
+
+@pytest.mark.parametrize("moved_rows", [1, 20, 65_536])
+def test_what_was_given_other_ids_is_in_order_and_can_be_merged_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved_rows: int
+) -> None:
+    monkeypatch.setattr(merge, "BUDGET", 1)
+    monkeypatch.setattr("maar.block.run.ROWS_MIN", 2)
+    monkeypatch.setattr(streams, "MOVED_ROWS", moved_rows)
+    random = Random(11)
+    plain = [random_profile(random, size=4) for _ in range(6)]
+    level = []
+    for number in range(8):
+        raws = [
+            pushed(
+                random.choice(plain),
+                service=random.choice("ab"),
+                time_ns=NOON_NS + random.randrange(3) * 500,
+                client_id=f"{number}/{place}",
+                labels=(("pod", str(random.randrange(6))),),
+            )
+            for place in range(4)
+        ]
+        tables = decode_profiles(raws, mask=0xFF).tables
+        level.append(Run(name=f"Run {number}", tables=dict(tables)))
+    collisions = 0
+    while len(level) > 1:
+        pairs, level = list(zip(level[::2], level[1::2], strict=True)), []
+        for place, pair in enumerate(pairs):
+            out = tmp_path / f"{len(pairs)}-{place}"
+            built = build(pair, out, tenant=TENANT)
+            collisions += built.collisions
+            for table, layout in LAYOUTS.items():
+                found = [sort_key(table, row) for row in rows(built.paths[table])]
+                assert found == sorted(found), table
+                ids = pq.read_table(built.paths[table], columns=[layout.unique or "stack_id"])
+                if table in DIMENSIONS:
+                    assert len(ids) == len(set(ids[layout.unique].to_pylist())), table
+            level.append(Run(name=out.name, tables=dict(built.paths)))
+    assert collisions
+
+
+def test_a_row_group_ends_before_its_text_is_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge, "BUDGET", 1)
+    monkeypatch.setattr(writer, "ROW_GROUP_BYTES", 1_000)
+    monkeypatch.setattr("maar.block.run.ROWS_MIN", 2)
+    built = build(some_runs(), tmp_path / "out", tenant=TENANT)
+    locations = pq.ParquetFile(built.paths["locations"])
+    assert locations.num_row_groups > 3
+    assert locations.metadata.num_rows == built.rows["locations"]
 
 
 def test_outputs_are_cut_between_profiles(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from maar.model.plan import Account
 from maar.model.profile import RawProfile
 from maar.model.time import DAY_NS, utc_day
 from maar.pprof.gzip import gunzip
-from maar.pprof.plain import canonical
+from maar.pprof.plain import PlainLabel, PlainProfile, PlainSample, canonical
 from maar.services import compact as service
 from maar.services.compact import compact
 from support.block_plans import NOON_NS, TENANT, WALL_NS, Bench, pushed
@@ -117,6 +117,35 @@ def test_duplicates_are_counted_within_and_across_inputs(bench: Bench) -> None:
     assert [result.account for result in ones] == [Account(3, 1, 0), Account(3, 1, 0)]
     merged = bench.compact([block for result in ones for block in result.outputs])
     assert merged.account == Account(4, 2, 0)
+
+
+def test_more_runs_than_are_merged_at_once_may_all_be_duplicates(bench: Bench) -> None:
+    ones, others = (
+        [bench.compact([bench.segment([profile])]).outputs[0] for profile in some(10)]
+        for _ in range(2)
+    )
+    assert bench.compact([*ones, *others]).account == Account(10, 10, 0)
+
+
+def test_a_profile_that_swells_beyond_all_bounds_fails_no_neighbour(bench: Bench) -> None:
+    labels = (PlainLabel("k", "v" * 100_000),)  # one string, said ten thousand times
+    samples = [PlainSample((), (1,), labels) for _ in range(10_000)]
+    bomb = pushed(PlainProfile(sample_types=[("cpu", "ns")], samples=samples))
+    assert len(bomb.payload) < 10_000
+    result = bench.compact([bench.segment([bomb, *some(2, tenant=TenantId("neighbour"))])])
+    assert result.account == Account(2, 0, 1)
+    held = next(block for block in result.outputs if block.kind is Kind.QUARANTINE)
+    assert bench.get([held], bomb.id) == [bomb.payload]
+
+
+def test_a_segment_of_another_format_is_named(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maar.block.segment.FORMAT", b"segment/2")
+    segment = bench.segment(some(1))
+    monkeypatch.undo()
+    with pytest.raises(Corrupt, match=f"{segment.id}.*segment/2"):
+        bench.compact([segment])
 
 
 def test_a_small_budget_spills_and_gives_the_same(

@@ -109,11 +109,11 @@ class _Facts:
 
     @property
     def min_time_ns(self) -> int:
-        return min(least for _, least, _ in self.times.values())
+        return min((least for _, least, _ in self.times.values()), default=0)
 
     @property
     def max_time_ns(self) -> int:
-        return max(greatest for _, _, greatest in self.times.values())
+        return max((greatest for _, _, greatest in self.times.values()), default=0)
 
 
 def _share(run: Run, first: Place | None, end: Place | None) -> Share:

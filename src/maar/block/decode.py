@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from maar.block.sample_labels import labelled
 from maar.block.sample_rows import samples_of
 from maar.block.stack_rows import stacks_of
 from maar.block.tables import LAYOUTS
+from maar.block.weight import weight
 from maar.model.errors import MalformedProfile, TooLarge
 from maar.model.ids import ANONYMOUS, ProfileId
 from maar.model.profile import RawProfile
@@ -26,6 +27,8 @@ from maar.pprof.decode import warm as warm_decoder
 from maar.pprof.gzip import gunzip
 
 RAW_SIZE_MAX = 256 << 20  # no profile that was admitted is larger than this when decompressed
+WEIGHT_MAX = 512 << 20  # a profile that swells to more is kept raw: it would fail its neighbours
+BATCH_WEIGHT = 64 << 20  # profiles that are made into tables together weigh no more than this
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +46,35 @@ def decode_profiles(profiles: Iterable[RawProfile], *, mask: int = ALL_BITS) -> 
     What cannot be decoded is returned with the cause and holds up nobody (S17). `mask` weakens
     the ids, so that tests can meet collisions.
     """
+    (decoded,) = decode_in_batches(profiles, mask=mask, batch_weight=None)
+    return decoded
+
+
+def decode_in_batches(
+    profiles: Iterable[RawProfile],
+    *,
+    mask: int = ALL_BITS,
+    batch_weight: int | None = BATCH_WEIGHT,
+) -> Iterator[Decoded]:
+    """The same in one part or more, so that memory is bounded whatever the profiles swell to."""
     good: list[RawProfile] = []
     columns: list[Columns] = []
     quarantined: list[tuple[RawProfile, str]] = []
+    held = 0
     for profile in profiles:
         try:
             decoded = _decoded(profile)
+            size = _weighed(decoded)
         except (MalformedProfile, TooLarge) as error:
             quarantined.append((profile, str(error)))
-        else:
-            good.append(profile)
-            columns.append(decoded)
-    if not good:
-        return Decoded(empty_tables(), quarantined)
-    tables, collisions = _tables(batch_of(good, columns), mask=mask)
-    return Decoded(tables, quarantined, collisions)
+            continue
+        if good and batch_weight is not None and held + size > batch_weight:
+            yield _of_batch(good, columns, quarantined, mask=mask)
+            good, columns, quarantined, held = [], [], [], 0
+        good.append(profile)
+        columns.append(decoded)
+        held += size
+    yield _of_batch(good, columns, quarantined, mask=mask)
 
 
 def empty_tables() -> dict[str, pa.Table]:
@@ -94,6 +111,29 @@ def _decoded(profile: RawProfile) -> Columns:
     if columns.samples and not columns.sample_type.size:
         raise MalformedProfile("the profile has samples and no sample type: they have no values")
     return columns
+
+
+def _weighed(columns: Columns) -> int:
+    size = weight(columns)
+    if size > WEIGHT_MAX:
+        raise TooLarge(
+            f"the profile would take {size} bytes as tables, over the limit of {WEIGHT_MAX}: "
+            "it refers very often to long strings or to locations of many lines"
+        )
+    return size
+
+
+def _of_batch(
+    good: list[RawProfile],
+    columns: list[Columns],
+    quarantined: list[tuple[RawProfile, str]],
+    *,
+    mask: int,
+) -> Decoded:
+    if not good:
+        return Decoded(empty_tables(), quarantined)
+    tables, collisions = _tables(batch_of(good, columns), mask=mask)
+    return Decoded(tables, quarantined, collisions)
 
 
 def _tables(batch: Batch, *, mask: int) -> tuple[dict[str, pa.Table], int]:

@@ -14,8 +14,17 @@ def trimmed(table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
+def plain_bytes(table: pa.Table) -> int:
+    """Bytes of the columns without dictionaries: only there may a long text be repeated."""
+    return sum(column.nbytes for column in table.columns if not _is_coded(column.type))
+
+
+def _is_coded(kind: Any) -> bool:
+    return bool(pa.types.is_dictionary(kind.value_type if pa.types.is_list(kind) else kind))
+
+
 def _trimmed(array: Any) -> Any:
-    if pa.types.is_list(array.type) and pa.types.is_dictionary(array.type.value_type):
+    if pa.types.is_list(array.type) and _is_coded(array.type):
         offsets = array.offsets.to_numpy()
         moved = pa.array(offsets - offsets[0])
         return pa.ListArray.from_arrays(moved, _trimmed(array.flatten()), type=array.type)

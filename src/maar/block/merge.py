@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from maar.block.order import row_key, same_as_before, sorted_table
-from maar.block.run import ORIGINAL_ID, Run, Share
+from maar.block.run import Run, Share
+from maar.block.streams import streams
 from maar.block.tables import DIMENSIONS, LAYOUTS
 
 BUDGET = 32 << 20  # bytes of all runs together that are in memory at a time
@@ -19,29 +20,17 @@ def merged(
     table: str, runs: Sequence[Run], shares: Sequence[Share] | None = None
 ) -> Iterator[pa.Table]:
     """The rows of all runs in the table's order; of equal rows of a dimension, one."""
-    budget = BUDGET // max(len(runs), 1)
     layout = LAYOUTS[table]
-    key = layout.key
-    rekeyed = any(run.rekeyed.get(table) for run in runs)
-    if rekeyed:
-        # Runs are in the order of the ids that they came with; new ids only break ties.
-        key = (*key[:-1], ORIGINAL_ID, layout.unique)
+    budget = BUDGET // max(len(runs), 1)
     cursors = [
-        _Cursor(
-            key,
-            run.read(
-                table,
-                budget=budget,
-                share=shares[place] if shares else None,
-                originals_too=rekeyed,
-            ),
-        )
+        _Cursor(layout.key, stream)
         for place, run in enumerate(runs)
+        for stream in streams(run, table, budget=budget, share=shares[place] if shares else None)
     ]
-    stream = _in_order(key, cursors)
+    stream = _in_order(layout.key, cursors)
     if table in DIMENSIONS:
         stream = _without_repeats(layout.unique, stream)
-    return (piece.select(layout.schema.names) for piece in stream)
+    return stream
 
 
 class _Cursor:

@@ -12,12 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from maar.block.dictionary import trimmed
+from maar.block.dictionary import plain_bytes, trimmed
 from maar.block.hashing import Int
 from maar.block.tables import FORMAT, FORMAT_KEY, LAYOUTS
 from maar.model.errors import Corrupt
 
-ORIGINAL_ID = "original_id"
 ROWS_MAX = 32_768
 ROWS_MIN = 64
 _BYTES_PER_VALUE = 12  # an item in memory, offsets and codes counted in
@@ -60,17 +59,13 @@ class Run:
         budget: int,
         share: Share | None = None,
         columns: tuple[str, ...] | None = None,
-        originals_too: bool = False,
     ) -> Iterator[pa.Table]:
-        """Pieces of about `budget` bytes, in order, without what is dropped or not in the share.
+        """Pieces of about `budget` bytes, without what is dropped or not in the share.
 
-        `originals_too` adds a column with the id that each row of a dimension came with.
+        They are in the order of the ids that the run came with.
         """
         for piece in self.originals(table, budget=budget, share=share, columns=columns):
-            renamed = self._with_new_ids(piece)
-            if originals_too:
-                renamed = renamed.append_column(ORIGINAL_ID, piece[LAYOUTS[table].unique])
-            yield renamed
+            yield self._with_new_ids(piece)
 
     def originals(
         self,
@@ -97,7 +92,8 @@ class Run:
         held = self.tables[table]
         if not isinstance(held, Path):
             chosen = held.select(columns) if columns else held
-            step = _rows_within(budget, held.num_rows, _values_in(held))
+            size = max(_values_in(held) * _BYTES_PER_VALUE, plain_bytes(held))
+            step = _rows_within(budget, held.num_rows, size)
             for start in range(0, held.num_rows, step):
                 yield chosen.slice(start, step)
             return
@@ -110,7 +106,7 @@ class Run:
                 if LAYOUTS[table].by_service and not _overlaps(facts, parquet, share):
                     continue
                 values = sum(facts.column(leaf).num_values for leaf in range(facts.num_columns))
-                step = _rows_within(budget, facts.num_rows, values)
+                step = _rows_within(budget, facts.num_rows, values * _BYTES_PER_VALUE)
                 for batch in parquet.iter_batches(step, row_groups=[group], columns=list(names)):
                     arrays = [batch.column(name) for name in names]
                     yield pa.Table.from_arrays(arrays, schema=schema)
@@ -173,9 +169,9 @@ def open_table(path: Any, table: str, name: str) -> pq.ParquetFile:
     )
 
 
-def _rows_within(budget: int, rows: int, values: int) -> int:
+def _rows_within(budget: int, rows: int, size: int) -> int:
     """How many rows fit the budget, when they are like the average of their table."""
-    width = max(1, values * _BYTES_PER_VALUE // max(rows, 1))
+    width = max(1, size // max(rows, 1))
     return max(ROWS_MIN, min(ROWS_MAX, budget // width))
 
 

@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from maar.block.dictionary import trimmed
+from maar.block.dictionary import plain_bytes, trimmed
 from maar.block.tables import FORMAT, FORMAT_KEY, LAYOUTS
 
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_VALUES = 1_000_000  # of all columns, items of lists twice: bounds memory in merges
+ROW_GROUP_BYTES = 32 << 20  # of plain columns in memory: text may be long
 DICTIONARY_PAGE_BYTES = 2 << 20
 SCRATCH = "lz4"  # compression of runs that are read once and thrown away
 
@@ -48,6 +49,7 @@ class TableWriter:
         self._held: list[pa.Table] = []
         self._rows = 0
         self._values = 0
+        self._bytes = 0
         self.groups: list[Group] = []
 
     def add(self, piece: pa.Table) -> None:
@@ -81,7 +83,12 @@ class TableWriter:
             self._held.append(part)
             self._rows += part.num_rows
             self._values += _values(part)
-            if self._rows >= ROW_GROUP_ROWS or self._values >= ROW_GROUP_VALUES:
+            self._bytes += plain_bytes(part)
+            if (
+                self._rows >= ROW_GROUP_ROWS
+                or self._values >= ROW_GROUP_VALUES
+                or self._bytes >= ROW_GROUP_BYTES
+            ):
                 self._flush()
 
     def _flush(self) -> None:
@@ -90,7 +97,7 @@ class TableWriter:
         table = trimmed(pa.concat_tables(self._held))  # Parquet writes dictionaries whole
         self._writer.write_table(table, row_group_size=self._rows)
         self.groups.append(Group(service=self._service, rows=self._rows))
-        self._held, self._rows, self._values = [], 0, 0
+        self._held, self._rows, self._values, self._bytes = [], 0, 0, 0
         pa.default_memory_pool().release_unused()  # else freed pages add up over the tables
 
 

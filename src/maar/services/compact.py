@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from maar.block.build import Built, build
-from maar.block.decode import decode_profiles
+from maar.block.decode import Decoded, decode_in_batches
 from maar.block.duplicates import id_words, later_ones
 from maar.block.fetch import fetch, run_of_block
 from maar.block.hashing import ALL_BITS
@@ -176,7 +176,10 @@ class _Compaction:
 
     def _segment(self, meta: BlockMeta) -> pq.ParquetFile:
         path = fetch(self.store, meta, meta.file(SEGMENT_TABLE), self.work)
-        parquet = open_segment(path)
+        try:
+            parquet = open_segment(path)
+        except Corrupt as error:
+            raise Corrupt(f"Block {meta.id}: {error}") from error
         named = sum(each.profiles for each in meta.datasets)
         if not parquet.metadata.num_rows == meta.profiles == named:
             raise Corrupt(
@@ -220,15 +223,18 @@ class _Pool:
 
     def _decode(self) -> None:
         for day, profiles in self._waiting.items():
-            decoded = decode_profiles(profiles, mask=self._job.id_mask)
-            self._job.collisions += decoded.collisions
-            self._hold(decoded.quarantined)
-            if decoded.tables["profiles"].num_rows:
-                run = Run(name=f"Day {day} of {self._tenant}", tables=dict(decoded.tables))
-                self._memory[day].append(run)
-                self._memory_bytes += sum(table.nbytes for table in decoded.tables.values())
+            for decoded in decode_in_batches(profiles, mask=self._job.id_mask):
+                self._take(day, decoded)
         self._waiting.clear()
         self._waiting_bytes = 0
+
+    def _take(self, day: int, decoded: Decoded) -> None:
+        self._job.collisions += decoded.collisions
+        self._hold(decoded.quarantined)
+        if decoded.tables["profiles"].num_rows:
+            run = Run(name=f"Day {day} of {self._tenant}", tables=dict(decoded.tables))
+            self._memory[day].append(run)
+            self._memory_bytes += sum(table.nbytes for table in decoded.tables.values())
         if self._memory_bytes >= MEMORY_RUN_BYTES:
             self._spill()
         pa.default_memory_pool().release_unused()  # the next batch differs in its sizes
