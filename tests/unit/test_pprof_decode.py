@@ -224,6 +224,17 @@ def test_lines_count_in_every_stack_that_has_their_location(
     validate(TYPE + sample * (samples - 1) + location + TEXTS, limits)
 
 
+def test_a_string_counts_wherever_a_label_or_a_line_refers_to_it() -> None:
+    table = strings(b"", b"x" * 1000, b"ns")
+    sample = nested(2, nested(2, packed(1)), nested(3, number(1, 1), number(2, 1)))
+    function = nested(5, number(1, 1), number(2, 1))
+    location = nested(4, number(1, 1), nested(4, number(1, 1)) * 10)
+    raw = TYPE + sample * 10 + function + location + table
+    validate(raw, ProfileLimits(text_bytes=30_000))
+    with pytest.raises(TooLarge, match="30000 bytes of text in its labels and lines"):
+        validate(raw, ProfileLimits(text_bytes=29_999))
+
+
 def test_labels_on_one_sample_are_limited() -> None:
     sample = nested(2, nested(2, packed(1)), nested(3, number(1, 1), number(2, 2)) * 101)
     with pytest.raises(TooLarge, match="101 labels on one sample"):

@@ -8,7 +8,7 @@ import numpy as np
 
 from maar.model.errors import TooLarge
 from maar.pprof import wire
-from maar.pprof.columns import Int
+from maar.pprof.columns import NONE, Int
 from maar.pprof.tables import counted, filled
 from maar.pprof.wire import Tables
 
@@ -25,6 +25,7 @@ class ProfileLimits:
     sample_types: int = 64
     stack_depth: int = 4_096  # locations, and frames with the inlined ones
     frames: int = 16_000_000  # of all stacks; a location's lines count in every stack that has it
+    text_bytes: int = 128 << 20  # of labels and lines; a string counts wherever it is referred to
     labels_per_sample: int = 100
     symbol_length: int = 65_535  # bytes of a function's name, system name or file
 
@@ -52,6 +53,7 @@ def validate(raw: bytes, limits: ProfileLimits = DEFAULT_LIMITS) -> Summary:
     tables = filled(raw, counts)
     _check_symbols(tables, limits.symbol_length)
     _check_frames(tables, counts, limits)
+    _check_text(tables, limits.text_bytes)
     return Summary(
         time_ns=int(tables.scalars[wire.TIME]),
         duration_ns=int(tables.scalars[wire.DURATION]),
@@ -109,6 +111,21 @@ def _check_frames(tables: Tables, counts: Int, limits: ProfileLimits) -> None:
     ):
         if count > limit:
             raise TooLarge(f"the profile has {count} {noun}, over the limit of {limit}")
+
+
+def _check_text(tables: Tables, limit: int) -> None:
+    """A long string that many labels or lines refer to swells in the same way."""
+    length = tables.strings[1]
+    function = tables.lines[0]
+    if int(length.max()) * 3 * (tables.labels.shape[1] + function.size) <= limit:
+        return  # nearly always: no need to add it up
+    named = tables.functions[1:4, function[function != NONE]]
+    size = int(length[tables.labels[[0, 1, 3]]].sum()) + int(length[named].sum())
+    if size > limit:
+        raise TooLarge(
+            f"the profile has {size} bytes of text in its labels and lines, each string counted "
+            f"wherever it is referred to, over the limit of {limit}"
+        )
 
 
 def _text(raw: bytes, tables: Tables, index: int) -> str:
