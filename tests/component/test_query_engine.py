@@ -641,9 +641,13 @@ def test_a_segment_that_swells_is_not_decoded_at_once(
     lake.add_segment(profiles)
     size = sum(each.raw.raw_size for each in profiles)
     monkeypatch.setattr(level0, "RAW_BYTES_MAX", size - 1)
-    with pytest.raises(Overloaded, match=f"{size} bytes of one service"):
+    with pytest.raises(Overloaded, match="more than can be decoded at once"):
         ask.stacks()
     monkeypatch.setattr(level0, "RAW_BYTES_MAX", size)
+    monkeypatch.setattr(level0, "WEIGHT_MAX", 1)
+    with pytest.raises(Overloaded, match="more than can be decoded at once"):
+        ask.stacks()
+    monkeypatch.undo()
     assert ask.stacks() == by_stack(rows(profiles, time=ALWAYS))
 
 

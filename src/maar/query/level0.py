@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from maar.block import segment
-from maar.block.decode import decode_profiles
+from maar.block.decode import decode_in_batches
 from maar.block.tables import LAYOUTS
 from maar.model.block import SEGMENT_TABLE, BlockMeta, Dataset
 from maar.model.errors import Overloaded
@@ -18,6 +18,7 @@ from maar.model.profile import RawProfile
 from maar.ports.object_store import ObjectStore
 
 RAW_BYTES_MAX = 256 << 20  # of the profiles of one dataset, which are decoded together
+WEIGHT_MAX = 256 << 20  # of frames and text, however few bytes they were
 
 Key = tuple[str, str, str]  # block, tenant, service
 
@@ -100,9 +101,13 @@ class Level0:
                 file, tenant=dataset.tenant, service=dataset.service
             ):
                 once.setdefault(profile.id, profile)
-        _check_size(sum(profile.raw_size for profile in once.values()))
+        if sum(profile.raw_size for profile in once.values()) > RAW_BYTES_MAX:
+            raise _too_much(dataset)
+        parts = decode_in_batches(once.values(), batch_weight=WEIGHT_MAX)
         # What cannot be decoded is left out: compaction will put it into quarantine.
-        decoded = decode_profiles(once.values()).tables
+        decoded = next(parts).tables
+        if next(parts, None) is not None:
+            raise _too_much(dataset)
         tables = {table: decoded[table].select(columns) for table, columns in COLUMNS.items()}
         tables["stacks"] = _scannable(tables["stacks"])
         self._on_decoded(len(once))
@@ -119,14 +124,13 @@ class Level0:
                 self._bytes -= dropped.size
 
 
-def _check_size(raw_bytes: int) -> None:
-    """A segment is bounded as gzip, which may hold a thousand times as much."""
-    if raw_bytes > RAW_BYTES_MAX:
-        raise Overloaded(
-            f"{raw_bytes} bytes of one service in one segment are not compacted yet, more than the "
-            f"{RAW_BYTES_MAX} that are decoded at once; ask for another time range, or wait for "
-            "compaction"
-        )
+def _too_much(dataset: Dataset) -> Overloaded:
+    """A segment is bounded as gzip, which may swell to a thousand times as much."""
+    return Overloaded(
+        f"a segment with {dataset.profiles} profiles of {dataset.service} is not yet compacted, "
+        "and they are more than can be decoded at once; ask for another time range, or wait for "
+        "compaction"
+    )
 
 
 def _scannable(stacks: pa.Table) -> pa.Table:
