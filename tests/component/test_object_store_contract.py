@@ -305,7 +305,7 @@ def test_creating_and_emptying_one_directory_at_once_loses_nothing(tmp_path: Pat
     stores = [open_store(directory(tmp_path / "store")) for _ in range(4)]
 
     def churn(number: int) -> None:
-        for turn in range(50):
+        for turn in range(200):
             key = f"a/b/{number}-{turn}"
             stores[number].create(key, b"x")
             assert stores[number].read(key) == b"x"

@@ -27,7 +27,7 @@ from maar.ports.object_store import ObjectInfo, StoreSettings
 TEMPORARY = f"{PRIVATE}tmp"
 LEFTOVER_AGE_S = 3600  # far longer than any upload: what is older was left by a dead process
 COPY_CHUNK = 4 << 20
-LINK_TRIES = 10  # against others that remove the same directory at the same time
+LINK_TRIES = 100  # against others that remove the same directory at the same time
 
 T = TypeVar("T")
 
@@ -169,7 +169,12 @@ class LocalStore:
         if directory == self._root or directory in self._durable:
             return
         self._make_durable(directory.parent)
-        directory.mkdir(exist_ok=True)
+        try:
+            # Not with exist_ok: that fails when somebody removes the directory in between, and a
+            # FileExistsError from here would pass for an object that exists.
+            directory.mkdir()
+        except FileExistsError:
+            pass  # if it is gone again, linking finds out, and we begin anew
         _sync_directory(directory.parent)
         with self._lock:
             self._durable.add(directory)
