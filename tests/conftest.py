@@ -6,6 +6,8 @@ from support.s3_server import s3_server
 
 __all__ = ["s3_server"]
 
-# A shared machine may stall any example; the time of a whole test is bounded by pytest.
-settings.register_profile("maar", deadline=None)
+# A shared machine may stall any example; the time of a whole test is bounded by pytest. The same
+# examples everywhere: what passes here passes in CI. `--hypothesis-profile=wander` looks for more.
+settings.register_profile("maar", deadline=None, derandomize=True, database=None)
+settings.register_profile("wander", deadline=None, derandomize=False)
 settings.load_profile("maar")

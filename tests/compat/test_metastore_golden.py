@@ -1,7 +1,7 @@
 """Today's code reads every log and snapshot ever written, and comes to the same state.
 
 The files under golden/ are never written again. A new version gets new files beside the old ones:
-run `python tests/compat/test_metastore_golden.py DIRECTORY` and keep what it leaves there.
+raise NEWEST, extend the history, and run `python tests/compat/test_metastore_golden.py`.
 """
 
 from __future__ import annotations
@@ -13,70 +13,38 @@ import shutil
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # when it runs as a script
 
 from maar.adapters.sqlite_log import DATABASE, SqliteLog
 from maar.metastore import entries as e
-from maar.metastore import snapshot
+from maar.metastore import snapshot, snapshot_parts
 from maar.metastore.digest import digest
 from maar.metastore.replica import Replica
 from maar.metastore.state import MetaState
-from maar.model.block import Kind
-from maar.model.ids import FencingToken, PlanId, WorkerId
-from maar.model.plan import Account, PlanResult, Service
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
-from maar.ports.log import EMPTY
+from maar.ports.log import EMPTY, Record
 from support.memory_store import MemoryStore
-from support.metastore import DAY_START_NS, INCARNATION, Fold, output, segment
+from support.metastore import DAY_START_NS, segment
+from support.metastore_history import every_kind_of_entry
 
 GOLDEN = Path(__file__).parent / "golden"
+NEWEST = 2
+LAST_KIND = {1: 22, 2: 29}  # of the entries of a version
 STORED_KEY = "metastore/v1/0badcafe/entry-0000000000000022-golden.msgpack"
 
+versions = pytest.mark.parametrize("version", LAST_KIND)
 
-def history() -> list[tuple[LeaseTime, e.Entry]]:
-    """A log in which every kind of entry occurs and does something."""
-    fold = Fold()
-    s, w = SECOND_NS, WorkerId("w1")
-    segments = tuple(segment(n, profiles=10 + n) for n in range(7))
-    key = fold.put(e.BlocksAdded(segments)) and fold.state.queue.places[segments[0].id].key
-    assert key
-    ids = [meta.id for meta in segments]
 
-    def spec(*numbers: int) -> e.PlanSpec:
-        return e.PlanSpec(Service.COMPACT, False, key, tuple(ids[n] for n in numbers), 2)
-
-    def token() -> FencingToken:
-        return FencingToken(INCARNATION, fold.state.index)
-
-    fold.put(e.PlansScheduled((spec(0, 1), spec(2, 3), spec(4), spec(5))))
-    plans = [PlanId(fold.state.index, n) for n in range(4)]
-    fold.put(e.PinsTaken(("query-1", "query-2"), LeaseTime(50 * s)))
-    fold.put(e.PlansLeased(tuple(e.Grant(plan, w, LeaseTime(15 * s)) for plan in plans)))
-    held = token()
-    fold.put(e.PlansStarted((e.Start(plans[0], held),)))
-    fold.put(e.LeasesRenewed((e.Extension(plans[0], held, LeaseTime(30 * s)),)))
-    inputs = segments[:2]
-    good = output(plans[0], held, inputs, profiles=19)
-    bad = output(plans[0], held, inputs, profiles=1, ordinal=1, kind=Kind.QUARANTINE)
-    made = PlanResult((good, bad), Account(19, 1, 1), collisions=2, cpu_ms=7, wall_ms=9)
-    fold.put(e.PlanCompleted(plans[0], held, made))
-    fold.put(e.AttemptFenced(plans[3], held, "fenced by hand"))
-    fold.put(e.PlanFailed(plans[2], held, "the disk was full", LeaseTime(20 * s)))
-    fold.now = 31 * s
-    fold.put(e.Tick())
-    fold.put(e.PlanBisected(plans[1], held, 1))
-    fold.put(e.PlanExcluded(plans[2], None, LeaseTime(90 * s)))
-    fold.put(e.PlansArchived((plans[1],)))
-    fold.put(e.BlocksForgotten((ids[1],)))
-    fold.now = 60 * s
-    fold.put(e.PinsDropped(("query-2",)))
-    fold.put(e.Floor(LeaseTime(0)))
-    fold.put(e.VersionActivated(1))
-    fold.put(e.StateHashed(fold.state.index, digest(fold.state)))
-    fold.put(e.TermStarted(2, "two"))
-    return [(item.envelope.lease_time, item.envelope.entry) for item in fold.log]
+def history() -> list[e.Envelope]:
+    """Every kind of entry, each doing something; the last is kept apart from the log."""
+    fold = every_kind_of_entry()
+    body = stored_entry()
+    apart = e.Stored(STORED_KEY, len(body), hashlib.sha256(body).digest())
+    at, wall = LeaseTime(61 * SECOND_NS), WallTime(DAY_START_NS + 61 * SECOND_NS)
+    return [*(item.envelope for item in fold.log), e.Envelope(NEWEST, at, wall, apart)]
 
 
 def stored_entry() -> bytes:
@@ -84,22 +52,26 @@ def stored_entry() -> bytes:
 
 
 async def write(directory: Path) -> None:
-    """Only ever for a new version."""
-    log = SqliteLog.open(directory / "log-v1")
+    """Only ever for a new version: what is there is never written over."""
+    names = [f"{name}-v{NEWEST}" for name in ("log", "state", "snapshot", "stored-entry")]
+    there = [path.name for path in directory.iterdir() if path.stem in names]
+    if there:
+        raise SystemExit(f"{', '.join(there)} exist in {directory} and are never written again")
+    log = SqliteLog.open(directory / f"log-v{NEWEST}")
     term = await log.campaign("golden")
-    body = stored_entry()
-    apart = e.Stored(STORED_KEY, len(body), hashlib.sha256(body).digest())
     bodies = [
-        e.encode(e.VERSION, at, WallTime(DAY_START_NS), e.encode_entry(entry))
-        for at, entry in [*history(), (LeaseTime(61 * SECOND_NS), apart)]
+        e.encode(i.version, i.lease_time, i.wall_time, e.encode_entry(i.entry)) for i in history()
     ]
     await log.append(bodies, term=term, head=EMPTY)
-    (directory / "stored-entry-v1.msgpack").write_bytes(body)
+    body = stored_entry()
+    (directory / f"stored-entry-v{NEWEST}.msgpack").write_bytes(body)
     replica = await replayed(log, body)
-    (directory / "snapshot-v1.maar").write_bytes(snapshot.encode(replica.state, replica.head))
-    (directory / "state-v1.json").write_text(json.dumps(told(replica.state), indent=1) + "\n")
+    made = snapshot.encode(replica.state, replica.head)
+    (directory / f"snapshot-v{NEWEST}.maar").write_bytes(made)
+    state = json.dumps(told(replica.state), indent=1) + "\n"
+    (directory / f"state-v{NEWEST}.json").write_text(state)
     await log.close()
-    (directory / "log-v1" / "lock").unlink()
+    (directory / f"log-v{NEWEST}" / "lock").unlink()
 
 
 async def replayed(log: SqliteLog, body: bytes) -> Replica:
@@ -112,7 +84,7 @@ async def replayed(log: SqliteLog, body: bytes) -> Replica:
 
 def told(state: MetaState) -> dict[str, object]:
     """The state in words that do not depend on how it is kept."""
-    return {
+    found: dict[str, object] = {
         "index": state.index,
         "digest": digest(state).hex(),
         "lease_time": state.lease_time,
@@ -130,54 +102,96 @@ def told(state: MetaState) -> dict[str, object]:
         "duplicates": state.tally.duplicates_removed,
         "quarantined": state.tally.profiles_quarantined,
     }
-
-
-@pytest.fixture
-def golden() -> dict[str, object]:
-    found: dict[str, object] = json.loads((GOLDEN / "state-v1.json").read_text())
+    if state.version >= 2:
+        found |= {
+            "expired": state.tally.profiles_expired,
+            "parked": {str(p.id): [p.failures, p.spared, p.note] for p in state.parked.values()},
+            "litter": [f"{at.plan} {at.token} {n.ended_at}" for at, n in state.litter.items()],
+            "retention": dict(sorted(state.retention.items())),
+            "raised": list(state.raised),
+            "anchor": list(state.anchor),
+        }
     return found
 
 
-def test_a_log_of_version_1_gives_the_state_that_it_gave(
-    tmp_path: Path, golden: dict[str, object]
-) -> None:
-    shutil.copy(GOLDEN / "log-v1" / DATABASE, tmp_path / DATABASE)
+def golden(version: int) -> dict[str, object]:
+    found: dict[str, object] = json.loads((GOLDEN / f"state-v{version}.json").read_text())
+    return found
 
-    async def test() -> None:
-        log = SqliteLog.open(tmp_path)
-        replica = await replayed(log, (GOLDEN / "stored-entry-v1.msgpack").read_bytes())
-        records = await log.read(after=0)
+
+def records(version: int, directory: Path) -> tuple[MetaState, list[Record]]:
+    """The state that a golden log gives, and what is in it."""
+    shutil.copy(GOLDEN / f"log-v{version}" / DATABASE, directory / DATABASE)
+
+    async def read() -> tuple[MetaState, list[Record]]:
+        log = SqliteLog.open(directory)
+        body = (GOLDEN / f"stored-entry-v{version}.msgpack").read_bytes()
+        replica = await replayed(log, body)
+        found = await log.read(after=0)
         await log.close()
-        assert told(replica.state) == golden
-        kinds = {type(e.decode(r.body, index=r.index).entry) for r in records}
-        assert kinds == set(e.Entry.__args__)
+        return replica.state, found
 
-    asyncio.run(test())
+    return asyncio.run(read())
 
 
-def test_a_snapshot_of_version_1_is_the_state_that_it_was(golden: dict[str, object]) -> None:
-    state, head = snapshot.decode((GOLDEN / "snapshot-v1.maar").read_bytes())
-    assert told(state) == golden
+@versions
+def test_a_log_gives_the_state_that_it_gave(version: int, tmp_path: Path) -> None:
+    state, found = records(version, tmp_path)
+    assert told(state) == golden(version)
+    kinds = {type(e.decode(record.body, index=record.index).entry) for record in found}
+    assert kinds == {
+        kind for kind in e.Entry.__args__ if kind.__struct_config__.tag <= LAST_KIND[version]
+    }
+
+
+@versions
+def test_a_snapshot_is_the_state_that_it_was(version: int) -> None:
+    state, head = snapshot.decode((GOLDEN / f"snapshot-v{version}.maar").read_bytes())
+    assert told(state) == golden(version)
     assert head.index == state.index
+    snapshot_parts.audit(state)
 
 
-def test_every_entry_is_written_as_version_1_wrote_it(tmp_path: Path) -> None:
-    """A replica of version 1 must be able to read what we write."""
-    shutil.copy(GOLDEN / "log-v1" / DATABASE, tmp_path / DATABASE)
+@versions
+def test_a_snapshot_written_today_of_an_old_state_is_that_state(version: int) -> None:
+    state, head = snapshot.decode((GOLDEN / f"snapshot-v{version}.maar").read_bytes())
+    again, _ = snapshot.decode(snapshot.encode(state, head))
+    assert told(again) == golden(version)
+    snapshot_parts.audit(again)
 
-    async def bodies() -> list[bytes]:
-        log = SqliteLog.open(tmp_path)
-        records = await log.read(after=0)
-        await log.close()
-        return [record.body for record in records]
 
-    for index, body in enumerate(asyncio.run(bodies()), start=1):
-        found = e.decode(body, index=index)
-        again = e.encode(
-            found.version, found.lease_time, found.wall_time, e.encode_entry(found.entry)
-        )
-        assert again == body, type(found.entry)
+@versions
+def test_entries_are_written_as_they_were_with_new_fields_at_the_end(
+    version: int, tmp_path: Path
+) -> None:
+    """So a replica of that version can read those that it knows."""
+    _, found = records(version, tmp_path)
+    for record in found:
+        read = e.decode(record.body, index=record.index)
+        again = e.encode(read.version, read.lease_time, read.wall_time, e.encode_entry(read.entry))
+        old, new = msgspec.msgpack.decode(record.body), msgspec.msgpack.decode(again)
+        assert begins_with(new, old), type(read.entry)
+        assert version < NEWEST or again == record.body, type(read.entry)
+
+
+def begins_with(new: object, old: object) -> bool:
+    if not isinstance(old, list):
+        return new == old
+    return (
+        isinstance(new, list)
+        and len(new) >= len(old)
+        and all(begins_with(one, other) for one, other in zip(new, old, strict=False))
+    )
+
+
+def test_golden_files_are_never_written_again(tmp_path: Path) -> None:
+    there = tmp_path / f"state-v{NEWEST}.json"
+    there.write_text("{}")
+    with pytest.raises(SystemExit, match="never written again"):
+        asyncio.run(write(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == [there.name]
+    assert there.read_text() == "{}"
 
 
 if __name__ == "__main__":
-    asyncio.run(write(Path(sys.argv[1])))
+    asyncio.run(write(GOLDEN))

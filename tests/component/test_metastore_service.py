@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from maar.adapters.sqlite_log import SqliteLog
-from maar.metastore import snapshot
+from maar.metastore import entries, snapshot
 from maar.metastore.policy import Level, Policy
 from maar.metastore.service import MetastoreService
 from maar.model.block import BlockMeta
@@ -23,12 +23,13 @@ from maar.model.errors import (
     InvalidInput,
     NotFound,
     OutcomeUnknown,
+    Rejected,
     StoreFull,
     Unavailable,
 )
 from maar.model.ids import BlockId, PlanId, WorkerId
-from maar.model.plan import LeasedPlan
-from maar.model.time import SECOND_NS, TimeRange
+from maar.model.plan import LeasedPlan, PlanState
+from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
 from maar.ports.log import ENTRY_BYTES_MAX, Head, Log, Term
 from maar.ports.metastore import PollReply, PollRequest, Renewal, Report, ViewRequest
 from support.fake_clock import FakeClock
@@ -138,7 +139,7 @@ def test_from_registration_to_merge_in_polls(world: World) -> None:
             assert await view(service) == {made.outputs[0].id}
             status = await service.status()
             assert (status.completed, status.retired, status.plans) == (1, 3, {"completed": 1})
-            assert (await service.plan(plan.id)).attempts[0].started_at is not None
+            assert (await service.plan(plan.id)).plan.attempts[0].started_at is not None
             assert (await service.block(made.outputs[0].id)).level == 1
             with pytest.raises(NotFound):
                 await service.block(metas[0].id)
@@ -237,6 +238,23 @@ def test_a_snapshot_and_the_log_behind_it_restore_everything(world: World) -> No
     asyncio.run(test())
 
 
+def test_a_snapshot_that_two_asked_for_is_one_and_the_log_goes_back_to_the_one_before(
+    world: World,
+) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            await add(service, 1, 2, 3, 4)
+            first = await service.snapshot()
+            await add(service, 5)
+            one, two = await asyncio.gather(service.snapshot(), service.snapshot())
+            assert first < min(one, two)
+            status = await service.status()
+            assert status.snapshot_index == max(one, two)
+            assert status.log_first == (first if one == two else min(one, two)) + 1
+
+    asyncio.run(test())
+
+
 def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(world: World) -> None:
     async def test() -> None:
         async with world.running() as service:
@@ -283,7 +301,7 @@ def test_snapshots_are_made_when_due_and_only_a_few_are_kept(world: World) -> No
                 before = (await service.status()).snapshot_index
                 for m in range(6):
                     await add(service, 10 * n + m)
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(100):
                     while (await service.status()).snapshot_index == before:
                         await asyncio.sleep(0.05)
             assert len(snapshot.listed(world.store)) == snapshot.KEPT
@@ -402,6 +420,94 @@ def test_a_leader_that_lost_its_term_folds_what_others_wrote_and_returns(world: 
     asyncio.run(test())
 
 
+def test_an_update_prepared_in_an_old_term_is_refused_and_dropped(world: World) -> None:
+    """A rival wrote meanwhile: what the old leader had decided is never folded, by anybody."""
+
+    async def kinds(service: MetastoreService) -> list[str]:
+        records = await service._log.read(after=0)
+        found = (entries.decode(record.body, index=record.index) for record in records)
+        return [type(envelope.entry).__name__ for envelope in found]
+
+    async def test() -> None:
+        async with world.running() as service:
+            await add(service, 1, 2, 3)
+            before = await service.status()
+            term = await service._log.campaign("a rival")
+            started = entries.encode_entry(entries.TermStarted(term, "a rival"))
+            body = entries.encode(2, LeaseTime(before.lease_time), WallTime(0), started)
+            await service._log.append([body], term=term, head=await service._log.head())
+            with pytest.raises(Unavailable, match="office"):
+                await poll(service)
+            assert not {"PlansScheduled", "PlansLeased"} & set(await kinds(service))
+            (plan,) = (await poll(service)).granted
+            assert plan.token.index > before.index + 2  # after the rival's entry and our new term
+            assert (await service.status()).term == term + 1
+            (outcome,) = (await poll(service, 0, reports=(done(plan),))).outcomes
+            assert outcome.accepted
+            assert (await kinds(service)).count("PlansScheduled") == 1
+
+    asyncio.run(test())
+
+
+def test_a_restart_of_the_leader_is_no_plans_fault(world: World) -> None:
+    """Workers that nobody could hear have their full time anew, and are spared once."""
+
+    async def test() -> None:
+        async with world.running() as service:
+            await add(service, 1, 2, 3)
+            (plan,) = (await poll(service)).granted
+            await poll(service, 0, renewals=(Renewal(plan.id, plan.token, started=True),))
+        async with world.running() as service:
+            world.clock.advance(16 * SECOND_NS)
+            (again,) = (await poll(service, worker=W2)).granted
+            found = (await service.plan(plan.id)).plan
+            assert (found.failures, found.spared) == (0, 1)
+            await poll(service, 0, W2, renewals=(Renewal(again.id, again.token, started=True),))
+            world.clock.advance(16 * SECOND_NS)
+            assert len((await poll(service)).granted) == 1
+            found = (await service.plan(plan.id)).plan
+            assert (found.failures, found.spared) == (1, 0)
+
+    asyncio.run(test())
+
+
+def test_an_operator_sets_plans_aside_and_calls_them_back(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            await add(service, 1, 2, 3)
+            (plan,) = (await poll(service)).granted
+            excluded = await service.exclude(plan.id, note="it eats the disk")
+            assert (excluded.state, excluded.note) == (PlanState.EXCLUDED, "it eats the disk")
+            renewal = Renewal(plan.id, plan.token)
+            reply = await poll(service, 1, renewals=(renewal,), reports=(done(plan),))
+            assert (reply.kept, reply.granted) == ((), ())
+            assert not reply.outcomes[0].accepted
+            assert (await service.requeue(plan.id)).state is PlanState.REQUESTED
+            with pytest.raises(Rejected, match="requested"):
+                await service.requeue(plan.id)
+            with pytest.raises(NotFound):
+                await service.exclude(PlanId(1, 1), note="")
+            (again,) = (await poll(service)).granted
+            assert again.id == plan.id
+            assert service.ready() == ""
+
+    asyncio.run(test())
+
+
+def test_an_operator_raises_the_limit_for_a_while(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            until = await service.raise_limit(9, for_ns=60 * SECOND_NS)
+            assert until - (await service.now()).lease_time <= 60 * SECOND_NS
+            assert (await service.status()).failure_limit == 9
+            world.clock.advance(61 * SECOND_NS)
+            assert (await service.status()).failure_limit == SMALL.failure_limit
+            with pytest.raises(InvalidInput):
+                await service.raise_limit(1, for_ns=1)
+
+    asyncio.run(test())
+
+
 def test_an_entry_too_large_for_the_log_is_kept_in_the_store(world: World) -> None:
     async def test() -> None:
         async with world.running() as service:
@@ -441,7 +547,7 @@ def test_time_that_passes_while_something_waits_is_recorded(world: World) -> Non
             await add(service, 1)
             before = (await service.now()).index
             world.clock.advance(11 * SECOND_NS)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(100):
                 while (await service.now()).index == before:
                     await asyncio.sleep(0.05)
         world.clock = FakeClock()
@@ -465,9 +571,8 @@ def test_objects_of_merged_segments_are_deleted_after_the_delay_but_not_under_a_
 
     async def test() -> None:
         async with world.running(policy) as service:
-            from maar.metastore import chores
-
-            leader = service._led()
+            cleaner = service._cleaner
+            assert cleaner is not None
             metas = await add(service, 1, 2, 3)
             put(*metas)
             await view(service, reader="slow")
@@ -478,7 +583,7 @@ def test_objects_of_merged_segments_are_deleted_after_the_delay_but_not_under_a_
             await poll(service, 0, reports=(report,))
 
             async def clean() -> int:
-                await chores.clean(leader, world.store, service._append, service._metrics, set())
+                await cleaner.remove()
                 return len(list(world.store.list("segments/")))
 
             assert await clean() == 3
@@ -544,7 +649,7 @@ def test_metrics_tell_levels_queues_and_bounds(world: World) -> None:
     async def test() -> None:
         async with world.running() as service:
             await add(service, 1, 2)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(100):
                 while 'maar_metastore_blocks{kind="segment",level="0"} 2.0' not in (
                     generate_latest(world.registry).decode()
                 ):

@@ -2,7 +2,10 @@
 
 Planted by hand and seen caught here: accepting a stale token, not checking owners when a plan is
 scheduled, folding an entry twice, granting over a live lease, completing with a profile missing,
-forgetting the id of a merged segment, deleting under a pin, losing half of a bisected plan.
+forgetting the id of a merged segment, deleting under a pin, losing half of a bisected plan,
+parking a plan that somebody works on, letting go of a parked plan's inputs, requeueing into a full
+schedule, a line of the timeline that a plan never leaves, an ended attempt whose remains nobody
+looks for, an operator's exclusion that leaves the lease alive.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -22,48 +26,66 @@ from hypothesis.stateful import (
     rule,
 )
 
-from maar.metastore import prepare, retirement, schedule
+from maar.metastore import orders, prepare, retirement, schedule
 from maar.metastore.apply import apply
 from maar.metastore.digest import digest
 from maar.metastore.effects import (
     AttemptEnded,
     Bisected,
+    Cancelled,
     Completed,
     Effects,
     Leased,
+    Parked,
     Refusal,
     Refused,
     Registered,
     Renewed,
+    Requeued,
     Scheduled,
+    Unparked,
 )
 from maar.metastore.entries import (
     AttemptFenced,
     BlocksAdded,
+    BlocksExpired,
     BlocksForgotten,
     Entry,
     Extension,
     Floor,
     Grant,
     LeasesRenewed,
+    LimitRaised,
+    LitterSwept,
     PlanCompleted,
     PlanFailed,
+    PlanRequeued,
     PlansLeased,
+    PlansParked,
     PlanSpec,
     PlansScheduled,
+    PlansStarted,
+    PlansUnparked,
+    Remains,
+    Start,
     StateHashed,
     TermStarted,
 )
 from maar.metastore.queue import mergeable
 from maar.metastore.schedule import Wish
 from maar.metastore.snapshot import decode, encode
-from maar.metastore.state import MetaState
+from maar.metastore.state import BOUNDS, MetaState, sizes
+from maar.metastore.timeline import Timeline
+from maar.metastore.workers import Crew
 from maar.model.block import BlockMeta
+from maar.model.errors import Rejected
 from maar.model.ids import BlockId, FencingToken, PlanId, WorkerId
 from maar.model.plan import Account, AttemptEnd, PlanResult, PlanState, Service
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.log import Head
-from support.metastore import SMALL, Fold, result, segment
+from support.metastore import DAY_START_NS, SMALL, Fold, result, segment
+
+pytestmark = pytest.mark.timeout(1200)  # on a machine that has much else to do
 
 POLICY = msgspec.structs.replace(
     SMALL,
@@ -71,6 +93,9 @@ POLICY = msgspec.structs.replace(
     attempts_max=3,
     retire_delay_ns=20 * SECOND_NS,
     pin_ns=200 * SECOND_NS,
+    plans_max=3,
+    parked_max=2,
+    litter_max=40,
 )
 WORKERS = st.sampled_from([WorkerId("w1"), WorkerId("w2")])
 
@@ -90,10 +115,11 @@ class Job:
 class Model:
     profiles: dict[BlockId, int] = field(default_factory=dict)  # of live blocks
     acknowledged: int = 0
-    removed: int = 0
+    removed: int = 0  # as duplicates, or too old
     seen: set[BlockId] = field(default_factory=set)
     jobs: dict[PlanId, Job] = field(default_factory=dict)
     tokens: set[tuple[PlanId, FencingToken]] = field(default_factory=set)
+    litter: set[Remains] = field(default_factory=set)
 
     def owners(self) -> dict[BlockId, PlanId]:
         return {b: p for p, job in self.jobs.items() if not job.done_by for b in job.inputs}
@@ -110,6 +136,7 @@ class MetastoreFold(RuleBasedStateMachine):
         self.fold = Fold(policy=POLICY)
         self.fold.now = SECOND_NS
         self.model = Model()
+        self.crew = Crew()
         self.count = 0
         self.segments: dict[BlockId, BlockMeta] = {}
 
@@ -146,6 +173,9 @@ class MetastoreFold(RuleBasedStateMachine):
                 assert job.token == effect.token
                 assert effect.end is not AttemptEnd.EXPIRED or self.fold.now > job.expires_at
                 job.token = None
+                self.model.litter.add(Remains(effect.plan, effect.token))
+            case Cancelled():
+                assert self.model.jobs.pop(effect.plan).token is None
             case Bisected():
                 whole = self.model.jobs.pop(effect.plan)
                 parts = [self.state.plans[child].inputs for child in effect.children]
@@ -159,7 +189,7 @@ class MetastoreFold(RuleBasedStateMachine):
     def begin(self) -> MultipleResults[BlockMeta]:
         return multiple(*(self.added(shard=1, at=self.fold.now) for _ in range(6)))
 
-    @rule(target=metas, shard=st.integers(1, 2), count=st.integers(1, 3), late=st.booleans())
+    @rule(target=metas, shard=st.integers(1, 2), count=st.integers(1, 6), late=st.booleans())
     def register(self, shard: int, count: int, late: bool) -> MultipleResults[BlockMeta]:
         at = 0 if late else self.fold.now
         return multiple(*(self.added(shard=shard, at=at) for _ in range(count)))
@@ -192,20 +222,32 @@ class MetastoreFold(RuleBasedStateMachine):
 
     @rule(target=grants, worker=WORKERS, capacity=st.integers(1, 3))
     def poll(self, worker: WorkerId, capacity: int) -> MultipleResults[Leased]:
+        return multiple(*self.polled(worker, capacity))
+
+    def polled(self, worker: WorkerId, capacity: int) -> list[Leased]:
         for entry in schedule.set_aside(self.state, self.now()):
             self.put(entry)
-        found = []
-        for entry in schedule.assign(self.state, [Wish(worker, capacity)], now=self.now()):
-            found += [e for e in self.put(entry) if isinstance(e, Leased)]
-        return multiple(*found)
+        found: list[Leased] = []
+        wishes = [Wish(worker, capacity)]
+        for entry in schedule.assign(self.state, wishes, now=self.now(), crew=self.crew):
+            effects = self.put(entry)
+            assert not any(isinstance(e, Refused) for e in effects)  # nobody came in between
+            found += [e for e in effects if isinstance(e, Leased)]
+        assert len(found) <= capacity
+        self.those_that_failed_run_alone(worker, found)
+        return found
 
-    @rule(target=grants, grant=grants, worker=WORKERS, seen=st.booleans())
+    def those_that_failed_run_alone(self, worker: WorkerId, found: list[Leased]) -> None:
+        work = self.state.plans.work_of(worker, self.now())
+        if any(self.state.plans[lease.plan].failures for lease in found):
+            assert len(work) == 1
+
+    @rule(target=grants, grant=grants, worker=WORKERS, seen=st.booleans(), counts=st.booleans())
     def grant_from_an_old_state(
-        self, grant: Leased, worker: WorkerId, seen: bool
+        self, grant: Leased, worker: WorkerId, seen: bool, counts: bool
     ) -> MultipleResults[Leased]:
-        item = Grant(
-            grant.plan, worker, LeaseTime(self.fold.now + 9), grant.token if seen else None
-        )
+        until = LeaseTime(self.fold.now + 9)
+        item = Grant(grant.plan, worker, until, grant.token if seen else None, counts=counts)
         found = [e for e in self.put(PlansLeased((item,))) if isinstance(e, Leased)]
         return multiple(*found)
 
@@ -265,16 +307,35 @@ class MetastoreFold(RuleBasedStateMachine):
             self.model.profiles[meta.id] = meta.profiles
         self.model.removed += made.account.duplicates
         job.done_by, job.done_at = token, self.fold.now
+        (plan,) = (plan for plan, other in self.model.jobs.items() if other is job)
+        self.model.litter.add(Remains(plan, token))
 
-    @rule(grant=grants, fenced=st.booleans())
-    def fail(self, grant: Leased, fenced: bool) -> None:
-        entry: Entry = PlanFailed(grant.plan, grant.token, "broken", LeaseTime(0))
+    @rule(grant=grants)
+    def start(self, grant: Leased) -> None:
+        self.put(PlansStarted((Start(grant.plan, grant.token),)))
+
+    @rule(grant=grants, fenced=st.booleans(), counts=st.booleans())
+    def fail(self, grant: Leased, fenced: bool, counts: bool) -> None:
+        entry: Entry = PlanFailed(grant.plan, grant.token, "broken", LeaseTime(0), counts)
         if fenced:
             entry = AttemptFenced(grant.plan, grant.token, "gone")
         job = self.model.jobs.get(grant.plan)
         held = job is not None and job.token == grant.token and not job.done_by
         (effect,) = self.put(entry)
         assert isinstance(effect, AttemptEnded) is held
+
+    @rule(target=grants, times=st.integers(1, 4), counts=st.booleans())
+    def everything_fails(self, times: int, counts: bool) -> MultipleResults[Leased]:
+        """A bad night: whatever is handed out fails, again and again."""
+        found: list[Leased] = []
+        for n in range(times):
+            for plan in list(self.state.plans.values()):
+                if plan.lease:
+                    failed = PlanFailed(plan.id, plan.lease.token, "x", LeaseTime(0), counts)
+                    self.put(failed)
+            self.fold.now += 16 * SECOND_NS
+            found += self.polled(WorkerId(f"w{n}"), 4)
+        return multiple(*found)
 
     @rule(data=st.data())
     def schedule_anything(self, data: st.DataObject) -> None:
@@ -285,6 +346,7 @@ class MetastoreFold(RuleBasedStateMachine):
         inputs = tuple(data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=3)))
         owners = self.model.owners()
         free = all(b in self.model.profiles and b not in owners for b in inputs)
+        free = free and len(self.state.plans) < POLICY.plans_max
         key = (
             self.state.queue.places[inputs[0]].key if inputs[0] in self.state.queue.places else None
         )
@@ -294,9 +356,81 @@ class MetastoreFold(RuleBasedStateMachine):
         (effect,) = self.put(PlansScheduled((spec,)))
         assert isinstance(effect, Scheduled) is (free and len(set(inputs)) == len(inputs))
 
+    @rule(data=st.data(), back=st.booleans())
+    def park_or_unpark_anything(self, data: st.DataObject, back: bool) -> None:
+        """A leader with an old state wants plans off the schedule, or on it again."""
+        if not self.model.jobs:
+            return
+        known = st.sampled_from(sorted(self.model.jobs))
+        wanted = tuple(data.draw(st.lists(known, min_size=1, max_size=3, unique=True)))
+        before = {p.id: p for p in [*self.state.plans.values(), *self.state.parked.values()]}
+        full = len(self.state.plans) >= POLICY.plans_max
+        effects = self.put(PlansUnparked(wanted) if back else PlansParked(wanted))
+        for plan, effect in zip(wanted, effects, strict=True):
+            if isinstance(effect, Parked):
+                was = before[plan]
+                assert full
+                assert was.lease is None
+                assert was.failures > 0 or was.state is PlanState.EXCLUDED
+            else:
+                assert isinstance(effect, Refused | Unparked)
+                assert isinstance(effect, Refused) or plan not in self.state.parked
+
+    @rule(data=st.data())
+    def requeue(self, data: st.DataObject) -> None:
+        if not self.model.jobs:
+            return
+        plan = data.draw(st.sampled_from(sorted(self.model.jobs)))
+        excluded = plan in self.state.plans and self.state.plans[plan].state is PlanState.EXCLUDED
+        room = len(self.state.plans) < POLICY.plans_max
+        expected = excluded or (plan in self.state.parked and room)
+        (effect,) = self.put(PlanRequeued(plan))
+        assert isinstance(effect, Requeued) is expected
+        if expected:
+            assert self.state.plans[plan].failures == 0
+
+    @rule(data=st.data())
+    def exclude_by_hand(self, data: st.DataObject) -> None:
+        if not self.model.jobs:
+            return
+        plan = data.draw(st.sampled_from(sorted(self.model.jobs)))
+        try:
+            (entry,) = orders.exclude(self.state, plan, note="by hand")
+        except Rejected:
+            assert plan not in self.state.plans
+            return
+        self.put(entry)
+        assert self.state.plans[plan].state is PlanState.EXCLUDED
+        assert self.model.jobs[plan].token is None
+
+    @rule(limit=st.sampled_from([0, 3, 9]))
+    def raise_limit(self, limit: int) -> None:
+        self.put(LimitRaised(limit, LeaseTime(self.fold.now + 60 * SECOND_NS)))
+
+    @rule(data=st.data(), old=st.booleans())
+    def retention(self, data: st.DataObject, old: bool) -> None:
+        """Blocks that are gone, owned or too young are among those that it wants."""
+        known = sorted(self.model.seen | set(self.model.profiles))
+        if not known:
+            return
+        blocks = tuple(data.draw(st.lists(st.sampled_from(known), max_size=3, unique=True)))
+        before = DAY_START_NS + 10**12 if old else DAY_START_NS
+        self.put(BlocksExpired(before, blocks))
+        for block in blocks if old else ():
+            self.model.removed += self.model.profiles.pop(block, 0)
+
+    @rule(data=st.data())
+    def sweep(self, data: st.DataObject) -> None:
+        if self.model.litter:
+            known = st.sampled_from(sorted(self.model.litter, key=lambda r: (r.plan, r.token)))
+            swept = tuple(data.draw(st.lists(known, max_size=5)))
+            self.put(LitterSwept(swept))
+            self.model.litter.difference_update(swept)
+
     @rule()
     def lead_anew(self) -> None:
         self.put(TermStarted(self.state.term + 1, "next"))
+        self.crew = Crew(hearing_since=self.now())
         for plan, job in self.model.jobs.items():
             if plan in self.state.plans and (lease := self.state.plans[plan].lease):
                 if self.fold.now <= job.expires_at:
@@ -358,14 +492,15 @@ class MetastoreFold(RuleBasedStateMachine):
         assert sum(t.profiles for t in self.state.blocks.totals.values()) == held
 
     @invariant()
-    def every_block_has_at_most_one_owner_and_is_queued_or_owned(self) -> None:
-        assert self.state.owners == self.model.owners()
+    def every_block_is_queued_or_owned_by_one_plan_that_is_known(self) -> None:
+        assert dict(self.state.owners) == self.model.owners()
         for block in self.fold.live():
             meta = self.state.blocks.get(block)
-            owned, queued = block in self.state.owners, block in self.state.queue
-            assert not (owned and queued)
+            owner, queued = self.state.owners.get(block), block in self.state.queue
+            assert owner is None or not queued
+            assert owner is None or owner in self.state.plans or owner in self.state.parked
             if mergeable(meta, self.state.policy):
-                assert owned or queued
+                assert owner is not None or queued
         assert self.state.queue.queued == sum(len(x.items) for x in self.state.queue.lanes.values())
 
     @invariant()
@@ -374,8 +509,32 @@ class MetastoreFold(RuleBasedStateMachine):
             assert plan.state in (PlanState.REQUESTED, PlanState.INFLIGHT, PlanState.EXCLUDED)
             job = self.model.jobs[plan.id]
             assert (plan.lease.token if plan.lease else None) == job.token
+        for plan_id, plan in self.state.parked.items():
+            assert plan_id not in self.state.plans
+            assert plan.state is PlanState.PARKED
+            assert plan.lease is None
         for plan in self.state.finished.values():
             assert plan.state in (PlanState.COMPLETED, PlanState.CANCELLED)
+
+    @invariant()
+    def the_timeline_is_what_its_plans_make_it(self) -> None:
+        plans, anew = self.state.plans, Timeline()
+        for plan_id, plan in plans.items():
+            anew[plan_id] = plan
+        lines = [{k: list(v) for k, v in one.lines.items()} for one in (plans, anew)]
+        assert lines[0] == lines[1]
+        assert (plans.held, plans.leases) == (anew.held, anew.leases)
+
+    @invariant()
+    def every_attempt_that_ended_is_looked_after(self) -> None:
+        assert set(self.state.litter) == self.model.litter
+
+    @invariant()
+    def everything_is_bounded(self) -> None:
+        found = sizes(self.state)
+        for name, bound in BOUNDS.items():
+            limit = getattr(POLICY, bound.limit, None) or found[bound.limit]
+            assert found[name] <= limit, name
 
     def teardown(self) -> None:
         """The same log gives the same state."""
@@ -386,5 +545,5 @@ class MetastoreFold(RuleBasedStateMachine):
         assert fresh.index == self.state.index
 
 
-MetastoreFold.TestCase.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+MetastoreFold.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 TestMetastoreFold = MetastoreFold.TestCase

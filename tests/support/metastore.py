@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 
 from maar.metastore.apply import Indexed, apply
 from maar.metastore.effects import Effects
-from maar.metastore.entries import VERSION, Entry, Envelope, Genesis, PolicySet, TermStarted
+from maar.metastore.entries import (
+    VERSION,
+    Entry,
+    Envelope,
+    Genesis,
+    PolicySet,
+    TermStarted,
+    VersionActivated,
+)
 from maar.metastore.policy import Level, Policy
 from maar.metastore.state import MetaState
 from maar.model import keys
@@ -151,18 +159,21 @@ class Fold:
     state: MetaState = field(default_factory=MetaState)
     log: list[Indexed] = field(default_factory=list)
     now: int = 0
+    version: int = VERSION
 
     def __post_init__(self) -> None:
         self.put(Genesis(INCARNATION))
         self.put(TermStarted(1, "one"))
+        if self.version > 1:
+            self.put(VersionActivated(self.version))
         self.put(PolicySet(self.policy))
 
     def put(self, entry: Entry) -> Effects:
         return self.put_at(self.state.index + 1, entry)
 
     def put_at(self, index: int, entry: Entry) -> Effects:
-        envelope = Envelope(VERSION, LeaseTime(self.now), WallTime(DAY_START_NS + self.now), entry)
-        item = Indexed(index, envelope)
+        wall = WallTime(DAY_START_NS + self.now)
+        item = Indexed(index, Envelope(self.state.version, LeaseTime(self.now), wall, entry))
         self.log.append(item)
         return apply(self.state, item)
 

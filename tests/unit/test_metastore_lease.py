@@ -238,7 +238,10 @@ def test_an_output_that_another_attempt_wrote_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"level": -1}, {"id": "z" * 32}, {"id": ""}, {"size": -5}, {"tenant": ""}, {"max_time_ns": 0}],
+    [
+        *({"level": -1}, {"id": "z" * 32}, {"id": ""}, {"size": -5}, {"size": 1 << 63}),
+        *({"tenant": ""}, {"max_time_ns": 0}),
+    ],
 )
 def test_an_output_that_makes_no_sense_is_refused_and_breaks_nothing(
     change: dict[str, Any],
@@ -319,6 +322,7 @@ def test_a_fenced_attempt_is_dead_and_not_a_failure() -> None:
     token = leased(fold, plan)
     fold.put(AttemptFenced(plan, token, "rolled back"))
     assert fold.state.plans[plan].failures == 0
+    assert fold.state.plans[plan].spared == 0
     assert fold.put(completion(fold, plan, token)) == (Refused(Refusal.STALE_TOKEN, plan, token),)
 
 

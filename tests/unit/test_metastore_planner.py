@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import cast
+
 import msgspec
+import xxhash
 
 from maar.metastore import plan as plans
 from maar.metastore import prepare, schedule
-from maar.metastore.effects import Leased
+from maar.metastore.effects import Leased, Registered
 from maar.metastore.entries import (
     BlocksAdded,
-    PlanBisected,
     PlanCompleted,
-    PlanExcluded,
-    PlanFailed,
     PlansLeased,
-    PlansScheduled,
+    PlanSpec,
     PolicySet,
     Tick,
 )
 from maar.metastore.policy import Level
+from maar.metastore.queue import Item, Queue
 from maar.metastore.schedule import Wish
 from maar.model.block import Kind
-from maar.model.ids import BlockId, PlanId, TenantId, WorkerId
-from maar.model.plan import PlanState
+from maar.model.ids import BlockId, TenantId, WorkerId
+from maar.model.plan import QueueKey
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore import SMALL, Fold, result, segment
 
 W1 = WorkerId("w1")
 
 
+def specs(fold: Fold, limit: int = 10) -> list[PlanSpec]:
+    """The next plans of all levels."""
+    now = LeaseTime(fold.now)
+    levels = (plans.batches(fold.state, level, now=now) for level in range(len(SMALL.levels)))
+    return list(islice(chain.from_iterable(levels), limit))
+
+
 def batches(fold: Fold, limit: int = 10) -> list[tuple[BlockId, ...]]:
-    found = plans.batches(fold.state, now=LeaseTime(fold.now), limit=limit)
-    return [spec.inputs for spec in found]
+    return [spec.inputs for spec in specs(fold, limit)]
 
 
 def add(fold: Fold, *numbers: int, shard: int = 1, size: int = 1000) -> list[BlockId]:
@@ -54,26 +64,59 @@ def test_a_batch_closes_by_count_in_the_order_of_arrival() -> None:
     assert batches(fold) == [(*a, b[0])]
 
 
-def test_the_peers_example_gives_the_same_jobs() -> None:
-    """Pushes A0 B2 A1 A1 B2 A1 B2 A0 A1 A0 B2 A1, three blocks a job."""
-    fold = Fold()
-    pushes = "A0 B2 A1 A1 B2 A1 B2 A0 A1 A0 B2 A1 B2 A1 B2".split()  # noqa: SIM905 - reads as it was
-    number: dict[BlockId, int] = {}
+class Pushes:
+    """Blocks pushed one by one as tenant, shard and level, and the jobs that they make.
 
-    def push(first: int, some: list[str]) -> None:
-        for n, name in enumerate(some, start=first):
+    Jobs are told as the peer names them: a hash of the numbers of their blocks, and their queue.
+    """
+
+    def __init__(self) -> None:
+        self.fold = Fold()
+        self.numbers: dict[BlockId, int] = {}
+
+    def push(self, *names: str) -> None:
+        for name in names:
+            tenant, shard, level = name[0], int(name[1]), int(name[2:] or 0)
+            kind = Kind.BLOCK if level else Kind.SEGMENT
             meta = msgspec.structs.replace(
-                segment(n, shard=int(name[1]) + 1), tenant=TenantId(name[0])
+                segment(len(self.numbers), shard=shard), tenant=TenantId(tenant), level=level
             )
-            number[meta.id] = n
-            fold.put(BlocksAdded((meta,)))
+            self.numbers[meta.id] = len(self.numbers)
+            self.fold.put(BlocksAdded((msgspec.structs.replace(meta, kind=kind),)))
 
-    push(0, pushes[:12])
-    jobs = [[number[block] for block in batch] for batch in batches(fold)]
-    assert sorted(jobs) == [[0, 7, 9], [1, 4, 6], [2, 3, 5]]
-    push(12, pushes[12:])
-    jobs = [[number[block] for block in batch] for batch in batches(fold)]
-    assert sorted(jobs) == [[0, 7, 9], [1, 4, 6], [2, 3, 5], [8, 11, 13], [10, 12, 14]]
+    def jobs(self) -> list[str]:
+        return [self.name(spec) for spec in specs(self.fold)]
+
+    def name(self, spec: PlanSpec) -> str:
+        blocks = "".join(str(self.numbers[block]) for block in spec.inputs)
+        key = spec.key
+        hashed = xxhash.xxh64(blocks.encode()).hexdigest()
+        return f"{hashed}-T{key.tenant}-S{key.shard}-L{key.level}"
+
+
+def test_the_peers_pushes_give_the_peers_jobs() -> None:
+    """Three blocks a job; a queue per tenant and shard, each in the order of arrival."""
+    pushes = Pushes()
+    pushes.push("A0", "B2", "A1", "A1", "B2", "A1", "B2", "A0", "A1", "A0", "B2", "A1")
+    first = {
+        "ffba6b12acb007e6-TA-S1-L0",  # 2, 3, 5
+        "3860b3ec2cf5bfa3-TB-S2-L0",  # 1, 4, 6
+        "6a1fee35d1568267-TA-S0-L0",  # 0, 7, 9
+    }
+    assert set(pushes.jobs()) == first
+    pushes.push("B2", "A1", "B2")
+    second = {
+        "34d4246acbf55d05-TA-S1-L0",  # 8, 11, 13
+        "5567ff0cdb349aaf-TB-S2-L0",  # 10, 12, 14
+    }
+    assert set(pushes.jobs()) == first | second
+    assert set(pushes.jobs()[:3]) == first
+
+
+def test_the_peers_lower_level_goes_before_the_higher_one_that_came_first() -> None:
+    pushes = Pushes()
+    pushes.push("B21", "A10", "A10", "B21", "A10")
+    assert pushes.jobs() == ["3567f9a8f34203a9-TA-S1-L0", "3254788b90b8fafc-TB-S2-L1"]
 
 
 def test_a_batch_closes_by_bytes() -> None:
@@ -126,10 +169,8 @@ def test_low_levels_are_planned_first_and_no_more_than_wanted() -> None:
         inputs = fold.metas(fold.state.plans[lease.plan].inputs)
         fold.put(PlanCompleted(lease.plan, lease.token, result(lease.plan, lease.token, inputs)))
     fresh = add(fold, 7, 8, 9)
-    found = plans.batches(fold.state, now=LeaseTime(fold.now), limit=1)
-    assert [spec.inputs for spec in found] == [tuple(fresh)]
-    found = plans.batches(fold.state, now=LeaseTime(fold.now), limit=5)
-    assert [spec.key.level for spec in found] == [0, 1]
+    assert batches(fold, limit=1) == [tuple(fresh)]
+    assert [spec.key.level for spec in specs(fold)] == [0, 1]
 
 
 def test_a_block_of_target_size_and_a_block_of_the_top_level_are_not_merged_further() -> None:
@@ -179,122 +220,6 @@ def test_blocks_of_an_ended_plan_keep_their_place() -> None:
     assert [item.block for item in fold.state.queue.items(lane)][:3] == a
 
 
-def test_one_poll_plans_and_leases_with_ids_of_the_entry_that_scheduled() -> None:
-    fold = Fold()
-    add(fold, 1, 2, 3, 4, 5, 6)
-    before = fold.state.index
-    entries = schedule.assign(fold.state, [Wish(W1, 5)], now=LeaseTime(0))
-    scheduled, leased = entries
-    assert isinstance(scheduled, PlansScheduled)
-    assert isinstance(leased, PlansLeased)
-    assert [g.plan for g in leased.grants] == [PlanId(before + 1, 0), PlanId(before + 1, 1)]
-    effects = [effect for entry in entries for effect in fold.put(entry)]
-    tokens = {effect.token.index for effect in effects if isinstance(effect, Leased)}
-    assert tokens == {before + 2}
-
-
-def test_capacity_is_shared_in_the_order_of_asking() -> None:
-    fold = Fold()
-    add(fold, *range(12))
-    wishes = [Wish(W1, 1), Wish(WorkerId("w2"), 2), Wish(WorkerId("w3"), 0)]
-    entries = schedule.assign(fold.state, wishes, now=LeaseTime(0))
-    workers = [e.worker for entry in entries for e in fold.put(entry) if isinstance(e, Leased)]
-    assert workers == ["w1", "w2", "w2"]
-
-
-def test_nobody_wants_anything() -> None:
-    fold = Fold()
-    add(fold, *range(12))
-    assert schedule.assign(fold.state, [Wish(W1, 0)], now=LeaseTime(0)) == []
-
-
-def test_an_expired_lease_is_handed_on_even_when_live_leases_come_before_it() -> None:
-    fold = Fold()
-    add(fold, 1, 2, 3)
-    (first,) = hand_out(fold)
-    fold.now += 16 * SECOND_NS
-    add(fold, 4, 5, 6)
-    hand_out(fold, 1, WorkerId("w2"))  # takes the expired one again
-    again = hand_out(fold, 1, WorkerId("w3"))
-    assert fold.state.plans[first.plan].failures == 1
-    assert again[0].plan != first.plan
-
-
-def test_unassigned_plans_go_before_abandoned_ones_and_fewer_failures_before_more() -> None:
-    fold = Fold()
-    add(fold, *range(9))
-    one, two, three = hand_out(fold)
-    fold.put(PlanFailed(two.plan, two.token, "x", LeaseTime(0)))
-    fold.now += 16 * SECOND_NS
-    order = [plan.id for plan in schedule.waiting_plans(fold.state, LeaseTime(fold.now))]
-    assert order == [two.plan, one.plan, three.plan]
-
-
-def test_a_plan_at_its_limit_is_halved_until_the_bad_input_is_alone_and_then_excluded() -> None:
-    fold = Fold()
-    blocks = add(fold, 1, 2, 3)
-    bad = blocks[2]
-    for _ in range(40):
-        for entry in schedule.set_aside(fold.state, LeaseTime(fold.now)):
-            fold.put(entry)
-        for lease in hand_out(fold):
-            inputs = fold.metas(fold.state.plans[lease.plan].inputs)
-            if any(meta.id == bad for meta in inputs):
-                continue  # the worker dies and says nothing
-            made = result(lease.plan, lease.token, inputs)
-            fold.put(PlanCompleted(lease.plan, lease.token, made))
-        fold.now += 16 * SECOND_NS
-        if any(p.state is PlanState.EXCLUDED for p in fold.state.plans.values()):
-            break
-    (held,) = (p for p in fold.state.plans.values() if p.state is PlanState.EXCLUDED)
-    assert held.inputs == (bad,)
-    assert blocks[0] not in fold.live()
-    assert blocks[1] not in fold.live()
-
-
-def test_an_excluded_plan_is_probed_with_doubling_delay() -> None:
-    fold = Fold(policy=msgspec.structs.replace(SMALL, failure_limit=1))
-    add(fold, 1)
-    fold.now += 11 * SECOND_NS
-    delays = []
-    for _ in range(3):
-        assert len(hand_out(fold)) == 1
-        fold.now += 16 * SECOND_NS
-        (entry,) = schedule.set_aside(fold.state, LeaseTime(fold.now))
-        assert isinstance(entry, PlanExcluded)
-        fold.put(entry)
-        delays.append(entry.eligible_at - fold.now)
-        fold.now = entry.eligible_at - 1
-        assert hand_out(fold) == []
-        fold.now += 1
-    assert delays == [SMALL.probe_ns, 2 * SMALL.probe_ns, 4 * SMALL.probe_ns]
-
-
-def test_excluded_plans_are_probed_one_at_a_time() -> None:
-    fold = Fold(policy=msgspec.structs.replace(SMALL, failure_limit=1))
-    add(fold, 1)
-    add(fold, 2, shard=2)
-    fold.now += 11 * SECOND_NS
-    assert len(hand_out(fold)) == 2
-    fold.now += 16 * SECOND_NS
-    for entry in schedule.set_aside(fold.state, LeaseTime(fold.now)):
-        fold.put(entry)
-    fold.now += 3600 * SECOND_NS
-    assert len(hand_out(fold)) == 1
-    assert hand_out(fold) == []
-
-
-def test_what_was_set_aside_is_left_alone_until_it_is_probed() -> None:
-    fold = Fold(policy=msgspec.structs.replace(SMALL, failure_limit=1))
-    add(fold, 1, 2, 3)
-    hand_out(fold)
-    fold.now += 16 * SECOND_NS
-    (entry,) = schedule.set_aside(fold.state, LeaseTime(fold.now))
-    assert isinstance(entry, PlanBisected)
-    fold.put(entry)
-    assert schedule.set_aside(fold.state, LeaseTime(fold.now)) == []
-
-
 def test_quarantine_is_never_queued_however_old() -> None:
     fold = Fold()
     meta = msgspec.structs.replace(segment(1), kind=Kind.QUARANTINE)
@@ -303,18 +228,62 @@ def test_quarantine_is_never_queued_however_old() -> None:
     assert batches(fold) == []
 
 
-def test_planning_stops_at_the_bound_of_plans() -> None:
-    fold = Fold(policy=msgspec.structs.replace(SMALL, plans_max=2))
-    add(fold, *range(12))
-    assert len(hand_out(fold)) == 2
-    assert hand_out(fold) == []
-
-
-def test_at_the_bound_of_plans_none_is_divided_and_the_log_does_not_grow() -> None:
-    fold = Fold(policy=msgspec.structs.replace(SMALL, plans_max=2, failure_limit=1))
-    add(fold, *range(6))
+def test_a_block_that_is_queued_is_not_queued_again() -> None:
+    fold = Fold()
+    (queued,) = add(fold, 1)
+    assert fold.put(BlocksAdded((segment(1), segment(1)))) == (Registered(queued, ""),) * 2
+    assert fold.state.queue.queued == 1
+    add(fold, 2, 3)
     hand_out(fold)
-    fold.now += 16 * SECOND_NS
-    assert schedule.set_aside(fold.state, LeaseTime(fold.now)) == []
-    fold.put(PolicySet(msgspec.structs.replace(SMALL, plans_max=3, failure_limit=1)))
-    assert len(schedule.set_aside(fold.state, LeaseTime(fold.now))) == 1
+    fold.put(BlocksAdded((segment(1),)))
+    assert fold.state.queue.queued == 0  # nor while a plan owns it
+
+
+def test_a_block_that_is_deleted_while_it_is_queued_leaves_a_whole_queue() -> None:
+    fold = Fold()
+    a, b, c = add(fold, 1, 2, 3)
+    fold.state.blocks.remove(b)
+    fold.state.queue.leave(b, SMALL)
+    assert batches(fold) == []
+    (d,) = add(fold, 4)
+    assert batches(fold) == [(a, c, d)]
+    for block in (a, c, d):
+        fold.state.queue.leave(block, SMALL)
+    assert not fold.state.queue.lanes
+    assert not fold.state.queue.fronts
+    assert fold.state.queue.due_at(SMALL) is None
+
+
+def test_a_single_old_block_is_a_job_of_its_own() -> None:
+    fold = Fold()
+    (lonely,) = add(fold, 1)
+    fold.now += 11 * SECOND_NS
+    (lease,) = hand_out(fold)
+    assert fold.state.plans[lease.plan].inputs == (lonely,)
+    made = result(lease.plan, lease.token, fold.metas((lonely,)))
+    fold.put(PlanCompleted(lease.plan, lease.token, made))
+    assert made.outputs[0].level == 1
+    assert made.outputs[0].id in fold.state.queue
+
+
+def test_a_poll_looks_at_as_many_lanes_as_it_has_slots_and_no_more() -> None:
+    """However many blocks and lanes wait: each lane that is looked at is counted."""
+    fold = Fold()
+    for shard in range(1, 101):
+        add(fold, *range(10 * shard, 10 * shard + 9), shard=shard)
+    looked_at: list[object] = []
+
+    class Watched:
+        def __getattr__(self, name: str) -> object:
+            return getattr(fold.state.queue, name)
+
+        def items(self, key: QueueKey) -> Iterator[Item]:
+            for item in fold.state.queue.items(key):
+                looked_at.append(item)
+                yield item
+
+    state = dataclasses.replace(fold.state, queue=cast(Queue, Watched()))
+    (_, leased) = schedule.assign(state, [Wish(W1, 2)], now=LeaseTime(fold.now))
+    assert isinstance(leased, PlansLeased)
+    assert len(leased.grants) == 2
+    assert len(looked_at) <= 4 * (2 + 1) * SMALL.levels[0].count

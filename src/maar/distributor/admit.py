@@ -15,6 +15,7 @@ from maar.pprof.gzip import compress, gunzip
 from maar.pprof.validate import ProfileLimits, Summary, validate
 
 GZIP_MAGIC = b"\x1f\x8b"
+HOUR_NS = 3600 * SECOND_NS
 UNDATED_NS = 365 * DAY_NS  # a profile of 1970 comes from an agent that sets no time
 
 
@@ -37,13 +38,18 @@ class Limits(msgspec.Struct, frozen=True):
     push_raw_bytes_max: int = 512 << 20  # of all profiles of a push, decompressed
     service_bytes_max: int = 512  # services and types are kept in the index
     type_length_max: int = 512  # of one profile type id
-    retention_ns: int = 31 * DAY_NS
+    retention_ns: int = 31 * DAY_NS  # older profiles are refused, however long they were kept
     future_ns: int = 600 * SECOND_NS
     profile: ProfileLimits = ProfileLimits()
 
 
-def admit(pushed: PushedProfile, *, tenant: TenantId, now_ns: int, limits: Limits) -> RawProfile:
-    """The profile ready to be stored; else InvalidInput, MalformedProfile or TooLarge."""
+def admit(
+    pushed: PushedProfile, *, tenant: TenantId, now_ns: int, limits: Limits, kept_ns: int = 0
+) -> RawProfile:
+    """The profile ready to be stored; else InvalidInput, MalformedProfile or TooLarge.
+
+    `kept_ns` is how long the tenant's profiles are kept, 0 for ever.
+    """
     labels = labels_of(pushed.labels)
     service = _service(labels, limits)
     raw, payload = unpack(pushed.body, limit=limits.profile_bytes_max)
@@ -51,7 +57,7 @@ def admit(pushed: PushedProfile, *, tenant: TenantId, now_ns: int, limits: Limit
     labels, types = _typed(labels, summary, pushed, limits)
     dated_ns = summary.time_ns if summary.time_ns >= UNDATED_NS else pushed.time_ns
     time_ns = dated_ns or now_ns
-    _check_age(time_ns, now_ns=now_ns, limits=limits)
+    _check_age(time_ns, now_ns=now_ns, limits=limits, kept_ns=kept_ns)
     return RawProfile(
         id=profile_id(
             tenant=tenant,
@@ -145,7 +151,7 @@ def _typed(
     return labels, types
 
 
-def _check_age(time_ns: int, *, now_ns: int, limits: Limits) -> None:
+def _check_age(time_ns: int, *, now_ns: int, limits: Limits, kept_ns: int) -> None:
     if time_ns > now_ns + limits.future_ns:
         ahead_s = (time_ns - now_ns) // SECOND_NS
         raise InvalidInput(
@@ -153,9 +159,21 @@ def _check_age(time_ns: int, *, now_ns: int, limits: Limits) -> None:
             f"{limits.future_ns // SECOND_NS} s allowed; check the clock of its host",
             reason="time",
         )
-    if time_ns <= now_ns - limits.retention_ns:
+    if kept_ns and time_ns <= now_ns - kept_ns:
         raise InvalidInput(
-            f"the profile is {(now_ns - time_ns) // DAY_NS} days old and would be deleted at once: "
-            f"profiles are kept for {limits.retention_ns // DAY_NS} days",
+            f"the profile is {_age(now_ns - time_ns)} old and would be deleted at once: the "
+            f"tenant's profiles are kept for {_age(kept_ns)}",
             reason="time",
         )
+    if time_ns <= now_ns - limits.retention_ns:
+        raise InvalidInput(
+            f"the profile is {_age(now_ns - time_ns)} old, over the {_age(limits.retention_ns)} "
+            "that limits.retention_ns allows",
+            reason="time",
+        )
+
+
+def _age(ns: int) -> str:
+    if ns < 2 * DAY_NS:
+        return f"{ns / HOUR_NS:.1f} hours"
+    return f"{ns // DAY_NS} days"

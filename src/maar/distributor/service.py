@@ -12,6 +12,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from maar.distributor.admit import Limits, PushedProfile, admit, refusal
+from maar.distributor.periods import Periods
 from maar.model.errors import InvalidInput, MaarError, Retryable, TooLarge
 from maar.model.ids import ProfileId, Shard, TenantId
 from maar.model.labels import fingerprint
@@ -45,9 +46,11 @@ class Distributor:
         shards: Placement,
         clock: Clock,
         registry: CollectorRegistry,
+        periods: Periods | None = None,
     ) -> None:
         self.limits = limits
         self.clock = clock
+        self._periods = periods or Periods()
         self._writer = writer
         self._shards = shards
         self._threads = ThreadPoolExecutor(ADMIT_THREADS, thread_name_prefix="admit")
@@ -110,15 +113,15 @@ class Distributor:
 
     async def _admit(self, tenant: TenantId, pushed: Sequence[PushedProfile]) -> list[RawProfile]:
         size = self._check_size(pushed)
-        now_ns = self.clock.wall_ns()
+        now_ns, kept_ns = self.clock.wall_ns(), self._periods.of(tenant)
         if self._warm and size <= INLINE_BYTES_MAX and len(pushed) <= INLINE_PROFILES_MAX:
             try:
-                return _admitted(tenant, pushed, now_ns, self._inline_limits)
+                return _admitted(tenant, pushed, now_ns, self._inline_limits, kept_ns)
             except TooLarge:
                 pass  # perhaps only for here
         loop = asyncio.get_running_loop()
         admitted = await loop.run_in_executor(
-            self._threads, _admitted, tenant, pushed, now_ns, self.limits
+            self._threads, _admitted, tenant, pushed, now_ns, self.limits, kept_ns
         )
         self._warm = True  # the first one compiled what start() would have
         return admitted
@@ -159,12 +162,16 @@ class Distributor:
 
 
 def _admitted(
-    tenant: TenantId, pushed: Sequence[PushedProfile], now_ns: int, limits: Limits
+    tenant: TenantId,
+    pushed: Sequence[PushedProfile],
+    now_ns: int,
+    limits: Limits,
+    kept_ns: int,
 ) -> list[RawProfile]:
     profiles: list[RawProfile] = []
     left = limits.push_raw_bytes_max
     for one in pushed:
-        profile = admit(one, tenant=tenant, now_ns=now_ns, limits=limits)
+        profile = admit(one, tenant=tenant, now_ns=now_ns, limits=limits, kept_ns=kept_ns)
         left -= profile.raw_size
         if left < 0:
             raise TooLarge(

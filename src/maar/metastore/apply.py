@@ -5,30 +5,47 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from maar.metastore import completion, lease, plan, queue, registration, retirement
+from maar.metastore import (
+    completion,
+    lease,
+    litter,
+    parking,
+    plan,
+    queue,
+    registration,
+    retention,
+    retirement,
+)
 from maar.metastore.digest import digest
-from maar.metastore.effects import Diverged, Effects, Refusal, Refused
+from maar.metastore.effects import Diverged, Effects, LimitSet, Refusal, Refused
 from maar.metastore.entries import (
     VERSION,
     AttemptFenced,
     BlocksAdded,
+    BlocksExpired,
     BlocksForgotten,
     Entry,
     Envelope,
     Floor,
     Genesis,
     LeasesRenewed,
+    LimitRaised,
+    LitterSwept,
     PinsDropped,
     PinsTaken,
     PlanBisected,
     PlanCompleted,
     PlanExcluded,
     PlanFailed,
+    PlanRequeued,
     PlansArchived,
     PlansLeased,
+    PlansParked,
     PlansScheduled,
     PlansStarted,
+    PlansUnparked,
     PolicySet,
+    RetentionSet,
     StateHashed,
     Stored,
     TermStarted,
@@ -36,7 +53,8 @@ from maar.metastore.entries import (
     VersionActivated,
 )
 from maar.metastore.index import blocks_in
-from maar.metastore.state import MetaState
+from maar.metastore.policy import Policy
+from maar.metastore.state import MetaState, RaisedLimit
 from maar.model.errors import Corrupt, Rejected
 from maar.model.time import LeaseTime
 
@@ -110,6 +128,21 @@ def _fold(state: MetaState, entry: Entry) -> Effects:
             return _compare(state, entry)
         case VersionActivated():
             return _activate(state, entry)
+        case PlanRequeued():
+            return parking.requeue(state, entry)
+        case PlansParked():
+            return parking.park(state, entry)
+        case PlansUnparked():
+            return parking.unpark(state, entry)
+        case LimitRaised():
+            state.raised = RaisedLimit(entry.failure_limit, entry.until)
+            return (LimitSet(entry.failure_limit, entry.until),)
+        case RetentionSet():
+            return retention.set_period(state, entry)
+        case BlocksExpired():
+            return retention.expire(state, entry)
+        case LitterSwept():
+            return litter.sweep(state, entry)
         case Stored():
             raise Corrupt(
                 f"entry {state.index} is kept as the object {entry.key}, which was not read before "
@@ -136,8 +169,10 @@ def _term(state: MetaState, entry: TermStarted) -> Effects:
 
 def _policy(state: MetaState, entry: PolicySet) -> Effects:
     """Blocks that the new policy wants merged, and the old one did not, enter the queue."""
-    state.policy = entry.policy
+    before, state.policy = state.policy, entry.policy
     state.queue.reorder(state.policy)
+    if _merges_alike(before, state.policy):
+        return ()  # nothing new can be wanted, and the index may be large
     ordinal = 0
     for partition in state.blocks.partitions():
         for meta in blocks_in(partition.chunks):
@@ -148,6 +183,13 @@ def _policy(state: MetaState, entry: PolicySet) -> Effects:
                 state.queue.enter(place, state.policy)
                 ordinal += 1
     return ()
+
+
+def _merges_alike(one: Policy, other: Policy) -> bool:
+    return (len(one.levels), one.target_block_bytes) == (
+        len(other.levels),
+        other.target_block_bytes,
+    )
 
 
 def _compare(state: MetaState, entry: StateHashed) -> Effects:

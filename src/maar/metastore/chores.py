@@ -1,4 +1,4 @@
-"""What the leader does beside answering: it cleans up, and has snapshots made and verified."""
+"""What the leader does beside answering and cleaning: it has snapshots made and verified."""
 
 from __future__ import annotations
 
@@ -6,64 +6,34 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from maar.metastore import cleaning, snapshot
+from maar.metastore import snapshot
 from maar.metastore.digest import digest
-from maar.metastore.entries import BlocksForgotten, Entry, StateHashed
+from maar.metastore.entries import StateHashed
+from maar.metastore.inbox import Prepare
 from maar.metastore.leader import Leader
 from maar.metastore.metrics import Metrics
-from maar.metastore.state import MetaState
+from maar.metastore.policy import Policy
 from maar.model.errors import Corrupt, MaarError
-from maar.model.time import LeaseTime
 from maar.ports.log import Log
 from maar.ports.object_store import ObjectStore
 
 log_ = logging.getLogger("maar.metastore")
 
-CLEAN_S = 5.0
-CLEANED_AT_ONCE = 64
+GROWTH = 16  # the newest snapshot is no larger than so many times the log behind it
 LOOK_S = 0.5
 BACKOFF_S = 30.0
 
-Prepare = Callable[[MetaState, LeaseTime], list[Entry]]
 Append = Callable[[Prepare], Awaitable[int]]  # by the leader's loop; the index after it
 
 
-async def clean_forever(
-    leader: Leader, store: ObjectStore, append: Append, metrics: Metrics
-) -> None:
-    told: set[str] = set()
-    while True:
-        try:
-            more = await clean(leader, store, append, metrics, told)
-        except (MaarError, OSError) as error:
-            # objects that stay a little longer harm nobody; it is tried again
-            log_.warning("clean postponed cause=%s", error)
-            more = False
-        if not more:
-            await asyncio.sleep(CLEAN_S)
+def snapshot_due(policy: Policy, *, entries: int, appended: int, size: int) -> bool:
+    """After enough entries or bytes; of a large state, when its log has grown by a part of it.
 
-
-async def clean(
-    leader: Leader, store: ObjectStore, append: Append, metrics: Metrics, told: set[str]
-) -> bool:
-    """Delete some objects that nobody can need; whether there may be more.
-
-    What has to stay is told once, not every few seconds until somebody comes: `told` is kept.
+    Making one costs as much as the state is large, reading the log at a restart as much as it has
+    grown: neither may outgrow the other.
     """
-    work = cleaning.removals(leader.state, now=leader.now(), limit=CLEANED_AT_ONCE)
-    if not work:
-        return False
-    done = await asyncio.to_thread(cleaning.carry_out, store, work)
-    metrics.blocked.set(len(done.blocked))
-    for sentence in done.blocked:
-        if sentence not in told:
-            log_.error("clean stopped cause=%s", sentence)
-    told.clear()
-    told.update(done.blocked)
-    if done.gone:
-        await append(lambda *_: [BlocksForgotten(done.gone)])
-        metrics.cleaned.inc(len(done.gone))
-    return len(done.gone) == CLEANED_AT_ONCE
+    enough = entries >= policy.snapshot_entries or appended >= policy.snapshot_bytes
+    return enough and appended * GROWTH >= size
 
 
 class Snapshots:
@@ -84,6 +54,7 @@ class Snapshots:
         self._metrics = metrics
         self._verified: list[int] = []  # newest first
         self._bytes = 0  # that the leader had appended at the newest
+        self._size = 0  # of the newest
 
     @property
     def newest(self) -> int:
@@ -106,10 +77,11 @@ class Snapshots:
                 await asyncio.sleep(BACKOFF_S)
 
     def _due(self, leader: Leader) -> bool:
-        policy = leader.state.policy
-        return (
-            leader.state.index - self.newest >= policy.snapshot_entries
-            or leader.appended_bytes - self._bytes >= policy.snapshot_bytes
+        return snapshot_due(
+            leader.state.policy,
+            entries=leader.state.index - self.newest,
+            appended=leader.appended_bytes - self._bytes,
+            size=self._size,
         )
 
     async def take(self, leader: Leader) -> int:
@@ -123,18 +95,20 @@ class Snapshots:
         index = await self._take()
         if index < hashed_at:
             raise Corrupt(f"the snapshot is at entry {index}, before the hash at {hashed_at}")
-        await asyncio.to_thread(self._check, index)
-        self._verified = [index, *self._verified][: snapshot.KEPT]
+        self._size = await asyncio.to_thread(self._check, index)
+        verified = {index, *self._verified}  # two who asked at once may have got the same one
+        self._verified = sorted(verified, reverse=True)[: snapshot.KEPT]
         self._bytes = appended
-        self._metrics.snapshot.set(index)
+        self._metrics.snapshot.set(self.newest)
         if len(self._verified) > 1:
             await self._log.truncate(before=self._verified[1] + 1, term=leader.term)
         return index
 
-    def _check(self, index: int) -> None:
-        """What the other process says it wrote is there and whole."""
+    def _check(self, index: int) -> int:
+        """What the other process says it wrote is there and whole; its bytes."""
         for found, key in snapshot.listed(self._store):
             if found == index:
-                snapshot.check(self._store.read(key))
-                return
+                body = self._store.read(key)
+                snapshot.check(body)
+                return len(body)
         raise Corrupt(f"the snapshot at entry {index} is not in the store")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from maar.metastore import retirement
-from maar.metastore.index import unpack
+from maar.metastore.packs import unpack
 from maar.metastore.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind
@@ -14,75 +15,95 @@ from maar.model.ids import BlockId
 from maar.model.time import LeaseTime
 from maar.ports.object_store import ObjectStore
 
+REMOVAL_MAX = 32  # blocks; what a thread has begun, it ends
+
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A retired block and the blocks that must be whole before its objects go."""
+    """Blocks that one entry retired, and the blocks that must be whole before their objects go."""
 
-    block: BlockMeta
-    successors: tuple[BlockMeta, ...]
+    blocks: tuple[BlockMeta, ...]
+    successors: tuple[BlockMeta, ...]  # none when the blocks expired
+
+    def ids(self) -> tuple[BlockId, ...]:
+        return tuple(meta.id for meta in self.blocks)
+
+    @property
+    def title(self) -> str:
+        others = len(self.blocks) - 1
+        more = f" and {others} retired with it" if others else ""
+        return f"block {self.blocks[0].id}{more}"
 
 
-@dataclass(frozen=True, slots=True)
-class Cleaned:
-    gone: tuple[BlockId, ...]
-    blocked: tuple[str, ...]  # a sentence for each block that had to stay
-
-
-def removals(state: MetaState, *, now: LeaseTime, limit: int) -> list[Removal]:
+def removals(
+    state: MetaState, *, now: LeaseTime, limit: int, resting: Container[BlockId] = ()
+) -> list[Removal]:
     """What may be deleted now; plain values, so that a thread can act on them."""
+    groups: dict[tuple[int, tuple[BlockId, ...]], list[BlockId]] = {}
+    due = retirement.due(state, now=now, limit=limit, resting=resting)
+    looked_for = {output for block in due for output in state.retired[block].outputs}
+    for block in due:
+        if block in looked_for:
+            continue  # what it replaced goes first, or another thread would miss it
+        retired = state.retired[block]
+        groups.setdefault((retired.entry, retired.outputs), []).append(block)
     return [
-        Removal(unpack(state.retired[block].packed), tuple(retirement.successors(state, block)))
-        for block in retirement.due(state, now=now, limit=limit)
+        Removal(
+            tuple(unpack(state.retired[block].packed) for block in some),
+            tuple(retirement.successors(state, some[0])),
+        )
+        for group in groups.values()
+        for some in (group[at : at + REMOVAL_MAX] for at in range(0, len(group), REMOVAL_MAX))
     ]
 
 
-def carry_out(store: ObjectStore, work: list[Removal]) -> Cleaned:
-    gone: list[BlockId] = []
-    blocked: list[str] = []
-    checked: dict[BlockId, str] = {}
-    for removal in work:
-        trouble = _foreign(store, removal.block)
-        for meta in removal.successors:
-            if meta.id not in checked:
-                checked[meta.id] = _missing(store, meta)
-            trouble = trouble or checked[meta.id]
-        if trouble:
-            blocked.append(f"block {removal.block.id} is kept: {trouble}")
-            continue
-        _delete(store, removal.block)
-        gone.append(removal.block.id)
-    return Cleaned(tuple(gone), tuple(blocked))
+def carry_out(store: ObjectStore, removal: Removal) -> str:
+    """'' when the objects are gone, else why they have to stay."""
+    trouble = _foreign(store, removal) or _incomplete(store, removal)
+    if trouble:
+        return f"{removal.title} cannot be deleted: {trouble}"
+    for meta in removal.blocks:
+        _delete(store, meta)
+    return ""
 
 
 def _delete(store: ObjectStore, meta: BlockMeta) -> None:
     """First what leads to the files: an index made from manifests must not name lost ones."""
     files = [location.key for file in meta.files for location in file.locations]
-    written = files if meta.kind is Kind.BLOCK else []  # by a plan: segments have no such company
-    for key in dict.fromkeys(map(keys.manifest_of, written)):
-        store.delete(key)
+    if meta.kind is Kind.BLOCK:
+        for key in dict.fromkeys(map(keys.manifest_of, files)):
+            store.delete(key)
     for key in files:
         store.delete(key)
-    for prefix in dict.fromkeys(map(keys.intents_of, written)):
+    if meta.kind is Kind.SEGMENT:
+        return  # written by no plan, and announced by no intent
+    for prefix in dict.fromkeys(map(keys.intents_of, files)):
         for intent in list(store.list(prefix)):  # its outputs are known: nothing is litter
             store.delete(intent.key)
 
 
-def _missing(store: ObjectStore, meta: BlockMeta) -> str:
-    """What is wrong with a block that should be readable; '' when nothing is."""
-    for file in meta.files:
-        for location in file.locations:
-            try:
-                size = store.size(location.key)
-            except NotFound:
-                return f"{location.key}, which replaces it, is missing"
-            if size != file.size:
-                return f"{location.key}, which replaces it, has {size} bytes, not {file.size}"
+def _incomplete(store: ObjectStore, removal: Removal) -> str:
+    """What is wrong with the blocks that replaced these; '' when nothing is."""
+    for meta in removal.successors:
+        for file in meta.files:
+            for location in file.locations:
+                try:
+                    size = store.size(location.key)
+                except NotFound:
+                    return f"{location.key}, which replaces it, is missing"
+                if size != file.size:
+                    return f"{location.key}, which replaces it, has {size} bytes, not {file.size}"
     return ""
 
 
-def _foreign(store: ObjectStore, meta: BlockMeta) -> str:
+def _foreign(store: ObjectStore, removal: Removal) -> str:
     """Copies in other stores are deleted by whoever serves those stores (S14)."""
     name = store.settings().name
-    others = [at.store for file in meta.files for at in file.locations if at.store != name]
+    others = [
+        location.store
+        for meta in removal.blocks
+        for file in meta.files
+        for location in file.locations
+        if location.store != name
+    ]
     return f"it has a copy in the store {others[0]!r}, this is {name!r}" if others else ""

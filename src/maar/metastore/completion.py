@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from maar.metastore import lease, registration
+from maar.metastore import attempts, lease, registration
 from maar.metastore import plan as plans
 from maar.metastore.effects import Completed, Effects, Refusal, Refused
 from maar.metastore.entries import PlanCompleted
-from maar.metastore.index import pack
-from maar.metastore.state import MetaState, Retired
+from maar.metastore.packs import pack
+from maar.metastore.retired import Retired
+from maar.metastore.state import MetaState
 from maar.model.block import BlockMeta, Kind
 from maar.model.ids import FencingToken
-from maar.model.plan import AttemptEnd, Plan, PlanResult, PlanState
+from maar.model.plan import Plan, PlanResult, PlanState
 
 
 def complete(state: MetaState, entry: PlanCompleted) -> Effects:
@@ -67,18 +68,18 @@ def _output_refusal(state: MetaState, plan: Plan, entry: PlanCompleted) -> Refus
         for block in ids
     ):
         return Refusal.OUTPUT_TAKEN
-    if not all(_belongs(meta, plan) for meta in outputs):
+    if not all(_belongs(meta, plan, version=state.version) for meta in outputs):
         return Refusal.OUTPUT
     mark = f"-{plan.id}-{entry.token}-"  # every key carries plan and token (S3)
     keys = [at.key for meta in outputs for file in meta.files for at in file.locations]
     return None if all(mark in key for key in keys) else Refusal.OUTPUT_KEY
 
 
-def _belongs(meta: BlockMeta, plan: Plan) -> bool:
+def _belongs(meta: BlockMeta, plan: Plan, *, version: int) -> bool:
     key = plan.key
     if meta.store != key.store or meta.shard != key.shard or not meta.tenant:
         return False
-    if registration.malformed(meta):
+    if registration.malformed(meta, version=version):
         return False
     if key.tenant and meta.tenant != key.tenant:
         return False
@@ -87,19 +88,8 @@ def _belongs(meta: BlockMeta, plan: Plan) -> bool:
 
 def _replace(state: MetaState, plan: Plan, entry: PlanCompleted) -> Completed:
     result = entry.result
-    ended = msgspec.structs.replace(
-        plan.attempts[-1], ended_at=state.lease_time, end=AttemptEnd.COMPLETED
-    )
-    plans.finish(
-        state,
-        msgspec.structs.replace(
-            plan,
-            state=PlanState.COMPLETED,
-            lease=None,
-            attempts=(*plan.attempts[:-1], ended),
-            result=result,
-        ),
-    )
+    done = attempts.completed(state, plan)
+    plans.finish(state, msgspec.structs.replace(done, result=result))
     outputs = tuple(meta.id for meta in result.outputs)
     for block in plan.inputs:
         meta = state.blocks.remove(block)

@@ -1,7 +1,11 @@
-"""A hash of the state that every version computes alike, from named fields in a fixed order (S13).
+"""A hash of the state that every program computes alike for a version of the log (S13).
 
-Blocks and places are the bulk: their hashes are kept up to date by the fold. Index and times of
-the last entry are left out, so that a leader can state the hash in the next one.
+Blocks, places, retired blocks and litter are the bulk: their hashes are kept up to date by the
+fold. Index and times of the last entry are left out, so that a leader can state the hash in the
+next one. What follows from the rest (owners, lanes, totals) is covered by counts.
+
+Version 1 hashed chosen fields; version 2 hashes whole records. A record that gets a field later
+must be hashed without it below the version that brought it: the golden files tell.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from maar.metastore.rows import Ids
 from maar.metastore.state import MetaState
 from maar.model.plan import Plan
 
@@ -19,25 +24,60 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def digest(state: MetaState) -> bytes:
     hashed = hashlib.sha256()
-    for part in _parts(state):
+    for part in _parts_of_version_1(state) if state.version < 2 else _parts(state):
         hashed.update(_encode(part))
     return hashed.digest()
 
 
 def _parts(state: MetaState) -> Iterator[object]:
+    blocks, queue, tally = state.blocks, state.queue, state.tally
+    yield "head", state.version, state.incarnation, state.term, state.leader, state.floor
+    yield "tally", tally.profiles_added, tally.duplicates_removed, tally.profiles_quarantined
+    yield "tally", tally.plans_completed, tally.profiles_expired
+    yield "policy", state.policy
+    yield "blocks", len(blocks), _bytes(blocks.hash)
+    yield [(k, t.blocks, t.bytes, t.profiles) for k, t in sorted(blocks.totals.items())]
+    yield "places", len(queue.places), _bytes(queue.hash), queue.queued, len(state.owners)
+    yield "plans", _plans(state)
+    yield "retired", len(state.retired), _bytes(state.retired.hash)
+    yield "remembered", len(state.remembered), _ids(state.remembered)
+    yield "pins", sorted(state.pins.items())
+    yield "litter", len(state.litter), _bytes(state.litter.hash)
+    yield "retention", len(state.retention), _bytes(state.retention.hash)
+    yield "raised", state.raised, "anchor", state.anchor
+
+
+def _plans(state: MetaState) -> bytes:
+    """Three lists, each in its own order; a plan says by its state in which it is."""
+    scheduled = sorted(state.plans.items())
+    return state.known_marks.of((*scheduled, *state.parked.items(), *state.finished.items()))
+
+
+def _ids(ids: Ids) -> bytes:
+    hashed = hashlib.sha256()
+    for raw in ids.raw():
+        hashed.update(raw)
+    return hashed.digest()
+
+
+def _bytes(hash_: int) -> bytes:
+    return hash_.to_bytes(16, "big")
+
+
+def _parts_of_version_1(state: MetaState) -> Iterator[object]:
     yield "head", state.version, state.incarnation, state.term, state.floor
     tally = state.tally
     yield "tally", tally.profiles_added, tally.duplicates_removed, tally.profiles_quarantined
     yield "completed", tally.plans_completed
-    yield "policy", _policy(state)
-    yield "blocks", len(state.blocks), state.blocks.hash.to_bytes(16, "big")
-    yield "places", len(state.queue.places), state.queue.hash.to_bytes(16, "big")
+    yield "policy", _policy_of_version_1(state)
+    yield "blocks", len(state.blocks), _bytes(state.blocks.hash)
+    yield "places", len(state.queue.places), _bytes(state.queue.hash)
     yield "plans"
     for _, plan in sorted(state.plans.items()):
-        yield _plan(plan)
+        yield _plan_of_version_1(plan)
     yield "finished"
     for plan in state.finished.values():
-        yield _plan(plan)
+        yield _plan_of_version_1(plan)
     yield "retired"
     for block, retired in state.retired.items():
         yield block, retired.entry, retired.at, retired.outputs
@@ -47,7 +87,7 @@ def _parts(state: MetaState) -> Iterator[object]:
     yield sorted(state.pins.items())
 
 
-def _policy(state: MetaState) -> object:
+def _policy_of_version_1(state: MetaState) -> object:
     """What the fold itself goes by."""
     p = state.policy
     return (
@@ -57,7 +97,7 @@ def _policy(state: MetaState) -> object:
     )
 
 
-def _plan(plan: Plan) -> object:
+def _plan_of_version_1(plan: Plan) -> object:
     lease = plan.lease
     return (
         (plan.id, plan.state, plan.inputs, plan.failures, plan.eligible_at, plan.parent),

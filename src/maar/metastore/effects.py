@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from maar.model.ids import BlockId, FencingToken, PlanId, WorkerId
+from maar.model.ids import BlockId, FencingToken, PlanId, TenantId, WorkerId
 from maar.model.plan import AttemptEnd
 from maar.model.time import LeaseTime
 
@@ -34,6 +34,9 @@ class Refusal(StrEnum):
     NOT_RETIRED = "the block is not retired"
     NOT_DIVISIBLE = "the plan cannot be divided there"
     OUTDATED = "the state has moved on"
+    NOT_SET_ASIDE = "the plan is neither excluded nor parked"
+    NOT_FAILED = "the plan has not failed, or somebody works on it"
+    TOO_YOUNG = "the block holds profiles newer than the boundary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ class AttemptEnded:
     token: FencingToken
     end: AttemptEnd
     cause: str = ""
+    counted: bool = True  # as a failure of the plan's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,50 @@ class Bisected:
 class Excluded:
     plan: PlanId
     eligible_at: LeaseTime
+
+
+@dataclass(frozen=True, slots=True)
+class Requeued:
+    plan: PlanId
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    plan: PlanId
+
+
+@dataclass(frozen=True, slots=True)
+class Unparked:
+    plan: PlanId
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A plan ended because retention took some of its inputs."""
+
+    plan: PlanId
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSet:
+    failure_limit: int
+    until: LeaseTime
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionChanged:
+    tenant: TenantId
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    blocks: int
+    profiles: int
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +187,14 @@ Effect: TypeAlias = (
     | AttemptEnded
     | Bisected
     | Excluded
+    | Requeued
+    | Parked
+    | Unparked
+    | Cancelled
+    | LimitSet
+    | RetentionChanged
+    | Expired
+    | Swept
     | Pinned
     | Forgotten
     | Refused

@@ -14,11 +14,11 @@ import msgspec
 from maar.metastore.policy import Policy
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, InvalidInput, Rejected
-from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, WorkerId
+from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, WorkerId
 from maar.model.plan import PlanResult, QueueKey, Service
 from maar.model.time import LeaseTime, WallTime
 
-VERSION = 1
+VERSION = 2
 
 
 class Genesis(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -70,6 +70,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
     worker: WorkerId
     expires_at: LeaseTime
     replaces: FencingToken | None = None
+    counts: bool = True  # the expired lease that it replaces, as a failure of the plan's own (S11)
 
 
 class PlansLeased(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -112,6 +113,7 @@ class PlanFailed(msgspec.Struct, frozen=True, array_like=True, tag=10):
     token: FencingToken
     cause: str
     eligible_at: LeaseTime
+    counts: bool = True  # as a failure of the plan's own (S11)
 
 
 class PlanBisected(msgspec.Struct, frozen=True, array_like=True, tag=11):
@@ -120,14 +122,20 @@ class PlanBisected(msgspec.Struct, frozen=True, array_like=True, tag=11):
     plan: PlanId
     presumes: FencingToken | None  # the expired lease that the leader saw, or none
     at: int
+    counts: bool = True  # that expired lease, as a failure of the plan's own (S11)
 
 
 class PlanExcluded(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    """A plan of one input at its failure limit is set aside, visible, until it is probed."""
+    """A plan of one input at its failure limit, or one that an operator names, is set aside.
+
+    It stays visible, and is probed again when `eligible_at` has come.
+    """
 
     plan: PlanId
     presumes: FencingToken | None
     eligible_at: LeaseTime
+    counts: bool = True
+    note: str = ""  # an operator's reason; then a live lease under `presumes` is ended too
 
 
 class AttemptFenced(msgspec.Struct, frozen=True, array_like=True, tag=13):
@@ -190,6 +198,61 @@ class Stored(msgspec.Struct, frozen=True, array_like=True, tag=22):
     sha256: bytes
 
 
+class PlanRequeued(msgspec.Struct, frozen=True, array_like=True, tag=23):
+    """An excluded or parked plan gets another chance, with no failures to its name."""
+
+    plan: PlanId
+
+
+class PlansParked(msgspec.Struct, frozen=True, array_like=True, tag=24):
+    """Failed plans leave a full schedule; they own their inputs still, and can come back."""
+
+    plans: tuple[PlanId, ...]
+
+
+class PlansUnparked(msgspec.Struct, frozen=True, array_like=True, tag=25):
+    """The schedule has room again: parked plans return to it as they left."""
+
+    plans: tuple[PlanId, ...]
+
+
+class LimitRaised(msgspec.Struct, frozen=True, array_like=True, tag=26):
+    """For a while, plans may fail more often before they are set aside."""
+
+    failure_limit: int
+    until: LeaseTime
+
+
+class RetentionSet(msgspec.Struct, frozen=True, array_like=True, tag=27):
+    """How long a tenant's profiles are kept; None: as long as everybody else's."""
+
+    tenant: TenantId
+    period_ns: int | None  # 0: for ever
+
+
+class BlocksExpired(msgspec.Struct, frozen=True, array_like=True, tag=28):
+    """Retention takes blocks whose newest profile is older than a boundary of wall time.
+
+    Plans that own one are cancelled in the same step (S8); their other inputs are free again.
+    """
+
+    before_ns: int
+    blocks: tuple[BlockId, ...]
+
+
+class Remains(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An attempt that has ended, by what names the objects that it may have left."""
+
+    plan: PlanId
+    token: FencingToken
+
+
+class LitterSwept(msgspec.Struct, frozen=True, array_like=True, tag=29):
+    """A listing well after their end found nothing of these attempts any more (S1)."""
+
+    attempts: tuple[Remains, ...]
+
+
 Entry: TypeAlias = (
     Genesis
     | TermStarted
@@ -213,6 +276,13 @@ Entry: TypeAlias = (
     | StateHashed
     | VersionActivated
     | Stored
+    | PlanRequeued
+    | PlansParked
+    | PlansUnparked
+    | LimitRaised
+    | RetentionSet
+    | BlocksExpired
+    | LitterSwept
 )
 
 

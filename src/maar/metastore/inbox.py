@@ -25,7 +25,7 @@ from maar.model.time import LeaseTime
 from maar.ports.metastore import AddReply, Kept, Outcome, PollReply, PollRequest
 
 WAITING_MAX = 10_000
-TAKEN_AT_ONCE = 512
+TAKEN_AT_ONCE = 512  # requests, or blocks in them
 
 T = TypeVar("T")
 
@@ -61,12 +61,20 @@ class Pin(Request[None]):
         self.reader = reader
 
 
-class Chore(Request[int]):
-    """Entries of the metastore's own; the answer is the index after them."""
+Prepare = Callable[[MetaState, LeaseTime], list[Entry]]
+Reply = Callable[[Sequence[Effect], MetaState], T]
 
-    def __init__(self, prepare: Callable[[MetaState, LeaseTime], list[Entry]]) -> None:
+
+class Command(Request[T]):
+    """Entries that an operator or a chore wants; the answer is made from what the fold did.
+
+    A MaarError that `prepare` or `reply` raises is the answer too.
+    """
+
+    def __init__(self, prepare: Prepare, reply: Reply[T]) -> None:
         super().__init__()
         self.prepare = prepare
+        self.reply = reply
 
 
 class Inbox:
@@ -88,13 +96,19 @@ class Inbox:
             taken = [await asyncio.wait_for(self._waiting.get(), patience_s)]
         except TimeoutError:
             return []
-        while len(taken) < TAKEN_AT_ONCE and not self._waiting.empty():
+        weight = _weight(taken[0])
+        while weight < TAKEN_AT_ONCE and not self._waiting.empty():
             taken.append(self._waiting.get_nowait())
+            weight += _weight(taken[-1])
         return taken
 
     def refuse(self, error: MaarError) -> None:
         while not self._waiting.empty():
             self._waiting.get_nowait().fail(error)
+
+
+def _weight(request: Request[Any]) -> int:
+    return max(1, len(request.blocks)) if isinstance(request, Add) else 1
 
 
 def fail(requests: Iterable[Request[Any]], error: MaarError) -> None:
@@ -123,7 +137,7 @@ def answer(requests: Sequence[Request[Any]], effects: Sequence[Effect], state: M
                 else:
                     request.settle(None)
             case _:
-                pass  # a chore has entries of its own
+                pass  # a command has entries of its own
 
 
 def _poll_reply(

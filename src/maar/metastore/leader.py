@@ -19,6 +19,7 @@ from maar.metastore.entries import (
     PolicySet,
     Stored,
     TermStarted,
+    VersionActivated,
     encode,
     encode_entry,
 )
@@ -83,10 +84,12 @@ class Leader:
         if not self.state.incarnation:
             opening.append(Genesis(Incarnation(entropy(4).hex())))
         opening.append(TermStarted(self._term, candidate))
-        if self.state.policy != policy or not self.state.incarnation:
-            opening.append(PolicySet(policy))
-        self._lease_clock.allow_stalls(policy.stall_ns)
+        if self.state.version < VERSION:
+            opening.append(VersionActivated(VERSION))
         await self.commit(opening, now=self.now())
+        self._lease_clock.allow_stalls(policy.stall_ns)
+        if self.state.policy != policy:
+            await self.commit([PolicySet(policy)], now=self.now())
 
     async def commit(self, entries: Iterable[Entry], *, now: LeaseTime) -> list[Effect]:
         """Append and fold; the effects tell what each entry did. Raises when some were not stored.
@@ -97,7 +100,7 @@ class Leader:
         bodies = []
         for index, entry in enumerate(entries, start=self.state.index + 1):
             body = await self._fitting(encode_entry(entry), index)
-            bodies.append(encode(VERSION, now, wall, body))
+            bodies.append(encode(self.state.version, now, wall, body))
         effects: list[Effect] = []
         for batch in _batches(bodies):
             effects += await self._append(batch)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from maar.metastore import attempts
 from maar.metastore import plan as plans
 from maar.metastore.effects import (
-    AttemptEnded,
     Effect,
     Effects,
     Leased,
@@ -27,7 +27,9 @@ from maar.metastore.entries import (
     PlansStarted,
     Start,
 )
+from maar.metastore.litter import LITTER_SINCE
 from maar.metastore.state import MetaState
+from maar.metastore.timeline import NEVER
 from maar.model.ids import FencingToken, PlanId
 from maar.model.plan import Attempt, AttemptEnd, Lease, Plan, PlanState
 from maar.model.time import LeaseTime
@@ -44,14 +46,15 @@ def _grant_one(state: MetaState, item: Grant) -> Effects:
     if plan is None:
         return (Refused(Refusal.UNKNOWN_PLAN, item.plan),)
     why = _not_presumed(state, plan, item.replaces)
-    if why is None and plan.eligible_at > state.lease_time:
+    if why is None and not eligible(state, plan, state.lease_time):
         why = Refusal.NOT_ELIGIBLE
+    if why is None and attempts_left(state) < 1:
+        why = Refusal.TOO_MANY
     if why is not None:
         return (Refused(why, item.plan),)
-    ended = _end_open_attempt(state, plan.id, AttemptEnd.EXPIRED, EXPIRED)
+    plan, ended = attempts.ended(state, plan, AttemptEnd.EXPIRED, EXPIRED, counts=item.counts)
     token = state.token()
     attempt = Attempt(token, item.worker, state.lease_time, None, None, AttemptEnd.OPEN, "")
-    plan = state.plans[plan.id]
     state.plans[plan.id] = msgspec.structs.replace(
         plan,
         state=PlanState.REQUESTED,
@@ -59,6 +62,21 @@ def _grant_one(state: MetaState, item: Grant) -> Effects:
         attempts=(*plan.attempts, attempt)[-state.policy.attempts_max :],
     )
     return (*ended, Leased(plan.id, token, item.worker))
+
+
+def eligible(state: MetaState, plan: Plan, now: LeaseTime) -> bool:
+    """Its rest is over, or cut short: excluded plans come back while the limit is raised."""
+    if plan.eligible_at <= now:
+        return True
+    forgiven = plan.state is PlanState.EXCLUDED and plan.failures < state.raised_limit(now)
+    return forgiven and plan.eligible_at < NEVER
+
+
+def attempts_left(state: MetaState) -> int:
+    """How many more may begin before some of those that ended are swept: litter is bounded."""
+    if state.version < LITTER_SINCE:
+        return state.policy.plans_max
+    return state.policy.litter_max - len(state.litter) - state.plans.leases
 
 
 def renew(state: MetaState, entry: LeasesRenewed) -> Effects:
@@ -95,10 +113,8 @@ def fail(state: MetaState, entry: PlanFailed) -> Effects:
     plan, why = held(state, entry.plan, entry.token)
     if plan is None:
         return (Refused(why, entry.plan, entry.token),)
-    ended = _end_open_attempt(state, plan.id, AttemptEnd.FAILED, entry.cause)
-    state.plans[plan.id] = msgspec.structs.replace(
-        state.plans[plan.id], eligible_at=entry.eligible_at
-    )
+    plan, ended = attempts.ended(state, plan, AttemptEnd.FAILED, entry.cause, counts=entry.counts)
+    state.plans[plan.id] = msgspec.structs.replace(plan, eligible_at=entry.eligible_at)
     return ended
 
 
@@ -107,31 +123,36 @@ def fence(state: MetaState, entry: AttemptFenced) -> Effects:
     plan, why = held(state, entry.plan, entry.token)
     if plan is None:
         return (Refused(why, entry.plan, entry.token),)
-    return _end_open_attempt(state, plan.id, AttemptEnd.FENCED, entry.cause)
+    return _ended(state, plan, AttemptEnd.FENCED, entry.cause, counts=False)
 
 
 def bisect(state: MetaState, entry: PlanBisected) -> Effects:
-    return _set_aside(state, entry)
-
-
-def exclude(state: MetaState, entry: PlanExcluded) -> Effects:
-    return _set_aside(state, entry)
-
-
-def _set_aside(state: MetaState, entry: PlanBisected | PlanExcluded) -> Effects:
-    """End what the leader saw expired, then divide or exclude; all or nothing."""
+    """End what the leader saw expired, then divide; all or nothing."""
     plan = state.plans.get(entry.plan)
     if plan is None:
         return (Refused(Refusal.UNKNOWN_PLAN, entry.plan),)
     why = _not_presumed(state, plan, entry.presumes)
-    if isinstance(entry, PlanBisected) and why is None and not divisible(state, plan, entry.at):
+    if why is None and not divisible(state, plan, entry.at):
         why = Refusal.NOT_DIVISIBLE
     if why is not None:
         return (Refused(why, entry.plan),)
-    ended = _end_open_attempt(state, plan.id, AttemptEnd.EXPIRED, EXPIRED)
-    if isinstance(entry, PlanBisected):
-        return (*ended, *plans.bisect(state, entry))
-    return (*ended, *plans.exclude(state, entry))
+    ended = _ended(state, plan, AttemptEnd.EXPIRED, EXPIRED, counts=entry.counts)
+    return (*ended, *plans.bisect(state, entry))
+
+
+def exclude(state: MetaState, entry: PlanExcluded) -> Effects:
+    """End what the leader saw expired, then set aside. An operator's word ends a live lease too."""
+    plan = state.plans.get(entry.plan)
+    if plan is None:
+        return (Refused(Refusal.UNKNOWN_PLAN, entry.plan),)
+    why = _not_presumed(state, plan, entry.presumes)
+    if why is None or (entry.note and why is Refusal.LEASE_LIVE):
+        end, cause = (
+            (AttemptEnd.FENCED, entry.note) if entry.note else (AttemptEnd.EXPIRED, EXPIRED)
+        )
+        ended = _ended(state, plan, end, cause, counts=entry.counts and not entry.note)
+        return (*ended, *plans.exclude(state, entry))
+    return (Refused(why, entry.plan),)
 
 
 def divisible(state: MetaState, plan: Plan, at: int) -> bool:
@@ -157,8 +178,8 @@ def held(
     """
     plan = state.plans.get(plan_id)
     if plan is None:
-        done = plan_id in state.finished
-        return None, Refusal.STALE_TOKEN if done else Refusal.UNKNOWN_PLAN
+        known = plan_id in state.finished or plan_id in state.parked
+        return None, Refusal.STALE_TOKEN if known else Refusal.UNKNOWN_PLAN
     if plan.lease is None or plan.lease.token != token:
         return None, Refusal.STALE_TOKEN
     return plan, Refusal.STALE_TOKEN
@@ -173,19 +194,8 @@ def _not_presumed(state: MetaState, plan: Plan, seen: FencingToken | None) -> Re
     return None if plan.lease.expired(state.lease_time) else Refusal.LEASE_LIVE
 
 
-def _end_open_attempt(state: MetaState, plan_id: PlanId, end: AttemptEnd, cause: str) -> Effects:
-    """Close the attempt under the plan's lease, and count it as a failure unless it was fenced."""
-    plan = state.plans[plan_id]
-    if plan.lease is None:
-        return ()
-    last = msgspec.structs.replace(
-        plan.attempts[-1], ended_at=state.lease_time, end=end, cause=cause[:1000]
-    )
-    state.plans[plan_id] = msgspec.structs.replace(
-        plan,
-        state=PlanState.REQUESTED,
-        lease=None,
-        attempts=(*plan.attempts[:-1], last),
-        failures=plan.failures + (end is not AttemptEnd.FENCED),
-    )
-    return (AttemptEnded(plan_id, last.token, end, last.cause),)
+def _ended(state: MetaState, plan: Plan, end: AttemptEnd, cause: str, *, counts: bool) -> Effects:
+    after, effects = attempts.ended(state, plan, end, cause, counts=counts)
+    if effects:
+        state.plans[plan.id] = after
+    return effects

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 _MODULUS = 1 << 128
 _encode = msgspec.msgpack.Encoder().encode
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def mark(parts: object) -> int:
@@ -22,3 +27,57 @@ def with_mark(total: int, parts: object) -> int:
 
 def without_mark(total: int, parts: object) -> int:
     return (total - mark(parts)) % _MODULUS
+
+
+class Marked(dict[K, V]):
+    """A dict that knows the hash of what it holds."""
+
+    __slots__ = ("hash",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hash = 0
+
+    def parts(self, key: K, value: V) -> object:
+        """What the hash covers of an item."""
+        return key, value
+
+    def __setitem__(self, key: K, value: V) -> None:
+        if key in self:
+            self.hash = without_mark(self.hash, self.parts(key, self[key]))
+        self.hash = with_mark(self.hash, self.parts(key, value))
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        self.hash = without_mark(self.hash, self.parts(key, self[key]))
+        super().__delitem__(key)
+
+    def pop(self, key: K, *default: Any) -> Any:
+        if key in self:
+            self.hash = without_mark(self.hash, self.parts(key, self[key]))
+        return super().pop(key, *default)
+
+    def _unknown(self, *_: Any, **__: Any) -> NoReturn:
+        raise NotImplementedError("set, delete or pop one item at a time: the hash has to follow")
+
+    clear = popitem = setdefault = update = __ior__ = _unknown
+
+
+class KnownMarks:
+    """Marks of immutable things, made anew only for those that have changed since the last time."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[object, tuple[object, bytes]] = {}
+
+    def of(self, things: Iterable[tuple[object, object]]) -> bytes:
+        """The marks of all, by key, one after the other; keys that are gone are forgotten."""
+        known: dict[object, tuple[object, bytes]] = {}
+        for key, thing in things:
+            found = self._known.get(key)
+            if found is None or found[0] is not thing:
+                found = thing, hashlib.sha256(_encode(thing)).digest()[:16]
+            known[key] = found
+        self._known = known
+        return b"".join(made for _, made in known.values())

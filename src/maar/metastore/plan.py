@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
-from itertools import chain
+from heapq import heappop, heappush, merge
+from itertools import chain, takewhile
 
 import msgspec
 
-from maar.metastore.effects import Bisected, Effect, Effects, Excluded, Refusal, Refused, Scheduled
+from maar.metastore import attempts
+from maar.metastore.effects import (
+    Bisected,
+    Cancelled,
+    Effect,
+    Effects,
+    Excluded,
+    Refusal,
+    Refused,
+    Scheduled,
+)
 from maar.metastore.entries import (
     PlanBisected,
     PlanExcluded,
@@ -20,58 +30,52 @@ from maar.metastore.policy import Level
 from maar.metastore.queue import Front, Item
 from maar.metastore.state import MetaState
 from maar.model.ids import BlockId, PlanId, block_time_ns
-from maar.model.plan import Plan, PlanState, QueueKey, Service
+from maar.model.plan import AttemptEnd, Plan, PlanState, Service
 from maar.model.time import LeaseTime
 
 # ── decisions of the leader: they only read ────────────────────────────────────────────────────
 
 
-def batches(state: MetaState, *, now: LeaseTime, limit: int) -> list[PlanSpec]:
-    """The next plans, low levels first, then by the age of their oldest block."""
-    room = min(limit, state.policy.plans_max - len(state.plans))
-    found: list[PlanSpec] = []
-    for number, level in enumerate(state.policy.levels):
-        if len(found) >= room:
-            break
-        found += _batches_of_level(state, number, level, now=now, limit=room - len(found))
-    return found
+def batches(state: MetaState, level: int, *, now: LeaseTime) -> Iterator[PlanSpec]:
+    """The plans that a level can be made into, by the age of their oldest block.
 
-
-def _batches_of_level(
-    state: MetaState, number: int, level: Level, *, now: LeaseTime, limit: int
-) -> list[PlanSpec]:
-    cuts: list[tuple[Item, list[Item], Iterator[list[Item]]]] = []
-    for key in _due_lanes(state, number, level, now=now, limit=limit):
-        lane = cut(state.queue.items(key), level, span_ns=state.policy.span_ns, now=now)
-        batch = next(lane, None)
-        if batch:
-            cuts.append((batch[0], batch, lane))
-    heapify(cuts)  # a lane with a deep backlog must not hold up the others of its level
-    specs: list[PlanSpec] = []
-    while cuts and len(specs) < limit:
-        _, batch, lane = heappop(cuts)
+    What is not asked for is not looked at. A lane with a deep backlog does not hold up the others.
+    """
+    rule = state.policy.level(level)
+    if rule is None:
+        return
+    lanes = _due_lanes(state, level, rule, now=now)
+    coming = next(lanes, None)
+    cuts: list[tuple[int, int, list[Item], Iterator[list[Item]]]] = []
+    while cuts or coming:
+        if coming and (not cuts or (coming.entry, coming.ordinal) < cuts[0][:2]):
+            items = state.queue.items(coming.key)
+            _push(cuts, cut(items, rule, span_ns=state.policy.span_ns, now=now))
+            coming = next(lanes, None)
+            continue
+        _, _, batch, lane = heappop(cuts)
         inputs = tuple(item.block for item in batch)
-        specs.append(
-            PlanSpec(Service.COMPACT, False, batch[0].key, inputs, state.policy.failure_limit)
-        )
-        following = next(lane, None)
-        if following:
-            heappush(cuts, (following[0], following, lane))
-    return specs
+        yield PlanSpec(Service.COMPACT, False, batch[0].key, inputs, state.policy.failure_limit)
+        _push(cuts, lane)
 
 
-def _due_lanes(
-    state: MetaState, number: int, level: Level, *, now: LeaseTime, limit: int
-) -> list[QueueKey]:
-    """Lanes that are full, and lanes that are old; never more than there are plans wanted."""
-    full = state.queue.full.get(number, ())
-    keys = dict.fromkeys(front.key for front, _ in zip(full, range(limit), strict=False))
-    old = state.queue.fronts.get(number, ())
-    for front, _ in zip(old, range(limit), strict=False):
-        if not aged(front, level, now):
-            break
-        keys[front.key] = None
-    return list(keys)
+def _push(
+    cuts: list[tuple[int, int, list[Item], Iterator[list[Item]]]], lane: Iterator[list[Item]]
+) -> None:
+    batch = next(lane, None)
+    if batch:
+        heappush(cuts, (batch[0].entry, batch[0].ordinal, batch, lane))
+
+
+def _due_lanes(state: MetaState, number: int, level: Level, *, now: LeaseTime) -> Iterator[Front]:
+    """Lanes that are full, and lanes that are old, each once, oldest first."""
+    full = iter(state.queue.full.get(number, ()))
+    old = takewhile(lambda front: aged(front, level, now), state.queue.fronts.get(number, ()))
+    last = None
+    for front in merge(full, old):
+        if front != last:
+            yield front
+        last = front
 
 
 def aged(item: Item | Front, level: Level, now: LeaseTime) -> bool:
@@ -83,11 +87,13 @@ def cut(
 ) -> Iterator[list[Item]]:
     """Closed batches from the front of a lane, in its order."""
     batch: list[Item] = []
-    size = 0
+    size = oldest = newest = 0
     for item in items:
-        if batch and not _near(batch, item, span_ns):
+        time = block_time_ns(item.block)
+        oldest, newest = (min(oldest, time), max(newest, time)) if batch else (time, time)
+        if newest - oldest > span_ns:
             yield batch  # it can never grow: what follows is too far away
-            batch, size = [], 0
+            batch, size, oldest, newest = [], 0, time, time
         batch.append(item)
         size += item.size
         if len(batch) >= level.count or size >= level.bytes:
@@ -95,12 +101,6 @@ def cut(
             batch, size = [], 0
     if batch and aged(batch[0], level, now):
         yield batch
-
-
-def _near(batch: list[Item], item: Item, span_ns: int) -> bool:
-    times = [block_time_ns(other.block) for other in batch]
-    time = block_time_ns(item.block)
-    return max(*times, time) - min(*times, time) <= span_ns
 
 
 def probe_delay(state: MetaState, probes: int) -> int:
@@ -156,9 +156,8 @@ def _not_free(state: MetaState, inputs: tuple[BlockId, ...]) -> Refusal | None:
 
 def _own(state: MetaState, plan: Plan) -> None:
     state.plans[plan.id] = plan
-    for block in plan.inputs:
-        state.owners[block] = plan.id
-        state.queue.take(block, state.policy)
+    state.owners.update(dict.fromkeys(plan.inputs, plan.id))
+    state.queue.take_all(plan.inputs, state.policy)
 
 
 def bisect(state: MetaState, entry: PlanBisected) -> Effects:
@@ -168,7 +167,7 @@ def bisect(state: MetaState, entry: PlanBisected) -> Effects:
         return (Refused(Refusal.NOT_DIVISIBLE, plan.id),)
     halves = plan.inputs[: entry.at], plan.inputs[entry.at :]
     children = PlanId(state.index, 0), PlanId(state.index, 1)
-    finish(state, msgspec.structs.replace(plan, state=PlanState.CANCELLED, lease=None))
+    finish(state, msgspec.structs.replace(plan, state=PlanState.CANCELLED))
     for child, inputs in zip(children, halves, strict=True):
         _own(
             state,
@@ -181,6 +180,7 @@ def bisect(state: MetaState, entry: PlanBisected) -> Effects:
                 lease=None,
                 attempts=(),
                 failures=0,
+                spared=0,
                 eligible_at=LeaseTime(0),
                 parent=plan.id,
             ),
@@ -192,14 +192,31 @@ def exclude(state: MetaState, entry: PlanExcluded) -> Effects:
     """The plan keeps its inputs, which are thereby held, with the plan as the reason (S7)."""
     plan = state.plans[entry.plan]
     state.plans[plan.id] = msgspec.structs.replace(
-        plan, state=PlanState.EXCLUDED, lease=None, eligible_at=entry.eligible_at
+        plan, state=PlanState.EXCLUDED, eligible_at=entry.eligible_at, note=entry.note
     )
     return (Excluded(plan.id, entry.eligible_at),)
 
 
+def cancel(state: MetaState, plan_id: PlanId, *, gone: frozenset[BlockId], cause: str) -> Effects:
+    """A plan, on the schedule or parked, ends because some of its inputs are going.
+
+    Whoever works on it is fenced; its other inputs return to their old place in the queue (S7).
+    """
+    plan = state.plans.get(plan_id) or state.parked.get(plan_id)
+    if plan is None:
+        return (Refused(Refusal.UNKNOWN_PLAN, plan_id),)
+    plan, fenced = attempts.ended(state, plan, AttemptEnd.FENCED, cause, counts=False)
+    finish(state, msgspec.structs.replace(plan, state=PlanState.CANCELLED, note=cause))
+    for block in plan.inputs:
+        if block not in gone:
+            state.queue.give_back(block, state.policy)
+    return (*fenced, Cancelled(plan_id))
+
+
 def finish(state: MetaState, plan: Plan) -> None:
-    """Off the schedule; kept for repeated reports, within a bound."""
-    del state.plans[plan.id]
+    """Off the schedule or the parked list; kept for repeated reports, within a bound."""
+    if state.parked.pop(plan.id, None) is None:
+        del state.plans[plan.id]
     for block in plan.inputs:
         del state.owners[block]
     state.finished[plan.id] = msgspec.structs.replace(plan, completed_at=state.lease_time)
@@ -214,4 +231,4 @@ def archive(state: MetaState, entry: PlansArchived) -> Effects:
 
 
 def all_plans(state: MetaState) -> Iterator[Plan]:
-    return chain(state.plans.values(), state.finished.values())
+    return chain(state.plans.values(), state.parked.values(), state.finished.values())

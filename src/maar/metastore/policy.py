@@ -46,6 +46,14 @@ class Policy(msgspec.Struct, frozen=True, array_like=True):
     pins_max: int = 10_000
     snapshot_entries: int = 10_000  # a snapshot is due after this many entries
     snapshot_bytes: int = 64 << 20  # or this many bytes of them
+    spared_max: int = 8  # after so many failures in a row that were not its own, they count
+    least_share: int = 8  # of so many plans handed out, one is of each higher level that waits
+    parked_max: int = 10_000
+    litter_ns: int = 45 * MINUTE_NS  # an ended attempt is looked at this long: no task lives longer
+    litter_max: int = 500_000  # ended attempts that may have left objects
+    retention_ns: int = 90 * 24 * HOUR_NS  # how long profiles are kept; 0: for ever
+    retention_run_max: int = 1_000  # blocks that retention takes in one run
+    tenants_max: int = 100_000  # with a retention of their own
 
     def level(self, level: int) -> Level | None:
         """The rule for merging blocks of a level; None when they are never merged."""
@@ -63,7 +71,11 @@ def checked(policy: Policy) -> Policy:
     for name in ("target_block_bytes", "lease_ns", "stall_ns", "failure_limit", "probe_ns"):
         if getattr(policy, name) < 1:
             raise InvalidInput(f"{name} must be at least 1, not {getattr(policy, name)}")
-    for name in ("blocks_max", "plans_max", "finished_max", "attempts_max", "pins_max"):
+    bounds = ("blocks_max", "plans_max", "finished_max", "attempts_max", "pins_max", "litter_max")
+    for name in bounds:
         if getattr(policy, name) < 1:
             raise InvalidInput(f"{name} bounds the state and must be at least 1")
+    for name in ("litter_ns", "retention_ns"):
+        if getattr(policy, name) < 0:
+            raise InvalidInput(f"{name} is a time to keep something and cannot be negative")
     return policy

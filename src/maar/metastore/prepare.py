@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from maar.metastore import retirement, schedule
+from maar.metastore import attempts, parking, retirement, schedule, verdict
 from maar.metastore.entries import (
     BlocksAdded,
     Entry,
@@ -17,19 +17,22 @@ from maar.metastore.entries import (
     PlanFailed,
     PlansArchived,
     PlansStarted,
+    PlansUnparked,
     Start,
     Tick,
     encode_entry,
 )
 from maar.metastore.state import MetaState
+from maar.metastore.workers import Crew
 from maar.model.block import BlockMeta
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.log import ENTRY_BYTES_MAX
 from maar.ports.metastore import PollRequest, Report
 
-ADDED_BYTES_MAX = ENTRY_BYTES_MAX // 2  # room for the envelope, and entries that stay quick to fold
+ADDED_BYTES_MAX = ENTRY_BYTES_MAX // 4  # so that an entry is folded in a few milliseconds
 ARCHIVED_AT_ONCE_MAX = 1_000
 TICK_NS = 60 * SECOND_NS  # while something waits for time, the log knows it to the minute
+IDLE_TICK_NS = 3600 * SECOND_NS  # else to the hour, so that restarts do not keep old data for ever
 
 
 def registrations(blocks: Iterable[BlockMeta]) -> Iterator[BlocksAdded]:
@@ -67,16 +70,21 @@ def polled(state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTime) ->
 def _reported(state: MetaState, report: Report, *, now: LeaseTime) -> Entry:
     if report.result is not None:
         return PlanCompleted(report.plan, report.token, report.result)
+    cause = report.failure[: attempts.CAUSE_MAX] or "the worker gave no cause"
     plan = state.plans.get(report.plan)
-    failures = plan.failures + 1 if plan else 1
-    rest = min(state.policy.retry_ns * failures, state.policy.probe_ns)
-    cause = report.failure[:1000] or "the worker gave no cause"
-    return PlanFailed(report.plan, report.token, cause, LeaseTime(now + rest))
+    if plan is None:  # the fold refuses it, and says why
+        return PlanFailed(report.plan, report.token, cause, now)
+    counts = verdict.reported(plan, policy=state.policy, own=report.own)
+    failed = plan.failures + plan.spared + 1
+    rest = min(state.policy.retry_ns * failed, state.policy.probe_ns)
+    return PlanFailed(report.plan, report.token, cause, LeaseTime(now + rest), counts)
 
 
-def assignments(state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTime) -> list[Entry]:
-    wishes = [schedule.Wish(poll.worker, poll.capacity) for poll in polls if poll.capacity > 0]
-    return schedule.assign(state, wishes, now=now)
+def assignments(
+    state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTime, crew: Crew
+) -> list[Entry]:
+    wishes = [schedule.Wish(poll.worker, poll.capacity) for poll in polls]
+    return schedule.assign(state, wishes, now=now, crew=crew)
 
 
 def pins(state: MetaState, readers: Iterable[str], *, now: LeaseTime) -> list[Entry]:
@@ -90,10 +98,15 @@ def pins(state: MetaState, readers: Iterable[str], *, now: LeaseTime) -> list[En
     return [PinsTaken(due, LeaseTime(now + state.policy.pin_ns))] if due else []
 
 
-def housekeeping(state: MetaState, *, now: LeaseTime) -> list[Entry]:
+def housekeeping(
+    state: MetaState, *, now: LeaseTime, hearing_since: LeaseTime = verdict.ALWAYS
+) -> list[Entry]:
     """What time alone brings: each kind trims a collection, or records that time has passed."""
     policy = state.policy
-    entries: list[Entry] = list(schedule.set_aside(state, now))
+    entries: list[Entry] = schedule.set_aside(state, now, hearing_since=hearing_since)
+    returning = parking.returning(state)
+    if returning and not entries:  # a plan in two needs the room more
+        entries.append(PlansUnparked(returning))
     expired = retirement.expired_pins(state, now)
     if expired:
         entries.append(PinsDropped(expired))
@@ -113,8 +126,14 @@ def housekeeping(state: MetaState, *, now: LeaseTime) -> list[Entry]:
 
 
 def tick_due(state: MetaState, *, now: LeaseTime) -> bool:
-    """A lane that closed by age, or a minute in which something waited."""
+    """A lane that closed by age, or a while in which something waited."""
     closes_at = state.queue.due_at(state.policy)
     closed = closes_at is not None and state.lease_time <= closes_at < now
-    waits = bool(state.queue.queued or state.retired or state.plans or state.finished)
-    return closed or (waits and now - state.lease_time > TICK_NS)
+    passed = now - state.lease_time
+    return closed or passed > IDLE_TICK_NS or (waits(state) and passed > TICK_NS)
+
+
+def waits(state: MetaState) -> bool:
+    """Something is due sooner or later by time alone, apart from retention."""
+    ended = state.finished or state.retired or state.litter
+    return bool(state.queue.queued or state.plans or state.parked or ended)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from heapq import nlargest
+from collections.abc import Iterable, Mapping
+from heapq import nlargest, nsmallest
+from itertools import chain
+from typing import NamedTuple
 
-from maar.metastore.index import Chunk, Index, blocks_in, unpack
+from maar.metastore import retention
+from maar.metastore.index import Chunk, Index, blocks_in
+from maar.metastore.packs import unpack
 from maar.metastore.plan import all_plans
 from maar.metastore.state import MetaState, sizes
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import InvalidInput, NotFound
 from maar.model.ids import NO_TENANT, BlockId, PlanId
-from maar.model.plan import LeasedPlan, Plan, PlanState
-from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.metastore import LevelStatus, Status, ViewRequest
+from maar.model.plan import LeasedPlan, Plan, PlanState, Service
+from maar.model.time import SECOND_NS, LeaseTime, WallTime
+from maar.ports.metastore import LevelStatus, PlanDetail, PlanFilter, Status, ViewRequest
 
-FAILED_MAX = 100  # plans that a status lists
+LISTED_MAX = 100  # plans of a kind that a status lists
+
+# Looking a state up costs more than comparing it, and there may be tens of thousands of plans.
+_EXCLUDED = PlanState.EXCLUDED
+_SET_ASIDE = (PlanState.EXCLUDED, PlanState.PARKED)
+_ACTIVE = (PlanState.REQUESTED, PlanState.INFLIGHT)
 
 
 def chunks_for(index: Index, request: ViewRequest) -> list[Chunk]:
@@ -53,12 +61,12 @@ def all_chunks(index: Index, tenant: str) -> list[Chunk]:
 def newest(chunks: list[Chunk], *, level: int, limit: int) -> tuple[BlockMeta, ...]:
     """The newest blocks (level -1: of all levels); only those that are returned are decoded."""
     candidates = (
-        (block, chunk.packed[at])
-        for chunk in chunks
+        (block, number, at)
+        for number, chunk in enumerate(chunks)
         for at, block in enumerate(chunk.ids)
         if level in (-1, chunk.levels[at])
     )
-    return tuple(unpack(packed) for _, packed in nlargest(limit, candidates))
+    return tuple(chunks[number].meta(at) for _, number, at in nlargest(limit, candidates))
 
 
 def block(state: MetaState, block_id: BlockId) -> BlockMeta:
@@ -67,19 +75,73 @@ def block(state: MetaState, block_id: BlockId) -> BlockMeta:
     return state.blocks.get(block_id)
 
 
-def plan(state: MetaState, plan_id: PlanId) -> Plan:
-    found = state.plans.get(plan_id) or state.finished.get(plan_id)
+def plan(state: MetaState, plan_id: PlanId, *, now: LeaseTime) -> PlanDetail:
+    found = state.plans.get(plan_id) or state.parked.get(plan_id) or state.finished.get(plan_id)
     if found is None:
         raise NotFound(f"there is no plan {plan_id}; finished plans are archived after a while")
-    return found
+    limit = max(found.failure_limit, state.raised_limit(now))
+    known = (known_block(state, block_id) for block_id in found.inputs)
+    return PlanDetail(found, now, limit, tuple(meta for meta in known if meta is not None))
 
 
-def plans(state: MetaState, *, named: str, limit: int) -> tuple[Plan, ...]:
-    known = {member.name.lower(): member for member in PlanState}
-    if named and named not in known:
-        raise InvalidInput(f"{named!r} is not a state of a plan; there are {', '.join(known)}")
-    found = (p for p in all_plans(state) if not named or p.state is known[named])
-    return tuple(nlargest(limit, found, key=lambda p: p.id))
+def known_block(state: MetaState, block_id: BlockId) -> BlockMeta | None:
+    """A block that is live, or replaced and not yet deleted."""
+    if block_id in state.blocks:
+        return state.blocks.get(block_id)
+    retired = state.retired.get(block_id)
+    return unpack(retired.packed) if retired else None
+
+
+def plans(state: MetaState, wanted: PlanFilter) -> tuple[Plan, ...]:
+    """Newest first."""
+    _check(wanted.state, "a state of a plan", [member.name.lower() for member in PlanState])
+    _check(wanted.service, "a service", list(Service))
+    wanted_state = PlanState[wanted.state.upper()] if wanted.state else None
+    found = (
+        plan
+        for plan in all_plans(state)
+        if wanted_state in (None, plan.state) and _matches(plan, wanted)
+    )
+    return tuple(nlargest(wanted.limit, found, key=lambda plan: plan.id))
+
+
+def _check(given: str, what: str, known: list[str]) -> None:
+    if given and given not in known:
+        raise InvalidInput(f"{given[:60]!r} is not {what}; there are {', '.join(known)}")
+
+
+def _matches(plan: Plan, wanted: PlanFilter) -> bool:
+    return (
+        (not wanted.service or plan.service == wanted.service)
+        and (not wanted.tenant or plan.key.tenant == wanted.tenant)
+        and (wanted.level < 0 or plan.key.level == wanted.level)
+        and (not wanted.shard or plan.key.shard == wanted.shard)
+        and (not wanted.failing or failing(plan))
+    )
+
+
+def failing(plan: Plan) -> bool:
+    """It has failed and is not over: on its way to another attempt, or set aside."""
+    return plan.state in _SET_ASIDE or (plan.failures > 0 and plan.state in _ACTIVE)
+
+
+class Standings(NamedTuple):
+    """How many plans are in each state, and how many blocks of each level they hold back."""
+
+    plans: dict[PlanState, int]
+    held: dict[int, int]  # blocks of excluded and parked plans, by level
+
+
+def standings(state: MetaState) -> Standings:
+    """Of tens of thousands of plans, twice a second: so nothing is done for each that C can do."""
+    states = bytes([plan.state for plan in all_plans(state)])
+    plans = {member: states.count(member) for member in PlanState}
+    aside = [plan for plan in state.plans.values() if plan.state is _EXCLUDED]
+    held: dict[int, int] = {}
+    for plan in chain(aside, state.parked.values()):
+        level = plan.key.level
+        held[level] = held.get(level, 0) + len(plan.inputs)
+    return Standings(plans, held)
 
 
 def leased_plan(state: MetaState, plan_id: PlanId) -> LeasedPlan:
@@ -97,41 +159,57 @@ def leased_plan(state: MetaState, plan_id: PlanId) -> LeasedPlan:
     )
 
 
-def status(state: MetaState, *, now: LeaseTime, snapshot_index: int, log_first: int) -> Status:
-    failed = [p for p in state.plans.values() if p.failures or p.state is PlanState.EXCLUDED]
+def status(
+    state: MetaState,
+    *,
+    now: LeaseTime,
+    wall: WallTime,
+    blocked: tuple[str, ...],
+    snapshot_index: int,
+    log_first: int,
+) -> Status:
+    failed = filter(failing, chain(state.plans.values(), state.parked.values()))
     leased = [p for p in state.plans.values() if p.lease and not p.lease.expired(now)]
+    counted = standings(state)
     return Status(
         incarnation=state.incarnation,
         term=state.term,
         index=state.index,
         lease_time=now,
         wall_time_ns=state.wall_time,
-        levels=levels(state, now),
-        plans=dict(Counter(p.state.name.lower() for p in all_plans(state))),
-        leased=tuple(leased),
-        failed=tuple(nlargest(FAILED_MAX, failed, key=lambda p: p.id)),
+        levels=levels(state, now, counted.held),
+        plans={member.name.lower(): count for member, count in counted.plans.items() if count},
+        running=len(leased),
+        leased=tuple(nsmallest(LISTED_MAX, leased, key=lambda p: p.id)),
+        failed=tuple(nlargest(LISTED_MAX, failed, key=lambda p: p.id)),
         completed=state.tally.plans_completed,
         retired=len(state.retired),
         profiles_added=state.tally.profiles_added,
         duplicates_removed=state.tally.duplicates_removed,
         profiles_quarantined=state.tally.profiles_quarantined,
+        profiles_expired=state.tally.profiles_expired,
+        parked=len(state.parked),
+        litter=len(state.litter),
+        failure_limit=max(state.policy.failure_limit, state.raised_limit(now)),
+        limit_raised_s=_raised_s(state, now),
+        retention=retention.status(state, now=now, wall=wall),
+        blocked=blocked,
         snapshot_index=snapshot_index,
         log_first=log_first,
         state_items=sizes(state),
     )
 
 
-def levels(state: MetaState, now: LeaseTime) -> tuple[LevelStatus, ...]:
-    queued: Counter[int] = Counter()
-    for key, lane in state.queue.lanes.items():
-        queued[key.level] += len(lane.items)
-    held: Counter[int] = Counter()
-    for excluded in state.plans.values():
-        if excluded.state is PlanState.EXCLUDED:
-            held[excluded.key.level] += len(excluded.inputs)
+def _raised_s(state: MetaState, now: LeaseTime) -> float:
+    return (state.raised.until - now) / SECOND_NS if state.raised_limit(now) else 0.0
+
+
+def levels(state: MetaState, now: LeaseTime, held: Mapping[int, int]) -> tuple[LevelStatus, ...]:
+    """From counts that are kept as blocks come and go: the cost is that of the levels."""
     found = []
     for (level, kind), total in sorted(state.blocks.totals.items()):
         waits = kind is not Kind.QUARANTINE
+        waiting = state.queue.waiting.get(level) if waits else None
         fronts = state.queue.fronts.get(level) if waits else None
         oldest = fronts.first() if fronts else None
         found.append(
@@ -141,9 +219,10 @@ def levels(state: MetaState, now: LeaseTime) -> tuple[LevelStatus, ...]:
                 blocks=total.blocks,
                 bytes=total.bytes,
                 profiles=total.profiles,
-                queued=queued[level] if waits else 0,
+                queued=waiting.blocks if waiting else 0,
+                queued_bytes=waiting.bytes if waiting else 0,
                 oldest_queued_s=(now - oldest.added_at) / SECOND_NS if oldest else 0.0,
-                held=held[level] if waits else 0,
+                held=held.get(level, 0) if waits else 0,
             )
         )
     return tuple(found)

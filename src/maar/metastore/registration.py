@@ -5,9 +5,13 @@ from __future__ import annotations
 from maar.metastore import queue
 from maar.metastore.effects import Effects, Registered
 from maar.metastore.entries import BlocksAdded, Floor
-from maar.metastore.state import MetaState
+from maar.metastore.state import Anchor, MetaState
 from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, block_time_ns
+
+ANCHORED_SINCE = 2  # the version of the log that began to keep an anchor
+MOST_SINCE = 2  # and to refuse blocks that are too large to be
+MOST = 1 << 40  # bytes or profiles of a block: the sums of millions can still be written
 
 _HEX = frozenset("0123456789abcdef")
 
@@ -18,12 +22,23 @@ def add(state: MetaState, entry: BlocksAdded) -> Effects:
     )
 
 
-def malformed(meta: BlockMeta) -> str:
+def _anchor(state: MetaState, meta: BlockMeta) -> None:
+    """Move the clock that data shows, as far as the leader's clock agrees: a profile from the
+    future must not spoil it for good (S2).
+    """
+    shown = min(meta.max_time_ns, state.wall_time)
+    if state.version >= ANCHORED_SINCE and shown > state.anchor.reading(state.lease_time):
+        state.anchor = Anchor(shown, state.lease_time)
+
+
+def malformed(meta: BlockMeta, *, version: int) -> str:
     """What no block may be, whoever made it; '' when it is well formed."""
     if len(meta.id) != 32 or not _HEX.issuperset(meta.id):
         return f"block id {meta.id[:40]!r} is not 32 hex digits"
     if min(meta.level, meta.size, meta.profiles) < 0 or meta.min_time_ns > meta.max_time_ns:
         return f"block {meta.id} has a negative level, size or count, or ends before it begins"
+    if version >= MOST_SINCE and max(meta.size, meta.profiles) > MOST:
+        return f"block {meta.id} cannot have {meta.size} bytes and {meta.profiles} profiles"
     return ""
 
 
@@ -51,12 +66,13 @@ def _add_one(state: MetaState, meta: BlockMeta, *, ordinal: int) -> Registered:
     if known or refusal:
         return Registered(meta.id, refusal)
     admit(state, meta, ordinal=ordinal)
+    _anchor(state, meta)
     state.tally.profiles_added += meta.profiles
     return Registered(meta.id, "", meta.profiles)
 
 
 def _refusal(state: MetaState, meta: BlockMeta) -> str:
-    wrong = malformed(meta)
+    wrong = malformed(meta, version=state.version)
     if wrong:
         return wrong
     time_ns = block_time_ns(meta.id)

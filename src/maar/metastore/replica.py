@@ -15,6 +15,19 @@ from maar.model.errors import Corrupt
 from maar.ports.log import EMPTY, Head, Log, Record, verify
 from maar.ports.object_store import ObjectStore
 
+UNBROKEN_BYTES = 64 << 10  # of entries read or folded in one go; then others have a turn
+
+
+class _Breaks:
+    def __init__(self) -> None:
+        self._unbroken = 0
+
+    async def after(self, size: int) -> None:
+        self._unbroken += size
+        if self._unbroken >= UNBROKEN_BYTES:
+            self._unbroken = 0
+            await asyncio.sleep(0)
+
 
 @dataclass
 class Replica:
@@ -34,12 +47,17 @@ class Replica:
 
     async def fold(self, records: Sequence[Record]) -> list[Effect]:
         """What the records did. Nothing is folded when one of them is not what was written."""
-        head = verify(self.head, records)
-        envelopes = [await self._envelope(record) for record in records]
+        verify(self.head, records)
+        breaks = _Breaks()
+        envelopes = []
+        for record in records:
+            envelopes.append(await self._envelope(record))
+            await breaks.after(len(record.body))
         effects: list[Effect] = []
         for record, envelope in zip(records, envelopes, strict=True):
             effects += apply(self.state, Indexed(record.index, envelope))
-        self.head = head
+            self.head = Head(record.index, record.hash)
+            await breaks.after(len(record.body))
         for effect in effects:
             if isinstance(effect, Diverged):
                 raise Corrupt(

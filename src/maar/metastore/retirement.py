@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+from itertools import takewhile
+
 from maar.metastore.effects import Effect, Effects, Forgotten, Pinned, Refusal, Refused
 from maar.metastore.entries import BlocksForgotten, PinsDropped, PinsTaken
-from maar.metastore.index import unpack
+from maar.metastore.packs import unpack
 from maar.metastore.state import MetaState, Pin
 from maar.model.block import BlockMeta, Kind
 from maar.model.ids import BlockId, block_time_ns
@@ -13,8 +16,10 @@ from maar.model.time import LeaseTime
 # ── decisions of the leader: they only read ────────────────────────────────────────────────────
 
 
-def due(state: MetaState, *, now: LeaseTime, limit: int) -> list[BlockId]:
-    """Retired blocks whose objects may be deleted, oldest first."""
+def due(
+    state: MetaState, *, now: LeaseTime, limit: int, resting: Container[BlockId] = ()
+) -> list[BlockId]:
+    """Retired blocks whose objects may be deleted, oldest first; those that rest are passed by."""
     oldest_pin = min((p.entry for p in state.pins.values() if now <= p.expires_at), default=None)
     found: list[BlockId] = []
     for block, retired in state.retired.items():
@@ -22,12 +27,16 @@ def due(state: MetaState, *, now: LeaseTime, limit: int) -> list[BlockId]:
             break
         if oldest_pin is not None and oldest_pin < retired.entry:
             break
-        found.append(block)
+        if block not in resting:
+            found.append(block)
     return found
 
 
 def successors(state: MetaState, block: BlockId) -> list[BlockMeta]:
-    """The outputs that replaced a block, as far as the state still knows them."""
+    """The outputs that replaced a block, as far as the state still knows them.
+
+    Nothing replaces what expired.
+    """
     found = []
     for output in state.retired[block].outputs:
         if output in state.blocks:
@@ -38,7 +47,9 @@ def successors(state: MetaState, block: BlockId) -> list[BlockMeta]:
 
 
 def expired_pins(state: MetaState, now: LeaseTime) -> tuple[str, ...]:
-    return tuple(reader for reader, pin in state.pins.items() if now > pin.expires_at)
+    """From the one that was renewed longest ago; later ones wait for it, a pin's length at most."""
+    oldest = takewhile(lambda item: now > item[1].expires_at, state.pins.items())
+    return tuple(reader for reader, _ in oldest)
 
 
 # ── the fold ───────────────────────────────────────────────────────────────────────────────────
@@ -65,6 +76,7 @@ def pin(state: MetaState, entry: PinsTaken) -> Effects:
         if reader not in state.pins and len(state.pins) >= state.policy.pins_max:
             effects.append(Refused(Refusal.TOO_MANY, what=reader))
             continue
+        state.pins.pop(reader, None)  # who renews goes to the end: the first expires first
         state.pins[reader] = Pin(state.index, entry.expires_at)
         effects.append(Pinned(reader))
     return tuple(effects)

@@ -10,28 +10,52 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from maar.metastore import inbox, prepare, reads, schedule, snapshot
-from maar.metastore.chores import Prepare, Snapshots, clean_forever
+from maar.metastore import (
+    explain,
+    inbox,
+    orders,
+    prepare,
+    reads,
+    retention,
+    schedule,
+    snapshot,
+)
+from maar.metastore.chores import Snapshots
+from maar.metastore.cleaner import Cleaner
 from maar.metastore.effects import Effect
 from maar.metastore.entries import Entry
-from maar.metastore.inbox import Add, Chore, Inbox, Pin, Poll, Request
+from maar.metastore.inbox import Add, Command, Inbox, Pin, Poll, Prepare, Reply, Request
 from maar.metastore.leader import Leader
 from maar.metastore.metrics import Metrics
 from maar.metastore.policy import Policy, checked
 from maar.metastore.state import MetaState
+from maar.metastore.workers import Crew
 from maar.model.block import BlockMeta
-from maar.model.errors import HeadMoved, InvalidInput, Overloaded, Retryable, TermLost, Unavailable
-from maar.model.ids import BlockId, PlanId
+from maar.model.errors import (
+    HeadMoved,
+    InvalidInput,
+    MaarError,
+    Overloaded,
+    Retryable,
+    TermLost,
+    Unavailable,
+)
+from maar.model.ids import BlockId, PlanId, TenantId
 from maar.model.plan import Plan
-from maar.model.time import SECOND_NS, LeaseTime
+from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.clock import Clock
 from maar.ports.log import Log
 from maar.ports.metastore import (
     AddReply,
+    Expiring,
+    Explanation,
     IndexView,
     Now,
+    PlanDetail,
+    PlanFilter,
     PollReply,
     PollRequest,
+    RetentionStatus,
     Status,
     ViewRequest,
 )
@@ -42,9 +66,15 @@ log_ = logging.getLogger("maar.metastore")
 T = TypeVar("T")
 
 WAKE_S = 0.5  # lease time is read, and what it brings is done, at least this often
+WAKE_LEAST_S = 0.01
 PATIENCE_S = 10.0  # an apply loop that makes no progress for this long is not ready
 BACKOFF_S = 1.0
 CHUNKS_INLINE_MAX = 8  # more are searched in a thread
+
+
+def patience_s(pause_ns: int) -> float:
+    """How long the loop waits for requests: waiting is no pause, however short leases are."""
+    return max(WAKE_LEAST_S, min(WAKE_S, pause_ns / SECOND_NS / 2))
 
 
 class MetastoreService:
@@ -70,11 +100,13 @@ class MetastoreService:
         self._candidate = candidate
         self._metrics = Metrics(registry)
         self._inbox = Inbox()
+        self._crew = Crew()
         self._leader: Leader | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._progress_ns = clock.monotonic_ns()
         self._fault = ""
         self._housekept_ns = 0
+        self._cleaner: Cleaner | None = None
         self._snapshots = Snapshots(log, store, take_snapshot, self._append, self._metrics)
 
     async def start(self) -> None:
@@ -84,11 +116,11 @@ class MetastoreService:
         behind = await replica.catch_up(self._log)
         leader = Leader(self._log, self._store, self._clock, replica)
         leader.appended_bytes = behind
-        await leader.take_office(self._candidate, self._policy, self._entropy)
+        await self._take_office(leader)
         gc.collect()
         gc.freeze()  # what was loaded stays: the collector need not walk it again (S15)
         self._leader = leader
-        self._metrics.observe(leader.state, leader.now())
+        self._metrics.observe(leader.state, leader.now(), self._wall())
         log_.info(
             "metastore leads term=%d index=%d blocks=%d incarnation=%s",
             leader.term,
@@ -96,9 +128,11 @@ class MetastoreService:
             len(leader.state.blocks),
             leader.state.incarnation,
         )
+        cleaner = Cleaner(leader, self._store, self._clock, self._append, self._metrics)
+        self._cleaner = cleaner
         for work in (
             lambda: self._serve(leader),
-            lambda: clean_forever(leader, self._store, self._append, self._metrics),
+            cleaner.forever,
             lambda: self._snapshots.take_forever(leader),
         ):
             self._tasks.append(asyncio.create_task(self._supervised(work)))
@@ -160,11 +194,49 @@ class MetastoreService:
     async def block(self, block: BlockId) -> BlockMeta:
         return reads.block(await self._current(), block)
 
-    async def plans(self, *, state: str = "", limit: int = 1000) -> tuple[Plan, ...]:
-        return reads.plans(await self._current(), named=state, limit=limit)
+    async def plans(self, wanted: PlanFilter) -> tuple[Plan, ...]:
+        return reads.plans(await self._current(), wanted)
 
-    async def plan(self, plan: PlanId) -> Plan:
-        return reads.plan(await self._current(), plan)
+    async def plan(self, plan: PlanId) -> PlanDetail:
+        return reads.plan(await self._current(), plan, now=self._led().now())
+
+    async def explain(self, block: BlockId) -> Explanation:
+        return explain.explain(await self._current(), block, now=self._led().now())
+
+    async def retention(self) -> RetentionStatus:
+        return retention.status(await self._current(), now=self._led().now(), wall=self._wall())
+
+    async def expiring(self, *, tenant: str = "", limit: int = 1000) -> tuple[Expiring, ...]:
+        state, now, wall = await self._current(), self._led().now(), self._wall()
+        return tuple(
+            await asyncio.to_thread(
+                retention.expiring, state, now=now, wall=wall, tenant=tenant, limit=limit
+            )
+        )
+
+    # ── what an operator orders ────────────────────────────────────────────────────────────────
+
+    async def requeue(self, plan: PlanId) -> Plan:
+        return await self._command(
+            lambda state, _: orders.requeue(state, plan),
+            lambda effects, state: orders.ordered(effects, state, plan),
+        )
+
+    async def exclude(self, plan: PlanId, *, note: str) -> Plan:
+        return await self._command(
+            lambda state, _: orders.exclude(state, plan, note=note),
+            lambda effects, state: orders.ordered(effects, state, plan),
+        )
+
+    async def raise_limit(self, failure_limit: int, *, for_ns: int) -> LeaseTime:
+        return await self._command(
+            lambda state, now: orders.raise_limit(state, failure_limit, for_ns=for_ns, now=now),
+            lambda _, state: state.raised.until,
+        )
+
+    async def set_retention(self, tenant: TenantId, *, period_ns: int | None) -> RetentionStatus:
+        await self._append(lambda state, _: retention.order(state, tenant, period_ns=period_ns))
+        return await self.retention()
 
     async def status(self) -> Status:
         state = await self._current()
@@ -172,6 +244,8 @@ class MetastoreService:
         return reads.status(
             state,
             now=self._led().now(),
+            wall=self._wall(),
+            blocked=self._cleaner.blocked if self._cleaner else (),
             snapshot_index=self._snapshots.newest,
             log_first=first,
         )
@@ -201,16 +275,24 @@ class MetastoreService:
             raise Overloaded("the metastore has too many requests waiting; ask again later")
         return await request.answer
 
+    async def _command(self, prepare: Prepare, reply: Reply[T]) -> T:
+        return await self._ask(Command(prepare, reply))
+
     async def _append(self, entries: Prepare) -> int:
-        return await self._ask(Chore(entries))
+        return await self._command(entries, lambda _, state: state.index)
+
+    def _wall(self) -> WallTime:
+        return WallTime(self._clock.wall_ns())
 
     # ── the one loop that appends ──────────────────────────────────────────────────────────────
 
     async def _serve(self, leader: Leader) -> None:
         while True:
-            requests = [r for r in await self._inbox.take(WAKE_S) if not r.answer.done()]
+            pause_ns = leader.state.policy.stall_ns
+            taken = await self._inbox.take(patience_s(pause_ns))
+            requests = [request for request in taken if not request.answer.done()]
             self._progress_ns = self._clock.monotonic_ns()
-            leader.now()
+            self._crew.listen(leader.now(), pause_ns=pause_ns)
             try:
                 if requests:
                     with self._metrics.cycle.time():
@@ -242,32 +324,51 @@ class MetastoreService:
         effects = await self._commit(leader, entries, now)
         if polls:
             now = leader.now()
-            await self._commit(leader, schedule.set_aside(leader.state, now), now)
-            entries = prepare.assignments(leader.state, polls, now=now)
+            since = self._crew.hearing_since
+            aside = schedule.set_aside(leader.state, now, hearing_since=since)
+            await self._commit(leader, aside, now)
+            entries = prepare.assignments(leader.state, polls, now=now, crew=self._crew)
             effects += await self._commit(leader, entries, now)
         inbox.answer(requests, effects, leader.state)
         for request in requests:
-            if isinstance(request, Chore):
-                now = leader.now()
-                await self._commit(leader, request.prepare(leader.state, now), now)
-                request.settle(leader.state.index)
+            if isinstance(request, Command):
+                await self._carry_out(leader, request)
+
+    async def _carry_out(self, leader: Leader, command: Command[Any]) -> None:
+        now = leader.now()
+        try:
+            entries = command.prepare(leader.state, now)
+        except MaarError as error:  # nothing was written: only this caller asked for the impossible
+            command.fail(error)
+            return
+        effects = await self._commit(leader, entries, now)
+        try:
+            command.settle(command.reply(effects, leader.state))
+        except MaarError as error:
+            command.fail(error)
 
     async def _housekeep(self, leader: Leader) -> None:
         now = leader.now()
-        await self._commit(leader, prepare.housekeeping(leader.state, now=now), now)
-        self._metrics.observe(leader.state, now)
+        since = self._crew.hearing_since
+        entries = prepare.housekeeping(leader.state, now=now, hearing_since=since)
+        await self._commit(leader, entries, now)
+        self._metrics.observe(leader.state, now, self._wall())
 
     async def _commit(self, leader: Leader, entries: list[Entry], now: LeaseTime) -> list[Effect]:
         effects = await leader.commit(entries, now=now) if entries else []
-        self._metrics.count(effects)
+        self._metrics.count(effects, leader.state)
         for effect in effects:
             log_.debug("folded index=%d effect=%s", leader.state.index, effect)
         return effects
 
+    async def _take_office(self, leader: Leader) -> None:
+        await leader.take_office(self._candidate, self._policy, self._entropy)
+        self._crew = Crew(hearing_since=leader.state.lease_time)
+
     async def _return_to_office(self, leader: Leader) -> None:
         while True:
             try:
-                await leader.take_office(self._candidate, self._policy, self._entropy)
+                await self._take_office(leader)
                 return
             except (Retryable, HeadMoved, TermLost) as error:
                 log_.warning("office not taken cause=%s", error)

@@ -12,6 +12,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Iterator
+from itertools import chain
 
 import msgspec
 import pyarrow as pa
@@ -29,12 +30,14 @@ from maar.ports.object_store import ObjectStore
 log_ = logging.getLogger("maar.metastore")
 
 MAGIC = b"MAARSNAP"
-VERSION = 1
+VERSION = 2
 KEPT = 3
 
 _KEY = re.compile(r"metastore/v1/([^/]+)/snapshot-(\d+)\.maar")
 _STORED = re.compile(r"metastore/v1/[^/]+/entry-(\d+)-")
 _HASH_BYTES = 32
+
+_part = msgspec.msgpack.Decoder(parts.Part).decode
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True):
@@ -52,7 +55,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
 def encode(state: MetaState, head: Head) -> bytes:
     header = Header(VERSION, state.incarnation, head.index, head.hash, digest(state))
     body = bytearray(MAGIC)
-    for part in (header, *parts.parts_of(state)):
+    for part in chain((header,), parts.parts_of(state)):
         body += _frame(msgspec.msgpack.encode(part))
     body += hashlib.sha256(body).digest()
     return bytes(body)
@@ -71,7 +74,7 @@ def decode(body: bytes) -> tuple[MetaState, Head]:
                 f"a newer maar wrote it (version {header.version}; this program knows up to "
                 f"{VERSION}). Start the newer program."
             )
-        state = parts.state_of(msgspec.msgpack.decode(frame, type=parts.Part) for frame in frames)
+        state = parts.state_of(map(_part, frames))
     except (msgspec.ValidationError, msgspec.DecodeError, StopIteration) as error:
         raise Corrupt(f"its parts cannot be read: {error}") from error
     if state.index != header.index or digest(state) != header.digest:
@@ -81,7 +84,7 @@ def decode(body: bytes) -> tuple[MetaState, Head]:
 
 def check(body: bytes) -> None:
     """Whether the bytes are those that were written; cheaper than decoding them."""
-    if hashlib.sha256(body[:-_HASH_BYTES]).digest() != body[-_HASH_BYTES:]:
+    if hashlib.sha256(memoryview(body)[:-_HASH_BYTES]).digest() != body[-_HASH_BYTES:]:
         raise Corrupt("the snapshot's checksum does not match its bytes")
 
 
@@ -116,7 +119,7 @@ async def restore(log: Log, store: ObjectStore) -> Replica:
         if index > head.index or (first and index < first - 1):
             continue
         try:
-            state, at = decode(await asyncio.to_thread(store.read, key))
+            state, at = await asyncio.to_thread(_loaded, store, key)
         except (Corrupt, NotFound) as error:
             log_.error("snapshot skipped key=%s cause=%s", key, error)
             continue
@@ -128,6 +131,10 @@ async def restore(log: Log, store: ObjectStore) -> Replica:
             "of what came before. Restore the snapshots, or the log, from a copy."
         )
     return Replica(store)
+
+
+def _loaded(store: ObjectStore, key: str) -> tuple[MetaState, Head]:
+    return decode(store.read(key))
 
 
 async def _leads_to(log: Log, at: Head, head: Head) -> bool:
@@ -151,7 +158,7 @@ async def make(log: Log, store: ObjectStore) -> int:
     if head.index == begun_at or head.hash == GENESIS_HASH:
         return head.index
     body = encode(state, head)
-    decode(body)  # reads back and has the same hash, or nothing is written
+    parts.audit(decode(body)[0])  # reads back and is sound, or nothing is written
     key = keys.snapshot(incarnation=state.incarnation, index=head.index)
     try:
         await asyncio.to_thread(store.create, key, body)

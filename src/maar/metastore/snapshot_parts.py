@@ -1,24 +1,49 @@
 """The records of a snapshot: the state in parts of bounded size, and back.
 
-What follows from the rest (owners, lanes, totals, partitions) is not written but rebuilt.
+What follows from the rest (owners, lanes, partitions) is not written but rebuilt. Blocks and places
+are written as they are kept, so that loading a million of them is no fold: `audit` compares them
+with the blocks themselves, and whoever makes a snapshot calls it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, assert_never
 
 import msgspec
 
-from maar.metastore.index import unpack
+from maar.metastore.entries import Remains
+from maar.metastore.index import (
+    Bounds,
+    Chunk,
+    Index,
+    PartitionKey,
+    Total,
+    blocks_in,
+    one_pack,
+    partition_of,
+)
+from maar.metastore.marks import with_mark
+from maar.metastore.packs import Pack, alone, unpack
 from maar.metastore.policy import Policy
-from maar.metastore.queue import Item, key_of
-from maar.metastore.state import MetaState, Pin, Retired, Tally
-from maar.model.block import BlockMeta
+from maar.metastore.queue import PLACE_BYTES, Item, key_of
+from maar.metastore.retired import Retired
+from maar.metastore.rows import ID_BYTES, raw_id
+from maar.metastore.state import (
+    NO_ANCHOR,
+    NOT_RAISED,
+    Anchor,
+    MetaState,
+    Pin,
+    RaisedLimit,
+    Remnant,
+    Tally,
+)
+from maar.model.block import BlockMeta, Kind
 from maar.model.errors import Corrupt
-from maar.model.ids import BlockId, Incarnation
-from maar.model.plan import Plan
+from maar.model.ids import BlockId, Incarnation, TenantId
+from maar.model.plan import Plan, QueueKey
 from maar.model.time import LeaseTime, WallTime
 
 PART_ITEMS = 1_000
@@ -42,9 +67,14 @@ class Core(msgspec.Struct, frozen=True, array_like=True, tag=1):
     duplicates_removed: int
     profiles_quarantined: int
     plans_completed: int
+    profiles_expired: int = 0
+    raised: RaisedLimit = NOT_RAISED
+    anchor: Anchor = NO_ANCHOR
 
 
 class Blocks(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Of version 1."""
+
     packed: tuple[bytes, ...]
 
 
@@ -56,6 +86,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Places(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Of version 1."""
+
     places: tuple[Place, ...]
 
 
@@ -98,12 +130,116 @@ class Pins(msgspec.Struct, frozen=True, array_like=True, tag=8):
     pins: tuple[PinRecord, ...]
 
 
-Part: TypeAlias = Core | Blocks | Places | Plans | Finished | RetiredBlocks | Remembered | Pins
+class PackedBlocks(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """Live blocks of one partition, sorted by id, with what is known of them without unpacking."""
+
+    key: PartitionKey
+    ids: bytes  # 16 of each
+    levels: bytes  # one of each
+    min_time_ns: int
+    max_time_ns: int
+    largest: int
+    size: int  # of the msgpack array of blocks, each as bytes
+    zstd: bytes  # of that array
+
+
+class LevelTotal(msgspec.Struct, frozen=True, array_like=True):
+    level: int
+    kind: Kind
+    blocks: int
+    bytes: int
+    profiles: int
+
+
+class Sums(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """What the fold keeps up to date of blocks and places."""
+
+    blocks_hash: bytes
+    places_hash: bytes
+    totals: tuple[LevelTotal, ...]
+
+
+class PackedPlaces(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """Block (16 bytes), entry (8), ordinal (4), added_at (8) and size (8) of each, big-endian."""
+
+    key: QueueKey
+    places: bytes
+
+
+class Parked(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """In the order in which they left the schedule."""
+
+    plans: tuple[Plan, ...]
+
+
+class RemainsRecord(msgspec.Struct, frozen=True, array_like=True):
+    remains: Remains
+    ended_at: LeaseTime
+    completed: bool
+
+
+class Litter(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """In the order in which the attempts ended."""
+
+    attempts: tuple[RemainsRecord, ...]
+
+
+class PeriodRecord(msgspec.Struct, frozen=True, array_like=True):
+    tenant: TenantId
+    period_ns: int
+
+
+class Periods(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """Of tenants whose retention is not the default."""
+
+    periods: tuple[PeriodRecord, ...]
+
+
+Part: TypeAlias = (
+    Core
+    | Blocks
+    | Places
+    | Plans
+    | Finished
+    | RetiredBlocks
+    | Remembered
+    | Pins
+    | PackedBlocks
+    | Sums
+    | PackedPlaces
+    | Parked
+    | Litter
+    | Periods
+)
 
 
 def parts_of(state: MetaState) -> Iterator[Part]:
+    yield _core(state)
+    for partition in state.blocks.partitions():
+        for chunk in partition.chunks:
+            yield _packed_blocks(partition.key, chunk)
+    for key, places in sorted(state.queue.places.by_key().items()):
+        yield from (PackedPlaces(key, b"".join(some)) for some in _some(places))
+    yield _sums(state)
+    yield from (Plans(some) for some in _some(p for _, p in sorted(state.plans.items())))
+    yield from (Parked(some) for some in _some(state.parked.values()))
+    yield from (Finished(some) for some in _some(state.finished.values()))
+    retired = (
+        RetiredBlock(r.entry, r.at, r.outputs, alone(r.packed)) for r in state.retired.values()
+    )
+    yield from (RetiredBlocks(some) for some in _some(retired))
+    yield from (Remembered(some) for some in _some(state.remembered))
+    pins = (PinRecord(name, pin.entry, pin.expires_at) for name, pin in sorted(state.pins.items()))
+    yield from (Pins(some) for some in _some(pins))
+    litter = (RemainsRecord(r, n.ended_at, n.completed) for r, n in state.litter.items())
+    yield from (Litter(some) for some in _some(litter))
+    periods = (PeriodRecord(tenant, period) for tenant, period in sorted(state.retention.items()))
+    yield from (Periods(some) for some in _some(periods))
+
+
+def _core(state: MetaState) -> Core:
     tally = state.tally
-    yield Core(
+    return Core(
         state.index,
         state.version,
         state.incarnation,
@@ -117,29 +253,54 @@ def parts_of(state: MetaState) -> Iterator[Part]:
         tally.duplicates_removed,
         tally.profiles_quarantined,
         tally.plans_completed,
+        tally.profiles_expired,
+        state.raised,
+        state.anchor,
     )
-    packed = (
-        packed
-        for partition in state.blocks.partitions()
-        for chunk in partition.chunks
-        for packed in chunk.packed
+
+
+def _packed_blocks(key: PartitionKey, chunk: Chunk) -> PackedBlocks:
+    whole = chunk.whole()
+    assert whole.pack is not None
+    bounds = whole.bounds
+    return PackedBlocks(
+        key,
+        whole.raw_ids,
+        whole.levels,
+        bounds.min_time_ns,
+        bounds.max_time_ns,
+        bounds.largest,
+        whole.pack.size,
+        whole.pack.zstd,
     )
-    yield from (Blocks(some) for some in _some(packed))
-    places = (Place(i.block, i.entry, i.ordinal, i.added_at) for i in _in_order(state))
-    yield from (Places(some) for some in _some(places))
-    plans = (plan for _, plan in sorted(state.plans.items()))
-    yield from (Plans(some) for some in _some(plans))
-    yield from (Finished(some) for some in _some(state.finished.values()))
-    retired = (RetiredBlock(r.entry, r.at, r.outputs, r.packed) for r in state.retired.values())
-    yield from (RetiredBlocks(some) for some in _some(retired))
-    yield from (Remembered(some) for some in _some(state.remembered))
-    pins = (PinRecord(name, pin.entry, pin.expires_at) for name, pin in sorted(state.pins.items()))
-    yield from (Pins(some) for some in _some(pins))
+
+
+def _sums(state: MetaState) -> Sums:
+    totals = (
+        LevelTotal(level, kind, total.blocks, total.bytes, total.profiles)
+        for (level, kind), total in sorted(state.blocks.totals.items())
+    )
+    blocks, places = state.blocks.hash, state.queue.hash
+    return Sums(blocks.to_bytes(16, "big"), places.to_bytes(16, "big"), tuple(totals))
 
 
 def state_of(parts: Iterable[Part]) -> MetaState:
-    state = MetaState()
+    loading = _Loading()
     for part in parts:
+        loading.take(part)
+    return loading.finished()
+
+
+class _Loading:
+    """A state whose blocks and places are put in when all parts are there."""
+
+    def __init__(self) -> None:
+        self._state = MetaState()
+        self._chunks: list[tuple[PartitionKey, Chunk]] = []
+        self._places: dict[QueueKey, list[bytes]] = {}
+
+    def take(self, part: Part) -> None:
+        state = self._state
         match part:
             case Core():
                 _load_core(state, part)
@@ -148,11 +309,14 @@ def state_of(parts: Iterable[Part]) -> MetaState:
                     state.blocks.add(unpack(packed))
             case Places():
                 _load_places(state, part)
-            case Plans():
-                for plan in part.plans:
-                    _load_plan(state, plan)
-            case Finished():
-                state.finished.update((plan.id, plan) for plan in part.plans)
+            case PackedBlocks():
+                self._chunks.append((part.key, _chunk(part)))
+            case PackedPlaces():
+                self._places.setdefault(part.key, []).extend(_split(part.places))
+            case Sums():
+                _load_sums(state, part)
+            case Plans() | Parked() | Finished():
+                _load_plans(state, part)
             case RetiredBlocks():
                 for r in part.blocks:
                     block = unpack(r.packed).id
@@ -162,7 +326,30 @@ def state_of(parts: Iterable[Part]) -> MetaState:
                     state.remembered.add(block)
             case Pins():
                 state.pins.update((p.reader, Pin(p.entry, p.expires_at)) for p in part.pins)
-    return state
+            case Litter():
+                for attempt in part.attempts:
+                    remnant = Remnant(attempt.ended_at, attempt.completed)
+                    state.litter[attempt.remains] = remnant
+            case Periods():
+                for period in part.periods:
+                    state.retention[period.tenant] = period.period_ns
+            case _:
+                assert_never(part)
+
+    def finished(self) -> MetaState:
+        state = self._state
+        if self._chunks and not state.blocks.load(self._chunks):
+            raise Corrupt("its blocks are not in order")
+        for block in state.owners:
+            _live(state, block)
+        if self._places:
+            owned = frozenset(map(raw_id, state.owners))
+            if not state.queue.load(self._places, owned, state.policy):
+                raise Corrupt("it holds two places of one block")
+        else:
+            for block in state.owners:
+                state.queue.take(block, state.policy)
+        return state
 
 
 def _load_core(state: MetaState, core: Core) -> None:
@@ -170,11 +357,13 @@ def _load_core(state: MetaState, core: Core) -> None:
     state.term, state.leader = core.term, core.leader
     state.lease_time, state.wall_time = core.lease_time, core.wall_time
     state.floor, state.policy = core.floor, core.policy
+    state.raised, state.anchor = core.raised, core.anchor
     state.tally = Tally(
         core.profiles_added,
         core.duplicates_removed,
         core.profiles_quarantined,
         core.plans_completed,
+        core.profiles_expired,
     )
 
 
@@ -187,12 +376,38 @@ def _load_places(state: MetaState, part: Places) -> None:
         state.queue.enter(item, state.policy)
 
 
-def _load_plan(state: MetaState, plan: Plan) -> None:
-    state.plans[plan.id] = plan
-    for block in plan.inputs:
-        _live(state, block)
-        state.owners[block] = plan.id
-        state.queue.take(block, state.policy)
+def _load_sums(state: MetaState, sums: Sums) -> None:
+    state.blocks.hash = int.from_bytes(sums.blocks_hash, "big")
+    state.queue.hash = int.from_bytes(sums.places_hash, "big")
+    for total in sums.totals:
+        found = Total(total.blocks, total.bytes, total.profiles)
+        state.blocks.totals[total.level, total.kind] = found
+
+
+def _load_plans(state: MetaState, part: Plans | Parked | Finished) -> None:
+    for plan in part.plans:
+        if isinstance(part, Finished):
+            state.finished[plan.id] = plan
+            continue
+        if isinstance(part, Plans):
+            state.plans[plan.id] = plan
+        else:
+            state.parked[plan.id] = plan
+        state.owners.update(dict.fromkeys(plan.inputs, plan.id))
+
+
+def _chunk(part: PackedBlocks) -> Chunk:
+    count = len(part.levels)
+    if not count or len(part.ids) != count * ID_BYTES:
+        raise Corrupt(f"a part has {count} levels and {len(part.ids)} bytes of ids")
+    bounds = Bounds(part.min_time_ns, part.max_time_ns, part.largest)
+    return one_pack(part.ids, part.levels, Pack(part.zstd, part.size, count), bounds)
+
+
+def _split(places: bytes) -> list[bytes]:
+    if len(places) % PLACE_BYTES:
+        raise Corrupt(f"{len(places)} bytes are not a whole number of places")
+    return [places[at : at + PLACE_BYTES] for at in range(0, len(places), PLACE_BYTES)]
 
 
 def _live(state: MetaState, block: BlockId) -> BlockMeta:
@@ -201,8 +416,40 @@ def _live(state: MetaState, block: BlockId) -> BlockMeta:
     return state.blocks.get(block)
 
 
-def _in_order(state: MetaState) -> list[Item]:
-    return sorted(state.queue.places.values())
+def audit(state: MetaState) -> None:
+    """What is kept beside the blocks says what the blocks say, or Corrupt."""
+    again = Index()
+    placed, places_hash = 0, 0
+    for partition in state.blocks.partitions():
+        for chunk in partition.chunks:
+            metas = list(blocks_in((chunk,)))
+            _audit_chunk(partition.key, chunk, metas)
+            for meta in metas:
+                again.count(meta, +1)
+                item = state.queue.places.get(meta.id)
+                if item is None:
+                    continue
+                if (item.size, item.key) != (meta.size, key_of(meta)):
+                    raise Corrupt(f"the place of block {meta.id} is not that of the block")
+                placed, places_hash = placed + 1, with_mark(places_hash, item[:4])
+    if (again.hash, again.totals) != (state.blocks.hash, state.blocks.totals):
+        raise Corrupt("the sums that it states are not those of its blocks")
+    if (placed, places_hash) != (len(state.queue.places), state.queue.hash):
+        raise Corrupt("it holds places of blocks that it does not hold, or of others")
+
+
+def _audit_chunk(key: PartitionKey, chunk: Chunk, metas: list[BlockMeta]) -> None:
+    bounds = chunk.bounds
+    same = (
+        chunk.ids == tuple(meta.id for meta in metas)
+        and chunk.levels == bytes(min(meta.level, 255) for meta in metas)
+        and all(partition_of(meta) == key for meta in metas)
+        and all(bounds.min_time_ns <= meta.min_time_ns for meta in metas)
+        and all(bounds.max_time_ns >= meta.max_time_ns for meta in metas)
+        and all(bounds.largest >= meta.size for meta in metas)
+    )
+    if not same:
+        raise Corrupt(f"what it says of the blocks from {chunk.ids[0]} on is not what they are")
 
 
 def _some(items: Iterable[T]) -> Iterator[tuple[T, ...]]:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
+from maar.metastore.entries import Remains
 from maar.metastore.index import Index
+from maar.metastore.marks import KnownMarks, Marked
 from maar.metastore.policy import Policy
 from maar.metastore.queue import Queue
-from maar.metastore.sorted_chunks import SortedChunks
-from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId
+from maar.metastore.retired import RetiredBlocks
+from maar.metastore.rows import Ids
+from maar.metastore.timeline import Timeline
+from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId
 from maar.model.plan import Plan
 from maar.model.time import LeaseTime, WallTime
 
@@ -19,20 +25,40 @@ NO_WALL_TIME = WallTime(0)
 NO_FLOOR = LeaseTime(-1)
 
 
-class Retired(NamedTuple):
-    """A replaced block, readable until its objects are deleted."""
-
-    entry: int  # the index of the one that replaced it
-    at: LeaseTime
-    outputs: tuple[BlockId, ...]  # what replaced it
-    packed: bytes
-
-
 class Pin(NamedTuple):
     """A reader may hold what was live at an entry."""
 
     entry: int
     expires_at: LeaseTime
+
+
+class RaisedLimit(NamedTuple):
+    """Plans may fail this often, for a while."""
+
+    failure_limit: int
+    until: LeaseTime
+
+
+class Anchor(NamedTuple):
+    """The newest profile time that data has shown, and when: retention's second clock (S2)."""
+
+    data_ns: int
+    at: LeaseTime
+
+    def reading(self, now: LeaseTime) -> int:
+        """What this clock shows; without data, a time that nothing is older than."""
+        return self.data_ns + max(0, now - self.at)
+
+
+class Remnant(msgspec.Struct, frozen=True, gc=False):
+    """What is known of an attempt that has ended and may have left objects."""
+
+    ended_at: LeaseTime
+    completed: bool
+
+
+NOT_RAISED = RaisedLimit(0, GENESIS_TIME)
+NO_ANCHOR = Anchor(0, GENESIS_TIME)
 
 
 @dataclass(slots=True)
@@ -43,6 +69,7 @@ class Tally:
     duplicates_removed: int = 0
     profiles_quarantined: int = 0
     plans_completed: int = 0
+    profiles_expired: int = 0
 
 
 @dataclass(slots=True)
@@ -60,15 +87,27 @@ class MetaState:
     blocks: Index = field(default_factory=Index)
     queue: Queue = field(default_factory=Queue)
     owners: dict[BlockId, PlanId] = field(default_factory=dict)
-    plans: dict[PlanId, Plan] = field(default_factory=dict)  # requested, inflight, excluded
+    plans: Timeline = field(default_factory=Timeline)  # requested, inflight, excluded
     finished: dict[PlanId, Plan] = field(default_factory=dict)  # the rest, oldest end first
-    retired: dict[BlockId, Retired] = field(default_factory=dict)  # oldest first
-    remembered: SortedChunks[BlockId] = field(default_factory=SortedChunks)  # gone, above the floor
+    retired: RetiredBlocks = field(default_factory=RetiredBlocks)  # oldest first
+    remembered: Ids = field(default_factory=Ids)  # gone, above the floor
     pins: dict[str, Pin] = field(default_factory=dict)
+    parked: dict[PlanId, Plan] = field(default_factory=dict)  # they own their inputs
+    litter: Marked[Remains, Remnant] = field(default_factory=Marked)  # oldest end first
+    retention: Marked[TenantId, int] = field(default_factory=Marked)  # of tenants that differ
+    raised: RaisedLimit = NOT_RAISED
+    anchor: Anchor = NO_ANCHOR
+    known_marks: KnownMarks = field(
+        default_factory=KnownMarks
+    )  # of plans; saves work, says nothing
 
     def token(self) -> FencingToken:
         """The token of leases that the entry being folded grants (S3)."""
         return FencingToken(self.incarnation, self.index)
+
+    def raised_limit(self, now: LeaseTime) -> int:
+        """How often an operator lets plans fail for a while; 0 when none is in force."""
+        return self.raised.failure_limit if now <= self.raised.until else 0
 
     def room(self) -> int:
         """How many more blocks the state may know of."""
@@ -89,12 +128,18 @@ BOUNDS: dict[str, Bound] = {
     "queue.lanes": Bound("queue.places", ("PlansScheduled",)),
     "queue.fronts": Bound("queue.lanes", ("PlansScheduled",)),
     "queue.full": Bound("queue.lanes", ("PlansScheduled",)),
+    "queue.waiting": Bound("queue.lanes", ("PlansScheduled",)),
     "owners": Bound("blocks.where", ("PlanCompleted",)),
-    "plans": Bound("plans_max", ("PlanCompleted",)),
+    "plans.by_id": Bound("plans_max", ("PlanCompleted", "PlansParked")),
+    "plans.lines": Bound("plans.by_id", ("PlanCompleted", "PlansParked")),
+    "plans.held": Bound("plans.by_id", ("PlanCompleted", "PlansParked")),
     "finished": Bound("finished_max", ("PlansArchived", "PlanCompleted")),
     "retired": Bound("blocks_max", ("BlocksForgotten",)),
     "remembered": Bound("blocks_max", ("Floor",)),
     "pins": Bound("pins_max", ("PinsDropped",)),
+    "parked": Bound("parked_max", ("PlansUnparked", "PlanRequeued", "BlocksExpired")),
+    "litter": Bound("litter_max", ("LitterSwept",)),
+    "retention": Bound("tenants_max", ("RetentionSet",)),
 }
 
 

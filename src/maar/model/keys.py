@@ -7,12 +7,14 @@
     attempts/v1/<plan>/<token>/<attempt>-<n>     what the attempt is about to write, one key a line
     metastore/v1/<incarnation>/snapshot-<index>.maar
     metastore/v1/<incarnation>/entry-<index>-<hash>.msgpack     an entry too large for the log
+    markers/v1/<incarnation>     the log of that incarnation keeps its blocks in this store
 
 Every key that a plan writes carries plan, token and task attempt: two attempts never meet (S3).
 """
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
@@ -20,6 +22,10 @@ from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, Shard, Te
 
 SNAPSHOTS = "metastore/v1/"  # of every incarnation
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_WRITTEN = re.compile(  # by a plan: any object that an intent may name
+    r"(?:lake/v1/[a-z]+/tenant=[^/]+/date=[0-9-]+|quarantine/v1/tenant=[^/]+)"
+    r"/([0-9a-f]{32})-([^/-]+)-([^/-]+)-[^/]+\.(?:parquet|msgpack)"
+)
 
 
 def segment(*, shard: Shard, block: BlockId, incarnation: Incarnation) -> str:
@@ -58,6 +64,14 @@ def intents_of(key: str) -> str:
     return f"attempts/v1/{plan}/{token}/{attempt}-"
 
 
+def written_by(key: str, *, plan: PlanId, token: FencingToken) -> BlockId | None:
+    """The block that an object of this attempt belongs to; None when it is no such object."""
+    parts = _WRITTEN.fullmatch(key)
+    if parts is None or (parts[2], parts[3]) != (str(plan), str(token)):
+        return None
+    return BlockId(parts[1])
+
+
 def stem(*, block: BlockId, plan: PlanId, token: FencingToken, attempt: str) -> str:
     return f"{block}-{plan}-{token}-{attempt}"
 
@@ -76,6 +90,10 @@ def stored_entry_prefix(incarnation: Incarnation) -> str:
 
 def snapshot_prefix(incarnation: Incarnation) -> str:
     return f"{SNAPSHOTS}{incarnation}/"
+
+
+def marker(incarnation: Incarnation) -> str:
+    return f"markers/v1/{incarnation}"
 
 
 def date_text(day: int) -> str:

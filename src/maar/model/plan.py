@@ -29,6 +29,7 @@ class PlanState(IntEnum):
     EXCLUDED = 3  # over the failure limit; visible, can be requeued
     ROLLED_BACK = 4
     CANCELLED = 5  # its inputs went to other plans (bisected, fenced by another, deleted)
+    PARKED = 6  # evicted from a full schedule; still owns its inputs, visible, can be requeued
 
 
 class AttemptEnd(IntEnum):
@@ -70,6 +71,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
     ended_at: LeaseTime | None
     end: AttemptEnd
     cause: str  # why it failed, in a sentence; "" while open
+    counted: bool = True  # as a failure of the plan's own (S11), if it failed
 
 
 class Account(msgspec.Struct, frozen=True, array_like=True):
@@ -115,6 +117,8 @@ class Plan(msgspec.Struct, frozen=True, array_like=True):
     parent: PlanId | None = None  # the plan that was bisected into this one (S17)
     result: PlanResult | None = None  # kept longer than any client retries
     completed_at: LeaseTime | None = None
+    spared: int = 0  # attempts in a row that failed and were not the plan's own fault
+    note: str = ""  # why it is excluded, parked or cancelled, in a sentence
 
 
 class LeasedPlan(msgspec.Struct, frozen=True, array_like=True):

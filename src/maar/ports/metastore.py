@@ -35,6 +35,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     token: FencingToken
     result: PlanResult | None = None
     failure: str = ""
+    own: bool = True  # False: the engine or the store was at fault, not the plan (S11)
 
 
 class PollRequest(msgspec.Struct, frozen=True):
@@ -97,8 +98,19 @@ class LevelStatus(msgspec.Struct, frozen=True):
     bytes: int
     profiles: int
     queued: int  # waiting for a plan
+    queued_bytes: int
     oldest_queued_s: float
     held: int  # in excluded or parked plans
+
+
+class RetentionStatus(msgspec.Struct, frozen=True):
+    """How long profiles are kept, and by which clock (S2)."""
+
+    default_ns: int  # 0: for ever
+    tenants: dict[str, int]  # those that differ
+    now_ns: int  # the time that retention goes by
+    wall_ns: int  # what the leader's clock says
+    trouble: str  # '' when the clocks agree
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -111,16 +123,63 @@ class Status(msgspec.Struct, frozen=True):
     wall_time_ns: int
     levels: tuple[LevelStatus, ...]
     plans: dict[str, int]  # by state
-    leased: tuple[Plan, ...]  # running, with lease and token
-    failed: tuple[Plan, ...]  # excluded, or with failures
+    running: int  # plans under a live lease
+    leased: tuple[Plan, ...]  # the oldest of them, with lease and token
+    failed: tuple[Plan, ...]  # the newest of those excluded, parked, or with failures
     completed: int  # since genesis
     retired: int  # blocks replaced and not yet deleted
     profiles_added: int
     duplicates_removed: int
     profiles_quarantined: int
+    profiles_expired: int
+    parked: int  # plans
+    litter: int  # ended attempts whose remains are still looked for
+    failure_limit: int  # in force now
+    limit_raised_s: float  # it is raised, and will be for so long; 0: it is not
+    retention: RetentionStatus
+    blocked: tuple[str, ...]  # what clean could not do, and why
     snapshot_index: int
     log_first: int
     state_items: dict[str, int]  # size of every bounded collection (S21)
+
+
+class PlanFilter(msgspec.Struct, frozen=True):
+    """Which plans; what is left out matches all."""
+
+    state: str = ""
+    service: str = ""
+    tenant: str = ""
+    level: int = -1
+    shard: int = 0
+    failing: bool = False  # with failures, excluded or parked
+    limit: int = 1000
+
+
+class PlanDetail(msgspec.Struct, frozen=True):
+    """A plan and what a person needs beside it."""
+
+    plan: Plan
+    now: LeaseTime
+    failure_limit: int  # in force now, raised or not
+    inputs: tuple[BlockMeta, ...]  # those that are still known
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Where a block stands on its way up, and what it waits for, in sentences."""
+
+    block: BlockId
+    standing: str  # finished, queued, owned, held, quarantined, retired
+    sentences: tuple[str, ...]
+    meta: BlockMeta | None = None
+    plan: PlanId | None = None
+
+
+class Expiring(msgspec.Struct, frozen=True):
+    """A block that retention would take now."""
+
+    block: BlockMeta
+    before_ns: int  # the boundary that its newest profile is older than
+    plan: PlanId | None  # that would be cancelled
 
 
 class Metastore(Protocol):
@@ -144,12 +203,38 @@ class Metastore(Protocol):
         """One live block, or NotFound."""
         ...
 
-    async def plans(self, *, state: str = "", limit: int = 1000) -> tuple[Plan, ...]:
+    async def plans(self, wanted: PlanFilter) -> tuple[Plan, ...]:
         """Plans on the timeline, newest first."""
         ...
 
-    async def plan(self, plan: PlanId) -> Plan:
+    async def plan(self, plan: PlanId) -> PlanDetail:
         """One plan with its attempts, or NotFound."""
+        ...
+
+    async def requeue(self, plan: PlanId) -> Plan:
+        """Give an excluded or parked plan another chance, with no failures; else Rejected."""
+        ...
+
+    async def exclude(self, plan: PlanId, *, note: str) -> Plan:
+        """Set a plan aside by hand; whoever works on it is fenced."""
+        ...
+
+    async def raise_limit(self, failure_limit: int, *, for_ns: int) -> LeaseTime:
+        """Let plans fail more often for a while (0 ns: no longer); until when."""
+        ...
+
+    async def explain(self, block: BlockId) -> Explanation:
+        """Why a block is not compacted yet; NotFound when nothing is known of it."""
+        ...
+
+    async def retention(self) -> RetentionStatus: ...
+
+    async def set_retention(self, tenant: TenantId, *, period_ns: int | None) -> RetentionStatus:
+        """How long a tenant's profiles are kept (0: for ever; None: the default again)."""
+        ...
+
+    async def expiring(self, *, tenant: str = "", limit: int = 1000) -> tuple[Expiring, ...]:
+        """What retention would take now: a dry run."""
         ...
 
     async def status(self) -> Status: ...

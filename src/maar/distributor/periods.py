@@ -1,0 +1,44 @@
+"""How long each tenant's profiles are kept, as the metastore last said; asked again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+from maar.model.errors import MaarError
+from maar.model.ids import TenantId
+from maar.ports.metastore import RetentionStatus
+
+log = logging.getLogger("maar.distributor")
+
+ASK_S = 15.0
+
+
+class KnowsRetention(Protocol):
+    async def retention(self) -> RetentionStatus: ...
+
+
+class Periods:
+    """Until the metastore has answered, everybody has the default."""
+
+    def __init__(self, default_ns: int = 0) -> None:
+        self._default_ns = default_ns
+        self._tenants: Mapping[str, int] = {}
+
+    def of(self, tenant: TenantId) -> int:
+        """0: for ever."""
+        return self._tenants.get(tenant, self._default_ns)
+
+    def learn(self, status: RetentionStatus) -> None:
+        self._default_ns, self._tenants = status.default_ns, status.tenants
+
+    async def follow(self, metastore: KnowsRetention) -> None:
+        """For ever: what an operator sets is known here soon, or when the metastore answers."""
+        while True:
+            try:
+                self.learn(await metastore.retention())
+            except MaarError as error:
+                log.debug("retention not learnt cause=%s", error)
+            await asyncio.sleep(ASK_S)

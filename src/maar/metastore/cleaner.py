@@ -1,0 +1,290 @@
+"""Deletes what nobody can need any more, with or without workers and traffic, and says what stays.
+
+The decisions are elsewhere (`cleaning`, `litter`, `retention`); here they are carried out: in
+threads as far as the store is asked, by entries of the leader's loop as far as the index changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+from maar.metastore import cleaning, litter, retention, sweeping
+from maar.metastore.entries import BlocksForgotten, LitterSwept, Remains
+from maar.metastore.inbox import Prepare
+from maar.metastore.metrics import Metrics
+from maar.metastore.policy import MINUTE_NS
+from maar.metastore.state import MetaState
+from maar.model import keys
+from maar.model.block import BlockMeta
+from maar.model.errors import MaarError, Retryable
+from maar.model.ids import BlockId
+from maar.model.time import LeaseTime, WallTime, utc_day
+from maar.ports.clock import Clock
+from maar.ports.object_store import ObjectStore
+
+log_ = logging.getLogger("maar.metastore")
+
+LOOK_S = 5.0  # a part that found nothing to do looks again after this
+THREADS = 4  # of a part's own: a store far away answers slowly, and others wait for the common ones
+REMOVED_AT_ONCE = 128  # blocks
+SWEPT_AT_ONCE = 64  # attempts
+TAKEN_AT_ONCE = 64  # expired blocks: folding them must not hold up the loop
+EXPIRE_NS = MINUTE_NS  # from one run of retention to the next
+REST_NS = MINUTE_NS  # what could not be cleaned is tried again after this
+HELD_MAX = 10_000  # so much gone wrong is no accident
+TOLD_MAX = 100  # sentences in a status
+
+Append = Callable[[Prepare], Awaitable[int]]  # by the leader's loop; the index after it
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+class Led(Protocol):
+    """What cleaning needs of a leader."""
+
+    @property
+    def state(self) -> MetaState: ...
+
+    def now(self) -> LeaseTime: ...
+
+
+class Held(Generic[Item]):
+    """What could not be cleaned: told once, and let alone for a while before it is tried again."""
+
+    def __init__(self) -> None:
+        self._held: dict[Item, tuple[LeaseTime, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def resting(self, now: LeaseTime) -> set[Item]:
+        """What to pass by; past the bound nothing is, so that no more can be held."""
+        if len(self._held) >= HELD_MAX:
+            return set()
+        return {item for item, (until, _) in self._held.items() if now <= until}
+
+    def hold(self, items: Sequence[Item], why: str, *, now: LeaseTime, tell: bool = True) -> None:
+        """Some that the same cause keeps; the first of them stands for all."""
+        if tell and self._held.get(items[0], (0, ""))[1] != why:
+            log_.error("clean stopped cause=%s", why)
+        self._held.update((item, (LeaseTime(now + REST_NS), why)) for item in items)
+
+    def settle(self, items: Sequence[Item]) -> None:
+        held = [self._held.pop(item) for item in items if item in self._held]
+        for why in dict.fromkeys(why for _, why in held):
+            log_.info("clean goes on cause=%s", why)
+
+    def sentences(self) -> list[str]:
+        return list(dict.fromkeys(why for _, why in self._held.values()))
+
+
+class Cleaner:
+    """Three parts that do not wait for each other: removals, sweeps and retention."""
+
+    def __init__(
+        self, leader: Led, store: ObjectStore, clock: Clock, append: Append, metrics: Metrics
+    ) -> None:
+        self._leader = leader
+        self._store = store
+        self._clock = clock
+        self._append = append
+        self._metrics = metrics
+        self._removing = ThreadPoolExecutor(THREADS, thread_name_prefix="remove")
+        self._sweeping = ThreadPoolExecutor(THREADS, thread_name_prefix="sweep")
+        self._blocks: Held[BlockId] = Held()
+        self._attempts: Held[Remains] = Held()
+        self._passed: set[Remains] = set()  # attempts that had their early sweep
+        self._walk: Iterator[BlockMeta] | None = None  # retention's; the next run goes on with it
+        self._expire_at_ns = clock.monotonic_ns() + EXPIRE_NS
+        self._distrusted = False  # the clock, when people were last told of it
+
+    @property
+    def blocked(self) -> tuple[str, ...]:
+        """What could not be cleaned, and why, in sentences."""
+        return tuple([*self._blocks.sentences(), *self._attempts.sentences()][:TOLD_MAX])
+
+    async def forever(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as parts:
+                for part in (self.remove, self.sweep, self._expire_in_time):
+                    parts.create_task(_keep_doing(part))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        for threads in (self._removing, self._sweeping):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    # ── retired blocks ─────────────────────────────────────────────────────────────────────────
+
+    async def remove(self) -> bool:
+        """Delete the objects of some retired blocks; whether there may be more to do."""
+        now = self._leader.now()
+        resting = self._blocks.resting(now)
+        state = self._leader.state
+        work = cleaning.removals(state, now=now, limit=REMOVED_AT_ONCE, resting=resting)
+        done = await _each(self._removing, partial(cleaning.carry_out, self._store), work)
+        gone: list[BlockId] = []
+        for removal, outcome in zip(work, done, strict=True):
+            if outcome == "":
+                gone += removal.ids()
+            elif isinstance(outcome, Exception):
+                _hold_failed(self._blocks, removal.ids(), removal.title, outcome, now=now)
+            else:
+                self._blocks.hold(removal.ids(), outcome, now=now)
+        self._blocks.settle(gone)
+        self._metrics.blocked.set(len(self._blocks))
+        if gone:
+            await self._append(lambda *_: [BlocksForgotten(tuple(gone))])
+            self._metrics.cleaned.inc(len(gone))
+        _raise_retryable(done)
+        return bool(gone)  # what replaced them may be due as well
+
+    # ── what ended attempts left ───────────────────────────────────────────────────────────────
+
+    async def sweep(self) -> bool:
+        """Look after some ended attempts; whether there may be more to do."""
+        now = self._leader.now()
+        sweeps = await self._due_sweeps(now)
+        found = await _each(self._sweeping, partial(sweeping.look, self._store), sweeps)
+        work = [(one, await self._unlisted(one)) for one in found if not isinstance(one, Exception)]
+        done = await _each(self._sweeping, lambda one: sweeping.remove(self._store, *one), work)
+        swept: list[Remains] = []
+        passed: list[Remains] = []
+        for sweep, looked in zip(sweeps, found, strict=True):
+            if isinstance(looked, Exception):
+                _hold_failed(self._attempts, [sweep.remains], _title(sweep), looked, now=now)
+        for (one, _), outcome in zip(work, done, strict=True):
+            remains, final = one.sweep
+            if one.bad:
+                self._attempts.hold([remains], "; ".join(one.bad), now=now)
+            if isinstance(outcome, Exception):
+                _hold_failed(self._attempts, [remains], _title(one.sweep), outcome, now=now)
+            elif outcome:
+                swept.append(remains)
+            elif not final:
+                passed.append(remains)
+        self._passed.update(passed)
+        self._attempts.settle(swept)
+        self._metrics.litter_held.set(len(self._attempts))
+        if swept:
+            await self._append(lambda *_: [LitterSwept(tuple(swept))])
+            self._passed.difference_update(swept)
+        _raise_retryable([*found, *done])
+        return len(sweeps) >= SWEPT_AT_ONCE and bool(swept or passed)
+
+    async def _due_sweeps(self, now: LeaseTime) -> list[litter.Sweep]:
+        """There may be half a million attempts: they are looked through in a thread."""
+        state = self._leader.state
+        look = partial(
+            litter.due,
+            state.litter.copy(),
+            now=now,
+            litter_ns=state.policy.litter_ns,
+            passed=self._passed,
+            resting=self._attempts.resting(now),
+            limit=SWEPT_AT_ONCE,
+        )
+        return await asyncio.to_thread(look) if state.litter else []
+
+    async def _unlisted(self, found: sweeping.Found) -> list[str]:
+        """The attempt has ended, so what is not listed now never will be."""
+        await asyncio.sleep(0)  # an attempt may have written many blocks; others wait
+        return litter.unlisted(self._leader.state, found.written)
+
+    # ── what is too old ────────────────────────────────────────────────────────────────────────
+
+    async def _expire_in_time(self) -> bool:
+        if self._clock.monotonic_ns() >= self._expire_at_ns:
+            self._expire_at_ns = self._clock.monotonic_ns() + EXPIRE_NS
+            await self.expire()
+        return False  # a run is capped, so that there is time to stop what should not be
+
+    async def expire(self) -> int:
+        """One run of retention; how many blocks it found too old."""
+        state, now, wall = self._leader.state, self._leader.now(), self._wall()
+        self._tell_trouble(retention.status(state, now=now, wall=wall).trouble)
+        limits = retention.boundaries(state, now=now, wall=wall)
+        walk = self._walk or retention.within_reach(state.blocks, limits)
+        look = partial(retention.look, walk, limits, limit=state.policy.retention_run_max)
+        found, ended = await asyncio.to_thread(look)
+        self._walk = None if ended else walk
+        for first in range(0, len(found), TAKEN_AT_ONCE):
+            await self._take(found[first : first + TAKEN_AT_ONCE])
+        if found:
+            today = keys.date_text(utc_day(limits.now_ns))
+            log_.info("retention took blocks=%d today=%s", len(found), today)
+        return len(found)
+
+    async def _take(self, blocks: Sequence[BlockId]) -> None:
+        """By the boundaries of the moment: periods may have changed while we looked."""
+        await self._append(
+            lambda state, now: retention.taken(
+                state, blocks, retention.boundaries(state, now=now, wall=self._wall())
+            )
+        )
+
+    def _tell_trouble(self, trouble: str) -> None:
+        if trouble and not self._distrusted:
+            log_.warning("retention is careful cause=%s", trouble)
+        self._distrusted = bool(trouble)
+
+    def _wall(self) -> WallTime:
+        return WallTime(self._clock.wall_ns())
+
+
+async def _each(
+    threads: ThreadPoolExecutor, act: Callable[[Item], Made], items: Sequence[Item]
+) -> list[Made | Exception]:
+    """What became of each item; one that goes wrong stops no other."""
+
+    def done(item: Item) -> Made | Exception:
+        try:
+            return act(item)
+        except Exception as error:  # noqa: BLE001  # it is told, and tried again
+            return error
+
+    loop = asyncio.get_running_loop()
+    return await asyncio.gather(*(loop.run_in_executor(threads, done, item) for item in items))
+
+
+async def _keep_doing(part: Callable[[], Awaitable[bool]]) -> None:
+    told = ""
+    while True:
+        try:
+            more = await part()
+            told = ""
+        except (MaarError, OSError) as error:
+            # objects that stay a little longer harm nobody; it is tried again
+            if str(error) != told:
+                log_.warning("clean postponed cause=%s", error)
+            told, more = str(error), False
+        except Exception:  # a defect in cleaning must not take the index down
+            log_.exception("clean postponed")
+            more = False
+        if not more:
+            await asyncio.sleep(LOOK_S)
+
+
+def _title(sweep: litter.Sweep) -> str:
+    return f"what plan {sweep.remains.plan} wrote under {sweep.remains.token}"
+
+
+def _hold_failed(
+    held: Held[Item], items: Sequence[Item], title: str, error: Exception, *, now: LeaseTime
+) -> None:
+    """While the store does not answer, everything fails alike, and is told once for all."""
+    why = f"{title} cannot be deleted: {error}"
+    held.hold(items, why, now=now, tell=not isinstance(error, Retryable))
+
+
+def _raise_retryable(outcomes: Sequence[object]) -> None:
+    """The store is not there just now: that is nobody's fault, and passes."""
+    for outcome in outcomes:
+        if isinstance(outcome, Retryable):
+            raise outcome

@@ -1,0 +1,129 @@
+"""A log of version 1 goes on under this program, and then no older one may touch it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from maar.adapters.sqlite_log import DATABASE, SqliteLog
+from maar.metastore import apply as fold
+from maar.metastore import entries, snapshot
+from maar.metastore.digest import digest
+from maar.metastore.entries import BlocksAdded, Genesis, PolicySet, TermStarted, VersionActivated
+from maar.metastore.leader import Leader
+from maar.metastore.policy import Policy
+from maar.metastore.replica import Replica
+from maar.model.errors import Rejected
+from maar.ports.log import Head
+from support.fake_clock import FakeClock
+from support.memory_store import MemoryStore
+from support.metastore import segment
+
+GOLDEN = Path(__file__).parent / "golden"
+STORED_KEY = "metastore/v1/0badcafe/entry-0000000000000022-golden.msgpack"
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    found = MemoryStore()
+    found.create(STORED_KEY, (GOLDEN / "stored-entry-v1.msgpack").read_bytes())
+    return found
+
+
+@pytest.fixture
+def old_log(tmp_path: Path) -> Path:
+    shutil.copy(GOLDEN / "log-v1" / DATABASE, tmp_path / DATABASE)
+    return tmp_path
+
+
+async def led(directory: Path, store: MemoryStore, policy: Policy) -> Leader:
+    """One term of office, in which a block is registered."""
+    log = SqliteLog.open(directory)
+    replica = Replica(store)
+    await replica.catch_up(log)
+    leader = Leader(log, store, FakeClock(), replica)
+    await leader.take_office("test", policy, lambda size: b"\x0b" * size)
+    at = leader.state.lease_time
+    added = segment(leader.state.index, at=at)
+    await leader.commit([BlocksAdded((added,))], now=leader.now())
+    assert added.id in leader.state.blocks
+    await log.close()
+    return leader
+
+
+async def written(directory: Path, *, after: int = 0) -> list[entries.Envelope]:
+    log = SqliteLog.open_reader(directory)
+    found = [entries.decode(r.body, index=r.index) for r in await log.read(after=after)]
+    await log.close()
+    return found
+
+
+def test_the_first_new_leader_of_an_old_log_activates_version_2_and_no_other_does(
+    old_log: Path, store: MemoryStore
+) -> None:
+    async def test() -> None:
+        before = len(await written(old_log))
+        for _ in range(3):
+            assert (await led(old_log, store, Policy())).state.version == 2
+        came = await written(old_log, after=before)
+        assert [(e.version, type(e.entry)) for e in came] == [
+            (1, TermStarted),
+            (1, VersionActivated),
+            (2, PolicySet),
+            (2, BlocksAdded),
+            *[(2, TermStarted), (2, BlocksAdded)] * 2,
+        ]
+
+    asyncio.run(test())
+
+
+def test_a_new_log_begins_with_genesis_and_the_newest_version(
+    tmp_path: Path, store: MemoryStore
+) -> None:
+    async def test() -> None:
+        await led(tmp_path, store, Policy())
+        kinds = [type(e.entry) for e in await written(tmp_path)]
+        assert kinds == [Genesis, TermStarted, VersionActivated, BlocksAdded]
+
+    asyncio.run(test())
+
+
+def test_an_older_program_refuses_the_log_and_its_snapshots_with_a_sentence(
+    old_log: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def upgraded() -> bytes:
+        state = (await led(old_log, store, Policy())).state
+        return snapshot.encode(state, Head(state.index, b"h" * 32))
+
+    body = asyncio.run(upgraded())
+    for module in (entries, fold, snapshot):
+        monkeypatch.setattr(module, "VERSION", 1)
+
+    async def replayed() -> None:
+        log = SqliteLog.open_reader(old_log)
+        try:
+            await Replica(store).catch_up(log)
+        finally:
+            await log.close()
+
+    with pytest.raises(Rejected, match=r"knows up to 1.*Start the newer program"):
+        asyncio.run(replayed())
+    with pytest.raises(Rejected, match=r"knows up to 1.*Start the newer program"):
+        snapshot.decode(body)
+
+
+def test_a_replica_comes_to_the_leaders_state_through_the_change_of_versions(
+    old_log: Path, store: MemoryStore
+) -> None:
+    async def test() -> None:
+        leader = await led(old_log, store, Policy())
+        log = SqliteLog.open_reader(old_log)
+        replica = Replica(store)
+        await replica.catch_up(log)
+        await log.close()
+        assert digest(replica.state) == digest(leader.state)
+
+    asyncio.run(test())

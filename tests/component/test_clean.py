@@ -1,0 +1,257 @@
+"""Cleaning as it runs beside the metastore: on real stores, with no worker about, over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from maar.adapters.object_store import open_store
+from maar.adapters.sqlite_log import SqliteLog
+from maar.metastore import cleaner
+from maar.metastore.service import MetastoreService
+from maar.model.block import BlockMeta
+from maar.model.errors import InvalidInput
+from maar.model.ids import MAIN_STORE, TenantId, WorkerId
+from maar.model.plan import Account, LeasedPlan, PlanResult
+from maar.model.time import DAY_NS, SECOND_NS
+from maar.ports.metastore import PollRequest, Report, Status
+from maar.ports.object_store import ObjectStore, StoreSettings
+from support.fake_clock import FakeClock
+from support.lake import announce, objects_of, put
+from support.metastore import DAY_START_NS, SMALL, output, segment
+
+pytestmark = [pytest.mark.component, pytest.mark.timeout(240)]
+
+POLICY = msgspec.structs.replace(
+    SMALL,
+    stall_ns=10**9 * SECOND_NS,  # the test's clock leaps
+    retire_delay_ns=60 * SECOND_NS,
+    litter_ns=120 * SECOND_NS,
+    retention_ns=DAY_NS,
+)
+W = WorkerId("w")
+
+
+class World:
+    """A log, a store and a clock, which outlive the services that run on them."""
+
+    def __init__(self, directory: Path, store: ObjectStore) -> None:
+        self.directory = directory
+        self.store = store
+        self.clock = FakeClock(wall_ns=DAY_START_NS)
+        self.random = random.Random(7)
+        self.registry = CollectorRegistry()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[MetastoreService]:
+        log = SqliteLog.open(self.directory)
+        self.registry = CollectorRegistry()
+
+        async def no_snapshot() -> int:
+            raise AssertionError("too few entries for one")
+
+        service = MetastoreService(
+            log,
+            self.store,
+            self.clock,
+            POLICY,
+            entropy=self.random.randbytes,
+            candidate="test",
+            take_snapshot=no_snapshot,
+            registry=self.registry,
+        )
+        try:
+            await service.start()
+            yield service
+        finally:
+            await service.stop()
+            await log.close()
+
+    async def objects(self) -> set[str]:
+        found = await asyncio.to_thread(lambda: list(self.store.list("")))
+        return {info.key for info in found if not info.key.startswith("metastore/")}
+
+    async def put(self, *metas: BlockMeta) -> None:
+        for meta in metas:
+            await asyncio.to_thread(put, self.store, meta)
+
+
+@pytest.fixture(params=["directory", "s3"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    if request.param == "s3":
+        settings = request.getfixturevalue("s3_server").bucket()
+    else:
+        settings = StoreSettings(MAIN_STORE, (tmp_path / "store").as_uri())
+    return World(tmp_path / "log", open_store(settings))
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> World:
+    settings = StoreSettings(MAIN_STORE, (tmp_path / "store").as_uri())
+    return World(tmp_path / "log", open_store(settings))
+
+
+@pytest.fixture(autouse=True)
+def _briskly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaner, "LOOK_S", 0.02)
+
+
+async def until(service: MetastoreService, holds: Callable[[Status], bool]) -> Status:
+    async with asyncio.timeout(100):
+        while not holds(status := await service.status()):
+            await asyncio.sleep(0.02)
+        return status
+
+
+async def added(world: World, service: MetastoreService, *numbers: int) -> list[BlockMeta]:
+    now = await service.now()
+    metas = [segment(n, at=now.lease_time) for n in numbers]
+    await world.put(*metas)
+    reply = await service.add_blocks(tuple(metas))
+    assert set(reply.refusals) == {""}
+    return metas
+
+
+async def leased(service: MetastoreService) -> LeasedPlan:
+    (plan,) = (await service.poll(PollRequest(W, 1))).granted
+    return plan
+
+
+async def written(world: World, plan: LeasedPlan, attempt: str) -> BlockMeta:
+    profiles = sum(meta.profiles for meta in plan.inputs)
+    made = output(plan.id, plan.token, plan.inputs, profiles=profiles, attempt=attempt)
+    await asyncio.to_thread(announce, world.store, made, plan.id, plan.token, attempt)
+    await world.put(made)
+    return made
+
+
+async def completed(service: MetastoreService, plan: LeasedPlan, made: BlockMeta) -> None:
+    result = PlanResult((made,), Account(made.profiles, 0, 0))
+    report = Report(plan.id, plan.token, result)
+    (outcome,) = (await service.poll(PollRequest(W, 0, reports=(report,)))).outcomes
+    assert outcome.accepted, outcome.refusal
+
+
+def test_everything_goes_in_its_time_with_no_worker_about(world: World) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            await added(world, service, 1, 2, 3)
+            plan = await leased(service)
+            winner = await written(world, plan, "0-1-aa")
+            await written(world, plan, "0-2-bb")  # a twin under the same token
+            await completed(service, plan, winner)
+            await added(world, service, 4, 5, 6)
+            failing = await leased(service)
+            await written(world, failing, "0-3-cc")
+            report = Report(failing.id, failing.token, None, "it broke")
+            await service.poll(PollRequest(W, 0, reports=(report,)))
+            before = await world.objects()
+            assert len(before) == 6 + 3 * len(objects_of(winner)) + 3
+            # the last worker has gone, and nobody pushes
+            world.clock.advance(121 * SECOND_NS)
+            status = await until(service, lambda s: s.litter == s.retired == 0)
+            kept = await world.objects()
+            assert set(objects_of(winner)) <= kept
+            assert len(kept) == len(objects_of(winner)) + 3
+            assert (status.blocked, status.profiles_expired) == ((), 0)
+            # a day later
+            world.clock.advance(DAY_NS)
+            await until(service, lambda s: s.profiles_expired == 60)
+            assert set(objects_of(winner)) <= await world.objects()  # readers may hold it still
+            world.clock.advance(61 * SECOND_NS)
+            status = await until(service, lambda s: s.retired == 0)
+            assert await world.objects() == set()
+            assert (status.levels, status.blocked) == ((), ())
+            assert status.profiles_added == status.profiles_expired
+
+    asyncio.run(test())
+
+
+def test_a_restart_at_any_point_changes_nothing_about_what_goes(local: World) -> None:
+    async def test() -> None:
+        async with local.running() as service:
+            await added(local, service, 1, 2, 3)
+            plan = await leased(service)
+            made = await written(local, plan, "0-1-aa")
+            await written(local, plan, "0-2-bb")
+            await completed(service, plan, made)
+        async with local.running() as service:
+            local.clock.advance(121 * SECOND_NS)
+            await until(service, lambda s: s.litter == s.retired == 0)
+            assert await local.objects() == set(objects_of(made))
+            local.clock.advance(2 * DAY_NS)
+            await until(service, lambda s: s.profiles_expired == 30)
+        async with local.running() as service:
+            assert (await service.status()).profiles_expired == 30
+            assert await local.objects() == set(objects_of(made))
+            local.clock.advance(61 * SECOND_NS)
+            await until(service, lambda s: s.retired == 0)
+            assert await local.objects() == set()
+
+    asyncio.run(test())
+
+
+def test_a_missing_output_stops_the_deletion_tells_everybody_and_passes(local: World) -> None:
+    def metric(name: str) -> float | None:
+        return local.registry.get_sample_value(f"maar_metastore_{name}")
+
+    async def test() -> None:
+        async with local.running() as service:
+            await added(local, service, 1, 2, 3)
+            plan = await leased(service)
+            made = await written(local, plan, "0-1-aa")
+            await completed(service, plan, made)
+            key = made.files[0].locations[0].key
+            body = local.store.read(key)
+            local.store.delete(key)
+            local.clock.advance(61 * SECOND_NS)
+            status = await until(service, lambda s: bool(s.blocked))
+            assert key in status.blocked[0]
+            assert status.retired == 3
+            assert metric("clean_blocked_blocks") == 3
+            local.store.create(key, body)
+            local.clock.advance(61 * SECOND_NS)
+            status = await until(service, lambda _: metric("cleaned_blocks_total") == 3)
+            assert (status.blocked, status.retired) == ((), 0)
+            assert metric("clean_blocked_blocks") == 0
+
+    asyncio.run(test())
+
+
+def test_an_operator_sets_and_reads_retention_and_sees_what_would_go(
+    local: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acme = TenantId("acme")
+    monkeypatch.setattr(cleaner, "EXPIRE_NS", 10**18)  # the test says when
+
+    async def test() -> None:
+        async with local.running() as service:
+            metas = await added(local, service, 1, 2)
+            with pytest.raises(InvalidInput, match="at least 1 hour"):
+                await service.set_retention(acme, period_ns=5)
+            found = await service.set_retention(acme, period_ns=0)
+            assert (found.default_ns, found.tenants) == (DAY_NS, {"acme": 0})
+            local.clock.advance(2 * DAY_NS)
+            assert await service.expiring() == ()
+            await service.set_retention(acme, period_ns=3 * DAY_NS)
+            assert await service.expiring() == ()
+            found = await service.set_retention(acme, period_ns=None)
+            assert found.tenants == {}
+            for tenant in ("", "acme"):
+                dry = await service.expiring(tenant=tenant)
+                assert [one.block for one in dry] == metas
+            assert len(await service.expiring(limit=1)) == 1
+            assert await service.expiring(tenant="globex") == ()
+            assert service._cleaner is not None
+            assert await service._cleaner.expire() == 2
+            assert await service.expiring() == ()
+            assert (await service.status()).profiles_expired == 20
+
+    asyncio.run(test())

@@ -1,0 +1,99 @@
+"""Nothing is let in that retention would take at once, tenant by tenant."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from maar.distributor import periods
+from maar.distributor.admit import Limits, PushedProfile
+from maar.distributor.periods import Periods
+from maar.distributor.service import Distributor
+from maar.model.errors import InvalidInput, Unavailable
+from maar.model.ids import TenantId
+from maar.model.time import DAY_NS, SECOND_NS
+from maar.placement.ring import StaticRing
+from maar.ports.metastore import RetentionStatus
+from support.front import CPU, Front, MemoryWriter, SetClock, pprof, run
+
+ACME, GLOBEX, INITECH = TenantId("acme"), TenantId("globex"), TenantId("initech")
+
+
+def told(default_ns: int, **tenants: int) -> RetentionStatus:
+    return RetentionStatus(default_ns, tenants, 0, 0, "")
+
+
+class Setup:
+    def __init__(self, known: Periods) -> None:
+        self.clock = SetClock()
+        self.registry = CollectorRegistry()
+        self.distributor = Distributor(
+            Limits(), MemoryWriter(), StaticRing("here"), self.clock, self.registry, known
+        )
+
+    def push(self, tenant: TenantId, *, age_ns: int) -> None:
+        body = pprof(time_ns=self.clock.wall_ns() - age_ns)
+        run(self.distributor.push(tenant, [PushedProfile((("service_name", "shop"),), body)]))
+
+
+def test_a_profile_older_than_its_tenants_retention_is_refused_with_a_sentence() -> None:
+    known = Periods(default_ns=10 * DAY_NS)
+    setup = Setup(known)
+    setup.push(ACME, age_ns=10 * DAY_NS - SECOND_NS)
+    with pytest.raises(InvalidInput, match="10 days old and would be deleted at once"):
+        setup.push(ACME, age_ns=10 * DAY_NS)
+    refused = setup.registry.get_sample_value("maar_distributor_refused_total", {"reason": "time"})
+    assert refused == 1
+    known.learn(told(10 * DAY_NS, globex=DAY_NS, initech=0))
+    with pytest.raises(InvalidInput, match=r"2 days old .* are kept for 24.0 hours"):
+        setup.push(GLOBEX, age_ns=2 * DAY_NS)
+    setup.push(INITECH, age_ns=30 * DAY_NS)
+
+
+def test_for_ever_does_not_open_the_door_for_any_age_and_the_future_stays_shut() -> None:
+    setup = Setup(Periods(default_ns=0))
+    with pytest.raises(InvalidInput, match=r"limits\.retention_ns"):
+        setup.push(ACME, age_ns=31 * DAY_NS)
+    setup.push(ACME, age_ns=-600 * SECOND_NS)
+    with pytest.raises(InvalidInput, match="future"):
+        setup.push(ACME, age_ns=-601 * SECOND_NS)
+
+
+def test_the_metastore_is_asked_again_and_its_silence_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(periods, "ASK_S", 0.001)
+    known = Periods(default_ns=10 * DAY_NS)
+    answers: list[RetentionStatus | None] = [None, told(DAY_NS, acme=5), None, told(DAY_NS)]
+    seen: list[int] = []
+
+    class Metastore:
+        async def retention(self) -> RetentionStatus:
+            seen.append(known.of(ACME))
+            answer = answers[min(len(seen), len(answers)) - 1]
+            if answer is None:
+                raise Unavailable("it restarts")
+            return answer
+
+    async def test() -> None:
+        following = asyncio.create_task(known.follow(Metastore()))
+        async with asyncio.timeout(60):
+            while len(seen) < 5:
+                await asyncio.sleep(0.001)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+    asyncio.run(test())
+    assert seen[:5] == [10 * DAY_NS, 10 * DAY_NS, 5, 5, DAY_NS]
+
+
+def test_a_query_without_times_sees_everything_that_is_kept() -> None:
+    """Profiles are kept for longer than the age at which they are let in."""
+    front = Front()
+    front.post("/ingest?format=pprof&name=shop", content=pprof())
+    front.clock.now_ns += 80 * DAY_NS
+    reply = front.get("/api/v1/top", params={"profileTypeID": CPU})
+    assert reply.status_code == 200
+    assert reply.json()["total"] == 1

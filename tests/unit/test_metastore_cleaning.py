@@ -1,0 +1,314 @@
+"""Retired blocks go after their time when what replaced them is whole, and not otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+
+from maar.metastore import cleaner, cleaning, retirement
+from maar.metastore.entries import BlocksExpired, PinsTaken
+from maar.model import keys
+from maar.model.block import BlockMeta, Kind
+from maar.model.errors import Unavailable
+from maar.model.ids import BlockId, FencingToken, PlanId
+from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
+from support.lake import Lake, objects_of, put
+from support.memory_store import MemoryStore
+from support.metastore import INCARNATION, SMALL, TENANT, Fold, output, segment
+
+
+def remove(world: Lake) -> None:
+    while asyncio.run(world.cleaner.remove()):
+        pass
+
+
+def replaced(world: Lake, *numbers: int) -> tuple[tuple[BlockMeta, ...], BlockMeta]:
+    """Segments, and the block that they became some time ago."""
+    metas = world.add(*numbers)
+    made = world.merge(metas)
+    world.pass_time(SMALL.retire_delay_ns + 1)
+    return metas, made
+
+
+def blocked_blocks(world: Lake) -> float | None:
+    return world.registry.get_sample_value("maar_metastore_clean_blocked_blocks")
+
+
+def test_objects_go_when_what_replaced_them_is_there() -> None:
+    world = Lake()
+    _, made = replaced(world, 1, 2, 3)
+    remove(world)
+    assert world.objects("segments/") == set()
+    assert set(objects_of(made)) <= world.objects()
+    assert world.state.retired == {}
+    assert world.registry.get_sample_value("maar_metastore_cleaned_blocks_total") == 3
+
+
+def test_a_merged_block_takes_its_manifest_and_intents_along_and_nobody_elses() -> None:
+    plan, token = PlanId(7, 0), FencingToken(INCARNATION, 8)
+    old = output(plan, token, (segment(1),), profiles=10, attempt="0-3-abc")
+    new = output(PlanId(9, 0), FencingToken(INCARNATION, 10), (old,), profiles=10, level=2)
+    intents = [
+        keys.intent(plan=plan, token=token, attempt=attempt, ordinal=0)
+        for attempt in ("0-3-abc", "0-3-abcd")  # the second: another task under the same token
+    ]
+    store = MemoryStore()
+    put(store, old)
+    put(store, new)
+    for key in intents:
+        store.create(key, b"i")
+    assert cleaning.carry_out(store, cleaning.Removal((old,), (new,))) == ""
+    kept = {info.key for info in store.list("")}
+    assert kept == {*objects_of(new), intents[1]}
+
+
+def test_a_quarantine_block_that_expired_goes_with_its_intents() -> None:
+    plan, token = PlanId(7, 0), FencingToken(INCARNATION, 8)
+    made = output(plan, token, (segment(1),), profiles=10, kind=Kind.QUARANTINE)
+    stem = keys.stem(block=made.id, plan=plan, token=token, attempt="a1")
+    key = keys.quarantine(tenant=TENANT, stem=stem)
+    file = msgspec.structs.replace(
+        made.files[0],
+        locations=(msgspec.structs.replace(made.files[0].locations[0], key=key),),
+    )
+    made = msgspec.structs.replace(made, files=(file,))
+    store = MemoryStore()
+    put(store, made)
+    store.create(keys.intent(plan=plan, token=token, attempt="a1", ordinal=0), key.encode())
+    assert cleaning.carry_out(store, cleaning.Removal((made,), ())) == ""
+    assert list(store.list("")) == []
+
+
+@pytest.mark.parametrize("body", [None, b"short"])
+def test_sources_stay_and_an_alarm_is_given_while_an_output_is_missing_or_cut_short(
+    body: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = Lake()
+    metas, made = replaced(world, 1, 2, 3)
+    key = made.files[0].locations[0].key
+    whole = world.store.read(key)
+    world.store.delete(key)
+    if body is not None:
+        world.store.create(key, body)
+    for _ in range(3):
+        remove(world)
+        world.pass_time(cleaner.REST_NS + 1)
+    assert len(world.objects("segments/")) == 3
+    assert set(world.state.retired) == {meta.id for meta in metas}
+    (sentence,) = world.cleaner.blocked
+    assert key in sentence
+    assert metas[0].id in sentence
+    assert blocked_blocks(world) == 3
+    assert [record.levelname for record in caplog.records] == ["ERROR"]  # not every few seconds
+    # a person has brought it back
+    world.store.delete(key)
+    world.store.create(key, whole)
+    remove(world)
+    assert world.objects("segments/") == set()
+    assert world.cleaner.blocked == ()
+    assert blocked_blocks(world) == 0
+
+
+def test_what_has_to_stay_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaner, "REMOVED_AT_ONCE", 3)
+    world = Lake()
+    _, made = replaced(world, 1, 2, 3)
+    replaced(world, 11, 12, 13)
+    world.store.delete(made.files[0].locations[0].key)
+    for _ in range(2):
+        remove(world)
+    assert len(world.state.retired) == 3
+    assert len(world.objects("segments/")) == 3
+
+
+def test_past_a_bound_nothing_more_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaner, "REMOVED_AT_ONCE", 3)
+    monkeypatch.setattr(cleaner, "HELD_MAX", 3)
+    world = Lake()
+    lost = [replaced(world, n, n + 1, n + 2)[1] for n in (1, 11, 21)]
+    for made in lost:
+        world.store.delete(made.files[0].locations[0].key)
+    for _ in range(4):
+        remove(world)
+    assert len(world.cleaner.blocked) == 1
+    assert blocked_blocks(world) == 3
+
+
+def test_a_store_that_does_not_answer_postpones_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Lake()
+    replaced(world, 1, 2, 3)
+
+    def down(_: str) -> None:
+        raise Unavailable("no answer")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(world.store, "delete", down)
+        with pytest.raises(Unavailable):
+            remove(world)
+    assert len(world.state.retired) == 3
+    assert "no answer" in world.cleaner.blocked[0]
+    world.pass_time(cleaner.REST_NS + 1)
+    remove(world)
+    assert world.state.retired == {}
+    assert world.cleaner.blocked == ()
+
+
+def test_copies_in_another_store_are_not_ours_to_delete() -> None:
+    world = Lake(store=MemoryStore("other"))
+    replaced(world, 1, 2, 3)
+    remove(world)
+    assert len(world.objects("segments/")) == 3
+    assert "'main'" in world.cleaner.blocked[0]
+
+
+def test_expired_blocks_have_no_successors_to_wait_for() -> None:
+    world = Lake()
+    metas = world.add(1, 2, 3)
+    world.fold.put(BlocksExpired(metas[0].max_time_ns + DAY_NS, tuple(m.id for m in metas)))
+    world.pass_time(SMALL.retire_delay_ns + 1)
+    (removal,) = cleaning.removals(world.state, now=world.now(), limit=10)
+    assert (len(removal.blocks), removal.successors) == (3, ())
+    remove(world)
+    assert world.objects() == set()
+
+
+def test_what_replaced_a_block_does_not_go_while_that_block_is_looked_after() -> None:
+    world = Lake()
+    firsts = [world.merge(world.add(n, n + 1, n + 2)) for n in (1, 11)]
+    world.merge(tuple(firsts))
+    world.pass_time(SMALL.retire_delay_ns + 1)
+    work = cleaning.removals(world.state, now=world.now(), limit=100)
+    found = [
+        cleaning.carry_out(world.store, one) for one in reversed(work)
+    ]  # threads have no order
+    assert found == ["", ""]
+    for _ in range(2):
+        remove(world)
+    assert world.state.retired == {}
+    assert world.cleaner.blocked == ()
+
+
+def test_resting_blocks_are_passed_by() -> None:
+    world = Lake()
+    metas, _ = replaced(world, 1, 2, 3)
+    found = retirement.due(world.state, now=world.now(), limit=1, resting={metas[0].id})
+    assert found == [metas[1].id]
+
+
+def test_pins_are_dropped_from_the_one_renewed_longest_ago() -> None:
+    fold = Fold()
+    for reader, until in (("a", 10), ("b", 20), ("a", 30)):
+        fold.put(PinsTaken((reader,), LeaseTime(until)))
+    assert list(fold.state.pins) == ["b", "a"]
+    assert retirement.expired_pins(fold.state, LeaseTime(20)) == ()
+    assert retirement.expired_pins(fold.state, LeaseTime(21)) == ("b",)
+    assert retirement.expired_pins(fold.state, LeaseTime(31)) == ("b", "a")
+
+
+# ── the parts side by side ─────────────────────────────────────────────────────────────────────
+
+
+def test_a_part_that_breaks_stops_neither_itself_nor_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cleaner, "LOOK_S", 0.001)
+    world = Lake(msgspec.structs.replace(SMALL, litter_ns=SECOND_NS, retention_ns=DAY_NS))
+    broken = {"sweeps": 0}
+
+    def breaks(*_: Any, **__: Any) -> Any:
+        broken["sweeps"] += 1
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("maar.metastore.litter.due", breaks)
+
+    async def test() -> None:
+        parts = asyncio.create_task(world.cleaner.forever())
+        replaced(world, 1, 2, 3)
+        async with asyncio.timeout(60):
+            while world.state.retired or broken["sweeps"] < 3:
+                await asyncio.sleep(0.001)
+            world.pass_time(2 * DAY_NS)
+            while len(world.state.blocks):
+                await asyncio.sleep(0.001)
+        parts.cancel()
+        await asyncio.gather(parts, return_exceptions=True)
+        assert parts.cancelled()
+
+    asyncio.run(test())
+    assert any(record.exc_info for record in caplog.records)
+
+
+def test_a_store_that_hangs_holds_up_neither_sweeps_nor_retention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cleaner, "LOOK_S", 0.001)
+    released = threading.Event()
+
+    class Hanging(MemoryStore):
+        def delete(self, key: str) -> None:
+            if key.startswith("segments/"):
+                released.wait(100)
+            super().delete(key)
+
+    policy = msgspec.structs.replace(SMALL, litter_ns=SECOND_NS, retention_ns=DAY_NS)
+    world = Lake(policy, Hanging())
+
+    async def test() -> None:
+        for first in range(0, 30, 3):
+            replaced(world, first, first + 1, first + 2)
+        parts = asyncio.create_task(world.cleaner.forever())
+        async with asyncio.timeout(60):
+            while world.state.litter:
+                await asyncio.sleep(0.001)
+            world.pass_time(2 * DAY_NS)
+            while len(world.state.blocks):
+                await asyncio.sleep(0.001)
+        assert len(world.objects("segments/")) == 30
+        parts.cancel()
+        await asyncio.gather(parts, return_exceptions=True)
+
+    try:
+        asyncio.run(test())
+    finally:
+        released.set()
+
+
+def test_retention_runs_once_a_minute_though_there_is_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cleaner, "LOOK_S", 0.001)
+    policy = msgspec.structs.replace(
+        SMALL, retention_ns=DAY_NS, retention_run_max=2, retire_delay_ns=10**18
+    )
+    world = Lake(policy)
+    world.add(*range(6))
+    world.pass_time(2 * DAY_NS)
+
+    async def test() -> None:
+        parts = asyncio.create_task(world.cleaner.forever())
+        async with asyncio.timeout(60):
+            for left in (4, 2, 0):
+                while len(world.state.blocks) > left:
+                    await asyncio.sleep(0.001)
+                for _ in range(20):  # however often the part looks
+                    await asyncio.sleep(0.001)
+                assert len(world.state.blocks) == left
+                world.pass_time(cleaner.EXPIRE_NS)
+        parts.cancel()
+        await asyncio.gather(parts, return_exceptions=True)
+
+    asyncio.run(test())
+
+
+def test_a_status_tells_a_bounded_number_of_troubles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaner, "TOLD_MAX", 2)
+    held: cleaner.Held[BlockId] = cleaner.Held()
+    world = Lake()
+    world.cleaner._blocks = held
+    for number in range(5):
+        held.hold([BlockId(str(number))], f"because {number}", now=world.now())
+    assert world.cleaner.blocked == ("because 0", "because 1")

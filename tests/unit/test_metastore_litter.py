@@ -1,0 +1,396 @@
+"""What ended attempts left goes, what the index lists stays, and a late writer is found."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from maar.metastore import cleaner, litter, sweeping
+from maar.metastore.effects import Leased, Refusal, Refused, Swept
+from maar.metastore.entries import (
+    AttemptFenced,
+    Grant,
+    LitterSwept,
+    PlanFailed,
+    PlansLeased,
+    Remains,
+)
+from maar.metastore.policy import MINUTE_NS
+from maar.metastore.state import Remnant
+from maar.model import keys
+from maar.model.block import BlockMeta
+from maar.model.errors import Corrupt, Unavailable
+from maar.model.ids import FencingToken, PlanId, WorkerId
+from maar.model.time import SECOND_NS, LeaseTime
+from support.lake import Lake, announce, objects_of, put
+from support.memory_store import MemoryStore
+from support.metastore import INCARNATION, SMALL, Fold
+
+POLICY = msgspec.structs.replace(SMALL, litter_ns=45 * MINUTE_NS)
+
+
+def lake(store: MemoryStore | None = None, **policy: Any) -> Lake:
+    return Lake(msgspec.structs.replace(POLICY, **policy), store)
+
+
+def sweep(world: Lake) -> None:
+    while asyncio.run(world.cleaner.sweep()):
+        pass
+
+
+def begun(world: Lake) -> tuple[PlanId, FencingToken]:
+    plan = world.schedule(world.add(1, 2, 3))
+    return plan, world.lease(plan)
+
+
+def failed(world: Lake, plan: PlanId, token: FencingToken) -> None:
+    world.fold.put(PlanFailed(plan, token, "it broke", world.now()))
+
+
+# ── what goes and what stays ───────────────────────────────────────────────────────────────────
+
+
+def test_of_two_tasks_under_one_token_only_the_losers_objects_go() -> None:
+    world = lake()
+    plan, token = begun(world)
+    winner, loser = world.write(plan, token, "0-1-aa"), world.write(plan, token, "0-2-bb")
+    assert winner.id == loser.id  # only their keys tell them apart
+    world.complete(plan, token, winner)
+    world.pass_time(POLICY.litter_ns + 1)
+    sweep(world)
+    assert set(objects_of(winner)) <= world.objects()
+    assert not set(objects_of(loser)) & world.objects()
+    assert world.objects("attempts/") == set()
+    assert world.state.litter == {}
+
+
+def test_a_winner_that_was_merged_further_keeps_its_objects_until_they_are_cleaned() -> None:
+    world = lake(retire_delay_ns=10**18)
+    first = world.merge(world.add(1, 2, 3))
+    second = world.merge([first])
+    assert first.id in world.state.retired
+    world.pass_time(POLICY.litter_ns + 1)
+    sweep(world)
+    assert world.listed() == world.objects()
+    assert {*objects_of(first), *objects_of(second)} <= world.objects()
+
+
+def test_a_failed_attempt_leaves_nothing_in_the_end() -> None:
+    world = lake()
+    plan, token = begun(world)
+    made = world.write(plan, token)
+    failed(world, plan, token)
+    sweep(world)
+    assert set(objects_of(made)) <= world.objects()  # its tasks may not have stopped yet
+    world.pass_time(litter.EARLY_NS + 1)
+    sweep(world)
+    assert not set(objects_of(made)) & world.objects()
+    assert world.objects("attempts/") != set()  # what it may still write must be found
+    world.pass_time(POLICY.litter_ns)
+    sweep(world)
+    assert world.objects() == world.listed()
+    assert world.state.litter == {}
+
+
+def test_what_is_written_after_the_first_sweep_is_found_by_the_final_one() -> None:
+    world = lake()
+    plan, token = begun(world)
+    late = world.made(plan, token)
+    announce(world.store, late, plan, token, "a1")
+    failed(world, plan, token)
+    world.pass_time(litter.EARLY_NS + 1)
+    sweep(world)
+    put(world.store, late)
+    later = world.made(plan, token, "a2")
+    announce(world.store, later, plan, token, "a2")
+    put(world.store, later)
+    sweep(world)
+    assert set(objects_of(late)) <= world.objects()  # one early sweep is enough
+    world.pass_time(POLICY.litter_ns)
+    sweep(world)
+    assert world.objects() == world.listed()
+
+
+def test_an_attempt_is_not_forgotten_before_its_time_though_nothing_is_there() -> None:
+    world = lake()
+    plan, token = begun(world)
+    failed(world, plan, token)
+    world.pass_time(POLICY.litter_ns)
+    sweep(world)
+    assert list(world.state.litter) == [Remains(plan, token)]
+    world.pass_time(1)
+    sweep(world)
+    assert world.state.litter == {}
+
+
+def test_a_live_lease_is_no_litter_and_neither_is_an_expired_one_that_nobody_took() -> None:
+    world = lake()
+    plan, token = begun(world)
+    made = world.write(plan, token)
+    world.pass_time(10 * POLICY.litter_ns)
+    sweep(world)
+    assert world.state.litter == {}
+    world.complete(plan, token, made)
+    sweep(world)
+    assert set(objects_of(made)) <= world.objects()
+
+
+def test_the_attempt_that_was_replaced_goes_and_the_one_that_replaced_it_stays() -> None:
+    world = lake()
+    plan, old = begun(world)
+    lost = world.write(plan, old)
+    world.pass_time(POLICY.lease_ns + 1)
+    new = world.lease(plan, replaces=old)
+    won = world.write(plan, new)
+    world.pass_time(POLICY.litter_ns + 1)
+    sweep(world)
+    assert not set(objects_of(lost)) & world.objects()
+    assert set(objects_of(won)) <= world.objects()
+    world.complete(plan, new, won)
+    world.pass_time(POLICY.litter_ns + 1)
+    sweep(world)
+    assert set(objects_of(won)) <= world.objects()
+
+
+# ── intents that are not ours ──────────────────────────────────────────────────────────────────
+
+
+FOREIGN = FencingToken(INCARNATION, 999)
+
+
+def intents(world: Lake, plan: PlanId, token: FencingToken) -> dict[str, bytes]:
+    """Bad ones, each naming something that must not be deleted."""
+    (segment, *_) = world.objects("segments/")
+    other = keys.stem(block=world.made(plan, token).id, plan=plan, token=FOREIGN, attempt="x")
+    mine = keys.stem(block=world.made(plan, token).id, plan=plan, token=token, attempt="x")
+    return {
+        "empty": b"",
+        "binary": b"\xff\xfe\x00",
+        "segment": segment.encode(),
+        "metastore": b"metastore/v1/0badcafe/snapshot-0000000000000001.maar",
+        "another token": f"lake/v1/samples/tenant=a/date=2024-01-01/{other}.parquet".encode(),
+        "outside": f"lake/v1/samples/tenant=a/date=2024-01-01/../{mine}.parquet".encode(),
+        "elsewhere": f"segments/v1/{mine}.parquet".encode(),
+        "mixed": "\n".join((objects_of(world.made(plan, token))[0], segment)).encode(),
+        "huge": b"x" * (sweeping.INTENT_BYTES_MAX + 1),
+    }
+
+
+def test_bad_intents_are_not_followed_but_told_once_and_hold_up_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = lake()
+    plan, token = begun(world)
+    made = world.write(plan, token)
+    bad = intents(world, plan, token)
+    places = {}
+    for number, (name, body) in enumerate(bad.items()):
+        key = keys.intent(plan=plan, token=token, attempt=f"bad{number}", ordinal=0)
+        world.store.create(key, body)
+        places[name] = key
+    failed(world, plan, token)
+    other = world.schedule(world.add(11, 12, 13))
+    token_of_other = world.lease(other)
+    lost = world.write(other, token_of_other)
+    failed(world, other, token_of_other)
+    world.pass_time(POLICY.litter_ns + 1)
+    for _ in range(3):
+        sweep(world)
+        world.pass_time(cleaner.REST_NS + 1)
+    assert not {*objects_of(made), *objects_of(lost)} & world.objects()  # what is good is followed
+    assert world.objects("attempts/") == set(places.values())
+    assert world.listed() <= world.objects()
+    assert list(world.state.litter) == [Remains(plan, token)]
+    (sentence,) = world.cleaner.blocked
+    assert all(place in sentence for place in places.values())
+    assert [r.levelname for r in caplog.records if "clean stopped" in r.message] == ["ERROR"]
+    assert world.registry.get_sample_value("maar_metastore_clean_blocked_attempts") == 1
+    # somebody has looked at them, and took them away
+    for place in places.values():
+        world.store.delete(place)
+    sweep(world)
+    assert world.state.litter == {}
+    assert world.cleaner.blocked == ()
+    assert world.registry.get_sample_value("maar_metastore_clean_blocked_attempts") == 0
+
+
+def test_a_part_that_gets_nowhere_takes_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaner, "SWEPT_AT_ONCE", 1)
+    monkeypatch.setattr(cleaner, "HELD_MAX", 1)  # so that the same one is due again and again
+    world = lake()
+    plan, token = begun(world)
+    world.store.create(keys.intent(plan=plan, token=token, attempt="x", ordinal=0), b"?")
+    failed(world, plan, token)
+    world.pass_time(POLICY.litter_ns + 1)
+    for _ in range(3):
+        assert not asyncio.run(world.cleaner.sweep())
+
+
+@pytest.mark.parametrize("attempt", ["0-1-ab", "a1"])
+def test_keys_tell_what_an_attempt_may_have_written(attempt: str) -> None:
+    world = lake()
+    plan, token = begun(world)
+    made = world.made(plan, token, attempt)
+    for key in objects_of(made):
+        assert keys.written_by(key, plan=plan, token=token) == made.id
+        assert keys.written_by(key, plan=plan, token=FOREIGN) is None
+        assert keys.written_by(key, plan=PlanId(1, 1), token=token) is None
+        assert keys.written_by(f"x{key}", plan=plan, token=token) is None
+        assert keys.written_by(f"{key}/x", plan=plan, token=token) is None
+    stem = keys.stem(block=made.id, plan=plan, token=token, attempt=attempt)
+    quarantined = keys.quarantine(tenant=made.tenant, stem=stem)
+    assert keys.written_by(quarantined, plan=plan, token=token) == made.id
+
+
+# ── a store that fails ─────────────────────────────────────────────────────────────────────────
+
+
+class Moody(MemoryStore):
+    """Fails on some keys, in its own way, until it is told to stop."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+        self.on = ""
+
+    def _mood(self, key: str) -> None:
+        if self.on and self.on in key:
+            raise self.error
+
+    def read(self, key: str) -> bytes:
+        self._mood(key)
+        return super().read(key)
+
+    def delete(self, key: str) -> None:
+        self._mood(key)
+        super().delete(key)
+
+
+@pytest.mark.parametrize("where", ["attempts/", "lake/"])
+@pytest.mark.parametrize("error", [Unavailable("no answer"), Corrupt("odd"), OSError("worse")])
+def test_store_errors_postpone_and_others_go_on(error: Exception, where: str) -> None:
+    store = Moody(error)
+    world = lake(store)
+    plan, token = begun(world)
+    lost = world.write(plan, token)
+    failed(world, plan, token)
+    other = world.schedule(world.add(11, 12, 13))
+    other_token = world.lease(other)
+    failed(world, other, other_token)
+    world.pass_time(POLICY.litter_ns + 1)
+    store.on = where if where == "lake/" else f"/{plan}/"
+    with contextlib.suppress(Unavailable):  # then the part as a whole waits a little
+        sweep(world)
+    assert list(world.state.litter) == [Remains(plan, token)]
+    assert set(objects_of(lost)) <= world.objects()
+    (sentence,) = world.cleaner.blocked
+    assert str(plan) in sentence
+    assert str(error) in sentence
+    store.on = ""
+    sweep(world)
+    assert list(world.state.litter) == [Remains(plan, token)]  # it rests
+    world.pass_time(cleaner.REST_NS + 1)
+    sweep(world)
+    assert world.state.litter == {}
+    assert world.cleaner.blocked == ()
+    assert world.objects() == world.listed()
+
+
+# ── which are due ──────────────────────────────────────────────────────────────────────────────
+
+
+def remains(number: int) -> Remains:
+    return Remains(PlanId(number, 0), FencingToken(INCARNATION, number))
+
+
+def test_old_ends_come_first_then_early_looks_at_failures_only_and_within_the_limit() -> None:
+    minutes = {1: 50, 2: 46, 3: 30, 4: 20, 5: 10, 6: 0}
+    all_of_them = {
+        remains(number): Remnant(LeaseTime((60 - age) * MINUTE_NS), completed=number == 3)
+        for number, age in minutes.items()
+    }
+
+    def due(
+        limit: int = 10, passed: Iterable[int] = (), resting: Iterable[int] = ()
+    ) -> list[tuple[int, bool]]:
+        found = litter.due(
+            all_of_them,
+            now=LeaseTime(60 * MINUTE_NS),
+            litter_ns=45 * MINUTE_NS,
+            passed=set(map(remains, passed)),
+            resting=set(map(remains, resting)),
+            limit=limit,
+        )
+        return [(sweep.remains.plan.index, sweep.final) for sweep in found]
+
+    assert due() == [(1, True), (2, True), (4, False), (5, False)]
+    assert due(passed={1, 4}) == [(1, True), (2, True), (5, False)]
+    assert due(resting={1, 5}) == [(2, True), (4, False)]
+    assert due(limit=3) == [(1, True), (2, True), (4, False)]
+    assert due(limit=1) == [(1, True)]
+
+
+# ── the bound ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_full_litter_refuses_grants_until_some_is_swept() -> None:
+    world = lake(litter_max=3)
+    plan, token = begun(world)
+    for _ in range(2):
+        failed(world, plan, token)
+        token = world.lease(plan)
+    other = world.schedule(world.add(11, 12, 13))
+    grant = Grant(other, WorkerId("w"), LeaseTime(world.fold.now + 1))
+    (refused,) = world.fold.put(PlansLeased((grant,)))
+    assert isinstance(refused, Refused)
+    assert refused.why is Refusal.TOO_MANY
+    failed(world, plan, token)
+    assert len(world.state.litter) == 3
+    world.pass_time(POLICY.litter_ns + 1)
+    sweep(world)
+    assert world.state.litter == {}
+    (granted,) = world.fold.put(PlansLeased((grant,)))
+    assert isinstance(granted, Leased)
+
+
+def test_the_fold_forgets_what_was_swept_and_repeats_nothing() -> None:
+    fold = Fold()
+    fold.state.litter[remains(1)] = Remnant(LeaseTime(0), completed=False)
+    assert fold.put(LitterSwept((remains(1), remains(2)))) == (Swept(1),)
+    assert fold.put(LitterSwept((remains(1),))) == (Swept(0),)
+    assert fold.state.litter == {}
+
+
+def test_every_end_of_an_attempt_is_remembered() -> None:
+    world = lake()
+    plan, first = begun(world)
+    failed(world, plan, first)
+    second = world.lease(plan)
+    world.fold.put(AttemptFenced(plan, second, "an operator"))
+    third = world.lease(plan)
+    world.pass_time(POLICY.lease_ns + 1)
+    fourth = world.lease(plan, replaces=third)
+    world.complete(plan, fourth, world.write(plan, fourth))
+    ends = {one.token: remnant.completed for one, remnant in world.state.litter.items()}
+    assert ends == {first: False, second: False, third: False, fourth: True}
+
+
+def test_many_attempts_are_swept_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaner, "SWEPT_AT_ONCE", 4)
+    world = lake()
+    made: list[BlockMeta] = []
+    for number in range(10):
+        plan = world.schedule(world.add(number))
+        token = world.lease(plan)
+        made.append(world.write(plan, token))
+        failed(world, plan, token)
+        world.pass_time(SECOND_NS)
+    world.pass_time(POLICY.litter_ns)
+    sweep(world)
+    assert world.state.litter == {}
+    assert world.objects() == world.listed()

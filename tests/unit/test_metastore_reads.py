@@ -1,0 +1,223 @@
+"""What operators read: plans by filters, a plan with its inputs, levels at no cost."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import msgspec
+import pytest
+
+from maar.metastore import reads
+from maar.metastore.entries import (
+    BlocksAdded,
+    BlocksForgotten,
+    LimitRaised,
+    PlanCompleted,
+    PlanExcluded,
+    PlansParked,
+    PlansStarted,
+    Start,
+)
+from maar.metastore.index import Index
+from maar.metastore.state import MetaState
+from maar.model.block import Kind
+from maar.model.errors import InvalidInput, NotFound
+from maar.model.ids import PlanId
+from maar.model.plan import PlanState
+from maar.model.time import SECOND_NS, LeaseTime, WallTime
+from maar.ports.metastore import PlanFilter, Status
+from support.metastore import DAY_START_NS, SMALL, Fold, output, result, segment
+from support.plans import completed, failed, leased, planned
+
+LATER = LeaseTime(3600 * SECOND_NS)
+
+
+def status(fold: Fold) -> Status:
+    return reads.status(
+        fold.state,
+        now=LeaseTime(fold.now),
+        wall=WallTime(DAY_START_NS + fold.now),
+        blocked=("a sentence",),
+        snapshot_index=3,
+        log_first=1,
+    )
+
+
+def every_state(fold: Fold) -> dict[str, PlanId]:
+    """A plan in each state that compaction brings about, in the order of their ids."""
+    done = planned(fold, segment(1, shard=1), segment(2, shard=1), segment(3, shard=1))
+    completed(fold, done)
+    names = {"completed": done}
+    for number, name in enumerate(("requested", "inflight", "excluded", "parked"), start=10):
+        names[name] = planned(fold, segment(number, shard=number))
+    fold.put(PlansStarted((Start(names["inflight"], leased(fold, names["inflight"])),)))
+    failed(fold, names["excluded"])
+    fold.put(PlanExcluded(names["excluded"], None, LATER))
+    failed(fold, names["parked"])
+    fold.put(PlansParked((names["parked"],)))
+    return names
+
+
+def fold_of_all() -> tuple[Fold, dict[str, PlanId]]:
+    fold = Fold(policy=msgspec.structs.replace(SMALL, plans_max=4))
+    return fold, every_state(fold)
+
+
+def found(fold: Fold, **wanted: Any) -> list[PlanId]:
+    return [plan.id for plan in reads.plans(fold.state, PlanFilter(**wanted))]
+
+
+@pytest.mark.parametrize("state", ["completed", "requested", "inflight", "excluded", "parked"])
+def test_plans_are_found_by_state_also_parked_and_finished_ones(state: str) -> None:
+    fold, names = fold_of_all()
+    assert found(fold, state=state) == [names[state]]
+
+
+def test_plans_are_found_by_level_tenant_shard_service_and_whether_they_fail() -> None:
+    fold, names = fold_of_all()
+    newest_first = sorted(names.values(), reverse=True)
+    assert found(fold) == newest_first
+    assert found(fold, limit=2) == newest_first[:2]
+    assert found(fold, level=0) == newest_first
+    assert found(fold, level=1) == []
+    assert found(fold, shard=11) == [names["inflight"]]
+    assert found(fold, service="compact") == newest_first
+    assert found(fold, service="rollup") == []
+    assert found(fold, tenant="acme") == [], "level 0 belongs to all tenants"
+    assert found(fold, failing=True) == [names["parked"], names["excluded"]]
+    assert found(fold, failing=True, state="requested") == []
+    (made,) = (block for block in fold.live() if fold.state.blocks.get(block).level == 1)
+    second = planned(fold, fold.state.blocks.get(made))
+    assert found(fold, tenant="acme") == found(fold, level=1) == [second]
+
+
+def test_a_plan_that_failed_and_completed_in_the_end_does_not_fail_any_more() -> None:
+    fold = Fold()
+    plan = planned(fold, segment(1), segment(2), segment(3))
+    failed(fold, plan)
+    assert found(fold, failing=True) == [plan]
+    completed(fold, plan)
+    assert fold.state.finished[plan].failures == 1
+    assert found(fold, failing=True) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [(PlanFilter(state="lost"), "parked"), (PlanFilter(service="brew"), "compact, logc")],
+)
+def test_what_is_no_state_or_service_is_said_with_those_there_are(
+    wanted: PlanFilter, says: str
+) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        reads.plans(MetaState(), wanted)
+
+
+def test_a_plan_comes_with_its_inputs_live_or_replaced_until_they_are_deleted() -> None:
+    fold = Fold()
+    plan = planned(fold, segment(1), segment(2), segment(3))
+    inputs = fold.metas(fold.state.plans[plan].inputs)
+    completed(fold, plan)
+    detail = reads.plan(fold.state, plan, now=LeaseTime(7))
+    assert (detail.plan.state, detail.now) == (PlanState.COMPLETED, 7)
+    assert detail.inputs == inputs
+    fold.put(BlocksForgotten((inputs[0].id,)))
+    assert reads.plan(fold.state, plan, now=LeaseTime(7)).inputs == inputs[1:]
+    with pytest.raises(NotFound, match="archived"):
+        reads.plan(fold.state, PlanId(99, 0), now=LeaseTime(7))
+
+
+def test_the_limit_that_is_shown_is_the_one_in_force() -> None:
+    fold = Fold()
+    plan = planned(fold, segment(1))
+    assert (status(fold).failure_limit, status(fold).limit_raised_s) == (2, 0)
+    fold.put(LimitRaised(9, LeaseTime(60 * SECOND_NS)))
+    assert reads.plan(fold.state, plan, now=LeaseTime(0)).failure_limit == 9
+    fold.now = 20 * SECOND_NS
+    assert (status(fold).failure_limit, status(fold).limit_raised_s) == (9, 40)
+    fold.now = 61 * SECOND_NS
+    assert (status(fold).failure_limit, status(fold).limit_raised_s) == (2, 0)
+    assert reads.plan(fold.state, plan, now=LeaseTime(fold.now)).failure_limit == 2
+
+
+def test_the_status_counts_every_state_and_lists_what_is_set_aside() -> None:
+    fold, names = fold_of_all()
+    seen = status(fold)
+    assert seen.plans == dict.fromkeys(names, 1)
+    assert {plan.id for plan in seen.failed} == {names["excluded"], names["parked"]}
+    assert (seen.running, [plan.id for plan in seen.leased]) == (1, [names["inflight"]])
+    assert seen.parked == 1
+    assert seen.litter == len(fold.state.litter) == 3
+    assert seen.blocked == ("a sentence",)
+    level0 = seen.levels[0]
+    assert (level0.blocks, level0.queued, level0.held) == (4, 0, 2)
+
+
+def test_of_very_many_running_plans_a_status_lists_some_and_counts_all() -> None:
+    fold = Fold()
+    for number in range(reads.LISTED_MAX + 5):
+        leased(fold, planned(fold, segment(number, shard=number + 1)))
+    seen = status(fold)
+    assert seen.running == reads.LISTED_MAX + 5
+    assert len(seen.leased) == reads.LISTED_MAX
+
+
+def test_the_backlog_is_counted_in_blocks_and_bytes_as_they_come_and_go() -> None:
+    fold = Fold()
+    fold.put(BlocksAdded((segment(1, size=100), segment(2, size=200), segment(3, shard=2, size=7))))
+    fold.now = 8 * SECOND_NS
+    (level,) = status(fold).levels
+    assert (level.queued, level.queued_bytes, level.oldest_queued_s) == (3, 307, 8.0)
+    plan = planned(fold, segment(1, size=100))
+    (level,) = status(fold).levels
+    assert (level.blocks, level.queued, level.queued_bytes) == (3, 2, 207)
+    (made,) = completed(fold, plan).result.outputs
+    zero, one = status(fold).levels
+    assert (zero.queued, zero.queued_bytes) == (2, 207)
+    assert (one.queued, one.queued_bytes) == (1, made.size)
+
+
+def test_quarantine_is_no_backlog() -> None:
+    fold = Fold()
+    metas = (segment(1), segment(2))
+    plan = planned(fold, *metas)
+    token = leased(fold, plan)
+    made = result(plan, token, metas)
+    bad = output(plan, token, metas, profiles=1, kind=Kind.QUARANTINE, ordinal=1)
+    good = msgspec.structs.replace(made.outputs[0], profiles=19)
+    account = msgspec.structs.replace(made.account, kept=19, quarantined=1)
+    fold.put(
+        PlanCompleted(
+            plan, token, msgspec.structs.replace(made, outputs=(good, bad), account=account)
+        )
+    )
+    levels = {(level.level, level.kind): level for level in status(fold).levels}
+    assert levels[1, "block"].queued == 1
+    assert levels[1, "quarantine"].queued == levels[1, "quarantine"].queued_bytes == 0
+
+
+def test_asking_for_levels_looks_at_no_lane_and_no_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be a hundred thousand lanes, and a million blocks; it is asked twice a second."""
+    fold = Fold()
+    fold.put(BlocksAdded(tuple(segment(n, shard=n + 1) for n in range(50))))
+
+    def never(*_: object) -> Any:
+        raise AssertionError("this costs as much as there are blocks")
+
+    monkeypatch.setattr(Index, "partitions", never)
+    monkeypatch.setattr(Index, "get", never)
+    monkeypatch.setattr(Index, "chunks", never)
+    lanes = fold.state.queue.lanes
+    fold.state.queue.lanes = _Unseen(lanes)
+    (level,) = reads.levels(fold.state, LeaseTime(0), {})
+    assert (level.blocks, level.queued) == (50, 50)
+    assert list(islice(lanes, 1)), "the lanes are there"
+
+
+class _Unseen(dict[Any, Any]):
+    """Lanes that can be found by their key, and not walked through."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("this costs as much as there are lanes")
+
+    items = values = keys = __iter__
