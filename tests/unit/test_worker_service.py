@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import count
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -23,9 +24,10 @@ from maar.model.ids import (
     WorkerId,
 )
 from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey, Service
-from maar.ports.metastore import Kept, Outcome, PollReply, PollRequest, Report
+from maar.ports.metastore import Kept, Outcome, PollReply, PollRequest, Renewal, Report
 from maar.ports.runner import PlanFailed, RunnerDied
-from maar.worker.service import Worker, WorkerSettings
+from maar.worker.keeper import LEAVING
+from maar.worker.service import FAULTS_MAX, Polled, Worker, WorkerSettings
 
 RESULT = PlanResult(outputs=(), account=Account(kept=1, duplicates=0, quarantined=0))
 INCARNATION = Incarnation("0badcafe")
@@ -34,19 +36,25 @@ BRISK = WorkerSettings(
     call_timeout_ms=50,
     retry_least_ms=1,
     retry_most_ms=10,
-    fault_least_ms=100,
+    fault_least_ms=20,
     drain_ms=2000,
     cancel_ms=500,
 )
-LEASE_MS = 400  # long enough that a busy machine does not lose it by chance
+LEASE_MS = 400
+PATIENCE_S = 60
 
 
-class RealClock:
+class LookingClock:
+    """Time passes by a millisecond whenever somebody looks: a stalled machine loses no lease."""
+
+    def __init__(self) -> None:
+        self._looks = count(1)
+
     def monotonic_ns(self) -> int:
-        return time.monotonic_ns()
+        return next(self._looks) * 1_000_000
 
     def wall_ns(self) -> int:
-        return time.time_ns()
+        return self.monotonic_ns()
 
 
 @dataclass
@@ -55,16 +63,21 @@ class SmallMetastore:
 
     waiting: list[int] = field(default_factory=list)
     lease_ns: int = LEASE_MS * 1_000_000
-    leased: dict[PlanId, tuple[FencingToken, int]] = field(default_factory=dict)
+    leased: dict[PlanId, FencingToken] = field(default_factory=dict)
     done: dict[PlanId, FencingToken] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
+    failures: list[tuple[str, bool]] = field(default_factory=list)  # causes, and whether own
     polls: list[PollRequest] = field(default_factory=list)
     away: bool = False
+    missed: int = 0  # polls while away
     loses_replies: int = 0
     _index: int = 0
 
+    def renewals(self) -> list[Renewal]:
+        return [renewal for poll in list(self.polls) for renewal in poll.renewals]
+
     async def poll(self, request: PollRequest) -> PollReply:
         if self.away:
+            self.missed += 1
             raise Unavailable("The metastore does not answer.")
         self.polls.append(request)
         reply = PollReply(
@@ -84,23 +97,21 @@ class SmallMetastore:
         self._grant(plan)
 
     def _kept(self, request: PollRequest) -> tuple[Kept, ...]:
-        until = time.monotonic_ns() + self.lease_ns
-        kept = []
-        for renewal in request.renewals:
-            if self.leased.get(renewal.plan, (None, 0))[0] == renewal.token:
-                self.leased[renewal.plan] = (renewal.token, until)
-                kept.append(Kept(renewal.plan, renewal.token, self.lease_ns))
-        return tuple(kept)
+        return tuple(
+            Kept(renewal.plan, renewal.token, self.lease_ns)
+            for renewal in request.renewals
+            if self.leased.get(renewal.plan) == renewal.token
+        )
 
     def _settle(self, report: Report) -> Outcome:
         plan, token = report.plan, report.token
         if self.done.get(plan) == token:
             return Outcome(plan, token, True)
-        if self.leased.get(plan, (None, 0))[0] != token:
+        if self.leased.get(plan) != token:
             return Outcome(plan, token, False, "another token is newer")
         del self.leased[plan]
         if report.result is None:
-            self.failures.append(report.failure)
+            self.failures.append((report.failure, report.own))
         else:
             self.done[plan] = token
         return Outcome(plan, token, True)
@@ -108,7 +119,7 @@ class SmallMetastore:
     def _grant(self, number: int) -> LeasedPlan:
         self._index += 1
         token = FencingToken(INCARNATION, self._index)
-        self.leased[PlanId(number, 0)] = (token, time.monotonic_ns() + self.lease_ns)
+        self.leased[PlanId(number, 0)] = token
         return LeasedPlan(
             id=PlanId(number, 0),
             service=Service.COMPACT,
@@ -128,22 +139,25 @@ class ThreadRunner:
 
     def __init__(self, work: Work, *, slots: int = 2) -> None:
         self._work = work
-        self._slots = slots
+        self.free = slots
         self.cancelled: dict[FencingToken, threading.Event] = {}
         self.may_warm = threading.Event()
         self.may_warm.set()
+        self.may_tell = threading.Event()
+        self.may_tell.set()
         self.dead = False
         self.active = 0
         self.most_active = 0
         self._lock = threading.Lock()
 
     def warm(self) -> None:
-        assert self.may_warm.wait(10)
+        assert self.may_warm.wait(PATIENCE_S)
 
     def slots(self) -> int:
         if self.dead:
             raise RunnerDied("The engine is gone.")
-        return self._slots
+        assert self.may_tell.wait(PATIENCE_S)
+        return self.free
 
     def run(self, plan: LeasedPlan) -> PlanResult:
         flag = self.cancelled.setdefault(plan.token, threading.Event())
@@ -168,21 +182,24 @@ def at_once(_plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
 
 
 def until_cancelled(_plan: LeasedPlan, cancelled: threading.Event) -> PlanResult:
-    assert cancelled.wait(10)
+    assert cancelled.wait(PATIENCE_S)
     raise PlanFailed("The plan was cancelled.", stopped=True)
 
 
 def worker_of(
-    metastore: SmallMetastore, runner: ThreadRunner, registry: CollectorRegistry | None = None
+    metastore: Polled,
+    runner: ThreadRunner,
+    registry: CollectorRegistry | None = None,
+    settings: WorkerSettings = BRISK,
 ) -> Worker:
     return Worker(
-        BRISK, metastore, runner, RealClock(), registry or CollectorRegistry(), WorkerId("w1")
+        settings, metastore, runner, LookingClock(), registry or CollectorRegistry(), WorkerId("w1")
     )
 
 
 @asynccontextmanager
 async def working(worker: Worker) -> AsyncIterator[Worker]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         running = asyncio.create_task(worker.run())
         try:
             yield worker
@@ -194,6 +211,12 @@ async def working(worker: Worker) -> AsyncIterator[Worker]:
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         await asyncio.sleep(0.002)
+
+
+async def more_polls(metastore: SmallMetastore, number: int = 5) -> None:
+    """Time for the worker to say what it should not."""
+    seen = len(metastore.polls)
+    await until(lambda: len(metastore.polls) >= seen + number)
 
 
 def test_every_plan_is_run_once_and_reported() -> None:
@@ -233,8 +256,10 @@ def test_nothing_is_asked_for_before_the_runner_is_warm() -> None:
 def test_no_more_plans_run_at_once_than_there_are_slots() -> None:
     metastore = SmallMetastore(waiting=list(range(12)))
 
-    def short(_plan: LeasedPlan, cancelled: threading.Event) -> PlanResult:
-        cancelled.wait(0.005)
+    together = threading.Barrier(3)
+
+    def short(_plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
+        together.wait(PATIENCE_S)
         return RESULT
 
     runner = ThreadRunner(short, slots=3)
@@ -250,19 +275,23 @@ def test_no_more_plans_run_at_once_than_there_are_slots() -> None:
 def test_a_long_plan_is_renewed_until_it_is_done() -> None:
     metastore = SmallMetastore(waiting=[1])
 
+    end = threading.Event()
+
     def longer_than_the_lease(_plan: LeasedPlan, cancelled: threading.Event) -> PlanResult:
-        assert not cancelled.wait(LEASE_MS * 2.5 / 1000)
+        assert end.wait(PATIENCE_S)
+        assert not cancelled.is_set()
         return RESULT
 
     async def scenario() -> None:
         async with working(worker_of(metastore, ThreadRunner(longer_than_the_lease))):
+            await until(lambda: len(metastore.renewals()) >= 8)  # a third of a lease apart
+            end.set()
             await until(lambda: len(metastore.done) == 1)
 
     asyncio.run(scenario())
-    renewals = [renewal for poll in metastore.polls for renewal in poll.renewals]
-    assert renewals[0].started
-    assert not any(renewal.started for renewal in renewals[1:])
-    assert 5 <= len(renewals) <= 12
+    began, *others = metastore.renewals()
+    assert began.started, "the first says that the work has begun"
+    assert not any(renewal.started for renewal in others)
 
 
 def test_a_plan_that_was_given_to_another_is_cancelled_and_not_reported() -> None:
@@ -275,11 +304,42 @@ def test_a_plan_that_was_given_to_another_is_cancelled_and_not_reported() -> Non
             await until(lambda: runner.active == 1)
             metastore.take_away(1)
             await until(lambda: runner.active == 0)
-            await asyncio.sleep(0.03)
+            await more_polls(metastore)
 
     asyncio.run(scenario())
     assert not any(poll.reports for poll in metastore.polls)
     assert registry.get_sample_value("maar_worker_lost_total") == 1
+
+
+def test_an_engine_that_hangs_on_many_cancels_is_still_seen_to_die() -> None:
+    plans = 2 * 32 + 2  # more than asyncio has threads of its own
+    metastore = SmallMetastore(waiting=list(range(plans)))
+    runner = ThreadRunner(until_cancelled, slots=plans)
+    thawed = threading.Event()
+    asked: list[PlanId] = []
+
+    def hangs(plan: LeasedPlan) -> None:
+        asked.append(plan.id)
+        assert thawed.wait(PATIENCE_S)
+        ThreadRunner.cancel(runner, plan)
+
+    runner.cancel = hangs  # type: ignore[method-assign]
+
+    async def scenario() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            running = asyncio.create_task(worker_of(metastore, runner).run())
+            await until(lambda: runner.active == plans)
+            for plan in range(plans):
+                metastore.take_away(plan)
+            await until(lambda: len(asked) >= 32)
+            runner.dead = True
+            try:
+                with pytest.raises(RunnerDied):
+                    await running
+            finally:
+                thawed.set()
+
+    asyncio.run(scenario())
 
 
 def test_a_failure_that_was_seen_to_stop_is_reported_with_its_cause() -> None:
@@ -293,7 +353,26 @@ def test_a_failure_that_was_seen_to_stop_is_reported_with_its_cause() -> None:
             await until(lambda: bool(metastore.failures))
 
     asyncio.run(scenario())
-    assert metastore.failures == ["Segment x is corrupt."]
+    assert metastore.failures == [("Segment x is corrupt.", True)]
+
+
+def test_a_failure_that_was_never_the_plans_own_is_reported_as_such() -> None:
+    metastore = SmallMetastore(waiting=[1])
+    runs: list[PlanId] = []
+
+    def store_is_away(plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
+        runs.append(plan.id)
+        raise PlanFailed("The store does not answer.", stopped=True, own=False)
+
+    hasty = msgspec.structs.replace(BRISK, fault_least_ms=1, fault_most_ms=2)
+
+    async def scenario() -> None:
+        async with working(worker_of(metastore, ThreadRunner(store_is_away), settings=hasty)):
+            await until(lambda: bool(metastore.failures))
+
+    asyncio.run(scenario())
+    assert metastore.failures == [("The store does not answer.", False)]
+    assert len(runs) == FAULTS_MAX + 1
 
 
 def test_a_failure_that_was_not_seen_to_stop_is_not_mentioned() -> None:
@@ -307,7 +386,7 @@ def test_a_failure_that_was_not_seen_to_stop_is_not_mentioned() -> None:
     async def scenario() -> None:
         async with working(worker_of(metastore, runner)):
             await until(lambda: bool(runner.cancelled) and runner.active == 0)
-            await asyncio.sleep(0.03)
+            await more_polls(metastore)
 
     asyncio.run(scenario())
     assert not any(poll.reports for poll in metastore.polls)
@@ -348,10 +427,16 @@ def test_a_plan_that_is_lost_while_it_waits_is_not_run_again() -> None:
         metastore.take_away(1)
         raise PlanFailed("The store does not answer.", stopped=True, own=False)
 
+    registry = CollectorRegistry()
+
+    def lost() -> float | None:
+        labels = {"service": "compact", "end": "lost"}
+        return registry.get_sample_value("maar_worker_task_seconds_count", labels)
+
     async def scenario() -> None:
-        async with working(worker_of(metastore, ThreadRunner(store_is_away))):
-            await until(lambda: len(runs) == 1)
-            await asyncio.sleep(0.2)
+        async with working(worker_of(metastore, ThreadRunner(store_is_away), registry)):
+            await until(lambda: lost() == 1)
+            await more_polls(metastore)
 
     asyncio.run(scenario())
     assert len(runs) == 1
@@ -363,7 +448,7 @@ def test_an_outage_shorter_than_the_lease_costs_nothing() -> None:
     end = threading.Event()
 
     def waits(_plan: LeasedPlan, cancelled: threading.Event) -> PlanResult:
-        assert end.wait(10)
+        assert end.wait(PATIENCE_S)
         assert not cancelled.is_set()
         return RESULT
 
@@ -374,7 +459,7 @@ def test_an_outage_shorter_than_the_lease_costs_nothing() -> None:
             await until(lambda: runner.active == 2)
             metastore.away = True
             end.set()
-            await asyncio.sleep(LEASE_MS / 3000)
+            await until(lambda: metastore.missed >= 3)
             assert metastore.done == {}
             metastore.away = False
             await until(lambda: len(metastore.done) == 2)
@@ -392,7 +477,7 @@ def test_a_plan_past_its_lease_without_contact_is_cancelled() -> None:
             metastore.away = True
             await until(lambda: runner.active == 0)
             metastore.away = False
-            await asyncio.sleep(0.03)
+            await more_polls(metastore)
 
     asyncio.run(scenario())
     assert not any(poll.reports for poll in metastore.polls)
@@ -436,17 +521,19 @@ def test_stopping_finishes_what_runs_and_takes_nothing_new() -> None:
     end = threading.Event()
 
     def waits(_plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
-        assert end.wait(10)
+        assert end.wait(PATIENCE_S)
         return RESULT
 
     runner = ThreadRunner(waits)
+    patient = msgspec.structs.replace(BRISK, drain_ms=60_000)
 
     async def scenario() -> None:
-        async with working(worker_of(metastore, runner)) as worker:
+        async with working(worker_of(metastore, runner, settings=patient)) as worker:
             await until(lambda: runner.active == 2)
             worker.stop()
             assert worker.ready() == "stopping"
-            await asyncio.sleep(LEASE_MS * 1.5 / 1000)  # and its leases are renewed meanwhile
+            seen = len(metastore.renewals())  # its leases are renewed meanwhile
+            await until(lambda: len(metastore.renewals()) >= seen + 8)
             end.set()
 
     asyncio.run(scenario())
@@ -454,27 +541,90 @@ def test_stopping_finishes_what_runs_and_takes_nothing_new() -> None:
     assert metastore.waiting == [3, 4]
 
 
-def test_stopping_gives_up_after_its_deadline() -> None:
-    metastore = SmallMetastore(waiting=[1])
-    runner = ThreadRunner(until_cancelled)
-    worker = Worker(
-        WorkerSettings(poll_interval_ms=10, drain_ms=30, cancel_ms=5000),
-        metastore,
-        runner,
-        RealClock(),
-        CollectorRegistry(),
-        WorkerId("w1"),
-    )
+def test_a_plan_that_is_granted_while_the_worker_leaves_goes_back_untouched() -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    class Slow(SmallMetastore):
+        async def poll(self, request: PollRequest) -> PollReply:
+            if request.capacity:
+                asked.set()
+                await answer.wait()
+            return await super().poll(request)
+
+    metastore = Slow(waiting=[1, 2])
+    runner = ThreadRunner(at_once)
+    patient = msgspec.structs.replace(BRISK, call_timeout_ms=60_000)
 
     async def scenario() -> None:
-        async with working(worker):
+        async with working(worker_of(metastore, runner, settings=patient)) as worker:
+            await asked.wait()
+            worker.stop()
+            answer.set()
+
+    asyncio.run(scenario())
+    assert runner.most_active == 0
+    assert metastore.failures == [(LEAVING.cause, False)] * 2
+    assert not any(renewal.started for renewal in metastore.renewals())
+
+
+def test_stopping_gives_up_after_its_deadline_and_blames_no_plan() -> None:
+    metastore = SmallMetastore(waiting=[1])
+    runner = ThreadRunner(until_cancelled)
+    hasty = msgspec.structs.replace(BRISK, drain_ms=30, cancel_ms=60_000)
+
+    async def scenario() -> None:
+        async with working(worker_of(metastore, runner, settings=hasty)):
             await until(lambda: runner.active == 1)
 
-    begun = time.monotonic()
     asyncio.run(scenario())
-    assert time.monotonic() - begun < 2
     assert metastore.done == {}
-    assert metastore.failures == []
+    assert metastore.failures == [(LEAVING.cause, False)]
+
+
+def test_the_runner_is_asked_for_its_slots_every_time() -> None:
+    metastore = SmallMetastore(waiting=list(range(8)))
+    runner = ThreadRunner(until_cancelled, slots=0)
+    hasty = msgspec.structs.replace(BRISK, drain_ms=30, cancel_ms=60_000)
+
+    async def scenario() -> None:
+        async with working(worker_of(metastore, runner, settings=hasty)):
+            for slots in (0, 1, 4):
+                runner.free = slots
+                await until(lambda slots=slots: runner.active == slots)  # type: ignore[misc]
+            runner.free = 2
+            await more_polls(metastore)
+            assert metastore.polls[-1].capacity == 0
+
+    asyncio.run(scenario())
+    assert runner.most_active == 4
+    assert metastore.waiting == [4, 5, 6, 7]
+
+
+def test_renewals_do_not_wait_for_a_runner_that_hangs_and_nothing_is_asked_for() -> None:
+    metastore = SmallMetastore(waiting=[1])
+    end = threading.Event()
+
+    def waits(_plan: LeasedPlan, cancelled: threading.Event) -> PlanResult:
+        assert end.wait(PATIENCE_S)
+        assert not cancelled.is_set()
+        return RESULT
+
+    runner = ThreadRunner(waits)
+    slow = msgspec.structs.replace(BRISK, drain_ms=60_000)
+
+    async def scenario() -> None:
+        async with working(worker_of(metastore, runner, settings=slow)):
+            await until(lambda: runner.active == 1)
+            runner.may_tell.clear()
+            seen = len(metastore.polls)
+            await until(lambda: len(metastore.polls) >= seen + 3)
+            assert all(poll.capacity == 0 for poll in metastore.polls[seen + 1 :])
+            assert metastore.polls[-1].renewals
+            runner.may_tell.set()
+            end.set()
+            await until(lambda: len(metastore.done) == 1)
+
+    asyncio.run(scenario())
 
 
 def test_the_death_of_the_engine_in_a_run_ends_the_worker() -> None:
@@ -482,7 +632,7 @@ def test_the_death_of_the_engine_in_a_run_ends_the_worker() -> None:
         raise RunnerDied("Spark's JVM is gone.")
 
     async def scenario() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await worker_of(SmallMetastore(waiting=[1]), ThreadRunner(dies)).run()
 
     with pytest.raises(RunnerDied, match="JVM is gone"):
@@ -494,7 +644,7 @@ def test_the_death_of_an_idle_engine_ends_the_worker() -> None:
     metastore = SmallMetastore()
 
     async def scenario() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             running = asyncio.create_task(worker_of(metastore, runner).run())
             await until(lambda: bool(metastore.polls))
             runner.dead = True

@@ -20,14 +20,19 @@ from maar.model.errors import MaarError, TooLarge, Unavailable
 from maar.model.ids import BlockId, PlanId, ProfileId, TenantId
 from maar.model.labels import Labels
 from maar.model.plan import Plan
-from maar.model.time import TimeRange
+from maar.model.time import LeaseTime, TimeRange
 from maar.ports.metastore import (
     AddReply,
+    Expiring,
+    Explanation,
     IndexView,
     Metastore,
     Now,
+    PlanDetail,
+    PlanFilter,
     PollReply,
     PollRequest,
+    RetentionStatus,
     Status,
     ViewRequest,
 )
@@ -47,6 +52,7 @@ _LIMITS = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
 )
+_ONE_SERVER = ("grpc.so_reuseport", 0)  # else a second one on the port gets half of the calls
 _CLIENT_OPTIONS = (
     *_LIMITS,
     # A role that was restarted is found again at once, not after gRPC's usual minutes.
@@ -101,8 +107,15 @@ POLL = _of(_M, "poll", PollReply, request=PollRequest)
 VIEW = _of(_M, "view", IndexView, request=ViewRequest)
 BLOCKS = _of(_M, "blocks", tuple[BlockMeta, ...], level=int, tenant=str, limit=int)
 BLOCK = _of(_M, "block", BlockMeta, block=BlockId)
-PLANS = _of(_M, "plans", tuple[Plan, ...], state=str, limit=int)
-PLAN = _of(_M, "plan", Plan, plan=PlanId)
+PLANS = _of(_M, "plans", tuple[Plan, ...], wanted=PlanFilter)
+PLAN = _of(_M, "plan", PlanDetail, plan=PlanId)
+REQUEUE = _of(_M, "requeue", Plan, plan=PlanId)
+EXCLUDE = _of(_M, "exclude", Plan, plan=PlanId, note=str)
+RAISE_LIMIT = _of(_M, "raise_limit", int, failure_limit=int, for_ns=int)
+EXPLAIN = _of(_M, "explain", Explanation, block=BlockId)
+RETENTION = _of(_M, "retention", RetentionStatus)
+SET_RETENTION = _of(_M, "set_retention", RetentionStatus, tenant=TenantId, period_ns=int | None)
+EXPIRING = _of(_M, "expiring", tuple[Expiring, ...], tenant=str, limit=int)
 STATUS = _of(_M, "status", Status)
 
 PROFILE_TYPES = _of(_Q, "profile_types", tuple[str, ...], scope=Scope)
@@ -128,7 +141,8 @@ METRICS = _of(_R, "metrics", str)
 READY = _of(_R, "ready", str)
 
 METASTORE_METHODS: tuple[Method[Any], ...] = (
-    NOW, ADD_BLOCKS, POLL, VIEW, BLOCKS, BLOCK, PLANS, PLAN, STATUS,
+    NOW, ADD_BLOCKS, POLL, VIEW, BLOCKS, BLOCK, PLANS, PLAN, REQUEUE, EXCLUDE, RAISE_LIMIT,
+    EXPLAIN, RETENTION, SET_RETENTION, EXPIRING, STATUS,
 )  # fmt: skip
 QUERY_METHODS: tuple[Method[Any], ...] = (
     PROFILE_TYPES, LABEL_NAMES, LABEL_VALUES, SERIES, FLAMEGRAPH, TOP, SELECT_SERIES, PROFILE,
@@ -140,7 +154,7 @@ class RpcServer:
     """The services of one role process at one address."""
 
     def __init__(self) -> None:
-        self._server = grpc.aio.server(options=_LIMITS)
+        self._server = grpc.aio.server(options=(*_LIMITS, _ONE_SERVER))
         self.port = 0  # of a TCP address, once started
 
     def add(self, methods: tuple[Method[Any], ...], target: object) -> None:
@@ -317,11 +331,32 @@ class MetastoreClient(_Client):
     async def block(self, block: BlockId) -> BlockMeta:
         return await self._call(BLOCK, block)
 
-    async def plans(self, *, state: str = "", limit: int = 1000) -> tuple[Plan, ...]:
-        return await self._call(PLANS, state, limit)
+    async def plans(self, wanted: PlanFilter) -> tuple[Plan, ...]:
+        return await self._call(PLANS, wanted)
 
-    async def plan(self, plan: PlanId) -> Plan:
+    async def plan(self, plan: PlanId) -> PlanDetail:
         return await self._call(PLAN, plan)
+
+    async def requeue(self, plan: PlanId) -> Plan:
+        return await self._call(REQUEUE, plan)
+
+    async def exclude(self, plan: PlanId, *, note: str) -> Plan:
+        return await self._call(EXCLUDE, plan, note)
+
+    async def raise_limit(self, failure_limit: int, *, for_ns: int) -> LeaseTime:
+        return LeaseTime(await self._call(RAISE_LIMIT, failure_limit, for_ns))
+
+    async def explain(self, block: BlockId) -> Explanation:
+        return await self._call(EXPLAIN, block)
+
+    async def retention(self) -> RetentionStatus:
+        return await self._call(RETENTION)
+
+    async def set_retention(self, tenant: TenantId, *, period_ns: int | None) -> RetentionStatus:
+        return await self._call(SET_RETENTION, tenant, period_ns)
+
+    async def expiring(self, *, tenant: str = "", limit: int = 1000) -> tuple[Expiring, ...]:
+        return await self._call(EXPIRING, tenant, limit)
 
     async def status(self) -> Status:
         return await self._call(STATUS)

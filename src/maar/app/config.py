@@ -15,20 +15,24 @@ from maar.api.app import ApiSettings
 from maar.app.layers import Key, build, from_environment, from_file, from_flags, merged
 from maar.distributor.admit import Limits
 from maar.metastore.policy import Level, Policy, checked
+from maar.metastore.retention import PERIOD_LEAST_NS
 from maar.model.errors import InvalidInput
 from maar.model.ids import MAIN_STORE
-from maar.model.time import SECOND_NS
+from maar.model.time import DAY_NS, SECOND_NS
 from maar.ports.object_store import StoreSettings
 from maar.query.service import QuerySettings
+from maar.runner.session import SparkSettings
 from maar.segment.service import SegmentSettings
-from maar.spark.session import SparkSettings
 from maar.worker.service import WorkerSettings
 
 CONFIG_VARIABLE = "MAAR_CONFIG"
+METASTORE_ADDRESS = "127.0.0.1:4041"
 
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 Count = Annotated[int, Meta(ge=1)]
 Age = Annotated[float, Meta(ge=0, le=10 * 365 * 86_400)]
+Pause = Annotated[float, Meta(gt=0, le=10 * 365 * 86_400)]
+Days = Annotated[float, Meta(ge=0, le=100 * 365)]
 Lease = Annotated[float, Meta(ge=0.1, le=3600)]
 
 FLOOR_LAGS_MIN = 6  # a writer's deadline is far shorter than the lag of the floor (S4)
@@ -75,20 +79,29 @@ class StoreSection(Struct, frozen=True, kw_only=True):
 class RoleAddresses(Struct, frozen=True, kw_only=True):
     """Where roles that run by themselves (`maar serve --roles …`) find each other."""
 
-    metastore: str = "127.0.0.1:4041"
+    metastore: str = ""
     query: str = "127.0.0.1:4042"
     worker: str = "127.0.0.1:4043"
 
 
 class CompactionSettings(Struct, frozen=True, kw_only=True):
-    """When blocks are merged, and how long things are kept; the numbers are per level from 0."""
+    """When blocks are merged and by whom, and how long the remains are kept; levels from 0."""
 
     level_counts: tuple[Count, ...] = tuple(level.count for level in _POLICY.levels)
     level_bytes: tuple[Count, ...] = tuple(level.bytes for level in _POLICY.levels)
     level_ages_s: tuple[Age, ...] = tuple(level.age_ns / SECOND_NS for level in _POLICY.levels)
     target_block_bytes: Count = _POLICY.target_block_bytes
+    span_s: Pause = _POLICY.span_ns / SECOND_NS
     lease_s: Lease = _POLICY.lease_ns / SECOND_NS
     failure_limit: Count = _POLICY.failure_limit
+    spared_max: Count = _POLICY.spared_max
+    retry_s: Age = _POLICY.retry_ns / SECOND_NS
+    probe_s: Pause = _POLICY.probe_ns / SECOND_NS
+    probe_most_s: Pause = _POLICY.probe_max_ns / SECOND_NS
+    least_share: Count = _POLICY.least_share
+    plans_max: Count = _POLICY.plans_max
+    parked_max: Count = _POLICY.parked_max
+    litter_s: Pause = _POLICY.litter_ns / SECOND_NS
     retire_delay_s: Age = _POLICY.retire_delay_ns / SECOND_NS
     floor_lag_s: Age = _POLICY.floor_lag_ns / SECOND_NS
     snapshot_entries: Count = _POLICY.snapshot_entries
@@ -99,6 +112,18 @@ class CompactionSettings(Struct, frozen=True, kw_only=True):
             raise ValueError(
                 "level_counts, level_bytes and level_ages_s must have one number per level each"
             )
+        if self.probe_most_s < self.probe_s:
+            raise ValueError(
+                f"probe_most_s = {self.probe_most_s:g} is less than probe_s = {self.probe_s:g}: "
+                "the longest pause before an excluded plan is tried again cannot be shorter than "
+                "the first"
+            )
+        if self.least_share < len(self.level_counts):
+            raise ValueError(
+                f"least_share = {self.least_share} leaves nothing for level 0: of so many plans "
+                f"one goes to each higher level that waits, and there are "
+                f"{len(self.level_counts)} levels; make it at least that"
+            )
 
     def policy(self) -> Policy:
         rules = zip(self.level_counts, self.level_bytes, self.level_ages_s, strict=True)
@@ -106,16 +131,42 @@ class CompactionSettings(Struct, frozen=True, kw_only=True):
             Policy(
                 levels=tuple(Level(count, size, _ns(age_s)) for count, size, age_s in rules),
                 target_block_bytes=self.target_block_bytes,
+                span_ns=_ns(self.span_s),
                 lease_ns=_ns(self.lease_s),
                 # A pause of the leader must not end the leases that nobody could renew meanwhile.
                 stall_ns=min(_POLICY.stall_ns, _ns(self.lease_s) // 3),
                 failure_limit=self.failure_limit,
+                spared_max=self.spared_max,
+                retry_ns=_ns(self.retry_s),
+                probe_ns=_ns(self.probe_s),
+                probe_max_ns=_ns(self.probe_most_s),
+                least_share=self.least_share,
+                plans_max=self.plans_max,
+                parked_max=self.parked_max,
+                litter_ns=_ns(self.litter_s),
                 retire_delay_ns=_ns(self.retire_delay_s),
                 floor_lag_ns=_ns(self.floor_lag_s),
                 snapshot_entries=self.snapshot_entries,
                 snapshot_bytes=self.snapshot_bytes,
             )
         )
+
+
+class RetentionSettings(Struct, frozen=True, kw_only=True):
+    """How long profiles are kept, unless a tenant has a period of its own."""
+
+    default_days: Days = _POLICY.retention_ns / DAY_NS
+
+    def __post_init__(self) -> None:
+        if 0 < self.default_days * DAY_NS < PERIOD_LEAST_NS:
+            raise ValueError(
+                f"default_days = {self.default_days:g} is less than an hour; profiles would go "
+                "before they are merged. Say 0 to keep them for ever"
+            )
+
+    @property
+    def default_ns(self) -> int:
+        return int(self.default_days * DAY_NS)
 
 
 def _ns(seconds: float) -> int:
@@ -131,6 +182,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     segment: SegmentSettings = SegmentSettings()
     compaction: CompactionSettings = CompactionSettings()
+    retention: RetentionSettings = RetentionSettings()
     worker: WorkerSettings = WorkerSettings()
     spark: SparkSettings = SparkSettings()
     query: QuerySettings = QuerySettings()
@@ -146,6 +198,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def scratch_dir(self) -> Path:
         return self.data_dir / "scratch"
+
+    def apart(self) -> Settings:
+        """The same for roles that run by themselves: the metastore has an address in any case."""
+        if self.roles.metastore:
+            return self
+        roles = msgspec.structs.replace(self.roles, metastore=METASTORE_ADDRESS)
+        return msgspec.structs.replace(self, roles=roles)
+
+    def policy(self) -> Policy:
+        """What the metastore goes by; it reaches the fold as an entry."""
+        policy = self.compaction.policy()
+        return msgspec.structs.replace(policy, retention_ns=self.retention.default_ns)
 
     def store_settings(self) -> StoreSettings:
         url = self.store.url or (self.data_dir / "store").as_uri()
@@ -169,6 +233,7 @@ def load(
     file: Path | None,
     environ: Mapping[str, str],
     flags: Mapping[str, tuple[Key, Any]] | None = None,
+    roles_here: bool = True,  # False: the roles' addresses are called, not served
 ) -> Settings:
     """Flags win over the environment, which wins over the file, which wins over the defaults."""
     path = file or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
@@ -176,13 +241,18 @@ def load(
         from_file(path) if path else {}, from_environment(environ), from_flags(flags or {})
     )
     settings = Settings(**build(SECTIONS, layer))
-    _check_addresses(settings)
+    _check_addresses(settings, roles_here=roles_here)
     _check_bounds(settings)
     return settings
 
 
-def load_here(*, file: Path | None, flags: Mapping[str, tuple[Key, Any]] | None = None) -> Settings:
-    return load(file=file, environ=os.environ, flags=flags)
+def load_here(
+    *,
+    file: Path | None,
+    flags: Mapping[str, tuple[Key, Any]] | None = None,
+    roles_here: bool = True,
+) -> Settings:
+    return load(file=file, environ=os.environ, flags=flags, roles_here=roles_here)
 
 
 def host_and_port(setting: str, text: str) -> tuple[str, int]:
@@ -221,16 +291,26 @@ def _check_bounds(settings: Settings) -> None:
             "their age while they are being written; raise it, or lower the deadline",
             reason="settings",
         )
+    litter_s = settings.compaction.litter_s
+    plan_s = (settings.worker.plan_most_ms + settings.worker.cancel_ms) / 1000
+    if litter_s <= plan_s:
+        raise InvalidInput(
+            f"compaction.litter_s = {litter_s:g} is not longer than a plan may run and take to "
+            f"end (worker.plan_most_ms and worker.cancel_ms, {plan_s:g} s), so that an attempt "
+            "could write after its remains were looked for; raise it, or lower those",
+            reason="settings",
+        )
 
 
-def _check_addresses(settings: Settings) -> None:
+def _check_addresses(settings: Settings, *, roles_here: bool) -> None:
     listening = {"server.listen": settings.server.listen}
     for name, address in msgspec.structs.asdict(settings.roles).items():
-        if not address.startswith("unix:"):
+        if address and not address.startswith("unix:"):
             listening[f"roles.{name}"] = address
     for setting, address in listening.items():
         host, _ = host_and_port(setting, address)
-        if not settings.server.allow_remote and not is_loopback(host):
+        served = roles_here or setting == "server.listen"
+        if served and not settings.server.allow_remote and not is_loopback(host):
             raise InvalidInput(
                 f"{setting} = {address!r} can be reached from other machines, and maar has no "
                 "access control yet; if the network is trusted, add --allow-remote",

@@ -17,6 +17,7 @@ from maar.adapters.rpc import serve_metastore
 from maar.adapters.sqlite_log import SqliteLog
 from maar.adapters.system_clock import SystemClock
 from maar.app.config import Settings
+from maar.app.marker import mark
 from maar.app.wiring import Told, build_store, new_registry, node_name
 from maar.metastore.service import MetastoreService
 from maar.model.errors import StoreFull, Unavailable
@@ -40,7 +41,7 @@ async def run(settings: Settings) -> AsyncIterator[asyncio.Task[None]]:
         SqliteLog.open(settings.log_dir),
         store,
         SystemClock(),
-        settings.compaction.policy(),
+        settings.policy(),
         entropy=secrets.token_bytes,
         candidate=node_name(),
         take_snapshot=snapshot_in_another_process(settings),
@@ -48,6 +49,7 @@ async def run(settings: Settings) -> AsyncIterator[asyncio.Task[None]]:
     )
     try:
         await service.start()
+        await asyncio.to_thread(mark, store, (await service.now()).incarnation)
         told = Told(registry, service.ready)
         server = await serve_metastore(settings.roles.metastore, service, told)
         life = asyncio.create_task(service.ended())

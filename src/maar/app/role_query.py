@@ -13,7 +13,7 @@ from maar.adapters.rpc import MetastoreClient, serve_query
 from maar.app.config import Settings
 from maar.app.wiring import Told, build_store, new_registry, node_name
 from maar.query.service import DuckEngine, QuerySettings
-from maar.spark.scratch import WorkerScratch
+from maar.runner.scratch import WorkerScratch
 
 
 @asynccontextmanager

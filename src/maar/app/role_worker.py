@@ -4,33 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
 import msgspec
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
 
 from maar.adapters.object_store import open_store
 from maar.adapters.rpc import MetastoreClient, serve_role
 from maar.adapters.system_clock import SystemClock
+from maar.api.app import health_routes
 from maar.app.config import Settings
+from maar.app.http import HttpServer
 from maar.app.process import end_the_session, take_the_session_along
 from maar.app.wiring import Told, new_registry, node_name
 from maar.model.ids import WorkerId
-from maar.spark.runner import SparkRunner
+from maar.runner.runner import SparkRunner
 from maar.worker.service import Worker
 
 STARTING_S = 0.2
 
 
 @asynccontextmanager
-async def run(settings: Settings, *, restarts: int) -> AsyncIterator[asyncio.Task[None]]:
-    """Gives the task that ends when the worker does, by itself or because Spark died."""
+async def run(
+    settings: Settings, listener: socket.socket | None, *, restarts: int
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Gives the task that ends when the worker does, by itself or because Spark died.
+
+    With a listener it tells its state and metrics by HTTP there, else by RPC at its role's address.
+    """
     _watching = take_the_session_along()
     registry = new_registry("worker")
     metastore = MetastoreClient(settings.roles.metastore)
     runner = SparkRunner(
-        settings.spark, settings.store_settings(), settings.scratch_dir, open_store=open_store
+        settings.spark,
+        settings.store_settings(),
+        settings.scratch_dir,
+        open_store=open_store,
+        plan_most_s=settings.worker.plan_most_ms / 1000,
     )
     drain_ms = min(settings.worker.drain_ms, int(settings.server.drain_s * 1000))
     worker = Worker(
@@ -43,7 +57,7 @@ async def run(settings: Settings, *, restarts: int) -> AsyncIterator[asyncio.Tas
         random=Random(secrets.randbits(64)),
         restarts=restarts,
     )
-    server = await serve_role(settings.roles.worker, Told(registry, worker.ready))
+    told = Told(registry, worker.ready)
     warm = asyncio.Event()
 
     async def live() -> None:
@@ -51,15 +65,40 @@ async def run(settings: Settings, *, restarts: int) -> AsyncIterator[asyncio.Tas
         warm.set()
         await worker.run()
 
-    life = asyncio.create_task(live())
+    async with _telling(settings, listener, told, registry):
+        life = asyncio.create_task(live())
+        try:
+            yield life
+        finally:
+            worker.stop()
+            while not (warm.is_set() or life.done()):
+                end_the_session()  # a Spark that is still starting is not worth waiting for
+                await asyncio.wait({life}, timeout=STARTING_S)
+            await asyncio.gather(life, return_exceptions=True)
+            await asyncio.to_thread(runner.close)
+            await metastore.close()
+
+
+@asynccontextmanager
+async def _telling(
+    settings: Settings, listener: socket.socket | None, told: Told, registry: CollectorRegistry
+) -> AsyncIterator[None]:
+    if listener is None:
+        rpc = await serve_role(settings.roles.worker, told)
+        try:
+            yield
+        finally:
+            await rpc.stop()
+        return
+    app = Starlette(routes=health_routes(registry, told.ready, _nothing_more))
+    http = HttpServer(app, drain_s=STARTING_S)
+    serving = asyncio.create_task(http.serve(sockets=[listener]))
     try:
-        yield life
+        yield
     finally:
-        worker.stop()
-        while not (warm.is_set() or life.done()):
-            end_the_session()  # a Spark that is still starting is not worth waiting for
-            await asyncio.wait({life}, timeout=STARTING_S)
-        await asyncio.gather(life, return_exceptions=True)
-        await asyncio.to_thread(runner.close)
-        await server.stop()
-        await metastore.close()
+        http.should_exit = True
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def _nothing_more() -> list[str]:
+    return []

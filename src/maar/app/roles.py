@@ -47,7 +47,9 @@ async def run(
             lives: list[asyncio.Task[Any]] = [stopped]
             for name in RoleName:
                 if name in names and not stop.is_set():
-                    role = _role(name, settings, listener, restarts)
+                    # A front answers HTTP for all; a worker does when it is alone.
+                    serves = name is RoleName.FRONT or RoleName.FRONT not in names
+                    role = _role(name, settings, listener if serves else None, restarts)
                     life = await stack.enter_async_context(role)
                     lives += [life] if life is not None else []
             log.info("started roles=%s", ",".join(names))
@@ -90,4 +92,4 @@ def _role(
         case RoleName.WORKER:
             from maar.app import role_worker
 
-            return role_worker.run(settings, restarts=restarts)
+            return role_worker.run(settings, listener, restarts=restarts)

@@ -28,7 +28,7 @@ from maar.app.process import CANNOT_RUN, lock_directory
 from maar.app.roles import RoleName
 from maar.app.watcher import session_members
 from maar.model.errors import InvalidInput
-from maar.spark.session import check_java
+from maar.runner.session import check_java
 
 log = logging.getLogger("maar.supervisor")
 
@@ -51,7 +51,7 @@ def serve(settings: Settings) -> int:
         check_java()
         run_dir = _fresh_run_dir(settings.data_dir)
         try:
-            return asyncio.run(Supervisor(settings, listener, run_dir).run())
+            return asyncio.run(Supervisor(_with_sockets(settings, run_dir), listener).run())
         finally:
             shutil.rmtree(run_dir, ignore_errors=True)
             (settings.data_dir / "run").unlink(missing_ok=True)
@@ -86,10 +86,20 @@ def stop_signals() -> list[signal.Signals]:
 
 
 class Supervisor:
-    def __init__(self, settings: Settings, listener: socket.socket, run_dir: Path) -> None:
+    """Keeps roles alive; the first of FRONT and WORKER among them serves the listening socket."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        listener: socket.socket,
+        *,
+        roles: tuple[RoleName, ...] = tuple(RoleName),
+    ) -> None:
         self._listener = listener
         self._url = url_of(listener)
-        self._settings = _with_sockets(settings, run_dir)
+        self._settings = settings
+        self._roles = roles
+        self._listens = RoleName.FRONT if RoleName.FRONT in roles else RoleName.WORKER
         self._children: dict[RoleName, Process] = {}
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()
@@ -101,7 +111,7 @@ class Supervisor:
             loop.add_signal_handler(number, self._on_signal, number)
         log.info("maar starts url=%s data=%s", self._url, self._settings.data_dir)
         async with asyncio.TaskGroup() as group:
-            keepers = [group.create_task(self._keep(role)) for role in RoleName]
+            keepers = [group.create_task(self._keep(role)) for role in self._roles]
             announcer = group.create_task(self._announce())
             await self._stopping.wait()
             announcer.cancel()
@@ -156,7 +166,7 @@ class Supervisor:
         return code
 
     async def _start(self, role: RoleName, restarts: int) -> Process:
-        fd = self._listener.fileno() if role is RoleName.FRONT else -1
+        fd = self._listener.fileno() if role is self._listens else -1
         # A session of its own: Ctrl-C in a terminal reaches the supervisor alone.
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -257,8 +267,9 @@ class Supervisor:
 
 
 def _with_sockets(settings: Settings, run_dir: Path) -> Settings:
+    """Sockets that only we reach; a metastore that others are to reach keeps its address."""
     addresses = RoleAddresses(
-        metastore=f"unix:{run_dir}/metastore.sock",
+        metastore=settings.roles.metastore or f"unix:{run_dir}/metastore.sock",
         query=f"unix:{run_dir}/query.sock",
         worker=f"unix:{run_dir}/worker.sock",
     )

@@ -11,7 +11,7 @@ import logging
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -36,7 +36,7 @@ from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.profile import RawProfile
 from maar.model.time import utc_day
 from maar.ports.object_store import ObjectStore
-from maar.services.publish import Publisher
+from maar.services.publish import Publisher, always
 
 log = logging.getLogger("maar.compact")
 
@@ -53,18 +53,20 @@ def compact(
     attempt: str,
     scratch: Path,
     wall_ns: int,
+    guard: Callable[[], None] = always,
     id_mask: int = ALL_BITS,
 ) -> PlanResult:
     """Carry a leased plan out; nothing that it writes shows before the result is accepted (S3).
 
-    Corrupt names the input block that cannot be read. Scratch is empty again afterwards.
+    Corrupt names the input block that cannot be read. Scratch is empty again afterwards. `guard`
+    is asked before every write, and raises once the attempt may write no more.
     `id_mask` weakens the ids, so that tests can meet collisions.
     """
     began_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
     work = scratch / f"{plan.id}-{plan.token}-{attempt}"
     work.mkdir(parents=True)
     try:
-        publisher = Publisher(plan, store=store, attempt=attempt, wall_ns=wall_ns)
+        publisher = Publisher(plan, store=store, attempt=attempt, wall_ns=wall_ns, guard=guard)
         job = _Compaction(plan=plan, store=store, work=work, publisher=publisher, id_mask=id_mask)
         account = job.from_segments() if plan.key.level == 0 else job.from_blocks()
     finally:

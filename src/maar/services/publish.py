@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -17,11 +17,28 @@ from maar.model.profile import RawProfile
 from maar.ports.object_store import ObjectStore
 
 
-class Publisher:
-    """Names and writes outputs; all keys carry plan, token and attempt and are create-only (S3)."""
+def always() -> None:
+    """The guard of an attempt that may write whenever it likes."""
 
-    def __init__(self, plan: LeasedPlan, *, store: ObjectStore, attempt: str, wall_ns: int) -> None:
+
+class Publisher:
+    """Names and writes outputs; all keys carry plan, token and attempt and are create-only (S3).
+
+    `guard` is asked before every write, and raises once the attempt may write no more: a task that
+    outlived its run and its time leaves nothing for cleaning to find (S1).
+    """
+
+    def __init__(
+        self,
+        plan: LeasedPlan,
+        *,
+        store: ObjectStore,
+        attempt: str,
+        wall_ns: int,
+        guard: Callable[[], None] = always,
+    ) -> None:
         self.outputs: list[BlockMeta] = []
+        self._guard = guard
         self._plan = plan
         self._store = store
         self._attempt = attempt
@@ -57,8 +74,9 @@ class Publisher:
         )
         self._announce([*tables.values(), manifest])
         for table, key in tables.items():
+            self._guard()
             self._store.create_from_file(key, built.paths[table])
-        self._store.create(manifest, msgspec.msgpack.encode(meta))
+        self._create(manifest, msgspec.msgpack.encode(meta))
         self.outputs.append(meta)
         return meta
 
@@ -83,7 +101,7 @@ class Publisher:
             plan=self._plan.id,
         )
         self._announce([key])
-        self._store.create(key, segment.body)
+        self._create(key, segment.body)
         self.outputs.append(meta)
         return meta
 
@@ -114,4 +132,8 @@ class Publisher:
             attempt=self._attempt,
             ordinal=len(self.outputs),
         )
-        self._store.create(intent, "\n".join(written).encode())
+        self._create(intent, "\n".join(written).encode())
+
+    def _create(self, key: str, body: bytes) -> None:
+        self._guard()
+        self._store.create(key, body)

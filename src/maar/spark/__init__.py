@@ -1,1 +1,5 @@
-"""The only importer of pyspark."""
+"""maar inside a Spark program of yours."""
+
+from maar.spark.lent import run_worker
+
+__all__ = ["run_worker"]

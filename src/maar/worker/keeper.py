@@ -15,20 +15,43 @@ from maar.model.plan import LeasedPlan, PlanResult
 from maar.ports.metastore import Outcome, PollReply, PollRequest, Renewal, Report
 
 RENEWALS_PER_LEASE = 3  # two may be lost before the lease is
+CAUSE_CHARS_MAX = 1000  # of a failure, for people
 
 Key = tuple[PlanId, FencingToken]  # a plan can come back to us under a newer token
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an attempt ended without a result; `own` False when the plan is not to blame (S11)."""
+
+    cause: str
+    own: bool = True
+
+
+LEAVING = Failure("the worker is leaving", own=False)
+OVERDUE = Failure("it ran longer than worker.plan_most_ms allows")
+
+End = PlanResult | Failure | None  # None: its tasks were not seen to stop
+
+
 @dataclass(slots=True)
 class Held:
-    """A plan in one of our slots."""
+    """A plan in one of our slots, which is busy until its run has returned."""
 
     plan: LeasedPlan
-    since_ns: int  # when the grant was asked for
+    since_ns: int  # when the grant was asked for, or the latest run began
     renewed_ns: int  # when the request was sent that granted or last renewed it
     until_ns: int
-    started_told: bool = False  # the metastore knows that the work has begun
-    lost: bool = False  # told to stop; its slot is busy until the run has returned
+    begun: bool = False  # somebody works on it: from here on a loss may be the plan's own fault
+    begun_told: bool = False  # and the metastore knows
+    lost: bool = False  # it belongs to somebody else, or to nobody: what comes of it is not told
+    given_up: Failure | None = None  # why we stop it ourselves: told once its tasks have stopped
+
+    def ours(self) -> bool:
+        return not self.lost and self.given_up is None
+
+    def news(self) -> bool:
+        return self.begun and not self.begun_told
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +91,13 @@ class Keeper:
         self._reports: dict[Key, Unanswered] = {}
 
     def busy(self) -> int:
-        """Slots taken, those of lost plans that have not ended yet included."""
+        """Slots taken, those of plans that were told to stop and have not yet included."""
         return len(self._held)
-
-    def running(self) -> tuple[LeasedPlan, ...]:
-        return tuple(held.plan for held in self._ours())
 
     def holds(self, plan: LeasedPlan) -> bool:
         """Whether the plan is still ours, as far as we know."""
         held = self._held.get(_key(plan))
-        return held is not None and not held.lost
+        return held is not None and held.ours()
 
     def unanswered(self) -> int:
         return len(self._reports)
@@ -96,8 +116,8 @@ class Keeper:
         if any(not waiting.sent for waiting in self._reports.values()):
             return last_poll_ns
         due = [held.renewed_ns + _renewal_ns(held.plan) for held in self._ours()]
-        untold = any(not held.started_told for held in self._ours())
-        if slots > self.busy() or untold or self._reports:
+        news = any(held.news() for held in self._ours())
+        if slots > self.busy() or news or self._reports:
             due.append(last_poll_ns + self._poll_ns)
         return min(due, default=None)
 
@@ -121,61 +141,55 @@ class Keeper:
             settled=tuple(self._settled(reply.outcomes)),
         )
 
+    def on_begun(self, plan: LeasedPlan, now_ns: int) -> None:
+        """Work on a plan begins, perhaps again: the next poll says so."""
+        held = self._held.get(_key(plan))
+        if held is not None:
+            held.begun = True
+            held.since_ns = now_ns  # the time that faults took is not the plan's to answer for
+
     def on_expiry(self, now_ns: int) -> Expired:
         """Plans whose lease ran out by our own clock, and results that nobody wants any more."""
-        stop = self._lose(held for held in self._ours() if now_ns > held.until_ns)
-        overdue = self._lose(
-            held for held in self._ours() if now_ns > held.since_ns + self._plan_ns
-        )
+        stop = [held for held in self._ours() if now_ns > held.until_ns]
+        for held in stop:
+            held.lost = True
+        overdue = [held for held in self._ours() if now_ns > held.since_ns + self._plan_ns]
         dropped = [key for key, waiting in self._reports.items() if now_ns > waiting.until_ns]
         reports = tuple(self._reports.pop(key).report for key in dropped)
-        return Expired(stop=stop, overdue=overdue, dropped=reports)
+        return Expired(stop=_plans(stop), overdue=_given_up(overdue, OVERDUE), dropped=reports)
 
-    def on_end(
-        self, plan: LeasedPlan, *, result: PlanResult | None, failure: str, now_ns: int
-    ) -> bool:
+    def on_end(self, plan: LeasedPlan, end: End, *, now_ns: int) -> bool:
         """A run has returned: free its slot, and report it if it is still ours.
 
-        `result` None and `failure` '' stand for an attempt whose tasks were not seen to stop: it is
-        forgotten, so that its lease expires in silence (S3).
+        An attempt whose tasks were not seen to stop is forgotten: its lease ends in silence (S3).
         """
         held = self._held.pop(_key(plan), None)
         if held is None or held.lost or now_ns > held.until_ns:
             return False
-        if result is not None or failure:
+        if end is not None:
             # The newest token is accepted even after expiry while nobody took the plan (S1), so a
             # result is worth offering for one more lease; then somebody else has surely done it.
             self._reports[_key(plan)] = Unanswered(
-                Report(plan.id, plan.token, result=result, failure=failure),
+                _report(plan, end if isinstance(end, PlanResult) else held.given_up or end),
                 until_ns=held.until_ns + plan.lease_ns,
             )
         return True
 
     def give_up(self) -> tuple[LeasedPlan, ...]:
-        """Lose everything that still runs: the worker has to leave."""
-        return self._lose(self._ours())
-
-    def _lose(self, given: Iterable[Held]) -> tuple[LeasedPlan, ...]:
-        lost = []
-        for held in given:
-            held.lost = True
-            lost.append(held.plan)
-        return tuple(lost)
+        """All that still runs is to be stopped: the worker has to leave."""
+        return _given_up(self._ours(), LEAVING)
 
     def _ours(self) -> list[Held]:
-        return [held for held in self._held.values() if not held.lost]
+        return [held for held in self._held.values() if held.ours()]
 
     def _renewals(self, now_ns: int) -> tuple[Renewal, ...]:
         """None, or all at once: one entry of the log then carries them together."""
         ours = self._ours()
         if not any(
-            not held.started_told or now_ns >= held.renewed_ns + _renewal_ns(held.plan)
-            for held in ours
+            held.news() or now_ns >= held.renewed_ns + _renewal_ns(held.plan) for held in ours
         ):
             return ()
-        return tuple(
-            Renewal(held.plan.id, held.plan.token, started=not held.started_told) for held in ours
-        )
+        return tuple(Renewal(held.plan.id, held.plan.token, started=held.news()) for held in ours)
 
     def _renewed(
         self, request: PollRequest, reply: PollReply, sent_ns: int
@@ -190,7 +204,7 @@ class Keeper:
             if key in kept:
                 held.renewed_ns = sent_ns
                 held.until_ns = sent_ns + kept[key].lease_ns
-                held.started_told = held.started_told or renewal.started
+                held.begun_told = held.begun_told or renewal.started
             else:
                 held.lost = True
                 lost.append(held.plan)
@@ -216,6 +230,23 @@ class Keeper:
 
 def _key(plan: LeasedPlan) -> Key:
     return plan.id, plan.token
+
+
+def _plans(given: Iterable[Held]) -> tuple[LeasedPlan, ...]:
+    return tuple(held.plan for held in given)
+
+
+def _given_up(given: list[Held], why: Failure) -> tuple[LeasedPlan, ...]:
+    """They are not renewed any more; if they stop within their lease, it is told why."""
+    for held in given:
+        held.given_up = why
+    return _plans(given)
+
+
+def _report(plan: LeasedPlan, end: PlanResult | Failure) -> Report:
+    if isinstance(end, PlanResult):
+        return Report(plan.id, plan.token, result=end)
+    return Report(plan.id, plan.token, failure=end.cause[:CAUSE_CHARS_MAX], own=end.own)
 
 
 def _renewal_ns(plan: LeasedPlan) -> int:

@@ -28,7 +28,9 @@ class WorkerMetrics:
             registry=registry,
         )
         self.lost = Counter(
-            "maar_worker_lost", "Plans given up because their lease was gone.", registry=registry
+            "maar_worker_lost",
+            "Plans given up: their lease was gone, they ran too long, or the worker had to leave.",
+            registry=registry,
         )
         self.task_seconds = Histogram(
             "maar_worker_task_seconds",

@@ -1,8 +1,9 @@
 """The worker: polls, holds leases, runs plans in threads, reports with the token.
 
 It asks for nothing until its runner is warm, gives up what is no longer its own, and says nothing
-of an attempt whose tasks it did not see stop. When the runner's engine dies, `run` raises: the
-process has to start again, and the leases sort out the rest.
+of an attempt whose tasks it did not see stop. What it had not begun when it was stopped, it hands
+back. When the runner's engine dies, `run` raises: the process has to start again, and the leases
+sort out the rest.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from maar.ports.clock import Clock
 from maar.ports.metastore import Outcome, PollReply, PollRequest
 from maar.ports.runner import JobRunner, PlanFailed
 from maar.worker.backoff import Backoff
-from maar.worker.keeper import Keeper
+from maar.worker.keeper import LEAVING, OVERDUE, End, Failure, Keeper
 from maar.worker.metrics import WorkerMetrics
 
 log = logging.getLogger("maar.worker")
 
 FAULTS_MAX = 8  # of the engine or store, while we hold a plan; then its failure is reported
+PLANS_MAX = 1000  # at once, whatever the runner says: each takes a thread
+SLOTS_ANSWER_S = 0.5  # a runner that takes longer to tell its slots has none for now
 _MS = 1_000_000
 
 
@@ -85,6 +88,8 @@ class Worker:
         self._silence = Backoff(settings.retry_least_ms * _MS, settings.retry_most_ms * _MS)
         self._faults = Backoff(settings.fault_least_ms * _MS, settings.fault_most_ms * _MS)
         self._faulty = 0  # plans that wait to be run again after a fault
+        self._slots = 0  # what the runner said last
+        self._asking: asyncio.Task[int] | None = None
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -99,7 +104,9 @@ class Worker:
             return "the engine died"
         if self._pool is None:
             return "the engine is warming up"
-        return "stopping" if self._stopping.is_set() else ""
+        if self._stopping.is_set():
+            return "stopping"
+        return "" if self._slots else "the engine has no slots: it hangs, or waits for executors"
 
     def stop(self) -> None:
         """Take no new work, finish or give up what runs, then let `run` return."""
@@ -114,9 +121,12 @@ class Worker:
         begun_ns = self._clock.monotonic_ns()
         await asyncio.to_thread(self._runner.warm)
         now_ns = self._clock.monotonic_ns()
-        slots = self._runner.slots()
-        log.info("warm worker=%s slots=%d ms=%d", self._worker, slots, (now_ns - begun_ns) // _MS)
-        self._pool = ThreadPoolExecutor(slots, thread_name_prefix="maar-plan")
+        await self._look_at_runner()
+        log.info(
+            "warm worker=%s slots=%d ms=%d", self._worker, self._slots, (now_ns - begun_ns) // _MS
+        )
+        # Threads for plans and for their ends: an engine that hangs must not keep asyncio's own.
+        self._pool = ThreadPoolExecutor(2 * PLANS_MAX, thread_name_prefix="maar-plan")
         self._last_poll_ns = now_ns - self._poll_ns  # the first poll is due at once
         try:
             while not self._drained():
@@ -131,18 +141,32 @@ class Worker:
         if self._died is not None:
             raise self._died
         self._give_up_expired()
+        await self._look_at_runner()
         slots, now_ns = self._slots_wanted(), self._clock.monotonic_ns()
         due_ns = self._poll_due_ns(slots)
         if due_ns is not None and now_ns >= due_ns:
             await self._poll(self._keeper.request(self._worker, slots=slots, now_ns=now_ns))
 
-    def _slots_wanted(self) -> int:
-        """Slots that may hold plans now; asking the runner also finds out whether it lives."""
-        slots = self._runner.slots()
-        self._metrics.capacity.set(slots)
+    async def _look_at_runner(self) -> None:
+        """How many plans it takes now, and whether it lives: RunnerDied when it does not.
+
+        It may have to ask an engine that hangs; renewals do not wait for that.
+        """
+        patience_s = SLOTS_ANSWER_S if self._asking is None else 0.0
+        if self._asking is None:
+            self._asking = asyncio.create_task(asyncio.to_thread(self._runner.slots))
+        done, _ = await asyncio.wait({self._asking}, timeout=patience_s)
+        self._slots = 0
+        if done:
+            asked, self._asking = self._asking, None
+            self._slots = min(asked.result(), PLANS_MAX)
+        self._metrics.capacity.set(self._slots)
         self._metrics.running.set(self._keeper.busy())
+
+    def _slots_wanted(self) -> int:
+        """Slots that may hold plans now."""
         resting = self._faulty > 0 or self._clock.monotonic_ns() < self._faults.until_ns
-        return 0 if resting or self._stopping.is_set() else slots
+        return 0 if resting or self._stopping.is_set() else self._slots
 
     def _poll_due_ns(self, slots: int) -> int | None:
         due_ns = self._keeper.next_poll_ns(slots=slots, last_poll_ns=self._last_poll_ns)
@@ -190,7 +214,7 @@ class Worker:
             self._settled(outcome, is_result=(outcome.plan, outcome.token) in results)
         self._cancel(decision.stop, cause="the metastore no longer keeps its lease")
         for plan in decision.start:
-            log.info("plan started plan=%s token=%s title=%s", plan.id, plan.token, plan.title)
+            log.info("plan granted plan=%s token=%s title=%s", plan.id, plan.token, plan.title)
             self._hold(asyncio.create_task(self._run_one(plan)))
         self._metrics.running.set(self._keeper.busy())
 
@@ -208,11 +232,11 @@ class Worker:
         now_ns = self._clock.monotonic_ns()
         expired = self._keeper.on_expiry(now_ns)
         self._cancel(expired.stop, cause="its lease ran out without an answer")
-        self._cancel(expired.overdue, cause="it ran longer than worker.plan_most_ms allows")
+        self._cancel(expired.overdue, cause=OVERDUE.cause)
         for report in expired.dropped:
             log.warning("report dropped plan=%s token=%s", report.plan, report.token)
         if self._stopping.is_set() and now_ns >= self._drain_until_ns:
-            self._cancel(self._keeper.give_up(), cause="the worker has to leave")
+            self._cancel(self._keeper.give_up(), cause=LEAVING.cause)
 
     def _cancel(self, plans: tuple[LeasedPlan, ...], *, cause: str) -> None:
         for plan in plans:
@@ -222,15 +246,19 @@ class Worker:
 
     async def _cancel_one(self, plan: LeasedPlan) -> None:
         try:
-            await asyncio.to_thread(self._runner.cancel, plan)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._pool, self._runner.cancel, plan)
         except Exception as error:  # noqa: BLE001  # RunnerDied or a bug: run() raises it for us
             self._die(error)
 
     async def _run_one(self, plan: LeasedPlan) -> None:
         """One plan from start to end, in a thread; its slot is busy until the thread is back."""
         begun_ns = self._clock.monotonic_ns()
+        end: End
         try:
-            result = await self._result(plan)
+            end = await self._result(plan)
+        except _NotBegun:
+            end = LEAVING
         except PlanFailed as failed:
             self._metrics.failed.inc()
             log.warning(
@@ -241,11 +269,11 @@ class Worker:
                 failed.cause,
             )
             # Tasks that were not seen to stop may still write: silence lets the lease run out (S3).
-            self._ended(plan, begun_ns, failure=failed.cause if failed.stopped else "")
+            end = Failure(failed.cause, own=failed.own) if failed.stopped else None
         except Exception as error:  # noqa: BLE001  # RunnerDied or a bug: run() raises it for us
             self._die(error)
-        else:
-            self._ended(plan, begun_ns, result=result)
+            return
+        self._ended(plan, begun_ns, end)
         self._wake.set()
 
     async def _result(self, plan: LeasedPlan) -> PlanResult:
@@ -259,7 +287,7 @@ class Worker:
         try:
             while True:
                 try:
-                    result = await loop.run_in_executor(self._pool, self._runner.run, plan)
+                    result = await loop.run_in_executor(self._pool, self._begin, plan, loop)
                 except PlanFailed as failed:
                     if failed.own or not failed.stopped or faults == FAULTS_MAX:
                         raise
@@ -274,6 +302,13 @@ class Worker:
         finally:
             self._faulty -= faults > 0
 
+    def _begin(self, plan: LeasedPlan, loop: asyncio.AbstractEventLoop) -> PlanResult:
+        """In a thread of its own: only now has the work begun, and a loss may be its fault."""
+        if self._stopping.is_set():
+            raise _NotBegun
+        loop.call_soon_threadsafe(self._keeper.on_begun, plan, self._clock.monotonic_ns())
+        return self._runner.run(plan)
+
     async def _wait_out(self, plan: LeasedPlan, fault: PlanFailed) -> None:
         self._metrics.faults.inc()
         now_ns = self._clock.monotonic_ns()
@@ -287,21 +322,14 @@ class Worker:
         )
         await _either(self._stopping, wait_ns / 1e9)
 
-    def _ended(
-        self,
-        plan: LeasedPlan,
-        begun_ns: int,
-        *,
-        result: PlanResult | None = None,
-        failure: str = "",
-    ) -> None:
+    def _ended(self, plan: LeasedPlan, begun_ns: int, end: End) -> None:
         now_ns = self._clock.monotonic_ns()
-        ours = self._keeper.on_end(plan, result=result, failure=failure, now_ns=now_ns)
-        end = "lost" if not ours else "failed" if result is None else "completed"
+        ours = self._keeper.on_end(plan, end, now_ns=now_ns)
+        word = "lost" if not ours else "completed" if isinstance(end, PlanResult) else "failed"
         ms = (now_ns - begun_ns) // _MS
-        self._metrics.task_seconds.labels(plan.service.value, end).observe(ms / 1000)
+        self._metrics.task_seconds.labels(plan.service.value, word).observe(ms / 1000)
         self._metrics.running.set(self._keeper.busy())
-        log.info("plan ended plan=%s token=%s end=%s ms=%d", plan.id, plan.token, end, ms)
+        log.info("plan ended plan=%s token=%s end=%s ms=%d", plan.id, plan.token, word, ms)
 
     def _die(self, error: BaseException) -> None:
         self._died = self._died or error
@@ -322,6 +350,10 @@ class Worker:
         if self._clock.monotonic_ns() >= self._drain_until_ns + self._settings.cancel_ms * _MS:
             return True
         return self._keeper.busy() == 0 and self._keeper.unanswered() == 0
+
+
+class _NotBegun(Exception):
+    """The worker was stopped before it came to the plan, which goes back untouched."""
 
 
 async def _either(event: asyncio.Event, seconds: float) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import secrets
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,21 +19,30 @@ from typing import Protocol
 import msgspec
 from pyspark import TaskContext
 
-from maar.model.errors import MaarError, Retryable
+from maar.model.errors import LeaseLost, MaarError, Retryable
 from maar.model.plan import LeasedPlan, PlanResult
 from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.spark.scratch import Door
+from maar.runner.lifeline import held
+from maar.runner.scratch import WorkerScratch
 
 log = logging.getLogger("maar.spark")
 
 OpenStore = Callable[[StoreSettings], ObjectStore]
+Guard = Callable[[], None]  # before every write: LeaseLost when the attempt may write no more
 
 
 class CarryOut(Protocol):
     """What is done for a plan; `maar.services.compact.compact` is one."""
 
     def __call__(
-        self, plan: LeasedPlan, *, store: ObjectStore, attempt: str, scratch: Path, wall_ns: int
+        self,
+        plan: LeasedPlan,
+        *,
+        store: ObjectStore,
+        attempt: str,
+        scratch: Path,
+        wall_ns: int,
+        guard: Guard,
     ) -> PlanResult: ...
 
 
@@ -43,7 +51,7 @@ class Task(msgspec.Struct, frozen=True):
 
     plan: LeasedPlan
     store: StoreSettings
-    door: str  # the task's directory on this host; "" when executors are elsewhere
+    lifeline: str
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
@@ -52,39 +60,50 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
     cause: str
-    own: bool  # False: the store was at fault, not the plan
+    own: bool  # False: the store or the host was at fault, not the plan
 
 
 Answer = Done | Failed
 
+_NOT_OWN = (Retryable, OSError, LeaseLost)
+
 
 def compact(
-    plan: LeasedPlan, *, store: ObjectStore, attempt: str, scratch: Path, wall_ns: int
+    plan: LeasedPlan,
+    *,
+    store: ObjectStore,
+    attempt: str,
+    scratch: Path,
+    wall_ns: int,
+    guard: Guard,
 ) -> PlanResult:
     """The compaction service, imported where it runs: the driver needs no decoder."""
     from maar.services import compact as service
 
-    return service.compact(plan, store=store, attempt=attempt, scratch=scratch, wall_ns=wall_ns)
+    return service.compact(
+        plan, store=store, attempt=attempt, scratch=scratch, wall_ns=wall_ns, guard=guard
+    )
 
 
 def work(body: bytes, *, open_store: OpenStore, carry_out: CarryOut) -> bytes:
     """Carry one task out and answer."""
     task = msgspec.msgpack.decode(body, type=Task)
     try:
-        with _room(task.door) as scratch:
+        with held(task.lifeline) as hold, _room() as scratch:
             result = carry_out(
                 task.plan,
                 store=open_store(task.store),
                 attempt=attempt_id(),
                 scratch=scratch,
                 wall_ns=time.time_ns(),
+                guard=hold.check,
             )
         answer: Answer = Done(result)
     except Exception as error:
         # The edge of the process: whatever went wrong is the plan's failure, told to the driver.
         if not isinstance(error, MaarError):  # our own errors say it all in their sentence
             log.exception("task failed plan=%s token=%s", task.plan.id, task.plan.token)
-        answer = Failed(sentence(error), own=not isinstance(error, Retryable | OSError))
+        answer = Failed(sentence(error), own=not isinstance(error, _NOT_OWN))
     return msgspec.msgpack.encode(answer)
 
 
@@ -102,12 +121,17 @@ def warm_up(
     store: StoreSettings,
     open_store: OpenStore,
     load: Callable[[], None],
+    lifeline: str,
     hold_s: float,
-) -> int:
-    """Make a Python worker ready; its process id tells how many are."""
-    load()
-    open_store(store)
-    time.sleep(hold_s)  # keep the slot, so that the next warm-up task gets another process
+) -> int | str:
+    """Make a Python worker ready: its process id, which tells how many are, or why it is not."""
+    try:
+        with held(lifeline):
+            load()
+            open_store(store)
+            time.sleep(hold_s)  # keep the slot, so that the next task gets another process
+    except MaarError as error:
+        return sentence(error)
     return os.getpid()
 
 
@@ -126,16 +150,18 @@ def sentence(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _room(door: str) -> Iterator[Path]:
-    """A directory for this attempt alone, gone when it ends."""
-    if door:
-        with Door(Path(door)).entered() as directory:
-            room = directory / "room"
-            room.mkdir()
-            yield room
-        return
-    room = Path(tempfile.mkdtemp(prefix="maar-task-"))
+def _room() -> Iterator[Path]:
+    """A directory for this attempt alone, gone when it ends; those of killed ones are wiped."""
+    room = WorkerScratch(_host_scratch() / "maar")
     try:
-        yield room
+        yield room.path
     finally:
-        shutil.rmtree(room, ignore_errors=True)
+        room.close()
+
+
+def _host_scratch() -> Path:
+    """Where Spark wants temporary files, shared by the executors of a host where there is one."""
+    executor = os.getenv("SPARK_EXECUTOR_DIRS")  # a standalone worker's; each has its own below
+    if executor:
+        return Path(executor.partition(os.pathsep)[0]).parent
+    return Path((os.getenv("SPARK_LOCAL_DIRS") or tempfile.gettempdir()).partition(",")[0])

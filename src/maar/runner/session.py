@@ -1,15 +1,19 @@
-"""Starts Spark as a plan runner needs it: no retries, no speculation, fair, quiet, on loopback.
+"""Spark as a plan runner needs it: no retries, no speculation, fair, quiet, on loopback.
 
-Only a SparkContext is started. Plans need no SQL, and leaving it out halves the start.
+Only a SparkContext is started. Plans need no SQL, and leaving it out halves the start. A Spark that
+somebody lends us is checked, used and left alone.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,6 +22,10 @@ from py4j.clientserver import ClientServer
 from pyspark import SparkConf, SparkContext
 
 from maar.model.errors import InvalidInput, Unavailable
+from maar.runner.engine import failures_allowed
+from maar.runner.scratch import WorkerScratch
+
+log = logging.getLogger("maar.spark")
 
 JAVA_LEAST = 17
 _JAVA_TIMEOUT_S = 20
@@ -26,6 +34,13 @@ _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?")
 _MASTER = r"^(local(\[(\*|[1-9]\d*)(,\s*\d+)?\])?|(spark|k8s)://.+|yarn)$"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
+
+# What keeps Spark from running a task again: the name, what we need, and Spark's default.
+ONCE = {
+    "spark.task.maxFailures": ("1", "4"),
+    "spark.stage.maxConsecutiveAttempts": ("1", "4"),
+    "spark.speculation": ("false", "false"),
+}
 
 
 class SparkSettings(Struct, frozen=True, kw_only=True):
@@ -36,34 +51,68 @@ class SparkSettings(Struct, frozen=True, kw_only=True):
     driver_memory: Annotated[str, Meta(pattern=r"^\d+[mg]$")] = "1g"
     ui: bool = False
     ui_port: Annotated[int, Meta(ge=0, le=65_535)] = 4050
+    lifeline_port: Annotated[int, Meta(ge=0, le=65_535)] = 0  # where tasks reach us; 0: a free one
     log_level: Literal["off", "error", "warn", "info", "debug"] = "warn"
     python: str = ""  # what runs the tasks; this interpreter when empty
     java_options: str = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # the JVM only schedules
     conf: tuple[str, ...] = ()  # more of Spark's own settings, as name=value
 
 
-def start(settings: SparkSettings, scratch: Path) -> Any:
-    """A running SparkContext, or InvalidInput that says what is missing, or Unavailable."""
-    check_java()
-    conf = SparkConf(loadDefaults=False)
-    conf.setAll(list(configuration(settings, scratch).items()))
-    context = SparkContext(conf=conf)
-    context.pythonExec = settings.python or sys.executable  # else whatever `python3` PATH has
-    try:
-        check_no_retries(dict(context.getConf().getAll()))
-        check_pinned_threads(context)
-    except InvalidInput:
-        stop(context)
-        raise
-    return context
+class Session:
+    """A SparkContext, ours or lent by somebody who alone may stop it."""
+
+    def __init__(self, settings: SparkSettings, scratch: Path | None, lent: Any) -> None:
+        self._settings = settings
+        self._scratch_parent = scratch
+        self._scratch: WorkerScratch | None = None
+        self.lent = lent is not None
+        self.context = lent
+
+    def open(self) -> Any:
+        """A running SparkContext, or InvalidInput that says what is wrong, or Unavailable."""
+        if self.lent:
+            check(self.context)
+            return self.context
+        assert self._scratch_parent is not None, "a Spark of our own needs a place for its files"
+        check_java()
+        self._scratch = WorkerScratch(self._scratch_parent)
+        conf = SparkConf(loadDefaults=False)
+        conf.setAll(list(configuration(self._settings, self._scratch.path).items()))
+        self.context = SparkContext(conf=conf)
+        self.context.pythonExec = self._settings.python or sys.executable  # else `python3` of PATH
+        check(self.context)
+        return self.context
+
+    def ended(self) -> str:
+        """Why Spark is no more; '' while nothing is known of its end."""
+        if self.lent:
+            return "" if self.context._jsc is not None else "its owner stopped Spark"
+        code = jvm(self.context).poll()
+        return "" if code is None else f"Spark's JVM ended with code {code}"
+
+    def close(self) -> None:
+        """Stop what is ours, see it gone, and leave nothing on this host's disk."""
+        if self.lent:
+            return
+        if self.context is not None:
+            stop(self.context)
+            self.context = None
+        if self._scratch is not None:
+            self._scratch.close()
+            self._scratch = None
 
 
 def stop(context: Any) -> None:
-    """End Spark and its JVM, also one that is dead already; afterwards another can be started."""
+    """End Spark and its JVM, also one that is dead or hangs; then another can be started."""
     gateway, process = context._gateway, jvm(context)
     if process.poll() is None:
-        context.stop()
-    gateway.shutdown()
+        stopping = threading.Thread(target=_quietly, args=(context.stop,), daemon=True)
+        stopping.start()
+        stopping.join(_JVM_LEAVES_S)
+        if stopping.is_alive():
+            process.kill()
+            stopping.join()
+    _quietly(gateway.shutdown)
     process.stdin.close()  # which is what tells the JVM to leave
     try:
         process.wait(_JVM_LEAVES_S)
@@ -73,6 +122,13 @@ def stop(context: Any) -> None:
     # PySpark keeps the gateway for the life of the Python process, and has no call to forget it.
     SparkContext._gateway = SparkContext._jvm = None
     SparkContext._active_spark_context = None
+
+
+def _quietly(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001  # whatever Spark says on its way out
+        log.debug("while stopping: %s", error)
 
 
 def jvm(context: Any) -> Any:
@@ -95,9 +151,7 @@ def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
         "spark.driver.extraJavaOptions": java_options,
         "spark.local.dir": str(scratch / "spark"),
         # The lease is the retry (S3).
-        "spark.task.maxFailures": "1",
-        "spark.stage.maxConsecutiveAttempts": "1",
-        "spark.speculation": "false",
+        **{name: wanted for name, (wanted, _) in ONCE.items()},
         # Plans run side by side, services in pools of their own.
         "spark.scheduler.mode": "FAIR",
         "spark.python.worker.reuse": "true",
@@ -106,24 +160,32 @@ def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
         "spark.ui.enabled": str(settings.ui).lower(),
         "spark.ui.port": str(settings.ui_port),
         "spark.ui.showConsoleProgress": "false",
+        # What Spark remembers of plans that are over, with or without its page.
+        "spark.ui.retainedJobs": "200",
+        "spark.ui.retainedStages": "200",
+        "spark.ui.retainedTasks": "1000",
     }
     if is_local(settings):
         chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return chosen | dict(_pair(text) for text in settings.conf)
 
 
-def check_no_retries(conf: dict[str, str]) -> None:
+def check(context: Any) -> None:
+    """Refuse a Spark that plans cannot be run on."""
+    conf = dict(context.getConf().getAll())
+    conf["spark.task.maxFailures"] = str(failures_allowed(context))
+    check_no_retries(conf)
+    check_pinned_threads(context)
+
+
+def check_no_retries(conf: Mapping[str, str]) -> None:
     """Refuse a Spark that would run a task twice: two attempts may not share one lease (S3)."""
-    wanted = {
-        "spark.task.maxFailures": "1",
-        "spark.stage.maxConsecutiveAttempts": "1",
-        "spark.speculation": "false",
-    }
-    for name, value in wanted.items():
-        if conf.get(name) != value:
+    for name, (wanted, default) in ONCE.items():
+        found = conf.get(name, default)
+        if found != wanted:
             raise InvalidInput(
-                f"Spark runs with {name} = {conf.get(name)}, which lets it run a task again under "
-                f"the same lease; maar needs {value}. Remove it from spark.conf",
+                f"Spark runs with {name} = {found}, which lets it run a task again under the same "
+                f"lease; maar needs {wanted}, set before Spark starts",
                 reason="settings",
             )
 

@@ -1,0 +1,34 @@
+"""An HTTP server on a socket that somebody else opened, ended by the role and not by signals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+KEEP_ALIVE_S = 75
+
+
+class HttpServer(uvicorn.Server):
+    def __init__(self, app: Any, *, drain_s: float) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                loop="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                timeout_graceful_shutdown=max(1, int(drain_s)),
+                timeout_keep_alive=KEEP_ALIVE_S,
+            )
+        )
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the role's business: the order of ending is not the server's to choose."""
+        yield

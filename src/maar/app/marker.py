@@ -1,0 +1,34 @@
+"""Which store is a log's own: the metastore marks it, and a worker with another one is refused."""
+
+from __future__ import annotations
+
+import logging
+
+from maar.model import keys
+from maar.model.errors import AlreadyExists, InvalidInput, NotFound, Retryable
+from maar.model.ids import Incarnation
+from maar.ports.object_store import ObjectStore
+
+log = logging.getLogger("maar.metastore")
+
+
+def mark(store: ObjectStore, incarnation: Incarnation) -> None:
+    """Leave the marker of a log; a store that takes no write now gets it at the next start."""
+    try:
+        store.create(keys.marker(incarnation), b"")
+    except AlreadyExists:
+        pass  # since an earlier start
+    except Retryable as error:
+        log.warning("store not marked cause=%s", error)
+
+
+def check(store: ObjectStore, incarnation: Incarnation, *, metastore: str) -> None:
+    """InvalidInput when the metastore keeps its blocks in another store."""
+    try:
+        store.size(keys.marker(incarnation))
+    except NotFound:
+        raise InvalidInput(
+            f"{store.settings().url} is not the store of the metastore at {metastore}: it lacks "
+            f"the object {keys.marker(incarnation)}; give --store the URL that the server uses",
+            reason="settings",
+        ) from None

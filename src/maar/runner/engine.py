@@ -1,0 +1,62 @@
+"""All that we ask of a running Spark's JVM, beside running jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+from maar.ports.runner import RunnerDied
+from maar.runner.seats import Seen
+
+# In a process that ever made a SparkSession, PySpark turns some of py4j's errors into its own.
+ERRORS = (Py4JError, PySparkException, OSError, EOFError)
+
+
+class Engine:
+    """A SparkContext; every call blocks, for as long as its JVM hangs."""
+
+    def __init__(self, context: Any) -> None:
+        self._spark = context._jsc.sc()
+        self._profile = self._spark.resourceProfileManager().defaultResourceProfile()
+        self._tracker = context._jsc.statusTracker()
+
+    def seen(self) -> Seen:
+        """Its executors now; RunnerDied when there will never be any again."""
+        if self._spark.isStopped():
+            raise RunnerDied("Spark was stopped")
+        executors = list(self._tracker.getExecutorInfos())
+        return Seen(
+            seats=int(self._spark.maxNumConcurrentTasks(self._profile)),
+            executors=len(executors) - 1,  # the driver is listed too
+            running=sum(int(executor.numRunningTasks()) for executor in executors),
+        )
+
+    def is_over(self) -> bool:
+        """Stopped, or gone."""
+        try:
+            return bool(self._spark.isStopped())
+        except ERRORS:
+            return True
+
+    def cancel(self, group: str) -> None:
+        # With future jobs: the group's job may not have been submitted yet.
+        self._spark.cancelJobGroupAndFutureJobs(group)
+
+
+def failures_allowed(context: Any) -> int:
+    """How often Spark tries a task, whatever its settings say: a local master has its own rule."""
+    return int(context._jsc.sc().taskScheduler().maxTaskFailures())
+
+
+def message(error: BaseException) -> str:
+    """What Java says of an error that came from there; '' when it is one of Python's."""
+    try:
+        if isinstance(error, Py4JJavaError):
+            return str(error.java_exception.getMessage() or error.java_exception.toString())
+        if isinstance(error, PySparkException):
+            return str(getattr(error, "_desc", None) or error)
+    except ERRORS:
+        return "an error that its JVM did not live to tell"
+    return ""

@@ -1,0 +1,297 @@
+"""Each plan is one Spark job of its own job group: it fails alone, and is cancelled alone."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from maar.model.errors import MaarError
+from maar.model.ids import FencingToken, PlanId
+from maar.model.plan import LeasedPlan, PlanResult
+from maar.ports.object_store import StoreSettings
+from maar.ports.runner import PlanFailed, RunnerDied
+from maar.runner import engine, failure, seats
+from maar.runner.engine import Engine
+from maar.runner.failure import Failure
+from maar.runner.lifeline import Lifeline, Lifelines
+from maar.runner.pulse import Pulse
+from maar.runner.seats import Scaling, Seen
+from maar.runner.session import Session, SparkSettings
+from maar.runner.task import (
+    Answer,
+    CarryOut,
+    Done,
+    OpenStore,
+    Task,
+    compact,
+    load_compaction,
+    warm_up,
+    work,
+)
+
+log = logging.getLogger("maar.spark")
+
+PLAN_MOST_S = 1800.0  # a task writes nothing after that
+SEAT_WAIT_S = 300.0  # a plan that Spark has no seat for is given up: somebody else may have one
+STOP_WAIT_S = 10.0  # Spark itself kills the Python process of a cancelled task within five
+FROZEN_BEATS = 5  # without an answer: no slots
+DEAD_BEATS = 60  # and then a new start is better than to wait
+FALLEN_MAX = 1000
+_WARM_HOLD_S = 0.2
+
+Key = tuple[PlanId, FencingToken]
+
+
+@dataclass(eq=False, slots=True)
+class _Run:
+    """One submission of a plan. A group that was cancelled stays so: it has one of its own."""
+
+    plan: LeasedPlan
+    line: Lifeline
+    group: str
+    given_up: str = ""  # why we ended it ourselves
+
+    def give_up(self, cause: str) -> None:
+        """End its tasks ourselves: Spark would let them go on for seconds."""
+        self.given_up = cause
+        self.line.cut()
+
+
+class SparkRunner:
+    """A JobRunner. The functions that it is given run in tasks: importable there, or by value."""
+
+    def __init__(
+        self,
+        settings: SparkSettings,
+        store: StoreSettings,
+        scratch: Path | None,  # None for a Spark that is lent to us
+        *,
+        open_store: OpenStore,
+        carry_out: CarryOut = compact,
+        load: Callable[[], None] = load_compaction,
+        plan_most_s: float = PLAN_MOST_S,
+        lent: Any = None,  # a SparkContext of somebody else, who alone may stop it
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._session = Session(settings, scratch, lent)
+        self._load = load
+        self._open_store = open_store
+        self._task = functools.partial(work, open_store=open_store, carry_out=carry_out)
+        self._plan_most_s = plan_most_s
+        self._lock = threading.Lock()
+        self._runs: dict[Key, _Run] = {}
+        self._fallen: deque[str] = deque(maxlen=FALLEN_MAX)  # executors, once per plan they took
+        self._warming = ""  # the group of the job that warms
+        self._lines: Lifelines | None = None
+        self._engine: Engine | None = None
+        self._pulse: Pulse[int] | None = None
+        self._scaling = Scaling()
+
+    def warm(self) -> None:
+        if self._pulse is not None:
+            return
+        try:
+            self._start()
+            slots = self._look()
+        except (RunnerDied, MaarError):
+            raise
+        except Exception as error:
+            raise RunnerDied(f"Spark did not start: {_failure(error).cause}") from error
+        try:
+            answers = self._warm_up(slots)
+            if slots == 0:  # the executors had not come yet
+                slots = self._look()
+                answers = self._warm_up(slots)
+        except Exception as error:
+            raise RunnerDied(f"Spark cannot warm up: {_failure(error).cause}") from error
+        refused = [answer for answer in answers if isinstance(answer, str)]
+        if refused:
+            raise RunnerDied(f"Spark cannot warm up: {refused[0]}")
+        self._pulse = Pulse(self._look, first=slots)
+        log.info("spark is warm slots=%d processes=%d", slots, len(set(answers)))
+
+    def slots(self) -> int:
+        assert self._pulse is not None, "warm() comes first"
+        ended = self._session.ended()
+        if ended:
+            raise RunnerDied(ended)
+        if self._pulse.error is not None:
+            cause = self._pulse.error
+            raise RunnerDied(f"Spark's JVM is gone: {_failure(cause).cause}") from cause
+        if self._pulse.missed >= DEAD_BEATS:
+            raise RunnerDied(f"Spark's JVM has not answered for {DEAD_BEATS} s")
+        return 0 if self._pulse.missed >= FROZEN_BEATS else self._pulse.answer
+
+    def run(self, plan: LeasedPlan) -> PlanResult:
+        run = self._admitted(plan)
+        waiting = threading.Timer(SEAT_WAIT_S, self._give_up_waiting, [run])
+        waiting.daemon = True
+        waiting.start()
+        try:
+            answer = self._submit(run)
+        except Exception as error:
+            raise self._failed(run, error) from error
+        finally:
+            waiting.cancel()
+            run.line.cut()
+            self._forget(run)
+        if isinstance(answer, Done):
+            return answer.result
+        stopped = run.line.gone(wait_s=STOP_WAIT_S)
+        raise PlanFailed(answer.cause, stopped=stopped, own=answer.own)
+
+    def cancel(self, plan: LeasedPlan) -> None:
+        with self._lock:
+            run = self._runs.get((plan.id, plan.token))
+        if run is None:
+            return
+        assert self._engine is not None
+        run.give_up("The plan was cancelled")
+        try:
+            self._engine.cancel(run.group)
+        except engine.ERRORS as error:
+            raise RunnerDied(f"Spark cannot be told to cancel: {_failure(error).cause}") from error
+
+    def close(self) -> None:
+        """End what is ours: our jobs in a Spark that was lent to us, else Spark, JVM and files."""
+        with self._lock:
+            runs = list(self._runs.values())
+        if self._pulse is not None:
+            self._pulse.close()
+        if self._lines is not None:
+            self._lines.close()
+        if self._session.lent and self._engine is not None and not self._engine.is_over():
+            self._cancel_groups([self._warming, *(run.group for run in runs)])
+        self._session.close()
+
+    def _start(self) -> None:
+        context = self._session.open()
+        conf: dict[str, str] = dict(context.getConf().getAll())
+        host = conf.get("spark.driver.host", "127.0.0.1")
+        self._lines = Lifelines(
+            bind=conf.get("spark.driver.bindAddress", host),
+            host=host,
+            port=self._settings.lifeline_port,
+        )
+        self._scaling = seats.scaling(conf)
+        self._engine = Engine(context)
+
+    def _warm_up(self, slots: int) -> list[int | str]:
+        """A process per slot, with all loaded that a plan needs; a sentence where it cannot be."""
+        assert self._lines is not None
+        line = self._lines.new(most_s=self._plan_most_s)
+        self._warming = f"maar warm-up {secrets.token_hex(4)}"
+        task = functools.partial(
+            warm_up,
+            store=self._store,
+            open_store=self._open_store,
+            load=self._load,
+            lifeline=line.address,
+            hold_s=_WARM_HOLD_S,
+        )
+        context, tasks = self._session.context, max(1, slots)
+        context.setJobGroup(self._warming, "maar warms up", interruptOnCancel=True)
+        try:
+            answers: list[int | str] = context.parallelize(range(tasks), tasks).map(task).collect()
+        finally:
+            line.cut()
+        return answers
+
+    def _look(self) -> int:
+        """Slots that Spark has for us now."""
+        assert self._engine is not None
+        seen = self._engine.seen()
+        strangers = self._strangers(seen) if self._session.lent else 0
+        return seats.slots(seen, self._scaling, strangers=strangers, limit=self._settings.slots)
+
+    def _strangers(self, seen: Seen) -> int:
+        """Tasks that are not ours, in a Spark that is not ours."""
+        with self._lock:
+            ours = sum(1 for run in self._runs.values() if run.line.places)
+        return max(0, seen.running - ours)
+
+    def _admitted(self, plan: LeasedPlan) -> _Run:
+        assert self._lines is not None, "warm() comes first"
+        line = self._lines.new(most_s=self._plan_most_s)
+        run = _Run(plan, line, f"maar {plan.id} {plan.token} {secrets.token_hex(4)}")
+        with self._lock:
+            self._runs[plan.id, plan.token] = run
+        return run
+
+    def _submit(self, run: _Run) -> Answer:
+        """One job of one task, from the calling thread: its job group is the thread's own."""
+        body = msgspec.msgpack.encode(Task(run.plan, self._store, run.line.address))
+        context = self._session.context
+        context.setJobGroup(run.group, run.plan.title, interruptOnCancel=True)
+        context.setLocalProperty("spark.scheduler.pool", run.plan.service.value)
+        answers = context.parallelize([body], 1).map(self._task).collect()
+        if len(answers) != 1:  # the stream of results ended early: the JVM went away under it
+            raise EOFError("Spark's answer was cut off")
+        answer: Answer = msgspec.msgpack.decode(answers[0], type=Answer)
+        return answer
+
+    def _failed(self, run: _Run, error: Exception) -> Exception:
+        """What to tell of a run that brought no answer, once its tasks have ended, or have not."""
+        assert self._engine is not None
+        verdict = _failure(error)
+        if self._engine.is_over() or failure.is_over(verdict.cause):
+            return RunnerDied(f"Spark is gone: {verdict.cause}")
+        run.line.cut()
+        if not engine.message(error):  # the driver's side failed: the job may be running still
+            self._cancel_groups([run.group])
+        stopped = run.line.gone(wait_s=STOP_WAIT_S)
+        if run.given_up:
+            return PlanFailed(run.given_up, stopped=stopped, own=False)
+        begun = bool(run.line.places)  # a task that did not come so far has killed nobody
+        own = verdict.own and begun and not (verdict.lost_executor and self._fell_with_others(run))
+        return PlanFailed(verdict.cause, stopped=stopped, own=own)
+
+    def _fell_with_others(self, run: _Run) -> bool:
+        """Whether its executor ran another of our plans: then nobody knows which one killed it."""
+        with self._lock:
+            others = {
+                place
+                for other in self._runs.values()
+                if other is not run
+                for place in other.line.places
+            }
+            shared = any(place in others or place in self._fallen for place in run.line.places)
+            self._fallen.extend(run.line.places)
+        return shared
+
+    def _give_up_waiting(self, run: _Run) -> None:
+        if not run.line.places:
+            run.give_up(f"Spark had no free slot for it within {SEAT_WAIT_S:.0f} s")
+            self._cancel_groups([run.group])
+
+    def _cancel_groups(self, groups: list[str]) -> None:
+        assert self._engine is not None
+        for group in groups:
+            try:
+                self._engine.cancel(group)
+            except engine.ERRORS as error:
+                log.warning("cannot cancel group=%r cause=%s", group, _failure(error).cause)
+
+    def _forget(self, run: _Run) -> None:
+        with self._lock:
+            key = run.plan.id, run.plan.token
+            if self._runs.get(key) is run:
+                del self._runs[key]
+
+
+def _failure(error: BaseException) -> Failure:
+    said = engine.message(error)
+    if said:
+        return failure.read(said)
+    text = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
+    return Failure(text, own=False)

@@ -1,0 +1,79 @@
+"""Directories of this host that are gone when their owner is.
+
+The kernel drops a file lock when its holder ends, however it ends: so a lock that can be taken is
+proof that the owner is no more. A process id would be no proof, it can come back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+_LOCK = "lock"
+_PREFIX = "worker-"
+
+
+class WorkerScratch:
+    """The directory of one worker, or of one task; making it wipes those of the dead."""
+
+    def __init__(self, parent: Path) -> None:
+        parent.mkdir(parents=True, exist_ok=True)
+        with _one_at_a_time(parent):
+            _wipe_dead(parent)
+            self.path = parent / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+            self.path.mkdir(mode=0o700)
+            self._lock = _take(_create(self.path / _LOCK))
+
+    def close(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+@contextlib.contextmanager
+def _one_at_a_time(parent: Path) -> Iterator[None]:
+    """Nobody wipes what another worker has made and not locked yet."""
+    handle = os.open(parent / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _wipe_dead(parent: Path) -> None:
+    for directory in parent.glob(f"{_PREFIX}*"):
+        try:
+            lock = _take(os.open(directory / _LOCK, os.O_RDWR))
+        except FileNotFoundError:  # half wiped already
+            shutil.rmtree(directory, ignore_errors=True)
+            continue
+        if lock is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+            os.close(lock)
+
+
+def _create(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+
+
+def _take(handle: int) -> int | None:
+    """Lock an open file; None, and closed, when somebody else holds it."""
+    if _locked(handle):
+        return handle
+    os.close(handle)
+    return None
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
