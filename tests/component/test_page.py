@@ -442,6 +442,33 @@ def test_the_strip_tells_the_state_of_the_lake(visit: Visit) -> None:
     expect(strip).to_contain_text(re.compile(r"L0 12\s*L1 3"))
     expect(strip).to_contain_text("41 compactions completed")
     expect(strip).to_contain_text("backlog 15 blocks, oldest 41 s")
+    expect(strip.locator(".warn")).to_have_count(0)
+
+
+def test_the_strip_tells_what_wants_a_person(
+    server: PageServer, visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    troubled = {
+        "running": 2,
+        "levels": [{**level, "held": 4} for level in server.status["levels"]],
+        "profiles_quarantined": 5,
+        "blocked": ["block 1 is kept: its output is missing", "so is block 2"],
+        "retention": {"trouble": "the clock is a year ahead"},
+    }
+    monkeypatch.setattr(server, "status", {**server.status, **troubled})
+    strip = visit().locator("#status")
+    expect(strip).to_contain_text("2 running")
+    warnings = strip.locator(".warn")
+    expect(warnings).to_have_text(
+        [
+            "8 blocks held back",
+            "5 profiles in quarantine",
+            "2 deletions blocked",
+            "check retention's clock",
+        ]
+    )
+    expect(warnings.nth(2)).to_have_attribute("title", "block 1 is kept: its output is missing")
+    expect(warnings.nth(3)).to_have_attribute("title", "the clock is a year ahead")
 
 
 def test_it_follows_the_colour_scheme_without_a_reload(visit: Visit) -> None:

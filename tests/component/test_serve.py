@@ -140,7 +140,7 @@ def test_status_tells_of_plans_and_a_plan_of_its_attempts(server: Served, tmp_pa
     status = as_json(server, "status")
     assert status["profiles_added"] > 0
     plan = as_json(server, "plans", "--state", "completed")[0]
-    shown = ok(server, "plans", plan["id"])
+    shown = ok(server, "plans", "show", plan["id"])
     assert plan["inputs"][0] in shown
     assert plan["attempts"][0]["token"] in shown
 
@@ -163,7 +163,7 @@ def test_refusals_are_sentences_with_exit_codes(server: Served, tmp_path: Path) 
     for arguments, code in (
         (("get", "0" * 32), 1),
         (("get", "nonsense"), 2),
-        (("plans", "999999.0"), 1),
+        (("plans", "show", "999999.0"), 1),
         (("query", "flamegraph", "--from", "now", "--until", "now-1h"), 2),
         (("query", "flamegraph", "--type", "nonsense"), 1),
         (("push", str(good), "--service", "x", "--tenant", "../../etc"), 1),

@@ -12,25 +12,32 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from maar.api.app import ApiSettings, build_app
+from maar.api.quarantine import Causes, no_causes
 from maar.distributor.admit import Limits
 from maar.distributor.service import Distributor
-from maar.model.block import BlockMeta
-from maar.model.errors import AlreadyExists, MaarError, NotFound
+from maar.model.block import BlockMeta, Kind
+from maar.model.errors import AlreadyExists, InvalidInput, MaarError, NotFound, Rejected
 from maar.model.ids import BlockId, Incarnation, PlanId, ProfileId, Shard, TenantId
 from maar.model.labels import Labels
-from maar.model.plan import Plan
+from maar.model.plan import Plan, PlanState
 from maar.model.profile import RawProfile
-from maar.model.time import SECOND_NS, LeaseTime, TimeRange
+from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, TimeRange
 from maar.placement.ring import StaticRing
 from maar.ports.metastore import (
     AddReply,
+    Expiring,
+    Explanation,
     IndexView,
     Now,
+    PlanDetail,
+    PlanFilter,
     PollReply,
     PollRequest,
+    RetentionStatus,
     Status,
     ViewRequest,
 )
@@ -163,6 +170,11 @@ class MemoryMetastore:
         self.failures: list[MaarError] = []
         self.refusal = ""
         self.lease_time = LeaseTime(5_000)
+        self.known: dict[PlanId, Plan] = {}
+        self.wanted = PlanFilter()  # what was asked for last
+        self.raised = 0
+        self.periods: dict[str, int] = {}
+        self.trouble = ""
 
     async def now(self) -> Now:
         self._fail()
@@ -191,11 +203,64 @@ class MemoryMetastore:
             raise NotFound(f"there is no block {block}")
         return self.index[block]
 
-    async def plans(self, *, state: str = "", limit: int = 1000) -> tuple[Plan, ...]:
-        return ()
+    async def plans(self, wanted: PlanFilter) -> tuple[Plan, ...]:
+        self._fail()
+        self.wanted = wanted
+        found = [p for p in self.known.values() if wanted.state in ("", p.state.name.lower())]
+        return tuple(found[: wanted.limit])
 
-    async def plan(self, plan: PlanId) -> Plan:
-        raise NotFound(f"there is no plan {plan}")
+    async def plan(self, plan: PlanId) -> PlanDetail:
+        found = self._plan(plan)
+        inputs = tuple(self.index[block] for block in found.inputs if block in self.index)
+        return PlanDetail(found, self.lease_time, found.failure_limit, inputs)
+
+    async def requeue(self, plan: PlanId) -> Plan:
+        self._fail()
+        found = self._plan(plan)
+        if found.state not in (PlanState.EXCLUDED, PlanState.PARKED):
+            raise Rejected(f"plan {plan} is {found.state.name.lower()}, and needs no requeueing")
+        return self._put(found, state=PlanState.REQUESTED, failures=0, note="")
+
+    async def exclude(self, plan: PlanId, *, note: str) -> Plan:
+        return self._put(self._plan(plan), state=PlanState.EXCLUDED, lease=None, note=note)
+
+    async def raise_limit(self, failure_limit: int, *, for_ns: int) -> LeaseTime:
+        if for_ns and failure_limit < 1:
+            raise InvalidInput(f"{failure_limit} is not a limit")
+        self.raised = failure_limit if for_ns else 0
+        return LeaseTime(self.lease_time + for_ns)
+
+    async def explain(self, block: BlockId) -> Explanation:
+        meta = await self.block(block)
+        standing = "quarantined" if meta.kind is Kind.QUARANTINE else "queued"
+        return Explanation(block, standing, ("It waits.",), meta)
+
+    async def retention(self) -> RetentionStatus:
+        return RetentionStatus(90 * DAY_NS, dict(self.periods), NOW_NS, NOW_NS, self.trouble)
+
+    async def set_retention(self, tenant: TenantId, *, period_ns: int | None) -> RetentionStatus:
+        self.periods.pop(tenant, None)
+        if period_ns is not None:
+            self.periods[tenant] = period_ns
+        return await self.retention()
+
+    async def expiring(self, *, tenant: str = "", limit: int = 1000) -> tuple[Expiring, ...]:
+        owners = {block: plan.id for plan in self.known.values() for block in plan.inputs}
+        found = [
+            Expiring(meta, NOW_NS, owners.get(meta.id))
+            for meta in self.index.values()
+            if tenant in ("", meta.tenant)
+        ]
+        return tuple(found[:limit])
+
+    def _plan(self, plan: PlanId) -> Plan:
+        if plan not in self.known:
+            raise NotFound(f"there is no plan {plan}")
+        return self.known[plan]
+
+    def _put(self, plan: Plan, **changes: Any) -> Plan:
+        self.known[plan.id] = msgspec.structs.replace(plan, **changes)
+        return self.known[plan.id]
 
     async def status(self) -> Status:
         return Status(
@@ -206,6 +271,7 @@ class MemoryMetastore:
             wall_time_ns=NOW_NS,
             levels=(),
             plans={},
+            running=0,
             leased=(),
             failed=(),
             completed=0,
@@ -213,6 +279,13 @@ class MemoryMetastore:
             profiles_added=0,
             duplicates_removed=0,
             profiles_quarantined=0,
+            profiles_expired=0,
+            parked=0,
+            litter=0,
+            failure_limit=3,
+            limit_raised_s=0.0,
+            retention=await self.retention(),
+            blocked=(),
             snapshot_index=0,
             log_first=1,
             state_items={},
@@ -292,7 +365,13 @@ class PlainEngine:
 class Front:
     """The whole front in this process, over a writer in memory."""
 
-    def __init__(self, *, limits: Limits | None = None, api: ApiSettings | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        api: ApiSettings | None = None,
+        causes: Causes = no_causes,
+    ) -> None:
         self.registry = CollectorRegistry()
         self.writer = MemoryWriter()
         self.metastore = MemoryMetastore()
@@ -309,6 +388,7 @@ class Front:
             self.registry,
             self._ready,
             self._extra_metrics,
+            causes,
         )
 
     def request(self, method: str, url: str, **how: Any) -> httpx.Response:

@@ -32,7 +32,7 @@ STATUS: dict[str, Any] = {
         {"level": 1, "kind": "block", "blocks": 3, "bytes": 9_100_000, "profiles": 964}
         | {"queued": 3, "oldest_queued_s": 41.0, "held": 0},
     ],
-    "leased": [],
+    "running": 0,
     "completed": 41,
     "profiles_added": 1204,
     "profiles_quarantined": 0,

@@ -99,7 +99,7 @@ class Served:
                         grown = True
         return found
 
-    def stop(self, number: int = signal.SIGINT, patience_s: float = 40.0) -> int:
+    def stop(self, number: int = signal.SIGINT, patience_s: float = 120.0) -> int:
         assert self._process is not None
         if self._process.poll() is None:
             self._process.send_signal(number)
@@ -151,7 +151,7 @@ def served(
         if server.ended() is None:
             everyone = server.everyone()
             server.stop(signal.SIGTERM)
-            wait_for(lambda: not living(everyone), 10)
+            wait_for(lambda: not living(everyone), 60)
 
 
 def wait_for(

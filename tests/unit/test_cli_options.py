@@ -48,8 +48,8 @@ def test_values_are_shown_in_their_unit() -> None:
     assert quantity(3 << 20, "bytes") == "3.0 MiB"
     assert quantity(12345, "count") == "12,345"
     assert (size(12), size(2048)) == ("12 B", "2.0 KiB")
-    assert [duration(s) for s in (7200, 90, 2, 0.005, 0.00002)] == [
-        "2.0 h", "1.5 min", "2.00 s", "5.0 ms", "20 µs",
+    assert [duration(s) for s in (7_776_000, 7200, 90, 2, 0.005, 0.00002)] == [
+        "90.0 days", "2.0 h", "1.5 min", "2.00 s", "5.0 ms", "20 µs",
     ]  # fmt: skip
     assert (percent(1, 3), percent(1, 0)) == ("33.3%", "-")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maar.cli.times import parse_range_ms, parse_time_ms
+from maar.cli.times import parse_duration_s, parse_range_ms, parse_time_ms
 from maar.model.errors import InvalidInput
 
 NOW_MS = 1_800_000_000_000
@@ -49,3 +49,24 @@ def test_a_range_upside_down_is_refused() -> None:
     assert parse_range_ms("now-1h", "now", now_ms=NOW_MS) == (NOW_MS - 3_600_000, NOW_MS)
     with pytest.raises(InvalidInput, match="is not before"):
         parse_range_ms("now", "now-1h", now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("250ms", 0.25),
+        ("90s", 90),
+        ("30m", 1800),
+        ("1h", 3600),
+        ("30d", 2_592_000),
+        ("2w", 1_209_600),
+    ],
+)
+def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
+    assert parse_duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "1", "h", "-1h", "1.5h", "1 h", "1y", "1h30m", "9999999999s"])
+def test_what_is_no_duration_is_said_to_be_none(text: str) -> None:
+    with pytest.raises(InvalidInput, match="is not a duration"):
+        parse_duration_s(text)

@@ -56,7 +56,7 @@ def test_settings_travel_to_other_processes_unchanged() -> None:
 
 
 def test_the_default_policy_is_the_metastores_own() -> None:
-    assert Settings().compaction.policy() == Policy()
+    assert Settings().policy() == Policy()
 
 
 def test_compaction_is_set_in_seconds_per_level() -> None:
@@ -145,6 +145,14 @@ def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
         "compaction.lease_s=inf",
         "compaction.retire_delay_s=1e300",
         "compaction.level_ages_s=inf,1,1",
+        "compaction.span_s=0",
+        "compaction.probe_s=0",
+        "compaction.plans_max=0",
+        "compaction.parked_max=0",
+        "compaction.spared_max=0",
+        "retention.default_days=-1",
+        "retention.default_days=inf",
+        "retention.default_days=nan",
         "spark.master=local[0]",
         "spark.master=lokal[*]",
     ],
@@ -170,3 +178,51 @@ def test_a_floor_must_lag_far_behind_a_writers_deadline() -> None:
 def test_a_pause_of_the_leader_never_uses_up_a_lease() -> None:
     policy = loaded(MAAR_COMPACTION__LEASE_S="6").compaction.policy()
     assert policy.stall_ns == 2 * SECOND_NS
+
+
+def test_every_number_of_compaction_reaches_the_policy() -> None:
+    policy = loaded(
+        MAAR_COMPACTION__SPAN_S="600",
+        MAAR_COMPACTION__SPARED_MAX="5",
+        MAAR_COMPACTION__RETRY_S="0.5",
+        MAAR_COMPACTION__PROBE_S="7",
+        MAAR_COMPACTION__PROBE_MOST_S="70",
+        MAAR_COMPACTION__LEAST_SHARE="4",
+        MAAR_COMPACTION__PLANS_MAX="11",
+        MAAR_COMPACTION__PARKED_MAX="12",
+        MAAR_COMPACTION__LITTER_S="3600",
+        MAAR_RETENTION__DEFAULT_DAYS="1.5",
+    ).policy()
+    assert (policy.span_ns, policy.litter_ns) == (600 * SECOND_NS, 3600 * SECOND_NS)
+    assert (policy.retry_ns, policy.probe_ns, policy.probe_max_ns) == (
+        SECOND_NS // 2,
+        7 * SECOND_NS,
+        70 * SECOND_NS,
+    )
+    assert (policy.spared_max, policy.least_share) == (5, 4)
+    assert (policy.plans_max, policy.parked_max) == (11, 12)
+    assert policy.retention_ns == 36 * 3600 * SECOND_NS
+
+
+def test_profiles_can_be_kept_for_ever_but_not_for_minutes() -> None:
+    assert loaded(MAAR_RETENTION__DEFAULT_DAYS="0").policy().retention_ns == 0
+    with pytest.raises(InvalidInput, match=r"default_days = 0\.01 is less than an hour"):
+        loaded(MAAR_RETENTION__DEFAULT_DAYS="0.01")
+
+
+def test_the_longest_pause_of_a_probe_is_not_shorter_than_the_first() -> None:
+    with pytest.raises(InvalidInput, match=r"probe_most_s = 30 is less than probe_s = 60"):
+        loaded(MAAR_COMPACTION__PROBE_MOST_S="30")
+
+
+def test_least_shares_leave_something_for_level_0() -> None:
+    with pytest.raises(InvalidInput, match=r"least_share = 2 leaves nothing for level 0"):
+        loaded(MAAR_COMPACTION__LEAST_SHARE="2")
+    assert loaded(MAAR_COMPACTION__LEAST_SHARE="3").policy().least_share == 3
+
+
+def test_remains_are_looked_for_longer_than_an_attempt_can_write() -> None:
+    with pytest.raises(InvalidInput, match=r"litter_s = 1800 .*worker\.plan_most_ms"):
+        loaded(MAAR_COMPACTION__LITTER_S="1800")
+    short = {"MAAR_COMPACTION__LITTER_S": "20", "MAAR_WORKER__PLAN_MOST_MS": "10000"}
+    assert loaded(**short).policy().litter_ns == 20 * SECOND_NS

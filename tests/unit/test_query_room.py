@@ -13,7 +13,7 @@ from maar.app.role_query import room_to_spill
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from maar.spark.scratch import WorkerScratch
+from maar.runner.scratch import WorkerScratch
 (WorkerScratch(Path(sys.argv[1])).path / "spilled").write_bytes(b"x")
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
+import msgspec
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -11,18 +13,20 @@ from starlette.types import Receive, Scope
 
 from maar.api.door import Door, Endpoint
 from maar.api.plain import plain
+from maar.api.quarantine import Causes
 from maar.api.querier import checked_type
 from maar.api.times import range_of_ms, unix_ms
 from maar.model.errors import InvalidInput
-from maar.model.ids import BlockId, PlanId, TenantId, parse_profile_id
-from maar.model.time import TimeRange
-from maar.ports.metastore import Metastore
+from maar.model.ids import BlockId, PlanId, TenantId, parse_profile_id, tenant_id
+from maar.model.time import SECOND_NS, TimeRange
+from maar.ports.metastore import Metastore, PlanFilter, RetentionStatus
 from maar.ports.query import QueryEngine
 from maar.ports.query import Scope as QueryScope
 from maar.query.selector import parse_selector
 
 LIMIT_DEFAULT = 1000
 LIMIT_MAX = 100_000
+PREVIEW_MAX = 10_000  # each with all that the index knows of it
 
 
 class View(Endpoint):
@@ -40,8 +44,13 @@ class View(Endpoint):
 
 class Admin:
     def __init__(
-        self, metastore: Metastore, engine: QueryEngine, whole_range: Callable[[], TimeRange]
+        self,
+        metastore: Metastore,
+        engine: QueryEngine,
+        whole_range: Callable[[], TimeRange],
+        causes: Causes,
     ) -> None:
+        self._causes = causes
         self._metastore = metastore
         self._engine = engine
         self._whole_range = whole_range
@@ -64,12 +73,54 @@ class Admin:
 
     async def plans(self, _tenant: TenantId, request: Request) -> Response:
         query = request.query_params
-        plans = await self._metastore.plans(state=query.get("state", ""), limit=_limit(query))
+        wanted = PlanFilter(
+            state=query.get("state", ""),
+            service=query.get("service", ""),
+            tenant=query.get("tenant", ""),
+            level=_integer(query, "level", default=-1),
+            shard=_integer(query, "shard", default=0),
+            failing=_flag(query, "failing"),
+            limit=_limit(query),
+        )
+        plans = await self._metastore.plans(wanted)
         return JSONResponse({"plans": plain(plans)})
 
     async def plan(self, _tenant: TenantId, request: Request) -> Response:
         return JSONResponse(
             plain(await self._metastore.plan(PlanId.parse(request.path_params["id"])))
+        )
+
+    async def explain(self, _tenant: TenantId, request: Request) -> Response:
+        found = await self._metastore.explain(BlockId(request.path_params["id"]))
+        if found.standing == "quarantined" and found.meta is not None:
+            sentences = (*found.sentences, *await self._causes(found.meta))
+            found = msgspec.structs.replace(found, sentences=sentences)
+        return JSONResponse(plain(found))
+
+    async def retention(self, _tenant: TenantId, _request: Request) -> Response:
+        return JSONResponse(retention_of(await self._metastore.retention()))
+
+    async def retention_of_tenant(self, _tenant: TenantId, request: Request) -> Response:
+        tenant = tenant_id(request.path_params["tenant"])
+        return JSONResponse(period_of(await self._metastore.retention(), tenant))
+
+    async def retention_preview(self, _tenant: TenantId, request: Request) -> Response:
+        query = request.query_params
+        limit = _limit(query, most=PREVIEW_MAX)
+        tenant = query.get("tenant", "")
+        found = await self._metastore.expiring(tenant=tenant, limit=limit + 1)
+        listed = found[:limit]
+        return JSONResponse(
+            {
+                "blocks": [
+                    {**plain(one.block), "before_ns": one.before_ns, "cancels": plain(one.plan)}
+                    for one in listed
+                ],
+                "bytes": sum(one.block.size for one in listed),
+                "profiles": sum(one.block.profiles for one in listed),
+                "cancels": sorted({str(one.plan) for one in listed if one.plan is not None}),
+                "more": len(found) > limit,
+            }
         )
 
     async def profile(self, tenant: TenantId, request: Request) -> Response:
@@ -105,11 +156,40 @@ class Admin:
         )
 
 
-def _limit(query: QueryParams) -> int:
+def retention_of(status: RetentionStatus) -> dict[str, Any]:
+    """Periods in seconds, 0 for ever: the same numbers that a change takes."""
+    return {
+        "default_s": status.default_ns / SECOND_NS,
+        "tenants": {name: ns / SECOND_NS for name, ns in sorted(status.tenants.items())},
+        "now_ns": status.now_ns,
+        "wall_ns": status.wall_ns,
+        "trouble": status.trouble,
+    }
+
+
+def period_of(status: RetentionStatus, tenant: TenantId) -> dict[str, Any]:
+    own_ns = status.tenants.get(tenant)
+    period_ns = status.default_ns if own_ns is None else own_ns
+    return {
+        "tenant": tenant,
+        "period_s": period_ns / SECOND_NS,
+        "is_default": own_ns is None,
+        "trouble": status.trouble,
+    }
+
+
+def _limit(query: QueryParams, *, most: int = LIMIT_MAX) -> int:
     limit = _integer(query, "limit", default=LIMIT_DEFAULT)
-    if not 1 <= limit <= LIMIT_MAX:
-        raise InvalidInput(f"limit={limit} is not between 1 and {LIMIT_MAX}", reason="request")
+    if not 1 <= limit <= most:
+        raise InvalidInput(f"limit={limit} is not between 1 and {most}", reason="request")
     return limit
+
+
+def _flag(query: QueryParams, name: str) -> bool:
+    text = query.get(name, "false")
+    if text not in ("true", "false"):
+        raise InvalidInput(f"{name}={text[:60]!r} is neither true nor false", reason="request")
+    return text == "true"
 
 
 def _integer(query: QueryParams, name: str, *, default: int) -> int:

@@ -19,7 +19,9 @@ from maar.api.door import ApiSettings, Door
 from maar.api.errors import Unimplemented
 from maar.api.fields import check_fields
 from maar.api.ingest import Ingest
+from maar.api.orders import Exclusion, Limit, Nothing, Order, Orders, Period
 from maar.api.push import Pusher
+from maar.api.quarantine import Causes, no_causes
 from maar.api.querier import Querier
 from maar.distributor.service import Distributor
 from maar.model.ids import TenantId
@@ -48,19 +50,20 @@ def build_app(
     registry: CollectorRegistry,
     readiness: Readiness,
     extra_metrics: ExtraMetrics,
+    causes: Causes = no_causes,
 ) -> Starlette:
     door = Door(settings, registry)
 
     def whole_range() -> TimeRange:
-        """Everything that is kept: what a query without times asks for."""
-        now_ns, limits = distributor.clock.wall_ns(), distributor.limits
-        return TimeRange(now_ns - limits.retention_ns, now_ns + limits.future_ns)
+        """Everything that is kept, however long: what a query without times asks for."""
+        return TimeRange(0, distributor.clock.wall_ns() + distributor.limits.future_ns)
 
     routes = [
         *_write_routes(door, distributor),
         *_query_routes(door, Querier(engine, whole_range)),
-        *_admin_routes(door, Admin(metastore, engine, whole_range)),
-        *_health_routes(registry, readiness, extra_metrics),
+        *_admin_routes(door, Admin(metastore, engine, whole_range, causes)),
+        *_order_routes(door, Orders(metastore)),
+        *health_routes(registry, readiness, extra_metrics),
         Route("/", pages.page),
         Route("/ui/{path:path}", pages.asset),
     ]
@@ -122,8 +125,12 @@ def _admin_routes(door: Door, admin: Admin) -> list[Route]:
         "/api/v1/status": admin.status,
         "/api/v1/blocks": admin.blocks,
         "/api/v1/blocks/{id}": admin.block,
+        "/api/v1/blocks/{id}/explain": admin.explain,
         "/api/v1/plans": admin.plans,
         "/api/v1/plans/{id}": admin.plan,
+        "/api/v1/retention": admin.retention,
+        "/api/v1/retention/preview": admin.retention_preview,
+        "/api/v1/retention/{tenant}": admin.retention_of_tenant,
         "/api/v1/profiles/{id}": admin.profile,
         "/api/v1/top": admin.top,
     }
@@ -132,7 +139,18 @@ def _admin_routes(door: Door, admin: Admin) -> list[Route]:
     ]
 
 
-def _health_routes(
+def _order_routes(door: Door, orders: Orders) -> list[Route]:
+    requeue, exclude = "/api/v1/plans/{id}/requeue", "/api/v1/plans/{id}/exclude"
+    limit, retention = "/api/v1/plans/limit", "/api/v1/retention/{tenant}"
+    return [
+        Route(requeue, Order(door, requeue, Nothing, orders.requeue), methods=["POST"]),
+        Route(exclude, Order(door, exclude, Exclusion, orders.exclude), methods=["POST"]),
+        Route(limit, Order(door, limit, Limit, orders.limit), methods=["POST"]),
+        Route(retention, Order(door, retention, Period, orders.retention), methods=["PUT"]),
+    ]
+
+
+def health_routes(
     registry: CollectorRegistry, readiness: Readiness, extra_metrics: ExtraMetrics
 ) -> list[Route]:
     async def ready(_request: Request) -> Response:

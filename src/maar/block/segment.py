@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -180,6 +181,15 @@ def read_causes(open_file: Any) -> list[tuple[RawProfile, str]]:
         table = _read_group(parquet, group)
         held += zip(_profiles(table), table["cause"].to_pylist(), strict=True)
     return held
+
+
+def count_causes(open_file: Any) -> Counter[str]:
+    """Why profiles are in a quarantine block; of its columns only this one is read."""
+    parquet = open_segment(open_file)
+    counts: Counter[str] = Counter()
+    for group in range(parquet.num_row_groups):
+        counts.update(_read_group(parquet, group, [CAUSE.name])[CAUSE.name].to_pylist())
+    return counts
 
 
 def open_segment(open_file: Any) -> pq.ParquetFile:

@@ -71,6 +71,10 @@ class Server:
     def get(self, path: str, params: Mapping[str, str | int] | None = None) -> Any:
         return self._json(self._send("GET", path, params=params))
 
+    def order(self, verb: Literal["POST", "PUT"], path: str, body: Mapping[str, Any]) -> Any:
+        """Have something changed."""
+        return self._json(self._send(verb, path, json=dict(body)))
+
     def get_bytes(self, path: str, params: Mapping[str, str | int] | None = None) -> bytes:
         return self._send("GET", path, params=params).content
 
@@ -86,7 +90,9 @@ class Server:
             "with --server"
         )
 
-    def _send(self, verb: Literal["GET", "POST"], path: str, **arguments: Any) -> httpx.Response:
+    def _send(
+        self, verb: Literal["GET", "POST", "PUT"], path: str, **arguments: Any
+    ) -> httpx.Response:
         try:
             response = self._http.request(verb, path, **arguments)
         except httpx.ConnectError as error:

@@ -46,7 +46,7 @@ class Progress:
                 for level in status["levels"]
             ),
             compactions=status["completed"],
-            running=len(status["leased"]),
+            running=status["running"],
         )
 
     def line(self) -> str:

@@ -17,12 +17,16 @@ EXIT_INTERRUPTED = 130
 # One module a command; imported when it is called, since `maar push` needs no Spark.
 _COMMANDS = {
     "serve": ("maar.cli.serve", "Run the server: all roles, or some of them."),
+    "worker": ("maar.cli.worker", "Run one more compaction worker for a server elsewhere."),
+    "spark": ("maar.cli.spark", "Pack maar for the executors of a Spark cluster."),
     "push": ("maar.cli.push", "Send profiles: pprof (gzip or not) or folded stacks."),
     "get": ("maar.cli.get", "Fetch one profile as pprof."),
     "query": ("maar.cli.query", "Ask: flamegraph, top, types, labels, series."),
     "status": ("maar.cli.status", "Blocks by level, backlog, running jobs, failures."),
     "blocks": ("maar.cli.blocks", "List the live blocks."),
-    "plans": ("maar.cli.plans", "List the plans, or show one."),
+    "plans": ("maar.cli.plans", "List the plans; show, requeue or exclude one; raise the limit."),
+    "explain": ("maar.cli.explain", "Say why a block is not compacted yet."),
+    "retention": ("maar.cli.retention", "How long profiles are kept, and what would go now."),
     "demo": ("maar.cli.demo", "Start a server and sample programs that push to it."),
     "version": ("maar.cli.version", "Print the version."),
 }

@@ -17,20 +17,22 @@ DEFAULT_SERVER = "http://127.0.0.1:4040"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def server_option(command: F) -> F:
+    return click.option(
+        "--server",
+        default=DEFAULT_SERVER,
+        envvar="MAAR_SERVER",
+        show_default=True,
+        show_envvar=True,
+        help="Where the server listens.",
+    )(command)
+
+
 def server_options(command: F) -> F:
-    for option in (
-        click.option("--tenant", default="", help="Whose data; the server's default when absent."),
-        click.option(
-            "--server",
-            default=DEFAULT_SERVER,
-            envvar="MAAR_SERVER",
-            show_default=True,
-            show_envvar=True,
-            help="Where the server listens.",
-        ),
-    ):
-        command = option(command)
-    return command
+    tenant = click.option(
+        "--tenant", default="", help="Whose data; the server's default when absent."
+    )
+    return server_option(tenant(command))
 
 
 def range_options(command: F) -> F:
@@ -52,7 +54,7 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="For scripts.")(command)
 
 
-def connected(server: str, tenant: str) -> Server:
+def connected(server: str, tenant: str = "") -> Server:
     """The server, closed when the command ends."""
     found = Server(server, tenant=tenant)
     click.get_current_context().call_on_close(found.close)

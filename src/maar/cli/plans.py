@@ -6,30 +6,37 @@ from typing import Any
 
 import click
 
-from maar.cli.options import connected, json_option, server_options
-from maar.cli.show import duration, print_json, print_table, size
+from maar.cli.client import EXIT_REFUSED, Failed, Server
+from maar.cli.options import connected, json_option, server_option, server_options
+from maar.cli.show import duration, print_json
+from maar.cli.show_plan import print_plans, show_plan
+from maar.cli.times import parse_duration_s
 from maar.model.ids import PlanId
+from maar.model.plan import PlanState, Service
 
-STATES = ("requested", "inflight", "completed", "excluded", "rolled_back", "cancelled")
+_TYPED = click.core.ParameterSource.COMMANDLINE
+
+STATES = tuple(member.name.lower() for member in PlanState)
+SERVICES = tuple(member.value for member in Service)
 
 
-@click.command("plans")
-@click.argument("plan_id", default="")
-@click.option("--state", type=click.Choice(STATES), help="Only these.")
+@click.group("plans", invoke_without_command=True)
+@click.option("--state", type=click.Choice(STATES), help="Only plans in this state.")
+@click.option("--level", type=click.IntRange(min=0), help="Only of this level.")
+@click.option("--shard", type=click.IntRange(min=1), help="Only of this shard.")
+@click.option("--service", type=click.Choice(SERVICES), help="Only of this service.")
+@click.option("--failing", is_flag=True, help="Only with failures, excluded or parked.")
 @click.option("--limit", default=50, show_default=True, help="Rows.")
 @json_option
 @server_options
-def command(
-    plan_id: str, state: str | None, limit: int, as_json: bool, server: str, tenant: str
-) -> None:
-    """List the plans, newest first, or show PLAN_ID with its attempts."""
-    api = connected(server, tenant)
-    if plan_id:
-        plan = api.get(f"/api/v1/plans/{PlanId.parse(plan_id)}")
-        print_json(plan) if as_json else _show(plan)
+def command(as_json: bool, server: str, tenant: str, **wanted: Any) -> None:
+    """List the plans, newest first; or show, requeue and exclude some, or raise their limit."""
+    context = click.get_current_context()
+    if context.invoked_subcommand is not None:
+        _refuse_options(context)
         return
-    params: dict[str, str | int] = {"limit": limit, **({"state": state} if state else {})}
-    found = api.get("/api/v1/plans", params)["plans"]
+    params = {name: value for name, value in wanted.items() if value is not None}
+    found = connected(server).get("/api/v1/plans", {**params, "tenant": tenant})["plans"]
     if as_json:
         print_json(found)
     else:
@@ -37,61 +44,74 @@ def command(
         click.echo(f"{len(found)} plans")
 
 
-def print_plans(plans: list[dict[str, Any]]) -> None:
-    headers = (
-        "plan", "service", "level", "tenant", "shard", "inputs", "state", "failures",
-        "lease or result",
-    )  # fmt: skip
-    print_table(
-        headers, [_row(plan) for plan in plans], right=("level", "shard", "inputs", "failures")
-    )
+def _refuse_options(context: click.Context) -> None:
+    """What belongs to the list must not be lost on a command that follows it."""
+    for option in context.command.params:
+        if option.name and context.get_parameter_source(option.name) is _TYPED:
+            name = max(option.opts, key=len)
+            raise click.UsageError(f"give {name} after {context.invoked_subcommand}, or not at all")
 
 
-def _row(plan: dict[str, Any]) -> tuple[str, ...]:
-    lease = plan["lease"] or {}
-    return (
-        plan["id"],
-        plan["service"],
-        str(plan["key"]["level"]),
-        plan["key"]["tenant"] or "(all)",
-        str(plan["key"]["shard"]),
-        str(len(plan["inputs"])),
-        plan["state"],
-        str(plan["failures"]),
-        f"{lease['worker']}, token {lease['token']}" if lease else _result(plan["result"]),
-    )
+@command.command("show")
+@click.argument("plan_id")
+@json_option
+@server_option
+def show(plan_id: str, as_json: bool, server: str) -> None:
+    """Show PLAN_ID: inputs, attempts with their causes, failures, outputs, timings."""
+    found = connected(server).get(f"/api/v1/plans/{PlanId.parse(plan_id)}")
+    print_json(found) if as_json else show_plan(found)
 
 
-def _result(result: dict[str, Any] | None) -> str:
-    if result is None:
-        return ""
-    outputs = result["outputs"]
-    account = result["account"]
-    text = f"{len(outputs)} blocks, {size(sum(block['size'] for block in outputs))}"
-    for name in ("duplicates", "quarantined"):
-        text += f", {account[name]} {name}" if account[name] else ""
-    return text
+@command.command("requeue")
+@click.argument("plan_ids", nargs=-1, required=True)
+@server_option
+def requeue(plan_ids: tuple[str, ...], server: str) -> None:
+    """Give PLAN_IDS, excluded or parked, another chance, with no failures to their name."""
+    api = connected(server)
+    plans = [PlanId.parse(text) for text in plan_ids]
+    refused = [plan for plan in plans if not _requeued(api, plan)]
+    if refused:
+        raise Failed(f"{len(refused)} of {len(plans)} plans were not requeued")
 
 
-def _show(plan: dict[str, Any]) -> None:
-    key = plan["key"]
-    click.echo(f"plan      {plan['id']} ({plan['service']}, {plan['state']})")
-    click.echo(f"queue     tenant {key['tenant'] or '(all)'}, shard {key['shard']}, "
-               f"level {key['level']}, store {key['store']}")  # fmt: skip
-    click.echo(f"failures  {plan['failures']} of at most {plan['failure_limit']}")
-    click.echo(f"result    {_result(plan['result']) or 'none yet'}")
-    for block in plan["inputs"]:
-        click.echo(f"input     {block}")
-    for block in (plan["result"] or {}).get("outputs", ()):
-        click.echo(f"output    {block['id']} level {block['level']}, {block['profiles']} profiles")
-    rows = [
-        (attempt["token"], attempt["worker"], _took(attempt), attempt["end"], attempt["cause"])
-        for attempt in plan["attempts"]
-    ]
-    print_table(("attempt (token)", "worker", "took", "end", "cause"), rows, right=("took",))
+def _requeued(api: Server, plan: PlanId) -> bool:
+    """One that cannot be requeued does not keep the others from it."""
+    try:
+        api.order("POST", f"/api/v1/plans/{plan}/requeue", {})
+    except Failed as error:
+        if error.exit_code != EXIT_REFUSED:
+            raise
+        click.echo(f"maar: {error}", err=True)
+        return False
+    click.echo(f"plan {plan} is requeued")
+    return True
 
 
-def _took(attempt: dict[str, Any]) -> str:
-    if attempt["ended_at"] is None:
-        return "running"
-    return duration((attempt["ended_at"] - attempt["granted_at"]) / 1e9)
+@command.command("exclude")
+@click.argument("plan_id")
+@click.option("--reason", required=True, help="Why; whoever finds the plan will need it.")
+@server_option
+def exclude(plan_id: str, reason: str, server: str) -> None:
+    """Set PLAN_ID aside until it is requeued; whoever works on it has to stop."""
+    plan = PlanId.parse(plan_id)
+    connected(server).order("POST", f"/api/v1/plans/{plan}/exclude", {"reason": reason})
+    click.echo(f"plan {plan} is excluded; `maar plans requeue {plan}` brings it back")
+
+
+@command.command("limit")
+@click.argument("failures", type=click.IntRange(min=1), required=False)
+@click.option("--for", "span", default="", help="For how long, like 1h.")
+@click.option("--reset", is_flag=True, help="Back to the limit of the settings, now.")
+@server_option
+def limit(failures: int | None, span: str, reset: bool, server: str) -> None:
+    """Let plans fail FAILURES times, for a while, before they are set aside."""
+    if reset == (failures is not None) or bool(span) == reset:
+        raise click.UsageError("say `maar plans limit 10 --for 1h`, or `maar plans limit --reset`")
+    body = {"for_s": 0} if reset else {"limit": failures, "for_s": parse_duration_s(span)}
+    if not reset and not body["for_s"]:
+        raise click.BadParameter(f"{span!r} is no time; say --reset, if you mean that")
+    done = connected(server).order("POST", "/api/v1/plans/limit", body)
+    if reset:
+        click.echo("the limit of the settings is in force again")
+    else:
+        click.echo(f"plans may fail {done['limit']} times for {duration(done['for_s'])}")

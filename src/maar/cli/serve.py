@@ -41,7 +41,8 @@ def command(roles: str, config: Path | None, others: tuple[str, ...], **flags: A
     from maar.app.config import load_here
     from maar.app.roles import RoleName, run
 
-    settings = load_here(file=config, flags={**_flags(flags), **_others(others)})
+    given = {**flag_settings(flags), **other_settings(others)}
+    settings = load_here(file=config, flags=given)
     server = settings.server
     if roles == "all":
         logs.configure(role="supervisor", form=server.log_format, level=server.log_level)
@@ -51,6 +52,7 @@ def command(roles: str, config: Path | None, others: tuple[str, ...], **flags: A
     except ValueError:
         known = ", ".join(RoleName)
         raise click.BadParameter(f"use all, or some of {known}", param_hint="--roles") from None
+    settings = settings.apart()
     logs.configure(role="+".join(names), form=server.log_format, level=server.log_level)
     listener = supervisor.listen(settings) if RoleName.FRONT in names else None
     if listener is not None:
@@ -58,7 +60,8 @@ def command(roles: str, config: Path | None, others: tuple[str, ...], **flags: A
     raise SystemExit(asyncio.run(run(settings, names, listener)))
 
 
-def _flags(given: dict[str, Any]) -> dict[str, Any]:
+def flag_settings(given: dict[str, Any]) -> dict[str, Any]:
+    """The settings that flags of their own stand for."""
     from maar.app.layers import Key
 
     keys = {
@@ -66,6 +69,7 @@ def _flags(given: dict[str, Any]) -> dict[str, Any]:
         "allow_remote": Key("server", "allow_remote"),
         "data": Key("server", "data_dir"),
         "store": Key("store", "url"),
+        "metastore": Key("roles", "metastore"),
         "spark_master": Key("spark", "master"),
         "log_format": Key("server", "log_format"),
         "log_level": Key("server", "log_level"),
@@ -77,7 +81,8 @@ def _flags(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _others(texts: tuple[str, ...]) -> dict[str, Any]:
+def other_settings(texts: tuple[str, ...]) -> dict[str, Any]:
+    """Those given by --set."""
     from maar.app.layers import Key
 
     found = {}

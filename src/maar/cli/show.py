@@ -64,6 +64,8 @@ def quantity(value: float, unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
+    if seconds >= 2 * 86_400:
+        return f"{seconds / 86_400:.1f} days"
     if seconds >= 3600:
         return f"{seconds / 3600:.1f} h"
     if seconds >= 60:

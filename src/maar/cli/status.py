@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from maar.cli.options import connected, json_option, server_options
-from maar.cli.plans import print_plans
+from maar.cli.retention import period
 from maar.cli.show import duration, moment, print_json, print_table, size
+from maar.cli.show_plan import print_plans
+
+BLOCKED_SHOWN = 10
+
+Json = dict[str, Any]
 
 
 @click.command("status")
@@ -16,7 +22,7 @@ from maar.cli.show import duration, moment, print_json, print_table, size
 @server_options
 def command(as_json: bool, server: str, tenant: str) -> None:
     """Blocks by level, backlog, running jobs, failures."""
-    status = connected(server, tenant).get("/api/v1/status")
+    status: Json = connected(server, tenant).get("/api/v1/status")
     if as_json:
         print_json(status)
         return
@@ -27,26 +33,59 @@ def command(as_json: bool, server: str, tenant: str) -> None:
     click.echo(
         f"{status['profiles_added']:,} profiles added, "
         f"{status['duplicates_removed']:,} duplicates removed, "
-        f"{status['profiles_quarantined']:,} quarantined"
+        f"{status['profiles_quarantined']:,} quarantined, {status['profiles_expired']:,} expired"
     )
     click.echo("")
-    headers = ("level", "kind", "blocks", "size", "profiles", "queued", "oldest", "held")
+    headers = ("level", "kind", "blocks", "size", "profiles", "queued", "bytes", "oldest", "held")
     rows = [_level(level) for level in status["levels"]]
-    print_table(headers, rows, right=("level", "blocks", "size", "profiles", "queued", "oldest"))
+    print_table(headers, rows, right=[name for name in headers if name != "kind"])
     click.echo("")
-    states = ", ".join(f"{count} {state}" for state, count in status["plans"].items() if count)
-    click.echo(f"plans: {states or 'none'}; {status['completed']:,} completed since the beginning")
-    click.echo(
-        f"{status['retired']:,} replaced blocks wait for deletion; log from "
-        f"{status['log_first']}, snapshot at {status['snapshot_index']}"
-    )
+    for line in (*_plans(status), *_remains(status), *_troubles(status)):
+        click.echo(line)
     for title, name in (("running", "leased"), ("with failures", "failed")):
         if status[name]:
             click.echo(f"\n{title}:")
             print_plans(status[name])
 
 
-def _level(level: dict[str, Any]) -> tuple[str, ...]:
+def _plans(status: Json) -> Iterator[str]:
+    states = ", ".join(f"{count:,} {state}" for state, count in status["plans"].items() if count)
+    yield f"plans: {states or 'none'}; {status['completed']:,} completed since the beginning"
+    if status["limit_raised_s"]:
+        yield (
+            f"the failure limit is raised to {status['failure_limit']} for another "
+            f"{duration(status['limit_raised_s'])}"
+        )
+
+
+def _remains(status: Json) -> Iterator[str]:
+    yield (
+        f"{status['retired']:,} replaced blocks and the remains of {status['litter']:,} attempts "
+        f"wait for deletion; log from {status['log_first']}, snapshot at {status['snapshot_index']}"
+    )
+    kept, own = status["retention"], len(status["retention"]["tenants"])
+    yield (
+        f"profiles are kept {period(kept['default_ns'] / 1e9)}"
+        + (f"; {own:,} tenants differ (maar retention get)" if own else "")
+    )
+
+
+def _troubles(status: Json) -> Iterator[str]:
+    """What wants a person; docs/operating.md says what to do."""
+    if status["parked"]:
+        yield (
+            f"TROUBLE {status['parked']:,} plans are parked, since the schedule was full: "
+            "maar plans --state parked"
+        )
+    if status["retention"]["trouble"]:
+        yield f"TROUBLE retention: {status['retention']['trouble']}"
+    for sentence in status["blocked"][:BLOCKED_SHOWN]:
+        yield f"TROUBLE clean: {sentence}"
+    if len(status["blocked"]) > BLOCKED_SHOWN:
+        yield f"TROUBLE clean: {len(status['blocked']) - BLOCKED_SHOWN:,} more like these"
+
+
+def _level(level: Json) -> tuple[str, ...]:
     return (
         str(level["level"]),
         level["kind"],
@@ -54,6 +93,7 @@ def _level(level: dict[str, Any]) -> tuple[str, ...]:
         size(level["bytes"]),
         f"{level['profiles']:,}",
         f"{level['queued']:,}",
+        size(level["queued_bytes"]),
         duration(level["oldest_queued_s"]) if level["queued"] else "-",
         f"{level['held']:,}",
     )

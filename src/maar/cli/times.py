@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from maar.model.errors import InvalidInput
 
 _RELATIVE = re.compile(r"now(?:-(\d{1,6})(ms|s|m|h|d|w))?")
+_DURATION = re.compile(r"(\d{1,9})(ms|s|m|h|d|w)")
 _NUMBER = re.compile(r"\d{1,20}(?:\.\d{1,9})?")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 MS_MAX = 9_220_000_000_000  # in nanoseconds about as much as 64 bits hold
@@ -47,3 +48,12 @@ def parse_range_ms(start: str, end: str, *, now_ms: int) -> tuple[int, int]:
     if start_ms >= end_ms:
         raise InvalidInput(f"--from {start} is not before --until {end}")
     return start_ms, end_ms
+
+
+def parse_duration_s(text: str) -> float:
+    """How long: 90s, 30m, 1h, 30d."""
+    found = _DURATION.fullmatch(text)
+    if not found:
+        raise InvalidInput(f"{text!r} is not a duration: use 90s, 30m, 1h, 30d (ms s m h d w)")
+    count, unit = found.groups()
+    return int(count) * _UNIT_MS[unit] / 1000

@@ -6,7 +6,7 @@ import { formatBytes, formatCount, formatSeconds } from "./format.js";
 export function renderStatus(strip, status) {
   const levels = status.levels ?? [];
   const queued = sum(levels, "queued");
-  const running = (status.leased ?? []).length;
+  const running = status.running ?? 0;
   strip.replaceChildren(
     fact("profiles received", formatCount(status.profiles_added ?? 0)),
     levelsFact(levels),
@@ -21,8 +21,9 @@ export function renderNoStatus(strip) {
   strip.replaceChildren(fact("status", "not available", "warn"));
 }
 
-function fact(name, value, tone = "") {
-  return el("span", { className: `fact ${tone}` }, el("b", { textContent: value }), ` ${name}`);
+function fact(name, value, tone = "", title = "") {
+  const number = el("b", { textContent: value });
+  return el("span", { className: `fact ${tone}`, title }, number, ` ${name}`);
 }
 
 function levelsFact(levels) {
@@ -47,9 +48,13 @@ function backlog(levels, queued) {
 
 function troubles(status, levels) {
   const [held, bad] = [sum(levels, "held"), status.profiles_quarantined ?? 0];
+  const stuck = status.blocked ?? [];
+  const clock = status.retention?.trouble ?? "";
   return [
     held ? fact("blocks held back", formatCount(held), "warn") : "",
     bad ? fact("profiles in quarantine", formatCount(bad), "warn") : "",
+    stuck.length ? fact("deletions blocked", formatCount(stuck.length), "warn", stuck[0]) : "",
+    clock ? fact("retention's clock", "check", "warn", clock) : "",
   ];
 }
 

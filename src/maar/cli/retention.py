@@ -1,0 +1,107 @@
+"""`maar retention`: how long profiles are kept, and what would go now."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from maar.cli.options import connected, json_option, server_option
+from maar.cli.show import duration, moment, print_json, print_table, size
+from maar.cli.times import parse_duration_s
+
+FOREVER, DEFAULT = "forever", "default"
+
+
+@click.group("retention")
+def command() -> None:
+    """How long profiles are kept: for all, for a tenant; and what would go now."""
+
+
+@command.command("get")
+@click.argument("tenant", default="")
+@json_option
+@server_option
+def get(tenant: str, as_json: bool, server: str) -> None:
+    """How long the profiles of TENANT are kept; without it, of everybody."""
+    api = connected(server)
+    found = api.get(_path(tenant) if tenant else "/api/v1/retention")
+    if as_json:
+        print_json(found)
+        return
+    if tenant:
+        _say(found)
+    else:
+        click.echo(f"default: {period(found['default_s'])}")
+        own = [(name, period(seconds)) for name, seconds in found["tenants"].items()]
+        if own:
+            print_table(("tenant", "kept"), own)
+        click.echo(f"by a clock that shows {moment(found['now_ns'])} UTC")
+    if found["trouble"]:
+        click.echo(f"trouble: {found['trouble']}")
+
+
+@command.command("set")
+@click.argument("tenant")
+@click.argument("kept", metavar="30d|forever|default")
+@json_option
+@server_option
+def change(tenant: str, kept: str, as_json: bool, server: str) -> None:
+    """Keep the profiles of TENANT for so long, for ever, or as long as everybody else's."""
+    special: dict[str, float | None] = {FOREVER: 0, DEFAULT: None}
+    seconds = special[kept] if kept in special else parse_duration_s(kept)
+    if seconds == 0 and kept != FOREVER:
+        raise click.BadParameter(f"{kept!r} keeps nothing; say {FOREVER}, if you mean that")
+    found = connected(server).order("PUT", _path(tenant), {"period_s": seconds})
+    print_json(found) if as_json else _say(found)
+
+
+@command.command("preview")
+@click.option("--tenant", default="", help="Only blocks of this tenant.")
+@click.option("--limit", default=1000, show_default=True, help="Rows.")
+@json_option
+@server_option
+def preview(tenant: str, limit: int, as_json: bool, server: str) -> None:
+    """What retention would take now; nothing is changed."""
+    params: dict[str, str | int] = {"tenant": tenant, "limit": limit}
+    found = connected(server).get("/api/v1/retention/preview", params)
+    if as_json:
+        print_json(found)
+        return
+    headers = ("block", "level", "tenant", "newest profile", "boundary", "profiles", "size", "ends")
+    rows = [_row(block) for block in found["blocks"]]
+    if rows:
+        print_table(headers, rows, right=("level", "profiles", "size"))
+    click.echo(
+        f"{len(rows):,} blocks would go, with {found['profiles']:,} profiles and "
+        f"{size(found['bytes'])}; {len(found['cancels']):,} plans would be cancelled"
+    )
+    if found["more"]:
+        click.echo("there are more: raise --limit")
+
+
+def period(seconds: float) -> str:
+    return duration(seconds) if seconds else "for ever"
+
+
+def _path(tenant: str) -> str:
+    return f"/api/v1/retention/{quote(tenant, safe='')}"
+
+
+def _say(found: dict[str, Any]) -> None:
+    whose = " (the default)" if found["is_default"] else ""
+    click.echo(f"{found['tenant']}: {period(found['period_s'])}{whose}")
+
+
+def _row(block: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        block["id"],
+        str(block["level"]),
+        block["tenant"] or "(all)",
+        moment(block["max_time_ns"]),
+        moment(block["before_ns"]),
+        f"{block['profiles']:,}",
+        size(block["size"]),
+        f"plan {block['cancels']}" if block["cancels"] else "",
+    )

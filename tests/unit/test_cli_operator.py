@@ -1,0 +1,384 @@
+"""What an operator types, and what the commands make of the server's answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from maar.cli import options
+from maar.cli.client import Server
+from maar.cli.main import run
+from maar.metastore.timeline import NEVER
+from maar.model.ids import (
+    BlockId,
+    FencingToken,
+    Incarnation,
+    PlanId,
+    Shard,
+    StoreName,
+    TenantId,
+    WorkerId,
+)
+from maar.model.plan import (
+    Account,
+    Attempt,
+    AttemptEnd,
+    Lease,
+    Plan,
+    PlanResult,
+    PlanState,
+    QueueKey,
+    Service,
+)
+from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
+from maar.ports.metastore import LevelStatus, PlanFilter, Status
+from support.front import Front
+from support.metastore import segment
+
+NOW = 100 * SECOND_NS
+TOKEN = FencingToken(Incarnation("0badcafe"), 7)
+WORKER = WorkerId("worker-7")
+
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def front() -> Front:
+    front = Front()
+    front.metastore.lease_time = LeaseTime(NOW)
+    return front
+
+
+class InProcess(httpx.BaseTransport):
+    """HTTP to a front in this process."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        reply = self._front.request(
+            request.method, str(request.url), content=request.read(), headers=request.headers
+        )
+        return httpx.Response(reply.status_code, headers=reply.headers, content=reply.content)
+
+
+@pytest.fixture
+def say(front: Front, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    """A command line, answered by the front in this process: exit code, stdout, stderr."""
+
+    class Here(Server):
+        def __init__(self, _url: str, *, tenant: str = "") -> None:
+            super().__init__("http://maar", tenant=tenant)
+            self._http.close()
+            self._http = httpx.Client(
+                base_url="http://maar", headers=self._http.headers, transport=InProcess(front)
+            )
+
+    monkeypatch.setattr(options, "Server", Here)
+
+    def carry_out(*arguments: str) -> tuple[int, str, str]:
+        code = run(list(arguments))
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return carry_out
+
+
+def attempt(end: AttemptEnd, cause: str = "", *, counted: bool = True, at_s: int = 20) -> Attempt:
+    granted = LeaseTime(at_s * SECOND_NS)
+    started = LeaseTime((at_s + 1) * SECOND_NS)
+    ended = None if end is AttemptEnd.OPEN else LeaseTime((at_s + 16) * SECOND_NS)
+    return Attempt(TOKEN, WORKER, granted, started, ended, end, cause, counted)
+
+
+def plan(number: int, state: PlanState, *inputs: BlockId, **more: Any) -> Plan:
+    key = QueueKey(StoreName("main"), TenantId("acme"), Shard(2), 1)
+    scheduled_at = LeaseTime(10 * SECOND_NS)
+    return Plan(PlanId(number, 0), Service.COMPACT, False, key, inputs, state, scheduled_at, **more)
+
+
+def known(front: Front, *plans: Plan) -> None:
+    front.metastore.known = {one.id: one for one in plans}
+
+
+# ── plans ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_list_takes_every_filter(front: Front, say: Say) -> None:
+    known(front, plan(1, PlanState.PARKED, note="it had to go"))
+    code, out, _ = say(
+        *("plans", "--state", "parked", "--level", "2", "--tenant", "acme", "--shard", "7"),
+        *("--service", "compact", "--failing", "--limit", "9"),
+    )
+    assert code == 0
+    assert front.metastore.wanted == PlanFilter("parked", "compact", "acme", 2, 7, True, 9)
+    assert out.splitlines()[1].split()[:7] == ["1.0", "compact", "1", "acme", "2", "0", "parked"]
+    assert "it had to go" in out
+    say("plans")
+    assert front.metastore.wanted == PlanFilter(limit=50)
+
+
+def test_the_list_shows_who_works_what_came_of_it_or_why_not(front: Front, say: Say) -> None:
+    failed = attempt(AttemptEnd.FAILED, "no memory")
+    lease = Lease(TOKEN, WORKER, LeaseTime(NOW), LeaseTime(NOW + 9 * SECOND_NS))
+    known(
+        front,
+        plan(1, PlanState.REQUESTED, attempts=(failed,), failures=1),
+        plan(2, PlanState.INFLIGHT, lease=lease, attempts=(failed,)),
+        plan(3, PlanState.COMPLETED, result=PlanResult((segment(1),), Account(9, 1, 0))),
+    )
+    _, out, _ = say("plans")
+    rows = [line.rstrip() for line in out.splitlines()[1:]]
+    assert rows[0].endswith("no memory")
+    assert rows[1].endswith("worker-7, token 0badcafe.7")
+    assert rows[2].endswith("1 blocks, 1000 B, 1 duplicates")
+    out = say("plans", "--json")[1]
+    assert [one["id"] for one in json.loads(out)] == ["1.0", "2.0", "3.0"]
+
+
+def test_a_plan_is_shown_with_inputs_attempts_causes_and_times(front: Front, say: Say) -> None:
+    live, gone = segment(1, size=2048), segment(2)
+    front.metastore.index[live.id] = live
+    lease = Lease(TOKEN, WORKER, LeaseTime(NOW), LeaseTime(NOW + 9 * SECOND_NS))
+    attempts = (
+        attempt(AttemptEnd.FAILED, "no memory"),
+        attempt(AttemptEnd.EXPIRED, "the lease expired", counted=False, at_s=40),
+        attempt(AttemptEnd.OPEN, at_s=90),
+    )
+    one = plan(
+        5, PlanState.INFLIGHT, live.id, gone.id, lease=lease, attempts=attempts, failures=1,
+        spared=1, parent=PlanId(4, 0),
+    )  # fmt: skip
+    known(front, one)
+    code, out, _ = say("plans", "show", "5.0")
+    assert code == 0
+    for text in (
+        "5.0 (compact, inflight)",
+        "acme, shard 2, level 1, store main",
+        "planned 1.5 min ago, waited 10.00 s for a worker",
+        "1 of at most 3; 1 more were not its own",
+        "worker-7 under token 0badcafe.7, 9.00 s left",
+        "4.0, which was divided",
+        "inputs: 2, 2.0 KiB in those still known",
+    ):
+        assert text in out, text
+    lines = out.splitlines()
+    assert any(line.startswith(live.id) and line.rstrip().endswith("2.0 KiB") for line in lines)
+    assert any(line.startswith(gone.id) and "deleted" in line for line in lines)
+    failed, expired, running = (line for line in lines if line.startswith("0badcafe.7"))
+    assert failed.split()[-4:] == ["failed", "yes", "no", "memory"]
+    assert "expired  no" in expired
+    assert "after 1.00 s" in failed
+    assert "16.00 s" in failed
+    assert "running" in running
+    _, out, _ = say("plans", "show", "5.0", "--json")
+    assert json.loads(out)["failure_limit"] == 3
+
+
+def test_a_finished_plan_shows_outputs_and_what_it_took(front: Front, say: Say) -> None:
+    made = msgspec.structs.replace(segment(3), level=1)
+    one = plan(
+        6, PlanState.COMPLETED, segment(1).id, completed_at=LeaseTime(40 * SECOND_NS),
+        attempts=(attempt(AttemptEnd.COMPLETED),),
+        result=PlanResult((made,), Account(10, 0, 0), cpu_ms=1500, wall_ms=2500),
+    )  # fmt: skip
+    known(front, one)
+    _, out, _ = say("plans", "show", "6.0")
+    assert "ended after 30.00 s, worked 2.50 s, 1.50 s CPU" in out
+    assert made.id in out.partition("outputs:")[2]
+
+
+@pytest.mark.parametrize(
+    ("eligible_at", "says"),
+    [
+        (NEVER, "never, until `maar plans requeue 1.0`"),
+        (NOW + 30 * SECOND_NS, "in 30.00 s"),
+        (NOW, "as soon as a worker has room for it"),
+    ],
+)
+def test_an_excluded_plan_says_when_it_is_tried_again(
+    front: Front, say: Say, eligible_at: int, says: str
+) -> None:
+    excluded = plan(
+        1, PlanState.EXCLUDED, eligible_at=LeaseTime(eligible_at), note="the host is bad"
+    )
+    known(front, excluded)
+    _, out, _ = say("plans", "show", "1.0")
+    assert says in out
+    assert "the host is bad" in out
+
+
+def test_requeueing_goes_on_past_one_that_cannot_be(front: Front, say: Say) -> None:
+    known(
+        front,
+        plan(1, PlanState.EXCLUDED),
+        plan(2, PlanState.INFLIGHT),
+        plan(3, PlanState.PARKED),
+    )
+    code, out, err = say("plans", "requeue", "1.0", "2.0", "3.0")
+    assert code == 1
+    assert out.splitlines() == ["plan 1.0 is requeued", "plan 3.0 is requeued"]
+    assert "plan 2.0 is inflight" in err
+    assert "1 of 3 plans were not requeued" in err
+    states = [one.state for one in front.metastore.known.values()]
+    assert states == [PlanState.REQUESTED, PlanState.INFLIGHT, PlanState.REQUESTED]
+
+
+def test_a_plan_is_excluded_only_with_a_reason(front: Front, say: Say) -> None:
+    known(front, plan(1, PlanState.INFLIGHT))
+    code, _, err = say("plans", "exclude", "1.0")
+    assert (code, "--reason" in err) == (2, True)
+    code, out, _ = say("plans", "exclude", "1.0", "--reason", "bad host")
+    assert code == 0
+    assert "`maar plans requeue 1.0` brings it back" in out
+    assert front.metastore.known[PlanId(1, 0)].note == "bad host"
+
+
+def test_the_limit_is_raised_for_a_while_or_reset_and_never_half_said(
+    front: Front, say: Say
+) -> None:
+    code, out, _ = say("plans", "limit", "10", "--for", "1h")
+    assert (code, out) == (0, "plans may fail 10 times for 1.0 h\n")
+    assert front.metastore.raised == 10
+    for half in (("10",), ("--for", "1h"), (), ("10", "--reset"), ("--reset", "--for", "1h")):
+        code, _, err = say("plans", "limit", *half)
+        assert code == 2, half
+        assert "say `maar plans limit 10 --for 1h`" in err
+    assert front.metastore.raised == 10
+    assert say("plans", "limit", "--reset")[0] == 0
+    assert front.metastore.raised == 0
+    assert say("plans", "limit", "10", "--for", "soon")[0] == 2
+    assert say("plans", "limit", "10", "--for", "0s")[0] == 2, "which would be a reset"
+
+
+@pytest.mark.parametrize("given", [("--json",), ("--limit", "5"), ("--state", "parked")])
+def test_an_option_of_the_list_is_not_lost_on_a_command(
+    front: Front, say: Say, given: tuple[str, ...]
+) -> None:
+    known(front, plan(1, PlanState.EXCLUDED))
+    code, _, err = say("plans", *given, "requeue", "1.0")
+    assert code == 2
+    assert f"give {given[0]} after requeue" in err
+    assert front.metastore.known[PlanId(1, 0)].state is PlanState.EXCLUDED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("plans", "show", "9.0"), 1, "there is no plan 9.0 (HTTP 404)"),
+        (("plans", "show", "nine"), 2, "is not a plan id"),
+        (("plans", "requeue"), 2, "Missing argument"),
+        (("plans", "exclude", "9.0", "--reason", "x"), 1, "no plan 9.0"),
+        (("explain", "block", "0" * 32), 1, "there is no block"),
+        (("retention", "set", "acme", "soon"), 2, "is not a duration"),
+        (("retention", "set", "acme", "0d"), 2, "say forever"),
+        (("retention", "get", "no tenant"), 1, "is not allowed"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(
+    say: Say, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    found, _, err = say(*arguments)
+    assert found == code
+    assert says in err
+
+
+# ── explain and retention ──────────────────────────────────────────────────────────────────────
+
+
+def test_a_block_is_explained_in_sentences(front: Front, say: Say) -> None:
+    meta = segment(1, size=2048)
+    front.metastore.index[meta.id] = meta
+    code, out, _ = say("explain", "block", meta.id.upper())
+    assert code == 0
+    assert out == f"{meta.id} (queued): segment of level 0, 2.0 KiB\n  It waits.\n"
+    _, out, _ = say("explain", "block", meta.id, "--json")
+    assert json.loads(out)["standing"] == "queued"
+
+
+def test_retention_is_read_and_set(front: Front, say: Say) -> None:
+    assert say("retention", "set", "acme", "30d")[1] == "acme: 30.0 days\n"
+    assert front.metastore.periods == {"acme": 30 * DAY_NS}
+    assert say("retention", "get", "acme")[1] == "acme: 30.0 days\n"
+    assert say("retention", "set", "acme", "forever")[1] == "acme: for ever\n"
+    assert front.metastore.periods == {"acme": 0}
+    out = say("retention", "get")[1]
+    assert "default: 90.0 days" in out
+    assert ["acme", "for", "ever"] in [line.split() for line in out.splitlines()]
+    assert say("retention", "set", "acme", "default")[1] == "acme: 90.0 days (the default)\n"
+    assert front.metastore.periods == {}
+    front.metastore.trouble = "the clock is ahead"
+    assert "trouble: the clock is ahead" in say("retention", "get")[1]
+    assert json.loads(say("retention", "get", "--json")[1])["default_s"] == 90 * 86_400
+
+
+def test_the_preview_lists_what_would_go_with_totals(front: Front, say: Say) -> None:
+    metas = [segment(n, size=1024) for n in range(3)]
+    front.metastore.index = {meta.id: meta for meta in metas}
+    known(front, plan(4, PlanState.REQUESTED, metas[0].id))
+    out = say("retention", "preview")[1]
+    assert "3 blocks would go, with 30 profiles and 3.0 KiB; 1 plans would be cancelled" in out
+    assert out.splitlines()[1].rstrip().endswith("plan 4.0")
+    assert "there are more" not in out
+    out = say("retention", "preview", "--limit", "2")[1]
+    assert "2 blocks would go" in out
+    assert "there are more: raise --limit" in out
+    assert json.loads(say("retention", "preview", "--json")[1])["bytes"] == 3072
+
+
+# ── status ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def told(front: Front, **changes: Any) -> None:
+    """Let the metastore answer another status."""
+    plain = front.metastore.status
+
+    async def status() -> Status:
+        return msgspec.structs.replace(await plain(), **changes)
+
+    front.metastore.status = status  # type: ignore[method-assign]
+
+
+def test_a_status_without_trouble_has_none(say: Say) -> None:
+    code, out, _ = say("status")
+    assert code == 0
+    assert "TROUBLE" not in out
+    assert "raised" not in out
+    assert "profiles are kept 90.0 days" in out
+
+
+def test_the_status_tells_backlog_limits_and_troubles(front: Front, say: Say) -> None:
+    front.metastore.trouble = "the clock is a year ahead"
+    front.metastore.periods["acme"] = DAY_NS
+    told(
+        front,
+        levels=(LevelStatus(0, "segment", 9, 900, 90, 7, 4096, 65.0, 2),),
+        plans={"inflight": 3, "parked": 2},
+        parked=2,
+        litter=12,
+        retired=4,
+        failure_limit=9,
+        limit_raised_s=120.0,
+        blocked=tuple(f"block {n} is kept: its output is missing" for n in range(12)),
+        profiles_expired=5,
+    )
+    out = say("status")[1]
+    level = next(line for line in out.splitlines() if " segment " in line)
+    assert level.split()[5:] == ["90", "7", "4.0", "KiB", "1.1", "min", "2"]
+    for text in (
+        "5 expired",
+        "plans: 3 inflight, 2 parked",
+        "the failure limit is raised to 9 for another 2.0 min",
+        "4 replaced blocks and the remains of 12 attempts wait for deletion",
+        "1 tenants differ",
+        "TROUBLE 2 plans are parked",
+        "TROUBLE retention: the clock is a year ahead",
+        "TROUBLE clean: block 0 is kept",
+        "TROUBLE clean: 2 more like these",
+    ):
+        assert text in out, text

@@ -1,0 +1,86 @@
+"""docs/operating.md names only what there is: metrics, labels, settings, commands, runbooks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics import MetricWrapperBase
+
+from maar.app.config import SECTIONS
+from maar.app.layers import setting_types
+from maar.cli.main import cli
+from maar.metastore.metrics import Metrics
+from maar.worker.metrics import WorkerMetrics
+
+REFERENCE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+
+
+def metrics_of(kind: type[Any]) -> dict[str, tuple[str, ...]]:
+    """The names of metrics, as queries have to spell them, and their labels."""
+    made = vars(kind(CollectorRegistry())).values()
+    found = {}
+    for metric in made:
+        if isinstance(metric, MetricWrapperBase):
+            (family,) = metric.describe()
+            suffix = "_total" if family.type == "counter" else ""
+            found[f"{family.name}{suffix}"] = metric._labelnames
+    return found
+
+
+WRITTEN_OUT = {"maar_role_up": ("role",)}  # by app/readiness.py, which speaks for the others
+KNOWN = metrics_of(Metrics) | metrics_of(WorkerMetrics) | WRITTEN_OUT
+
+
+def test_every_metric_that_is_named_exists_and_the_metastores_are_all_explained() -> None:
+    named = set(re.findall(r"\bmaar_[a-z0-9_]+", REFERENCE))
+    assert named <= set(KNOWN), named - set(KNOWN)
+    assert set(metrics_of(Metrics)) <= named, set(metrics_of(Metrics)) - named
+
+
+def test_every_label_that_is_named_is_one_of_its_metric() -> None:
+    labelled = re.findall(r"\b(maar_[a-z0-9_]+)\{([^}]*)\}", REFERENCE)
+    assert labelled
+    for name, inside in labelled:
+        labels = {pair.partition("=")[0].rstrip("!~") for pair in inside.split(",")}
+        assert labels <= set(KNOWN[name]), (name, labels)
+
+
+def test_every_setting_that_is_named_exists() -> None:
+    known = {
+        f"{section}.{name}" for section, kind in SECTIONS.items() for name in setting_types(kind)
+    }
+    named = {
+        text
+        for text in re.findall(r"`([a-z]+\.[a-z_.]+)`", REFERENCE)
+        if text.partition(".")[0] in SECTIONS
+    }
+    assert named <= known, named - known
+    assert named
+
+
+COMMANDS = sorted(set(re.findall(r"`maar ([a-z][^`]*)`", REFERENCE)))
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_that_is_named_can_be_typed(line: str) -> None:
+    context = click.Context(cli)
+    command: click.Command | None = cli
+    words = line.split()
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        command = command.get_command(context, words.pop(0))
+    assert command is not None, line
+    known = {option for param in command.params for option in param.opts}
+    assert {word for word in words if word.startswith("--")} <= known, line
+
+
+def test_every_runbook_that_an_alert_names_is_there() -> None:
+    titles = set(re.findall(r"^### (.+)$", REFERENCE, re.MULTILINE))
+    named = set(re.findall(r"# → (.+)$", REFERENCE, re.MULTILINE))
+    linked = {text for text, _ in re.findall(r"\[([^\]]+)\]\((#[a-z-]+)\)", REFERENCE)}
+    assert named
+    assert named | linked <= titles
