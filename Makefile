@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 SECONDS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit component bench fuzz lock clean system-packages
+.PHONY: help demo test check unit component bench fuzz soak lock clean system-packages
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -35,6 +35,9 @@ bench: $(VENV)/.dev ## every number that we publish, each as a ratio to a baseli
 
 fuzz: $(VENV)/.dev ## hostile bytes against the decoder for a minute (SECONDS=n)
 	$(BIN)/python bench/fuzz_pprof.py --seconds $(or $(SECONDS),60)
+
+soak: $(VENV)/.dev ## four workers and Spark under torment, then an audit of everything (SECONDS=300)
+	PYTHONPATH=tests $(BIN)/python -m support.soak --seconds $(or $(SECONDS),300)
 
 lock: ## write the lock files anew
 	$(PYTHON) -m pip install -q pip-tools

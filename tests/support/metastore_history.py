@@ -1,0 +1,79 @@
+"""A log in which every kind of entry occurs and does something, and the state that it gives."""
+
+from __future__ import annotations
+
+import msgspec
+
+from maar.metastore import entries as e
+from maar.metastore.digest import digest
+from maar.metastore.effects import Refused
+from maar.model.block import Kind
+from maar.model.ids import FencingToken, PlanId, TenantId, WorkerId
+from maar.model.plan import Account, PlanResult, Service
+from maar.model.time import SECOND_NS, LeaseTime
+from support.metastore import DAY_START_NS, INCARNATION, SMALL, TENANT, Fold, output, segment
+
+
+def every_kind_of_entry() -> Fold:
+    """All but `Stored`; a golden log is made of it, so it changes only with the version."""
+    fold = Fold(policy=msgspec.structs.replace(SMALL, plans_max=4))
+    s, w = SECOND_NS, WorkerId("w1")
+    segments = tuple(segment(n, at=n, profiles=10 + n) for n in range(7))
+    fold.put(e.BlocksAdded(segments))
+    key = fold.state.queue.places[segments[0].id].key
+    ids = [meta.id for meta in segments]
+
+    def put(entry: e.Entry) -> None:
+        assert not any(isinstance(effect, Refused) for effect in fold.put(entry)), entry
+
+    def spec(*numbers: int) -> e.PlanSpec:
+        return e.PlanSpec(Service.COMPACT, False, key, tuple(ids[n] for n in numbers), 2)
+
+    def granted(*plans: PlanId, counts: bool = True) -> FencingToken:
+        until = LeaseTime(fold.now + 15 * s)
+        put(e.PlansLeased(tuple(e.Grant(plan, w, until, None, counts) for plan in plans)))
+        return FencingToken(INCARNATION, fold.state.index)
+
+    put(e.PlansScheduled((spec(0, 1), spec(2, 3), spec(4), spec(5))))
+    plans = [PlanId(fold.state.index, n) for n in range(4)]
+    put(e.PinsTaken(("query-1", "query-2"), LeaseTime(50 * s)))
+    held = granted(*plans)
+    put(e.PlansStarted((e.Start(plans[0], held), e.Start(plans[1], held))))
+    put(e.LeasesRenewed((e.Extension(plans[0], held, LeaseTime(30 * s)),)))
+    inputs = segments[:2]
+    good = output(plans[0], held, inputs, profiles=19)
+    bad = output(plans[0], held, inputs, profiles=1, ordinal=1, kind=Kind.QUARANTINE)
+    made = PlanResult((good, bad), Account(19, 1, 1), collisions=2, cpu_ms=7, wall_ms=9)
+    put(e.PlanCompleted(plans[0], held, made))
+    put(e.AttemptFenced(plans[3], held, "fenced by hand"))
+    put(e.PlanFailed(plans[2], held, "the JVM went away", LeaseTime(1 * s), counts=False))
+    fold.now = 2 * s
+    again = granted(plans[2])
+    put(e.PlanFailed(plans[2], again, "the disk was full", LeaseTime(20 * s)))
+    fold.now = 31 * s
+    put(e.Tick())
+    put(e.PlanBisected(plans[1], held, 1, counts=False))
+    halves = [PlanId(fold.state.index, n) for n in range(2)]
+    put(e.PlanExcluded(plans[2], None, LeaseTime(90 * s)))
+    put(e.PlansParked((plans[2],)))
+    put(e.PlansUnparked((plans[2],)))
+    put(e.PlansParked((plans[2],)))
+    put(e.PlanRequeued(plans[2]))
+    put(e.PlanExcluded(plans[2], None, LeaseTime(1 << 62), note="it is in the way"))
+    put(e.PlansParked((plans[2],)))
+    put(e.LimitRaised(9, LeaseTime(600 * s)))
+    put(e.RetentionSet(TENANT, 30 * 86_400 * s))
+    put(e.RetentionSet(TenantId("globex"), 0))
+    put(e.RetentionSet(TenantId("initech"), 3_600 * s))
+    put(e.RetentionSet(TenantId("initech"), None))
+    granted(halves[0])
+    put(e.BlocksExpired(DAY_START_NS + 2 * s, (ids[2],)))
+    put(e.LitterSwept((e.Remains(plans[0], held),)))
+    put(e.PlansArchived((plans[1],)))
+    put(e.BlocksForgotten((ids[1],)))
+    fold.now = 60 * s
+    put(e.PinsDropped(("query-2",)))
+    put(e.Floor(LeaseTime(0)))
+    put(e.StateHashed(fold.state.index, digest(fold.state)))
+    put(e.TermStarted(2, "two"))
+    return fold

@@ -1,0 +1,1 @@
+"""Many workers under torment, then an audit: `python -m support.soak`, or a short form in tests."""

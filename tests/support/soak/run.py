@@ -1,0 +1,161 @@
+"""Torment, heal, audit: the durations bound the torment, never the healing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from maar.adapters.rpc import MetastoreClient
+from maar.model.block import BlockMeta
+from maar.model.errors import MaarError
+from maar.ports.metastore import Status
+from support.soak import checks
+from support.soak.audit import Audit, Tail
+from support.soak.cast import PATIENCE_S, Cast, Parts
+from support.soak.tormentor import Tormentor
+from support.soak.writer import Writer
+
+PACE_S = 0.05
+HEALED_S = 600.0  # a slow machine may take long; it must get there
+BLOCKS_MAX = 1_000_000
+
+SETTINGS = (
+    "worker.plan_most_ms=12000",
+    "worker.cancel_ms=4000",
+    "compaction.level_counts=6,4,4",
+    "compaction.level_ages_s=1,2,3",
+    "compaction.failure_limit=3",
+    "compaction.retry_s=0.2",
+    "compaction.probe_s=2",
+    "compaction.probe_most_s=10",
+    "compaction.retire_delay_s=4",
+    "compaction.litter_s=25",  # longer than any task writes, and than it can be stopped for
+    "compaction.floor_lag_s=600",
+    "compaction.snapshot_entries=400",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What happened, for people; `faults` is empty or the soak has failed."""
+
+    seed: int
+    tormented_s: float
+    healed_s: float
+    torments: Counter[str]
+    profiles: int
+    audit: Audit
+    log_entries: int
+    objects: int
+    faults: list[str]
+
+    def __str__(self) -> str:
+        audit, faults = self.audit, self.faults
+        levels = Counter(life.level for life in audit.plans.values() if life.completed)
+        hands = Counter(_kind(life.worker) for life in audit.plans.values() if life.completed)
+        divided = sum(life.divided for life in audit.plans.values())
+        lines = [
+            f"seed {self.seed}: {self.tormented_s:.0f} s tormented, {self.healed_s:.0f} s to heal",
+            "torment: " + ", ".join(f"{name} {times}" for name, times in (+self.torments).items()),
+            f"{self.profiles} profiles, {self.log_entries} log entries, {audit.terms} terms",
+            f"{len(audit.winners)} plans completed in {audit.attempts()} attempts, by level: "
+            + ", ".join(f"{level}: {count}" for level, count in sorted(levels.items())),
+            "by whom: " + ", ".join(f"{name} {count}" for name, count in sorted(hands.items())),
+            f"{divided} plans divided, {audit.excluded} times one was excluded",
+            f"refused as late: {audit.late['result']} results, {audit.late['failure']} failures",
+            f"{len(audit.swept)} attempts swept, {len(audit.forgotten)} blocks cleaned away, "
+            f"{self.objects} objects left",
+        ]
+        good = "every plan completed once, no litter, nothing lost or doubled, no process left"
+        return "\n".join([*lines, checks.shown(faults) if faults else good])
+
+
+def _kind(worker: str) -> str:
+    name = worker.partition("-")[0]
+    return name if name.startswith(("worker", "sleepwalker")) else "spark"
+
+
+def soak(directory: Path, *, seconds: float, seed: int, parts: Parts) -> Summary:
+    """One whole run; must be called from the main thread, which everybody dies with."""
+    random = Random(seed)
+    cast = Cast(directory, parts, random)
+    writer = Writer(cast.around.metastore, cast.store, pace_s=PACE_S, seed=seed)
+    tail = Tail(cast.log_database)
+    try:
+        cast.start()
+        writer.start()
+        tormentor = Tormentor(cast, random, lease_s=parts.lease_s)
+        tormentor.torment(seconds, meanwhile=tail.follow)
+        began = time.monotonic()
+        cast.wake_up()
+        writer.enough()
+        _heal(cast, writer, tail)
+        healed_s = time.monotonic() - began
+        status, live, unread = asyncio.run(_looked(cast, writer))
+        tail.follow()
+        audit = Audit.of(tail.envelopes())
+        ended = cast.part()
+        faults = [
+            *checks.log_faults(audit, status, live),
+            *checks.litter(cast.store, live, strays_max=len(writer.repeated)),
+            *checks.lost_or_doubled(cast.store, live, writer),
+            *unread,
+            *(f"{name} ended with code {code}" for name, code in ended.items() if code > 0),
+            *(f"process {pid} is left" for pid in cast.everyone()),
+            *(["somebody failed by a fault: see the log"] if "Traceback" in cast.log() else []),
+        ]
+    finally:
+        cast.end()
+    return Summary(
+        seed=seed,
+        tormented_s=seconds,
+        healed_s=healed_s,
+        torments=tormentor.done,
+        profiles=len(writer.acknowledged),
+        audit=audit,
+        log_entries=tail.read_to,
+        objects=sum(1 for _ in cast.store.list("")),
+        faults=faults,
+    )
+
+
+def _heal(cast: Cast, writer: Writer, tail: Tail) -> None:
+    deadline = time.monotonic() + HEALED_S
+    left = "everything"
+    while left:
+        assert time.monotonic() < deadline, f"not healed: {left}\n{cast.log()[-8000:]}"
+        cast.revive()
+        tail.follow()
+        time.sleep(0.3)
+        left = _left(cast, writer)
+
+
+def _left(cast: Cast, writer: Writer) -> str:
+    if not writer.finished():
+        return "pushes without an answer"
+    return "sleepwalkers" if cast.dreaming() else asyncio.run(_busy(cast))
+
+
+async def _busy(cast: Cast) -> str:
+    metastore = MetastoreClient(cast.around.metastore)
+    try:
+        return checks.busy(await metastore.status())
+    except MaarError as error:
+        return str(error)
+    finally:
+        await metastore.close()
+
+
+async def _looked(cast: Cast, writer: Writer) -> tuple[Status, tuple[BlockMeta, ...], list[str]]:
+    metastore = MetastoreClient(cast.around.metastore, deadline_s=PATIENCE_S)
+    try:
+        live = await metastore.blocks(limit=BLOCKS_MAX)
+        status = await metastore.status()
+        unread = await checks.unread(metastore, cast.store, writer.acknowledged.values())
+        return status, live, unread
+    finally:
+        await metastore.close()
