@@ -1,7 +1,12 @@
-"""Compaction by Spark jobs against the same jobs in a bare process pool of the same size.
+"""Compaction at every level by Spark jobs, against the same jobs in a bare process pool.
 
-Each job merges the same generated segments (level 0 to 1: decode, split, sort, write), under a plan
-of its own. Both ways are warm, and take turns. Prints: name value unit ratio baseline.
+    python bench/compaction.py [--jobs 30] [--rounds 3] [--slots N] [--profiles 16] [--batches 4]
+
+Each job merges the same generated inputs under a plan of its own: 20 segments (level 0 to 1:
+decode, split, sort, write), or 10 blocks of level 1 or 2. A block of level 2 is made of `batches`
+blocks of level 1. Both ways are warm, and take turns. MB are bytes of input at rest, a core is a
+slot for the time of a round. Peaks are of the process that carries a task out, all its libraries
+included. Prints: name value unit ratio baseline.
 """
 
 from __future__ import annotations
@@ -15,148 +20,34 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+import synthetic
 from maar.adapters.object_store import open_store
-from maar.block.segment import segment_meta, write_segment
-from maar.model import keys
 from maar.model.block import BlockMeta
-from maar.model.ids import (
-    MAIN_STORE,
-    NO_TENANT,
-    FencingToken,
-    Incarnation,
-    PlanId,
-    Shard,
-    TenantId,
-    segment_id,
-)
-from maar.model.labels import labels_of
-from maar.model.plan import LeasedPlan, PlanResult, QueueKey, Service
-from maar.model.profile import RawProfile, profile_id, profile_type
-from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.pprof import gzip
-from maar.pprof.encode import encode
-from maar.pprof.plain import (
-    PlainFunction,
-    PlainLine,
-    PlainLocation,
-    PlainMapping,
-    PlainProfile,
-    PlainSample,
-)
-from maar.spark.runner import SparkRunner
-from maar.spark.session import SparkSettings
-from maar.spark.task import compact, load_compaction
+from maar.model.ids import MAIN_STORE
+from maar.model.plan import LeasedPlan, PlanResult
+from maar.ports.object_store import StoreSettings
+from maar.runner.runner import SparkRunner
+from maar.runner.session import SparkSettings
+from maar.runner.task import load_compaction
+from maar.services.compact import compact
 
-START_NS = 1_790_000_000_000_000_000
 SEGMENTS = 20  # what the planner gives to one job of level 0
-INCARNATION = Incarnation("be9cbe9c")
-SHARD = Shard(1)
+BLOCKS = 10  # and of the levels above
 JOB_SECONDS_LEAST = 0.5
-LOAD_MOST = 0.5  # on a busy machine wall times say more about the neighbours
+PROMISE_BYTES = 1 << 30  # of memory for one task
 
-_tokens = iter(range(1, 1 << 30))
-
-
-def profile(random: Random, number: int) -> RawProfile:
-    """A CPU profile of some service: 160 samples over 1,400 locations, as agents send them."""
-    service = f"service-{number % 4}"
-    functions = [
-        PlainFunction(f"pkg{n % 40}.(*Type{n % 9}).method{n}", f"pkg{n % 40}.m{n}", f"src/f{n}.go")
-        for n in range(700)
-    ]
-    locations = [
-        PlainLocation(0, 0x400000 + 64 * n, (PlainLine(n % len(functions), n % 900),))
-        for n in range(1400)
-    ]
-    samples = [
-        PlainSample(
-            [random.randrange(1400) for _ in range(random.randrange(8, 40))],
-            [random.randrange(1, 50), random.randrange(1, 50) * 10_000_000],
-        )
-        for _ in range(160)
-    ]
-    time_ns = START_NS + number * 1_000_000_000
-    raw = encode(
-        PlainProfile(
-            sample_types=[("samples", "count"), ("cpu", "nanoseconds")],
-            samples=samples,
-            mappings=[PlainMapping(0x400000, 0x900000, 0, "/bin/app", "build-1")],
-            locations=locations,
-            functions=functions,
-            time_ns=time_ns,
-            duration_ns=10_000_000_000,
-            period_type=("cpu", "nanoseconds"),
-            period=10_000_000,
-        )
-    )
-    labels = labels_of([("service_name", service), ("__name__", "process_cpu"), ("pod", "a")])
-    tenant = TenantId("acme")
-    return RawProfile(
-        id=profile_id(tenant=tenant, labels=labels, time_ns=time_ns, client_id="", body=raw),
-        tenant=tenant,
-        service=service,
-        labels=labels,
-        types=tuple(
-            profile_type(
-                name="process_cpu",
-                sample_type=kind,
-                sample_unit=unit,
-                period_type="cpu",
-                period_unit="nanoseconds",
-            )
-            for kind, unit in (("samples", "count"), ("cpu", "nanoseconds"))
-        ),
-        time_ns=time_ns,
-        duration_ns=10_000_000_000,
-        samples=len(samples),
-        payload=gzip.compress(raw),
-        raw_size=len(raw),
-    )
+Carried = Callable[[Sequence[LeasedPlan]], list[PlanResult]]
+Job = tuple[LeasedPlan, StoreSettings, str]
 
 
-def segments(store: ObjectStore, *, profiles: int) -> tuple[BlockMeta, ...]:
-    """The inputs of every job."""
-    random = Random(4711)
-    metas = []
-    for number in range(SEGMENTS):
-        first = number * profiles
-        written = write_segment([profile(random, first + n) for n in range(profiles)])
-        block = segment_id(lease_time_ns=number, entropy=random.getrandbits(64))
-        key = keys.segment(shard=SHARD, block=block, incarnation=INCARNATION)
-        store.create(key, written.body)
-        metas.append(
-            segment_meta(
-                written,
-                block=block,
-                key=key,
-                shard=SHARD,
-                store=MAIN_STORE,
-                created_by="bench",
-                created_at_ns=START_NS,
-            )
-        )
-    return tuple(metas)
-
-
-def plan(inputs: tuple[BlockMeta, ...]) -> LeasedPlan:
-    number = next(_tokens)
-    return LeasedPlan(
-        id=PlanId(number, 0),
-        service=Service.COMPACT,
-        token=FencingToken(INCARNATION, number),
-        key=QueueKey(MAIN_STORE, NO_TENANT, SHARD, 0),
-        inputs=inputs,
-        target_block_bytes=1 << 30,
-        lease_ns=15_000_000_000,
-    )
-
-
-def in_pool(job: tuple[LeasedPlan, StoreSettings, str]) -> PlanResult:
+def in_pool(job: Job) -> PlanResult:
     """The bare way: the same function in a process that knows nothing of Spark."""
     leased, settings, parent = job
     scratch = Path(tempfile.mkdtemp(dir=parent))
@@ -172,11 +63,16 @@ def in_pool(job: tuple[LeasedPlan, StoreSettings, str]) -> PlanResult:
         shutil.rmtree(scratch)
 
 
-def measure(
-    directory: Path, *, jobs: int, rounds: int, slots: int, per_segment: int
-) -> tuple[list[float], list[float]]:
-    settings = StoreSettings(MAIN_STORE, (directory / "store").as_uri())
-    inputs = segments(open_store(settings), profiles=per_segment)
+@dataclass(frozen=True)
+class Way:
+    """How plans are carried out, and a word in the command lines of the processes that do it."""
+
+    carry_out: Carried
+    process: str
+
+
+@contextmanager
+def both_ways(directory: Path, settings: StoreSettings, *, slots: int) -> Iterator[dict[str, Way]]:
     runner = SparkRunner(
         SparkSettings(master=f"local[{slots}]"), settings, directory, open_store=open_store
     )
@@ -185,65 +81,187 @@ def measure(
         context.Pool(slots, initializer=load_compaction) as pool,
         ThreadPoolExecutor(slots) as threads,
     ):
+
+        def bare(plans: Sequence[LeasedPlan]) -> list[PlanResult]:
+            jobs = [(plan, settings, str(directory)) for plan in plans]
+            return pool.map(in_pool, jobs, chunksize=1)
+
+        def spark(plans: Sequence[LeasedPlan]) -> list[PlanResult]:
+            return list(threads.map(runner.run, plans))
+
         runner.warm()
-
-        def bare(jobs: int) -> list[PlanResult]:
-            work = [(plan(inputs), settings, str(directory)) for _ in range(jobs)]
-            return pool.map(in_pool, work, chunksize=1)
-
-        def spark(jobs: int) -> list[PlanResult]:
-            return list(threads.map(runner.run, [plan(inputs) for _ in range(jobs)]))
-
-        def seconds(way: Callable[[int], list[PlanResult]], jobs: int) -> float:
-            begun = time.perf_counter()
-            results = way(jobs)
-            took = time.perf_counter() - begun
-            assert all(result.account.kept == SEGMENTS * per_segment for result in results)
-            shutil.rmtree(directory / "store" / "lake")
-            return took
-
         try:
-            for way in (bare, spark):
-                seconds(way, 3 * slots)
-            turns = []
-            for number in range(rounds):  # who goes first changes, so that a drift hits both
-                if number % 2 == 0:
-                    turns.append((seconds(bare, jobs), seconds(spark, jobs)))
-                else:
-                    spark_first = seconds(spark, jobs)
-                    turns.append((seconds(bare, jobs), spark_first))
+            yield {
+                "pool": Way(bare, "multiprocessing.spawn"),
+                "spark": Way(spark, "pyspark.daemon"),
+            }
         finally:
             runner.close()
-    return [bare_s for bare_s, _ in turns], [spark_s for _, spark_s in turns]
+
+
+# ── inputs ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Inputs:
+    """Those of one job of each level; merged by the bare pool, level by level."""
+
+    def __init__(self, settings: StoreSettings, bare: Carried, *, profiles: int) -> None:
+        self._store = open_store(settings)
+        self._bare = bare
+        self._profiles = profiles
+        chance = Random(4711)
+        self._templates = [synthetic.profile(chance, n) for n in range(SEGMENTS * profiles)]
+
+    def made(self, *, batches: int) -> list[tuple[BlockMeta, ...]]:
+        groups = [self._segments(number) for number in range(BLOCKS * batches)]
+        ones = self._merged(groups)
+        twos = self._merged([ones[n::BLOCKS] for n in range(BLOCKS)])
+        return [tuple(groups[0]), tuple(ones[:BLOCKS]), tuple(twos)]
+
+    def _segments(self, number: int) -> list[BlockMeta]:
+        """The same stacks in every group, at other times: programs repeat themselves."""
+        shift_ns = number * len(self._templates) * 1_000_000_000
+        profiles = [
+            synthetic.again(one, time_ns=one.time_ns + shift_ns) if number else one
+            for one in self._templates
+        ]
+        return [synthetic.segment(self._store, profiles[n::SEGMENTS]) for n in range(SEGMENTS)]
+
+    def _merged(self, groups: Sequence[Sequence[BlockMeta]]) -> list[BlockMeta]:
+        results = self._bare([synthetic.leased(group) for group in groups])
+        return [meta for result in results for meta in result.outputs]
+
+
+# ── measurement ────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Taken:
+    """What the rounds of one level took in one way."""
+
+    seconds: list[float] = field(default_factory=list)
+    peak: int = 0  # bytes
+
+
+class Rounds:
+    """The same jobs of one level, in both ways by turns."""
+
+    def __init__(self, settings: StoreSettings, ways: dict[str, Way]) -> None:
+        self._store = open_store(settings)
+        self._ways = ways
+
+    def run(
+        self, inputs: tuple[BlockMeta, ...], *, jobs: int, rounds: int, slots: int
+    ) -> dict[str, Taken]:
+        taken = {name: Taken() for name in self._ways}
+        for way in self._ways.values():
+            self._carry_out(way, inputs, slots)  # warm at this level, too
+        for number in range(rounds):  # who goes first changes, so that a drift hits both
+            for name in sorted(self._ways, reverse=number % 2 == 1):
+                seconds, peak = self._carry_out(self._ways[name], inputs, jobs)
+                taken[name].seconds.append(seconds)
+                taken[name].peak = max(taken[name].peak, peak)
+        return taken
+
+    def _carry_out(self, way: Way, inputs: tuple[BlockMeta, ...], jobs: int) -> tuple[float, int]:
+        """Seconds, and the peak memory of a process; the outputs are removed again."""
+        plans = [synthetic.leased(inputs) for _ in range(jobs)]
+        forget_peaks(way.process)
+        begun = time.perf_counter()
+        results = way.carry_out(plans)
+        seconds = time.perf_counter() - begun
+        peak = peak_of(way.process)
+        came = sum(meta.profiles for meta in inputs)
+        assert all(result.account.kept == came for result in results), "profiles were lost"
+        for file in (f for result in results for meta in result.outputs for f in meta.files):
+            self._store.delete(file.locations[0].key)
+        return seconds, peak
+
+
+def forget_peaks(process: str) -> None:
+    for pid in below_us(process):
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # the high-water mark begins anew
+
+
+def peak_of(process: str) -> int:
+    """The highest high-water mark of the processes with this word in their command lines."""
+    found = [0]
+    for pid in below_us(process):
+        status = Path(f"/proc/{pid}/status").read_text()
+        found += [int(line.split()[1]) << 10 for line in status.splitlines() if "VmHWM" in line]
+    return max(found)
+
+
+def below_us(process: str) -> list[int]:
+    """Our children and theirs, those with a word in their command lines."""
+    parents = {}
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (directory / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        parents[int(directory.name)] = int(fields[1])
+    found = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return [pid for pid in found if process in _command(pid)]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def report(
+    level: int, inputs: Sequence[BlockMeta], taken: dict[str, Taken], *, jobs: int, slots: int
+) -> None:
+    size = sum(meta.size for meta in inputs) / 1e6
+    rounds = zip(taken["pool"].seconds, taken["spark"].seconds, strict=True)
+    ratios = " ".join(f"{spark / pool:.2f}" for pool, spark in rounds)
+    base = statistics.median(taken["pool"].seconds)
+    print(
+        f"# level {level}: {jobs} jobs of {size:.1f} MB in {len(inputs)} inputs, "
+        f"{base * slots / jobs:.2f} s each in the pool; time ratio of each round: {ratios}"
+    )
+    if level == 0 and base * slots / jobs < JOB_SECONDS_LEAST:
+        print("# jobs were short, which overstates what Spark adds; ask for more --profiles")
+    for name, one in sorted(taken.items()):
+        seconds = statistics.median(one.seconds)
+        rate = size * jobs / seconds / slots
+        print(
+            f"compaction_level_{level}_{name} {rate:.2f} MB/s_per_core {base / seconds:.2f} "
+            "bare_process_pool"
+        )
+        print(
+            f"compaction_level_{level}_{name}_peak {one.peak / (1 << 20):.0f} MiB "
+            f"{one.peak / PROMISE_BYTES:.2f} promise_1_GiB",
+            flush=True,
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=30, help="of level 0 in a round")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--slots", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--profiles", type=int, default=16, help="per segment")
-    arguments = parser.parse_args()
+    parser.add_argument("--batches", type=int, default=4, help="blocks of level 1 in one of 2")
+    options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
-    load_before = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory(prefix="maar-bench-") as directory:
-        bare, spark = measure(
-            Path(directory),
-            jobs=arguments.jobs,
-            rounds=arguments.rounds,
-            slots=arguments.slots,
-            per_segment=arguments.profiles,
-        )
-    bare_s, spark_s = statistics.median(bare), statistics.median(spark)
-    job_s = bare_s * arguments.slots / arguments.jobs
-    if job_s < JOB_SECONDS_LEAST:
-        print(f"# jobs took only {job_s:.2f} s each; ask for more --profiles")
-    if load_before > LOAD_MOST:
-        print(f"# load was {load_before:.1f} before we began: others ran too, do not quote this")
-    ratios = " ".join(f"{s / b:.2f}" for b, s in zip(bare, spark, strict=True))
-    print(f"# rounds {len(bare)}, ratio of each: {ratios}")
-    print(f"compaction_pool {bare_s:.2f} s 1.00 bare_process_pool")
-    print(f"compaction_spark {spark_s:.2f} s {spark_s / bare_s:.2f} bare_process_pool")
+    load = synthetic.load_now()
+    with tempfile.TemporaryDirectory(prefix="maar-bench-") as name:
+        directory = Path(name)
+        settings = StoreSettings(MAIN_STORE, (directory / "store").as_uri())
+        with both_ways(directory, settings, slots=options.slots) as ways:
+            inputs = Inputs(settings, ways["pool"].carry_out, profiles=options.profiles)
+            rounds = Rounds(settings, ways)
+            for level, some in enumerate(inputs.made(batches=options.batches)):
+                jobs = max(options.slots, options.jobs // (1, 3, 6)[level])  # they grow longer
+                taken = rounds.run(some, jobs=jobs, rounds=options.rounds, slots=options.slots)
+                report(level, some, taken, jobs=jobs, slots=options.slots)
+    synthetic.tell_of_neighbours(load)
 
 
 if __name__ == "__main__":

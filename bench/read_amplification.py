@@ -1,0 +1,188 @@
+"""What a question about the last hour has to open, against the same hour by the peer's rules.
+
+    python bench/read_amplification.py [--minutes 60] [--workers 4] [--slots 4]
+
+A virtual clock drives the real metastore (fold, planner, scheduler) through an hour of segments
+with a fleet of simulated workers; the time and the output of their merges follow from real merges,
+made first in the same run. The same segments, costs and fleet then go through a model of the peer:
+see synthetic_peer.py for what it keeps to. Four loads: steady, many small tenants, bursts, and a
+tail (traffic stopped 15 minutes ago). Means over questions at sixty random moments.
+
+A block of ours is several files, of which a flame graph reads four; a block of the peer is one
+object: `blocks` compares the rules, `files` the requests. Prints: name value unit ratio baseline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+
+import synthetic
+import synthetic_hour
+from maar.adapters.object_store import open_store
+from maar.block import decode
+from maar.model.block import BlockMeta
+from maar.model.ids import MAIN_STORE, TenantId
+from maar.model.plan import PlanResult
+from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.services.compact import compact
+from synthetic_hour import Cost, Costs, Hour, Load, Ours, Seen, Theirs, VirtualClock
+
+SEGMENTS = 20
+PROFILES = 4  # in a segment
+TEMPLATES = 40
+MANY = 15  # tenants
+
+
+class Merge(NamedTuple):
+    """One real merge."""
+
+    seconds: float
+    came: int  # bytes
+    went: int
+    outputs: int
+
+
+class Sample:
+    """Real segments and merges in this process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._store: ObjectStore = open_store(
+            StoreSettings(MAIN_STORE, (directory / "store").as_uri())
+        )
+        self._scratch = directory / "scratch"
+        chance = Random(4711)
+        self._templates = [synthetic.profile(chance, number) for number in range(TEMPLATES)]
+        self._made = 0
+
+    def segments(self, count: int, *, tenants: int = 1) -> list[BlockMeta]:
+        found = []
+        for _ in range(count):
+            profiles = []
+            for _ in range(PROFILES):
+                template = self._templates[self._made % TEMPLATES]
+                time_ns = synthetic.START_NS + self._made * 1_000_000
+                tenant = TenantId(f"tenant-{self._made % tenants}")
+                profiles.append(synthetic.again(template, time_ns=time_ns, tenant=tenant))
+                self._made += 1
+            found.append(synthetic.segment(self._store, profiles))
+        return found
+
+    def merge(self, inputs: Sequence[BlockMeta]) -> tuple[PlanResult, Merge]:
+        begun = time.perf_counter()
+        result = compact(
+            synthetic.leased(inputs),
+            store=self._store,
+            attempt="a1",
+            scratch=self._scratch,
+            wall_ns=synthetic.START_NS,
+        )
+        seconds = time.perf_counter() - begun
+        came, went = (sum(m.size for m in metas) for metas in (inputs, result.outputs))
+        return result, Merge(seconds, came, went, len(result.outputs))
+
+
+def sampled(directory: Path, *, merges: int) -> Costs:
+    """What merges cost on this machine, now."""
+    sample = Sample(directory)
+    decode.warm()
+    sample.merge(sample.segments(2))  # the first is not like the others
+    segments = [sample.segments(SEGMENTS) for _ in range(merges)]
+    results = [sample.merge(inputs) for inputs in segments]
+    decoding = [merge for _, merge in results]
+    decoding.append(sample.merge(segments[0][: SEGMENTS // 4])[1])
+    decoding.append(sample.merge(sample.segments(SEGMENTS, tenants=MANY))[1])
+    blocks = [meta for result, _ in results for meta in result.outputs]
+    merging = [sample.merge(blocks[:count])[1] for count in {2, merges // 2, merges} if count > 1]
+    size = statistics.mean(meta.size for inputs in segments for meta in inputs)
+    return Costs(int(size / PROFILES), fitted(decoding), fitted(merging))
+
+
+def fitted(merges: Sequence[Merge]) -> Cost:
+    """The plane that fits best, as far as it makes sense: nothing takes less than no time."""
+    rows = np.array([[1.0, merge.came / 1e6, merge.outputs - 1.0] for merge in merges])
+    seconds = np.array([merge.seconds for merge in merges])
+    fixed, megabyte, further = np.linalg.lstsq(rows, seconds, rcond=None)[0].clip(0)
+    shrink = statistics.median(merge.went / merge.came for merge in merges)
+    return Cost(float(fixed), float(megabyte) / 1e6, float(further), shrink)
+
+
+async def by_our_rules(load: Load, costs: Costs, *, workers: int, slots: int) -> Seen:
+    clock = VirtualClock()
+    with tempfile.TemporaryDirectory(prefix="maar-hour-") as directory:
+        store = open_store(StoreSettings(MAIN_STORE, Path(directory).as_uri()))
+        ours = Ours(clock, costs, store)
+        await ours.service.start()
+        try:
+            return await Hour(ours, load, clock).run(workers=workers, slots=slots)
+        finally:
+            await ours.service.stop()
+
+
+async def by_the_peers(load: Load, costs: Costs, *, workers: int, slots: int) -> Seen:
+    clock = VirtualClock()
+    return await Hour(Theirs(costs), load, clock).run(workers=workers, slots=slots)
+
+
+def loads(minutes: int) -> list[Load]:
+    return [
+        synthetic_hour.steady(minutes, profiles=PROFILES),
+        synthetic_hour.tenants(minutes, profiles=1),
+        synthetic_hour.bursts(minutes, profiles=PROFILES),
+        synthetic_hour.tail(minutes, profiles=PROFILES),
+    ]
+
+
+def report(load: Load, ours: Seen, theirs: Seen, *, threads: int) -> None:
+    seconds = max(load.looks_ns) / 1e9
+    for whose, seen in (("ours", ours), ("peer", theirs)):
+        print(
+            f"# {load.name}, {whose}: {len(load.flushes)} segments, {seen.jobs} jobs, workers "
+            f"{seen.busy_s / threads / seconds:.0%} busy, {len(seen.opened)} questions, at most "
+            f"{max(opened.blocks for opened in seen.opened)} blocks"
+        )
+    for what in ("segments", "blocks", "files"):
+        mine, its = (
+            statistics.mean(getattr(opened, what) for opened in seen.opened)
+            for seen in (ours, theirs)
+        )
+        ratio = f"{mine / its:.2f}" if its else "-"
+        print(
+            f"opened_{load.name}_{what} {mine:.1f} {what} {ratio} peer_rules_{its:.1f}", flush=True
+        )
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--minutes", type=int, default=60, help="of traffic before the first question"
+    )
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--slots", type=int, default=4)
+    parser.add_argument("--merges", type=int, default=10, help="in the sample")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="maar-bench-") as directory:
+        costs = sampled(Path(directory), merges=options.merges)
+    for name, cost in (("0", costs.decode), ("1+", costs.merge)):
+        print(
+            f"# a merge of level {name}: {cost.fixed_s:.3f} s + {cost.byte_s * 1e6:.3f} s/MB + "
+            f"{cost.further_s:.3f} s per further block, output {cost.shrink:.2f} of the input"
+        )
+    fleet = {"workers": options.workers, "slots": options.slots}
+    for load in loads(options.minutes):
+        ours = await by_our_rules(load, costs, **fleet)
+        theirs = await by_the_peers(load, costs, **fleet)
+        report(load, ours, theirs, threads=options.workers * options.slots)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,233 @@
+"""Every benchmark of compaction runs, in small, and prints what it promises. Nothing is timed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+
+pytestmark = [pytest.mark.component, pytest.mark.timeout(900)]
+
+BENCH = Path(__file__).parents[2] / "bench"
+MARK = "MAAR_BENCH_RUN"
+LOADS = ("steady", "tenants", "bursts", "tail")
+
+
+class Line(NamedTuple):
+    """What a benchmark says of one number."""
+
+    name: str
+    value: float
+    unit: str
+    ratio: str
+    baseline: str
+
+
+def run(name: str, *arguments: str, temporary: Path) -> tuple[list[Line], str]:
+    """The lines of a benchmark and all that it said; nothing of it is left on the machine."""
+    mark = uuid.uuid4().hex
+    done = subprocess.run(
+        [sys.executable, str(BENCH / name), *arguments],
+        env={**os.environ, MARK: mark, "TMPDIR": str(temporary)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    wait_until_gone(mark)
+    assert not list(temporary.glob("maar-*")), "its directory was left behind"
+    said = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
+    assert all(len(words) == 5 for words in said), done.stdout
+    lines = [Line(name, float(value), *rest) for name, value, *rest in said]
+    return lines, done.stdout
+
+
+def wait_until_gone(mark: str) -> None:
+    """Servers, JVMs and their children carry the mark of the run in their environment."""
+    deadline = time.monotonic() + 60
+    while left := marked(mark):
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.1)
+
+
+def marked(mark: str) -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{MARK}={mark}".encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def by_name(lines: list[Line]) -> dict[str, Line]:
+    return {line.name: line for line in lines}
+
+
+def test_read_amplification_of_a_few_minutes(tmp_path: Path) -> None:
+    lines, said = run(
+        "read_amplification.py",
+        *("--minutes", "2", "--merges", "2", "--workers", "1"),
+        temporary=tmp_path,
+    )
+    found = by_name(lines)
+    assert set(found) == {
+        f"opened_{load}_{what}" for load in LOADS for what in ("segments", "blocks", "files")
+    }
+    for load in LOADS:
+        segments, blocks, files = (
+            found[f"opened_{load}_{what}"].value for what in ("segments", "blocks", "files")
+        )
+        assert 0 <= segments <= blocks <= files
+        assert blocks > 0, f"{load}: nothing was asked, or nothing was there\n{said}"
+        assert re.search(rf"# {load}, ours: \d+ segments, [1-9]\d* jobs", said), said
+        assert re.search(rf"# {load}, peer: \d+ segments, [1-9]\d* jobs", said), said
+    idle = found["opened_tail_segments"]
+    assert idle.value == 0, "an idle system merges its last segments, too"
+    assert idle.baseline != "peer_rules_0.0", "the peer's rules leave them"
+
+
+def test_prepare_with_a_few_polls(tmp_path: Path) -> None:
+    lines, said = run("prepare.py", "--polls", "30", temporary=tmp_path)
+    found = by_name(lines)
+    assert set(found) == {
+        "log_head",
+        *(
+            f"poll_{kind}_{way}_{what}"
+            for kind in ("idle", "renew", "work")
+            for way in ("append", "head", "entry")
+            for what in ("appends", "bytes", "p50", "p99")
+        ),
+    }
+    for kind, least in (("idle", 0), ("renew", 1), ("work", 1)):
+        read, entry = (found[f"poll_{kind}_{way}_appends"].value for way in ("append", "entry"))
+        assert read >= least, said
+        assert entry - read > 0.5, f"{kind}: the read-only entry is an append of its own\n{said}"
+        size, more = (found[f"poll_{kind}_{way}_bytes"].value for way in ("append", "entry"))
+        assert more > size, said
+    assert found["poll_idle_append_appends"].value < 0.5, "a poll that changes nothing is a read"
+
+
+def test_the_metastore_beside_small_queues(tmp_path: Path) -> None:
+    sizes = (200, 600)
+    lines, said = run(
+        "metastore.py",
+        *("--sizes", *map(str, sizes), "--registrations", "100", "--polls", "5"),
+        temporary=tmp_path,
+    )
+    found = by_name(lines)
+    names = ("register", "register_cpu", "poll_p50", "poll_p99", "memory", "snapshot", "restart")
+    phases = ("fill", "register", "poll", "snapshot")
+    assert set(found) == {
+        f"{name}_{size}"
+        for name in (*names, *(f"pause_{phase}" for phase in phases))
+        for size in sizes
+    }
+    for size in sizes:
+        (kept,) = re.findall(rf"# {size}: (\d+) blocks after the restart", said)
+        assert int(kept) > size, "what was registered survives the restart"
+        assert found[f"poll_p99_{size}"].baseline == f"beside_{sizes[0]}"
+        assert found[f"register_{size}"].value > 0
+
+
+@pytest.mark.serial
+def test_compaction_at_every_level(tmp_path: Path) -> None:
+    lines, said = run(
+        "compaction.py",
+        *("--jobs", "2", "--rounds", "1", "--slots", "2", "--profiles", "1", "--batches", "1"),
+        temporary=tmp_path,
+    )
+    found = by_name(lines)
+    assert set(found) == {
+        f"compaction_level_{level}_{way}{what}"
+        for level in range(3)
+        for way in ("pool", "spark")
+        for what in ("", "_peak")
+    }
+    for name, line in found.items():
+        assert line.value > 0, said
+        if name.endswith("_peak"):
+            assert 50 < line.value < 4096, "MiB of a process that has loaded all it needs"
+    assert [int(inputs) for inputs in re.findall(r"MB in (\d+) inputs", said)] == [20, 10, 10]
+
+
+@pytest.mark.serial
+def test_first_compaction(tmp_path: Path) -> None:
+    lines, said = run("first_compaction.py", "--warm", "2", "--seconds", "4", temporary=tmp_path)
+    rule = [line for line in lines if line.baseline.startswith("count_rule")]
+    assert [line.name for line in rule] == [f"first_compaction_{q}" for q in ("p50", "p90", "max")]
+    waits = [line.value for line in rule]
+    assert 0 < waits[0] <= waits[1] <= waits[2]
+    assert lines[-1].baseline == "peer_claim_below_15_s"
+    counts = re.search(r"# (\d+) segments, .* (\d+) of them merged", said)
+    assert counts is not None, said
+    assert int(counts[1]) == int(counts[2]) > 0, said
+
+
+# ── the model of the peer keeps to what it says ────────────────────────────────────────────────
+
+
+@pytest.fixture
+def peer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCH))
+    import synthetic_peer
+
+    return synthetic_peer
+
+
+SECOND = 1_000_000_000
+
+
+def segments(peer: ModuleType, system: object, count: int, *, at_s: float, shard: int = 1) -> None:
+    for _ in range(count):
+        system.add(peer.Block(0, shard, 1, {"acme": (0, 1)}), int(at_s * SECOND))  # type: ignore[attr-defined]
+
+
+def test_the_peer_hands_new_jobs_out_by_the_next_poll(peer: ModuleType) -> None:
+    system = peer.Peer()
+    segments(peer, system, 45, at_s=0)
+    assert system.poll(1, [], SECOND) == []
+    (first,) = system.poll(1, [], 6 * SECOND)
+    (second,) = system.poll(4, [], 11 * SECOND)
+    assert [len(first.blocks), len(second.blocks)] == [20, 20]
+    assert system.poll(4, [], 16 * SECOND) == []
+    assert len(system.live) == 45
+    outputs = [peer.Block(1, 1, 1, {"acme": (0, 1)})]
+    system.poll(0, [(first, outputs)], 17 * SECOND)
+    assert len(system.live) == 45 - 20 + 1
+
+
+def test_the_peer_closes_old_batches_only_when_something_arrives(peer: ModuleType) -> None:
+    system = peer.Peer()
+    for shard in (1, 2, 3):
+        segments(peer, system, 5, at_s=0, shard=shard)
+    for at_s in (60, 65, 3600):
+        assert system.poll(9, [], at_s * SECOND) == []
+    segments(peer, system, 1, at_s=3601, shard=3)  # its own, and the one touched longest ago
+    system.poll(9, [], 3602 * SECOND)
+    jobs = system.poll(9, [], 3607 * SECOND)
+    assert sorted((job.blocks[0].shard, len(job.blocks)) for job in jobs) == [(1, 5), (3, 6)]
+    segments(peer, system, 1, at_s=3610, shard=3)  # one more for each push
+    system.poll(9, [], 3611 * SECOND)
+    (late,) = system.poll(9, [], 3616 * SECOND)
+    assert (late.blocks[0].shard, len(late.blocks)) == (2, 5)
+
+
+def test_the_peer_fills_a_job_from_later_batches(peer: ModuleType) -> None:
+    system = peer.Peer()
+    segments(peer, system, 5, at_s=0)
+    segments(peer, system, 1, at_s=40)  # closes six
+    segments(peer, system, 20, at_s=41)
+    system.poll(9, [], 42 * SECOND)
+    (job,) = system.poll(9, [], 47 * SECOND)
+    assert len(job.blocks) == 20
+    assert system.poll(9, [], 52 * SECOND) == [], "six of the second batch wait for more, or age"
