@@ -214,3 +214,11 @@ def test_segments_of_refused_pushes_are_no_more_than_those() -> None:
     store = full_store(*INPUTS)
     assert checks.litter(store, INPUTS[:1], strays_max=1) == []
     assert len(checks.litter(store, INPUTS[:1], strays_max=0)) == 1
+
+
+def test_a_crash_is_seen_and_the_complaint_of_a_killed_spark_is_none() -> None:
+    ours = f'level=error trace="{checks.TRACE} File maar/metastore/plan.py, line 1: KeyError"\n'
+    sparks = f"{checks.TRACE}\nFile site-packages/pyspark/accumulators.py\nEOFError\n"
+    later = "event=quiet\n" * checks.TRACE_LINES
+    assert checks.crashes(sparks + later) == []
+    assert len(checks.crashes(sparks + later + ours + later + sparks)) == 1

@@ -23,6 +23,9 @@ from support.soak.audit import Audit
 from support.soak.writer import SERVICE, TENANTS, Pushed, Writer
 
 SHOWN_MAX = 10
+TRACE = "Traceback (most recent call last):"
+TRACE_LINES = 25
+OF_SPARK = ("site-packages/py4j/", "site-packages/pyspark/")  # it complains when its JVM is killed
 OVER = ("completed", "cancelled", "rolled_back")
 
 
@@ -32,6 +35,14 @@ def busy(status: Status) -> str:
     plans = {state: count for state, count in status.plans.items() if state not in OVER and count}
     left = {"queued": levels, "retired": status.retired, "litter": status.litter, **plans}
     return " ".join(f"{what}={count}" for what, count in left.items() if count)
+
+
+def crashes(log: str) -> list[str]:
+    """Tracebacks of anybody but Spark's own driver side."""
+    _, *traces = log.split(TRACE)
+    shown = ["\n".join(trace.splitlines()[:TRACE_LINES]) for trace in traces]
+    ours = [trace for trace in shown if not any(place in trace for place in OF_SPARK)]
+    return [f"somebody failed by a fault, see the log: {trace.strip()[:200]}" for trace in ours]
 
 
 def log_faults(audit: Audit, status: Status, live: Iterable[BlockMeta]) -> list[str]:

@@ -106,7 +106,7 @@ def soak(directory: Path, *, seconds: float, seed: int, parts: Parts) -> Summary
             *unread,
             *(f"{name} ended with code {code}" for name, code in ended.items() if code > 0),
             *(f"process {pid} is left" for pid in cast.everyone()),
-            *(["somebody failed by a fault: see the log"] if "Traceback" in cast.log() else []),
+            *checks.crashes(cast.log()),
         ]
     finally:
         cast.end()
