@@ -3,25 +3,10 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from maar.model.messages import messages
 
-_KINDS = {
-    "string": descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
-    "bytes": descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
-    "int32": descriptor_pb2.FieldDescriptorProto.TYPE_INT32,
-    "int64": descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
-    "double": descriptor_pb2.FieldDescriptorProto.TYPE_DOUBLE,
-}
-_MESSAGE = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
-_ENUM = descriptor_pb2.FieldDescriptorProto.TYPE_ENUM
-_MANY = descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED
-_ONE = descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL
-
-# "number name kind"; kind[] is repeated, kind? tells unset from zero, .x.v1.Y is a message,
-# =x.v1.Y an enum.
 _ENUMS: dict[str, dict[str, tuple[str, ...]]] = {
     "types.v1": {
         "ExemplarType": (
@@ -112,53 +97,7 @@ _FILES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-def _file(package: str, messages: dict[str, tuple[str, ...]], imports: Iterable[str]) -> Any:
-    file = descriptor_pb2.FileDescriptorProto(
-        name=f"{package}.proto", package=package, syntax="proto3", dependency=imports
-    )
-    for name, values in _ENUMS.get(package, {}).items():
-        enum = file.enum_type.add(name=name)
-        for number, value in enumerate(values):
-            enum.value.add(name=value, number=number)
-    for name, fields in messages.items():
-        message = file.message_type.add(name=name)
-        for text in fields:
-            _add_field(message, text)
-    return file
-
-
-def _add_field(message: Any, text: str) -> None:
-    number, name, kind = text.split()
-    bare = kind.rstrip("[]?")
-    field = message.field.add(
-        name=name, number=int(number), label=_MANY if kind.endswith("[]") else _ONE
-    )
-    if bare.startswith("."):
-        field.type, field.type_name = _MESSAGE, bare
-    elif bare.startswith("="):
-        field.type, field.type_name = _ENUM, f".{bare[1:]}"
-    else:
-        field.type = _KINDS[bare]
-    if kind.endswith("?"):  # proto3 presence is a union of one
-        field.proto3_optional = True
-        field.oneof_index = len(message.oneof_decl)
-        message.oneof_decl.add(name=f"_{name}")
-
-
-def _build() -> descriptor_pool.DescriptorPool:
-    pool = descriptor_pool.DescriptorPool()
-    for package, messages in _FILES.items():
-        imports = () if package == "types.v1" else ("types.v1.proto",)
-        pool.Add(_file(package, messages, imports))
-    return pool
-
-
-_POOL = _build()
-
-
-def _message(name: str) -> Any:
-    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(name))
-
+_message = messages(_FILES, _ENUMS)
 
 PushRequest = _message("push.v1.PushRequest")
 PushResponse = _message("push.v1.PushResponse")

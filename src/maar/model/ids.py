@@ -19,6 +19,8 @@ WorkerId = NewType("WorkerId", str)
 Shard = NewType("Shard", int)  # from 1; 0 is "none"
 Incarnation = NewType("Incarnation", str)  # 8 hex digits, random, one per life of a log
 StoreName = NewType("StoreName", str)  # a named bucket; "main" by default
+Zone = NewType("Zone", str)  # where processes run: a data centre, an availability zone
+NodeId = NewType("NodeId", str)  # a segment writer, the same after every restart
 ProfileId = NewType("ProfileId", bytes)  # 16 bytes; 32 hex digits as text
 BlockId = NewType(
     "BlockId", str
@@ -27,6 +29,7 @@ BlockId = NewType(
 ANONYMOUS = TenantId("anonymous")
 NO_TENANT = TenantId("")  # the tenant of a level-0 segment, which holds all tenants
 MAIN_STORE = StoreName("main")
+HOME = Zone("home")  # the zone of those who name none
 
 TENANT_QUOTED_MAX = 240  # a directory's name has at most 255 bytes
 

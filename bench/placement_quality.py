@@ -1,0 +1,67 @@
+"""What placement buys and costs, against plain consistent hashing of labels on the same pushes.
+
+    python bench/placement_quality.py [--seeds 1] [--minutes 1440] [--scenarios steady …]
+
+Every scenario of `maar simulate placement`, on a virtual clock; the mean over the seeds. Each line:
+name value unit ratio baseline. Moved is in percent of the load: 25 means that a quarter of the
+series, by bytes, was sent to another place once. `moved_shard` and `moved_node` are what nodes that
+came, went or died moved; `moved_by_rules` has no counterpart, for label hashing has no rules.
+"""
+
+from __future__ import annotations
+
+import argparse
+from random import Random
+from statistics import fmean
+
+from maar.placement.rules import PlacementSettings
+from maar.placement.simulation.replay import Replay
+from maar.placement.simulation.report import Report, Way
+from maar.placement.simulation.scenarios import SCENARIOS, scenario
+
+
+def replayed(name: str, seed: int, minutes: float) -> Report:
+    made = scenario(name, seed)
+    made = made._replace(duration_s=min(made.duration_s, 60 * minutes))
+    return Replay(made, PlacementSettings(), Random(seed)).report(seed)
+
+
+def measures(way: Way) -> dict[str, tuple[float, str]]:
+    return {
+        "shards_touched": (way.shards_touched, "per_dataset"),
+        "node_skew": (way.node_skew.mean, "max/mean"),
+        "shard_skew": (way.shard_skew.mean, "max/mean"),
+        "moved_shard": (100 * way.moved_shard_by_ring, "%"),
+        "moved_node": (100 * way.moved_node_by_ring, "%"),
+        "moved_by_rules": (100 * way.moved_shard_by_rules, "%"),
+    }
+
+
+def tell(name: str, reports: list[Report]) -> None:
+    ours = [measures(report.ours) for report in reports]
+    plain = [measures(report.plain) for report in reports]
+    for what, (_, unit) in ours[0].items():
+        value, other = (fmean(one[what][0] for one in way) for way in (ours, plain))
+        ratio = f"{value / other:.2f}" if other else "-"
+        print(f"{name}_{what} {value:.2f} {unit} {ratio} label_hashing_{other:.2f}")
+    given, ideal = (
+        fmean(getattr(one, part) for report in reports for one in report.allotted.values())
+        for part in ("given", "ideal")
+    )
+    print(f"{name}_shards {given:.2f} shards {given / ideal:.2f} ideal_{ideal:.2f}")
+    switches = [report.most_switches for report in reports]
+    print(f"# {name}: at most {max(switches)} switches of balancing by one dataset")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=24 * 60)
+    parser.add_argument("--scenarios", nargs="+", choices=list(SCENARIOS), default=list(SCENARIOS))
+    given = parser.parse_args()
+    for name in given.scenarios:
+        tell(name, [replayed(name, seed, given.minutes) for seed in range(1, given.seeds + 1)])
+
+
+if __name__ == "__main__":
+    main()

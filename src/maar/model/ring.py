@@ -1,0 +1,39 @@
+"""Who takes pushes: the segment writers of a zone, and the table that gives each shard to one."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from maar.model.ids import NodeId, Shard, Zone
+
+
+class WriterState(StrEnum):
+    """What a writer says of itself; that it is dead, only its silence says (S16)."""
+
+    JOINING = "joining"  # registered, and not yet taking pushes
+    ACTIVE = "active"
+    LEAVING = "leaving"  # flushing; it takes nothing new and keeps its shards, which fail over
+
+
+class Writer(msgspec.Struct, frozen=True, array_like=True):
+    """A segment writer as it registered."""
+
+    node: NodeId
+    address: str  # where distributors reach it
+    session: str  # one life of its process; an older one is refused
+    shards: int  # how many it takes
+    state: WriterState
+
+
+class Ring(msgspec.Struct, frozen=True, array_like=True):
+    """The writers of one zone and their shards, as one value that an entry replaces whole."""
+
+    zone: Zone
+    changed_at: int  # the index of the entry that made it; 0: there is none yet
+    writers: tuple[Writer, ...]  # sorted by node
+    owners: tuple[int, ...]  # owners[k]: the place in `writers` of who takes shard k + 1
+
+    def writer_of(self, shard: Shard) -> Writer:
+        return self.writers[self.owners[shard - 1]]

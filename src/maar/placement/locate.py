@@ -1,0 +1,144 @@
+"""Where a profile goes: a tenant's subring, a dataset's within it, one shard, and whom to try next.
+
+The cost of a placement is a dictionary look-up; subrings are computed once per dataset.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import xxhash
+
+from maar.model.errors import Unavailable
+from maar.model.ids import Shard, TenantId
+from maar.model.ring import Ring, Writer
+from maar.placement.jump import jump
+from maar.placement.rules import Balancing, Rules, Share, TenantLimits
+
+REMEMBERED = 1 << 18  # places; some 60 MB at most. Services are named by clients (S21)
+
+
+class Spot(NamedTuple):
+    """A dataset's place in the ring: computed once, shared by all its profiles."""
+
+    tenant_start: int
+    tenant_shards: int
+    dataset_start: int  # within the tenant's subring
+    dataset_shards: int
+
+
+class Place(NamedTuple):
+    """The shard that a profile goes to, and what the order of the next ones follows from."""
+
+    shard: Shard
+    spot: Spot
+    offset: int  # within the dataset's subring
+
+
+class Placement:
+    """One ring under one set of rules; another ring or other rules make another placement.
+
+    Limits count for a dataset that no rule names, as they are when it is first placed.
+    """
+
+    def __init__(
+        self,
+        ring: Ring,
+        rules: Rules,
+        limits: Callable[[TenantId], TenantLimits],
+        draw: Callable[[int], int],  # draw(n): one of 0 … n - 1 by chance
+    ) -> None:
+        self._ring = ring
+        self._rules = rules
+        self._limits = limits
+        self._draw = draw
+        self._known: dict[tuple[TenantId, str], tuple[tuple[Place, ...], bool]] = {}
+        self._remembered = 0
+
+    def place(self, tenant: TenantId, service: str, fingerprint: int) -> Place:
+        known = self._known.get((tenant, service))
+        places, by_chance = known or self._learn(tenant, service)
+        if by_chance:
+            return places[self._draw(len(places))]
+        return places[fingerprint % len(places)]
+
+    def order(self, place: Place) -> Iterator[Shard]:
+        """Every shard of the ring once, the chosen one first: dataset, then tenant, then rest."""
+        spot, shards = place.spot, len(self._ring.owners)
+        for step in range(spot.dataset_shards):
+            yield shard_at(spot, (place.offset + step) % spot.dataset_shards, shards)
+        for step in range(spot.dataset_shards, spot.tenant_shards):
+            yield shard_at(spot, step, shards)
+        for step in range(spot.tenant_shards, shards):
+            yield Shard((spot.tenant_start + step) % shards + 1)
+
+    def writers(self, place: Place) -> Iterator[Writer]:
+        """Who takes the shards of that order, each writer once, whatever its state."""
+        owners, seen = self._ring.owners, set[int]()
+        for shard in self.order(place):
+            owner = owners[shard - 1]
+            if owner not in seen:
+                seen.add(owner)
+                yield self._ring.writers[owner]
+
+    def _learn(self, tenant: TenantId, service: str) -> tuple[tuple[Place, ...], bool]:
+        shards = len(self._ring.owners)
+        if not shards:
+            raise Unavailable(
+                f"the ring of zone {self._ring.zone} has no shards, so that nothing can be stored: "
+                "no segment writer has joined it; start one (`maar serve --roles segment-writer`, "
+                "with the zone as ring.zone), or see `maar ring`"
+            )
+        share = self._share(tenant, service)
+        spot = spot_of(
+            xxhash.xxh64_intdigest(tenant.encode()),
+            xxhash.xxh64_intdigest(service.encode("utf-8", "surrogateescape")),
+            share,
+            shards,
+        )
+        places = tuple(
+            Place(shard_at(spot, offset, shards), spot, offset)
+            for offset in range(spot.dataset_shards)
+        )
+        if self._remembered + len(places) > REMEMBERED:
+            self._known.clear()
+            self._remembered = 0
+        self._remembered += len(places)
+        known = places, share.balancing is Balancing.ROUND_ROBIN
+        self._known[tenant, service] = known
+        return known
+
+    def _share(self, tenant: TenantId, service: str) -> Share:
+        share = self._rules.datasets.get((tenant, service))
+        if share is not None and share.balancing is not Balancing.UNSPECIFIED:
+            return share
+        limits = self._limits(tenant)
+        balancing = (
+            Balancing.ROUND_ROBIN if limits.balancing == "round-robin" else Balancing.FINGERPRINT
+        )
+        if share is not None:
+            return share._replace(balancing=balancing)
+        return Share(limits.tenant_shards, limits.dataset_shards, balancing)
+
+
+def spot_of(tenant_hash: int, dataset_hash: int, share: Share, shards: int) -> Spot:
+    """The subrings; both may run past the end of what they lie in, and then wrap around it."""
+    if not 0 < share.tenant_shards < shards:
+        # The tenant has all shards. A beginning of its own would only wrap half of its datasets
+        # around the end of the ring, where every change of the ring's size moves them.
+        both = xxhash.xxh64_intdigest(struct.pack("<QQ", tenant_hash, dataset_hash))
+        return Spot(0, shards, jump(both, shards), min(shards, max(1, share.dataset_shards)))
+    return Spot(
+        tenant_start=jump(tenant_hash, shards),
+        tenant_shards=share.tenant_shards,
+        dataset_start=jump(dataset_hash, share.tenant_shards),
+        dataset_shards=min(share.tenant_shards, max(1, share.dataset_shards)),
+    )
+
+
+def shard_at(spot: Spot, offset: int, shards: int) -> Shard:
+    """The shard at an offset from the beginning of the dataset's subring; ids begin at 1."""
+    within_tenant = (spot.dataset_start + offset) % spot.tenant_shards
+    return Shard((spot.tenant_start + within_tenant) % shards + 1)
