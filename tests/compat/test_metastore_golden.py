@@ -31,8 +31,8 @@ from support.metastore import DAY_START_NS, segment
 from support.metastore_history import every_kind_of_entry
 
 GOLDEN = Path(__file__).parent / "golden"
-NEWEST = 2
-LAST_KIND = {1: 22, 2: 29}  # of the entries of a version
+NEWEST = 3
+LAST_KIND = {1: 22, 2: 29, 3: 30}  # of the entries of a version
 STORED_KEY = "metastore/v1/0badcafe/entry-0000000000000022-golden.msgpack"
 
 versions = pytest.mark.parametrize("version", LAST_KIND)
@@ -110,6 +110,15 @@ def told(state: MetaState) -> dict[str, object]:
             "retention": dict(sorted(state.retention.items())),
             "raised": list(state.raised),
             "anchor": list(state.anchor),
+        }
+    if state.version >= 3:
+        found["rings"] = {
+            zone: [
+                ring.changed_at,
+                [[w.node, w.address, w.session, w.shards, w.state.value] for w in ring.writers],
+                list(ring.owners),
+            ]
+            for zone, ring in sorted(state.rings.items())
         }
     return found
 

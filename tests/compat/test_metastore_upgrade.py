@@ -1,4 +1,4 @@
-"""A log of version 1 goes on under this program, and then no older one may touch it."""
+"""A log of an older version goes on under this program, and then no older one may touch it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from maar.adapters.sqlite_log import DATABASE, SqliteLog
 from maar.metastore import apply as fold
 from maar.metastore import entries, snapshot
 from maar.metastore.digest import digest
-from maar.metastore.entries import BlocksAdded, Genesis, PolicySet, TermStarted, VersionActivated
+from maar.metastore.entries import (
+    VERSION,
+    BlocksAdded,
+    Genesis,
+    PolicySet,
+    TermStarted,
+    VersionActivated,
+)
 from maar.metastore.leader import Leader
 from maar.metastore.policy import Policy
 from maar.metastore.replica import Replica
@@ -26,16 +33,22 @@ GOLDEN = Path(__file__).parent / "golden"
 STORED_KEY = "metastore/v1/0badcafe/entry-0000000000000022-golden.msgpack"
 
 
+@pytest.fixture(params=[1, 2])
+def old(request: pytest.FixtureRequest) -> int:
+    version: int = request.param
+    return version
+
+
 @pytest.fixture
-def store() -> MemoryStore:
+def store(old: int) -> MemoryStore:
     found = MemoryStore()
-    found.create(STORED_KEY, (GOLDEN / "stored-entry-v1.msgpack").read_bytes())
+    found.create(STORED_KEY, (GOLDEN / f"stored-entry-v{old}.msgpack").read_bytes())
     return found
 
 
 @pytest.fixture
-def old_log(tmp_path: Path) -> Path:
-    shutil.copy(GOLDEN / "log-v1" / DATABASE, tmp_path / DATABASE)
+def old_log(tmp_path: Path, old: int) -> Path:
+    shutil.copy(GOLDEN / f"log-v{old}" / DATABASE, tmp_path / DATABASE)
     return tmp_path
 
 
@@ -61,30 +74,28 @@ async def written(directory: Path, *, after: int = 0) -> list[entries.Envelope]:
     return found
 
 
-def test_the_first_new_leader_of_an_old_log_activates_version_2_and_no_other_does(
-    old_log: Path, store: MemoryStore
+def test_the_first_new_leader_of_an_old_log_activates_the_newest_version_and_no_other_does(
+    old_log: Path, store: MemoryStore, old: int
 ) -> None:
     async def test() -> None:
         before = len(await written(old_log))
         for _ in range(3):
-            assert (await led(old_log, store, Policy())).state.version == 2
+            assert (await led(old_log, store, Policy())).state.version == VERSION
         came = await written(old_log, after=before)
         assert [(e.version, type(e.entry)) for e in came] == [
-            (1, TermStarted),
-            (1, VersionActivated),
-            (2, PolicySet),
-            (2, BlocksAdded),
-            *[(2, TermStarted), (2, BlocksAdded)] * 2,
+            (old, TermStarted),
+            (old, VersionActivated),
+            (VERSION, PolicySet),
+            (VERSION, BlocksAdded),
+            *[(VERSION, TermStarted), (VERSION, BlocksAdded)] * 2,
         ]
 
     asyncio.run(test())
 
 
-def test_a_new_log_begins_with_genesis_and_the_newest_version(
-    tmp_path: Path, store: MemoryStore
-) -> None:
+def test_a_new_log_begins_with_genesis_and_the_newest_version(tmp_path: Path) -> None:
     async def test() -> None:
-        await led(tmp_path, store, Policy())
+        await led(tmp_path, MemoryStore(), Policy())
         kinds = [type(e.entry) for e in await written(tmp_path)]
         assert kinds == [Genesis, TermStarted, VersionActivated, BlocksAdded]
 
@@ -92,7 +103,7 @@ def test_a_new_log_begins_with_genesis_and_the_newest_version(
 
 
 def test_an_older_program_refuses_the_log_and_its_snapshots_with_a_sentence(
-    old_log: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    old_log: Path, store: MemoryStore, old: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def upgraded() -> bytes:
         state = (await led(old_log, store, Policy())).state
@@ -100,7 +111,7 @@ def test_an_older_program_refuses_the_log_and_its_snapshots_with_a_sentence(
 
     body = asyncio.run(upgraded())
     for module in (entries, fold, snapshot):
-        monkeypatch.setattr(module, "VERSION", 1)
+        monkeypatch.setattr(module, "VERSION", old)
 
     async def replayed() -> None:
         log = SqliteLog.open_reader(old_log)
@@ -109,9 +120,9 @@ def test_an_older_program_refuses_the_log_and_its_snapshots_with_a_sentence(
         finally:
             await log.close()
 
-    with pytest.raises(Rejected, match=r"knows up to 1.*Start the newer program"):
+    with pytest.raises(Rejected, match=rf"knows up to {old}.*Start the newer program"):
         asyncio.run(replayed())
-    with pytest.raises(Rejected, match=r"knows up to 1.*Start the newer program"):
+    with pytest.raises(Rejected, match=rf"knows up to {old}.*Start the newer program"):
         snapshot.decode(body)
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from maar.adapters.sqlite_log import SqliteLog
 from maar.metastore import entries, snapshot
-from maar.metastore.policy import Level, Policy
+from maar.metastore.policy import Level
 from maar.metastore.service import MetastoreService
 from maar.model.block import BlockMeta
 from maar.model.errors import (
@@ -33,57 +31,13 @@ from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
 from maar.ports.log import ENTRY_BYTES_MAX, Head, Log, Term
 from maar.ports.metastore import PollReply, PollRequest, Renewal, Report, ViewRequest
 from support.fake_clock import FakeClock
-from support.memory_store import MemoryStore
 from support.metastore import DAY_START_NS, SMALL, TENANT, result, segment
+from support.metastore_world import PATIENT, World
 
 pytestmark = pytest.mark.component
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 RANGE = TimeRange(DAY_START_NS, DAY_START_NS + 10**6 * SECOND_NS)
-PATIENT = msgspec.structs.replace(SMALL, stall_ns=10**6 * SECOND_NS)  # the test's clock may leap
-
-
-class World:
-    """A directory, a store and a clock, which outlive the services that run on them."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.store = MemoryStore()
-        self.clock = FakeClock()
-        self.random = random.Random(7)
-        self.registry = CollectorRegistry()
-
-    async def snapshot(self) -> int:
-        reader = SqliteLog.open_reader(self.directory)
-        try:
-            return await snapshot.make(reader, self.store)
-        finally:
-            await reader.close()
-
-    @asynccontextmanager
-    async def running(
-        self,
-        policy: Policy = PATIENT,
-        wrap: Callable[[Log], Log] = lambda log: log,
-    ) -> AsyncIterator[MetastoreService]:
-        log = SqliteLog.open(self.directory)
-        self.registry = CollectorRegistry()
-        service = MetastoreService(
-            wrap(log),
-            self.store,
-            self.clock,
-            policy,
-            entropy=self.random.randbytes,
-            candidate="test",
-            take_snapshot=self.snapshot,
-            registry=self.registry,
-        )
-        try:
-            await service.start()
-            yield service
-        finally:
-            await service.stop()
-            await log.close()
 
 
 @pytest.fixture

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from maar.metastore import entries as e
 from maar.metastore.digest import digest
 from maar.metastore.effects import Refused
 from maar.model.block import Kind
-from maar.model.ids import FencingToken, PlanId, TenantId, WorkerId
+from maar.model.ids import HOME, FencingToken, NodeId, PlanId, TenantId, WorkerId, Zone
 from maar.model.plan import Account, PlanResult, Service
+from maar.model.ring import Writer, WriterState
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore import DAY_START_NS, INCARNATION, SMALL, TENANT, Fold, output, segment
 
@@ -69,6 +72,7 @@ def every_kind_of_entry() -> Fold:
     granted(halves[0])
     put(e.BlocksExpired(DAY_START_NS + 2 * s, (ids[2],)))
     put(e.LitterSwept((e.Remains(plans[0], held),)))
+    rings(put, fold)
     put(e.PlansArchived((plans[1],)))
     put(e.BlocksForgotten((ids[1],)))
     fold.now = 60 * s
@@ -77,3 +81,23 @@ def every_kind_of_entry() -> Fold:
     put(e.StateHashed(fold.state.index, digest(fold.state)))
     put(e.TermStarted(2, "two"))
     return fold
+
+
+def rings(put: Callable[[e.Entry], None], fold: Fold) -> None:
+    """Two zones with writers in every state; a third comes and goes."""
+
+    def writer(name: str, state: WriterState, session: str = "1f") -> Writer:
+        return Writer(NodeId(name), f"{name}.example:4044", session, 2, state)
+
+    joining, active, leaving = WriterState
+    a, b = writer("a", active), writer("b", joining)
+    put(e.RingChanged(HOME, 0, (a,), (0, 0)))
+    put(e.RingChanged(HOME, fold.state.rings[HOME].changed_at, (a, b), (0, 0)))
+    b = writer("b", active)
+    put(e.RingChanged(HOME, fold.state.rings[HOME].changed_at, (a, b), (1, 0, 0, 1)))
+    a = writer("a", leaving)
+    put(e.RingChanged(HOME, fold.state.rings[HOME].changed_at, (a, b), (1, 0, 0, 1)))
+    east, west = Zone("east"), Zone("west")
+    put(e.RingChanged(east, 0, (writer("c", joining, "2e"),), ()))
+    put(e.RingChanged(west, 0, (writer("d", active),), (0, 0)))
+    put(e.RingChanged(west, fold.state.rings[west].changed_at, (), ()))

@@ -67,6 +67,25 @@ def test_the_loop_takes_no_more_blocks_at_once_than_it_can_fold_quickly() -> Non
     asyncio.run(test())
 
 
+def test_a_loop_that_is_called_off_ends_also_when_a_request_arrives_at_that_moment() -> None:
+    """Else a metastore that is told to stop would go on for ever, now and then."""
+
+    async def called_off(turns: int) -> None:
+        inbox = Inbox()
+        taking = asyncio.create_task(inbox.take(60))
+        await asyncio.sleep(0.01)
+        inbox.put(Pin("r"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if taking.cancel():
+            await asyncio.wait([taking])
+            assert taking.cancelled()
+            assert len(await inbox.take(1)) == 1, "and the request is not lost"
+
+    for turns in range(5):
+        asyncio.run(called_off(turns))
+
+
 def test_a_policy_with_the_same_levels_opens_no_block(monkeypatch: pytest.MonkeyPatch) -> None:
     fold = Fold()
     fold.put(BlocksAdded(tuple(segment(n) for n in range(300))))

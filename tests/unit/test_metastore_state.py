@@ -135,7 +135,7 @@ def test_a_block_that_makes_no_sense_is_refused(change: dict[str, Any], why: str
     assert fold.live() == set()
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_the_state_can_be_hashed_whatever_the_blocks_claim_to_be(version: int) -> None:
     fold = Fold(version=version)
     fold.put(BlocksAdded((segment(1, size=1 << 63), segment(2, size=1 << 63), segment(3))))

@@ -15,6 +15,7 @@ from maar.metastore import (
     registration,
     retention,
     retirement,
+    ring,
 )
 from maar.metastore.digest import digest
 from maar.metastore.effects import Diverged, Effects, LimitSet, Refusal, Refused
@@ -46,6 +47,7 @@ from maar.metastore.entries import (
     PlansUnparked,
     PolicySet,
     RetentionSet,
+    RingChanged,
     StateHashed,
     Stored,
     TermStarted,
@@ -143,6 +145,8 @@ def _fold(state: MetaState, entry: Entry) -> Effects:
             return retention.expire(state, entry)
         case LitterSwept():
             return litter.sweep(state, entry)
+        case RingChanged():
+            return ring.change(state, entry)
         case Stored():
             raise Corrupt(
                 f"entry {state.index} is kept as the object {entry.key}, which was not read before "

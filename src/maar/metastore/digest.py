@@ -4,8 +4,9 @@ Blocks, places, retired blocks and litter are the bulk: their hashes are kept up
 fold. Index and times of the last entry are left out, so that a leader can state the hash in the
 next one. What follows from the rest (owners, lanes, totals) is covered by counts.
 
-Version 1 hashed chosen fields; version 2 hashes whole records. A record that gets a field later
-must be hashed without it below the version that brought it: the golden files tell.
+Version 1 hashed chosen fields; version 2 hashes whole records, version 3 the rings too. A record
+that gets a field later must be hashed without it below the version that brought it: the golden
+files tell.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from maar.metastore.policy import Policy
 from maar.metastore.rows import Ids
 from maar.metastore.state import MetaState
 from maar.model.plan import Plan
@@ -34,7 +36,7 @@ def _parts(state: MetaState) -> Iterator[object]:
     yield "head", state.version, state.incarnation, state.term, state.leader, state.floor
     yield "tally", tally.profiles_added, tally.duplicates_removed, tally.profiles_quarantined
     yield "tally", tally.plans_completed, tally.profiles_expired
-    yield "policy", state.policy
+    yield "policy", state.policy if state.version > 2 else _policy_of_version_2(state)
     yield "blocks", len(blocks), _bytes(blocks.hash)
     yield [(k, t.blocks, t.bytes, t.profiles) for k, t in sorted(blocks.totals.items())]
     yield "places", len(queue.places), _bytes(queue.hash), queue.queued, len(state.owners)
@@ -45,6 +47,8 @@ def _parts(state: MetaState) -> Iterator[object]:
     yield "litter", len(state.litter), _bytes(state.litter.hash)
     yield "retention", len(state.retention), _bytes(state.retention.hash)
     yield "raised", state.raised, "anchor", state.anchor
+    if state.version > 2:
+        yield "rings", len(state.rings), _bytes(state.rings.hash)
 
 
 def _plans(state: MetaState) -> bytes:
@@ -62,6 +66,13 @@ def _ids(ids: Ids) -> bytes:
 
 def _bytes(hash_: int) -> bytes:
     return hash_.to_bytes(16, "big")
+
+
+def _policy_of_version_2(state: MetaState) -> object:
+    """Without the fields that came later."""
+    names = Policy.__struct_fields__
+    known = names[: names.index("tenants_max") + 1]
+    return [getattr(state.policy, name) for name in known]
 
 
 def _parts_of_version_1(state: MetaState) -> Iterator[object]:

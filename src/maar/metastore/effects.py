@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from maar.model.ids import BlockId, FencingToken, PlanId, TenantId, WorkerId
 from maar.model.plan import AttemptEnd
+from maar.model.ring import Ring
 from maar.model.time import LeaseTime
 
 
@@ -26,6 +27,7 @@ class Refusal(StrEnum):
     INPUT_GONE = "an input is not live any more"
     INPUT_OWNED = "an input belongs to another plan"
     INPUT_REPEATED = "an input is named twice, or there is none"
+    INPUT_KEY = "an input is not of this plan's store, tenant, shard and level"
     ACCOUNT = "the account does not cover every input profile"
     OUTPUT = "an output is not of this plan's store, shard, tenant or level"
     OUTPUT_KEY = "an output lists an object that this attempt did not write"
@@ -37,6 +39,7 @@ class Refusal(StrEnum):
     NOT_SET_ASIDE = "the plan is neither excluded nor parked"
     NOT_FAILED = "the plan has not failed, or somebody works on it"
     TOO_YOUNG = "the block holds profiles newer than the boundary"
+    RING = "the writers or their shards are not those of a ring"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,14 @@ class Swept:
 
 
 @dataclass(frozen=True, slots=True)
+class RingReplaced:
+    """A zone's ring gave way to another; one without writers stands for none."""
+
+    before: Ring
+    after: Ring
+
+
+@dataclass(frozen=True, slots=True)
 class Pinned:
     reader: str
 
@@ -195,6 +206,7 @@ Effect: TypeAlias = (
     | RetentionChanged
     | Expired
     | Swept
+    | RingReplaced
     | Pinned
     | Forgotten
     | Refused

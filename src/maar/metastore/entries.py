@@ -14,11 +14,12 @@ import msgspec
 from maar.metastore.policy import Policy
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, InvalidInput, Rejected
-from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, WorkerId
+from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, WorkerId, Zone
 from maar.model.plan import PlanResult, QueueKey, Service
+from maar.model.ring import Writer
 from maar.model.time import LeaseTime, WallTime
 
-VERSION = 2
+VERSION = 3
 
 
 class Genesis(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -253,6 +254,18 @@ class LitterSwept(msgspec.Struct, frozen=True, array_like=True, tag=29):
     attempts: tuple[Remains, ...]
 
 
+class RingChanged(msgspec.Struct, frozen=True, array_like=True, tag=30):
+    """A zone's ring is another one from now on: who is in it, and who takes which shard (S16).
+
+    The table was decided before; the fold only takes it over, if the ring is still as presumed.
+    """
+
+    zone: Zone
+    presumes: int  # `changed_at` of the ring that it replaces; 0: there is none
+    writers: tuple[Writer, ...]  # sorted by node; none: the zone is gone
+    owners: tuple[int, ...]  # of each shard, a place in `writers`
+
+
 Entry: TypeAlias = (
     Genesis
     | TermStarted
@@ -283,6 +296,7 @@ Entry: TypeAlias = (
     | RetentionSet
     | BlocksExpired
     | LitterSwept
+    | RingChanged
 )
 
 

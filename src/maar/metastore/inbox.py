@@ -93,7 +93,8 @@ class Inbox:
     async def take(self, patience_s: float) -> list[Request[Any]]:
         """Everything that waits, or nothing after a while."""
         try:
-            taken = [await asyncio.wait_for(self._waiting.get(), patience_s)]
+            async with asyncio.timeout(patience_s):  # wait_for may miss that it was called off
+                taken = [await self._waiting.get()]
         except TimeoutError:
             return []
         weight = _weight(taken[0])

@@ -20,12 +20,15 @@ from maar.metastore.effects import (
     Parked,
     Refused,
     Registered,
+    RingReplaced,
 )
 from maar.metastore.last_hour import LastHour
+from maar.metastore.membership import STANDINGS
+from maar.metastore.ring import moved
 from maar.metastore.state import MetaState, sizes
 from maar.model.ids import block_time_ns
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
-from maar.ports.metastore import LevelStatus
+from maar.ports.metastore import LevelStatus, ZoneStatus
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 WAITED_SECONDS = (1, 2.5, 5, 10, 15, 20, 30, 45, 60, 120, 300, 900, 3600, 14_400)
@@ -80,6 +83,20 @@ class Metrics:
         self.evicted = counter("evictions_total", "Failed plans that had to leave a full schedule")
         self.expired = counter("expired_blocks_total", "Blocks that retention took")
         self.cleaned = counter("cleaned_blocks_total", "Retired blocks whose objects are deleted")
+        self.writers = gauge("ring_writers", "Segment writers of a zone", "zone", "state")
+        self.shards = gauge("ring_shards", "Shards of a zone's ring", "zone")
+        self.incomplete = gauge("ring_incomplete", "1 while the dead are not yet known", "zone")
+        self.ring_changes = counter("ring_changes_total", "Rings that gave way to others", "zone")
+        self.moved = counter("ring_moved_shards_total", "Shards that got another owner", "zone")
+        self.letters_waiting = gauge("letters_waiting", "Dead letters that are to be delivered")
+        self.letters_oldest = gauge("letters_oldest_seconds", "Age of the oldest of them")
+        self.letters_held = gauge("letters_held", "Dead letters that cannot be delivered")
+        self.letters_foreign = gauge("letters_foreign", "Dead letters of other logs in this store")
+        self.letters_drain_age = gauge(
+            "letters_drain_age_seconds", "Since the last complete look for them began; -1: none yet"
+        )
+        self.letters_delivered = counter("letters_delivered_total", "Dead letters delivered")
+        self.beats = counter("beats_total", "Heartbeats of segment writers", "outcome")
         self.snapshot_failures = counter("snapshot_failures_total", "Snapshots that went wrong")
         self.first_compaction = histogram(
             "first_compaction_seconds",
@@ -111,6 +128,10 @@ class Metrics:
                     self._count_completed(effect, state)
                 case Expired():
                     self.expired.inc(effect.blocks)
+                case RingReplaced():
+                    zone = effect.after.zone
+                    self.ring_changes.labels(zone).inc()
+                    self.moved.labels(zone).inc(moved(effect.before, effect.after))
                 case _:
                     pass
 
@@ -154,6 +175,16 @@ class Metrics:
                 self.queued_bytes.labels(number).set(level.queued_bytes)
                 self.oldest.labels(number).set(level.oldest_queued_s)
                 self.held.labels(number).set(level.held)
+
+    def observe_zones(self, zones: Sequence[ZoneStatus]) -> None:
+        """Zones that are gone, and states that nobody is in, must not show what was before."""
+        for gauge in (self.writers, self.shards, self.incomplete):
+            gauge.clear()
+        for zone in zones:
+            self.shards.labels(zone.zone).set(zone.shards)
+            self.incomplete.labels(zone.zone).set(not zone.complete)
+            for state in STANDINGS:
+                self.writers.labels(zone.zone, state).set(zone.writers.get(state, 0))
 
     def _observe_last_hour(self) -> None:
         self.last_hour_blocks.clear()

@@ -33,6 +33,8 @@ from maar.model.ids import BlockId, PlanId, block_time_ns
 from maar.model.plan import AttemptEnd, Plan, PlanState, Service
 from maar.model.time import LeaseTime
 
+KEYED_SINCE = 3  # the version of the log that began to refuse inputs of another lane
+
 # ── decisions of the leader: they only read ────────────────────────────────────────────────────
 
 
@@ -119,7 +121,7 @@ def schedule(state: MetaState, entry: PlansScheduled) -> Effects:
 
 
 def _schedule_one(state: MetaState, spec: PlanSpec, plan: PlanId) -> Effect:
-    why = _not_free(state, spec.inputs)
+    why = _not_free(state, spec.inputs) or _mixed(state, spec)
     if why is None and len(state.plans) >= state.policy.plans_max:
         why = Refusal.TOO_MANY
     if why is not None:
@@ -152,6 +154,15 @@ def _not_free(state: MetaState, inputs: tuple[BlockId, ...]) -> Refusal | None:
     if any(block in state.owners for block in inputs):
         return Refusal.INPUT_OWNED
     return None
+
+
+def _mixed(state: MetaState, spec: PlanSpec) -> Refusal | None:
+    """What is merged is of one lane: stores above all are never mixed."""
+    if state.version < KEYED_SINCE or spec.service is not Service.COMPACT:
+        return None
+    places = (state.queue.places.get(block) for block in spec.inputs)
+    alike = all(place is not None and place.key == spec.key for place in places)
+    return None if alike else Refusal.INPUT_KEY
 
 
 def _own(state: MetaState, plan: Plan) -> None:

@@ -54,6 +54,9 @@ class Policy(msgspec.Struct, frozen=True, array_like=True):
     retention_ns: int = 90 * 24 * HOUR_NS  # how long profiles are kept; 0: for ever
     retention_run_max: int = 1_000  # blocks that retention takes in one run
     tenants_max: int = 100_000  # with a retention of their own
+    zones_max: int = 64  # with a ring
+    writers_max: int = 1_000  # in one ring
+    shards_max: int = 16_384  # of one ring
 
     def level(self, level: int) -> Level | None:
         """The rule for merging blocks of a level; None when they are never merged."""
@@ -72,7 +75,7 @@ def checked(policy: Policy) -> Policy:
         if getattr(policy, name) < 1:
             raise InvalidInput(f"{name} must be at least 1, not {getattr(policy, name)}")
     bounds = ("blocks_max", "plans_max", "finished_max", "attempts_max", "pins_max", "litter_max")
-    for name in bounds:
+    for name in (*bounds, "zones_max", "writers_max", "shards_max"):
         if getattr(policy, name) < 1:
             raise InvalidInput(f"{name} bounds the state and must be at least 1")
     for name in ("litter_ns", "retention_ns"):

@@ -22,7 +22,7 @@ from maar.metastore.entries import (
     Tick,
     encode_entry,
 )
-from maar.metastore.state import MetaState
+from maar.metastore.state import NO_FLOOR, MetaState
 from maar.metastore.workers import Crew
 from maar.model.block import BlockMeta
 from maar.model.time import SECOND_NS, LeaseTime
@@ -99,9 +99,16 @@ def pins(state: MetaState, readers: Iterable[str], *, now: LeaseTime) -> list[En
 
 
 def housekeeping(
-    state: MetaState, *, now: LeaseTime, hearing_since: LeaseTime = verdict.ALWAYS
+    state: MetaState,
+    *,
+    now: LeaseTime,
+    hearing_since: LeaseTime = verdict.ALWAYS,
+    floor_max: LeaseTime = NO_FLOOR,
 ) -> list[Entry]:
-    """What time alone brings: each kind trims a collection, or records that time has passed."""
+    """What time alone brings: each kind trims a collection, or records that time has passed.
+
+    `floor_max` is how far dead letters were looked for: the floor never passes one (S4).
+    """
     policy = state.policy
     entries: list[Entry] = schedule.set_aside(state, now, hearing_since=hearing_since)
     returning = parking.returning(state)
@@ -117,7 +124,7 @@ def housekeeping(
     )[:ARCHIVED_AT_ONCE_MAX]
     if old:
         entries.append(PlansArchived(old))
-    floor = LeaseTime(now - policy.floor_lag_ns)
+    floor = LeaseTime(min(now - policy.floor_lag_ns, floor_max))
     if floor - max(state.floor, 0) > policy.floor_lag_ns // 12 and (state.remembered or old):
         entries.append(Floor(floor))
     if not entries and tick_due(state, now=now):

@@ -7,17 +7,26 @@ from heapq import nlargest, nsmallest
 from itertools import chain
 from typing import NamedTuple
 
-from maar.metastore import retention
+from maar.metastore import registration, retention
 from maar.metastore.index import Chunk, Index, blocks_in
 from maar.metastore.packs import unpack
 from maar.metastore.plan import all_plans
+from maar.metastore.rows import raw_id
 from maar.metastore.state import MetaState, sizes
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import InvalidInput, NotFound
 from maar.model.ids import NO_TENANT, BlockId, PlanId
 from maar.model.plan import LeasedPlan, Plan, PlanState, Service
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
-from maar.ports.metastore import LevelStatus, PlanDetail, PlanFilter, Status, ViewRequest
+from maar.ports.metastore import (
+    LettersStatus,
+    LevelStatus,
+    PlanDetail,
+    PlanFilter,
+    Status,
+    ViewRequest,
+    ZoneStatus,
+)
 
 LISTED_MAX = 100  # plans of a kind that a status lists
 
@@ -46,6 +55,20 @@ def _may_hold(meta: BlockMeta, request: ViewRequest) -> bool:
         and (not request.service or dataset.service == request.service)
         and request.range.overlaps(dataset.min_time_ns, dataset.max_time_ns)
         for dataset in meta.datasets
+    )
+
+
+def undelivered(state: MetaState, letters: Iterable[BlockId]) -> tuple[BlockId, ...]:
+    """Blocks of dead letters that the index has never seen and may still take (S20).
+
+    What it has seen is in the view, or was merged, or went by retention: no letter brings it back.
+    """
+    return tuple(
+        block
+        for block in letters
+        if raw_id(block)
+        and not registration.known(state, block)
+        and not registration.below_floor(state, block)
     )
 
 
@@ -167,6 +190,8 @@ def status(
     blocked: tuple[str, ...],
     snapshot_index: int,
     log_first: int,
+    zones: tuple[ZoneStatus, ...] = (),
+    letters: LettersStatus = LettersStatus(),  # noqa: B008  (it never changes)
 ) -> Status:
     failed = filter(failing, chain(state.plans.values(), state.parked.values()))
     leased = [p for p in state.plans.values() if p.lease and not p.lease.expired(now)]
@@ -197,6 +222,8 @@ def status(
         snapshot_index=snapshot_index,
         log_first=log_first,
         state_items=sizes(state),
+        zones=zones,
+        letters=letters,
     )
 
 

@@ -8,6 +8,7 @@ from maar.metastore.entries import BlocksAdded, Floor
 from maar.metastore.state import Anchor, MetaState
 from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, block_time_ns
+from maar.model.time import LeaseTime
 
 ANCHORED_SINCE = 2  # the version of the log that began to keep an anchor
 MOST_SINCE = 2  # and to refuse blocks that are too large to be
@@ -61,9 +62,10 @@ def raise_floor(state: MetaState, entry: Floor) -> Effects:
 
 
 def _add_one(state: MetaState, meta: BlockMeta, *, ordinal: int) -> Registered:
-    known = meta.id in state.blocks or meta.id in state.retired or meta.id in state.remembered
-    refusal = "" if known else _refusal(state, meta)
-    if known or refusal:
+    if known(state, meta.id):
+        return Registered(meta.id, "")
+    refusal = never(state, meta) or not_now(state, meta, now=state.lease_time)
+    if refusal:
         return Registered(meta.id, refusal)
     admit(state, meta, ordinal=ordinal)
     _anchor(state, meta)
@@ -71,17 +73,29 @@ def _add_one(state: MetaState, meta: BlockMeta, *, ordinal: int) -> Registered:
     return Registered(meta.id, "", meta.profiles)
 
 
-def _refusal(state: MetaState, meta: BlockMeta) -> str:
+def known(state: MetaState, block: BlockId) -> bool:
+    """It is in the index, or was, as far as that is remembered: above the floor, always (S4)."""
+    return block in state.blocks or block in state.retired or block in state.remembered
+
+
+def never(state: MetaState, meta: BlockMeta) -> str:
+    """Why a block that is not known can never be added; '' when it may."""
     wrong = malformed(meta, version=state.version)
-    if wrong:
-        return wrong
-    time_ns = block_time_ns(meta.id)
-    if time_ns <= state.floor:
+    if not wrong and below_floor(state, meta.id):
         return (
             f"block {meta.id} is older than the floor of the log and may have been merged and "
             "forgotten; write its profiles again in a new segment"
         )
-    if time_ns > state.lease_time + state.policy.floor_lag_ns:
+    return wrong
+
+
+def below_floor(state: MetaState, block: BlockId) -> bool:
+    return block_time_ns(block) <= state.floor
+
+
+def not_now(state: MetaState, meta: BlockMeta, *, now: LeaseTime) -> str:
+    """Why a block cannot be added yet, although it may be later; '' when it can."""
+    if block_time_ns(meta.id) > now + state.policy.floor_lag_ns:
         return (
             f"block {meta.id} is named by a lease time that this log has not reached; "
             "ask the metastore for its time"

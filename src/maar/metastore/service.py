@@ -22,13 +22,17 @@ from maar.metastore import (
 )
 from maar.metastore.chores import Snapshots
 from maar.metastore.cleaner import Cleaner
+from maar.metastore.dead_letters import DeadLetters
 from maar.metastore.effects import Effect
 from maar.metastore.entries import Entry
 from maar.metastore.inbox import Add, Command, Inbox, Pin, Poll, Prepare, Reply, Request
 from maar.metastore.leader import Leader
+from maar.metastore.membership import DEAD_AFTER_MS
 from maar.metastore.metrics import Metrics
+from maar.metastore.placement_manager import PlacementManager
 from maar.metastore.policy import Policy, checked
-from maar.metastore.state import MetaState
+from maar.metastore.rings import Rings
+from maar.metastore.state import NO_FLOOR, MetaState
 from maar.metastore.workers import Crew
 from maar.model.block import BlockMeta
 from maar.model.errors import (
@@ -40,22 +44,31 @@ from maar.model.errors import (
     TermLost,
     Unavailable,
 )
-from maar.model.ids import BlockId, PlanId, TenantId
+from maar.model.ids import BlockId, NodeId, PlanId, TenantId, Zone
 from maar.model.plan import Plan
+from maar.model.ring import Ring
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
+from maar.placement.rules import PlacementSettings, TenantLimits
 from maar.ports.clock import Clock
 from maar.ports.log import Log
 from maar.ports.metastore import (
     AddReply,
+    Beat,
+    BeatReply,
     Expiring,
     Explanation,
     IndexView,
+    Letter,
+    LetterRetried,
+    Letters,
+    LettersStatus,
     Now,
     PlanDetail,
     PlanFilter,
     PollReply,
     PollRequest,
     RetentionStatus,
+    RingView,
     Status,
     ViewRequest,
 )
@@ -69,6 +82,7 @@ WAKE_S = 0.5  # lease time is read, and what it brings is done, at least this of
 WAKE_LEAST_S = 0.01
 PATIENCE_S = 10.0  # an apply loop that makes no progress for this long is not ready
 BACKOFF_S = 1.0
+STOP_S = 1.0  # then whoever has not ended is told again
 CHUNKS_INLINE_MAX = 8  # more are searched in a thread
 
 
@@ -91,6 +105,9 @@ class MetastoreService:
         candidate: str,
         take_snapshot: Callable[[], Awaitable[int]],
         registry: CollectorRegistry,
+        dead_after_ms: int = DEAD_AFTER_MS,
+        placement: PlacementSettings | None = None,
+        limits: Callable[[TenantId], TenantLimits] | None = None,  # of placement; None: for all
     ) -> None:
         self._log = log
         self._store = store
@@ -101,12 +118,17 @@ class MetastoreService:
         self._metrics = Metrics(registry)
         self._inbox = Inbox()
         self._crew = Crew()
+        self._placement = PlacementManager(
+            placement or PlacementSettings(), limits, store, clock, registry
+        )
         self._leader: Leader | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._progress_ns = clock.monotonic_ns()
         self._fault = ""
         self._housekept_ns = 0
         self._cleaner: Cleaner | None = None
+        self._letters: DeadLetters | None = None
+        self._rings = Rings(self._led, self._command, self._metrics, dead_after_ms=dead_after_ms)
         self._snapshots = Snapshots(log, store, take_snapshot, self._append, self._metrics)
 
     async def start(self) -> None:
@@ -130,16 +152,23 @@ class MetastoreService:
         )
         cleaner = Cleaner(leader, self._store, self._clock, self._append, self._metrics)
         self._cleaner = cleaner
+        letters = DeadLetters(leader, self._store, self._append, self._metrics, self._entropy)
+        self._letters = letters
         for work in (
             lambda: self._serve(leader),
             cleaner.forever,
+            lambda: self._placement.forever(leader),
+            letters.forever,
             lambda: self._snapshots.take_forever(leader),
         ):
             self._tasks.append(asyncio.create_task(self._supervised(work)))
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        left = set(self._tasks)
+        while left:  # wait_for may miss that it was called off when what it waits for comes
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=STOP_S)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         self._inbox.refuse(Unavailable("the metastore is stopping; ask again"))
@@ -181,9 +210,10 @@ class MetastoreService:
             await self._ask(Pin(request.reader))
         state = await self._current()
         index, chunks = state.index, reads.chunks_for(state.blocks, request)
+        letters = reads.undelivered(state, request.letters)
         if len(chunks) <= CHUNKS_INLINE_MAX:
-            return IndexView(index, reads.select(chunks, request))
-        return IndexView(index, await asyncio.to_thread(reads.select, chunks, request))
+            return IndexView(index, reads.select(chunks, request), letters)
+        return IndexView(index, await asyncio.to_thread(reads.select, chunks, request), letters)
 
     async def blocks(
         self, *, level: int = -1, tenant: str = "", limit: int = 1000
@@ -214,6 +244,14 @@ class MetastoreService:
             )
         )
 
+    # ── what segment writers and distributors ask ──────────────────────────────────────────────
+
+    async def beat(self, beat: Beat) -> BeatReply:
+        return await self._rings.beat(beat)
+
+    async def rings(self) -> tuple[RingView, ...]:
+        return self._rings.views()
+
     # ── what an operator orders ────────────────────────────────────────────────────────────────
 
     async def requeue(self, plan: PlanId) -> Plan:
@@ -238,6 +276,23 @@ class MetastoreService:
         await self._append(lambda state, _: retention.order(state, tenant, period_ns=period_ns))
         return await self.retention()
 
+    async def remove_writer(self, zone: Zone, node: NodeId) -> Ring:
+        return await self._rings.remove(zone, node)
+
+    async def letters(self, *, limit: int = 100) -> Letters:
+        return await self._dead_letters().listed(limit=limit)
+
+    async def letter(self, name: str) -> Letter:
+        return await self._dead_letters().one(name)
+
+    async def retry_letter(self, name: str) -> LetterRetried:
+        return await self._dead_letters().retry(name)
+
+    def _dead_letters(self) -> DeadLetters:
+        self._led()
+        assert self._letters is not None
+        return self._letters
+
     async def status(self) -> Status:
         state = await self._current()
         first = await self._log.first()
@@ -248,6 +303,8 @@ class MetastoreService:
             blocked=self._cleaner.blocked if self._cleaner else (),
             snapshot_index=self._snapshots.newest,
             log_first=first,
+            zones=self._rings.zones(),
+            letters=self._letters.status() if self._letters else LettersStatus(),
         )
 
     async def snapshot(self) -> int:
@@ -264,7 +321,8 @@ class MetastoreService:
         leader = self._led()
         head = await self._log.head()
         try:
-            await asyncio.wait_for(leader.reached(head.index), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await leader.reached(head.index)
         except TimeoutError:
             raise Unavailable("the metastore is behind its log; ask again") from None
         return leader.state
@@ -293,6 +351,7 @@ class MetastoreService:
             requests = [request for request in taken if not request.answer.done()]
             self._progress_ns = self._clock.monotonic_ns()
             self._crew.listen(leader.now(), pause_ns=pause_ns)
+            self._rings.listen(leader)
             try:
                 if requests:
                     with self._metrics.cycle.time():
@@ -322,6 +381,7 @@ class MetastoreService:
             *prepare.pins(leader.state, readers, now=now),
         ]
         effects = await self._commit(leader, entries, now)
+        self._placement.hear((meta for add in adds for meta in add.blocks), effects, now)
         if polls:
             now = leader.now()
             since = self._crew.hearing_since
@@ -350,12 +410,17 @@ class MetastoreService:
     async def _housekeep(self, leader: Leader) -> None:
         now = leader.now()
         since = self._crew.hearing_since
-        entries = prepare.housekeeping(leader.state, now=now, hearing_since=since)
+        floor_max = self._letters.floor_max if self._letters else NO_FLOOR
+        entries = prepare.housekeeping(
+            leader.state, now=now, hearing_since=since, floor_max=floor_max
+        )
         await self._commit(leader, entries, now)
         self._metrics.observe(leader.state, now, self._wall())
+        self._metrics.observe_zones(self._rings.zones())
 
     async def _commit(self, leader: Leader, entries: list[Entry], now: LeaseTime) -> list[Effect]:
         effects = await leader.commit(entries, now=now) if entries else []
+        self._rings.follow(effects)
         self._metrics.count(effects, leader.state)
         for effect in effects:
             log_.debug("folded index=%d effect=%s", leader.state.index, effect)
@@ -364,6 +429,10 @@ class MetastoreService:
     async def _take_office(self, leader: Leader) -> None:
         await leader.take_office(self._candidate, self._policy, self._entropy)
         self._crew = Crew(hearing_since=leader.state.lease_time)
+        self._placement.take_office()
+        if self._letters:
+            self._letters.take_office()
+        self._rings.begin(leader)
 
     async def _return_to_office(self, leader: Leader) -> None:
         while True:

@@ -30,7 +30,7 @@ from maar.ports.object_store import ObjectStore
 log_ = logging.getLogger("maar.metastore")
 
 MAGIC = b"MAARSNAP"
-VERSION = 2
+VERSION = 3
 KEPT = 3
 
 _KEY = re.compile(r"metastore/v1/([^/]+)/snapshot-(\d+)\.maar")

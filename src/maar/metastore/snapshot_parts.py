@@ -44,6 +44,7 @@ from maar.model.block import BlockMeta, Kind
 from maar.model.errors import Corrupt
 from maar.model.ids import BlockId, Incarnation, TenantId
 from maar.model.plan import Plan, QueueKey
+from maar.model.ring import Ring
 from maar.model.time import LeaseTime, WallTime
 
 PART_ITEMS = 1_000
@@ -195,6 +196,12 @@ class Periods(msgspec.Struct, frozen=True, array_like=True, tag=14):
     periods: tuple[PeriodRecord, ...]
 
 
+class ZoneRing(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """A zone's writers and their shards."""
+
+    ring: Ring
+
+
 Part: TypeAlias = (
     Core
     | Blocks
@@ -210,6 +217,7 @@ Part: TypeAlias = (
     | Parked
     | Litter
     | Periods
+    | ZoneRing
 )
 
 
@@ -235,6 +243,7 @@ def parts_of(state: MetaState) -> Iterator[Part]:
     yield from (Litter(some) for some in _some(litter))
     periods = (PeriodRecord(tenant, period) for tenant, period in sorted(state.retention.items()))
     yield from (Periods(some) for some in _some(periods))
+    yield from (ZoneRing(ring) for _, ring in sorted(state.rings.items()))
 
 
 def _core(state: MetaState) -> Core:
@@ -333,6 +342,8 @@ class _Loading:
             case Periods():
                 for period in part.periods:
                     state.retention[period.tenant] = period.period_ns
+            case ZoneRing():
+                state.rings[part.ring.zone] = part.ring
             case _:
                 assert_never(part)
 

@@ -15,8 +15,9 @@ from maar.metastore.queue import Queue
 from maar.metastore.retired import RetiredBlocks
 from maar.metastore.rows import Ids
 from maar.metastore.timeline import Timeline
-from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId
+from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, Zone
 from maar.model.plan import Plan
+from maar.model.ring import Ring
 from maar.model.time import LeaseTime, WallTime
 
 NO_INCARNATION = Incarnation("")
@@ -95,6 +96,7 @@ class MetaState:
     parked: dict[PlanId, Plan] = field(default_factory=dict)  # they own their inputs
     litter: Marked[Remains, Remnant] = field(default_factory=Marked)  # oldest end first
     retention: Marked[TenantId, int] = field(default_factory=Marked)  # of tenants that differ
+    rings: Marked[Zone, Ring] = field(default_factory=Marked)  # of the zones that have writers
     raised: RaisedLimit = NOT_RAISED
     anchor: Anchor = NO_ANCHOR
     known_marks: KnownMarks = field(
@@ -140,6 +142,7 @@ BOUNDS: dict[str, Bound] = {
     "parked": Bound("parked_max", ("PlansUnparked", "PlanRequeued", "BlocksExpired")),
     "litter": Bound("litter_max", ("LitterSwept",)),
     "retention": Bound("tenants_max", ("RetentionSet",)),
+    "rings": Bound("zones_max", ("RingChanged",)),  # each is one value; see metastore/ring.py
 }
 
 

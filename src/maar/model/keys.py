@@ -8,6 +8,10 @@
     metastore/v1/<incarnation>/snapshot-<index>.maar
     metastore/v1/<incarnation>/entry-<index>-<hash>.msgpack     an entry too large for the log
     markers/v1/<incarnation>     the log of that incarnation keeps its blocks in this store
+    dlq/v1/<incarnation>/<segment>.msgpack      a dead letter: a segment's metadata, not yet indexed
+    dlq/v1/<incarnation>-held/<segment>.msgpack     one that cannot be delivered; a person must look
+    placement/v1/<incarnation>/rules-<created>.binpb     what the placement manager decided
+    placement/v1/<incarnation>/stats-<created>.binpb     and from what
 
 Every key that a plan writes carries plan, token and task attempt: two attempts never meet (S3).
 """
@@ -21,11 +25,15 @@ from urllib.parse import quote
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, Shard, TenantId
 
 SNAPSHOTS = "metastore/v1/"  # of every incarnation
+DEAD_LETTERS = "dlq/v1/"  # of every incarnation, held ones too
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WRITTEN = re.compile(  # by a plan: any object that an intent may name
     r"(?:lake/v1/[a-z]+/tenant=[^/]+/date=[0-9-]+|quarantine/v1/tenant=[^/]+)"
     r"/([0-9a-f]{32})-([^/-]+)-([^/-]+)-[^/]+\.(?:parquet|msgpack)"
 )
+_LETTER = re.compile(r"([0-9a-f]{32})\.msgpack")
+_HELD = "-held"
+_PLACEMENT = re.compile(r"placement/v1/[^/]+/(rules|stats)-([0-9]{20})\.binpb")
 
 
 def segment(*, shard: Shard, block: BlockId, incarnation: Incarnation) -> str:
@@ -94,6 +102,53 @@ def snapshot_prefix(incarnation: Incarnation) -> str:
 
 def marker(incarnation: Incarnation) -> str:
     return f"markers/v1/{incarnation}"
+
+
+def dead_letter(*, incarnation: Incarnation, block: BlockId) -> str:
+    return f"{dead_letters(incarnation)}{block}.msgpack"
+
+
+def dead_letters(incarnation: Incarnation) -> str:
+    """What all dead letters of a log have in common."""
+    return f"{DEAD_LETTERS}{incarnation}/"
+
+
+def held_letter(*, incarnation: Incarnation, name: str) -> str:
+    return f"{held_letters(incarnation)}{name}"
+
+
+def held_letters(incarnation: Incarnation) -> str:
+    return f"{DEAD_LETTERS}{incarnation}{_HELD}/"
+
+
+def letter_block(name: str) -> BlockId | None:
+    """The block that a letter is about, by the name of its object; None when it is no such name."""
+    parts = _LETTER.fullmatch(name)
+    return BlockId(parts[1]) if parts else None
+
+
+def letter_place(key: str) -> tuple[Incarnation, bool, str]:
+    """Of an object among dead letters: of which log it is, whether it is held, and its name."""
+    folder, _, name = key.removeprefix(DEAD_LETTERS).partition("/")
+    return Incarnation(folder.removesuffix(_HELD)), folder.endswith(_HELD), name
+
+
+def placement_rules(*, incarnation: Incarnation, created_at: int) -> str:
+    return f"{placement_prefix(incarnation)}rules-{created_at:020d}.binpb"
+
+
+def placement_stats(*, incarnation: Incarnation, created_at: int) -> str:
+    return f"{placement_prefix(incarnation)}stats-{created_at:020d}.binpb"
+
+
+def placement_time(key: str, *, kind: str) -> int | None:
+    """When rules or stats were made, by their name; None when the key is none of theirs."""
+    parts = _PLACEMENT.fullmatch(key)
+    return int(parts[2]) if parts is not None and parts[1] == kind else None
+
+
+def placement_prefix(incarnation: Incarnation) -> str:
+    return f"placement/v1/{incarnation}/"
 
 
 def date_text(day: int) -> str:

@@ -7,8 +7,18 @@ from typing import Protocol
 import msgspec
 
 from maar.model.block import BlockMeta
-from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, Shard, TenantId, WorkerId
+from maar.model.ids import (
+    BlockId,
+    FencingToken,
+    Incarnation,
+    NodeId,
+    PlanId,
+    TenantId,
+    WorkerId,
+    Zone,
+)
 from maar.model.plan import LeasedPlan, Plan, PlanResult
+from maar.model.ring import Ring, Writer
 from maar.model.time import LeaseTime, TimeRange
 
 
@@ -82,6 +92,7 @@ class ViewRequest(msgspec.Struct, frozen=True):
     range: TimeRange
     service: str = ""
     reader: str = ""  # pins the view for this reader until it asks again or its pin expires (S10)
+    letters: tuple[BlockId, ...] = ()  # blocks of dead letters that were found before (S20)
 
 
 class IndexView(msgspec.Struct, frozen=True):
@@ -89,6 +100,7 @@ class IndexView(msgspec.Struct, frozen=True):
 
     index: int
     blocks: tuple[BlockMeta, ...]
+    letters: tuple[BlockId, ...] = ()  # of those asked about, the ones that the index has not seen
 
 
 class LevelStatus(msgspec.Struct, frozen=True):
@@ -111,6 +123,55 @@ class RetentionStatus(msgspec.Struct, frozen=True):
     now_ns: int  # the time that retention goes by
     wall_ns: int  # what the leader's clock says
     trouble: str  # '' when the clocks agree
+
+
+class ZoneStatus(msgspec.Struct, frozen=True):
+    """A zone's ring in numbers."""
+
+    zone: Zone
+    writers: dict[str, int]  # by state; those that are dead count as that alone
+    shards: int
+    changed_at: int
+    complete: bool  # False: it is not yet known who is dead
+
+
+class LettersStatus(msgspec.Struct, frozen=True):
+    """Dead letters in numbers, as the leader saw them last (S20)."""
+
+    waiting: int = 0  # to be delivered
+    oldest_s: float = 0.0  # the age of the oldest of them
+    held: int = 0  # cannot be delivered: a person must look
+    foreign: int = 0  # of other incarnations of the log: left alone
+    delivered: int = 0  # by this leader
+    drained_s: float = -1.0  # since the last complete look began; -1: there was none yet
+    trouble: str = ""  # why looking fails
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """A dead letter, for people."""
+
+    name: str  # the block's id; or the object's name, when it is not a letter's
+    key: str
+    standing: str  # waiting, held, foreign
+    cause: str  # why it is held, or waits; '' when it is about to be delivered
+    size: int
+    meta: BlockMeta | None = None  # None: it cannot be read, or is of another log
+
+
+class Letters(msgspec.Struct, frozen=True):
+    """Held ones first, then those that wait, then those of other logs."""
+
+    status: LettersStatus
+    letters: tuple[Letter, ...]
+    more: bool  # than are listed
+
+
+class LetterRetried(msgspec.Struct, frozen=True):
+    """A held letter was delivered after all."""
+
+    name: str
+    block: BlockId  # in the index by now
+    rewritten: bool  # below the floor: its segment was written again, and is another block
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -141,6 +202,8 @@ class Status(msgspec.Struct, frozen=True):
     snapshot_index: int
     log_first: int
     state_items: dict[str, int]  # size of every bounded collection (S21)
+    zones: tuple[ZoneStatus, ...] = ()  # that have writers, by name
+    letters: LettersStatus = LettersStatus()
 
 
 class PlanFilter(msgspec.Struct, frozen=True):
@@ -180,6 +243,28 @@ class Expiring(msgspec.Struct, frozen=True):
     block: BlockMeta
     before_ns: int  # the boundary that its newest profile is older than
     plan: PlanId | None  # that would be cancelled
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """A segment writer's heartbeat: who it is and what it does now. The first one registers it."""
+
+    zone: Zone
+    writer: Writer
+    leaves: bool = False  # for good: it goes from the ring, and its shards to others
+
+
+class BeatReply(msgspec.Struct, frozen=True):
+    changed_at: int  # of the ring of its zone
+    refusal: str = ""  # another process has registered as this node since: stop taking pushes
+
+
+class RingView(msgspec.Struct, frozen=True):
+    """A zone's ring, and who of it was not heard from lately."""
+
+    ring: Ring
+    dead: tuple[NodeId, ...]
+    complete: bool  # False: a new leader has not yet listened long enough to know the dead
+    silent_ms: tuple[int, ...] = ()  # how long ago each writer was heard; -1: not by this leader
 
 
 class Metastore(Protocol):
@@ -237,11 +322,28 @@ class Metastore(Protocol):
         """What retention would take now: a dry run."""
         ...
 
+    async def beat(self, beat: Beat) -> BeatReply:
+        """Register a segment writer, note that it lives, or let it go."""
+        ...
+
+    async def rings(self) -> tuple[RingView, ...]:
+        """The rings of all zones, by name."""
+        ...
+
+    async def remove_writer(self, zone: Zone, node: NodeId) -> Ring:
+        """Give the shards of a writer that will not come back to others; else NotFound."""
+        ...
+
+    async def letters(self, *, limit: int = 100) -> Letters:
+        """Dead letters, those that want a person first."""
+        ...
+
+    async def letter(self, name: str) -> Letter:
+        """One dead letter of this log, or NotFound."""
+        ...
+
+    async def retry_letter(self, name: str) -> LetterRetried:
+        """Deliver a held letter after all; else Rejected with the cause, and it stays."""
+        ...
+
     async def status(self) -> Status: ...
-
-
-class ShardAssignment(msgspec.Struct, frozen=True):
-    """Who takes pushes for a shard. One node with four shards, until there is a ring."""
-
-    shard: Shard
-    node: str

@@ -1,0 +1,106 @@
+"""The rings at the leader: what changes them goes through the log, what is only heard does not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from maar.metastore import membership
+from maar.metastore.effects import Effect, RingReplaced
+from maar.metastore.entries import RingChanged
+from maar.metastore.inbox import Prepare, Reply
+from maar.metastore.leader import Leader
+from maar.metastore.membership import MILLISECOND_NS, Hearing
+from maar.metastore.metrics import Metrics
+from maar.metastore.ring import moved, ring_of
+from maar.model.errors import MaarError
+from maar.model.ids import NodeId, Zone
+from maar.model.ring import Ring
+from maar.ports.metastore import Beat, BeatReply, RingView, ZoneStatus
+
+log_ = logging.getLogger("maar.metastore")
+
+T = TypeVar("T")
+
+
+class Carry(Protocol):
+    """Have the leader's loop prepare, append and fold something, and answer from what it did."""
+
+    async def __call__(self, prepare: Prepare, reply: Reply[T]) -> T: ...
+
+
+class Rings:
+    def __init__(
+        self, led: Callable[[], Leader], carry: Carry, metrics: Metrics, *, dead_after_ms: int
+    ) -> None:
+        self._led = led
+        self._carry = carry
+        self._metrics = metrics
+        self._dead_after_ns = dead_after_ms * MILLISECOND_NS
+        self._hearing = Hearing(self._dead_after_ns)
+
+    def begin(self, leader: Leader) -> None:
+        """A term has begun: who lives has to be heard anew."""
+        self._hearing = Hearing(self._dead_after_ns, since=leader.state.lease_time)
+
+    def listen(self, leader: Leader) -> None:
+        """At least twice a second, and whenever somebody is heard: so a pause is noticed."""
+        self._hearing.listen(leader.now())
+
+    async def beat(self, beat: Beat) -> BeatReply:
+        leader = self._led()
+        self.listen(leader)
+        try:
+            return await self._beat(leader, beat)
+        except MaarError:
+            self._metrics.beats.labels("failed").inc()
+            raise
+
+    async def _beat(self, leader: Leader, beat: Beat) -> BeatReply:
+        """One that changes nothing is noted and answered at once, however busy the log is."""
+        membership.check(leader.state, beat)
+        found = membership.decided(leader.state, beat, self._hearing)
+        outcome = "unchanged"
+        if isinstance(found, RingChanged):
+            outcome = "changed"
+            await self._carry(
+                lambda state, _: membership.entries(state, beat, self._hearing),
+                lambda effects, _: membership.accepted(effects, beat.zone),
+            )
+            found = membership.decided(leader.state, beat, self._hearing)
+        ring = ring_of(leader.state, beat.zone)
+        if isinstance(found, membership.Replaced):
+            self._metrics.beats.labels("refused").inc()
+            log_.warning("beat refused cause=%s", found.refusal)
+            return BeatReply(ring.changed_at, found.refusal)
+        self._metrics.beats.labels(outcome).inc()
+        self._hearing.hear(ring, beat, leader.now())
+        return BeatReply(ring.changed_at)
+
+    async def remove(self, zone: Zone, node: NodeId) -> Ring:
+        return await self._carry(
+            lambda state, now: membership.removal(state, zone, node, self._hearing, now),
+            lambda effects, state: membership.removed(effects, state, zone),
+        )
+
+    def views(self) -> tuple[RingView, ...]:
+        """As they are folded and heard here; whoever asks keeps what it had while nobody leads."""
+        leader = self._led()
+        self.listen(leader)
+        return membership.views(leader.state, self._hearing, leader.now())
+
+    def zones(self) -> tuple[ZoneStatus, ...]:
+        return tuple(map(membership.zone_status, self.views()))
+
+    def follow(self, effects: Sequence[Effect]) -> None:
+        """What the fold did to the rings."""
+        for effect in effects:
+            if isinstance(effect, RingReplaced):
+                self._hearing.follow(effect)
+                after = effect.after
+                log_.info(
+                    "ring changed zone=%s index=%d writers=%d shards=%d moved=%d",
+                    *(after.zone, after.changed_at, len(after.writers), len(after.owners)),
+                    moved(effect.before, after),
+                )

@@ -1,0 +1,47 @@
+"""A dead letter of version 1 is read as it was meant, for ever."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from maar.block import dead_letter
+from maar.model.errors import Corrupt
+from maar.model.ids import MAIN_STORE, StoreName
+from support.letters import letter_key
+from support.metastore import INCARNATION, segment
+
+GOLDEN = Path(__file__).parent / "golden" / "dead-letter-v1.msgpack"
+META = segment(7, at=1_000_000_000)
+
+
+def test_the_golden_letter_reads_as_its_segment() -> None:
+    key = letter_key(META.id)
+    found = dead_letter.decode(GOLDEN.read_bytes(), key=key)
+    assert found == META
+    name = key.rpartition("/")[2]
+    checked = partial(dead_letter.checked, found, key=key, name=name, incarnation=INCARNATION)
+    assert checked(store=MAIN_STORE) == META
+    with pytest.raises(Corrupt, match="does not name the one object"):
+        checked(store=StoreName("elsewhere"))
+
+
+def test_letters_are_still_written_so() -> None:
+    assert dead_letter.encode(META) == GOLDEN.read_bytes()
+
+
+@pytest.mark.parametrize("at", range(0, len(GOLDEN.read_bytes()), 7))
+def test_no_damage_goes_unnoticed(at: int) -> None:
+    """Whatever bit is flipped: Corrupt, and never another error or another segment."""
+    body = bytearray(GOLDEN.read_bytes())
+    body[at] ^= 1 << at % 8
+    with pytest.raises(Corrupt):
+        dead_letter.decode(bytes(body), key="a key")
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 30, 100])
+def test_a_letter_that_was_cut_short_is_corrupt(length: int) -> None:
+    with pytest.raises(Corrupt):
+        dead_letter.decode(GOLDEN.read_bytes()[:length], key="a key")

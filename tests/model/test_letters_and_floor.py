@@ -1,0 +1,220 @@
+"""Writers, letters, a floor, merges and deletions in any order: added once, seen once (S4, S20).
+
+Time passes; writers are slow, paused or cut off; the store fails; leaders change. Whatever was
+acknowledged is seen exactly once until retention takes it, and never again after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import msgspec
+import pytest
+
+from maar.metastore import reads
+from maar.metastore.dead_letters import DeadLetters
+from maar.metastore.effects import Registered
+from maar.metastore.entries import BlocksAdded, BlocksExpired
+from maar.model import keys
+from maar.model.block import BlockMeta, Kind
+from maar.model.errors import MaarError, Unavailable
+from maar.model.ids import BlockId
+from maar.model.time import SECOND_NS
+from support.lake import put
+from support.letters import PostOffice, letter_key
+from support.metastore import DAY_START_NS, SMALL, segment
+
+DEADLINE_NS = 10 * SECOND_NS
+LAG_NS = 60 * SECOND_NS  # six deadlines, the least that settings allow
+POLICY = msgspec.structs.replace(SMALL, floor_lag_ns=LAG_NS, retire_delay_ns=0)
+
+
+@dataclass
+class Written:
+    meta: BlockMeta
+    named_at: int
+
+
+class Chaos:
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.office = PostOffice(POLICY)
+        self.office.pass_time(1000 * SECOND_NS)
+        self.flying: list[Written] = []
+        self.acknowledged: set[BlockId] = set()
+        self.expired: set[BlockId] = set()
+        self.times_added: Counter[BlockId] = Counter()
+        self.sources: dict[BlockId, frozenset[BlockId]] = {}  # of merged blocks
+        self._number = 0
+
+    # what writers do
+
+    def name(self) -> None:
+        self._number += 1
+        ahead = self.random.choice((0, 0, SECOND_NS))  # its reading may be a little before ours
+        meta = segment(self._number, at=self.office.fold.now + ahead)
+        put(self.office.store, meta)
+        self.flying.append(Written(meta, self.office.fold.now))
+
+    def land(self) -> None:
+        """Announced, or left as a letter, or both; acknowledged if it was in time."""
+        if not self.flying:
+            return
+        written = self.flying.pop(self.random.randrange(len(self.flying)))
+        in_time = self.office.fold.now - written.named_at <= DEADLINE_NS
+        how = self.random.choice(("announced", "letter", "letter, then announced", "lost answer"))
+        stored = False
+        if how in ("announced", "lost answer"):
+            stored = self.announce(written.meta)
+        if how != "announced":
+            self.office.drop(written.meta)
+            stored = True
+        if how == "letter, then announced":
+            self.announce(written.meta)
+        if in_time:
+            assert stored, "a registration in time is never refused"
+            self.acknowledged.add(written.meta.id)
+
+    def announce(self, meta: BlockMeta) -> bool:
+        effects = self.office.fold.put(BlocksAdded((meta,)))
+        self.count(effects)
+        return all(e.refusal == "" for e in effects if isinstance(e, Registered))
+
+    def count(self, effects: tuple[object, ...]) -> None:
+        for effect in effects:
+            if isinstance(effect, Registered) and effect.profiles:
+                self.times_added[effect.block] += 1
+
+    # what the leader does
+
+    def drain(self) -> None:
+        before = self.office.state.index
+        failing = self.random.random()
+        if failing < 0.3:
+            self.office.faulty.fault = lambda _operation, _key: (
+                Unavailable("away") if self.random.random() < failing else None
+            )
+        try:
+            self.office.drain()
+        except MaarError:
+            pass
+        self.office.faulty.healed()
+        self.count_since(before)
+
+    def count_since(self, index: int) -> None:
+        """By what the log says: the fold that we watch is the one that ran."""
+        for item in self.office.fold.log:
+            if item.index > index and isinstance(item.envelope.entry, BlocksAdded):
+                for meta in item.envelope.entry.blocks:
+                    self.times_added[meta.id] += 1
+
+    def new_leader(self) -> None:
+        if self.random.random() < 0.5:
+            self.office.letters.take_office()
+            return
+        office = self.office
+        office.letters = DeadLetters(
+            office, office.store, office.append, office.metrics, self.random.randbytes
+        )
+
+    def merge(self) -> None:
+        state = self.office.state
+        free = [b for b in state.queue.places if b not in state.owners]
+        metas = [state.blocks.get(block) for block in free]
+        segments = [meta for meta in metas if meta.kind is Kind.SEGMENT]
+        if len(segments) > 1:
+            some = self.random.sample(segments, self.random.randrange(1, len(segments) + 1))
+            made = self.office.merge(some)
+            self.sources[made.id] = frozenset(meta.id for meta in some)
+
+    def forget(self) -> None:
+        asyncio.run(self.office.cleaner.remove())
+
+    def expire(self) -> None:
+        live = [self.office.state.blocks.get(block) for block in self.office.fold.live()]
+        if live:
+            meta = self.random.choice(live)
+            self.office.fold.put(BlocksExpired(DAY_START_NS * 2, (meta.id,)))
+            self.expired |= self.sources.get(meta.id, frozenset({meta.id}))
+
+    def keep_house(self) -> None:
+        self.office.keep_house()
+
+    def wait(self) -> None:
+        self.office.pass_time(self.random.choice((1, 2, 5, 30, 70)) * SECOND_NS)
+
+    # what must hold
+
+    def seen(self) -> Counter[BlockId]:
+        """Segments whose profiles a question reads: of live blocks, and of letters unseen."""
+        state = self.office.state
+        found: Counter[BlockId] = Counter()
+        for block in self.office.fold.live():
+            found.update(self.sources.get(block, frozenset({block})))
+        names = (keys.letter_place(key)[2] for key in self.office.waiting())
+        letters = [one for name in names if (one := keys.letter_block(name)) is not None]
+        found.update(reads.undelivered(state, letters))
+        return found
+
+    def check(self) -> None:
+        seen = self.seen()
+        assert all(number == 1 for number in seen.values()), "seen twice"
+        assert not self.expired & set(seen), "back from the dead"
+        assert self.acknowledged - self.expired <= set(seen), "acknowledged and not seen"
+        assert all(number == 1 for number in self.times_added.values()), "added twice"
+        held = {keys.letter_block(keys.letter_place(key)[2]) for key in self.office.held()}
+        assert not held & (self.acknowledged - self.expired), "acknowledged and held"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_happens_a_letter_is_added_once_or_not_at_all(seed: int) -> None:
+    chaos = Chaos(seed)
+    acts: list[Callable[[], None]] = [
+        *(chaos.name, chaos.name, chaos.land, chaos.land, chaos.land, chaos.drain, chaos.drain),
+        *(chaos.keep_house, chaos.keep_house, chaos.merge, chaos.forget, chaos.forget),
+        *(chaos.expire, chaos.wait, chaos.wait, chaos.wait, chaos.new_leader),
+    ]
+    for _ in range(500):
+        chaos.random.choice(acts)()
+        chaos.check()
+    for _ in range(3):
+        chaos.office.pass_time(2 * LAG_NS)
+        chaos.office.drain()
+        chaos.keep_house()
+        chaos.forget()
+        chaos.check()
+    assert chaos.office.waiting() == set()
+    assert chaos.acknowledged
+    assert chaos.office.state.floor > 0
+
+
+def test_this_test_sees_letters_held_and_floors_that_matter() -> None:
+    """Over all seeds: late letters were held, and the floor let ids be forgotten."""
+    held = forgotten = 0
+    for seed in range(12):
+        chaos = Chaos(seed)
+        for number in range(5):
+            chaos.name()
+            chaos.office.pass_time(SECOND_NS)
+            meta = chaos.flying[-1].meta
+            if number % 2:
+                chaos.office.pass_time(3 * LAG_NS)
+                chaos.office.drain()
+                chaos.office.fold.put(
+                    BlocksAdded((segment(900 + number, at=chaos.office.fold.now),))
+                )
+                chaos.merge()
+                chaos.forget()
+                chaos.keep_house()
+            chaos.office.drop(meta)
+            chaos.flying.pop()
+            assert letter_key(meta.id) in chaos.office.waiting()
+            chaos.office.drain()
+        held += len(chaos.office.held())
+        forgotten += chaos.office.state.floor > 0
+    assert held
+    assert forgotten

@@ -1,0 +1,684 @@
+"""Dead letters are delivered once, held when they cannot be, and never passed by the floor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+
+from maar.block import dead_letter
+from maar.metastore import dead_letters, reads
+from maar.metastore.dead_letters import DeadLetters, Fate, Found, reach, verdict
+from maar.metastore.entries import BlocksAdded, BlocksExpired, Floor
+from maar.metastore.state import NO_FLOOR
+from maar.model import keys
+from maar.model.block import BlockMeta, Kind, Location
+from maar.model.errors import MaarError, NotFound, Rejected, StoreFull, Unavailable
+from maar.model.ids import BlockId, Incarnation, StoreName, TenantId, segment_id
+from maar.model.time import SECOND_NS, LeaseTime
+from maar.ports.object_store import ObjectInfo
+from support.lake import put
+from support.letters import PostOffice, held_key, letter_key
+from support.metastore import DAY_START_NS, INCARNATION, SMALL, segment
+
+LAG_NS = 600 * SECOND_NS
+POLICY = msgspec.structs.replace(SMALL, floor_lag_ns=LAG_NS)
+START = 1000 * SECOND_NS
+
+
+@pytest.fixture
+def office() -> PostOffice:
+    office = PostOffice(POLICY)
+    office.pass_time(START)
+    return office
+
+
+# ── delivery ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_letter_becomes_a_block_and_goes(office: PostOffice) -> None:
+    metas = [office.post(number) for number in (1, 2, 3)]
+    office.drain()
+    assert office.fold.live() == {meta.id for meta in metas}
+    assert office.fold.metas((metas[0].id,)) == (metas[0],)
+    assert set(office.state.queue.places) == office.fold.live()  # like any other, it is merged
+    assert office.waiting() == office.held() == set()
+    status = office.letters.status()
+    assert (status.waiting, status.held, status.delivered, status.trouble) == (0, 0, 3, "")
+    assert office.metric("letters_delivered_total") == 3
+
+
+def test_a_letter_is_deleted_only_after_its_block_is_in_the_log(office: PostOffice) -> None:
+    """Whatever breaks in between, the letter is still there; and the block comes once."""
+    meta = office.post(1)
+
+    async def lost(prepare: Any) -> int:
+        raise Unavailable("the log does not answer")
+
+    broken = DeadLetters(office, office.store, lost, office.metrics, bytes)
+    with pytest.raises(Unavailable):
+        asyncio.run(broken.drain())
+    assert office.waiting() == {letter_key(meta.id)}
+    office.faulty.fault = lambda operation, _key: (
+        Unavailable("gone away") if operation == "delete" else None
+    )
+    with pytest.raises(Unavailable, match="gone away"):
+        office.drain()
+    assert office.fold.live() == {meta.id}
+    assert office.waiting() == {letter_key(meta.id)}
+    office.faulty.healed()
+    added, entries = office.state.tally.profiles_added, office.state.index
+    office.drain()
+    assert office.waiting() == set()
+    assert (office.state.tally.profiles_added, office.state.index) == (added, entries)
+
+
+def test_a_letter_of_a_known_block_goes_and_adds_nothing(office: PostOffice) -> None:
+    """Its registration was stored, only the reply was lost: live, merged, forgotten, expired."""
+    live, merged, forgotten, expired = (office.post(number) for number in (1, 2, 3, 4))
+    office.fold.put(BlocksAdded((live, merged, forgotten, expired)))
+    office.merge([merged, forgotten])
+    office.forget(forgotten)
+    office.fold.put(BlocksExpired(expired.max_time_ns + 1, (expired.id,)))
+    known = office.fold.live()
+    added = office.state.tally.profiles_added
+    assert office.state.remembered
+    office.drain()
+    assert office.waiting() == office.held() == set()
+    assert office.fold.live() == known
+    assert office.state.tally.profiles_added == added
+
+
+def test_many_letters_are_delivered_in_bounded_steps(
+    office: PostOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "LISTED_AT_ONCE", 7)
+    monkeypatch.setattr(dead_letters, "ADDED_BYTES_MAX", 1000)
+    metas = [office.post(number) for number in range(1, 51)]
+    sizes: list[int] = []
+    plain = office.append
+
+    async def counted(prepare: Any) -> int:
+        sizes.append(len(prepare(office.state, office.now())))
+        return await plain(prepare)
+
+    office.letters._append = counted
+    office.drain()
+    assert office.fold.live() == {meta.id for meta in metas}
+    assert len(sizes) > 10
+    assert office.waiting() == set()
+    steps = list(dead_letters.in_steps([found(meta, size=600) for meta in metas[:5]]))
+    assert [len(step) for step in steps] == [1] * 5
+
+
+def test_people_see_how_many_wait_while_they_are_dealt_with(
+    office: PostOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "LISTED_AT_ONCE", 4)
+    for number in range(1, 11):
+        office.post(number)
+    office.pass_time(30 * SECOND_NS)
+    seen: list[float | None] = []
+    office.faulty.fault = lambda operation, _key: (
+        seen.append(office.metric("letters_waiting")) if operation == "delete" else None
+    )
+    office.drain()
+    assert seen[0] == 10
+    assert min(value for value in seen if value is not None) < 10
+    assert office.letters.status().oldest_s == 0
+
+
+# ── what cannot be delivered yet ───────────────────────────────────────────────────────────────
+
+
+def test_a_full_index_lets_letters_wait_and_the_floor_with_them(office: PostOffice) -> None:
+    full = msgspec.structs.replace(POLICY, blocks_max=2)
+    office = PostOffice(full)
+    office.pass_time(START)
+    first, second, third = (office.post(number) for number in (1, 2, 3))
+    office.drain()
+    assert office.fold.live() == {first.id, second.id}
+    assert office.waiting() == {letter_key(third.id)}
+    (listed,) = asyncio.run(office.letters.listed(limit=10)).letters
+    assert (listed.name, listed.standing) == (third.id, "waiting")
+    assert "index is full" in listed.cause
+    office.pass_time(10 * LAG_NS)
+    office.drain()
+    assert office.letters.floor_max == START - 1
+    assert office.letters.status().waiting == 1
+    assert office.letters.status().oldest_s == 10 * LAG_NS / SECOND_NS
+    assert office.metric("letters_oldest_seconds") == 10 * LAG_NS / SECOND_NS
+    office.merge([first, second])
+    office.forget(first)
+    office.forget(second)
+    office.keep_house()
+    assert office.state.floor == START - 1
+    office.state.remembered.drop_below(BlockId("f" * 32))
+    office.drain()
+    assert third.id in office.fold.live()
+
+
+def test_a_letter_from_beyond_the_logs_time_waits_for_it(office: PostOffice) -> None:
+    """A writer goes on counting while no leader does; a new leader's time is behind."""
+    ahead = office.post(1, at=START + 2 * LAG_NS)
+    office.drain()
+    assert office.waiting() == {letter_key(ahead.id)}
+    assert reads.undelivered(office.state, [ahead.id]) == (ahead.id,)  # queries see it meanwhile
+    office.pass_time(LAG_NS)
+    office.fold.put(BlocksAdded(()))
+    office.drain()
+    assert office.fold.live() == {ahead.id}
+
+
+# ── what can never be delivered ────────────────────────────────────────────────────────────────
+
+Poison = Callable[[PostOffice, BlockMeta], str]
+
+
+def _drop(office: PostOffice, meta: BlockMeta, **changes: Any) -> str:
+    put(office.store, meta)
+    return office.drop(meta, body=dead_letter.encode(msgspec.structs.replace(meta, **changes)))
+
+
+def _flipped(office: PostOffice, meta: BlockMeta) -> str:
+    body = bytearray(dead_letter.encode(meta))
+    body[-3] ^= 1
+    return office.drop(meta, body=bytes(body))
+
+
+def _of_version(office: PostOffice, meta: BlockMeta) -> str:
+    body = bytearray(dead_letter.encode(meta))
+    assert body[1] == dead_letter.VERSION
+    body[1] = 9
+    return office.drop(meta, body=bytes(body))
+
+
+def _at_another_key(office: PostOffice, meta: BlockMeta) -> str:
+    other = segment(99, at=office.fold.now)
+    put(office.store, other)
+    return _drop(office, meta, files=other.files)
+
+
+def _in_another_store(office: PostOffice, meta: BlockMeta) -> str:
+    (file,) = meta.files
+    elsewhere = Location(StoreName("elsewhere"), file.locations[0].key)
+    files = (msgspec.structs.replace(file, locations=(elsewhere,)),)
+    return _drop(office, meta, files=files)
+
+
+def _cut_short(office: PostOffice, meta: BlockMeta) -> str:
+    office.store.create(meta.files[0].locations[0].key, b"short")
+    return office.drop(meta)
+
+
+def _below_the_floor(office: PostOffice, meta: BlockMeta) -> str:
+    put(office.store, meta)
+    office.fold.put(Floor(LeaseTime(office.fold.now)))
+    return office.drop(meta)
+
+
+def _named(office: PostOffice, name: str) -> str:
+    key = f"{keys.dead_letters(INCARNATION)}{name}"
+    office.store.create(key, b"whatever")
+    return key
+
+
+POISONS: dict[str, tuple[Poison, str]] = {
+    "empty": (lambda office, meta: office.drop(meta, body=b""), "is not a dead letter"),
+    "no msgpack": (
+        lambda office, meta: office.drop(meta, body=b"\xc1\xff"),
+        "is not a dead letter",
+    ),
+    "other msgpack": (lambda office, meta: office.drop(meta, body=b"\x01"), "is not a dead letter"),
+    "flipped bit": (_flipped, "its checksum differs"),
+    "newer version": (_of_version, "a dead letter of version 9"),
+    "other block": (
+        lambda office, meta: _drop(office, meta, id=segment(77).id),
+        "which its name does not say",
+    ),
+    "not a segment": (lambda office, meta: _drop(office, meta, kind=Kind.BLOCK), "no segment"),
+    "of a level": (lambda office, meta: _drop(office, meta, level=1), "no segment"),
+    "of a tenant": (
+        lambda office, meta: _drop(office, meta, tenant=TenantId("acme")),
+        "no segment",
+    ),
+    "others' object": (_at_another_key, "does not name the one object"),
+    "other store": (_in_another_store, "does not name the one object"),
+    "no object": (lambda office, meta: _drop(office, meta, files=()), "does not name the one"),
+    "missing": (lambda office, meta: office.drop(meta), "is missing from the store"),
+    "cut short": (_cut_short, "has 5 bytes, not 1000"),
+    "malformed": (
+        lambda office, meta: _drop(office, meta, min_time_ns=meta.max_time_ns + 1),
+        "ends before it begins",
+    ),
+    "below the floor": (_below_the_floor, "older than the floor"),
+    "no letter's name": (lambda office, _meta: _named(office, "notes.txt"), "not named like"),
+    "in a folder": (lambda office, _meta: _named(office, "a/b.msgpack"), "not named like"),
+}
+
+
+@pytest.mark.parametrize("poison", POISONS)
+def test_what_is_poisoned_is_held_with_its_cause_and_nobody_waits_for_it(
+    office: PostOffice, poison: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, cause = POISONS[poison]
+    before, after = office.post(1), segment(3, at=office.fold.now)
+    key = make(office, segment(2, at=office.fold.now))
+    body = office.store.read(key)
+    put(office.store, after)
+    floor = office.state.floor
+    if poison != "below the floor":
+        office.drop(after)
+    else:
+        office.store.delete(letter_key(before.id))
+    office.drain()
+    assert office.waiting() == set()
+    assert office.fold.live() == (set() if floor != NO_FLOOR else {before.id, after.id})
+    (held,) = office.held()
+    assert held.rpartition("-held/")[2] == key.partition(f"{INCARNATION}/")[2]
+    assert office.store.read(held) == body  # moved, not changed
+    (letter,) = asyncio.run(office.letters.listed(limit=10)).letters
+    assert (letter.key, letter.standing) == (held, "held")
+    assert cause in letter.cause
+    assert asyncio.run(office.letters.one(letter.name)) == letter
+    assert office.letters.status().held == office.metric("letters_held") == 1
+    assert cause in caplog.text
+    office.drain()
+    assert office.held() == {held}
+    # once more by another leader, who has seen nothing of this
+    again = DeadLetters(office, office.store, office.append, office.metrics, bytes)
+    asyncio.run(again.drain())
+    assert again.status().held == 1
+
+
+def test_a_move_that_was_broken_off_is_finished(office: PostOffice) -> None:
+    meta = segment(1, at=office.fold.now)
+    key = office.drop(meta, body=b"junk")
+    office.faulty.fault = lambda operation, _key: (
+        Unavailable("away") if operation == "delete" else None
+    )
+    with pytest.raises(Unavailable):
+        office.drain()
+    assert (office.waiting(), office.held()) == ({key}, {held_key(meta.id)})
+    office.faulty.healed()
+    office.drain()
+    assert (office.waiting(), office.held()) == (set(), {held_key(meta.id)})
+    # another one of the same name, with other bytes: neither is lost
+    office.drop(meta, body=b"other junk")
+    office.drain()
+    bodies = {office.store.read(held) for held in office.held()}
+    assert bodies == {b"junk", b"other junk"}
+    assert len(asyncio.run(office.letters.listed(limit=10)).letters) == 2
+
+
+def test_a_store_without_room_keeps_the_letter_where_it_is(office: PostOffice) -> None:
+    key = office.drop(segment(1, at=office.fold.now), body=b"junk")
+    good = office.post(2)
+    office.faulty.fault = lambda operation, _key: (
+        StoreFull("no room") if operation == "create" else None
+    )
+    with pytest.raises(StoreFull):
+        office.drain()
+    assert office.waiting() == {key}
+    assert office.fold.live() == {good.id}  # the bad one kept nobody
+    assert office.letters.floor_max == NO_FLOOR
+
+
+def test_what_is_too_large_is_neither_read_nor_moved(
+    office: PostOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letter, "BYTES_MAX", 2000)
+    key = office.drop(segment(1, at=office.fold.now), body=b"x" * 2001)
+    good = office.post(2)
+    office.pass_time(2 * LAG_NS)
+    office.drain()
+    assert office.waiting() == {key}
+    assert ("read", key) not in office.faulty.calls
+    assert office.fold.live() == {good.id}
+    assert office.letters.status().held == 1
+    assert office.letters.floor_max == START + LAG_NS  # no writer wrote it: it stops nothing
+    (letter,) = asyncio.run(office.letters.listed(limit=10)).letters
+    assert "too many for a dead letter" in letter.cause
+
+
+def test_what_has_a_name_that_no_key_has_stops_nothing(office: PostOffice) -> None:
+    key = f"{keys.dead_letters(INCARNATION)}a\\b"  # a file system takes it
+    office.faulty._objects[key] = b"whatever"
+    good = office.post(2)
+    office.pass_time(2 * LAG_NS)
+    office.drain()
+    assert office.waiting() == {key}
+    assert office.fold.live() == {good.id}
+    assert office.letters.status().held == 1
+    assert office.letters.floor_max == START + LAG_NS
+    (letter,) = asyncio.run(office.letters.listed(limit=10)).letters
+    assert "not named like" in letter.cause
+
+
+# ── the floor ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_floor_goes_as_far_as_a_complete_look_has_seen() -> None:
+    at = LeaseTime(100)
+    blocks = [segment_id(lease_time_ns=ns, entropy=5) for ns in (70, 30, 95)]
+    assert reach(began=at, margin_ns=40, left=[]) == 60
+    assert reach(began=at, margin_ns=40, left=blocks) == 29  # not even to the block's own time
+    assert reach(began=at, margin_ns=40, left=blocks[2:]) == 60
+    assert reach(began=LeaseTime(5), margin_ns=40, left=[]) == NO_FLOOR
+
+
+def remembering(office: PostOffice) -> None:
+    """Something that a floor would let be forgotten: else none is raised."""
+    metas = office.add(501, 502)
+    office.merge(metas)
+    office.forget(metas[0])
+    assert office.state.remembered
+
+
+def floors(office: PostOffice) -> list[int]:
+    return [entry.lease_time for entry in office.keep_house() if isinstance(entry, Floor)]
+
+
+def test_without_a_look_for_letters_there_is_no_floor(office: PostOffice) -> None:
+    remembering(office)
+    office.pass_time(20 * LAG_NS)
+    assert floors(office) == []
+    office.drain()
+    began = office.fold.now
+    assert floors(office) == [began - LAG_NS]
+    office.pass_time(3 * LAG_NS)
+    assert floors(office) == []  # the look was then, not now
+
+
+def test_an_incomplete_look_moves_nothing(office: PostOffice) -> None:
+    remembering(office)
+    unreadable = office.post(1)
+    good = office.post(2)
+    office.pass_time(5 * LAG_NS)
+    office.faulty.fault = lambda operation, key: (
+        Unavailable("away") if (operation, key) == ("read", letter_key(unreadable.id)) else None
+    )
+    with pytest.raises(Unavailable):
+        office.drain()
+    assert good.id in office.fold.live()  # the bad one kept nobody
+    assert office.letters.floor_max == NO_FLOOR
+    assert floors(office) == []
+    office.faulty.healed()
+    office.drain()
+    assert unreadable.id in office.fold.live()
+    assert floors(office) == [START + 4 * LAG_NS]
+
+
+def test_a_listing_that_breaks_off_is_no_look(office: PostOffice) -> None:
+    office.pass_time(5 * LAG_NS)
+    office.faulty.fault = lambda operation, _key: (
+        Unavailable("away") if operation == "list" else None
+    )
+    with pytest.raises(Unavailable):
+        office.drain()
+    assert office.letters.floor_max == NO_FLOOR
+    assert office.letters.status().drained_s == -1
+
+
+def test_a_new_office_begins_without_a_floor(office: PostOffice) -> None:
+    office.pass_time(5 * LAG_NS)
+    office.drain()
+    assert office.letters.floor_max > 0
+    office.letters.take_office()
+    assert office.letters.floor_max == NO_FLOOR
+    # and a look that was under way when the office was lost proves nothing
+    office.faulty.fault = lambda operation, _key: (
+        office.letters.take_office() if operation == "list" else None
+    )
+    office.drain()
+    assert office.letters.floor_max == NO_FLOOR
+
+
+def test_the_floor_never_passes_a_letter_written_in_time(office: PostOffice) -> None:
+    """Named, uploaded and left as a letter within a writer's deadline, while looks go on."""
+    deadline = LAG_NS // 6
+    remembering(office)
+    for number in range(40):
+        named_at = office.fold.now
+        meta = segment(number, at=named_at)
+        put(office.store, meta)
+        office.pass_time(deadline)
+        office.drain()
+        office.keep_house()
+        office.drop(meta)
+        office.pass_time(deadline * (number % 5))
+        office.drain()
+        office.keep_house()
+        assert meta.id in office.fold.live()
+    assert office.state.floor > START
+    assert office.held() == set()
+
+
+# ── other logs ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_letters_of_other_logs_are_left_alone_and_shown(office: PostOffice) -> None:
+    other = Incarnation("deadbeef")
+    key = keys.dead_letter(incarnation=other, block=segment(9).id)
+    held = keys.held_letter(incarnation=other, name="x.msgpack")
+    office.store.create(key, dead_letter.encode(segment(9)))
+    office.store.create(held, b"junk")
+    office.drain()
+    assert office.objects("dlq/") == {key, held}
+    assert office.fold.live() == set()
+    assert office.letters.status().foreign == office.metric("letters_foreign") == 2
+    listed = asyncio.run(office.letters.listed(limit=10)).letters
+    assert [letter.standing for letter in listed] == ["foreign", "foreign"]
+    assert all("of the log deadbeef" in letter.cause for letter in listed)
+
+
+def test_a_list_has_a_limit_and_begins_with_what_wants_a_person(office: PostOffice) -> None:
+    office.drop(segment(1, at=office.fold.now), body=b"junk")
+    office.drain()
+    waiting = [office.post(number) for number in (2, 3)]
+    office.store.create("dlq/v1/deadbeef/x", b"junk")
+    listed = asyncio.run(office.letters.listed(limit=4))
+    assert [one.standing for one in listed.letters] == ["held", "waiting", "waiting", "foreign"]
+    assert [one.meta for one in listed.letters[1:3]] == waiting
+    assert not listed.more
+    listed = asyncio.run(office.letters.listed(limit=2))
+    assert (len(listed.letters), listed.more) == (2, True)
+
+
+# ── an operator's second chance ────────────────────────────────────────────────────────────────
+
+
+def retry(office: PostOffice, name: str) -> Any:
+    return asyncio.run(office.letters.retry(name))
+
+
+def test_a_mended_letter_is_delivered_on_request(office: PostOffice) -> None:
+    meta = segment(1, at=office.fold.now)
+    office.drop(meta)
+    office.drain()
+    assert office.held() == {held_key(meta.id)}
+    with pytest.raises(Rejected, match="is missing from the store"):
+        retry(office, meta.id)
+    put(office.store, meta)
+    shown = asyncio.run(office.letters.one(meta.id))
+    assert "retry it" in shown.cause
+    done = retry(office, meta.id)
+    assert (done.block, done.rewritten) == (meta.id, False)
+    assert office.fold.live() == {meta.id}
+    assert office.held() == set()
+    assert office.letters.status().held == 0
+    with pytest.raises(NotFound, match="no held dead letter"):
+        retry(office, meta.id)
+    with pytest.raises(NotFound, match="no dead letter"):
+        asyncio.run(office.letters.one(meta.id))
+
+
+def test_below_the_floor_the_segment_is_written_again_as_another_block(office: PostOffice) -> None:
+    meta = segment(1, at=office.fold.now)
+    put(office.store, meta)
+    old_key = meta.files[0].locations[0].key
+    body = office.store.read(old_key)
+    office.pass_time(SECOND_NS)
+    office.fold.put(Floor(LeaseTime(office.fold.now)))
+    office.pass_time(SECOND_NS)
+    office.drop(meta)
+    office.drain()
+    assert office.held() == {held_key(meta.id)}
+    done = retry(office, meta.id)
+    assert done.rewritten
+    assert office.fold.live() == {done.block}
+    (made,) = office.fold.metas((done.block,))
+    key = keys.segment(shard=meta.shard, block=done.block, incarnation=INCARNATION)
+    assert [at.key for at in made.files[0].locations] == [key]
+    assert office.store.read(key) == body
+    assert (made.profiles, made.datasets) == (meta.profiles, meta.datasets)
+    assert old_key not in office.objects()
+    assert office.held() == set()
+
+
+def test_a_retry_that_breaks_off_loses_nothing_and_shares_no_object(office: PostOffice) -> None:
+    meta = segment(1, at=office.fold.now)
+    put(office.store, meta)
+    office.pass_time(SECOND_NS)
+    office.fold.put(Floor(LeaseTime(office.fold.now)))
+    office.pass_time(SECOND_NS)
+    office.drop(meta)
+    office.drain()
+    office.faulty.fault = lambda operation, _key: (
+        Unavailable("away") if operation == "delete" else None
+    )
+    with pytest.raises(Unavailable):
+        retry(office, meta.id)
+    assert office.held() == {held_key(meta.id)}
+    office.faulty.healed()
+    retry(office, meta.id)
+    blocks = office.fold.metas(tuple(office.fold.live()))
+    objects = [at.key for block in blocks for file in block.files for at in file.locations]
+    assert len(objects) == len(set(objects)) == 2  # both show once: their profiles are the same
+    assert set(objects) <= office.objects()
+
+
+def test_what_cannot_be_delivered_is_refused_with_its_cause_and_stays(office: PostOffice) -> None:
+    meta = segment(1, at=office.fold.now)
+    office.drop(meta, body=b"junk")
+    office.drain()
+    with pytest.raises(Rejected, match="is not a dead letter"):
+        retry(office, meta.id)
+    malformed = segment(2, at=office.fold.now)
+    _drop(office, malformed, min_time_ns=malformed.max_time_ns + 1)
+    office.drain()
+    office.fold.put(Floor(LeaseTime(office.fold.now)))
+    objects = office.objects()
+    with pytest.raises(Rejected, match="ends before it begins"):
+        retry(office, malformed.id)
+    assert office.objects() == objects  # nor was anything written in vain
+    assert len(office.held()) == 2
+    with pytest.raises(MaarError):
+        retry(office, "../../etc/passwd")
+
+
+# ── decisions ──────────────────────────────────────────────────────────────────────────────────
+
+
+def found(meta: BlockMeta, *, size: int = 600, absent: str = "") -> Found:
+    name = f"{meta.id}.msgpack"
+    return Found(ObjectInfo(letter_key(meta.id), size), name, meta, absent=absent)
+
+
+def test_a_known_block_is_delivered_even_if_its_segment_is_gone(office: PostOffice) -> None:
+    (meta,) = office.add(1)
+    letter = found(meta, absent="its segment is missing")
+    assert verdict(office.state, letter, now=office.now()).fate is Fate.DELIVERED
+    unknown = found(segment(2, at=office.fold.now), absent="its segment is missing")
+    assert verdict(office.state, unknown, now=office.now()) == (Fate.HELD, "its segment is missing")
+
+
+def test_the_index_says_which_letters_it_has_never_seen(office: PostOffice) -> None:
+    live, merged, forgotten, expired = office.add(1, 2, 3, 4)
+    office.merge([merged, forgotten])
+    office.forget(forgotten)
+    office.fold.put(BlocksExpired(DAY_START_NS * 2, (expired.id,)))
+    unseen = segment(5, at=office.fold.now)
+    asked = [meta.id for meta in (live, merged, forgotten, expired, unseen)]
+    assert reads.undelivered(office.state, [*asked, BlockId("nonsense")]) == (unseen.id,)
+    office.fold.put(Floor(LeaseTime(office.fold.now)))
+    assert reads.undelivered(office.state, asked) == ()  # too late: nor will it be added
+
+
+# ── the loop ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+def added(office: PostOffice, meta: BlockMeta) -> bool:
+    return meta.id in office.fold.live()
+
+
+def test_it_looks_at_once_and_again_and_heals_with_the_store(
+    office: PostOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "DRAIN_S", 10**6)
+    monkeypatch.setattr(dead_letters, "RETRY_S", 0.01)
+    first = office.post(1)
+    office.faulty.fault = lambda _operation, _key: Unavailable("the store is away")
+
+    async def test() -> None:
+        life = asyncio.create_task(office.letters.forever())
+        await until(lambda: "the store is away" in office.letters.status().trouble)
+        office.faulty.healed()
+        await until(lambda: office.fold.live() == {first.id})
+        await until(lambda: office.letters.status().drained_s >= 0)
+        assert office.letters.status().trouble == ""
+        second = office.post(2)
+        office.letters.take_office()  # who is new in office does not wait
+        await until(lambda: second.id in office.fold.live())
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+
+    asyncio.run(test())
+
+
+def test_it_looks_again_after_a_while(office: PostOffice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "DRAIN_S", 0.01)
+
+    async def test() -> None:
+        life = asyncio.create_task(office.letters.forever())
+        for number in (1, 2, 3):
+            meta = office.post(number)
+            await until(partial(added, office, meta))
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+
+    asyncio.run(test())
+
+
+def test_a_fault_of_our_own_is_told_and_does_not_end_the_loop(
+    office: PostOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "RETRY_S", 0.01)
+    meta = office.post(1)
+
+    def broken(_operation: str, _key: str) -> None:
+        raise ZeroDivisionError
+
+    office.faulty.fault = broken
+
+    async def test() -> None:
+        life = asyncio.create_task(office.letters.forever())
+        await until(
+            lambda: "a fault in maar (ZeroDivisionError)" in office.letters.status().trouble
+        )
+        office.faulty.healed()
+        await until(lambda: meta.id in office.fold.live())
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+
+    asyncio.run(test())
