@@ -21,12 +21,18 @@ from prometheus_client import CollectorRegistry
 from maar.adapters.object_store import open_store
 from maar.adapters.system_clock import SystemClock
 from maar.api import body
-from maar.api.app import ApiSettings, build_app
+from maar.api.app import ApiSettings, Asked, build_app
+from maar.api.quarantine import no_causes
 from maar.block.segment import read_segment
 from maar.distributor.admit import Limits
+from maar.distributor.rings import Rings
+from maar.distributor.router import Router, RouterSettings
 from maar.distributor.service import Distributor
+from maar.model.ids import HOME, NodeId
 from maar.model.profile import RawProfile
-from maar.placement.ring import StaticRing
+from maar.model.ring import Ring, Writer, WriterState
+from maar.placement.rules import Rules, TenantLimits
+from maar.ports.metastore import RingView
 from maar.ports.object_store import StoreSettings
 from maar.pprof import decode
 from maar.segment.service import SegmentService, SegmentSettings
@@ -59,6 +65,18 @@ class Running:
         ]
 
 
+def one_writer() -> Rings:
+    """A ring of one writer, which is in this process."""
+    writer = Writer(NodeId("here"), "nowhere:1", "one", 4, WriterState.ACTIVE)
+    rings = Rings(HOME)
+    rings.learn((RingView(Ring(HOME, 1, (writer,), (0, 0, 0, 0)), (), True),))
+    return rings
+
+
+def no_network(address: str) -> Any:
+    raise AssertionError(f"a push to our own process went by way of {address}")
+
+
 @asynccontextmanager
 async def running(directory: Path, **settings: Any) -> AsyncIterator[Running]:
     registry = CollectorRegistry()
@@ -75,7 +93,19 @@ async def running(directory: Path, **settings: Any) -> AsyncIterator[Running]:
         "here",
     )
     await segments.start()
-    distributor = Distributor(Limits(), segments, StaticRing("here"), clock, registry)
+    rules, limits = Rules(), TenantLimits()
+    router = Router(
+        RouterSettings(),
+        one_writer(),
+        lambda: rules,
+        lambda _: limits,
+        no_network,
+        clock,
+        Random(2),
+        registry,
+        local=(NodeId("here"), segments),
+    )
+    distributor = Distributor(Limits(), router, clock, registry)
 
     async def ready() -> str:
         return ""
@@ -84,13 +114,12 @@ async def running(directory: Path, **settings: Any) -> AsyncIterator[Running]:
         return []
 
     app = build_app(
-        distributor,
-        PlainEngine(MemoryWriter()),
-        metastore,
         ApiSettings(**settings),
-        registry,
+        [registry],
         ready,
         no_metrics,
+        distributor=distributor,
+        asked=Asked(PlainEngine(MemoryWriter()), metastore, no_causes, clock, 0),
     )
     config = uvicorn.Config(
         app, port=0, http="httptools", lifespan="off", access_log=False, log_config=None
@@ -106,6 +135,7 @@ async def running(directory: Path, **settings: Any) -> AsyncIterator[Running]:
         server.should_exit = True
         await life
         await segments.stop()
+        await router.close()
         distributor.close()
 
 

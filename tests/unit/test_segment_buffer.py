@@ -1,16 +1,15 @@
-"""When a segment is cut, and how much may wait."""
+"""When a segment is cut."""
 
 from __future__ import annotations
 
-import pytest
-
-from maar.model.errors import Overloaded
 from maar.model.ids import ProfileId, TenantId
 from maar.model.profile import RawProfile
-from maar.segment.buffer import Bounds, Buffer, Memory, held_bytes
+from maar.segment.buffer import Bounds, Buffer
+from maar.segment.pace import Pace
 from support.front import CPU, NOW_NS
 
-BOUNDS = Bounds(flush_interval_ns=500, segment_bytes_max=10_000, index_bytes_max=1_000)
+PACE = Pace(least_ns=500, most_ns=2_000, worth_bytes=5_000)
+BOUNDS = Bounds(PACE, segment_bytes_max=10_000, index_bytes_max=1_000)
 
 
 def profile(size: int = 100, *, service: str = "shop", kind: str = CPU) -> RawProfile:
@@ -28,63 +27,50 @@ def profile(size: int = 100, *, service: str = "shop", kind: str = CPU) -> RawPr
     )
 
 
-def test_the_first_profile_starts_the_clock() -> None:
-    buffer = Buffer(BOUNDS)
-    buffer.add(profile(), now_ns=1_000)
-    buffer.add(profile(), now_ns=1_400)
+def opened(*, pays: bool = False, bounds: Bounds = BOUNDS) -> Buffer:
+    return Buffer(bounds, opened_ns=1_000, pays=pays)
+
+
+def test_the_opening_starts_the_clock() -> None:
+    buffer = opened()
+    buffer.add(profile())
+    buffer.add(profile())
     assert buffer.due_ns == 1_500
 
 
-def test_after_a_cut_the_clock_starts_anew() -> None:
-    buffer = Buffer(BOUNDS)
-    buffer.add(profile(), now_ns=1_000)
-    buffer.cut()
-    buffer.add(profile(), now_ns=9_000)
-    assert buffer.due_ns == 9_500
+def test_where_waiting_pays_it_waits_until_it_is_worth_its_put() -> None:
+    buffer = opened(pays=True)
+    buffer.add(profile())
+    assert buffer.due_ns == 3_000
+    buffer.add(profile(4_000))
+    assert buffer.due_ns == 1_500
 
 
 def test_bytes_fill_it() -> None:
-    buffer = Buffer(BOUNDS)
-    buffer.add(profile(5_000), now_ns=0)
+    buffer = opened()
+    buffer.add(profile(5_000))
     assert not buffer.full()
-    buffer.add(profile(5_000), now_ns=0)
+    buffer.add(profile(5_000))
     assert buffer.full()
 
 
 def test_many_services_fill_it_before_their_list_outgrows_a_log_entry() -> None:
-    buffer = Buffer(BOUNDS)
+    buffer = opened()
     for number in range(50):
         if buffer.full():
             break
-        buffer.add(profile(1, service=f"service-{number}"), now_ns=0)
-    assert 3 < len(buffer) < 10
+        buffer.add(profile(1, service=f"service-{number}"))
+    assert 3 < len(buffer.profiles) < 10
 
 
 def test_one_service_is_listed_once() -> None:
-    buffer = Buffer(Bounds(flush_interval_ns=1, segment_bytes_max=1 << 30, index_bytes_max=1_000))
+    buffer = opened(bounds=Bounds(PACE, segment_bytes_max=1 << 30, index_bytes_max=1_000))
     for _ in range(1_000):
-        buffer.add(profile(1), now_ns=0)
+        buffer.add(profile(1))
     assert not buffer.full()
 
 
-def test_a_cut_takes_everything_and_leaves_nothing() -> None:
-    buffer = Buffer(BOUNDS)
-    buffer.add(profile(9_000), now_ns=0)
-    buffer.add(profile(1_000), now_ns=0)
-    assert [len(one.payload) for one in buffer.cut()] == [9_000, 1_000]
-    assert len(buffer) == 0
-    assert not buffer.full()
-
-
-def test_memory_refuses_beyond_its_bound_and_counts_nothing_then() -> None:
-    memory = Memory(1_000)
-    memory.take(900)
-    with pytest.raises(Overloaded, match="900 bytes"):
-        memory.take(101)
-    memory.take(100)
-    memory.give_back(1_000)
-    assert memory.held == 0
-
-
-def test_labels_count_as_memory() -> None:
-    assert held_bytes(profile(service="s" * 500)) > held_bytes(profile()) + 400
+def test_a_name_that_is_not_utf_8_is_counted_too() -> None:
+    buffer = opened()
+    buffer.add(profile(service="\ud800"))
+    assert len(buffer.profiles) == 1

@@ -10,25 +10,31 @@ from maar.model.errors import MaarError
 
 class SegmentMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.buffered_bytes = Gauge(
-            "maar_segment_buffered_bytes", "Bytes that wait for their segment", registry=registry
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"maar_segment_{name}", text, labels, registry=registry)
+
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"maar_segment_{name}", text, registry=registry)
+
+        self.buffered_bytes = gauge("buffered_bytes", "Bytes that wait for their segment")
+        self.buffered_profiles = gauge("buffered_profiles", "Profiles that wait for their segment")
+        self.tenants_held = gauge("tenants_held", "Tenants whose profiles wait for their segment")
+        self.in_flight = gauge("in_flight", "Segments cut and not yet acknowledged")
+        self.flush_interval = gauge(
+            "flush_interval_seconds", "How long shards collect now; the mean of those that do"
         )
-        self.in_flight = Gauge(
-            "maar_segment_in_flight", "Segments cut and not yet acknowledged", registry=registry
-        )
-        self.retries = Counter(
-            "maar_segment_retries", "Steps repeated after a failure", registry=registry
-        )
-        self._segments = Counter("maar_segment_written", "Segments acknowledged", registry=registry)
-        self._profiles = Counter(
-            "maar_segment_profiles", "Profiles in acknowledged segments", registry=registry
-        )
-        self._bytes = Counter(
-            "maar_segment_bytes", "Bytes of acknowledged segments", registry=registry
-        )
-        self._failures = Counter(
-            "maar_segment_failures", "Segments given up", ["cause"], registry=registry
-        )
+        self.cuts = counter("cuts", "Segments cut", "cause")
+        self.refusals = counter("refusals", "Pushes refused before they were buffered", "reason")
+        self.retries = counter("retries", "Steps repeated after a failure")
+        self.puts = counter("puts", "Objects that the store was asked to create, hedges included")
+        self.hedges = counter("hedges", "Creates tried a second time beside a slow first")
+        self.hedge_wins = counter("hedge_wins", "Creates whose second try was the first to succeed")
+        self.dead_letters = counter("dead_letters", "Segments acknowledged by a dead letter")
+        self.datasets_failed = counter("datasets_failed", "Datasets that could not be written")
+        self._segments = counter("written", "Segments acknowledged")
+        self._profiles = counter("profiles", "Profiles in acknowledged segments")
+        self._bytes = counter("bytes", "Bytes of acknowledged segments")
+        self._failures = counter("failures", "Segments given up", "cause")
         self._seconds = Histogram(
             "maar_segment_flush_seconds",
             "From the cut to the acknowledgement",
@@ -44,3 +50,15 @@ class SegmentMetrics:
 
     def failed(self, error: MaarError) -> None:
         self._failures.labels(type(error).__name__.strip("_").lower()).inc()
+
+
+class MembershipMetrics:
+    """The writer's own view of its place in the ring."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.beats = Counter(
+            "maar_segment_beats", "Heartbeats to the ring", ["answer"], registry=registry
+        )
+        self.active = Gauge(
+            "maar_segment_active", "1 while the ring knows this writer as active", registry=registry
+        )

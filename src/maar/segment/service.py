@@ -4,50 +4,57 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
-from typing import TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from maar.block.segment import SegmentBytes, segment_meta, write_segment
-from maar.model import keys
-from maar.model.block import BlockMeta
-from maar.model.errors import AlreadyExists, MaarError, Retryable, StoreFull, Unavailable
-from maar.model.ids import Shard, StoreName, segment_id
+from maar.model.errors import Draining, InvalidInput, MaarError, Overloaded, Retryable, Unavailable
+from maar.model.ids import Shard, StoreName
 from maar.model.profile import RawProfile
 from maar.ports.clock import Clock
-from maar.ports.metastore import Metastore, Now
+from maar.ports.metastore import Metastore
 from maar.ports.object_store import ObjectStore
-from maar.segment.buffer import Bounds, Buffer, Memory, held_bytes
+from maar.segment.buffer import Bounds, Buffer
+from maar.segment.encode import dataset_of
+from maar.segment.hedge import Tokens
+from maar.segment.memory import Memory, Room, load_of
 from maar.segment.metrics import SegmentMetrics
+from maar.segment.pace import Arrivals, Pace
+from maar.segment.registrar import Refused, Registrar
+from maar.segment.uploads import Uploads
+from maar.segment.writing import Failed, Flight, LetterRules, Writing
 
 log = logging.getLogger("maar.segment")
 
-ANCHOR_AGE_NS_MAX = 10_000_000_000  # how long a reading of the log's time is extrapolated
-BACKOFF_S_FIRST = 0.05
-BACKOFF_S_MAX = 1.0
-
-T = TypeVar("T")
+SHARDS_REMEMBERED = 1024
 
 
 class SegmentSettings(msgspec.Struct, frozen=True):
-    flush_interval_ms: int = 500
+    flush_interval_ms: int = 500  # a push waits for at least this
+    flush_interval_max_ms: int = 2_000  # where more is worth waiting for
+    flush_bytes: int = 64 << 10  # a segment of this size is worth its PUT: it waits no longer
     segment_bytes_max: int = 16 << 20
     index_bytes_max: int = 192 << 10  # well below what a log entry may hold
     buffered_bytes_max: int = 256 << 20  # beyond this, push answers 429
+    buffered_profiles_max: int = 200_000
     writes_in_flight_max: int = 8
+    hedge_after_ms: int = 500
+    hedges_per_s: int = 2
+    hedges_burst: int = 10
     ack_deadline_ms: int = 10_000  # far shorter than the lag of the floor (S4)
 
     def bounds(self) -> Bounds:
+        least_ns = self.flush_interval_ms * 1_000_000
         return Bounds(
-            flush_interval_ns=self.flush_interval_ms * 1_000_000,
+            Pace(least_ns, max(least_ns, self.flush_interval_max_ms * 1_000_000), self.flush_bytes),
             segment_bytes_max=self.segment_bytes_max,
             index_bytes_max=self.index_bytes_max,
         )
+
+    def room(self) -> Room:
+        return Room(self.buffered_bytes_max, self.buffered_profiles_max)
 
 
 @dataclass(eq=False)
@@ -55,22 +62,17 @@ class _Open:
     """The segment that a shard is collecting, and those who wait for it."""
 
     buffer: Buffer
-    done: asyncio.Future[None]
+    done: asyncio.Future[Failed]
     timer: asyncio.TimerHandle | None = None
+    timer_ns: int = 0
 
 
 @dataclass(eq=False)
-class _Flight:
-    """A segment on its way: cut, not yet acknowledged."""
+class _Known:
+    """What is remembered of a shard from one segment to the next."""
 
-    shard: Shard
-    profiles: tuple[RawProfile, ...]
-    done: asyncio.Future[None]
-    held: int = field(init=False)
-    trouble: str = ""  # the last failure, for the answer when time runs out
-
-    def __post_init__(self) -> None:
-        self.held = sum(map(held_bytes, self.profiles))
+    arrivals: Arrivals
+    interval_ns: int = 0
 
 
 class SegmentService:
@@ -85,188 +87,236 @@ class SegmentService:
         random: Random,
         registry: CollectorRegistry,
         node: str,
+        *,
+        dead_letter_after_ms: int | None = None,  # None: there are none (S20)
+        floor_lag_ms: int = 3_600_000,
     ) -> None:
         self._settings = settings
         self._bounds = settings.bounds()
-        self._store = store
-        self._store_name = StoreName(store.settings().name)
-        self._metastore = metastore
         self._clock = clock
-        self._random = random
-        self._node = node
-        self._memory = Memory(settings.buffered_bytes_max)
+        self._deadline_ns = settings.ack_deadline_ms * 1_000_000
+        self._memory = Memory(settings.room())
         self._open: dict[Shard, _Open] = {}
+        self._known: dict[Shard, _Known] = {}
         self._flights: set[asyncio.Task[None]] = set()
-        self._slots = asyncio.Semaphore(settings.writes_in_flight_max)
-        self._threads = ThreadPoolExecutor(
-            settings.writes_in_flight_max, thread_name_prefix="segment"
-        )
-        self._anchor: tuple[Now, int] | None = None
-        self._stopping = False
+        self._refusal = ""
         self._metrics = SegmentMetrics(registry)
-        self._metrics.buffered_bytes.set_function(lambda: self._memory.held)
+        self._metrics.buffered_bytes.set_function(lambda: self._memory.size)
+        self._metrics.buffered_profiles.set_function(lambda: self._memory.profiles)
+        self._metrics.tenants_held.set_function(lambda: self._memory.tenants)
         self._metrics.in_flight.set_function(lambda: len(self._flights))
+        self._metrics.flush_interval.set_function(self._interval_s)
+        self._registrar = Registrar(metastore, clock)
+        self._uploads = Uploads(
+            store,
+            clock,
+            self._metrics,
+            at_once=settings.writes_in_flight_max,
+            hedge_after_s=settings.hedge_after_ms / 1000,
+            hedges=Tokens(
+                settings.hedges_per_s,
+                settings.hedges_burst,
+                settings.hedges_burst,
+                clock.monotonic_ns(),
+            ),
+        )
+        letters = None
+        if dead_letter_after_ms is not None:
+            # Named without the metastore, a segment must neither be ahead of the log nor below its
+            # floor when it is heard of: so our own measure is good for less than the floor's lag.
+            letters = LetterRules(dead_letter_after_ms * 10**6, floor_lag_ms * 10**6 // 2)
+        self._writing = Writing(
+            node,
+            StoreName(store.settings().name),
+            self._uploads,
+            self._registrar,
+            clock,
+            random,
+            self._metrics,
+            letters,
+        )
 
     async def start(self) -> None:
         """Learn the log's time; a metastore that is still away only delays the first flush."""
         try:
-            await self._now()
+            await self._registrar.now()
         except Retryable as error:
             log.warning("metastore not reachable yet cause=%s", error)
 
+    def refuse(self, why: str) -> None:
+        """Take nothing new from now on; what is buffered goes its way."""
+        self._refusal = self._refusal or why
+
     async def stop(self) -> None:
         """Refuse what is new, write what is buffered, and return when everyone has an answer."""
-        self._stopping = True
+        self.refuse("the segment writer is shutting down and takes no new profiles; send it again")
         for shard in list(self._open):
-            self._cut(shard)
+            self._cut(shard, "drain")
         while self._flights:
             await asyncio.wait(self._flights)
-        self._threads.shutdown(wait=False)
+        self._writing.close()
+        self._uploads.close()
 
     async def push(self, shard: Shard, profiles: tuple[RawProfile, ...]) -> None:
-        if self._stopping:
-            raise Unavailable(
-                "the server is shutting down and takes no new profiles; send it again"
-            )
-        self._memory.take(sum(map(held_bytes, profiles)))
-        loop = asyncio.get_running_loop()
-        now_ns = self._clock.monotonic_ns()
-        waits: list[asyncio.Future[None]] = []
-        for profile in profiles:
-            segment = self._opened(shard)
-            segment.buffer.add(profile, now_ns=now_ns)
-            if segment.timer is None:
-                wait_s = (segment.buffer.due_ns - now_ns) / 1e9
-                segment.timer = loop.call_later(wait_s, self._cut, shard)
-            if not waits or waits[-1] is not segment.done:
-                waits.append(segment.done)
-            if segment.buffer.full():
-                self._cut(shard)
+        self._admit(shard, profiles)
+        waits = self._buffer(shard, profiles)
+        mine = {dataset_of(profile) for profile in profiles}
+        del profiles  # their payloads may go as soon as the segment is encoded
         for done in waits:
-            await asyncio.shield(done)  # a client that hangs up must not take its neighbours along
+            # A client that hangs up must not take its neighbours along.
+            failed = await asyncio.shield(done)
+            for name in mine & failed.keys():
+                raise failed[name]
 
-    def _opened(self, shard: Shard) -> _Open:
+    def _admit(self, shard: Shard, profiles: tuple[RawProfile, ...]) -> None:
+        """Make room for a push, or refuse it at once, with nothing kept of it."""
+        if shard < 1:
+            raise InvalidInput(f"there is no shard {shard}; they count from 1", reason="shard")
+        if self._refusal:
+            self._metrics.refusals.labels("draining").inc()
+            raise Draining(self._refusal)
+        if self._uploads.behind(limit_ns=self._deadline_ns // 2):
+            self._metrics.refusals.labels("store").inc()
+            raise Overloaded(
+                "segments have waited for the store for half of their time, and a new one would "
+                "not be written in the rest; the store is too slow or hangs: send it again later"
+            )
+        refusal = self._memory.take(load_of(profiles), now_ns=self._clock.monotonic_ns())
+        if refusal is not None:
+            self._metrics.refusals.labels(refusal.reason).inc()
+            raise refusal.error
+
+    def _buffer(
+        self, shard: Shard, profiles: tuple[RawProfile, ...]
+    ) -> list[asyncio.Future[Failed]]:
+        """Into the shard's segment, or several; what their waiters have to wait for."""
+        now_ns = self._clock.monotonic_ns()
+        known = self._remembered(shard, now_ns)
+        known.arrivals.push(now_ns)
+        waits: dict[asyncio.Future[Failed], None] = {}
+        for profile in profiles:
+            segment = self._open.get(shard)
+            if segment is None:
+                buffer = Buffer(self._bounds, opened_ns=now_ns, pays=known.arrivals.opened(now_ns))
+                segment = _Open(buffer, asyncio.get_running_loop().create_future())
+                self._open[shard] = segment
+            segment.buffer.add(profile)
+            waits[segment.done] = None
+            if segment.buffer.full():
+                self._cut(shard, "size")
+        self._arm(shard, now_ns)
+        return list(waits)
+
+    def _remembered(self, shard: Shard, now_ns: int) -> _Known:
+        known = self._known.get(shard)
+        if known is None:
+            if len(self._known) >= SHARDS_REMEMBERED:
+                awake = {s: k for s, k in self._known.items() if not k.arrivals.silent(now_ns)}
+                self._known = awake
+            known = self._known[shard] = _Known(Arrivals(self._bounds.pace))
+        return known
+
+    def _arm(self, shard: Shard, now_ns: int) -> None:
+        """Set the open segment's timer; a push that made it worth its PUT sets it earlier."""
         segment = self._open.get(shard)
         if segment is None:
-            done = asyncio.get_running_loop().create_future()
-            segment = _Open(Buffer(self._bounds), done)
-            self._open[shard] = segment
-        return segment
+            return
+        due_ns = segment.buffer.due_ns
+        if due_ns <= now_ns:
+            self._cut(shard, "interval")
+        elif segment.timer is None or due_ns != segment.timer_ns:
+            if segment.timer is not None:
+                segment.timer.cancel()
+            wait_s = (due_ns - now_ns) / 1e9
+            segment.timer = asyncio.get_running_loop().call_later(
+                wait_s, self._cut, shard, "interval"
+            )
+            segment.timer_ns = due_ns
 
-    def _cut(self, shard: Shard) -> None:
+    def _cut(self, shard: Shard, cause: str) -> None:
         """Send the open segment on its way. The next one opens with the next profile."""
         segment = self._open.pop(shard)
         if segment.timer is not None:
             segment.timer.cancel()
-        flight = _Flight(shard, segment.buffer.cut(), segment.done)
+        now_ns = self._clock.monotonic_ns()
+        if cause != "drain" and (known := self._known.get(shard)) is not None:
+            known.interval_ns = now_ns - segment.buffer.opened_ns
+        self._metrics.cuts.labels(cause).inc()
+        flight = Flight(shard, segment.buffer.profiles, segment.done, now_ns, self._clock.wall_ns())
         task = asyncio.create_task(self._fly(flight), name=f"segment-{shard}")
         self._flights.add(task)
         task.add_done_callback(self._flights.discard)
 
-    async def _fly(self, flight: _Flight) -> None:
+    def _interval_s(self) -> float:
+        now_ns = self._clock.monotonic_ns()
+        awake = [k.interval_ns for k in self._known.values() if not k.arrivals.silent(now_ns)]
+        return sum(awake) / len(awake) / 1e9 if awake else 0.0
+
+    async def _fly(self, flight: Flight) -> None:
         """Write, announce, answer. Whatever happens, the waiters hear and the memory is free."""
-        began_ns = self._clock.monotonic_ns()
         failure: MaarError | None = None
         try:
             async with asyncio.timeout(self._settings.ack_deadline_ms / 1000):
-                meta = await self._write(flight)
+                meta = await self._writing.write(flight)
+            if self._passed_ns(flight) > self._deadline_ns:  # the process was paused in between
+                raise TimeoutError
         except TimeoutError:
             failure = Unavailable(
                 f"the segment was not acknowledged within {self._settings.ack_deadline_ms} ms "
                 f"({flight.trouble or 'the store or the metastore is slow'}); send it again"
             )
         except MaarError as error:
-            failure = error if isinstance(error, Retryable) else _given_up(error)
+            failure = _answer(error)
         except Exception as error:  # the edge of the task: whatever it was, waiters must hear
             log.exception("segment failed shard=%d", flight.shard)
             failure = _given_up(error)
         else:
-            seconds = (self._clock.monotonic_ns() - began_ns) / 1e9
-            self._metrics.written(meta, seconds)
-            log.debug("segment written block=%s profiles=%d", meta.id, meta.profiles)
-        self._memory.give_back(flight.held)
+            if meta is not None:
+                self._metrics.written(meta, self._passed_ns(flight) / 1e9)
+                log.debug("segment written block=%s profiles=%d", meta.id, meta.profiles)
+        self._free(flight)
         if failure is None:
-            flight.done.set_result(None)
+            flight.done.set_result(flight.failed)
             return
-        self._anchor = None  # the log may have a new life; ask again
+        self._registrar.doubt()
         self._metrics.failed(failure)
         log.warning(
             "segment not acknowledged shard=%d profiles=%d cause=%s",
             flight.shard,
-            len(flight.profiles),
+            flight.load.profiles,
             failure,
         )
         flight.done.set_exception(failure)
         flight.done.exception()  # seen, also when every client has hung up
 
-    async def _write(self, flight: _Flight) -> BlockMeta:
-        written = await self._blocking(write_segment, flight.profiles)
-        now = await self._retried(flight, self._now)
-        block = segment_id(lease_time_ns=now.lease_time, entropy=self._random.getrandbits(64))
-        key = keys.segment(shard=flight.shard, block=block, incarnation=now.incarnation)
-        await self._retried(flight, lambda: self._create(key, written))
-        meta = segment_meta(
-            written,
-            block=block,
-            shard=flight.shard,
-            store=self._store_name,
-            key=key,
-            created_by=self._node,
-            created_at_ns=self._clock.wall_ns(),
+    def _passed_ns(self, flight: Flight) -> int:
+        """Since the cut, by the clock that saw more: one of them stands still in a suspended VM."""
+        return max(
+            self._clock.monotonic_ns() - flight.began_ns,
+            self._clock.wall_ns() - flight.began_wall_ns,
         )
-        await self._retried(flight, lambda: self._announce(meta))
-        return meta
 
-    async def _create(self, key: str, written: SegmentBytes) -> None:
-        """Repeated under the same key, which is ours alone by 64 random bits.
+    def _free(self, flight: Flight) -> None:
+        """Give the memory back when no thread holds the bytes any more, as one that hangs does."""
+        flight.profiles = []
+        left = set(flight.running)
+        if not left:
+            self._memory.give_back(flight.load)
 
-        So an earlier try whose outcome nobody knew is the same object, and leaves no litter.
-        """
-        try:
-            await self._blocking(self._store.create, key, written.body)
-        except AlreadyExists:
-            if await self._blocking(self._store.size, key) != len(written.body):
-                raise
+        def ended(work: asyncio.Future[None]) -> None:
+            left.discard(work)
+            if not left:
+                self._memory.give_back(flight.load)
 
-    async def _announce(self, meta: BlockMeta) -> None:
-        reply = await self._metastore.add_blocks((meta,))
-        if reply.refusals[0]:
-            raise _Refused(f"the index refused the segment: {reply.refusals[0]}; send it again")
-
-    async def _now(self) -> Now:
-        """The log's time: what it said last, plus what our own monotonic clock measured since."""
-        anchor = self._anchor
-        if anchor is None or self._clock.monotonic_ns() - anchor[1] > ANCHOR_AGE_NS_MAX:
-            asked_ns = self._clock.monotonic_ns()
-            anchor = self._anchor = (await self._metastore.now(), asked_ns)
-        said, at_ns = anchor
-        passed_ns = self._clock.monotonic_ns() - at_ns
-        return msgspec.structs.replace(said, lease_time=said.lease_time + passed_ns)
-
-    async def _retried(self, flight: _Flight, step: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a step while it may still succeed; the flight's deadline ends it."""
-        backoff_s = BACKOFF_S_FIRST
-        while True:
-            try:
-                return await step()
-            except (StoreFull, _Refused):
-                raise  # neither heals within seconds
-            except Retryable as error:
-                flight.trouble = str(error)
-                self._metrics.retries.inc()
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
-
-    async def _blocking(self, call: Callable[..., T], *arguments: object) -> T:
-        """Run in a thread. The slot is free when the thread is, not when we stop waiting for it."""
-        await self._slots.acquire()
-        work = asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
-        work.add_done_callback(lambda _: self._slots.release())
-        return await asyncio.shield(work)
+        for work in tuple(left):
+            work.add_done_callback(ended)
 
 
-class _Refused(Unavailable):
-    """The index will not take this segment; the profiles may come again in another."""
+def _answer(error: MaarError) -> MaarError:
+    """What a waiter hears, as an error that also crosses the network."""
+    if isinstance(error, Refused):
+        return Unavailable(str(error))
+    return error if isinstance(error, Retryable) else _given_up(error)
 
 
 def _given_up(error: Exception) -> Unavailable:

@@ -1,0 +1,62 @@
+"""A second try beside a slow first one: whichever succeeds first counts, and seconds are rare."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Tokens:
+    """A bucket that fills by itself; time is an argument."""
+
+    per_s: float
+    burst: int
+    left: float
+    at_ns: int
+
+    def take(self, *, now_ns: int) -> bool:
+        passed_s = max(0, now_ns - self.at_ns) / 1e9
+        self.left = min(float(self.burst), self.left + passed_s * self.per_s)
+        self.at_ns = now_ns
+        if self.left < 1:
+            return False
+        self.left -= 1
+        return True
+
+
+async def hedged(
+    first: Callable[[], Awaitable[T]],
+    second: Callable[[], Awaitable[T] | None],
+    *,
+    after_s: float,
+) -> tuple[T, bool]:
+    """The result, and whether it is the second's. Fails as the first did, once both have failed.
+
+    `second` gives None when it may not be tried now. What loses goes on by itself, unheard.
+    """
+    tries = [asyncio.ensure_future(first())]
+    try:
+        await asyncio.wait(tries, timeout=after_s)
+        if not tries[0].done() and (other := second()) is not None:
+            tries.append(asyncio.ensure_future(other))
+        waiting = set(tries)
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                if each.exception() is None:
+                    return each.result(), each is not tries[0]
+        return tries[0].result(), False
+    finally:
+        for each in tries:
+            each.add_done_callback(_heard)
+
+
+def _heard(attempt: asyncio.Future[T]) -> None:
+    """Its failure is nobody's concern any more."""
+    if not attempt.cancelled():
+        attempt.exception()

@@ -1,0 +1,62 @@
+"""The writer's talk with the metastore: the log's time, and segments put into the index."""
+
+from __future__ import annotations
+
+import msgspec
+
+from maar.model.block import BlockMeta
+from maar.model.errors import Unavailable
+from maar.ports.clock import Clock
+from maar.ports.metastore import Metastore, Now
+
+FRESH_NS = 10_000_000_000  # how long a reading of the log's time is extrapolated
+
+
+class Refused(Unavailable):
+    """The index will not take this segment; the profiles may come again in another."""
+
+
+class Registrar:
+    def __init__(self, metastore: Metastore, clock: Clock) -> None:
+        self._metastore = metastore
+        self._clock = clock
+        self._said: Now | None = None
+        self._at_ns = 0
+        self._at_wall_ns = 0
+        self._doubted = False
+
+    async def now(self) -> Now:
+        """The log's time: what it said last, plus what our own monotonic clock measured since."""
+        known = None if self._doubted else self.known(within_ns=FRESH_NS)
+        if known is not None:
+            return known
+        asked_ns, asked_wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
+        said = await self._metastore.now()
+        self._said, self._at_ns, self._at_wall_ns = said, asked_ns, asked_wall_ns
+        self._doubted = False
+        return self._since(said)
+
+    def known(self, *, within_ns: int) -> Now | None:
+        """The log's time without asking, if it was asked so lately."""
+        if self._said is None or self._age_ns() > within_ns:
+            return None
+        return self._since(self._said)
+
+    def doubt(self) -> None:
+        """Something failed: the log may have a new life, so it is asked before the next naming."""
+        self._doubted = True
+
+    async def add(self, meta: BlockMeta) -> None:
+        reply = await self._metastore.add_blocks((meta,))
+        if reply.refusals[0]:
+            raise Refused(f"the index refused the segment: {reply.refusals[0]}; send it again")
+
+    def _age_ns(self) -> int:
+        """By the clock that saw more: while a machine was suspended, one of them stood still."""
+        return max(
+            self._clock.monotonic_ns() - self._at_ns, self._clock.wall_ns() - self._at_wall_ns
+        )
+
+    def _since(self, said: Now) -> Now:
+        passed_ns = self._clock.monotonic_ns() - self._at_ns
+        return msgspec.structs.replace(said, lease_time=said.lease_time + passed_ns)

@@ -1,0 +1,113 @@
+"""Creates in the store: a bounded number at once, a slow one hedged, a store that lags noticed."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from maar.model.errors import AlreadyExists
+from maar.ports.clock import Clock
+from maar.ports.object_store import ObjectStore
+from maar.segment.hedge import Tokens, hedged
+from maar.segment.metrics import SegmentMetrics
+
+USUAL_SHARE = 0.2  # of the newest in the mean of what creates take
+
+Running = set[asyncio.Future[None]]  # creates that a thread is still at, and their bytes with it
+
+
+class Uploads:
+    """The threads in which one writer talks to its store."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        metrics: SegmentMetrics,
+        *,
+        at_once: int,
+        hedge_after_s: float,
+        hedges: Tokens,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._metrics = metrics
+        self._at_once = at_once
+        self._hedge_after_s = hedge_after_s
+        self._hedges = hedges
+        self._slots = asyncio.Semaphore(at_once)
+        self._seconds = 0  # hedges that a thread is at
+        self._waiting: dict[object, int] = {}  # since when, oldest first
+        self._began: dict[asyncio.Future[None], int] = {}  # first tries, by their begin
+        self._usual_ns = 0.0  # that a create takes
+        self._threads = ThreadPoolExecutor(2 * at_once, thread_name_prefix="upload")
+
+    async def create(self, key: str, body: bytes, running: Running) -> None:
+        """Returns when the object is in the store. `running` has what may outlive this call.
+
+        May be repeated: the key is ours alone by 64 random bits, so that whatever has its size is
+        what an earlier or a parallel try has written. It is one object, and leaves no litter.
+        """
+        await self._slot()
+
+        def first() -> asyncio.Future[None]:
+            work = self._start(key, body, running)
+            self._began[work] = self._clock.monotonic_ns()
+            work.add_done_callback(self._first_ended)
+            return work
+
+        def second() -> asyncio.Future[None] | None:
+            now_ns = self._clock.monotonic_ns()
+            if self._seconds >= self._at_once or not self._hedges.take(now_ns=now_ns):
+                return None
+            self._metrics.hedges.inc()
+            self._seconds += 1
+            work = self._start(key, body, running)
+            work.add_done_callback(self._second_ended)
+            return work
+
+        _, won = await hedged(first, second, after_s=self._hedge_after_s)
+        if won:
+            self._metrics.hedge_wins.inc()
+
+    def behind(self, *, limit_ns: int) -> bool:
+        """Whether one more would wait so long: those before it have, or will, or all are stuck."""
+        now_ns = self._clock.monotonic_ns()
+        waits = next(iter(self._waiting.values()), now_ns)
+        stuck = max(self._began.values()) if len(self._began) >= self._at_once else now_ns
+        expected_ns = len(self._waiting) * self._usual_ns / self._at_once
+        return max(now_ns - min(waits, stuck), expected_ns) > limit_ns
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    async def _slot(self) -> None:
+        place = object()
+        self._waiting[place] = self._clock.monotonic_ns()
+        try:
+            await self._slots.acquire()
+        finally:
+            del self._waiting[place]
+
+    def _start(self, key: str, body: bytes, running: Running) -> asyncio.Future[None]:
+        """In a thread. It is counted until the thread ends, not until nobody waits for it."""
+        self._metrics.puts.inc()
+        work = asyncio.get_running_loop().run_in_executor(self._threads, self._create, key, body)
+        running.add(work)
+        work.add_done_callback(running.discard)
+        return work
+
+    def _first_ended(self, work: asyncio.Future[None]) -> None:
+        took_ns = self._clock.monotonic_ns() - self._began.pop(work)
+        self._usual_ns += USUAL_SHARE * (took_ns - self._usual_ns)
+        self._slots.release()
+
+    def _second_ended(self, _: asyncio.Future[None]) -> None:
+        self._seconds -= 1
+
+    def _create(self, key: str, body: bytes) -> None:
+        try:
+            self._store.create(key, body)
+        except AlreadyExists:
+            if self._store.size(key) != len(body):
+                raise
