@@ -39,11 +39,14 @@ from maar.metastore.effects import Completed, Leased, Registered
 from maar.metastore.entries import BlocksAdded, decode
 from maar.metastore.policy import Policy
 from maar.metastore.replica import Replica
-from maar.model.ids import ANONYMOUS, MAIN_STORE, BlockId, PlanId, Shard
-from maar.placement.ring import StaticRing
+from maar.model.ids import ANONYMOUS, HOME, MAIN_STORE, BlockId, NodeId, PlanId, Shard
+from maar.model.ring import Ring, Writer, WriterState
+from maar.placement.locate import Placement
+from maar.placement.rules import Rules, TenantLimits
 from maar.ports.object_store import StoreSettings
 from maar.pprof import gzip
 
+SHARDS = 4  # of the server's one segment writer
 FLUSH_MS = 400  # from a shard's first profile: with the gap before it, more than two a second
 GAP_S = 0.05  # between the pushes to one shard
 RATE_LEAST = 2.0  # segments a second and shard, for a number that can be quoted
@@ -57,7 +60,10 @@ def server(directory: Path) -> Iterator[str]:
     """A server on a port of its own; its address."""
     log = directory / "server.log"
     command = [sys.executable, "-m", "maar.cli.main", "serve", "--listen", "127.0.0.1:0"]
-    command += ["--data", str(directory), "--set", f"segment.flush_interval_ms={FLUSH_MS}"]
+    command += ["--data", str(directory), "--set", f"ring.shards={SHARDS}"]
+    command += ["--set", f"segment.flush_interval_ms={FLUSH_MS}"]
+    command += ["--set", f"segment.flush_interval_max_ms={FLUSH_MS}"]  # trickles wait no longer
+    command += ["--set", "placement.tenant.dataset_shards_max=1"]
     command += ["--set", "compaction.snapshot_entries=1000000000"]  # the log is read at the end
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
@@ -123,12 +129,15 @@ class Pushes:
 
 
 def one_service_per_shard() -> list[str]:
-    ring = StaticRing("bench")
+    """As long as a dataset has one shard, its place depends on the number of shards alone."""
+    writer = Writer(NodeId("bench"), "", "", SHARDS, WriterState.ACTIVE)
+    ring = Ring(HOME, 1, (writer,), (0,) * SHARDS)
+    placement = Placement(ring, Rules(), lambda _: TenantLimits(), lambda _: 0)
     found: dict[Shard, str] = {}
     for number in itertools.count():
         service = f"service-{number}"
-        found.setdefault(ring.place(ANONYMOUS, service, 0), service)
-        if len(found) == ring.shards:
+        found.setdefault(placement.place(ANONYMOUS, service, 0).shard, service)
+        if len(found) == SHARDS:
             return [found[shard] for shard in sorted(found)]
     raise AssertionError("a count never ends")
 
@@ -220,7 +229,7 @@ def report(passages: list[Passage], *, seconds: float) -> None:
     print(f"# {len(passages)} segments, {shown} a second and shard, {len(merged)} of them merged")
     if len(merged) < len(passages):
         raise SystemExit(f"some were not merged within {PATIENCE_S:.0f} s of steady load")
-    if rate < RATE_LEAST or len(rates) < StaticRing("bench").shards:
+    if rate < RATE_LEAST or len(rates) < SHARDS:
         print(f"# a shard wrote less than {RATE_LEAST} segments a second: do not quote this")
     steps = (
         ("in the index", [p.registered - p.pushed for p in merged]),

@@ -43,11 +43,15 @@ from maar.api.app import ApiSettings, build_app
 from maar.api.wire import PushRequest
 from maar.block.segment import write_segment
 from maar.distributor.admit import Limits, PushedProfile, admit
+from maar.distributor.rings import Rings
+from maar.distributor.router import Router, RouterSettings
 from maar.distributor.service import Distributor
-from maar.model.ids import ANONYMOUS
+from maar.model.ids import ANONYMOUS, HOME, NodeId
 from maar.model.labels import labels_of
 from maar.model.profile import RawProfile, profile_id
-from maar.placement.ring import StaticRing
+from maar.model.ring import Ring, Writer, WriterState
+from maar.placement.rules import Rules, TenantLimits
+from maar.ports.metastore import RingView
 from maar.ports.object_store import StoreSettings
 from maar.pprof.encode import encode
 from maar.pprof.gzip import gunzip
@@ -206,14 +210,16 @@ async def serve_front(address: str, directory: Path) -> None:
         SegmentSettings(), store, metastore, SystemClock(), random.Random(), registry, "bench"
     )
     await segments.start()
-    distributor = Distributor(Limits(), segments, StaticRing("bench"), SystemClock(), registry)
+    router = router_to(segments, registry)
+    distributor = Distributor(Limits(), router, SystemClock(), registry)
     await distributor.start()
 
     async def nothing() -> Any:
         return ""
 
-    engine: Any = None  # nobody asks questions here
-    app = build_app(distributor, engine, metastore, ApiSettings(), registry, nothing, nothing)
+    app = build_app(
+        ApiSettings(), [registry], nothing, nothing, distributor=distributor, asked=None
+    )
     config = uvicorn.Config(
         app, port=0, http="httptools", lifespan="off", access_log=False, log_level="warning"
     )
@@ -225,8 +231,33 @@ async def serve_front(address: str, directory: Path) -> None:
     await _signalled()
     server.should_exit = True
     await life
+    await router.close()
     await segments.stop()
     await metastore.close()
+
+
+def router_to(segments: SegmentService, registry: CollectorRegistry) -> Router:
+    """As in `maar serve`: a ring of one writer, in this process."""
+    node, shards = NodeId("bench"), 4
+    writer = Writer(node, "", "one", shards, WriterState.ACTIVE)
+    rings = Rings(HOME)
+    rings.learn((RingView(Ring(HOME, 1, (writer,), (0,) * shards), (), True),))
+    rules, limits = Rules(), TenantLimits()
+
+    def no_network(address: str) -> Any:
+        raise AssertionError(f"{address} is in this process")
+
+    return Router(
+        RouterSettings(),
+        rings,
+        lambda: rules,
+        lambda _: limits,
+        no_network,
+        SystemClock(),
+        random.Random(),
+        registry,
+        local=(node, segments),
+    )
 
 
 async def _signalled() -> None:

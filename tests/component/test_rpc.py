@@ -126,6 +126,9 @@ def test_values_arrive_as_they_were_sent(tmp_path: Path) -> None:
         errors.MalformedProfile("not a profile"),
         errors.TooLarge("too large"),
         errors.Unavailable("the store does not answer"),
+        errors.Draining("about to end"),
+        errors.Overloaded("full", retry_after_s=2.5),
+        errors.Unavailable("away", retry_after_s=0.125),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -136,8 +139,60 @@ def test_an_error_keeps_its_class_and_sentence(tmp_path: Path, error: errors.Maa
         assert type(caught.value) is type(error)
         assert str(caught.value) == str(error)
         assert getattr(caught.value, "reason", "") == getattr(error, "reason", "")
+        wait_s = getattr(error, "retry_after_s", None)
+        assert getattr(caught.value, "retry_after_s", None) == wait_s
 
     with_metastore(tmp_path, OneAnswer(error), use)
+
+
+class Choked(errors.Overloaded):
+    """As a stage may call what only it can say."""
+
+
+class Unpronounceable(errors.MalformedProfile):
+    """With a reason, two classes away from what callers know by heart."""
+
+
+class StoreFull(errors.Retryable):
+    """Has the name of another."""
+
+
+class OfItsOwn(errors.MaarError):
+    """Nothing but one of ours."""
+
+
+@pytest.mark.parametrize(
+    ("error", "known"),
+    [
+        (Choked("the pipe is full", retry_after_s=1.5), errors.Overloaded),
+        (Unpronounceable("not a profile", reason="letters"), errors.MalformedProfile),
+        (StoreFull("a store of another kind"), errors.Retryable),
+        (OfItsOwn("nobody knows"), errors.MaarError),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_an_error_of_a_class_that_callers_do_not_know_arrives_as_the_nearest_that_they_do(
+    tmp_path: Path, error: errors.MaarError, known: type[errors.MaarError]
+) -> None:
+    async def use(client: MetastoreClient) -> None:
+        with pytest.raises(errors.MaarError) as caught:
+            await client.now()
+        assert type(caught.value) is known
+        assert str(caught.value) == str(error)
+        assert getattr(caught.value, "reason", "") == getattr(error, "reason", "")
+        wait_s = getattr(error, "retry_after_s", None)
+        assert getattr(caught.value, "retry_after_s", None) == wait_s
+
+    with_metastore(tmp_path, OneAnswer(error), use)
+
+
+def test_whom_a_server_could_not_reach_is_no_word_about_the_server(tmp_path: Path) -> None:
+    async def use(client: MetastoreClient) -> None:
+        with pytest.raises(errors.Unavailable, match="the store is cut off") as caught:
+            await client.now()
+        assert not isinstance(caught.value, errors.Unreachable)
+
+    with_metastore(tmp_path, OneAnswer(errors.Unreachable("the store is cut off")), use)
 
 
 @pytest.mark.parametrize("letter", ["u", "ü", "𝄞"])  # of one, two and four bytes
@@ -168,7 +223,7 @@ def test_a_fault_in_the_server_is_an_error_and_the_server_lives(
 
 def test_a_call_past_its_deadline_is_unavailable(tmp_path: Path) -> None:
     async def use(client: MetastoreClient) -> None:
-        with pytest.raises(errors.Unavailable, match="did not answer in time"):
+        with pytest.raises(errors.Unreachable, match="did not answer in time"):
             await client.now()
 
     with_metastore(tmp_path, OneAnswer(delay_s=30), use, deadline_s=0.1)
@@ -178,7 +233,7 @@ def test_nobody_at_the_address_is_unavailable_at_once(tmp_path: Path) -> None:
     async def run() -> None:
         client = MetastoreClient(address_in(tmp_path))
         async with asyncio.timeout(60):
-            with pytest.raises(errors.Unavailable, match="cannot be reached"):
+            with pytest.raises(errors.Unreachable, match="cannot be reached"):
                 await client.now()
         await client.close()
         with pytest.raises(errors.Unavailable):

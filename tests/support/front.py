@@ -15,31 +15,54 @@ import httpx
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from maar.api.app import ApiSettings, build_app
+from maar.api.app import ApiSettings, Asked, build_app
+from maar.api.door import Door
+from maar.api.placement import ReadPlaced, nothing_placed
 from maar.api.quarantine import Causes, no_causes
 from maar.distributor.admit import Limits
 from maar.distributor.service import Distributor
+from maar.metastore import membership
+from maar.metastore.effects import RingReplaced
+from maar.metastore.entries import RingChanged
+from maar.metastore.ring import ring_of
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import AlreadyExists, InvalidInput, MaarError, NotFound, Rejected
-from maar.model.ids import BlockId, Incarnation, PlanId, ProfileId, Shard, TenantId
+from maar.model.ids import (
+    BlockId,
+    Incarnation,
+    NodeId,
+    PlanId,
+    ProfileId,
+    Shard,
+    TenantId,
+    Zone,
+)
 from maar.model.labels import Labels
 from maar.model.plan import Plan, PlanState
 from maar.model.profile import RawProfile
+from maar.model.ring import Ring
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, TimeRange
-from maar.placement.ring import StaticRing
 from maar.ports.metastore import (
     AddReply,
+    Beat,
+    BeatReply,
     Expiring,
     Explanation,
     IndexView,
+    Letter,
+    LetterRetried,
+    Letters,
+    LettersStatus,
     Now,
     PlanDetail,
     PlanFilter,
     PollReply,
     PollRequest,
     RetentionStatus,
+    RingView,
     Status,
     ViewRequest,
+    ZoneStatus,
 )
 from maar.ports.object_store import ObjectInfo, StoreSettings
 from maar.ports.query import FlameGraph, Point, Scope, SeriesPoints, Top, TopRow
@@ -51,6 +74,7 @@ from maar.pprof.plain import (
     PlainProfile,
     PlainSample,
 )
+from support.metastore import Fold
 
 NOW_NS = 1_794_000_000 * SECOND_NS
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
@@ -116,6 +140,16 @@ class MemoryWriter:
         return [profile for _, profile in self.stored]
 
 
+class OneShard:
+    """A router to one writer, which has one shard."""
+
+    def __init__(self, writer: MemoryWriter) -> None:
+        self._writer = writer
+
+    async def push(self, profiles: Sequence[RawProfile]) -> None:
+        await self._writer.push(Shard(1), tuple(profiles))
+
+
 class MemoryStore:
     """Objects in a dict. `failures` are raised by the next creates, one each."""
 
@@ -175,6 +209,13 @@ class MemoryMetastore:
         self.raised = 0
         self.periods: dict[str, int] = {}
         self.trouble = ""
+        self.zones = Fold()  # rings, by the real decisions
+        self.hearing = membership.Hearing()
+        self.dead: set[NodeId] = set()
+        self.complete = True
+        self.zone_status: tuple[ZoneStatus, ...] = ()
+        self.posted: dict[str, Letter] = {}  # dead letters
+        self.letters_status = LettersStatus()
 
     async def now(self) -> Now:
         self._fail()
@@ -253,6 +294,40 @@ class MemoryMetastore:
         ]
         return tuple(found[:limit])
 
+    async def beat(self, beat: Beat) -> BeatReply:
+        self._fail()
+        found = membership.decided(self.zones.state, beat, self.hearing)
+        if isinstance(found, RingChanged):
+            for effect in self.zones.put(found):
+                assert isinstance(effect, RingReplaced)
+                self.hearing.follow(effect)
+            found = None
+        ring = ring_of(self.zones.state, beat.zone)
+        if found is not None:
+            return BeatReply(ring.changed_at, found.refusal)
+        self.hearing.hear(ring, beat, self.lease_time)
+        return BeatReply(ring.changed_at)
+
+    async def rings(self) -> tuple[RingView, ...]:
+        self._fail()
+        return tuple(
+            RingView(
+                ring,
+                tuple(w.node for w in ring.writers if w.node in self.dead),
+                self.complete,
+                tuple(0 for _ in ring.writers),
+            )
+            for _, ring in sorted(self.zones.state.rings.items())
+        )
+
+    async def remove_writer(self, zone: Zone, node: NodeId) -> Ring:
+        """Unlike the real one it takes the dead only."""
+        self._fail()
+        self.hearing.dead_after_ns = -1 if node in self.dead else 1 << 62
+        entries = membership.removal(self.zones.state, zone, node, self.hearing, self.lease_time)
+        effects = [effect for entry in entries for effect in self.zones.put(entry)]
+        return membership.removed(effects, self.zones.state, zone)
+
     def _plan(self, plan: PlanId) -> Plan:
         if plan not in self.known:
             raise NotFound(f"there is no plan {plan}")
@@ -261,6 +336,24 @@ class MemoryMetastore:
     def _put(self, plan: Plan, **changes: Any) -> Plan:
         self.known[plan.id] = msgspec.structs.replace(plan, **changes)
         return self.known[plan.id]
+
+    async def letters(self, *, limit: int = 100) -> Letters:
+        self._fail()
+        found = tuple(self.posted.values())
+        return Letters(self.letters_status, found[:limit], len(found) > limit)
+
+    async def letter(self, name: str) -> Letter:
+        if name not in self.posted:
+            raise NotFound(f"there is no dead letter {name!r}")
+        return self.posted[name]
+
+    async def retry_letter(self, name: str) -> LetterRetried:
+        self._fail()
+        found = await self.letter(name)
+        if found.meta is None:
+            raise Rejected(f"{name} cannot be delivered: {found.cause}")
+        del self.posted[name]
+        return LetterRetried(name, found.meta.id, "floor" in found.cause)
 
     async def status(self) -> Status:
         return Status(
@@ -289,6 +382,8 @@ class MemoryMetastore:
             snapshot_index=0,
             log_first=1,
             state_items={},
+            zones=self.zone_status,
+            letters=self.letters_status,
         )
 
     def _fail(self) -> None:
@@ -371,24 +466,33 @@ class Front:
         limits: Limits | None = None,
         api: ApiSettings | None = None,
         causes: Causes = no_causes,
+        placed: ReadPlaced = nothing_placed,
     ) -> None:
         self.registry = CollectorRegistry()
         self.writer = MemoryWriter()
         self.metastore = MemoryMetastore()
         self.clock = SetClock()
         self.not_ready = ""
+        self.limits = limits or Limits()
         self.distributor = Distributor(
-            limits or Limits(), self.writer, StaticRing("here"), self.clock, self.registry
+            self.limits, OneShard(self.writer), self.clock, self.registry
         )
+        self.door = Door(api or ApiSettings(), self.registry)
         self.app = build_app(
-            self.distributor,
-            PlainEngine(self.writer),
-            self.metastore,
-            api or ApiSettings(),
-            self.registry,
+            self.door.settings,
+            [self.registry],
             self._ready,
             self._extra_metrics,
-            causes,
+            distributor=self.distributor,
+            asked=Asked(
+                PlainEngine(self.writer),
+                self.metastore,
+                causes,
+                self.clock,
+                self.limits.future_ns,
+                placed,
+            ),
+            door=self.door,
         )
 
     def request(self, method: str, url: str, **how: Any) -> httpx.Response:

@@ -12,7 +12,8 @@ import pytest
 from maar.api import door
 from maar.api.app import ApiSettings
 from maar.api.wire import PushRequest
-from maar.model.errors import Overloaded, StoreFull, Unavailable
+from maar.distributor.admit import Limits
+from maar.model.errors import MaarError, Overloaded, StoreFull, Unavailable
 from maar.model.ids import TenantId
 from support.front import CPU, Front, gz, pprof
 
@@ -147,6 +148,36 @@ def test_what_may_succeed_later_says_so(failure: Exception, status: int, code: s
     assert reply.status_code == status
     assert reply.json() == {"code": code, "message": str(failure)}
     assert reply.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (Overloaded("full", retry_after_s=12.2), "13"),
+        (Unavailable("away", retry_after_s=0.2), "1"),
+        (Unavailable("away", retry_after_s=2.0), "2"),
+    ],
+)
+@pytest.mark.parametrize("url", [PUSH, "/ingest?format=pprof&name=shop"])
+def test_when_to_come_again_is_what_the_error_knows(
+    url: str, failure: MaarError, said: str
+) -> None:
+    front = Front()
+    front.writer.failure = failure
+    body = agent_1_4_request() if url == PUSH else pprof()
+    reply = front.post(url, content=body, headers=PROTO)
+    assert reply.headers["retry-after"] == said
+
+
+def test_a_tenant_over_its_rate_hears_when_it_may_push_again() -> None:
+    front = Front(limits=Limits(rate_bytes=len(pprof()) // 7))
+    assert front.post("/ingest?format=pprof&name=shop", content=pprof()).status_code == 200
+    message = request_of(({"service_name": "shop"}, pprof(), UUID))
+    for url, body in ((PUSH, message), ("/ingest?format=pprof&name=shop", pprof())):
+        reply = front.post(url, content=body, headers=PROTO)
+        assert reply.status_code == 429
+        assert reply.headers["retry-after"] == "7"
+    assert front.post(PUSH, content=message, headers=PROTO | {"x-scope-orgid": "b"}).is_success
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from maar.distributor.service import Distributor
 from maar.model.errors import InvalidInput, Unavailable
 from maar.model.ids import TenantId
 from maar.model.time import DAY_NS, SECOND_NS
-from maar.placement.ring import StaticRing
 from maar.ports.metastore import RetentionStatus
-from support.front import CPU, Front, MemoryWriter, SetClock, pprof, run
+from support.front import CPU, Front, MemoryWriter, OneShard, SetClock, pprof, run
 
 ACME, GLOBEX, INITECH = TenantId("acme"), TenantId("globex"), TenantId("initech")
 
@@ -30,7 +29,7 @@ class Setup:
         self.clock = SetClock()
         self.registry = CollectorRegistry()
         self.distributor = Distributor(
-            Limits(), MemoryWriter(), StaticRing("here"), self.clock, self.registry, known
+            Limits(), OneShard(MemoryWriter()), self.clock, self.registry, known
         )
 
     def push(self, tenant: TenantId, *, age_ns: int) -> None:

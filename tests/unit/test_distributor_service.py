@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,12 +11,13 @@ from prometheus_client import CollectorRegistry
 
 from maar.distributor import service
 from maar.distributor.admit import Limits, PushedProfile, admit
+from maar.distributor.rates import Rate
 from maar.distributor.service import Distributor
-from maar.model.errors import InvalidInput, Overloaded, TooLarge, Unavailable
-from maar.model.ids import Shard, TenantId
+from maar.model.errors import InvalidInput, Overloaded, TooLarge
+from maar.model.ids import TenantId
 from maar.model.profile import RawProfile
-from maar.placement.ring import StaticRing
-from support.front import MemoryWriter, SetClock, gz, pprof, run
+from maar.model.time import SECOND_NS
+from support.front import MemoryWriter, OneShard, SetClock, gz, pprof, run
 
 ACME = TenantId("acme")
 
@@ -25,11 +27,14 @@ def pushed(name: str = "shop") -> PushedProfile:
 
 
 class Setup:
-    def __init__(self, writer: MemoryWriter | None = None, limits: Limits | None = None) -> None:
-        self.writer = writer or MemoryWriter()
+    def __init__(
+        self, limits: Limits | None = None, *, rate_of: Callable[[TenantId], Rate] | None = None
+    ) -> None:
+        self.writer = MemoryWriter()
+        self.clock = SetClock()
         self.registry = CollectorRegistry()
         self.distributor = Distributor(
-            limits or Limits(), self.writer, StaticRing("here"), SetClock(), self.registry
+            limits or Limits(), OneShard(self.writer), self.clock, self.registry, rate_of=rate_of
         )
 
     def push(self, *profiles: PushedProfile) -> list[bytes]:
@@ -45,7 +50,6 @@ def test_ids_are_answered_in_the_order_of_the_push() -> None:
     ids = setup.push(*map(pushed, names))
     by_id = {profile.id: profile.service for profile in setup.writer.profiles()}
     assert [by_id[one] for one in ids] == names  # type: ignore[index]
-    assert {shard for shard, _ in setup.writer.stored} == {1, 2, 3, 4}
 
 
 def test_one_bad_profile_refuses_the_whole_push() -> None:
@@ -88,15 +92,41 @@ def test_a_writer_that_is_overloaded_is_heard_and_counted() -> None:
     assert setup.refused("overloaded") == 1
 
 
-def test_one_failing_shard_fails_the_push() -> None:
-    class HalfBroken(MemoryWriter):
-        async def push(self, shard: Shard, profiles: tuple[RawProfile, ...]) -> None:
-            if shard == 2:
-                raise Unavailable("shard 2 is away")
-            await super().push(shard, profiles)
+def test_a_tenant_over_its_rate_is_refused_before_anything_is_unpacked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    size = len(pprof())
+    setup = Setup(Limits(rate_bytes=size, burst_bytes=2 * size))
+    setup.push(pushed(), pushed())
+    with pytest.raises(Overloaded, match="tenant acme") as caught:
+        setup.push(PushedProfile((), b"x" * size))
+    assert caught.value.retry_after_s == pytest.approx(1.0)
+    assert setup.refused("overloaded") == 1
+    assert setup.registry.get_sample_value("maar_distributor_over_rate_total") == 1
+    assert "tenant acme" in caplog.text
+    setup.clock.now_ns += SECOND_NS
+    setup.push(pushed())
 
-    with pytest.raises(Unavailable, match="shard 2"):
-        Setup(HalfBroken()).push(*(pushed(f"service-{n}") for n in range(20)))
+
+def test_the_log_names_tenants_over_their_rates_once_a_second(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    setup = Setup(Limits(rate_bytes=1))
+    setup.push(pushed())
+    for _ in range(30):
+        with pytest.raises(Overloaded):
+            setup.push(pushed())
+        setup.clock.now_ns += SECOND_NS // 10
+    assert caplog.text.count("push refused") == 3
+
+
+def test_tenants_may_have_rates_of_their_own() -> None:
+    setup = Setup(rate_of=lambda tenant: Rate(1) if tenant == ACME else Rate())
+    for _ in range(3):
+        run(setup.distributor.push(TenantId("other"), [pushed()]))
+    setup.push(pushed())
+    with pytest.raises(Overloaded):
+        setup.push(pushed())
 
 
 def admitting_threads(

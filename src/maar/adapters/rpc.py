@@ -16,16 +16,23 @@ import msgspec
 
 from maar.model import errors
 from maar.model.block import BlockMeta
-from maar.model.errors import MaarError, TooLarge, Unavailable
-from maar.model.ids import BlockId, PlanId, ProfileId, TenantId
+from maar.model.errors import MaarError, TooLarge, Unavailable, Unreachable
+from maar.model.ids import BlockId, NodeId, PlanId, ProfileId, Shard, TenantId, Zone
 from maar.model.labels import Labels
 from maar.model.plan import Plan
+from maar.model.profile import RawProfile
+from maar.model.ring import Ring
 from maar.model.time import LeaseTime, TimeRange
 from maar.ports.metastore import (
     AddReply,
+    Beat,
+    BeatReply,
     Expiring,
     Explanation,
     IndexView,
+    Letter,
+    LetterRetried,
+    Letters,
     Metastore,
     Now,
     PlanDetail,
@@ -33,10 +40,12 @@ from maar.ports.metastore import (
     PollReply,
     PollRequest,
     RetentionStatus,
+    RingView,
     Status,
     ViewRequest,
 )
 from maar.ports.query import FlameGraph, QueryEngine, Scope, SeriesPoints, Top
+from maar.ports.segment_writer import SegmentWriter
 
 log = logging.getLogger("maar.rpc")
 
@@ -45,9 +54,11 @@ SENTENCE_BYTES_MAX = 2400  # it travels in a header, where a byte takes up to th
 METASTORE_DEADLINE_S = 10.0
 QUERY_DEADLINE_S = 60.0
 ROLE_DEADLINE_S = 2.0
+WRITER_DEADLINE_S = 12.0  # a little longer than the writer's own
 
 _ERROR_HEADER = "maar-error"
 _REASON_HEADER = "maar-reason"
+_RETRY_HEADER = "maar-retry-after-s"
 _LIMITS = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -99,7 +110,7 @@ def _of(service: str, name: str, reply: type[R], /, **arguments: Any) -> Method[
     return Method(service, name, tuple(arguments.items()), reply)
 
 
-_M, _Q, _R = "maar.Metastore", "maar.QueryEngine", "maar.Role"
+_M, _Q, _R, _W = "maar.Metastore", "maar.QueryEngine", "maar.Role", "maar.SegmentWriter"
 
 NOW = _of(_M, "now", Now)
 ADD_BLOCKS = _of(_M, "add_blocks", AddReply, blocks=tuple[BlockMeta, ...])
@@ -116,6 +127,12 @@ EXPLAIN = _of(_M, "explain", Explanation, block=BlockId)
 RETENTION = _of(_M, "retention", RetentionStatus)
 SET_RETENTION = _of(_M, "set_retention", RetentionStatus, tenant=TenantId, period_ns=int | None)
 EXPIRING = _of(_M, "expiring", tuple[Expiring, ...], tenant=str, limit=int)
+BEAT = _of(_M, "beat", BeatReply, beat=Beat)
+RINGS = _of(_M, "rings", tuple[RingView, ...])
+REMOVE_WRITER = _of(_M, "remove_writer", Ring, zone=Zone, node=NodeId)
+LETTERS = _of(_M, "letters", Letters, limit=int)
+LETTER = _of(_M, "letter", Letter, name=str)
+RETRY_LETTER = _of(_M, "retry_letter", LetterRetried, name=str)
 STATUS = _of(_M, "status", Status)
 
 PROFILE_TYPES = _of(_Q, "profile_types", tuple[str, ...], scope=Scope)
@@ -137,16 +154,20 @@ SELECT_SERIES = _of(
 )
 PROFILE = _of(_Q, "profile", bytes, tenant=TenantId, profile=ProfileId, hint=TimeRange)
 
+PUSH = _of(_W, "push", type(None), shard=Shard, profiles=tuple[RawProfile, ...])
+
 METRICS = _of(_R, "metrics", str)
 READY = _of(_R, "ready", str)
 
 METASTORE_METHODS: tuple[Method[Any], ...] = (
     NOW, ADD_BLOCKS, POLL, VIEW, BLOCKS, BLOCK, PLANS, PLAN, REQUEUE, EXCLUDE, RAISE_LIMIT,
-    EXPLAIN, RETENTION, SET_RETENTION, EXPIRING, STATUS,
+    EXPLAIN, RETENTION, SET_RETENTION, EXPIRING, BEAT, RINGS, REMOVE_WRITER, LETTERS,
+    LETTER, RETRY_LETTER, STATUS,
 )  # fmt: skip
 QUERY_METHODS: tuple[Method[Any], ...] = (
     PROFILE_TYPES, LABEL_NAMES, LABEL_VALUES, SERIES, FLAMEGRAPH, TOP, SELECT_SERIES, PROFILE,
 )  # fmt: skip
+WRITER_METHODS: tuple[Method[Any], ...] = (PUSH,)
 ROLE_METHODS: tuple[Method[Any], ...] = (METRICS, READY)
 
 
@@ -186,6 +207,10 @@ async def serve_query(address: str, engine: QueryEngine, role: Role) -> RpcServe
     return await _serve(address, (QUERY_METHODS, engine), (ROLE_METHODS, role))
 
 
+async def serve_writer(address: str, writer: SegmentWriter, role: Role) -> RpcServer:
+    return await _serve(address, (WRITER_METHODS, writer), (ROLE_METHODS, role))
+
+
 async def serve_role(address: str, role: Role) -> RpcServer:
     return await _serve(address, (ROLE_METHODS, role))
 
@@ -222,9 +247,13 @@ def _handler(method: Method[Any], target: object) -> Any:
 
 
 async def _refuse(context: Any, error: MaarError) -> None:
-    trailer = [(_ERROR_HEADER, type(error).__name__)]
+    # Whom we could not reach is no word about ourselves: our caller has reached us.
+    kind = Unavailable if isinstance(error, Unreachable) else _known(type(error))
+    trailer = [(_ERROR_HEADER, kind.__name__)]
     if isinstance(error, errors.InvalidInput):
         trailer.append((_REASON_HEADER, error.reason))
+    if isinstance(error, errors.Retryable) and error.retry_after_s is not None:
+        trailer.append((_RETRY_HEADER, f"{error.retry_after_s:.3f}"))
     sentence = str(error).encode(errors="replace")[:SENTENCE_BYTES_MAX].decode(errors="ignore")
     await context.abort(_status_code(error), sentence, trailing_metadata=tuple(trailer))
 
@@ -253,6 +282,11 @@ _CLASSES: dict[str, type[MaarError]] = {
 }
 
 
+def _known(kind: type[MaarError]) -> type[MaarError]:
+    """The class itself, or of those that it comes from the nearest that every caller knows."""
+    return next(each for each in kind.__mro__ if _CLASSES.get(each.__name__) is each)
+
+
 def _raised(error: Any, *, path: str, address: str) -> MaarError:
     """The error that the server meant, or what the network's own failure means to the caller."""
     trailer = dict(error.trailing_metadata() or ())
@@ -261,16 +295,18 @@ def _raised(error: Any, *, path: str, address: str) -> MaarError:
     if kind is not None:
         if issubclass(kind, errors.InvalidInput):
             return kind(sentence, reason=trailer.get(_REASON_HEADER, "invalid"))
+        if issubclass(kind, errors.Retryable) and _RETRY_HEADER in trailer:
+            return kind(sentence, retry_after_s=float(trailer[_RETRY_HEADER]))
         return kind(sentence)
     match error.code():
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return Unavailable(f"{path} at {address} did not answer in time; try again")
+            return Unreachable(f"{path} at {address} did not answer in time; try again")
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
-            return Unavailable(f"{path} at {address} cannot be reached ({sentence}); try again")
+            return Unreachable(f"{path} at {address} cannot be reached ({sentence}); try again")
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return TooLarge(f"a message of {path} is over {MESSAGE_BYTES_MAX >> 20} MiB")
         case grpc.StatusCode.UNIMPLEMENTED:
-            return Unavailable(f"{address} does not serve {path}; is it another version or role?")
+            return Unreachable(f"{address} does not serve {path}; is it another version or role?")
         case _:
             return MaarError(sentence or f"{path} at {address} failed")
 
@@ -298,7 +334,7 @@ class _Client:
         except grpc.aio.AioRpcError as error:
             raise _raised(error, path=method.path, address=self._address) from None
         except grpc.aio.UsageError as error:
-            raise Unavailable(f"the channel to {self._address} is closed") from error
+            raise Unreachable(f"the channel to {self._address} is closed") from error
         return reply
 
     async def close(self) -> None:
@@ -358,6 +394,24 @@ class MetastoreClient(_Client):
     async def expiring(self, *, tenant: str = "", limit: int = 1000) -> tuple[Expiring, ...]:
         return await self._call(EXPIRING, tenant, limit)
 
+    async def beat(self, beat: Beat) -> BeatReply:
+        return await self._call(BEAT, beat)
+
+    async def rings(self) -> tuple[RingView, ...]:
+        return await self._call(RINGS)
+
+    async def remove_writer(self, zone: Zone, node: NodeId) -> Ring:
+        return await self._call(REMOVE_WRITER, zone, node)
+
+    async def letters(self, *, limit: int = 100) -> Letters:
+        return await self._call(LETTERS, limit)
+
+    async def letter(self, name: str) -> Letter:
+        return await self._call(LETTER, name)
+
+    async def retry_letter(self, name: str) -> LetterRetried:
+        return await self._call(RETRY_LETTER, name)
+
     async def status(self) -> Status:
         return await self._call(STATUS)
 
@@ -402,6 +456,16 @@ class QueryClient(_Client):
 
     async def profile(self, tenant: TenantId, profile: ProfileId, hint: TimeRange) -> bytes:
         return await self._call(PROFILE, tenant, profile, hint)
+
+
+class SegmentWriterClient(_Client):
+    """A segment writer of another process; a push waits there for its segment."""
+
+    def __init__(self, address: str, *, deadline_s: float = WRITER_DEADLINE_S) -> None:
+        super().__init__(address, deadline_s=deadline_s)
+
+    async def push(self, shard: Shard, profiles: tuple[RawProfile, ...]) -> None:
+        await self._call(PUSH, shard, profiles)
 
 
 class RoleClient(_Client):

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from maar.api.body import header, read_body
+from maar.api.body import Hold, header, read_body
 from maar.api.door import Door, Endpoint
 from maar.api.errors import UnsupportedMedia
 from maar.api.wire import json_of
@@ -61,16 +61,20 @@ class Unary(Endpoint):
         codec = _codec(scope)
         with self.door.budget.hold() as hold:
             body = await read_body(scope, receive, limit=self._limits.body, hold=hold)
-            limit = self._limits.proto if codec == PROTO else self._limits.json
-            raw = await self.door.expanded(body, limit=limit, hold=hold)
-            request = await self.door.parsed(len(raw), self._parse, codec, raw)
-            reply, headers = await self._method(tenant, request)
+            reply, headers = await self.call(tenant, codec, body, hold)
         if codec == JSON:
             size = reply.ByteSize()
             content = await self.door.parsed(size, lambda: msgspec.json.encode(json_of(reply)))
         else:
             content = reply.SerializeToString()
         return Response(content, headers=headers, media_type=codec)
+
+    async def call(self, tenant: TenantId, codec: str, body: bytes, hold: Hold) -> Reply:
+        """What the method gives for a body that is here, gzip or not, and counted in."""
+        limit = self._limits.proto if codec == PROTO else self._limits.json
+        raw = await self.door.expanded(body, limit=limit, hold=hold)
+        request = await self.door.parsed(len(raw), self._parse, codec, raw)
+        return await self._method(tenant, request)
 
     def _parse(self, codec: str, raw: bytes) -> Any:
         try:

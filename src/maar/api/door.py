@@ -72,7 +72,7 @@ class Door:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: expanded(body, limit=limit))
 
-    def count(self, route: str, status: int, error: MaarError) -> None:
+    def count(self, route: str, status: int | str, error: MaarError) -> None:
         reason = error.reason if isinstance(error, InvalidInput) else type(error).__name__.lower()
         self._errors.labels(route, str(status), reason.strip("_")).inc()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 from starlette.responses import JSONResponse, Response
 
@@ -16,7 +18,7 @@ from maar.model.errors import (
     TooLarge,
 )
 
-RETRY_AFTER_S = "1"
+RETRY_AFTER_S = 1.0
 
 
 class Unimplemented(Rejected):
@@ -84,6 +86,11 @@ def answer_headers(error: MaarError) -> dict[str, str] | None:
         case EndlessBody() | TooSlow():
             return {"Connection": "close"}
         case Retryable():
-            return {"Retry-After": RETRY_AFTER_S}
+            return {"Retry-After": str(math.ceil(retry_after_s(error)))}
         case _:
             return None
+
+
+def retry_after_s(error: Retryable) -> float:
+    """When to try again, as the error says; its receivers know no fractions below a second."""
+    return max(error.retry_after_s or 0.0, RETRY_AFTER_S)

@@ -1,15 +1,20 @@
-"""push.v1.PusherService/Push: how today's agents send profiles."""
+"""push.v1.PusherService/Push: how today's agents send profiles, by Connect and by gRPC."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from maar.api.connect import Reply
-from maar.api.wire import PushResponse
+from maar.api.connect import Reply, RequestLimits, Unary
+from maar.api.door import Door
+from maar.api.fields import check_fields
+from maar.api.wire import PushRequest, PushResponse
 from maar.distributor.admit import PushedProfile
 from maar.distributor.service import Distributor
 from maar.model.ids import ProfileId, TenantId
 
+PUSH = "/push.v1.PusherService/Push"
+JSON_BYTES_MAX = 16 << 20
+FIELDS_MAX = 100_000  # labels and profiles of one push, all series together
 IDS_HEADER = "Maar-Profile-Ids"
 IDS_MAX = 200  # longer headers are refused by some clients; such pushes are answered without ids
 
@@ -21,6 +26,23 @@ class Pusher:
     async def push(self, tenant: TenantId, request: Any) -> Reply:
         ids = await self._distributor.push(tenant, pushed_profiles(request))
         return PushResponse(), ids_header(ids)
+
+
+def push_call(door: Door, distributor: Distributor) -> Unary:
+    """The one way of a push, whatever brought it here."""
+    settings = door.settings
+    return Unary(
+        door,
+        PUSH,
+        PushRequest,
+        Pusher(distributor).push,
+        limits=RequestLimits(
+            body=settings.body_bytes_max,
+            proto=settings.request_bytes_max,
+            json=min(JSON_BYTES_MAX, settings.request_bytes_max),
+        ),
+        check=lambda raw: check_fields(raw, depth=2, fields_max=FIELDS_MAX),
+    )
 
 
 def pushed_profiles(request: Any) -> list[PushedProfile]:

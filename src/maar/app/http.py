@@ -8,15 +8,19 @@ from typing import Any
 
 import uvicorn
 
+from maar.app.one_port import both
+
 KEEP_ALIVE_S = 75
 
 
 class HttpServer(uvicorn.Server):
-    def __init__(self, app: Any, *, drain_s: float) -> None:
+    """With the socket of a gRPC server it also takes that one's connections, on the same port."""
+
+    def __init__(self, app: Any, *, drain_s: float, grpc_socket: str = "") -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=both(grpc_socket) if grpc_socket else "httptools",  # type: ignore[arg-type]
                 ws="none",
                 loop="none",
                 lifespan="off",

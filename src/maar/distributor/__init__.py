@@ -1,1 +1,1 @@
-"""Admit a pushed profile, name it, and choose its shard."""
+"""Admit a pushed profile, name it, choose its shard, and find a writer that takes it."""

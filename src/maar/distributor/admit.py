@@ -6,6 +6,7 @@ import msgspec
 from isal import isal_zlib
 
 from maar.distributor.naming import profile_name
+from maar.distributor.rates import Rate
 from maar.model.errors import InvalidInput, MaarError, MalformedProfile, TooLarge
 from maar.model.ids import TenantId
 from maar.model.labels import PROFILE_NAME, SERVICE_NAME, Labels, labels_of, value_of
@@ -40,7 +41,12 @@ class Limits(msgspec.Struct, frozen=True):
     type_length_max: int = 512  # of one profile type id
     retention_ns: int = 31 * DAY_NS  # older profiles are refused, however long they were kept
     future_ns: int = 600 * SECOND_NS
+    rate_bytes: int = 0  # a second and tenant, by each distributor; 0: no limit
+    burst_bytes: int = 0  # of a tenant at once; 0: what a second allows
     profile: ProfileLimits = ProfileLimits()
+
+    def rate(self) -> Rate:
+        return Rate(self.rate_bytes, self.burst_bytes)
 
 
 def admit(

@@ -1,24 +1,25 @@
-"""Admit a push, hand each shard its profiles, and answer only for all of them together."""
+"""Admit a push, hand its profiles on, and answer only for all of them together."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 
 from maar.distributor.admit import Limits, PushedProfile, admit, refusal
+from maar.distributor.metrics import PushMetrics
 from maar.distributor.periods import Periods
-from maar.model.errors import InvalidInput, MaarError, Retryable, TooLarge
-from maar.model.ids import ProfileId, Shard, TenantId
-from maar.model.labels import fingerprint
+from maar.distributor.rates import Rate, Rates
+from maar.model.errors import InvalidInput, MaarError, Overloaded, TooLarge
+from maar.model.ids import ProfileId, TenantId
 from maar.model.profile import RawProfile
+from maar.model.time import SECOND_NS
 from maar.ports.clock import Clock
-from maar.ports.segment_writer import SegmentWriter
 from maar.pprof import decode
 
 log = logging.getLogger("maar.distributor")
@@ -28,12 +29,18 @@ INLINE_BYTES_MAX = 512 << 10
 INLINE_PROFILES_MAX = 16
 INLINE_RAW_BYTES_MAX = 4 << 20  # what swells beyond this is given up and unpacked in a thread
 ADMIT_THREADS = 2
+TELL_NS = SECOND_NS  # between two lines of the log about tenants over their rates
 
 
-class Placement(Protocol):
-    """Where a profile goes; the ring behind it may change."""
+class Handover(Protocol):
+    """Takes admitted profiles to where they are stored."""
 
-    def place(self, tenant: TenantId, service: str, fingerprint: int) -> Shard: ...
+    async def push(self, profiles: Sequence[RawProfile]) -> None:
+        """Return when all are durable and in the index; else raise for all."""
+        ...
+
+
+RateOf = Callable[[TenantId], Rate]
 
 
 class Distributor:
@@ -42,17 +49,20 @@ class Distributor:
     def __init__(
         self,
         limits: Limits,
-        writer: SegmentWriter,
-        shards: Placement,
+        router: Handover,
         clock: Clock,
         registry: CollectorRegistry,
         periods: Periods | None = None,
+        *,
+        rate_of: RateOf | None = None,  # what tenants may push; else all the same
     ) -> None:
         self.limits = limits
         self.clock = clock
         self._periods = periods or Periods()
-        self._writer = writer
-        self._shards = shards
+        self._router = router
+        self._rate_of = rate_of or (lambda _: limits.rate())
+        self._rates = Rates()
+        self._told_ns = clock.monotonic_ns() - TELL_NS
         self._threads = ThreadPoolExecutor(ADMIT_THREADS, thread_name_prefix="admit")
         self._warm = False
         self._inline_limits = msgspec.structs.replace(
@@ -60,32 +70,9 @@ class Distributor:
             profile_bytes_max=min(limits.profile_bytes_max, INLINE_RAW_BYTES_MAX),
             push_raw_bytes_max=min(limits.push_raw_bytes_max, INLINE_RAW_BYTES_MAX),
         )
-        self._profiles = Counter(
-            "maar_distributor_profiles", "Profiles acknowledged", registry=registry
-        )
-        self._bytes = Counter(
-            "maar_distributor_bytes",
-            "Bytes of acknowledged profiles, compressed and raw",
-            ["form"],
-            registry=registry,
-        )
-        self._compressed_bytes = self._bytes.labels("gzip")
-        self._raw_bytes = self._bytes.labels("raw")
-        self._samples = Counter(
-            "maar_distributor_samples", "Samples acknowledged", registry=registry
-        )
-        self._refused = Counter(
-            "maar_distributor_refused",
-            "Pushes refused by admission, or failed behind it",
-            ["reason"],
-            registry=registry,
-        )
-        self._seconds = Histogram(
-            "maar_distributor_push_seconds",
-            "From the parsed push to its acknowledgement",
-            buckets=(0.05, 0.1, 0.25, 0.5, 0.75, 1, 2, 5, 10),
-            registry=registry,
-        )
+        self._metrics = PushMetrics(registry)
+        self._compressed_bytes = self._metrics.bytes.labels("gzip")
+        self._raw_bytes = self._metrics.bytes.labels("raw")
 
     async def start(self) -> None:
         """Compile what checks profiles, or load it compiled, before the first one comes."""
@@ -97,15 +84,15 @@ class Distributor:
         began_ns = self.clock.monotonic_ns()
         try:
             profiles = await self._admit(tenant, pushed)
-            await self._hand_over(profiles)
+            await self._router.push(profiles)
         except MaarError as error:
-            self._refused.labels(refusal(error)).inc()
+            self._metrics.refused.labels(refusal(error)).inc()
             raise
-        self._profiles.inc(len(profiles))
-        self._samples.inc(sum(profile.samples for profile in profiles))
+        self._metrics.profiles.inc(len(profiles))
+        self._metrics.samples.inc(sum(profile.samples for profile in profiles))
         self._compressed_bytes.inc(sum(len(profile.payload) for profile in profiles))
         self._raw_bytes.inc(sum(profile.raw_size for profile in profiles))
-        self._seconds.observe((self.clock.monotonic_ns() - began_ns) / 1e9)
+        self._metrics.seconds.observe((self.clock.monotonic_ns() - began_ns) / 1e9)
         return [profile.id for profile in profiles]
 
     def close(self) -> None:
@@ -113,6 +100,7 @@ class Distributor:
 
     async def _admit(self, tenant: TenantId, pushed: Sequence[PushedProfile]) -> list[RawProfile]:
         size = self._check_size(pushed)
+        self._check_rate(tenant, size)
         now_ns, kept_ns = self.clock.wall_ns(), self._periods.of(tenant)
         if self._warm and size <= INLINE_BYTES_MAX and len(pushed) <= INLINE_PROFILES_MAX:
             try:
@@ -142,23 +130,21 @@ class Distributor:
             )
         return size
 
-    async def _hand_over(self, profiles: Sequence[RawProfile]) -> None:
-        by_shard: dict[Shard, list[RawProfile]] = {}
-        for profile in profiles:
-            shard = self._shards.place(profile.tenant, profile.service, fingerprint(profile.labels))
-            by_shard.setdefault(shard, []).append(profile)
-        if len(by_shard) == 1:
-            ((shard, batch),) = by_shard.items()
-            await self._writer.push(shard, tuple(batch))
-            return
-        # All are awaited, also after a failure, so that the answer speaks for every shard.
-        results = await asyncio.gather(
-            *(self._writer.push(shard, tuple(batch)) for shard, batch in by_shard.items()),
-            return_exceptions=True,
-        )
-        failures = [result for result in results if isinstance(result, BaseException)]
-        if failures:
-            raise next((one for one in failures if not isinstance(one, Retryable)), failures[0])
+    def _check_rate(self, tenant: TenantId, size: int) -> None:
+        """Before anything is unpacked: a tenant over its rate must not cost the others CPU."""
+        try:
+            self._rates.take(tenant, self._rate_of(tenant), size, now_ns=self.clock.monotonic_ns())
+        except Overloaded as error:
+            self._metrics.over_rate.inc()
+            self._tell(error)
+            raise
+
+    def _tell(self, error: Overloaded) -> None:
+        """One a second, for all tenants together: who is over its rate is so again and again."""
+        now_ns = self.clock.monotonic_ns()
+        if now_ns - self._told_ns >= TELL_NS:
+            self._told_ns = now_ns
+            log.warning("push refused: %s", error)
 
 
 def _admitted(

@@ -13,6 +13,8 @@ MaarError
 ├── Retryable          it may succeed unchanged, later or elsewhere               503
 │   ├── Overloaded       a bound was hit; back off                                429
 │   ├── Unavailable      a part that we need does not answer
+│   │   ├── Unreachable    no word came from it at all: a dead process, a cut line, silence
+│   │   └── Draining       it is about to end and took nothing; another one may
 │   ├── StoreFull        the object store has no room
 │   └── OutcomeUnknown   it may or may not have happened; read before writing again
 └── Corrupt            stored bytes are not what was written; a person must look  500
@@ -71,6 +73,10 @@ class LeaseLost(Rejected):
 class Retryable(MaarError):
     """The request may succeed unchanged, later or elsewhere."""
 
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s  # when to try again, if somebody knows
+
 
 class Overloaded(Retryable):
     """A bound was hit; back off."""
@@ -78,6 +84,14 @@ class Overloaded(Retryable):
 
 class Unavailable(Retryable):
     """A part that we need does not answer."""
+
+
+class Unreachable(Unavailable):
+    """No word came from a process: it is dead, cut off, or silent for too long."""
+
+
+class Draining(Unavailable):
+    """A process is about to end and took nothing of the request; another one may."""
 
 
 class StoreFull(Retryable):

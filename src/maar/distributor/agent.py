@@ -1,0 +1,102 @@
+"""The placement rules as the distributor last read them from the store; older ones are ignored."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from maar.model.errors import MaarError
+from maar.model.ids import Incarnation
+from maar.placement import stored
+from maar.placement.rules import Rules
+from maar.placement.stored import Found
+from maar.ports.metastore import Metastore
+from maar.ports.object_store import ObjectStore
+
+log = logging.getLogger("maar.distributor")
+
+
+class AgentMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.rules = Gauge(
+            "maar_distributor_rules", "Datasets that have a placement rule", registry=registry
+        )
+        self.failures = Counter(
+            "maar_distributor_rules_failures_total",
+            "Looks for newer placement rules that went wrong",
+            ("what",),
+            registry=registry,
+        )
+
+
+class PlacementAgent:
+    """Starts without any rules; a store that does not answer changes nothing."""
+
+    def __init__(
+        self, store: ObjectStore, metastore: Metastore, registry: CollectorRegistry | None = None
+    ) -> None:
+        self._store = store
+        self._metastore = metastore
+        self._incarnation: Incarnation | None = None
+        self._rules = Rules()
+        self._created_at = 0  # of the rules of that log; 0: none yet
+        self._told: tuple[str, ...] = ()  # of damaged rules
+        self._trouble = ""
+        self._metrics = AgentMetrics(registry or CollectorRegistry())
+
+    def rules(self) -> Rules:
+        return self._rules
+
+    async def follow(self, *, every_s: float) -> None:
+        """For ever."""
+        while True:
+            await self.look()
+            await asyncio.sleep(every_s)
+
+    async def look(self) -> None:
+        """Once: take newer rules, if there are some."""
+        try:
+            await self._find_log()
+            if self._incarnation is not None:
+                self._take(await asyncio.to_thread(self._newer, self._incarnation))
+        except (MaarError, OSError) as error:
+            self._metrics.failures.labels("store").inc()
+            self._tell(f"the placement rules cannot be read: {error}")
+        else:
+            self._tell("")
+
+    async def _find_log(self) -> None:
+        """A restored log makes rules of its own, and until then those of the one before hold.
+        Without the metastore it is the log that was known.
+        """
+        try:
+            incarnation = (await self._metastore.now()).incarnation
+        except MaarError as error:
+            log.debug("placement agent goes on with the log that it knows cause=%s", error)
+            return
+        if incarnation != self._incarnation:
+            self._incarnation, self._created_at = incarnation, 0
+
+    def _newer(self, incarnation: Incarnation) -> Found[Rules]:
+        names = stored.listed(self._store, incarnation).rules
+        return stored.newest_rules(self._store, names, newer_than=self._created_at)
+
+    def _take(self, found: Found[Rules]) -> None:
+        if found.unreadable and found.unreadable != self._told:
+            self._metrics.failures.labels("damaged").inc(len(found.unreadable))
+            for sentence in found.unreadable:
+                log.error("placement rules unreadable cause=%s", sentence)
+        self._told = found.unreadable
+        if found.value is not None:
+            self._rules, self._created_at = found.value, found.value.created_at
+            self._metrics.rules.set(len(self._rules.datasets))
+
+    def _tell(self, trouble: str) -> None:
+        """Once, not at every look."""
+        if trouble and not self._trouble:
+            log.warning("placement rules stay as they are cause=%s", trouble)
+        elif self._trouble and not trouble:
+            log.info("placement rules are read again")
+        self._trouble = trouble

@@ -1,0 +1,72 @@
+"""Whether a writer is worth a try: after some silence it is left alone, then probed by one push."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+FAILURES_MAX = 3  # in a row, before it is left alone
+OPEN_NS = 1_000_000_000  # how long; then one push may see whether it is back
+
+
+class BreakerState(StrEnum):
+    CLOSED = "closed"  # all pushes go through
+    OPEN = "open"  # none do
+    HALF_OPEN = "half-open"  # one does, as a probe
+
+
+class Breaker(msgspec.Struct, frozen=True):
+    """Only silence counts against a writer: one that answers, whatever it says, lives."""
+
+    failures: int = 0  # in a row
+    opened_ns: int = 0  # when it was last found silent; means something at FAILURES_MAX failures
+    probing: bool = False
+
+
+def state_of(breaker: Breaker, *, now_ns: int) -> BreakerState:
+    if breaker.failures < FAILURES_MAX:
+        return BreakerState.CLOSED
+    if now_ns - breaker.opened_ns < OPEN_NS:
+        return BreakerState.OPEN
+    return BreakerState.HALF_OPEN
+
+
+def allows(breaker: Breaker, *, now_ns: int) -> bool:
+    match state_of(breaker, now_ns=now_ns):
+        case BreakerState.CLOSED:
+            return True
+        case BreakerState.OPEN:
+            return False
+        case BreakerState.HALF_OPEN:
+            return not breaker.probing
+
+
+def begun(breaker: Breaker) -> Breaker:
+    """A push that was allowed is on its way; of a half-open one it is the probe."""
+    if breaker.failures < FAILURES_MAX:
+        return breaker
+    return msgspec.structs.replace(breaker, probing=True)
+
+
+def answered(breaker: Breaker) -> Breaker:
+    return breaker if breaker == CLOSED else CLOSED
+
+
+def silent(breaker: Breaker, *, now_ns: int) -> Breaker:
+    return Breaker(min(breaker.failures + 1, FAILURES_MAX), now_ns)
+
+
+def given_up(breaker: Breaker) -> Breaker:
+    """The push was called off before anything was known; another one may probe."""
+    return msgspec.structs.replace(breaker, probing=False) if breaker.probing else breaker
+
+
+def opens_in_ns(breaker: Breaker, *, now_ns: int) -> int:
+    """How long until a push is let through; 0 when one is now, or its probe is on its way."""
+    if state_of(breaker, now_ns=now_ns) is not BreakerState.OPEN:
+        return 0
+    return breaker.opened_ns + OPEN_NS - now_ns
+
+
+CLOSED = Breaker()

@@ -1,0 +1,169 @@
+"""The ways to the segment writers of the rings: one each, closed when its writer has left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Protocol
+
+from maar.distributor import breaker
+from maar.distributor.breaker import Breaker, BreakerState
+from maar.model.errors import MaarError
+from maar.model.ids import NodeId, Zone
+from maar.model.ring import Ring, Writer
+from maar.ports.segment_writer import SegmentWriter
+
+log = logging.getLogger("maar.distributor")
+
+
+class Connection(SegmentWriter, Protocol):
+    async def close(self) -> None: ...
+
+
+Connect = Callable[[str], Connection]  # by address
+Name = tuple[Zone, NodeId]  # a node is known by its name within its zone
+
+
+class Link:
+    """One life of one writer: how it is called, and whether it answers."""
+
+    def __init__(
+        self, registered: Writer, writer: SegmentWriter, connection: Connection | None
+    ) -> None:
+        self.node = registered.node
+        self.session = registered.session
+        self.address = registered.address
+        self.writer = writer
+        self.breaker: Breaker = breaker.CLOSED
+        self.late = False  # when it last fell silent, it was only slow, as far as we know
+        self.under_way = 0
+        self._connection = connection  # None: it is in this process
+
+    @property
+    def local(self) -> bool:
+        return self._connection is None
+
+    def same_as(self, registered: Writer) -> bool:
+        return (self.session, self.address) == (registered.session, registered.address)
+
+    def allows(self, *, now_ns: int) -> bool:
+        return breaker.allows(self.breaker, now_ns=now_ns)
+
+    def begin(self) -> bool:
+        """A push is on its way; whether it is the probe of a half-open breaker."""
+        self.under_way += 1
+        self.breaker = breaker.begun(self.breaker)
+        return self.breaker.probing
+
+    def answered(self) -> None:
+        self.breaker = breaker.answered(self.breaker)
+        self.late = False
+
+    def silent(self, *, now_ns: int, late: bool) -> None:
+        """It did not answer in time, or cannot be reached at all."""
+        if self.local:  # it is no more silent than we are
+            return
+        self.late = late
+        before = breaker.state_of(self.breaker, now_ns=now_ns)
+        self.breaker = breaker.silent(self.breaker, now_ns=now_ns)
+        after = breaker.state_of(self.breaker, now_ns=now_ns)
+        if before is BreakerState.CLOSED and after is BreakerState.OPEN:
+            log.warning(
+                "writer is left alone for a while, it did not answer %d times node=%s address=%s",
+                breaker.FAILURES_MAX,
+                self.node,
+                self.address,
+            )
+
+    def rest(self, *, now_ns: int) -> None:
+        """It said itself that it takes nothing: leave it alone until the ring says the same."""
+        if not self.local:
+            self.late = False
+            self.breaker = Breaker(breaker.FAILURES_MAX, now_ns)
+
+    def end(self, *, probe: bool) -> None:
+        """Of a push, whatever became of it; a probe that was called off leaves room for another."""
+        self.under_way -= 1
+        if probe:
+            self.breaker = breaker.given_up(self.breaker)
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            with suppress(MaarError):
+                await self._connection.close()
+
+
+class Links:
+    """Bounded by the rings: as many as they have writers, and those that still owe an answer."""
+
+    def __init__(
+        self, connect: Connect, home: Zone, local: tuple[NodeId, SegmentWriter] | None
+    ) -> None:
+        self._connect = connect
+        self._local = ((home, local[0]), local[1]) if local is not None else None
+        self._registered: dict[Name, Writer] = {}
+        self._links: dict[Name, Link] = {}
+        self._leaving: set[Link] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._links) + len(self._leaving)
+
+    def know(self, rings: Iterable[Ring]) -> None:
+        """These are all rings now; links to those who left, moved or started again are let go."""
+        self._registered = {(ring.zone, one.node): one for ring in rings for one in ring.writers}
+        for name, link in list(self._links.items()):
+            registered = self._registered.get(name)
+            if registered is None or not link.same_as(registered):
+                del self._links[name]
+                self._retire(link)
+
+    def to(self, zone: Zone, node: NodeId) -> Link | None:
+        """The way to a writer, made when it is first needed; None when it has left the rings."""
+        link = self._links.get((zone, node))
+        if link is None and (writer := self._registered.get((zone, node))) is not None:
+            link = self._links[zone, node] = self._made(zone, writer)
+        return link
+
+    def made(self, zone: Zone, node: NodeId) -> Link | None:
+        """The same, if somebody has needed it already."""
+        return self._links.get((zone, node))
+
+    def end(self, link: Link, *, probe: bool) -> None:
+        """A push over this link is over."""
+        link.end(probe=probe)
+        if link in self._leaving and not link.under_way:
+            self._leaving.discard(link)
+            self._close(link)
+
+    def states(self, *, now_ns: int) -> Counter[BreakerState]:
+        links = self._links.values()
+        return Counter(breaker.state_of(link.breaker, now_ns=now_ns) for link in links)
+
+    async def close(self) -> None:
+        links = [*self._links.values(), *self._leaving]
+        self._links, self._leaving = {}, set()
+        await asyncio.gather(*(link.close() for link in links), *self._closing)
+
+    def _made(self, zone: Zone, writer: Writer) -> Link:
+        if self._local is not None and self._local[0] == (zone, writer.node):
+            return Link(writer, self._local[1], None)
+        connection = self._connect(writer.address)
+        return Link(writer, connection, connection)
+
+    def _retire(self, link: Link) -> None:
+        """What is under way on it may still be answered; it ends by its deadline."""
+        if link.under_way:
+            self._leaving.add(link)
+        else:
+            self._close(link)
+
+    def _close(self, link: Link) -> None:
+        if link.local:
+            return
+        task = asyncio.create_task(link.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

@@ -1,0 +1,80 @@
+"""The rings as the metastore last told them, followed; a complete one never gives way to less."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+from maar.model.errors import MaarError
+from maar.model.ids import Zone
+from maar.ports.metastore import RingView
+
+log = logging.getLogger("maar.distributor")
+
+IMPATIENT_S = 0.1  # between two questions while there is nobody to push to
+
+
+class KnowsRings(Protocol):
+    async def rings(self) -> tuple[RingView, ...]: ...
+
+
+class Rings:
+    """Until the metastore has told a complete ring there is none, and pushes get a 503 (S16).
+
+    A zone that the metastore does not mention keeps the ring that it had: a metastore that is new
+    knows less than we do.
+    """
+
+    def __init__(self, home: Zone) -> None:
+        self.zone = home
+        self._views: dict[Zone, RingView] = {}
+        self._awaited = True
+        self._away = False  # the metastore did not answer the last time
+
+    def learn(self, views: tuple[RingView, ...]) -> None:
+        for view in views:
+            known = self._views.get(view.ring.zone)
+            if known is not None and (known.ring, known.dead) == (view.ring, view.dead):
+                continue  # the same value, so that whoever depends on it sees no change
+            if view.complete:
+                self._views[view.ring.zone] = view
+                _tell(view)
+        homes = [view for view in views if view.ring.zone == self.zone]
+        self._awaited = self.zone not in self._views and any(not v.complete for v in homes)
+
+    def home(self) -> RingView | None:
+        return self._views.get(self.zone)
+
+    def others(self) -> tuple[RingView, ...]:
+        """Of the other zones, by name."""
+        return tuple(self._views[zone] for zone in sorted(self._views) if zone != self.zone)
+
+    def awaited(self) -> bool:
+        """Whether the home ring is about to be known: to call the zone down would be too early."""
+        return self._awaited
+
+    async def follow(self, metastore: KnowsRings, *, every_s: float) -> None:
+        """For ever; without a writer to push to it asks more often."""
+        while True:
+            try:
+                self.learn(await metastore.rings())
+                self._away = False
+            except MaarError as error:
+                level = logging.DEBUG if self._away else logging.WARNING
+                log.log(level, "rings not learnt, the last ones stay in force cause=%s", error)
+                self._away = True
+            home = self.home()
+            waits = home is None or not home.ring.owners
+            await asyncio.sleep(min(every_s, IMPATIENT_S) if waits else every_s)
+
+
+def _tell(view: RingView) -> None:
+    log.info(
+        "ring learnt zone=%s changed_at=%d writers=%d shards=%d dead=%s",
+        view.ring.zone,
+        view.ring.changed_at,
+        len(view.ring.writers),
+        len(view.ring.owners),
+        ",".join(view.dead) or "none",
+    )

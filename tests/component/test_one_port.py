@@ -1,0 +1,627 @@
+"""Agents push by HTTP/1.1 and by gRPC to the same port, through one handler."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import grpc.aio
+import httpx
+import pytest
+import uvloop
+
+from maar.api import grpc as api_grpc
+from maar.api.app import ApiSettings
+from maar.api.grpc import DETAILS_KEY, PushServer, RetryInfo, RpcStatus
+from maar.api.wire import PushRequest
+from maar.app import one_port
+from maar.app.http import HttpServer
+from maar.distributor.admit import Limits
+from maar.model.errors import MaarError, Overloaded, StoreFull, Unavailable
+from maar.model.ids import Shard
+from maar.model.profile import RawProfile
+from support.front import Front, gz, pprof
+
+pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
+
+PUSH = "/push.v1.PusherService/Push"
+PATIENCE_S = 30.0
+GZIP = grpc.Compression.Gzip
+
+
+def request(*services: str, body: bytes | None = None) -> bytes:
+    message = PushRequest()
+    for service in services or ("shop",):
+        series = message.series.add()
+        series.labels.add(name="service_name", value=service)
+        series.samples.add(raw_profile=pprof() if body is None else body, ID="1")
+    return bytes(message.SerializeToString())
+
+
+class Port:
+    """A front that listens, and clients of both kinds."""
+
+    def __init__(self, front: Front, number: int, server: HttpServer, grpc_server: PushServer):
+        self.front = front
+        self.number = number
+        self.http_server = server
+        self.grpc_server = grpc_server
+        self.ended: asyncio.Task[None]
+        self.opened: list[asyncio.StreamWriter] = []
+
+    @asynccontextmanager
+    async def channel(self, compression: Any = None) -> AsyncIterator[grpc.aio.Channel]:
+        options = (
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.max_send_message_length", -1),
+        )
+        address = f"127.0.0.1:{self.number}"
+        async with grpc.aio.insecure_channel(
+            address, options=options, compression=compression
+        ) as made:
+            yield made
+
+    async def push(self, body: bytes, *, tenant: str = "", compression: Any = None) -> Any:
+        """The call, answered."""
+        async with self.channel(compression) as channel:
+            return await called(channel, body, tenant=tenant)
+
+    async def refused(self, body: bytes, **how: Any) -> grpc.aio.AioRpcError:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await self.push(body, **how)
+        return caught.value
+
+    async def get(self, path: str) -> httpx.Response:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            return await client.get(f"http://127.0.0.1:{self.number}{path}")
+
+    async def raw(self, *parts: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.number)
+        self.opened.append(writer)
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        return reader, writer
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        self.http_server.should_exit = True
+        await self.grpc_server.stop(grace_s)
+        await self.ended
+
+
+async def called(channel: grpc.aio.Channel, body: bytes, *, tenant: str = "") -> Any:
+    metadata = (("x-scope-orgid", tenant),) if tenant else ()
+    call = channel.unary_unary(PUSH)(body, metadata=metadata, timeout=PATIENCE_S)
+    await call
+    return call
+
+
+Story = Callable[[Port], Coroutine[Any, Any, None]]
+
+
+def told(story: Story, front: Front | None = None) -> Front:
+    """Tell a story of a port in the event loop that real servers have."""
+    front = front or Front()
+
+    async def whole() -> None:
+        with TemporaryDirectory() as directory:
+            path = str(Path(directory) / "push.sock")
+            grpc_server = PushServer(front.door, front.distributor)
+            await grpc_server.start(f"unix:{path}")
+            server = HttpServer(front.app, drain_s=5, grpc_socket=path)
+            listener = socket.create_server(("127.0.0.1", 0))
+            port = Port(front, listener.getsockname()[1], server, grpc_server)
+            port.ended = asyncio.create_task(server.serve(sockets=[listener]))
+            await until(lambda: server.started)
+            try:
+                async with asyncio.timeout(90):
+                    await story(port)
+            finally:
+                for writer in port.opened:
+                    writer.transport.abort()
+                    await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+                await port.stop()
+            assert front.door.budget.held == 0
+
+    uvloop.run(whole())
+    return front
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+# ------------------------------------------------------------------ one handler
+
+
+def test_a_push_by_grpc_is_the_same_as_by_http() -> None:
+    async def story(port: Port) -> None:
+        call = await port.push(request("a", "b"), tenant="acme")
+        ids = dict(await call.initial_metadata())["maar-profile-ids"]
+        async with httpx.AsyncClient(trust_env=False) as client:
+            reply = await client.post(
+                f"http://127.0.0.1:{port.number}{PUSH}",
+                content=request("a", "b"),
+                headers={"content-type": "application/proto", "x-scope-orgid": "acme"},
+            )
+        assert reply.headers["maar-profile-ids"] == ids
+
+    front = told(story)
+    assert len(front.writer.profiles()) == 4
+    assert {one.tenant for one in front.writer.profiles()} == {"acme"}
+
+
+def test_without_a_tenant_it_is_anonymous() -> None:
+    async def story(port: Port) -> None:
+        await port.push(request())
+
+    assert [one.tenant for one in told(story).writer.profiles()] == ["anonymous"]
+
+
+@pytest.mark.parametrize(("wrapped", "compression"), [(request(), GZIP), (gz(request()), None)])
+def test_messages_may_be_gzip_by_the_protocol_or_by_themselves(
+    wrapped: bytes, compression: Any
+) -> None:
+    async def story(port: Port) -> None:
+        await port.push(wrapped, compression=compression)
+
+    assert len(told(story).writer.profiles()) == 1
+
+
+def test_a_large_push_arrives_whole() -> None:
+    """Many chunks, and more than the buffers between the two sockets hold."""
+    labels = [f"f{number}" * 40 for number in range(60_000)]
+    body = pprof(functions=labels[:4000])
+    names = [f"s{number}" for number in range(24)]
+
+    async def story(port: Port) -> None:
+        assert len(request(*names, body=body)) > 8 << 20
+        await port.push(request(*names, body=body))
+
+    assert len(told(story).writer.profiles()) == len(names)
+
+
+# ------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize(
+    ("body", "tenant", "code", "sentence"),
+    [
+        (request(), "no/slash", grpc.StatusCode.INVALID_ARGUMENT, "tenant 'no/slash'"),
+        (b"\xff\xff\xff", "", grpc.StatusCode.INVALID_ARGUMENT, "protobuf"),
+        (b"\x1f\x8bjunk", "", grpc.StatusCode.INVALID_ARGUMENT, "gzip"),
+        (b"", "", grpc.StatusCode.INVALID_ARGUMENT, "no profile"),
+        (request(body=b"junk"), "", grpc.StatusCode.INVALID_ARGUMENT, ""),
+    ],
+)
+def test_what_can_never_succeed_has_a_sentence_and_no_retry(
+    body: bytes, tenant: str, code: Any, sentence: str
+) -> None:
+    async def story(port: Port) -> None:
+        error = await port.refused(body, tenant=tenant)
+        assert error.code() is code
+        assert sentence in (error.details() or "")
+        assert not dict(error.trailing_metadata() or ())
+
+    front = told(story)
+    assert front.writer.stored == []
+    route = f"grpc:{PUSH}"
+    counted = front.registry.collect()
+    errors = [s for f in counted if f.name == "maar_api_errors" for s in f.samples]
+    assert any(s.labels["route"] == route and s.value == 1 for s in errors)
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "wait_s"),
+    [
+        (Overloaded("full", retry_after_s=2.5), grpc.StatusCode.RESOURCE_EXHAUSTED, 2.5),
+        (Unavailable("away"), grpc.StatusCode.UNAVAILABLE, 1.0),
+        (StoreFull("no room — at all"), grpc.StatusCode.UNAVAILABLE, 1.0),
+    ],
+)
+def test_what_may_succeed_later_says_when(failure: MaarError, code: Any, wait_s: float) -> None:
+    front = Front()
+    front.writer.failure = failure
+
+    async def story(port: Port) -> None:
+        error = await port.refused(request())
+        assert (error.code(), error.details()) == (code, str(failure))
+        trailer: dict[str, Any] = dict(error.trailing_metadata() or ())
+        assert float(trailer["retry-after"]) == wait_s
+        status = RpcStatus.FromString(trailer[DETAILS_KEY])
+        assert (status.code, status.message) == (code.value[0], str(failure))
+        (detail,) = status.details
+        assert detail.type_url == "type.googleapis.com/google.rpc.RetryInfo"
+        delay = RetryInfo.FromString(detail.value).retry_delay
+        assert delay.seconds + delay.nanos / 1e9 == wait_s
+
+    told(story, front)
+
+
+def test_a_message_over_the_limit_is_refused_as_it_comes_and_unpacked() -> None:
+    front = Front(api=ApiSettings(body_bytes_max=100_000, request_bytes_max=300_000))
+
+    async def story(port: Port) -> None:
+        for body, compression in ((bytes(100_001), None), (bytes(400_000), GZIP)):
+            error = await port.refused(body, compression=compression)
+            assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert DETAILS_KEY not in dict(error.trailing_metadata() or ())
+        swelling = request(body=pprof(functions=[letter * 60_000 for letter in "abc"]))
+        assert 100_000 < len(swelling) < 300_000
+        await port.push(swelling, compression=GZIP)  # small as it comes, as by HTTP
+
+    told(story, front)
+    assert len(front.writer.profiles()) == 1
+
+
+def test_all_requests_together_have_one_budget_whatever_door_they_came_through() -> None:
+    front = Front(api=ApiSettings(reading_bytes_max=50))
+
+    async def story(port: Port) -> None:
+        error = await port.refused(request())
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "requests being read" in (error.details() or "")
+
+    told(story, front)
+
+
+def test_a_tenant_over_its_rate_hears_it_by_grpc_too() -> None:
+    front = Front(limits=Limits(rate_bytes=len(pprof())))
+
+    async def story(port: Port) -> None:
+        await port.push(request(), tenant="acme")
+        error = await port.refused(request(), tenant="acme")
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "tenant acme" in (error.details() or "")
+        await port.push(request(), tenant="other")
+
+    told(story, front)
+
+
+def test_a_sentence_with_any_characters_and_length_arrives() -> None:
+    front = Front()
+    front.writer.failure = Unavailable("schön\n% " + "ü" * 20_000)
+
+    async def story(port: Port) -> None:
+        error = await port.refused(request())
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert (error.details() or "").startswith("schön\n% üü")
+
+    told(story, front)
+
+
+def test_a_fault_of_ours_is_told_without_its_secrets_and_ends_nobody() -> None:
+    front = Front()
+    front.writer.failure = RuntimeError("password=hunter2")  # type: ignore[assignment]
+
+    async def story(port: Port) -> None:
+        error = await port.refused(request())
+        assert error.code() is grpc.StatusCode.INTERNAL
+        assert "hunter2" not in (error.details() or "")
+        front.writer.failure = None
+        await port.push(request())
+
+    told(story, front)
+
+
+def test_a_method_that_is_not_there_is_told_so() -> None:
+    async def story(port: Port) -> None:
+        async with port.channel() as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await channel.unary_unary("/push.v1.PusherService/Pull")(b"")
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    told(story)
+
+
+# ------------------------------------------------------------------ connections
+
+
+def test_many_connections_of_both_kinds_at_once() -> None:
+    async def story(port: Port) -> None:
+        pushes = [port.push(request(f"s{number}")) for number in range(100)]
+        asked = [port.get("/healthz") for _ in range(100)]
+        replies = await asyncio.gather(*pushes, *asked)
+        assert all(reply.status_code == 200 for reply in replies[100:])
+        replies.clear()  # a call that is remembered keeps its connection
+        await until(lambda: not port.http_server.server_state.connections)  # all hung up
+
+    assert len(told(story).writer.profiles()) == 100
+
+
+def test_many_calls_on_one_connection() -> None:
+    async def story(port: Port) -> None:
+        async with port.channel() as channel:
+            calls = (called(channel, request(f"s{number}")) for number in range(500))
+            await asyncio.gather(*calls)
+
+    assert len(told(story).writer.profiles()) == 500
+
+
+def test_a_preface_that_comes_byte_by_byte_is_understood() -> None:
+    async def story(port: Port) -> None:
+        reader, writer = await port.raw()
+        for byte in one_port.PREFACE:
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0.002)
+        writer.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # SETTINGS
+        frame = await asyncio.wait_for(reader.readexactly(9), PATIENCE_S)
+        assert frame[3] == 4  # the server's SETTINGS
+        writer.close()
+
+    told(story)
+
+
+@pytest.mark.parametrize(
+    ("said", "patience"), [(one_port.PREFACE[:10], "UNDECIDED_S"), (b"", "SILENT_S")]
+)
+def test_half_a_preface_or_nothing_at_all_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch, said: bytes, patience: str
+) -> None:
+    monkeypatch.setattr(one_port, patience, 0.2)
+
+    async def story(port: Port) -> None:
+        reader, _ = await port.raw(said)
+        try:
+            assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+        except ConnectionResetError:
+            pass  # as the kernel chooses
+        assert (await port.get("/healthz")).status_code == 200
+
+    told(story)
+
+
+def test_half_a_preface_and_then_the_end_leaves_nothing() -> None:
+    async def story(port: Port) -> None:
+        before = len(port.http_server.server_state.connections)
+        for length in (0, 1, 10, 23):
+            _, writer = await port.raw(one_port.PREFACE[:length])
+            writer.close()
+        await until(lambda: len(port.http_server.server_state.connections) == before)
+
+    told(story)
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"PRI", b"P", b"PR", b"PRI * HTTP/2.0\r\n\r\nSM\r\n"],
+)
+def test_what_only_begins_like_http2_is_answered_as_http(begun: bytes) -> None:
+    """A method that shares letters with the preface, and a preface that goes wrong at its end."""
+
+    async def story(port: Port) -> None:
+        reader, writer = await port.raw(begun)
+        await asyncio.sleep(0.02)
+        writer.write(b"OPFIND /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await asyncio.wait_for(reader.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 4")
+        writer.close()
+
+    told(story)
+
+
+def test_a_request_that_comes_in_pieces_is_still_one() -> None:
+    async def story(port: Port) -> None:
+        reader, writer = await port.raw(b"P")
+        await asyncio.sleep(0.02)
+        body = pprof()
+        head = (
+            f"OST /ingest?format=pprof&name=shop HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}"
+        )
+        writer.write(head.encode() + b"\r\n\r\n" + body)
+        assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 200 OK\r\n"
+        writer.close()
+
+    assert len(told(story).writer.profiles()) == 1
+
+
+def test_a_client_that_hangs_up_in_mid_call_loses_nothing_that_others_count() -> None:
+    front = Front()
+    gate = asyncio.Event()
+    begun = asyncio.Event()
+
+    async def push(shard: Shard, profiles: tuple[RawProfile, ...]) -> None:
+        begun.set()
+        await gate.wait()
+        front.writer.stored += [(shard, profile) for profile in profiles]
+
+    front.writer.push = push  # type: ignore[method-assign]
+
+    async def story(port: Port) -> None:
+        async with port.channel() as channel:
+            call = asyncio.create_task(called(channel, request()))
+            await asyncio.wait_for(begun.wait(), PATIENCE_S)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+        assert front.door.budget.held > 0  # as long as its bytes are held, they count
+        gate.set()
+        await until(lambda: front.door.budget.held == 0)
+        assert len(front.writer.stored) == 1
+
+    told(story, front)
+
+
+def test_calls_that_say_nothing_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_grpc, "CALLS_MAX", 2)
+    monkeypatch.setattr(api_grpc, "READ_SECONDS_MAX", 0.5)
+
+    async def nothing() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    async def story(port: Port) -> None:
+        async with port.channel() as channel:
+            silent = [channel.stream_unary(PUSH)(nothing(), timeout=PATIENCE_S) for _ in range(2)]
+            for call in silent:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await asyncio.wait_for(call, PATIENCE_S)
+                assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                assert "did not arrive" in (caught.value.details() or "")
+            await called(channel, request())
+
+    assert len(told(story).writer.profiles()) == 1
+
+
+def test_a_call_without_a_message_is_told_so() -> None:
+    async def nothing() -> AsyncIterator[bytes]:
+        messages: tuple[bytes, ...] = ()
+        for message in messages:
+            yield message
+
+    async def story(port: Port) -> None:
+        async with port.channel() as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await channel.stream_unary(PUSH)(nothing(), timeout=PATIENCE_S)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert caught.value.details() == "the call has no message"
+
+    told(story)
+
+
+def test_when_it_ends_who_waits_is_answered_and_nobody_new_is_let_in() -> None:
+    front = Front()
+    gate = asyncio.Event()
+    begun = asyncio.Event()
+
+    async def push(shard: Shard, profiles: tuple[RawProfile, ...]) -> None:
+        begun.set()
+        await gate.wait()
+        front.writer.stored += [(shard, profile) for profile in profiles]
+
+    front.writer.push = push  # type: ignore[method-assign]
+
+    async def story(port: Port) -> None:
+        idle, _ = await port.raw()
+        half, _ = await port.raw(one_port.PREFACE[:5])
+        async with port.channel() as channel:
+            call = asyncio.create_task(called(channel, request()))
+            await asyncio.wait_for(begun.wait(), PATIENCE_S)
+            ending = asyncio.create_task(port.stop(grace_s=20))
+            await asyncio.sleep(0.3)
+            assert not ending.done()
+            gate.set()
+            await call
+            await asyncio.wait_for(ending, PATIENCE_S)
+        assert await idle.read() == b""
+        assert await half.read() == b""
+        with pytest.raises(OSError):
+            await port.raw()
+
+    told(story, front)
+    assert len(front.writer.stored) == 1
+
+
+def test_a_call_that_never_ends_does_not_keep_the_server() -> None:
+    front = Front()
+    begun = asyncio.Event()
+
+    async def push(_shard: Shard, _profiles: tuple[RawProfile, ...]) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    front.writer.push = push  # type: ignore[method-assign, assignment]
+
+    async def story(port: Port) -> None:
+        async with port.channel() as channel:
+            call = asyncio.create_task(called(channel, request()))
+            await asyncio.wait_for(begun.wait(), PATIENCE_S)
+            await asyncio.wait_for(port.stop(grace_s=0.2), PATIENCE_S)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call
+
+    told(story, front)
+
+
+Behind = Callable[[asyncio.StreamReader, asyncio.StreamWriter, asyncio.Event], Any]
+
+
+async def pipe(behind: Behind) -> int:
+    """Bytes that a client could send, of 64 MiB, to a server behind the splice."""
+    sent, connections, enough = 0, set[Any](), asyncio.Event()
+    with TemporaryDirectory() as directory:
+        path = str(Path(directory) / "push.sock")
+        server = await asyncio.start_unix_server(
+            lambda reader, writer: behind(reader, writer, enough), path
+        )
+        client, ours = socket.socketpair()
+        loop = asyncio.get_running_loop()
+        accept = one_port.both(path)
+        await loop.connect_accepted_socket(
+            lambda: accept(server_state=SimpleNamespace(connections=connections)), ours
+        )
+        client.setblocking(False)
+        await loop.sock_sendall(client, one_port.PREFACE)
+        try:
+            while sent < 64 << 20:
+                await asyncio.wait_for(loop.sock_sendall(client, bytes(1 << 16)), 1.0)
+                sent += 1 << 16
+        except TimeoutError:
+            pass  # nobody takes any more
+        enough.set()
+        client.close()
+        await until(lambda: not connections)
+        server.close()
+        await server.wait_closed()
+    return sent
+
+
+def test_a_client_is_read_no_faster_than_its_bytes_are_taken() -> None:
+    async def takes_nothing(
+        _: asyncio.StreamReader, writer: asyncio.StreamWriter, enough: asyncio.Event
+    ) -> None:
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await enough.wait()
+        writer.transport.abort()
+
+    assert uvloop.run(pipe(takes_nothing)) < 8 << 20
+
+
+def test_a_client_whose_bytes_are_taken_is_read_to_the_end() -> None:
+    async def takes_all(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: asyncio.Event
+    ) -> None:
+        while await reader.read(1 << 20):
+            pass
+        writer.close()
+
+    assert uvloop.run(pipe(takes_all)) == 64 << 20
+
+
+def test_http_is_as_quick_as_on_a_port_of_its_own() -> None:
+    """The median of requests on new connections, of both kinds of port in turn."""
+
+    async def timed(number: int) -> float:
+        began = time.perf_counter()
+        reader, writer = await asyncio.open_connection("127.0.0.1", number)
+        writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+        return time.perf_counter() - began
+
+    async def story(port: Port) -> None:
+        plain = HttpServer(port.front.app, drain_s=1)
+        listener = socket.create_server(("127.0.0.1", 0))
+        life = asyncio.create_task(plain.serve(sockets=[listener]))
+        await until(lambda: plain.started)
+        alone, shared = [], []
+        number = listener.getsockname()[1]
+        for _ in range(300):
+            alone.append(await timed(number))
+            shared.append(await timed(port.number))
+        plain.should_exit = True
+        await life
+        assert statistics.median(shared) < 1.5 * statistics.median(alone) + 0.001
+
+    told(story)
