@@ -45,6 +45,16 @@ class Metrics:
             ["result"],
             registry=registry,
         )
+        self._letters = Counter(
+            "maar_query_letters_read",
+            "Dead letters whose segments questions touched",
+            registry=registry,
+        )
+        self._bad_letters = Counter(
+            "maar_query_letters_unreadable",
+            "Dead letters that questions had to leave out, each once",
+            registry=registry,
+        )
         self._cache = Gauge(
             "maar_query_level0_cache_bytes", "Size of that cache", registry=registry
         )
@@ -65,6 +75,12 @@ class Metrics:
     def read(self, *, blocks: int, raw: int) -> None:
         self._blocks.inc(blocks)
         self._raw.inc(raw)
+
+    def letters_read(self, letters: int) -> None:
+        self._letters.inc(letters)
+
+    def letter_unreadable(self) -> None:
+        self._bad_letters.inc()
 
     def level0_decoded(self, profiles: int) -> None:
         self._decoded.inc(profiles)

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from maar.block import decode
+from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, InvalidInput, NotFound, Overloaded, Unavailable
 from maar.model.ids import ProfileId, TenantId, profile_id_text
 from maar.model.labels import Labels
@@ -21,10 +23,18 @@ from maar.ports.query import FlameGraph, Scope, SeriesPoints, Top
 from maar.query import answers
 from maar.query.database import open_database
 from maar.query.find import find
+from maar.query.letters import Letters
 from maar.query.level0 import Level0
 from maar.query.metrics import Metrics
 from maar.query.reading import PartGone, Reading
-from maar.query.select import PROFILE_TYPE, checked, parts_of, profile_type_of, service_of
+from maar.query.select import (
+    PROFILE_TYPE,
+    checked,
+    datasets_of,
+    parts_of,
+    profile_type_of,
+    service_of,
+)
 from maar.query.settings import QuerySettings
 
 __all__ = ["DuckEngine", "QuerySettings"]
@@ -47,6 +57,7 @@ class DuckEngine:
         registry: CollectorRegistry,
         *,
         reader: str = "query",
+        letters: bool = False,  # whether segment writers may leave dead letters (S20)
     ) -> None:
         self._reader = reader  # names our pins: no two processes may share them (S10)
         self._settings = settings
@@ -60,6 +71,7 @@ class DuckEngine:
             on_lookup=self._metrics.level0_looked_up,
         )
         self._metrics.watch_cache(lambda: self._level0.bytes)
+        self._letters = Letters(store, self._metrics) if letters else None
         self._database, self._scratch = open_database(settings, store)
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="maar-query")
         # A slot is a permission to run and the name of a pin: one that another question takes
@@ -164,6 +176,8 @@ class DuckEngine:
                 reading.stop()
             wait(readings, timeout=STOP_REPEAT_S)
         self._threads.shutdown()
+        if self._letters:
+            self._letters.close()
         self._database.close()
         self._scratch.close()
 
@@ -220,11 +234,8 @@ class DuckEngine:
         self, slot: int, scope: Scope, work: Callable[[Reading], T], decodes: bool
     ) -> T:
         service = service_of(scope.matchers)
-        reader = f"{self._reader}/{slot}"
-        view = await self._metastore.view(
-            ViewRequest(tenant=scope.tenant, range=scope.range, service=service, reader=reader)
-        )
-        parts = parts_of(view.blocks, tenant=scope.tenant, time=scope.range, service=service)
+        blocks = await self._blocks(scope, service, f"{self._reader}/{slot}")
+        parts = parts_of(blocks, tenant=scope.tenant, time=scope.range, service=service)
         if decodes:
             self._check_backlog(sum(dataset.profiles for _, dataset in parts.raw))
         self._metrics.read(blocks=len(parts.blocks), raw=len(parts.raw))
@@ -241,6 +252,29 @@ class DuckEngine:
             self._stopping.add(stopping)
             stopping.add_done_callback(self._stopping.discard)
             raise
+
+    async def _blocks(self, scope: Scope, service: str, reader: str) -> tuple[BlockMeta, ...]:
+        """What the index holds, and what waits in dead letters to be held by it.
+
+        Letters first: one that is delivered meanwhile is in the view then. And the index says which
+        of them it has never seen, since it also knows what was merged or expired (S4, S20).
+        """
+        request = ViewRequest(
+            tenant=scope.tenant, range=scope.range, service=service, reader=reader
+        )
+        if self._letters is None:
+            return (await self._metastore.view(request)).blocks
+        incarnation = (await self._metastore.now()).incarnation
+        found = await self._letters.waiting(incarnation)
+        wanted = {
+            meta.id: meta
+            for meta in found
+            if datasets_of(meta, tenant=scope.tenant, time=scope.range, service=service)
+        }
+        view = await self._metastore.view(msgspec.structs.replace(request, letters=tuple(wanted)))
+        unseen = await self._letters.whole(incarnation, [wanted[block] for block in view.letters])
+        self._metrics.letters_read(len(unseen))
+        return (*view.blocks, *unseen)
 
     async def _take_slot(self) -> int:
         try:
