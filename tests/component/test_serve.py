@@ -216,7 +216,7 @@ def test_wrong_flags_of_serve_are_sentences(server: Served) -> None:
         (("--listen", "0.0.0.0:0"), "--allow-remote"),
         (("--set", "segment.flush=1"), "segment.flush"),
         (("--set", "segment"), "SECTION.NAME=VALUE"),
-        (("--roles", "cook"), "metastore, query, front, worker"),
+        (("--roles", "cook"), "metastore, query, segment-writer, distributor, api, worker"),
     ):
         result = server.cli("serve", *arguments)
         assert result.returncode == 2, result

@@ -14,7 +14,7 @@ import pytest
 from maar.app.config import METASTORE_ADDRESS, Settings, load
 from maar.app.marker import check, mark
 from maar.app.process import CANNOT_RUN, lock_directory
-from maar.app.roles import RoleName
+from maar.app.roles import ProcessName
 from maar.app.supervisor import (
     EXIT_CANNOT_RUN,
     NOT_STARTED,
@@ -45,18 +45,18 @@ def test_restarts_wait_longer_and_longer_but_not_for_ever() -> None:
 class Childless(Supervisor):
     """Every life of a role ends at once, with the next of its codes; then it is time to stop."""
 
-    def __init__(self, codes: dict[RoleName, list[int]]) -> None:
+    def __init__(self, codes: dict[ProcessName, list[int]]) -> None:
         listener = listen(settings(MAAR_SERVER__LISTEN="127.0.0.1:0"))
         super().__init__(settings(), listener)
         self.codes = codes
 
-    async def _start(self, role: RoleName, restarts: int) -> Process:
+    async def _start(self, role: ProcessName, restarts: int) -> Process:
         del restarts
         if not self.codes.get(role):
             await self._stopping.wait()
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    async def _live(self, role: RoleName, restarts: int) -> int:
+    async def _live(self, role: ProcessName, restarts: int) -> int:
         code = await super()._live(role, restarts)
         code = self.codes[role].pop(0) if self.codes.get(role) else code
         if not any(self.codes.values()):
@@ -64,21 +64,21 @@ class Childless(Supervisor):
         return code
 
 
-def lived(role: RoleName, *codes: int) -> int:
+def lived(role: ProcessName, *codes: int) -> int:
     return asyncio.run(Childless({role: list(codes)}).run())
 
 
 def test_a_role_that_cannot_be_started_just_now_is_started_later() -> None:
-    assert lived(RoleName.FRONT, NOT_STARTED, NOT_STARTED) == 0
+    assert lived(ProcessName.FRONT, NOT_STARTED, NOT_STARTED) == 0
 
 
 def test_a_role_that_cannot_run_ends_the_server() -> None:
-    assert lived(RoleName.METASTORE, 1, CANNOT_RUN, 1) == EXIT_CANNOT_RUN
-    assert lived(RoleName.WORKER, CANNOT_RUN, 1) == EXIT_CANNOT_RUN
+    assert lived(ProcessName.METASTORE, 1, CANNOT_RUN, 1) == EXIT_CANNOT_RUN
+    assert lived(ProcessName.WORKER, CANNOT_RUN, 1) == EXIT_CANNOT_RUN
 
 
 def test_a_worker_that_could_run_before_does_not_take_the_server_along() -> None:
-    assert lived(RoleName.WORKER, 1, CANNOT_RUN, 1) == 0
+    assert lived(ProcessName.WORKER, 1, CANNOT_RUN, 1) == 0
 
 
 def test_roles_meet_at_private_sockets(tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import socket
 import sys
 
-from maar.app.process import die_with
+from maar.app.process import die_with, leave
 
 
 def main() -> None:
@@ -23,10 +21,9 @@ def main() -> None:
     settings = msgspec.json.decode(sys.stdin.buffer.read(), type=Settings)
     logs.configure(role=role, form=settings.server.log_format, level=settings.server.log_level)
     listener = socket.socket(fileno=listen_fd) if listen_fd >= 0 else None
-    job = roles.run(settings, (roles.RoleName(role),), listener, restarts=restarts)
-    code = uvloop.run(job)
-    logging.shutdown()
-    os._exit(code)  # all is closed in order; a thread stuck in a library must not keep us
+    names = roles.roles_of(roles.ProcessName(role))
+    job = roles.run(settings, names, listener, restarts=restarts)
+    leave(uvloop.run(job))
 
 
 if __name__ == "__main__":

@@ -14,11 +14,13 @@ from msgspec import Meta, Struct
 from maar.api.app import ApiSettings
 from maar.app.layers import Key, build, from_environment, from_file, from_flags, merged
 from maar.distributor.admit import Limits
+from maar.distributor.router import RouterSettings
 from maar.metastore.policy import Level, Policy, checked
 from maar.metastore.retention import PERIOD_LEAST_NS
 from maar.model.errors import InvalidInput
-from maar.model.ids import MAIN_STORE
+from maar.model.ids import HOME, MAIN_STORE
 from maar.model.time import DAY_NS, SECOND_NS
+from maar.placement.rules import PlacementSettings
 from maar.ports.object_store import StoreSettings
 from maar.query.service import QuerySettings
 from maar.runner.session import SparkSettings
@@ -27,6 +29,7 @@ from maar.worker.service import WorkerSettings
 
 CONFIG_VARIABLE = "MAAR_CONFIG"
 METASTORE_ADDRESS = "127.0.0.1:4041"
+SEGMENT_WRITER_ADDRESS = "127.0.0.1:4044"
 
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 Count = Annotated[int, Meta(ge=1)]
@@ -41,7 +44,7 @@ _POLICY = Policy()
 _NOT_ZERO = {
     "segment": (
         *("segment_bytes_max", "index_bytes_max", "buffered_bytes_max"),
-        *("writes_in_flight_max", "ack_deadline_ms"),
+        *("buffered_profiles_max", "writes_in_flight_max", "ack_deadline_ms"),
     ),
     "query": ("memory_bytes_max", "threads", "concurrency", "timeout_s"),
 }
@@ -82,6 +85,40 @@ class RoleAddresses(Struct, frozen=True, kw_only=True):
     metastore: str = ""
     query: str = "127.0.0.1:4042"
     worker: str = "127.0.0.1:4043"
+    segment_writer: str = ""
+
+
+class RingSettings(Struct, frozen=True, kw_only=True):
+    """Which zone this process is in, and how segment writers and distributors find each other."""
+
+    zone: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,63}$")] = HOME
+    node: str = ""
+    advertise: str = ""
+    shards: Annotated[int, Meta(ge=1, le=64)] = 4
+    beat_ms: Annotated[int, Meta(ge=100, le=60_000)] = 2_000
+    dead_after_ms: Annotated[int, Meta(ge=1_000, le=600_000)] = 10_000
+    refresh_ms: Annotated[int, Meta(ge=100, le=60_000)] = 1_000
+    leave_on_stop: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dead_after_ms < 3 * self.beat_ms:
+            raise ValueError(
+                f"dead_after_ms = {self.dead_after_ms} is less than three times beat_ms = "
+                f"{self.beat_ms}, so that one late heartbeat would make a writer seem dead"
+            )
+
+
+class DeadLetterSettings(Struct, frozen=True, kw_only=True):
+    """Whether a segment that the metastore cannot take is acknowledged all the same (S20)."""
+
+    enabled: bool = False
+    after_ms: Annotated[int, Meta(ge=100, le=60_000)] = 2_000
+
+
+class TenantsSettings(Struct, frozen=True, kw_only=True):
+    """Limits of single tenants, from a file that is read again when it changes."""
+
+    file: str = ""
 
 
 class CompactionSettings(Struct, frozen=True, kw_only=True):
@@ -178,6 +215,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
     store: StoreSection = StoreSection()
     roles: RoleAddresses = RoleAddresses()
+    ring: RingSettings = RingSettings()
+    placement: PlacementSettings = PlacementSettings()
+    routing: RouterSettings = RouterSettings()
+    dead_letters: DeadLetterSettings = DeadLetterSettings()
+    tenants: TenantsSettings = TenantsSettings()
     api: ApiSettings = ApiSettings()
     limits: Limits = Limits()
     segment: SegmentSettings = SegmentSettings()
@@ -200,10 +242,12 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.data_dir / "scratch"
 
     def apart(self) -> Settings:
-        """The same for roles that run by themselves: the metastore has an address in any case."""
-        if self.roles.metastore:
-            return self
-        roles = msgspec.structs.replace(self.roles, metastore=METASTORE_ADDRESS)
+        """The same for roles that run by themselves: they have addresses in any case."""
+        roles = msgspec.structs.replace(
+            self.roles,
+            metastore=self.roles.metastore or METASTORE_ADDRESS,
+            segment_writer=self.roles.segment_writer or SEGMENT_WRITER_ADDRESS,
+        )
         return msgspec.structs.replace(self, roles=roles)
 
     def policy(self) -> Policy:
@@ -289,6 +333,14 @@ def _check_bounds(settings: Settings) -> None:
             f"compaction.floor_lag_s = {lag_s:g} is less than {FLOOR_LAGS_MIN} times "
             f"segment.ack_deadline_ms ({deadline_s:g} s), so that segments could be refused for "
             "their age while they are being written; raise it, or lower the deadline",
+            reason="settings",
+        )
+    letters = settings.dead_letters
+    if letters.enabled and 2 * letters.after_ms > settings.segment.ack_deadline_ms:
+        raise InvalidInput(
+            f"dead_letters.after_ms = {letters.after_ms} is more than half of "
+            f"segment.ack_deadline_ms = {settings.segment.ack_deadline_ms}, so that no time would "
+            "be left to write the letter; lower it, or raise the deadline",
             reason="settings",
         )
     litter_s = settings.compaction.litter_s

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import logging
 import os
 import signal
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from maar.app import watcher
 from maar.model.errors import InvalidInput
@@ -76,3 +77,9 @@ def lock_directory(directory: Path) -> IO[bytes]:
             f"another maar server is using {directory}; stop it, or choose another with --data"
         ) from error
     return file
+
+
+def leave(code: int) -> NoReturn:
+    """End when all is closed in order: a thread that is stuck in a library must not keep us."""
+    logging.shutdown()
+    os._exit(code)

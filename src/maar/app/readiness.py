@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from maar.adapters.object_store import probe
 from maar.adapters.rpc import RoleClient
@@ -14,15 +14,24 @@ from maar.ports.object_store import ObjectStore
 
 log = logging.getLogger("maar.front")
 
-NEEDED = ("metastore", "query")  # the worker may be away: compaction waits, nobody else does
 STORE_CHECK_NS = 5_000_000_000
 
 
 class Readiness:
     """/ready of the front, and the metrics of the roles behind it."""
 
-    def __init__(self, others: Mapping[str, RoleClient], store: ObjectStore, clock: Clock) -> None:
+    def __init__(
+        self,
+        others: Mapping[str, RoleClient],
+        store: ObjectStore | None,  # that must take writes; None when others write
+        clock: Clock,
+        *,
+        needed: tuple[str, ...],  # of the others; the worker may be away: compaction waits
+        also: Callable[[], str],
+    ) -> None:
         self._others = others
+        self._needed = needed
+        self._also = also
         self._store = store
         self._clock = clock
         self._store_checked_ns: int | None = None
@@ -31,7 +40,8 @@ class Readiness:
 
     async def __call__(self) -> str:
         """'' when ready, else every reason why not."""
-        reasons = await asyncio.gather(*(self._role(name) for name in NEEDED), self._writable())
+        asked = (self._role(name) for name in self._needed)
+        reasons = [*await asyncio.gather(*asked, self._writable()), self._also()]
         return "; ".join(reason for reason in reasons if reason)
 
     async def metrics(self) -> list[str]:
@@ -61,17 +71,20 @@ class Readiness:
 
     async def _writable(self) -> str:
         """Whether the store takes a write; remembered for a while, since asking costs one."""
+        if self._store is None:
+            return ""
         async with self._store_lock:
             now_ns = self._clock.monotonic_ns()
             checked_ns = self._store_checked_ns
             if checked_ns is None or now_ns - checked_ns > STORE_CHECK_NS:
-                self._store_trouble = await asyncio.to_thread(self._probe)
+                self._store_trouble = await asyncio.to_thread(_trouble_of, self._store)
                 self._store_checked_ns = self._clock.monotonic_ns()
             return self._store_trouble
 
-    def _probe(self) -> str:
-        try:
-            probe(self._store)
-        except MaarError as error:
-            return f"store: {error}"
-        return ""
+
+def _trouble_of(store: ObjectStore) -> str:
+    try:
+        probe(store)
+    except MaarError as error:
+        return f"store: {error}"
+    return ""

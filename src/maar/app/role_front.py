@@ -1,68 +1,174 @@
-"""The front in this process: HTTP, distributor and segment writer."""
+"""The front in this process: HTTP and gRPC for those who push, HTTP for those who ask."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
-from maar.adapters.rpc import MetastoreClient, QueryClient, RoleClient
+from prometheus_client import CollectorRegistry
+
+from maar.adapters.rpc import MetastoreClient, QueryClient, RoleClient, SegmentWriterClient
 from maar.adapters.system_clock import SystemClock
-from maar.api.app import build_app
+from maar.api.app import Asked, build_app
+from maar.api.door import Door
+from maar.api.grpc import PushServer
+from maar.api.placement import placed_in
 from maar.api.quarantine import causes_in
 from maar.app.config import Settings
 from maar.app.http import HttpServer
 from maar.app.readiness import Readiness
-from maar.app.wiring import build_store, new_registry, node_name
+from maar.app.tenants import Tenants
+from maar.app.wiring import Here, build_store, first_end, new_registry
+from maar.distributor.agent import PlacementAgent
 from maar.distributor.periods import Periods
+from maar.distributor.rings import Rings
+from maar.distributor.router import Router
 from maar.distributor.service import Distributor
-from maar.placement.ring import StaticRing
-from maar.segment.service import SegmentService
+from maar.model.ids import Zone
+from maar.ports.object_store import ObjectStore
 
 
 @asynccontextmanager
-async def run(settings: Settings, listener: socket.socket) -> AsyncIterator[asyncio.Task[None]]:
-    """Gives the task that ends when the HTTP server does."""
-    registry, clock, node = new_registry("front"), SystemClock(), node_name()
-    metastore = MetastoreClient(settings.roles.metastore)
-    engine = QueryClient(settings.roles.query)
-    others = {
-        "metastore": RoleClient(settings.roles.metastore),
-        "query": RoleClient(settings.roles.query),
-        "worker": RoleClient(settings.roles.worker),
-    }
-    store = build_store(settings)
-    segments = SegmentService(
-        settings.segment, store, metastore, clock, Random(secrets.randbits(64)), registry, node
-    )
-    await segments.start()
+async def run(
+    settings: Settings, here: Here, listener: socket.socket, *, pushes: bool, asks: bool
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Gives the task that ends when the HTTP server does, or something that it follows."""
+    registry, clock = new_registry("front"), SystemClock()
+    here.registries.append(registry)
+    store, metastore = build_store(settings), MetastoreClient(settings.roles.metastore)
+    others = {"metastore": RoleClient(settings.roles.metastore)}
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(metastore.close)
+        distributor, asked, whether_placed = None, None, always
+        following: list[asyncio.Task[None]] = []
+        if pushes:
+            distributor, whether_placed, following = await stack.enter_async_context(
+                _distributing(settings, here, store, metastore, clock, registry)
+            )
+        if asks:
+            engine = QueryClient(settings.roles.query)
+            stack.push_async_callback(engine.close)
+            others |= {
+                "query": RoleClient(settings.roles.query),
+                "worker": RoleClient(settings.roles.worker),
+            }
+            asked = Asked(
+                engine,
+                metastore,
+                causes_in(store),
+                clock,
+                settings.limits.future_ns,
+                placed_in(store),
+            )
+        for other in others.values():
+            stack.push_async_callback(other.close)
+        readiness = Readiness(
+            others,
+            store if here.writer is not None else None,
+            clock,
+            needed=("metastore", "query") if asks else ("metastore",),
+            also=whether_placed,
+        )
+        door = Door(settings.api, registry)
+        app = build_app(
+            settings.api,
+            here.registries,
+            readiness,
+            readiness.metrics,
+            distributor=distributor,
+            asked=asked,
+            door=door,
+        )
+        async with _grpc(settings, door, distributor) as grpc_socket:
+            server = HttpServer(app, drain_s=settings.server.drain_s, grpc_socket=grpc_socket)
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            life = asyncio.create_task(first_end(serving, *following))
+            stack.push_async_callback(_ended, serving, life)  # before what they need is closed
+            try:
+                yield life
+            finally:
+                server.should_exit = True  # no new connections; who waits gets an answer
+
+
+@asynccontextmanager
+async def _grpc(
+    settings: Settings, door: Door, distributor: Distributor | None
+) -> AsyncIterator[str]:
+    """The path of the socket where pushes by gRPC are taken; '' when none are."""
+    if distributor is None:
+        yield ""
+        return
+    with TemporaryDirectory(prefix="maar-front-") as private:
+        query = settings.roles.query  # in `maar serve`, all private sockets lie together
+        directory = Path(query[5:]).parent if query.startswith("unix:") else Path(private)
+        path = str(directory / "push.sock")
+        server = PushServer(door, distributor)
+        await server.start(f"unix:{path}")
+        try:
+            yield path
+        finally:
+            await server.stop(settings.server.drain_s)
+
+
+@asynccontextmanager
+async def _distributing(
+    settings: Settings,
+    here: Here,
+    store: ObjectStore,
+    metastore: MetastoreClient,
+    clock: SystemClock,
+    registry: CollectorRegistry,
+) -> AsyncIterator[tuple[Distributor, Callable[[], str], list[asyncio.Task[None]]]]:
+    """The distributor, whether it knows where to send profiles, and what it follows."""
+    ring = settings.ring
+    tenants = Tenants(settings)
     periods = Periods(settings.retention.default_ns)
-    following = asyncio.create_task(periods.follow(metastore))
-    distributor = Distributor(settings.limits, segments, StaticRing(node), clock, registry, periods)
-    await distributor.start()
-    readiness = Readiness(others, store, clock)
-    app = build_app(
-        distributor,
-        engine,
-        metastore,
-        settings.api,
+    rings = Rings(Zone(ring.zone))
+    agent = PlacementAgent(store, metastore, registry)
+    router = Router(
+        settings.routing,
+        rings,
+        agent.rules,
+        tenants.placement,
+        partial(SegmentWriterClient, deadline_s=settings.routing.deadline_ms / 1000),
+        clock,
+        Random(secrets.randbits(64)),
         registry,
-        readiness,
-        readiness.metrics,
-        causes_in(store),
+        local=here.writer,
     )
-    server = HttpServer(app, drain_s=settings.server.drain_s)
-    life = asyncio.create_task(server.serve(sockets=[listener]))
+    distributor = Distributor(
+        settings.limits, router, clock, registry, periods, rate_of=tenants.rate
+    )
+    await distributor.start()
+    following = [
+        asyncio.create_task(work)
+        for work in (
+            periods.follow(metastore),
+            rings.follow(metastore, every_s=ring.refresh_ms / 1000),
+            agent.follow(every_s=settings.placement.reload_s),
+            tenants.follow(),
+        )
+    ]
     try:
-        yield life
+        yield distributor, router.ready, following
     finally:
-        server.should_exit = True  # no new connections; requests under way get their answers
-        following.cancel()
-        await asyncio.gather(life, following, return_exceptions=True)
-        await segments.stop()
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
         distributor.close()
-        for client in (metastore, engine, *others.values()):
-            await client.close()
+        await router.close()
+
+
+async def _ended(*tasks: asyncio.Task[None]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def always() -> str:
+    return ""

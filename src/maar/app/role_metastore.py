@@ -18,7 +18,8 @@ from maar.adapters.sqlite_log import SqliteLog
 from maar.adapters.system_clock import SystemClock
 from maar.app.config import Settings
 from maar.app.marker import mark
-from maar.app.wiring import Told, build_store, new_registry, node_name
+from maar.app.tenants import Tenants
+from maar.app.wiring import Told, build_store, first_end, new_registry, node_name
 from maar.metastore.service import MetastoreService
 from maar.model.errors import StoreFull, Unavailable
 
@@ -37,6 +38,7 @@ async def run(settings: Settings) -> AsyncIterator[asyncio.Task[None]]:
     except StoreFull as error:
         # Questions need no room, and a store that honoured conditional writes still will.
         log.warning("store not probed cause=%s", error)
+    tenants = Tenants(settings)
     service = MetastoreService(
         SqliteLog.open(settings.log_dir),
         store,
@@ -46,17 +48,23 @@ async def run(settings: Settings) -> AsyncIterator[asyncio.Task[None]]:
         candidate=node_name(),
         take_snapshot=snapshot_in_another_process(settings),
         registry=registry,
+        dead_after_ms=settings.ring.dead_after_ms,
+        placement=settings.placement,
+        limits=tenants.placement,
     )
     try:
         await service.start()
         await asyncio.to_thread(mark, store, (await service.now()).incarnation)
         told = Told(registry, service.ready)
         server = await serve_metastore(settings.roles.metastore, service, told)
-        life = asyncio.create_task(service.ended())
+        lives = [asyncio.create_task(work) for work in (service.ended(), tenants.follow())]
+        life = asyncio.create_task(first_end(*lives))
         try:
             yield life
         finally:
-            life.cancel()
+            for task in (life, *lives):
+                task.cancel()
+            await asyncio.gather(life, *lives, return_exceptions=True)
             await server.stop()
     finally:
         await service.stop()

@@ -22,7 +22,14 @@ async def run(settings: Settings) -> AsyncIterator[None]:
     metastore = MetastoreClient(settings.roles.metastore)
     with room_to_spill(settings) as query:
         reader = f"{node_name()}-{secrets.token_hex(4)}"
-        engine = DuckEngine(query, metastore, build_store(settings), registry, reader=reader)
+        engine = DuckEngine(
+            query,
+            metastore,
+            build_store(settings),
+            registry,
+            reader=reader,
+            letters=settings.dead_letters.enabled,
+        )
         await asyncio.to_thread(engine.warm)
         server = await serve_query(settings.roles.query, engine, Told(registry, lambda: ""))
         try:

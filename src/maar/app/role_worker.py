@@ -11,15 +11,13 @@ from random import Random
 
 import msgspec
 from prometheus_client import CollectorRegistry
-from starlette.applications import Starlette
 
 from maar.adapters.object_store import open_store
 from maar.adapters.rpc import MetastoreClient, serve_role
 from maar.adapters.system_clock import SystemClock
-from maar.api.app import health_routes
 from maar.app.config import Settings
-from maar.app.http import HttpServer
 from maar.app.process import end_the_session, take_the_session_along
+from maar.app.telling import telling
 from maar.app.wiring import Told, new_registry, node_name
 from maar.model.ids import WorkerId
 from maar.runner.runner import SparkRunner
@@ -83,22 +81,12 @@ async def run(
 async def _telling(
     settings: Settings, listener: socket.socket | None, told: Told, registry: CollectorRegistry
 ) -> AsyncIterator[None]:
-    if listener is None:
-        rpc = await serve_role(settings.roles.worker, told)
-        try:
+    if listener is not None:
+        async with telling(told, registry, listener):
             yield
-        finally:
-            await rpc.stop()
         return
-    app = Starlette(routes=health_routes(registry, told.ready, _nothing_more))
-    http = HttpServer(app, drain_s=STARTING_S)
-    serving = asyncio.create_task(http.serve(sockets=[listener]))
+    rpc = await serve_role(settings.roles.worker, told)
     try:
         yield
     finally:
-        http.should_exit = True
-        await asyncio.gather(serving, return_exceptions=True)
-
-
-async def _nothing_more() -> list[str]:
-    return []
+        await rpc.stop()

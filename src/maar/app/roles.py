@@ -6,12 +6,14 @@ import asyncio
 import logging
 import signal
 import socket
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from enum import StrEnum
 from typing import Any
 
 from maar.app.config import Settings
 from maar.app.process import CANNOT_RUN
+from maar.app.wiring import Here
 from maar.model.errors import Corrupt, InvalidInput, MaarError
 from maar.ports.runner import RunnerDied
 
@@ -25,8 +27,38 @@ class RoleName(StrEnum):
 
     METASTORE = "metastore"
     QUERY = "query"
+    SEGMENT_WRITER = "segment-writer"
+    DISTRIBUTOR = "distributor"  # agents push to it by HTTP and gRPC
+    API = "api"  # people, Grafana and the command line ask it by HTTP
+    WORKER = "worker"
+
+
+class ProcessName(StrEnum):
+    """What `maar serve` runs, each in a process of its own, in the order of their start."""
+
+    METASTORE = "metastore"
+    QUERY = "query"
     FRONT = "front"
     WORKER = "worker"
+
+
+FRONT = (RoleName.SEGMENT_WRITER, RoleName.DISTRIBUTOR, RoleName.API)
+_HTTP = (RoleName.DISTRIBUTOR, RoleName.API)  # they share one server in a process
+
+
+def roles_of(process: ProcessName) -> tuple[RoleName, ...]:
+    return FRONT if process is ProcessName.FRONT else (RoleName(process),)
+
+
+def roles_named(text: str) -> tuple[RoleName, ...]:
+    """Roles by their names with commas between; `front` stands for the three that it has.
+
+    ValueError when a name is not known.
+    """
+    names: list[RoleName] = []
+    for name in (part.strip() for part in text.split(",")):
+        names += FRONT if name == ProcessName.FRONT else (RoleName(name),)
+    return tuple(dict.fromkeys(names))
 
 
 async def run(
@@ -45,12 +77,9 @@ async def run(
     try:
         async with AsyncExitStack() as stack:
             lives: list[asyncio.Task[Any]] = [stopped]
-            for name in RoleName:
-                if name in names and not stop.is_set():
-                    # A front answers HTTP for all; a worker does when it is alone.
-                    serves = name is RoleName.FRONT or RoleName.FRONT not in names
-                    role = _role(name, settings, listener if serves else None, restarts)
-                    life = await stack.enter_async_context(role)
+            for start in _starts(settings, names, listener, restarts):
+                if not stop.is_set():
+                    life = await stack.enter_async_context(start())
                     lives += [life] if life is not None else []
             log.info("started roles=%s", ",".join(names))
             done, _ = await asyncio.wait(lives, return_when=asyncio.FIRST_COMPLETED)
@@ -71,25 +100,43 @@ async def run(
     return 0 if stop.is_set() else EXIT_FAILED
 
 
-def _role(
-    name: RoleName, settings: Settings, listener: socket.socket | None, restarts: int
-) -> AbstractAsyncContextManager[asyncio.Task[None] | None]:
-    """Each role's modules are imported where it runs: the metastore needs no Spark."""
-    match name:
-        case RoleName.METASTORE:
-            from maar.app import role_metastore
+Role = AbstractAsyncContextManager[asyncio.Task[None] | None]
 
-            return role_metastore.run(settings)
-        case RoleName.QUERY:
-            from maar.app import role_query
 
-            return role_query.run(settings)
-        case RoleName.FRONT:
-            from maar.app import role_front
+def _starts(
+    settings: Settings,
+    names: tuple[RoleName, ...],
+    listener: socket.socket | None,
+    restarts: int,
+) -> Iterator[Callable[[], Role]]:
+    """Each role's modules are imported where it runs: the metastore needs no Spark.
 
-            assert listener is not None
-            return role_front.run(settings, listener)
-        case RoleName.WORKER:
-            from maar.app import role_worker
+    Who pushes and who asks share the HTTP server; without them, the writer or the worker tells of
+    its health there.
+    """
+    http = any(name in names for name in _HTTP)
+    here = Here()
+    if RoleName.METASTORE in names:
+        from maar.app import role_metastore
 
-            return role_worker.run(settings, listener, restarts=restarts)
+        yield lambda: role_metastore.run(settings)
+    if RoleName.QUERY in names:
+        from maar.app import role_query
+
+        yield lambda: role_query.run(settings)
+    if RoleName.SEGMENT_WRITER in names:
+        from maar.app import role_segment
+
+        yield lambda: role_segment.run(settings, here, None if http else listener)
+    if http:
+        from maar.app import role_front
+
+        assert listener is not None
+        pushes, asks = (name in names for name in _HTTP)
+        yield lambda: role_front.run(settings, here, listener, pushes=pushes, asks=asks)
+    if RoleName.WORKER in names:
+        from maar.app import role_worker
+
+        writes = RoleName.SEGMENT_WRITER in names
+        alone = None if http or writes else listener
+        yield lambda: role_worker.run(settings, alone, restarts=restarts)

@@ -25,7 +25,7 @@ import msgspec
 from maar.app import logs
 from maar.app.config import RoleAddresses, Settings
 from maar.app.process import CANNOT_RUN, lock_directory
-from maar.app.roles import RoleName
+from maar.app.roles import ProcessName
 from maar.app.watcher import session_members
 from maar.model.errors import InvalidInput
 from maar.runner.session import check_java
@@ -86,21 +86,21 @@ def stop_signals() -> list[signal.Signals]:
 
 
 class Supervisor:
-    """Keeps roles alive; the first of FRONT and WORKER among them serves the listening socket."""
+    """Keeps processes alive; FRONT, or else WORKER, serves the listening socket."""
 
     def __init__(
         self,
         settings: Settings,
         listener: socket.socket,
         *,
-        roles: tuple[RoleName, ...] = tuple(RoleName),
+        roles: tuple[ProcessName, ...] = tuple(ProcessName),
     ) -> None:
         self._listener = listener
         self._url = url_of(listener)
         self._settings = settings
         self._roles = roles
-        self._listens = RoleName.FRONT if RoleName.FRONT in roles else RoleName.WORKER
-        self._children: dict[RoleName, Process] = {}
+        self._listens = ProcessName.FRONT if ProcessName.FRONT in roles else ProcessName.WORKER
+        self._children: dict[ProcessName, Process] = {}
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()
         self._exit_code = 0
@@ -131,7 +131,7 @@ class Supervisor:
         log.info("stopping signal=%s", signal.Signals(number).name)
         self._stopping.set()
 
-    async def _keep(self, role: RoleName) -> None:
+    async def _keep(self, role: ProcessName) -> None:
         """Run a role's process, again and again, until maar stops."""
         failures = restarts = 0
         while not self._stopping.is_set():
@@ -140,7 +140,7 @@ class Supervisor:
             restarts += 1
             if self._stopping.is_set():
                 break
-            if code == CANNOT_RUN and not (role is RoleName.WORKER and restarts > 1):
+            if code == CANNOT_RUN and not (role is ProcessName.WORKER and restarts > 1):
                 # A worker that ran before may be away: pushes and queries need it less than us.
                 log.error("role cannot run, so maar stops child=%s", role)
                 self._exit_code = EXIT_CANNOT_RUN
@@ -152,7 +152,7 @@ class Supervisor:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay_s)
 
-    async def _live(self, role: RoleName, restarts: int) -> int:
+    async def _live(self, role: ProcessName, restarts: int) -> int:
         """One life of a role's process; its exit code."""
         try:
             process = await self._start(role, restarts)
@@ -165,7 +165,7 @@ class Supervisor:
         await pump
         return code
 
-    async def _start(self, role: RoleName, restarts: int) -> Process:
+    async def _start(self, role: ProcessName, restarts: int) -> Process:
         fd = self._listener.fileno() if role is self._listens else -1
         # A session of its own: Ctrl-C in a terminal reaches the supervisor alone.
         process = await asyncio.create_subprocess_exec(
@@ -189,7 +189,7 @@ class Supervisor:
             process.stdin.close()
         return process
 
-    async def _pump(self, role: RoleName, process: Process) -> None:
+    async def _pump(self, role: ProcessName, process: Process) -> None:
         """Pass a child's lines on; those that are not ours (the JVM's) get our form."""
         assert process.stdout is not None
         rest = b""
@@ -203,7 +203,7 @@ class Supervisor:
         if rest:
             self._emit(role, rest)
 
-    def _emit(self, role: RoleName, raw: bytes) -> None:
+    def _emit(self, role: ProcessName, raw: bytes) -> None:
         text = raw.decode(errors="replace").rstrip()
         if not text:
             return
@@ -232,11 +232,11 @@ class Supervisor:
     async def _end_all(self) -> None:
         """The front flushes while the metastore still answers; the metastore goes last."""
         self._listener.close()
-        await asyncio.gather(self._end(RoleName.FRONT), self._end(RoleName.WORKER))
-        await self._end(RoleName.QUERY)
-        await self._end(RoleName.METASTORE)
+        await asyncio.gather(self._end(ProcessName.FRONT), self._end(ProcessName.WORKER))
+        await self._end(ProcessName.QUERY)
+        await self._end(ProcessName.METASTORE)
 
-    async def _end(self, role: RoleName) -> None:
+    async def _end(self, role: ProcessName) -> None:
         process = self._children.get(role)
         if process is None:
             return
@@ -245,12 +245,12 @@ class Supervisor:
             await asyncio.wait_for(process.wait(), self._settings.server.drain_s + KILL_MARGIN_S)
         except TimeoutError:
             log.warning("role did not end in time, killed child=%s", role)
-            if role is not RoleName.WORKER:  # nobody waits for the worker's answer
+            if role is not ProcessName.WORKER:  # nobody waits for the worker's answer
                 self._exit_code = self._exit_code or EXIT_FORCED
             self._send(role, signal.SIGKILL)
             await process.wait()
 
-    def _send(self, role: RoleName, number: int) -> None:
+    def _send(self, role: ProcessName, number: int) -> None:
         process = self._children[role]
         if process.returncode is None:
             with suppress(ProcessLookupError):
@@ -272,6 +272,7 @@ def _with_sockets(settings: Settings, run_dir: Path) -> Settings:
         metastore=settings.roles.metastore or f"unix:{run_dir}/metastore.sock",
         query=f"unix:{run_dir}/query.sock",
         worker=f"unix:{run_dir}/worker.sock",
+        segment_writer=settings.roles.segment_writer or f"unix:{run_dir}/segment-writer.sock",
     )
     return msgspec.structs.replace(settings, roles=addresses)
 
@@ -285,7 +286,7 @@ def _fresh_run_dir(data_dir: Path) -> Path:
             shutil.rmtree(old, ignore_errors=True)
         link.unlink()
     fresh = Path(tempfile.mkdtemp(prefix=RUN_PREFIX))
-    if len(str(fresh)) + len("/metastore.sock") > SOCKET_PATH_MAX:
+    if len(str(fresh)) + len("/segment-writer.sock") > SOCKET_PATH_MAX:
         fresh.rmdir()
         fresh = Path(tempfile.mkdtemp(prefix=RUN_PREFIX, dir="/tmp"))
     link.symlink_to(fresh)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from maar.adapters.object_store import open_store
 from maar.app.config import Settings
+from maar.model.ids import NodeId
 from maar.ports.object_store import ObjectStore
+from maar.ports.segment_writer import SegmentWriter
 
 
 def new_registry(role: str) -> CollectorRegistry:
@@ -24,8 +29,30 @@ def node_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
+def writer_node(settings: Settings) -> NodeId:
+    """A segment writer's name, the same after every restart, so that it keeps its shards."""
+    address = settings.roles.segment_writer
+    port = "" if address.startswith("unix:") else f":{address.rpartition(':')[2]}"
+    return NodeId(settings.ring.node or f"{socket.gethostname()}{port}")
+
+
 def build_store(settings: Settings) -> ObjectStore:
     return open_store(settings.store_settings())
+
+
+@dataclass(slots=True)
+class Here:
+    """What roles of one process give each other directly."""
+
+    writer: LocalWriter | None = None
+    registries: list[CollectorRegistry] = field(default_factory=list)  # shown beside the front's
+
+
+class LocalWriter(NamedTuple):
+    """The segment writer of this process: pushes to its node need no network."""
+
+    node: NodeId
+    service: SegmentWriter
 
 
 class Told:
@@ -40,3 +67,10 @@ class Told:
 
     async def ready(self) -> str:
         return self._ready()
+
+
+async def first_end(*tasks: asyncio.Task[None]) -> None:
+    """Return when one of them does, or raise what it raised: none may end unseen."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()

@@ -8,7 +8,7 @@ import time
 from maar.adapters.rpc import MetastoreClient
 from maar.app import logs, marker, supervisor
 from maar.app.config import Settings
-from maar.app.roles import RoleName
+from maar.app.roles import ProcessName
 from maar.app.wiring import build_store
 from maar.model.errors import Retryable, Unavailable
 from maar.model.ids import Incarnation
@@ -28,7 +28,7 @@ def serve(settings: Settings) -> int:
     server = settings.server
     logs.configure(role="worker", form=server.log_format, level=server.log_level)
     with supervisor.listen(settings) as listener:
-        keeper = supervisor.Supervisor(settings, listener, roles=(RoleName.WORKER,))
+        keeper = supervisor.Supervisor(settings, listener, roles=(ProcessName.WORKER,))
         return asyncio.run(keeper.run())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ log = logging.getLogger("maar.serve")
     "--roles",
     default="all",
     show_default=True,
-    help="all (each in a process of its own), or some of metastore,query,front,worker in this one.",
+    help="all (each in a process of its own), or in this one some of metastore, query, "
+    "segment-writer, distributor, api, worker, with commas; front stands for the middle three.",
 )
 @click.option("--config", type=click.Path(path_type=Path), help="A TOML file of settings.")
 @click.option("--listen", help="Where agents and people connect, like 127.0.0.1:4040.")
@@ -37,9 +37,12 @@ log = logging.getLogger("maar.serve")
 )
 def command(roles: str, config: Path | None, others: tuple[str, ...], **flags: Any) -> None:
     """Run the server until Ctrl-C. docs/settings.md lists every setting."""
+    import uvloop
+
     from maar.app import logs, supervisor
     from maar.app.config import load_here
-    from maar.app.roles import RoleName, run
+    from maar.app.process import leave
+    from maar.app.roles import FRONT, RoleName, roles_named, run
 
     given = {**flag_settings(flags), **other_settings(others)}
     settings = load_here(file=config, flags=given)
@@ -48,16 +51,16 @@ def command(roles: str, config: Path | None, others: tuple[str, ...], **flags: A
         logs.configure(role="supervisor", form=server.log_format, level=server.log_level)
         raise SystemExit(supervisor.serve(settings))
     try:
-        names = tuple(RoleName(name.strip()) for name in roles.split(","))
+        names = roles_named(roles)
     except ValueError:
         known = ", ".join(RoleName)
         raise click.BadParameter(f"use all, or some of {known}", param_hint="--roles") from None
     settings = settings.apart()
     logs.configure(role="+".join(names), form=server.log_format, level=server.log_level)
-    listener = supervisor.listen(settings) if RoleName.FRONT in names else None
+    listener = supervisor.listen(settings) if set(FRONT).intersection(names) else None
     if listener is not None:
         log.info("maar starts url=%s data=%s", supervisor.url_of(listener), settings.data_dir)
-    raise SystemExit(asyncio.run(run(settings, names, listener)))
+    leave(uvloop.run(run(settings, names, listener)))
 
 
 def flag_settings(given: dict[str, Any]) -> dict[str, Any]:

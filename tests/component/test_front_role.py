@@ -1,0 +1,63 @@
+"""The front in its process: whoever waits when it ends is answered, however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+
+from maar.adapters.rpc import serve_role
+from maar.app import role_front
+from maar.app.config import load
+from maar.app.wiring import Here
+from maar.model.errors import Unavailable
+
+pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
+
+
+class Pondering:
+    """A metastore that takes its time to say how it is."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def ready(self) -> str:
+        self.asked.set()
+        await self.go_on.wait()
+        return "it has thought about it"
+
+    async def metrics(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["by order", "by a role that failed"])
+def test_who_waits_is_answered_before_the_front_is_gone(tmp_path: Path, fails: bool) -> None:
+    async def story() -> None:
+        address = f"unix:{tmp_path}/metastore.sock"
+        metastore = Pondering()
+        server = await serve_role(address, metastore)
+        settings = load(
+            file=None,
+            environ={"MAAR_SERVER__DATA_DIR": str(tmp_path), "MAAR_ROLES__METASTORE": address},
+        )
+        listener = socket.create_server(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/ready"
+        async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
+            asked = asyncio.create_task(client.get(url))  # the listener lets it wait
+            try:
+                async with role_front.run(settings, Here(), listener, pushes=True, asks=False):
+                    await metastore.asked.wait()
+                    asyncio.get_running_loop().call_later(0.5, metastore.go_on.set)
+                    if fails:
+                        raise Unavailable("another process has our name")
+            except Unavailable:
+                assert fails
+            assert metastore.go_on.is_set(), "it went before it had answered"
+            assert "it has thought about it" in (await asked).text
+        await server.stop(0)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
