@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 
-from maar.cli import options
-from maar.cli.client import Server
-from maar.cli.main import run
 from maar.metastore.timeline import NEVER
 from maar.model.ids import (
     BlockId,
@@ -37,14 +32,13 @@ from maar.model.plan import (
 )
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.ports.metastore import LevelStatus, PlanFilter, Status
+from support.command_line import Say, speaker
 from support.front import Front
 from support.metastore import segment
 
 NOW = 100 * SECOND_NS
 TOKEN = FencingToken(Incarnation("0badcafe"), 7)
 WORKER = WorkerId("worker-7")
-
-Say = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -54,39 +48,9 @@ def front() -> Front:
     return front
 
 
-class InProcess(httpx.BaseTransport):
-    """HTTP to a front in this process."""
-
-    def __init__(self, front: Front) -> None:
-        self._front = front
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        reply = self._front.request(
-            request.method, str(request.url), content=request.read(), headers=request.headers
-        )
-        return httpx.Response(reply.status_code, headers=reply.headers, content=reply.content)
-
-
 @pytest.fixture
 def say(front: Front, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
-    """A command line, answered by the front in this process: exit code, stdout, stderr."""
-
-    class Here(Server):
-        def __init__(self, _url: str, *, tenant: str = "") -> None:
-            super().__init__("http://maar", tenant=tenant)
-            self._http.close()
-            self._http = httpx.Client(
-                base_url="http://maar", headers=self._http.headers, transport=InProcess(front)
-            )
-
-    monkeypatch.setattr(options, "Server", Here)
-
-    def carry_out(*arguments: str) -> tuple[int, str, str]:
-        code = run(list(arguments))
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return carry_out
+    return speaker(front, monkeypatch, capsys)
 
 
 def attempt(end: AttemptEnd, cause: str = "", *, counted: bool = True, at_s: int = 20) -> Attempt:

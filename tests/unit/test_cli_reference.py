@@ -15,7 +15,7 @@ ROW = re.compile(r"^\| `(--[a-z-]+)`", re.MULTILINE)
 
 
 def sections() -> dict[str, set[str]]:
-    parts = re.split(r"^## maar (\w+)$", REFERENCE, flags=re.MULTILINE)
+    parts = re.split(r"^## maar ([\w-]+)$", REFERENCE, flags=re.MULTILINE)
     return {
         name: set(ROW.findall(text)) for name, text in zip(parts[1::2], parts[2::2], strict=True)
     }

@@ -15,6 +15,7 @@ from maar.api.door import Door, Endpoint
 from maar.api.plain import plain
 from maar.api.quarantine import Causes
 from maar.api.querier import checked_type
+from maar.api.rings import zone_of
 from maar.api.times import range_of_ms, unix_ms
 from maar.model.errors import InvalidInput
 from maar.model.ids import BlockId, PlanId, TenantId, parse_profile_id, tenant_id
@@ -27,6 +28,7 @@ from maar.query.selector import parse_selector
 LIMIT_DEFAULT = 1000
 LIMIT_MAX = 100_000
 PREVIEW_MAX = 10_000  # each with all that the index knows of it
+LETTERS_DEFAULT, LETTERS_MAX = 100, 1000  # each is read from the store
 
 
 class View(Endpoint):
@@ -63,7 +65,7 @@ class Admin:
         blocks = await self._metastore.blocks(
             level=_integer(query, "level", default=-1),
             tenant=query.get("tenant", ""),
-            limit=_limit(query),
+            limit=limit_of(query),
         )
         return JSONResponse({"blocks": plain(blocks)})
 
@@ -80,7 +82,7 @@ class Admin:
             level=_integer(query, "level", default=-1),
             shard=_integer(query, "shard", default=0),
             failing=_flag(query, "failing"),
-            limit=_limit(query),
+            limit=limit_of(query),
         )
         plans = await self._metastore.plans(wanted)
         return JSONResponse({"plans": plain(plans)})
@@ -106,7 +108,7 @@ class Admin:
 
     async def retention_preview(self, _tenant: TenantId, request: Request) -> Response:
         query = request.query_params
-        limit = _limit(query, most=PREVIEW_MAX)
+        limit = limit_of(query, most=PREVIEW_MAX)
         tenant = query.get("tenant", "")
         found = await self._metastore.expiring(tenant=tenant, limit=limit + 1)
         listed = found[:limit]
@@ -122,6 +124,16 @@ class Admin:
                 "more": len(found) > limit,
             }
         )
+
+    async def ring(self, _tenant: TenantId, _request: Request) -> Response:
+        return JSONResponse({"zones": [zone_of(view) for view in await self._metastore.rings()]})
+
+    async def letters(self, _tenant: TenantId, request: Request) -> Response:
+        limit = limit_of(request.query_params, default=LETTERS_DEFAULT, most=LETTERS_MAX)
+        return JSONResponse(plain(await self._metastore.letters(limit=limit)))
+
+    async def letter(self, _tenant: TenantId, request: Request) -> Response:
+        return JSONResponse(plain(await self._metastore.letter(request.path_params["id"])))
 
     async def profile(self, tenant: TenantId, request: Request) -> Response:
         profile = parse_profile_id(request.path_params["id"])
@@ -143,7 +155,7 @@ class Admin:
                 parse_selector(query.get("labelSelector", "")),
             ),
             profile_type=checked_type(query.get("profileTypeID", "")),
-            limit=_limit(query),
+            limit=limit_of(query),
         )
         rows = [[row.function, row.self_value, row.total_value] for row in top.rows]
         return JSONResponse({"total": top.total, "rows": rows})
@@ -178,8 +190,8 @@ def period_of(status: RetentionStatus, tenant: TenantId) -> dict[str, Any]:
     }
 
 
-def _limit(query: QueryParams, *, most: int = LIMIT_MAX) -> int:
-    limit = _integer(query, "limit", default=LIMIT_DEFAULT)
+def limit_of(query: QueryParams, *, default: int = LIMIT_DEFAULT, most: int = LIMIT_MAX) -> int:
+    limit = _integer(query, "limit", default=default)
     if not 1 <= limit <= most:
         raise InvalidInput(f"limit={limit} is not between 1 and {most}", reason="request")
     return limit

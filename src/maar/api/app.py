@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
@@ -14,80 +15,84 @@ from starlette.routing import Route
 
 from maar.api import pages, wire
 from maar.api.admin import Admin, View
-from maar.api.connect import Method, RequestLimits, Unary
+from maar.api.connect import Method, Unary
 from maar.api.door import ApiSettings, Door
 from maar.api.errors import Unimplemented
-from maar.api.fields import check_fields
 from maar.api.ingest import Ingest
-from maar.api.orders import Exclusion, Limit, Nothing, Order, Orders, Period
-from maar.api.push import Pusher
-from maar.api.quarantine import Causes, no_causes
+from maar.api.orders import Exclusion, Limit, Nothing, Order, Orders, Period, Removal
+from maar.api.placement import PlacementView, ReadPlaced, nothing_placed
+from maar.api.push import PUSH, push_call
+from maar.api.quarantine import Causes
 from maar.api.querier import Querier
 from maar.distributor.service import Distributor
 from maar.model.ids import TenantId
 from maar.model.time import TimeRange
+from maar.ports.clock import Clock
 from maar.ports.metastore import Metastore
 from maar.ports.query import QueryEngine
 
-__all__ = ["ApiSettings", "build_app"]
+__all__ = ["ApiSettings", "Asked", "build_app"]
 
 log = logging.getLogger("maar.api")
 
-PUSH = "/push.v1.PusherService/Push"
 QUERIER = "/querier.v1.QuerierService"
-PUSH_JSON_BYTES_MAX = 16 << 20
-PUSH_FIELDS_MAX = 100_000  # labels and profiles of one push, all series together
 
 Readiness = Callable[[], Awaitable[str]]  # '' when ready, else why not
 ExtraMetrics = Callable[[], Awaitable[list[str]]]  # what other roles expose, as text
 
 
+class Asked(NamedTuple):
+    """What is behind the routes of those who ask."""
+
+    engine: QueryEngine
+    metastore: Metastore
+    causes: Causes
+    clock: Clock
+    future_ns: int  # how far ahead of the clock profiles may be dated
+    placed: ReadPlaced = nothing_placed
+
+    def whole_range(self) -> TimeRange:
+        """Everything that is kept, however long: what a query without times asks for."""
+        return TimeRange(0, self.clock.wall_ns() + self.future_ns)
+
+
 def build_app(
-    distributor: Distributor,
-    engine: QueryEngine,
-    metastore: Metastore,
     settings: ApiSettings,
-    registry: CollectorRegistry,
+    registries: Sequence[CollectorRegistry],  # the last one also counts what happens here
     readiness: Readiness,
     extra_metrics: ExtraMetrics,
-    causes: Causes = no_causes,
+    *,
+    distributor: Distributor | None,
+    asked: Asked | None,
+    door: Door | None = None,  # one that other ways in share
 ) -> Starlette:
-    door = Door(settings, registry)
-
-    def whole_range() -> TimeRange:
-        """Everything that is kept, however long: what a query without times asks for."""
-        return TimeRange(0, distributor.clock.wall_ns() + distributor.limits.future_ns)
-
-    routes = [
-        *_write_routes(door, distributor),
-        *_query_routes(door, Querier(engine, whole_range)),
-        *_admin_routes(door, Admin(metastore, engine, whole_range, causes)),
-        *_order_routes(door, Orders(metastore)),
-        *health_routes(registry, readiness, extra_metrics),
-        Route("/", pages.page),
-        Route("/ui/{path:path}", pages.asset),
-    ]
+    """With a distributor, profiles can be pushed; with the rest, questions are answered."""
+    door = door or Door(settings, registries[-1])
+    routes: list[Route] = []
+    if distributor is not None:
+        routes += _write_routes(door, distributor)
+    if asked is not None:
+        routes += [
+            *_query_routes(door, Querier(asked.engine, asked.whole_range)),
+            *_admin_routes(
+                door, Admin(asked.metastore, asked.engine, asked.whole_range, asked.causes)
+            ),
+            *_order_routes(door, Orders(asked.metastore)),
+            _placement_route(door, PlacementView(asked.metastore, asked.placed)),
+            Route("/", pages.page),
+            Route("/ui/{path:path}", pages.asset),
+        ]
+    routes += health_routes(registries, readiness, extra_metrics)
     handlers = {HTTPException: _http_error, Exception: _internal_error}
     return Starlette(routes=routes, exception_handlers=handlers)
 
 
 def _write_routes(door: Door, distributor: Distributor) -> list[Route]:
-    settings = door.settings
-    push = Unary(
-        door,
-        PUSH,
-        wire.PushRequest,
-        Pusher(distributor).push,
-        limits=RequestLimits(
-            body=settings.body_bytes_max,
-            proto=settings.request_bytes_max,
-            json=min(PUSH_JSON_BYTES_MAX, settings.request_bytes_max),
-        ),
-        check=lambda raw: check_fields(raw, depth=2, fields_max=PUSH_FIELDS_MAX),
-    )
     ingest = Ingest(door, "/ingest", distributor)
     return [
-        Route(PUSH, push, methods=["POST"]),  # first, since it is asked most
+        Route(
+            PUSH, push_call(door, distributor), methods=["POST"]
+        ),  # first, since it is asked most
         Route("/ingest", ingest, methods=["POST"]),
         Route("/pyroscope/ingest", ingest, methods=["POST"]),
     ]
@@ -131,6 +136,9 @@ def _admin_routes(door: Door, admin: Admin) -> list[Route]:
         "/api/v1/retention": admin.retention,
         "/api/v1/retention/preview": admin.retention_preview,
         "/api/v1/retention/{tenant}": admin.retention_of_tenant,
+        "/api/v1/ring": admin.ring,
+        "/api/v1/dead-letters": admin.letters,
+        "/api/v1/dead-letters/{id:path}": admin.letter,
         "/api/v1/profiles/{id}": admin.profile,
         "/api/v1/top": admin.top,
     }
@@ -139,19 +147,28 @@ def _admin_routes(door: Door, admin: Admin) -> list[Route]:
     ]
 
 
+def _placement_route(door: Door, view: PlacementView) -> Route:
+    path = "/api/v1/placement"
+    return Route(path, View(door, path, view.placement), methods=["GET"])
+
+
 def _order_routes(door: Door, orders: Orders) -> list[Route]:
     requeue, exclude = "/api/v1/plans/{id}/requeue", "/api/v1/plans/{id}/exclude"
     limit, retention = "/api/v1/plans/limit", "/api/v1/retention/{tenant}"
+    retry = "/api/v1/dead-letters/{id:path}/retry"
+    remove = "/api/v1/ring/remove"
     return [
         Route(requeue, Order(door, requeue, Nothing, orders.requeue), methods=["POST"]),
         Route(exclude, Order(door, exclude, Exclusion, orders.exclude), methods=["POST"]),
         Route(limit, Order(door, limit, Limit, orders.limit), methods=["POST"]),
         Route(retention, Order(door, retention, Period, orders.retention), methods=["PUT"]),
+        Route(retry, Order(door, retry, Nothing, orders.retry_letter), methods=["POST"]),
+        Route(remove, Order(door, remove, Removal, orders.remove_writer), methods=["POST"]),
     ]
 
 
 def health_routes(
-    registry: CollectorRegistry, readiness: Readiness, extra_metrics: ExtraMetrics
+    registries: Sequence[CollectorRegistry], readiness: Readiness, extra_metrics: ExtraMetrics
 ) -> list[Route]:
     async def ready(_request: Request) -> Response:
         why_not = await readiness()
@@ -162,7 +179,8 @@ def health_routes(
         return PlainTextResponse("ok\n")
 
     async def metrics(_request: Request) -> Response:
-        texts = [generate_latest(registry).decode(), *await extra_metrics()]
+        own = [generate_latest(registry).decode() for registry in registries]
+        texts = [*own, *await extra_metrics()]
         return Response("".join(texts), media_type=CONTENT_TYPE_LATEST)
 
     return [Route("/ready", ready), Route("/healthz", healthz), Route("/metrics", metrics)]

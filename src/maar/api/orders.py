@@ -15,8 +15,8 @@ from maar.api.body import header, read_body
 from maar.api.door import Door, Endpoint
 from maar.api.errors import UnsupportedMedia
 from maar.api.plain import plain
-from maar.model.errors import InvalidInput
-from maar.model.ids import PlanId, tenant_id
+from maar.model.errors import InvalidInput, NotFound
+from maar.model.ids import NodeId, PlanId, Zone, tenant_id
 from maar.model.time import SECOND_NS
 from maar.ports.metastore import Metastore
 
@@ -44,6 +44,13 @@ class Period(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a tenant's profiles are kept; 0: for ever, null: as long as everybody else's."""
 
     period_s: Seconds | None
+
+
+class Removal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A segment writer that will not come back; '' is the zone that has it, if only one has."""
+
+    node: str
+    zone: str = ""
 
 
 Asked = TypeVar("Asked", bound=msgspec.Struct)
@@ -101,10 +108,36 @@ class Orders:
         until = await self._metastore.raise_limit(asked.limit, for_ns=for_ns)
         return {"limit": asked.limit, "for_s": asked.for_s, "until_lease_time": until}
 
+    async def retry_letter(self, request: Request, _asked: Nothing) -> Any:
+        return plain(await self._metastore.retry_letter(request.path_params["id"]))
+
     async def retention(self, request: Request, asked: Period) -> Any:
         tenant = tenant_id(request.path_params["tenant"])
         period_ns = None if asked.period_s is None else int(asked.period_s * SECOND_NS)
         return period_of(await self._metastore.set_retention(tenant, period_ns=period_ns), tenant)
+
+    async def remove_writer(self, _request: Request, asked: Removal) -> Any:
+        node = NodeId(asked.node)
+        zone = Zone(asked.zone) if asked.zone else await self._zone_of(node)
+        ring = await self._metastore.remove_writer(zone, node)
+        return {
+            "zone": ring.zone,
+            "changed_at": ring.changed_at,
+            "writers": len(ring.writers),
+            "shards": len(ring.owners),
+        }
+
+    async def _zone_of(self, node: NodeId) -> Zone:
+        rings = [view.ring for view in await self._metastore.rings()]
+        zones = [ring.zone for ring in rings if any(w.node == node for w in ring.writers)]
+        if not zones:
+            raise NotFound(f"there is no writer {node[:60]!r} in any zone")
+        if len(zones) > 1:
+            raise InvalidInput(
+                f"the zones {', '.join(zones)} have a writer {node}; say which you mean",
+                reason="request",
+            )
+        return zones[0]
 
 
 def _plan(request: Request) -> PlanId:

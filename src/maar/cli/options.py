@@ -14,6 +14,8 @@ from maar.cli.times import parse_range_ms
 
 DEFAULT_SERVER = "http://127.0.0.1:4040"
 
+_TYPED = click.core.ParameterSource.COMMANDLINE
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -83,3 +85,11 @@ def selector(service: str, labels: Iterable[str], more: str) -> str:
     matchers = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in pairs]
     inner = more.strip().removeprefix("{").removesuffix("}").strip().strip(",")
     return "{" + ",".join([*matchers, *([inner] if inner else [])]) + "}"
+
+
+def refuse_options(context: click.Context) -> None:
+    """What belongs to the list must not be lost on a command that follows it."""
+    for option in context.command.params:
+        if option.name and context.get_parameter_source(option.name) is _TYPED:
+            name = max(option.opts, key=len)
+            raise click.UsageError(f"give {name} after {context.invoked_subcommand}, or not at all")

@@ -7,14 +7,18 @@ from typing import Any
 import click
 
 from maar.cli.client import EXIT_REFUSED, Failed, Server
-from maar.cli.options import connected, json_option, server_option, server_options
+from maar.cli.options import (
+    connected,
+    json_option,
+    refuse_options,
+    server_option,
+    server_options,
+)
 from maar.cli.show import duration, print_json
 from maar.cli.show_plan import print_plans, show_plan
 from maar.cli.times import parse_duration_s
 from maar.model.ids import PlanId
 from maar.model.plan import PlanState, Service
-
-_TYPED = click.core.ParameterSource.COMMANDLINE
 
 STATES = tuple(member.name.lower() for member in PlanState)
 SERVICES = tuple(member.value for member in Service)
@@ -33,7 +37,7 @@ def command(as_json: bool, server: str, tenant: str, **wanted: Any) -> None:
     """List the plans, newest first; or show, requeue and exclude some, or raise their limit."""
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
-        _refuse_options(context)
+        refuse_options(context)
         return
     params = {name: value for name, value in wanted.items() if value is not None}
     found = connected(server).get("/api/v1/plans", {**params, "tenant": tenant})["plans"]
@@ -42,14 +46,6 @@ def command(as_json: bool, server: str, tenant: str, **wanted: Any) -> None:
     else:
         print_plans(found)
         click.echo(f"{len(found)} plans")
-
-
-def _refuse_options(context: click.Context) -> None:
-    """What belongs to the list must not be lost on a command that follows it."""
-    for option in context.command.params:
-        if option.name and context.get_parameter_source(option.name) is _TYPED:
-            name = max(option.opts, key=len)
-            raise click.UsageError(f"give {name} after {context.invoked_subcommand}, or not at all")
 
 
 @command.command("show")

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from maar.cli import dead_letters
 from maar.cli.options import connected, json_option, server_options
 from maar.cli.retention import period
 from maar.cli.show import duration, moment, print_json, print_table, size
@@ -40,7 +41,7 @@ def command(as_json: bool, server: str, tenant: str) -> None:
     rows = [_level(level) for level in status["levels"]]
     print_table(headers, rows, right=[name for name in headers if name != "kind"])
     click.echo("")
-    for line in (*_plans(status), *_remains(status), *_troubles(status)):
+    for line in (*_plans(status), *_rings(status), *_remains(status), *_troubles(status)):
         click.echo(line)
     for title, name in (("running", "leased"), ("with failures", "failed")):
         if status[name]:
@@ -58,6 +59,13 @@ def _plans(status: Json) -> Iterator[str]:
         )
 
 
+def _rings(status: Json) -> Iterator[str]:
+    for zone in status["zones"]:
+        states = ", ".join(f"{count:,} {state}" for state, count in zone["writers"].items())
+        unsure = "" if zone["complete"] else " (the metastore is new: who is dead, it cannot say)"
+        yield f"ring of zone {zone['zone']}: {zone['shards']:,} shards; writers: {states}{unsure}"
+
+
 def _remains(status: Json) -> Iterator[str]:
     yield (
         f"{status['retired']:,} replaced blocks and the remains of {status['litter']:,} attempts "
@@ -68,6 +76,7 @@ def _remains(status: Json) -> Iterator[str]:
         f"profiles are kept {period(kept['default_ns'] / 1e9)}"
         + (f"; {own:,} tenants differ (maar retention get)" if own else "")
     )
+    yield dead_letters.summary(status["letters"])
 
 
 def _troubles(status: Json) -> Iterator[str]:
@@ -77,6 +86,17 @@ def _troubles(status: Json) -> Iterator[str]:
             f"TROUBLE {status['parked']:,} plans are parked, since the schedule was full: "
             "maar plans --state parked"
         )
+    for zone in status["zones"]:
+        if dead := zone["writers"].get("dead", 0):
+            yield (
+                f"TROUBLE {dead:,} segment writers of zone {zone['zone']} are not heard from; "
+                "their shards fail over: maar ring"
+            )
+    letters = status["letters"]
+    if letters["held"]:
+        yield f"TROUBLE {letters['held']:,} dead letters cannot be delivered: maar dead-letters"
+    if letters["trouble"]:
+        yield f"TROUBLE dead letters: {letters['trouble']}"
     if status["retention"]["trouble"]:
         yield f"TROUBLE retention: {status['retention']['trouble']}"
     for sentence in status["blocked"][:BLOCKED_SHOWN]:
