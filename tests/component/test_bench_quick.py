@@ -1,4 +1,4 @@
-"""Every benchmark of compaction runs, in small, and prints what it promises. Nothing is timed."""
+"""Every benchmark runs, in small, and prints what it promises. Nothing is timed."""
 
 from __future__ import annotations
 
@@ -171,6 +171,51 @@ def test_first_compaction(tmp_path: Path) -> None:
     counts = re.search(r"# (\d+) segments, .* (\d+) of them merged", said)
     assert counts is not None, said
     assert int(counts[1]) == int(counts[2]) > 0, said
+
+
+def test_puts_of_a_few_minutes(tmp_path: Path) -> None:
+    lines, said = run("puts.py", "--minutes", "5", temporary=tmp_path)
+    found = by_name(lines)
+    loads = ("idle", "trickle", "steady", "busy", "bursts", "answered")
+    assert set(found) == {
+        name
+        for load in loads
+        for name in (f"puts_{load}", f"puts_{load}_volume", f"wait_{load}_p50")
+    }
+    assert all(line.baseline.startswith("fixed_500_ms_") for line in lines), said
+    assert float(found["puts_trickle"].ratio) < 0.6, "pushes that trickle in share PUTs"
+    assert all(float(found[f"puts_{load}"].ratio) <= 1 for load in loads)
+    for load in ("idle", "busy", "bursts"):
+        assert float(found[f"wait_{load}_p50"].ratio) == 1, "nobody waits for nothing"
+    assert found["wait_answered_p50"].value == 500
+    assert found["puts_idle"].value == 240, "one for each push, four a minute"
+    assert found["puts_busy_volume"].value < found["puts_trickle_volume"].value
+
+
+@pytest.mark.serial
+def test_distributor_and_writer_together_and_apart(tmp_path: Path) -> None:
+    lines, said = run(
+        "distribution.py",
+        *("--seconds", "1", "--rounds", "1", "--latency-seconds", "2"),
+        temporary=tmp_path,
+    )
+    found = by_name(lines)
+    ways = ("together", "apart")
+    assert set(found) == {
+        *(f"push_{way}{what}" for way in ways for what in ("", "_most")),
+        *(
+            f"latency_{way}_{share}_{q}"
+            for way in ways
+            for share in (30, 90)
+            for q in ("p50", "p99")
+        ),
+    }
+    assert found["push_together"].ratio == "1.00"
+    assert all(line.value > 0 for line in lines), said
+    steady = re.findall(r"(\d+) of (\d+) acknowledged", said)
+    assert len(steady) == 4, said
+    assert all(int(came) > 0 for came, _ in steady), said
+    assert "segment-writer" in said, "whose CPU it was"
 
 
 # ── the model of the peer keeps to what it says ────────────────────────────────────────────────

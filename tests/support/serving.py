@@ -18,6 +18,7 @@ import httpx
 from maar.cli.main import run
 
 READY_S = 90.0
+NO_HTTP = ("metastore", "query", "metastore,query")
 
 
 class Said(NamedTuple):
@@ -39,6 +40,7 @@ class Served:
         self.roles = roles
         self._process: subprocess.Popen[bytes] | None = None
         self.url = ""
+        self._mark = 0  # where in the log this life of it begins
 
     @property
     def pid(self) -> int:
@@ -46,9 +48,14 @@ class Served:
         return self._process.pid
 
     def start(self) -> None:
+        self.launch()
+        self.settle()
+
+    def launch(self) -> None:
+        """Begin to start."""
         port = self.url.rpartition(":")[2] or "0"
         chosen = [text for pair in self._settings for text in ("--set", pair)]
-        mark = len(self.log())
+        self._mark = len(self.log())
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -61,11 +68,20 @@ class Served:
                 stderr=log,
                 start_new_session=True,
             )
-        wait_for(lambda: self.ended() or 'event="maar starts"' in self.log()[mark:], READY_S)
-        assert self.ended() is None, self.log()
-        line = next(x for x in self.log()[mark:].splitlines() if "maar starts" in x)
+
+    def settle(self) -> None:
+        """Wait until it is ready; what answers no HTTP, until it has started."""
+        if self.roles in NO_HTTP:
+            wait_for(lambda: self._said('event="started"'), READY_S, self.log)
+            return
+        wait_for(lambda: self._said('event="maar starts"'), READY_S, self.log)
+        line = next(x for x in self.log()[self._mark :].splitlines() if "maar starts" in x)
         self.url = line.partition("url=")[2].split()[0]
         wait_for(self._is_ready, READY_S, self.log)
+
+    def _said(self, text: str) -> bool:
+        assert self.ended() is None, self.log()
+        return text in self.log()[self._mark :]
 
     def ended(self) -> int | None:
         assert self._process is not None

@@ -191,6 +191,7 @@ def test_a_store_that_holds_what_is_listed_and_nothing_else_is_clean() -> None:
     store = full_store(*INPUTS)
     store.create("metastore/v1/0badcafe/snapshot-0000000000000001.maar", b"")
     store.create("markers/v1/0badcafe", b"")
+    store.create("placement/v1/0badcafe/rules-00000000000000000001.binpb", b"")
     assert checks.litter(store, INPUTS, strays_max=0) == []
 
 

@@ -17,7 +17,7 @@ CONNECT_TIMEOUT_S = 5.0
 EXIT_REFUSED = 1  # the request will never succeed unchanged
 EXIT_UNAVAILABLE = 3  # it may succeed later
 
-_TRY_LATER = (429, 502, 503, 504)
+TRY_LATER = (429, 502, 503, 504)
 
 
 class Failed(Exception):
@@ -112,7 +112,7 @@ class Server:
             raise Failed(sentence, EXIT_UNAVAILABLE) from None
         if response.is_success:
             return response
-        later = response.status_code in _TRY_LATER
+        later = response.status_code in TRY_LATER
         raise Failed(_sentence(response), EXIT_UNAVAILABLE if later else EXIT_REFUSED)
 
 

@@ -85,7 +85,7 @@ def litter(store: ObjectStore, live: Iterable[BlockMeta], *, strays_max: int) ->
         for key, size in wanted.items()
         if key in found and size is not None and size != found[key]
     ]
-    metastore = (keys.SNAPSHOTS, "markers/")
+    metastore = (keys.SNAPSHOTS, "markers/", "placement/")
     strays = [key for key in found.keys() - wanted.keys() if not key.startswith(metastore)]
     segments = [key for key in strays if key.startswith("segments/")]
     if len(segments) <= strays_max:
