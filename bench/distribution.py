@@ -26,13 +26,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import httpx
 
 import synthetic
 
@@ -72,7 +69,8 @@ def fleet(directory: Path, *processes: str) -> Iterator[Fleet]:
             roles: stack.enter_context(process(directory / str(number), roles, shared))
             for number, roles in enumerate(("metastore", *processes))
         }
-        url = ready(directory / str(len(processes)) / "server.log", started[processes[-1]])
+        log = directory / str(len(processes)) / "server.log"
+        url = synthetic.url_when_ready(started[processes[-1]], log, patience_s=READY_S)
         yield Fleet(url, started)
 
 
@@ -92,20 +90,6 @@ def process(directory: Path, roles: str, shared: list[str]) -> Iterator[subproce
         except subprocess.TimeoutExpired:
             started.kill()
             started.wait()
-
-
-def ready(log: Path, server: subprocess.Popen[bytes]) -> str:
-    deadline = time.monotonic() + READY_S
-    while time.monotonic() < deadline and server.poll() is None:
-        said = log.read_text(errors="replace")
-        url = said.partition("url=")[2].split()[0] if "url=" in said else ""
-        try:
-            if url and httpx.get(f"{url}/ready", trust_env=False).status_code == 200:
-                return url
-        except httpx.HTTPError:
-            pass  # not listening yet
-        time.sleep(0.1)
-    raise SystemExit(f"a fleet was not ready within {READY_S:.0f} s:\n{log.read_text()[-4000:]}")
 
 
 def free_port() -> int:

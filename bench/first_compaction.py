@@ -68,7 +68,7 @@ def server(directory: Path) -> Iterator[str]:
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        yield address(process, log)
+        yield synthetic.url_when_ready(process, log, patience_s=READY_S)  # Spark is warm then
     finally:
         process.send_signal(signal.SIGINT)
         try:
@@ -76,21 +76,6 @@ def server(directory: Path) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()  # its children go with it
             process.wait()
-
-
-def address(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Wait until all roles are ready: Spark is warm then."""
-    deadline = time.monotonic() + READY_S
-    while time.monotonic() < deadline and process.poll() is None:
-        said = log.read_text(errors="replace")
-        url = said.partition("url=")[2].split()[0] if "url=" in said else ""
-        try:
-            if url and httpx.get(f"{url}/ready", trust_env=False).status_code == 200:
-                return url
-        except httpx.HTTPError:
-            pass  # not listening yet
-        time.sleep(0.1)
-    raise SystemExit(f"the server was not ready within {READY_S:.0f} s:\n{log.read_text()[-4000:]}")
 
 
 class Pushes:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 
+import httpx
 import msgspec
 
 from maar.block.segment import segment_meta, write_segment
@@ -157,3 +161,18 @@ def tell_of_neighbours(load_before: float) -> None:
 
 def load_now() -> float:
     return os.getloadavg()[0]
+
+
+def url_when_ready(server: subprocess.Popen[bytes], log: Path, *, patience_s: float) -> str:
+    """Where a server that tells its address in its log answers, once all its roles do."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline and server.poll() is None:
+        said = log.read_text(errors="replace")
+        url = said.partition("url=")[2].split()[0] if "url=" in said else ""
+        try:
+            if url and httpx.get(f"{url}/ready", trust_env=False).status_code == 200:
+                return url
+        except httpx.HTTPError:
+            pass  # not listening yet
+        time.sleep(0.1)
+    raise SystemExit(f"not ready within {patience_s:.0f} s:\n{log.read_text()[-4000:]}")

@@ -82,7 +82,7 @@ async def running(directory: Path, ring: Ring, *more: str) -> AsyncIterator[At]:
     address = f"127.0.0.1:{free_port()}"
     settings = settings_of(directory, metastore, address, *more)
     server = await serve(metastore, ring)
-    client = SegmentWriterClient(address)
+    client = SegmentWriterClient(address, deadline_s=60)
     try:
         async with role_segment.run(settings, Here(), None) as life:
             assert life is not None

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from maar.block import dead_letter
-from maar.metastore import dead_letters, reads
-from maar.metastore.dead_letters import DeadLetters, Fate, Found, reach, verdict
+from maar.metastore import dead_letters, letter_fate, reads
+from maar.metastore.dead_letters import DeadLetters
 from maar.metastore.entries import BlocksAdded, BlocksExpired, Floor
+from maar.metastore.letter_fate import Fate, Found, reach, verdict
 from maar.metastore.state import NO_FLOOR
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind, Location
@@ -97,7 +98,7 @@ def test_many_letters_are_delivered_in_bounded_steps(
     office: PostOffice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dead_letters, "LISTED_AT_ONCE", 7)
-    monkeypatch.setattr(dead_letters, "ADDED_BYTES_MAX", 1000)
+    monkeypatch.setattr(letter_fate, "ADDED_BYTES_MAX", 1000)
     metas = [office.post(number) for number in range(1, 51)]
     sizes: list[int] = []
     plain = office.append
@@ -111,7 +112,7 @@ def test_many_letters_are_delivered_in_bounded_steps(
     assert office.fold.live() == {meta.id for meta in metas}
     assert len(sizes) > 10
     assert office.waiting() == set()
-    steps = list(dead_letters.in_steps([found(meta, size=600) for meta in metas[:5]]))
+    steps = list(letter_fate.in_steps([found(meta, size=600) for meta in metas[:5]]))
     assert [len(step) for step in steps] == [1] * 5
 
 

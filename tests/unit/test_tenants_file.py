@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_change_is_taken_over_and_a_mistake_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tenants_module, "LOOK_S", 0.001)
     file = tmp_path / "tenants.toml"
@@ -87,20 +88,20 @@ def test_a_change_is_taken_over_and_a_mistake_is_not(
         file.write_text(text)
         os.utime(file, ns=(changed_ns, changed_ns))
 
-    async def until(rate_bytes: int) -> None:
+    async def until(happened: Callable[[], bool]) -> None:
         async with asyncio.timeout(30):
-            while known.rate(ACME).rate_bytes != rate_bytes:
+            while not happened():
                 await asyncio.sleep(0.001)
 
     async def follow() -> None:
         following = asyncio.create_task(known.follow())
         write("[acme]\nrate_bytes = 2\n", 10**9)
-        await until(2)
+        await until(lambda: known.rate(ACME).rate_bytes == 2)
         write("[acme]\nrate_bytes = two\n", 2 * 10**9)
-        await asyncio.sleep(0.05)  # long enough to look, and to keep what was known
+        await until(lambda: "tenants stay as they were" in caplog.text)
         assert known.rate(ACME).rate_bytes == 2
         write("[acme]\nrate_bytes = 3\n", 3 * 10**9)
-        await until(3)
+        await until(lambda: known.rate(ACME).rate_bytes == 3)
         assert not following.done()
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)

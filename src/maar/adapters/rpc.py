@@ -54,7 +54,6 @@ SENTENCE_BYTES_MAX = 2400  # it travels in a header, where a byte takes up to th
 METASTORE_DEADLINE_S = 10.0
 QUERY_DEADLINE_S = 60.0
 ROLE_DEADLINE_S = 2.0
-WRITER_DEADLINE_S = 12.0  # a little longer than the writer's own
 
 _ERROR_HEADER = "maar-error"
 _REASON_HEADER = "maar-reason"
@@ -461,7 +460,7 @@ class QueryClient(_Client):
 class SegmentWriterClient(_Client):
     """A segment writer of another process; a push waits there for its segment."""
 
-    def __init__(self, address: str, *, deadline_s: float = WRITER_DEADLINE_S) -> None:
+    def __init__(self, address: str, *, deadline_s: float) -> None:
         super().__init__(address, deadline_s=deadline_s)
 
     async def push(self, shard: Shard, profiles: tuple[RawProfile, ...]) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from maar.model.ring import Ring
+from maar.model.ring import DEAD
 from maar.ports.metastore import RingView
-
-DEAD = "dead"  # the state of a writer that says nothing, whatever it said last
 
 
 def zone_of(view: RingView) -> dict[str, Any]:
@@ -33,10 +31,5 @@ def zone_of(view: RingView) -> dict[str, Any]:
             }
             for place, (writer, silent_ms) in enumerate(zip(ring.writers, silent, strict=True))
         ],
-        "owners": owners_of(ring),
+        "owners": list(ring.nodes()),
     }
-
-
-def owners_of(ring: Ring) -> list[str]:
-    """The node of each shard, from shard 1."""
-    return [ring.writers[owner].node for owner in ring.owners]

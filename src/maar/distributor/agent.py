@@ -35,7 +35,7 @@ class PlacementAgent:
     """Starts without any rules; a store that does not answer changes nothing."""
 
     def __init__(
-        self, store: ObjectStore, metastore: Metastore, registry: CollectorRegistry | None = None
+        self, store: ObjectStore, metastore: Metastore, registry: CollectorRegistry
     ) -> None:
         self._store = store
         self._metastore = metastore
@@ -44,7 +44,7 @@ class PlacementAgent:
         self._created_at = 0  # of the rules of that log; 0: none yet
         self._told: tuple[str, ...] = ()  # of damaged rules
         self._trouble = ""
-        self._metrics = AgentMetrics(registry or CollectorRegistry())
+        self._metrics = AgentMetrics(registry)
 
     def rules(self) -> Rules:
         return self._rules

@@ -12,31 +12,37 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from enum import Enum
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
-import xxhash
 
-from maar.block import dead_letter
-from maar.metastore import prepare, registration
+from maar.metastore import prepare
 from maar.metastore.inbox import Prepare
+from maar.metastore.letter_box import Box, named, read_ours
+from maar.metastore.letter_fate import (
+    Fate,
+    Found,
+    Verdict,
+    deliverable,
+    in_steps,
+    reach,
+    rewritten,
+    second_chance,
+    verdict,
+)
 from maar.metastore.metrics import Metrics
 from maar.metastore.state import NO_FLOOR, MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import (
-    AlreadyExists,
-    Corrupt,
-    InvalidInput,
     MaarError,
     NotFound,
     Rejected,
     Unavailable,
 )
-from maar.model.ids import BlockId, Incarnation, StoreName, block_time_ns, segment_id
+from maar.model.ids import BlockId, block_time_ns, segment_id
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.metastore import Letter, LetterRetried, Letters, LettersStatus
 from maar.ports.object_store import ObjectInfo, ObjectStore
@@ -48,198 +54,10 @@ RETRY_S = 5.0  # after one that failed
 SURVEY_S = 300.0  # held and foreign letters come and go rarely
 THREADS = 8
 LISTED_AT_ONCE = 64  # letters in memory
-ADDED_BYTES_MAX = 256 << 10  # of letters in one step of the loop: others wait meanwhile
-SURVEYED_MAX = 100_000  # more are not counted
 
 Append = Callable[[Prepare], Awaitable[int]]  # by the leader's loop; the index after it
 Item = TypeVar("Item")
 Made = TypeVar("Made")
-
-
-# ── decisions: they only read ──────────────────────────────────────────────────────────────────
-
-
-class Found(NamedTuple):
-    """A letter as it was read: its metadata, or why it has none that can be trusted."""
-
-    info: ObjectInfo
-    name: str
-    meta: BlockMeta | None
-    trouble: str = ""
-    absent: str = ""  # what is wrong with its segment
-
-
-class Fate(Enum):
-    DELIVER = "deliver"  # its block can be added
-    DELIVERED = "delivered"  # the index knows its block: the letter may go
-    WAITS = "waits"  # its block cannot be added yet
-    HELD = "held"  # nor ever: a person must look
-
-
-class Verdict(NamedTuple):
-    fate: Fate
-    cause: str = ""
-
-
-def verdict(state: MetaState, letter: Found, *, now: LeaseTime) -> Verdict:
-    """What is to become of a letter.
-
-    A known block comes first: when it has been merged and its objects are gone, all is well.
-    """
-    if letter.meta is None:
-        return Verdict(Fate.HELD, letter.trouble)
-    if registration.known(state, letter.meta.id):
-        return Verdict(Fate.DELIVERED)
-    if cause := registration.never(state, letter.meta) or letter.absent:
-        return Verdict(Fate.HELD, cause)
-    if cause := registration.not_now(state, letter.meta, now=now):
-        return Verdict(Fate.WAITS, cause)
-    return Verdict(Fate.DELIVER)
-
-
-def deliverable(state: MetaState, letters: Iterable[Found], *, now: LeaseTime) -> list[BlockMeta]:
-    return [
-        letter.meta
-        for letter in letters
-        if letter.meta is not None and verdict(state, letter, now=now).fate is Fate.DELIVER
-    ]
-
-
-def second_chance(state: MetaState, letter: Found, *, now: LeaseTime) -> bool:
-    """Whether a letter is held only because its block is below the floor: then its profiles may
-    come back as another block.
-    """
-    meta = letter.meta
-    return (
-        meta is not None
-        and not registration.known(state, meta.id)
-        and not registration.malformed(meta, version=state.version)
-        and not letter.absent
-        and registration.below_floor(state, meta.id)
-        and not registration.not_now(state, meta, now=now)
-    )
-
-
-def reach(*, began: LeaseTime, margin_ns: int, left: Iterable[BlockId]) -> LeaseTime:
-    """How far the floor may go after a complete look for letters (S4).
-
-    A letter that was acknowledged is in the store soon after the time that names its segment, at
-    the latest when the writer's deadline ends. So a look that began much later has seen all that
-    were named before, and what it left where it was is younger than the floor.
-    """
-    oldest = min((block_time_ns(block) for block in left), default=None)
-    limit = began - margin_ns
-    return LeaseTime(max(NO_FLOOR, limit if oldest is None else min(limit, oldest - 1)))
-
-
-def in_steps(letters: Iterable[Found]) -> Iterator[list[Found]]:
-    """Together as many as are folded in a moment."""
-    step: list[Found] = []
-    size = 0
-    for letter in letters:
-        if step and size + letter.info.size > ADDED_BYTES_MAX:
-            yield step
-            step, size = [], 0
-        step.append(letter)
-        size += letter.info.size
-    if step:
-        yield step
-
-
-def rewritten(meta: BlockMeta, *, block: BlockId, key: str) -> BlockMeta:
-    """The same segment as another block, whose object has another key."""
-    (file,) = meta.files
-    (at,) = file.locations
-    copy = msgspec.structs.replace(at, key=key)
-    file = msgspec.structs.replace(file, locations=(copy,))
-    return msgspec.structs.replace(meta, id=block, files=(file,))
-
-
-# ── what is done with the store, in threads ────────────────────────────────────────────────────
-
-
-class Box(NamedTuple):
-    """The letters of one log in a store."""
-
-    store: ObjectStore
-    incarnation: Incarnation
-
-    def waiting(self) -> Iterator[ObjectInfo]:
-        """Oldest first: names begin with the time."""
-        return self.store.list(keys.dead_letters(self.incarnation))
-
-    def held(self) -> Iterator[ObjectInfo]:
-        return self.store.list(keys.held_letters(self.incarnation))
-
-    def read(self, info: ObjectInfo) -> Found:
-        """NotFound when it is gone; what cannot be trusted is a value."""
-        _, _, name = keys.letter_place(info.key)
-        try:
-            meta = self._opened(info, name)
-        except Corrupt as error:
-            return Found(info, name, None, str(error))
-        return Found(info, name, meta, absent=dead_letter.absent(self.store, meta))
-
-    def _opened(self, info: ObjectInfo, name: str) -> BlockMeta:
-        if keys.letter_block(name) is None:
-            raise Corrupt(f"{info.key} is not named like a dead letter")
-        if info.size > dead_letter.BYTES_MAX:
-            raise Corrupt(f"{info.key} has {info.size} bytes, too many for a dead letter")
-        return dead_letter.checked(
-            dead_letter.decode(self.store.read(info.key), key=info.key),
-            key=info.key,
-            name=name,
-            incarnation=self.incarnation,
-            store=StoreName(self.store.settings().name),
-        )
-
-    def hold(self, letter: Found) -> bool:
-        """Move it aside: first the copy, then the original goes.
-
-        False: it is too large to move, or has a name that no writer and no store of ours gives.
-        """
-        if letter.info.size > dead_letter.BYTES_MAX:
-            return False
-        try:
-            body = self.store.read(letter.info.key)
-            self._create_held(letter.name, body)
-        except InvalidInput:
-            return False
-        self.store.delete(letter.info.key)
-        return True
-
-    def _create_held(self, name: str, body: bytes) -> None:
-        key = keys.held_letter(incarnation=self.incarnation, name=name)
-        try:
-            self.store.create(key, body)
-        except AlreadyExists:
-            if self.store.read(key) != body:  # else a move that was broken off
-                stem, dot, ending = name.rpartition(".")
-                self._create_held(f"{stem}-{xxhash.xxh3_64_hexdigest(body)}{dot}{ending}", body)
-
-    def copy_segment(self, meta: BlockMeta, key: str) -> None:
-        """Its segment once more, under another key."""
-        try:
-            self.store.create(key, self.store.read(meta.files[0].locations[0].key))
-        except AlreadyExists:
-            pass  # an earlier try of ours: the name is ours alone by 64 random bits
-
-    def survey(self) -> tuple[int, int]:
-        """How many are held, and how many are of other logs."""
-        held = foreign = 0
-        for info in islice(self.store.list(keys.DEAD_LETTERS), SURVEYED_MAX):
-            incarnation, aside, _ = keys.letter_place(info.key)
-            foreign += incarnation != self.incarnation
-            held += aside and incarnation == self.incarnation
-        return held, foreign
-
-    def strangers(self) -> Iterator[ObjectInfo]:
-        for info in self.store.list(keys.DEAD_LETTERS):
-            if keys.letter_place(info.key)[0] != self.incarnation:
-                yield info
-
-
-# ── the leader's loop ──────────────────────────────────────────────────────────────────────────
 
 
 class Led(Protocol):
@@ -469,7 +287,7 @@ class DeadLetters:
             return list(islice(every, limit + 1))
 
         infos = await self._do(found)
-        read = await self._each(partial(_read_ours, box), infos[:limit])
+        read = await self._each(partial(read_ours, box), infos[:limit])
         for error in _errors(read, but=NotFound):
             raise error
         letters = [self._shown(box, one) for one in read if isinstance(one, Found)]
@@ -477,7 +295,7 @@ class DeadLetters:
 
     async def one(self, name: str) -> Letter:
         box = self._box()
-        return self._shown(box, await self._do(lambda: _named(box, name)))
+        return self._shown(box, await self._do(lambda: named(box, name)))
 
     async def retry(self, name: str) -> LetterRetried:
         """Deliver a held letter, if what was wrong with it has been mended.
@@ -488,7 +306,7 @@ class DeadLetters:
         """
         async with self._retrying:
             box = self._box()
-            letter = await self._do(lambda: _named(box, name, only_held=True))
+            letter = await self._do(lambda: named(box, name, only_held=True))
             meta, again = await self._delivered(box, letter)
             await self._do(lambda: self._store.delete(letter.info.key))
             if again and letter.meta is not None:
@@ -557,25 +375,6 @@ class DeadLetters:
 
 def _named_at(block: BlockId) -> LeaseTime:
     return LeaseTime(block_time_ns(block))
-
-
-def _read_ours(box: Box, info: ObjectInfo) -> Found:
-    incarnation, _, name = keys.letter_place(info.key)
-    return box.read(info) if incarnation == box.incarnation else Found(info, name, None)
-
-
-def _named(box: Box, name: str, *, only_held: bool = False) -> Found:
-    """The letter of a block, or whatever lies there under that name."""
-    places = (keys.held_letters, keys.dead_letters)[: 1 if only_held else 2]
-    for place in places:
-        for ending in (".msgpack", ""):
-            key = f"{place(box.incarnation)}{name}{ending}"
-            try:
-                return box.read(ObjectInfo(key, box.store.size(key)))
-            except NotFound:
-                continue
-    which = "held dead letter" if only_held else "dead letter"
-    raise NotFound(f"there is no {which} {name[:80]!r}; it may have been delivered")
 
 
 def _errors(

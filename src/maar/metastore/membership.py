@@ -22,7 +22,7 @@ from maar.metastore.state import MetaState
 from maar.metastore.verdict import ALWAYS
 from maar.model.errors import InvalidInput, NotFound, Overloaded, Rejected, Unavailable
 from maar.model.ids import NodeId, Zone
-from maar.model.ring import Ring, Writer, WriterState
+from maar.model.ring import DEAD, Ring, Writer, WriterState
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.placement import table
 from maar.ports.metastore import Beat, RingView, ZoneStatus
@@ -33,7 +33,6 @@ GONE_MAX = 10_000  # sessions
 NAME_MAX = 253  # characters of a zone, a node, an address or a session
 SHARDS_MAX = 64  # of one writer
 PAUSE_LEAST_NS = SECOND_NS  # the leader's loop comes round twice as often
-DEAD = "dead"
 STANDINGS = (*(state.value for state in WriterState), DEAD)
 UNHEARD = LeaseTime(-2)  # before any time at which a leader began to listen
 
@@ -268,7 +267,7 @@ def _changed(ring: Ring, writers: Sequence[Writer]) -> RingChanged:
 
 
 def _table(ring: Ring, counts: dict[NodeId, int]) -> Sequence[NodeId]:
-    owners = tuple(ring.writers[owner].node for owner in ring.owners)
+    owners = ring.nodes()
     if Counter(owners) == counts:
         return owners
     if not counts:

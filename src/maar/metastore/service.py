@@ -82,7 +82,6 @@ WAKE_S = 0.5  # lease time is read, and what it brings is done, at least this of
 WAKE_LEAST_S = 0.01
 PATIENCE_S = 10.0  # an apply loop that makes no progress for this long is not ready
 BACKOFF_S = 1.0
-STOP_S = 1.0  # then whoever has not ended is told again
 CHUNKS_INLINE_MAX = 8  # more are searched in a thread
 
 
@@ -164,11 +163,8 @@ class MetastoreService:
             self._tasks.append(asyncio.create_task(self._supervised(work)))
 
     async def stop(self) -> None:
-        left = set(self._tasks)
-        while left:  # wait_for may miss that it was called off when what it waits for comes
-            for task in left:
-                task.cancel()
-            _, left = await asyncio.wait(left, timeout=STOP_S)
+        for task in self._tasks:
+            task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         self._inbox.refuse(Unavailable("the metastore is stopping; ask again"))

@@ -8,6 +8,8 @@ import msgspec
 
 from maar.model.ids import NodeId, Shard, Zone
 
+DEAD = "dead"  # of a writer that says nothing, whatever it said last
+
 
 class WriterState(StrEnum):
     """What a writer says of itself; that it is dead, only its silence says (S16)."""
@@ -37,3 +39,7 @@ class Ring(msgspec.Struct, frozen=True, array_like=True):
 
     def writer_of(self, shard: Shard) -> Writer:
         return self.writers[self.owners[shard - 1]]
+
+    def nodes(self) -> tuple[NodeId, ...]:
+        """Who takes each shard, from shard 1."""
+        return tuple(self.writers[owner].node for owner in self.owners)
