@@ -34,8 +34,7 @@ WORKER = WorkerId("the-test")
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Served]:
-    roles = tuple(f"roles.{name}=unix:{tmp_path}/{name}" for name in ("metastore", "query"))
-    with served(tmp_path, *SETTINGS, *roles, roles="metastore,query,front") as running:
+    with served(tmp_path, *SETTINGS, roles="metastore,query,front") as running:
         everyone = running.everyone()
         yield running
     assert not living(everyone)

@@ -36,7 +36,7 @@ class Served:
         self._wrapper = wrapper  # a command that becomes the server, such as unshare
         self.directory = directory
         self.log_file = directory / "server.log"
-        self._settings = settings
+        self._settings = (*private_addresses(directory, roles, settings), *settings)
         self.roles = roles
         self._process: subprocess.Popen[bytes] | None = None
         self.url = ""
@@ -153,6 +153,15 @@ class Served:
         with contextlib.suppress(httpx.HTTPError):
             return httpx.get(f"{self.url}/ready", trust_env=False, timeout=5).status_code == 200
         return False
+
+
+def private_addresses(directory: Path, roles: str, given: tuple[str, ...]) -> list[str]:
+    """Where the roles of one process meet, unless it is given: tests run side by side."""
+    if "front" not in roles:
+        return []
+    names = ("metastore", "query", "segment_writer")
+    unnamed = [name for name in names if not any(f"roles.{name}=" in text for text in given)]
+    return [f"roles.{name}=unix:{directory}/{name}" for name in unnamed]
 
 
 @contextlib.contextmanager
