@@ -30,7 +30,10 @@ from maar.model.errors import (
 )
 from maar.ports.log import (
     BATCH_BYTES_MAX,
+    EMPTY,
+    Candidate,
     Head,
+    Office,
     Record,
     Term,
     check_limits,
@@ -43,7 +46,10 @@ T = TypeVar("T")
 DATABASE = "log.db"
 LOCK = "lock"
 FORMAT = 1
+CLOSED = 2  # sealed, or being copied into: the name says which; older programs refuse it too
+COPYING = "copying"
 TRUNCATED_AT_ONCE = 1_000
+LOOK_S = 0.2
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS log (
@@ -68,6 +74,7 @@ class SqliteLog:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite-log")
         self._unsettled = False
         self._closed = False
+        self._leads = Term(0)
         try:
             self._db = self._connect()
         except BaseException:
@@ -87,10 +94,34 @@ class SqliteLog:
             raise NotFound(f"there is no log in {directory}; start a server there first")
         return cls(directory, writes=False)
 
-    async def campaign(self, candidate: str) -> Term:
+    async def campaign(self, candidate: Candidate) -> Term:
         return await self._run(lambda: self._campaign(candidate))
 
-    async def append(self, bodies: Sequence[bytes], *, term: Term, head: Head) -> Head:
+    def hold(self, term: Term) -> None:
+        """The lock on the directory is held for life: there is nothing to renew (S18)."""
+        if term != self._leads:
+            raise TermLost(f"term {term} does not lead any more")
+
+    async def resign(self, term: Term) -> None:
+        await self._run(lambda: self._resign(term))
+
+    async def office(self) -> Office | None:
+        """As the file tells it: to a reader, one who was killed leads until the next start."""
+        return await self._run(self._office)
+
+    async def changed(self, *, after: int) -> None:
+        """A file tells nobody that it has grown: whoever reads it looks again."""
+        if (await self.head()).index <= after:
+            await asyncio.sleep(LOOK_S)
+
+    async def append(
+        self,
+        bodies: Sequence[bytes],
+        *,
+        term: Term,
+        head: Head,
+        reserve: bool = False,  # noqa: ARG002  a disk says when it is full, not before
+    ) -> Head:
         check_limits(bodies)
         return await self._run(lambda: self._append(bodies, term, head))
 
@@ -106,6 +137,21 @@ class SqliteLog:
     async def truncate(self, *, before: int, term: Term) -> None:
         while await self._run(lambda: self._truncate_some(before, term)):
             pass  # each chunk is a step of its own, so that appends get their turn
+
+    async def seal(self, note: str) -> None:
+        await self._run(lambda: self._seal(note))
+
+    async def sealed(self) -> str:
+        return await self._run(self._sealed)
+
+    async def begin(self, base: Head, *, term: Term) -> Head:
+        return await self._run(lambda: self._begin(base, term))
+
+    async def add(self, records: Sequence[Record]) -> Head:
+        return await self._run(lambda: self._add(records))
+
+    async def finish(self) -> None:
+        await self._run(self._finish)
 
     async def close(self) -> None:
         if self._closed:
@@ -136,17 +182,91 @@ class SqliteLog:
                 db.execute("PRAGMA synchronous = FULL")
                 db.executescript(_SCHEMA)
             (form,) = db.execute("SELECT format FROM leader").fetchone()
-        if form != FORMAT:
+        if form not in (FORMAT, CLOSED):
             raise Rejected(
                 f"the log in {self._directory} has format {form}, this program knows {FORMAT}; "
                 "start the program that wrote it"
             )
         return db
 
-    def _campaign(self, candidate: str) -> Term:
+    def _campaign(self, candidate: Candidate) -> Term:
         with self._transaction() as db:
-            db.execute("UPDATE leader SET term = term + 1, name = ?", (candidate,))
-            return Term(db.execute("SELECT term FROM leader").fetchone()[0])
+            self._check_open(db)
+            db.execute("UPDATE leader SET term = term + 1, name = ?", (_written(candidate),))
+            term = Term(db.execute("SELECT term FROM leader").fetchone()[0])
+        self._leads = term
+        return term
+
+    def _resign(self, term: Term) -> None:
+        if term != self._leads:
+            return
+        self._leads = Term(0)
+        with self._transaction() as db:
+            db.execute("UPDATE leader SET name = '' WHERE term = ?", (term,))
+
+    def _office(self) -> Office | None:
+        with _errors(self._directory):
+            row = self._db.execute("SELECT format, term, name FROM leader").fetchone()
+        form, term, name = row
+        if form != FORMAT or not name or (self._writes and term != self._leads):
+            return None
+        return Office(Term(term), _candidate(name))
+
+    def _seal(self, note: str) -> None:
+        if self._leads:
+            raise Rejected(f"the log in {self._directory} is led; stop its metastore first")
+        with self._transaction() as db:
+            form, name = db.execute("SELECT format, name FROM leader").fetchone()
+            if form == CLOSED and name != COPYING:
+                return
+            db.execute("UPDATE leader SET format = ?, name = ?", (CLOSED, f"sealed {note}"))
+
+    def _sealed(self) -> str:
+        with _errors(self._directory):
+            form, name = self._db.execute("SELECT format, name FROM leader").fetchone()
+        return str(name).removeprefix("sealed ") if form == CLOSED and name != COPYING else ""
+
+    def _begin(self, base: Head, term: Term) -> Head:
+        with self._transaction() as db:
+            row = db.execute("SELECT format, name, term, base, base_hash FROM leader").fetchone()
+            form, name, last, index, digest = row
+            if (form, name) == (CLOSED, COPYING):
+                if Head(index, digest) != base:
+                    raise Rejected(
+                        f"another copy was begun in {self._directory}; finish it, or remove the "
+                        "directory and begin anew"
+                    )
+                return self._head(db)
+            if form == CLOSED or last or self._head(db) != EMPTY:
+                raise Rejected(f"the log in {self._directory} is not empty; copy into another one")
+            db.execute(
+                "UPDATE leader SET format = ?, name = ?, term = ?, base = ?, base_hash = ?",
+                (CLOSED, COPYING, term, base.index, base.hash),
+            )
+            return base
+
+    def _add(self, records: Sequence[Record]) -> Head:
+        with self._transaction() as db:
+            self._check_copying(db)
+            head = verify(self._head(db), records)
+            self._insert(db, records)
+            db.executemany(
+                "UPDATE leader SET term = max(term, ?)", [(r.term,) for r in records[-1:]]
+            )
+        return head
+
+    def _finish(self) -> None:
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE leader SET format = ?, name = '' WHERE format = ? AND name = ?",
+                (FORMAT, CLOSED, COPYING),
+            )
+
+    def _insert(self, db: sqlite3.Connection, records: Sequence[Record]) -> None:
+        db.executemany(
+            "INSERT INTO log VALUES (?, ?, ?, ?)",
+            [(r.index, r.term, r.body, r.hash) for r in records],
+        )
 
     def _append(self, bodies: Sequence[bytes], term: Term, head: Head) -> Head:
         if self._unsettled:
@@ -157,10 +277,7 @@ class SqliteLog:
             if now != head:
                 raise HeadMoved(f"the log's head is {now.index}, not {head.index} as presumed")
             records = follow(head, bodies, term)
-            db.executemany(
-                "INSERT INTO log VALUES (?, ?, ?, ?)",
-                [(r.index, r.term, r.body, r.hash) for r in records],
-            )
+            self._insert(db, records)
         return Head(records[-1].index, records[-1].hash) if records else head
 
     def _settled_head(self) -> Head:
@@ -244,8 +361,23 @@ class SqliteLog:
 
     def _check_term(self, db: sqlite3.Connection, term: Term) -> None:
         (current,) = db.execute("SELECT term FROM leader").fetchone()
-        if current != term:
+        if current != term or term != self._leads:
             raise TermLost(f"term {term} does not lead any more; the log is at term {current}")
+
+    def _check_open(self, db: sqlite3.Connection) -> None:
+        form, name = db.execute("SELECT format, name FROM leader").fetchone()
+        if form == FORMAT:
+            return
+        if name == COPYING:
+            raise Rejected(
+                f"the log in {self._directory} is being copied into; finish the copy, or remove "
+                "the directory and begin anew"
+            )
+        raise Rejected(f"the log in {self._directory} was {name.replace(' ', ': ', 1)}")
+
+    def _check_copying(self, db: sqlite3.Connection) -> None:
+        if db.execute("SELECT format, name FROM leader").fetchone() != (CLOSED, COPYING):
+            raise Rejected(f"no copy was begun in {self._directory}")
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -279,6 +411,15 @@ class SqliteLog:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _written(candidate: Candidate) -> str:
+    return f"{candidate.name} {candidate.address}".rstrip()
+
+
+def _candidate(text: str) -> Candidate:
+    name, _, address = text.partition(" ")
+    return Candidate(name, address)
 
 
 def _within(records: Iterator[Record], limit_bytes: int) -> Iterator[Record]:

@@ -14,7 +14,8 @@ MaarError
 │   ├── Overloaded       a bound was hit; back off                                429
 │   ├── Unavailable      a part that we need does not answer
 │   │   ├── Unreachable    no word came from it at all: a dead process, a cut line, silence
-│   │   └── Draining       it is about to end and took nothing; another one may
+│   │   ├── Draining       it is about to end and took nothing; another one may
+│   │   └── NotLeading     this replica does not lead; the one that does may be named
 │   ├── StoreFull        the object store has no room
 │   └── OutcomeUnknown   it may or may not have happened; read before writing again
 └── Corrupt            stored bytes are not what was written; a person must look  500
@@ -92,6 +93,16 @@ class Unreachable(Unavailable):
 
 class Draining(Unavailable):
     """A process is about to end and took nothing of the request; another one may."""
+
+
+class NotLeading(Unavailable):
+    """This replica of the metastore does not lead, and only the leader can answer."""
+
+    def __init__(
+        self, message: str, *, leader: str = "", retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.leader = leader  # its address; '' while nobody is known to lead
 
 
 class StoreFull(Retryable):

@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
+import msgspec
+
 from maar.model.errors import Corrupt, TooLarge
 
 ENTRY_BYTES_MAX = 512 << 10
 BATCH_BYTES_MAX = 1 << 20
+BATCH_ENTRIES_MAX = 4_096
 GENESIS_HASH = b"\0" * 32
 
 Term = NewType("Term", int)
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True, gc=False):
     """The last entry: its index (0 when the log is empty) and its hash."""
 
     index: int
@@ -27,14 +29,29 @@ class Head:
 EMPTY = Head(0, GENESIS_HASH)
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, gc=False):
     """An entry as it is stored."""
 
     index: int
     term: Term
     body: bytes
     hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Who wants to lead: a name for people, and where others reach it ('' when none has to)."""
+
+    name: str
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """Who leads, and since which term."""
+
+    term: Term
+    holder: Candidate
 
 
 def chained(previous: bytes, *, index: int, term: Term, body: bytes) -> bytes:
@@ -53,6 +70,11 @@ def check_limits(bodies: Sequence[bytes]) -> None:
                 f"an entry of {len(body)} bytes is over the {ENTRY_BYTES_MAX} that the log takes; "
                 "keep its bytes as an object and its key and hash in the entry"
             )
+    if len(bodies) > BATCH_ENTRIES_MAX:
+        raise TooLarge(
+            f"a batch of {len(bodies)} entries is over the {BATCH_ENTRIES_MAX} that the log takes "
+            "at once; append it in parts"
+        )
     total = sum(map(len, bodies))
     if total > BATCH_BYTES_MAX:
         raise TooLarge(
@@ -73,28 +95,54 @@ def follow(head: Head, bodies: Sequence[bytes], term: Term) -> list[Record]:
 
 def verify(head: Head, records: Sequence[Record]) -> Head:
     """The head after these records, or Corrupt when one does not follow from the one before."""
+    index, hash_ = head.index, head.hash
     for record in records:
-        expected = chained(head.hash, index=record.index, term=record.term, body=record.body)
-        if record.index != head.index + 1:
-            raise Corrupt(f"entry {record.index} of the log follows {head.index}: entries are lost")
-        if record.hash != expected:
+        if record.index != index + 1:
+            raise Corrupt(f"entry {record.index} of the log follows {index}: entries are lost")
+        hash_ = chained(hash_, index=record.index, term=record.term, body=record.body)
+        if record.hash != hash_:
             raise Corrupt(
                 f"entry {record.index} of the log is not what was written: its hash does not "
-                f"follow from entry {head.index}"
+                f"follow from entry {index}"
             )
-        head = Head(record.index, record.hash)
-    return head
+        index = record.index
+    return Head(index, hash_)
 
 
 class Log(Protocol):
-    """Errors: HeadMoved, TermLost, TooLarge, StoreFull, Unavailable, OutcomeUnknown, Corrupt."""
+    """Errors: HeadMoved, TermLost, TooLarge, StoreFull, Unavailable, OutcomeUnknown, Corrupt.
 
-    async def campaign(self, candidate: str) -> Term:
-        """Wait for leadership; the returned term is greater than all before."""
+    Rejected when the log was sealed, is being copied into, or was opened for reading only.
+    """
+
+    async def campaign(self, candidate: Candidate) -> Term:
+        """Wait for leadership, however long; the returned term is greater than all before."""
         ...
 
-    async def append(self, bodies: Sequence[bytes], *, term: Term, head: Head) -> Head:
-        """Add entries in one atomic, durable step, if `head` is the head and `term` leads."""
+    def hold(self, term: Term) -> None:
+        """Say that the apply loop makes progress: only so is office kept (S15).
+
+        Call it at least every second. TermLost once office may have been lost, by a clock that
+        counts while the process is stopped: whoever leads by then is somebody else.
+        """
+        ...
+
+    async def resign(self, term: Term) -> None:
+        """Leave office, so that another need not wait; nothing happens when it is lost already."""
+        ...
+
+    async def office(self) -> Office | None:
+        """Who leads now; None while nobody does. Linearizable."""
+        ...
+
+    async def append(
+        self, bodies: Sequence[bytes], *, term: Term, head: Head, reserve: bool = False
+    ) -> Head:
+        """Add entries in one atomic, durable step, if `head` is the head and `term` leads.
+
+        StoreFull well before there is no room at all: `reserve` may use what is left then. It is
+        for the few small entries without which no snapshot would let old ones go.
+        """
         ...
 
     async def read(self, *, after: int, limit_bytes: int = BATCH_BYTES_MAX) -> list[Record]:
@@ -102,6 +150,10 @@ class Log(Protocol):
 
         The hash chain has been checked. NotFound when the next one was truncated.
         """
+        ...
+
+    async def changed(self, *, after: int) -> None:
+        """Return when there may be entries behind an index, or after a while; only a hint."""
         ...
 
     async def head(self) -> Head:
@@ -116,4 +168,33 @@ class Log(Protocol):
         """Forget the entries below an index, if `term` still leads."""
         ...
 
+    async def seal(self, note: str) -> None:
+        """Let nobody ever campaign or append again; `note` says where the log lives now (S5).
+
+        Rejected while somebody leads. Sealing it again is nothing.
+        """
+        ...
+
+    async def sealed(self) -> str:
+        """Where the log lives now, as it was sealed with; '' when it was not."""
+        ...
+
     async def close(self) -> None: ...
+
+
+class LogCopy(Protocol):
+    """Filling an empty log with what another one held. Until `finish`, nobody can lead in it."""
+
+    async def begin(self, base: Head, *, term: Term) -> Head:
+        """Start behind `base`, with terms above `term`; the head so far.
+
+        A copy that was interrupted goes on if it began with the same base. Rejected when the log
+        holds anything else.
+        """
+        ...
+
+    async def add(self, records: Sequence[Record]) -> Head:
+        """Records as they were, with their terms and hashes; they must follow the head."""
+        ...
+
+    async def finish(self) -> None: ...
