@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 SECONDS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit component bench fuzz soak lock clean system-packages
+.PHONY: help demo test check unit component bench fuzz soak soak-metastore lock clean system-packages
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -39,6 +39,9 @@ fuzz: $(VENV)/.dev ## hostile bytes against the decoder for a minute (SECONDS=n)
 soak: $(VENV)/.dev ## four workers and Spark under torment, then an audit of everything (SECONDS=300)
 	PYTHONPATH=tests $(BIN)/python -m support.soak --seconds $(or $(SECONDS),300)
 
+soak-metastore: $(VENV)/.dev system-packages ## three replicas over etcd under torment, by chance (SECONDS=600)
+	PYTHONPATH=tests $(BIN)/python -m support.metastore_soak --seconds $(or $(SECONDS),600)
+
 lock: ## write the lock files anew
 	$(PYTHON) -m pip install -q pip-tools
 	for extra in demo dev; do \
@@ -69,8 +72,12 @@ $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -c "from maar.block.decode import warm; warm()"
 	@touch $@ $(VENV)/.demo
 
-system-packages: ## a browser for the page's tests, installed when we may
-	@command -v chromium >/dev/null || { \
+# Debian's names of what the tests need beside Python: a browser for the page, etcd for the log.
+SYSTEM_PACKAGES := $(if $(shell command -v chromium),,chromium) \
+  $(if $(shell command -v etcd),,etcd-server) $(if $(shell command -v etcdctl),,etcd-client)
+
+system-packages: ## a browser for the page's tests and an etcd for the log's, installed when we may
+	@[ -z "$(strip $(SYSTEM_PACKAGES))" ] || { \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; \
-	  else echo "the page's tests need a browser: install Debian's package chromium (as root) and try again"; exit 1; fi; }
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(SYSTEM_PACKAGES) >/dev/null; \
+	  else echo "the tests need a browser and an etcd: install Debian's $(strip $(SYSTEM_PACKAGES)) (as root) and try again"; exit 1; fi; }

@@ -1,0 +1,1 @@
+"""What the log in etcd is made of; `adapters/etcd_log.py` puts it together."""

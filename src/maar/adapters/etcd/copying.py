@@ -1,0 +1,124 @@
+"""Filling an empty log with another one's entries; nobody can lead in it until that is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from maar.adapters.etcd.connection import TXN, Connection
+from maar.adapters.etcd.requests import (
+    absent,
+    delete,
+    found,
+    get,
+    made,
+    put,
+    revision,
+    txn,
+    unchanged,
+    value,
+)
+from maar.adapters.etcd.values import Keys, Mark, batches, packed
+from maar.model.errors import HeadMoved, Rejected
+from maar.ports.log import (
+    BATCH_BYTES_MAX,
+    BATCH_ENTRIES_MAX,
+    EMPTY,
+    Head,
+    Record,
+    Term,
+    verify,
+)
+
+COPY_S = 10.0
+KEYS_AT_ONCE = 100  # etcd takes 128 operations a transaction
+
+
+class Copying:
+    def __init__(self, connection: Connection, keys: Keys) -> None:
+        self._connection = connection
+        self._keys = keys
+
+    async def begin(self, base: Head, *, term: Term) -> Head:
+        keys = self._keys
+        mark = packed(Mark.of(base))
+        made_of = (keys.copying, keys.head, keys.base, keys.term, keys.leader, keys.sealed)
+        reply = await self._connection.call(
+            TXN,
+            txn(
+                [absent(key) for key in made_of],
+                [
+                    put(keys.copying, mark),
+                    put(keys.base, mark),
+                    put(keys.head, mark),
+                    put(keys.term, packed(int(term))),
+                ],
+                [get(keys.copying), get(keys.head)],
+            ),
+        )
+        if reply.succeeded:
+            return base
+        copying = found(reply, 0)
+        if copying is None:
+            raise Rejected(
+                "the log in etcd is not empty; copy into another prefix, or remove this one first"
+            )
+        if value(copying, Mark, Mark.of(EMPTY)).head != base:
+            raise Rejected(
+                "another copy was begun in this log in etcd; finish it, or remove its prefix first"
+            )
+        return value(found(reply, 1), Mark, Mark.of(EMPTY)).head
+
+    async def add(self, records: Sequence[Record]) -> Head:
+        keys = self._keys
+        reads = [get(keys.copying), get(keys.head), get(keys.term)]
+        now = await self._connection.call(TXN, txn(success=reads))
+        copying, at, term = (found(now, place) for place in range(3))
+        if copying is None:
+            raise Rejected("no copy was begun in this log in etcd")
+        head = value(at, Mark, Mark.of(EMPTY)).head
+        verify(head, records)
+        written = revision(at)
+        highest = value(term, int, 0)
+        for some in _steps(records):
+            last = Head(some[-1].index, some[-1].hash)
+            highest = max(highest, some[-1].term)
+            reply = await self._connection.once(
+                TXN,
+                txn(
+                    [made(keys.copying, copying.create_revision), unchanged(keys.head, written)],
+                    [*self._puts(head, some), put(keys.term, packed(highest))],
+                ),
+                within_s=COPY_S,
+            )
+            if not reply.succeeded:
+                raise HeadMoved("somebody else copies into this log in etcd")
+            head, written = last, reply.header.revision
+        return head
+
+    async def finish(self) -> None:
+        await self._connection.call(TXN, txn(success=[delete(self._keys.copying)]))
+
+    def _puts(self, head: Head, records: Sequence[Record]) -> list[Any]:
+        stored = [
+            put(self._keys.batch(first), packed(batch)) for first, batch in batches(head, records)
+        ]
+        last = Head(records[-1].index, records[-1].hash)
+        return [*stored, put(self._keys.head, packed(Mark.of(last)))]
+
+
+def _steps(records: Sequence[Record]) -> Iterator[list[Record]]:
+    """As many as one transaction takes; entries of many terms are many keys."""
+    some: list[Record] = []
+    size = terms = 0
+    for record in records:
+        another = not some or some[-1].term != record.term
+        full = size + len(record.body) > BATCH_BYTES_MAX or len(some) >= BATCH_ENTRIES_MAX
+        if some and (full or terms + another > KEYS_AT_ONCE):
+            yield some
+            some, size, terms, another = [], 0, 0, True
+        some.append(record)
+        size += len(record.body)
+        terms += another
+    if some:
+        yield some

@@ -1,0 +1,206 @@
+"""Leadership by a lease of etcd: won by one transaction, kept only while the apply loop speaks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from aetcd import rpc
+
+from maar.adapters.etcd.connection import GRANT, RENEW, REVOKE, TRY_S, TXN, Connection
+from maar.adapters.etcd.hints import Hints
+from maar.adapters.etcd.requests import absent, found, get, put, revision, txn, unchanged, value
+from maar.adapters.etcd.tenure import RENEWALS, Tenure
+from maar.adapters.etcd.values import Keys, Leading, packed
+from maar.model.errors import MaarError, NotFound, OutcomeUnknown, Rejected, TermLost
+from maar.ports.log import Candidate, Term
+
+log_ = logging.getLogger("maar.etcd")
+
+LOOK_S = 1.0  # how often a candidate looks by itself whether the leader is gone
+TICK_S = 0.1
+
+
+def boot_ns() -> int:
+    """A clock that goes on while the process or the machine is stopped."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+T = TypeVar("T")
+
+
+class Checked(Protocol):
+    """Ask again, and elsewhere, when the answer is damaged."""
+
+    async def __call__(self, call: Callable[[], Awaitable[T]], /) -> T: ...
+
+
+class Last(NamedTuple):
+    """The last term, and the revision at which it was written."""
+
+    term: int
+    revision: int
+
+
+class Election:
+    def __init__(
+        self,
+        connection: Connection,
+        keys: Keys,
+        hints: Hints,
+        *,
+        election_s: float,
+        checked: Checked,
+    ) -> None:
+        self._checked = checked
+        self._connection = connection
+        self._keys = keys
+        self._hints = hints
+        self._ttl_s = math.ceil(election_s)
+        self._tenure: Tenure | None = None
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def campaign(self, candidate: Candidate) -> Tenure:
+        await self._end()
+        while True:
+            vacant, last = await self._checked(self._vacancy)
+            if vacant and (won := await self._stand(candidate, last)):
+                self._tenure = won
+                self._renewing = asyncio.create_task(self._renew(won))
+                return won
+            await self._hints.leader_change(within_s=LOOK_S)
+
+    async def _vacancy(self) -> tuple[bool, Last]:
+        state = await self._connection.call(TXN, txn(success=self._reads()))
+        refuse_closed(found(state, 2), found(state, 3))
+        last = found(state, 1)
+        return found(state, 0) is None, Last(value(last, int, 0), revision(last))
+
+    def tenure(self, term: Term) -> Tenure:
+        """The office of a term that is surely still held; TermLost otherwise."""
+        tenure = self._tenure
+        if tenure is None or tenure.term != term:
+            raise TermLost(f"term {term} does not lead any more")
+        if tenure.lost(boot_ns()):
+            raise TermLost(
+                f"term {term} may be over: its lease in etcd was not renewed in time, "
+                "so that somebody else may lead"
+            )
+        return tenure
+
+    def leads(self, term: Term) -> bool:
+        tenure = self._tenure
+        return tenure is not None and tenure.term == term and not tenure.lost(boot_ns())
+
+    def hold(self, term: Term) -> None:
+        self.tenure(term).held(boot_ns())
+
+    async def resign(self, term: Term) -> bool:
+        """Leave office; False when that term was not ours, or not any more."""
+        if self._tenure is None or self._tenure.term != term:
+            return False
+        await self._end()
+        return True
+
+    async def close(self) -> None:
+        await self._end()
+
+    async def _stand(self, candidate: Candidate, last: Last) -> Tenure | None:
+        """Try to take office after the last term; None when somebody else was faster."""
+        sent_ns = boot_ns()
+        granted = await self._connection.call(GRANT, rpc.LeaseGrantRequest(TTL=self._ttl_s))
+        term = Term(last.term + 1)
+        leading = packed(Leading(term, candidate.name, candidate.address))
+        request = txn(
+            [
+                absent(self._keys.leader),
+                unchanged(self._keys.term, last.revision),
+                absent(self._keys.sealed),
+                absent(self._keys.copying),
+            ],
+            [
+                put(self._keys.leader, leading, lease=granted.ID),
+                put(self._keys.term, packed(int(term))),
+            ],
+        )
+        try:
+            reply = await self._connection.once(TXN, request, within_s=TRY_S)
+        except BaseException as error:
+            # Without its lease a transaction that is still under way cannot put us into office.
+            await self._revoke(granted.ID)
+            if isinstance(error, OutcomeUnknown | NotFound):  # NotFound: the lease has run out
+                return None
+            raise
+        if not reply.succeeded:
+            await self._revoke(granted.ID)
+            return None
+        return Tenure(
+            term=term,
+            lease=granted.ID,
+            revision=reply.header.revision,
+            ttl_ns=granted.TTL * 1_000_000_000,
+            sent_ns=sent_ns,
+            held_ns=boot_ns(),
+        )
+
+    async def _renew(self, tenure: Tenure) -> None:
+        try_s = min(TRY_S, tenure.ttl_ns / RENEWALS / 1e9)
+        while not tenure.lost(boot_ns()):
+            if not tenure.due(boot_ns()):
+                await asyncio.sleep(TICK_S)
+                continue
+            member, sent_ns = self._connection.member, boot_ns()
+            request = rpc.LeaseKeepAliveRequest(ID=tenure.lease)
+            try:
+                reply = await self._connection.exchange(member, RENEW, request, within_s=try_s)
+            except MaarError as error:
+                log_.warning("term %d was not renewed: %s", tenure.term, error)
+                self._connection.turn(member)
+                await asyncio.sleep(TICK_S)
+                continue
+            if reply.TTL <= 0:
+                tenure.over = True
+            elif not tenure.lost(boot_ns()):
+                tenure.renewed(sent_ns=sent_ns)
+
+    async def _end(self) -> None:
+        tenure, self._tenure = self._tenure, None
+        renewing, self._renewing = self._renewing, None
+        if renewing is not None:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+        if tenure is not None:
+            tenure.over = True
+            await self._revoke(tenure.lease)
+
+    async def _revoke(self, lease: int) -> None:
+        try:
+            await self._connection.call(
+                REVOKE, rpc.LeaseRevokeRequest(ID=lease), within_s=2 * TRY_S
+            )
+        except Rejected:
+            pass  # it has run out already
+        except MaarError as error:
+            log_.warning("a lease of etcd was not given back and runs out by itself: %s", error)
+
+    def _reads(self) -> list[Any]:
+        keys = self._keys
+        return [get(key) for key in (keys.leader, keys.term, keys.sealed, keys.copying)]
+
+
+def check_office(leader: Any | None, office: int, term: Term) -> None:
+    """TermLost unless the leader's key is the one that this office made."""
+    if leader is None or leader.create_revision != office:
+        raise TermLost(f"term {term} does not lead any more: its lease in etcd is gone")
+
+
+def refuse_closed(sealed: Any | None, copying: Any | None) -> None:
+    """Rejected when nobody may lead in this log."""
+    if sealed is not None:
+        raise Rejected(f"the log was sealed: {value(sealed, str, '')}")
+    if copying is not None:
+        raise Rejected("the log is being copied into; finish the copy, or remove it and begin anew")

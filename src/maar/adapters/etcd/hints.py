@@ -1,0 +1,122 @@
+"""A watch over head and leader: it says when to look again, and is never believed further."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import grpc.aio
+from aetcd import rpc
+
+from maar.adapters.etcd.connection import Connection
+from maar.adapters.etcd.values import Keys, Mark, unpacked
+from maar.model.errors import MaarError
+
+log_ = logging.getLogger("maar.etcd")
+
+PAUSE_S = 0.2
+SILENT_S = 2.0  # a watch that is behind what its own log has read for so long is made anew
+
+
+class Hints:
+    """Waiting for a change; the watch begins with the first who waits."""
+
+    def __init__(self, connection: Connection, keys: Keys) -> None:
+        self._connection = connection
+        self._keys = keys
+        self._index = 0
+        self._changed = asyncio.Event()
+        self._leader_changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._behind_since: float | None = None
+
+    async def head_behind(self, after: int, *, within_s: float) -> None:
+        """Return when the head may be behind an index, or after a while."""
+        self._watch()
+        self._notice(after)
+        if self._index <= after:
+            await self.change(within_s=within_s)
+
+    async def change(self, *, within_s: float) -> None:
+        """Return when head or leader may have changed, or after a while."""
+        self._watch()
+        await _wait(self._changed, within_s)
+
+    async def leader_change(self, *, within_s: float) -> None:
+        """As `change`, of the leader alone: candidates do not ask at every append."""
+        self._watch()
+        await _wait(self._leader_changed, within_s)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _watch(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._follow_for_ever())
+
+    def _notice(self, after: int) -> None:
+        """A member may hold its connection and send nothing: what was read tells."""
+        now = asyncio.get_running_loop().time()
+        if self._index >= after:
+            self._behind_since = None
+        elif self._behind_since is None:
+            self._behind_since = now
+        elif now - self._behind_since > SILENT_S and self._task is not None:
+            self._behind_since = None
+            self._index = after  # the next watch tells only what comes after it
+            self._task.cancel()
+
+    async def _follow_for_ever(self) -> None:
+        while True:
+            member = self._connection.member
+            try:
+                await self._follow(member)
+            except (grpc.aio.AioRpcError, MaarError) as error:
+                log_.debug("watch of etcd at %s ended: %s", member.endpoint, error)
+                self._connection.turn(member)
+            except asyncio.CancelledError:
+                self._connection.turn(member)
+                raise
+            await asyncio.sleep(PAUSE_S)
+
+    async def _follow(self, member: Any) -> None:
+        stream = member.watch.Watch(metadata=await self._connection.metadata(member))
+        try:
+            for key in (self._keys.head, self._keys.leader):
+                created = rpc.WatchCreateRequest(key=key)
+                await stream.write(rpc.WatchRequest(create_request=created))
+            async for reply in stream:
+                if reply.canceled:
+                    return
+                for event in reply.events:
+                    self._hear(event)
+                # also when a watch has begun: something may have come before it
+                self._wake(leader=not reply.events or any(map(self._is_leader, reply.events)))
+        finally:
+            stream.cancel()
+
+    def _hear(self, event: Any) -> None:
+        if event.kv.key == self._keys.head and event.type == rpc.Event.PUT:
+            mark = unpacked(event.kv.value, Mark, key=event.kv.key)
+            self._index = max(self._index, mark.index)
+
+    def _is_leader(self, event: Any) -> bool:
+        return bool(event.kv.key == self._keys.leader)
+
+    def _wake(self, *, leader: bool) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+        if leader:
+            self._leader_changed.set()
+            self._leader_changed = asyncio.Event()
+
+
+async def _wait(event: asyncio.Event, within_s: float) -> None:
+    try:
+        async with asyncio.timeout(within_s):
+            await event.wait()
+    except TimeoutError:
+        pass  # a while has passed

@@ -1,0 +1,292 @@
+"""The leader's care for etcd's room: watches the quota, drops history, tidies members in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from aetcd import rpc
+
+from maar.adapters.etcd.connection import (
+    ALARM,
+    COMPACT,
+    DEFRAGMENT,
+    STATUS,
+    TRY_S,
+    TXN,
+    Connection,
+    Member,
+)
+from maar.adapters.etcd.metrics import EtcdMetrics
+from maar.adapters.etcd.requests import put, txn
+from maar.adapters.etcd.room import (
+    MemberStatus,
+    Room,
+    room,
+    version_refusal,
+    worth_tidying,
+)
+from maar.adapters.etcd.values import Keys
+from maar.model.errors import MaarError, Rejected, StoreFull, Unavailable
+from maar.ports.log import BATCH_BYTES_MAX
+
+log_ = logging.getLogger("maar.etcd")
+
+LOOK_S = 3.0
+APPEND_BYTES = 512  # what an append costs etcd beside its entries, about
+COMPACT_LOOKS = 20  # history is dropped every so many looks
+TIDY_S = 600.0  # between two rounds of tidying, unless room is short
+DEFRAGMENT_S = 120.0
+COMPACT_S = 30.0
+BLINDLY_S = 300.0
+
+
+class Upkeep:
+    def __init__(
+        self, connection: Connection, keys: Keys, metrics: EtcdMetrics, *, quota_bytes: int
+    ) -> None:
+        self._connection = connection
+        self._keys = keys
+        self._metrics = metrics
+        self._quota = quota_bytes
+        self._not_ours: set[str] = set()  # members that we may not tidy
+        metrics.quota.set(quota_bytes)
+        self._statuses_seen: list[MemberStatus] = []
+        self._alarmed = False
+        self._refused = False
+        self._wrote = 0  # by us, since the look before the last
+        self._wrote_lately = 0  # and since the last
+        self._look_now = asyncio.Event()
+        self._compacted = 0
+        self._tidied_s = 0.0
+        self._blindly = 0, 0.0  # at which revision, and when, everything was tidied last
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, leads: Callable[[], bool]) -> None:
+        """Look after it for as long as we lead."""
+        if self._task is not None:
+            self._task.cancel()
+        # What an earlier office saw is old, and would refuse even the first entry of this one.
+        self._statuses_seen, self._alarmed, self._refused = [], False, False
+        self._wrote = self._wrote_lately = 0
+        self._task = asyncio.create_task(self._look_while(leads))
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            self._metrics.refusing.set(0)  # whoever leads next says it
+
+    def check(self, size: int, *, reserve: bool) -> None:
+        """StoreFull when an append of so many bytes would come too near to etcd's quota."""
+        now = self._room_after(self._wrote + size)
+        refusal = now.reserve_refusal if reserve else now.refusal
+        if refusal:
+            self.look_soon()
+            raise StoreFull(refusal, retry_after_s=LOOK_S)
+
+    def wrote(self, size: int) -> None:
+        """Between two looks, what we write ourselves is counted."""
+        self._wrote += size + APPEND_BYTES
+        self._wrote_lately += size + APPEND_BYTES
+
+    def look_soon(self) -> None:
+        self._look_now.set()
+
+    async def greet(self) -> None:
+        """Rejected when a member runs a release that cannot be used."""
+        for status in await self._patiently(TRY_S):
+            if refusal := version_refusal(status):
+                raise Rejected(refusal)
+
+    async def _patiently(self, within_s: float) -> list[MemberStatus]:
+        """A member that has just been started is not refused for its first moments."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + within_s
+        while True:
+            try:
+                return await self._statuses()
+            except Unavailable:
+                if loop.time() >= end:
+                    raise
+                await asyncio.sleep(0.1)
+
+    async def look(self) -> None:
+        """See how much room there is, and make some when it is short."""
+        # etcd counts late: what was written since the last look may not be in its numbers now.
+        self._wrote, self._wrote_lately = self._wrote_lately, 0
+        statuses = await self._statuses()
+        alarm = await self._alarm()
+        self._judge(statuses, alarm=alarm)
+        if alarm or self._refused or self._tidying_due(statuses):
+            await self._relieve(statuses, alarm=alarm)
+        if self._refused and not alarm:
+            await self._stir()
+
+    async def relieve(self) -> None:
+        """etcd has refused for lack of room: do what can be done about it."""
+        await self._relieve(await self._statuses(), alarm=True)
+
+    async def compact(self) -> None:
+        """Drop the history of all keys; the values that stand now stay."""
+        statuses = await self._statuses()
+        await self._compact(max(status.revision for status in statuses))
+        self.look_soon()
+
+    async def _look_while(self, leads: Callable[[], bool]) -> None:
+        looks = 0
+        while leads():
+            try:
+                await self.look()
+                looks += 1
+                if looks % COMPACT_LOOKS == 0:
+                    await self.compact()
+            except MaarError as error:
+                log_.warning("etcd's room is not known: %s", error)
+            except Exception:  # a defect here must not leave the quota unwatched for a term
+                log_.exception("etcd's room is not known")
+            await self._pause()
+
+    async def _stir(self) -> None:
+        """etcd counts what is in use when it writes; while appends are refused, nobody does."""
+        await self._connection.call(TXN, txn(success=[put(self._keys.stirred, b"")]))
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(LOOK_S / 10)
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self._look_now.wait()
+        except TimeoutError:
+            pass  # it is time to look anyway
+        self._look_now.clear()
+
+    async def _relieve(self, statuses: list[MemberStatus], *, alarm: bool) -> None:
+        revision = max(status.revision for status in statuses)
+        await self._compact(revision, within_s=COMPACT_S)
+        blindly = alarm and self._freed_since(revision)
+        statuses = await self._statuses()
+        for status in sorted(statuses, key=lambda status: status.leads):  # its leader last
+            worth = worth_tidying(status, quota=self._quota, blindly=blindly)
+            if worth and status.endpoint not in self._not_ours:
+                await self._tidy(status)
+        self._tidied_s = asyncio.get_running_loop().time()
+        statuses = await self._statuses()
+        if alarm and not room(statuses, quota=self._quota, alarm=False).reserve_refusal:
+            await self._disarm()
+            alarm = False
+        self._judge(statuses, alarm=alarm)
+
+    def _judge(self, statuses: list[MemberStatus], *, alarm: bool) -> None:
+        self._statuses_seen, self._alarmed = statuses, alarm
+        refusal = self._room_after(BATCH_BYTES_MAX).refusal  # of the largest append
+        if refusal and not self._refused:
+            log_.error("appends are refused: %s", refusal)
+        if self._refused and not refusal:
+            log_.warning("appends are taken again: etcd has room")
+        self._refused = bool(refusal)
+        self._metrics.refusing.set(self._refused)
+        self._metrics.in_use.set(max(status.in_use for status in statuses))
+        self._metrics.file.set(max(status.size for status in statuses))
+        self._metrics.members.set(len(statuses))
+
+    def _room_after(self, wrote: int) -> Room:
+        return room(
+            self._statuses_seen,
+            quota=self._quota,
+            alarm=self._alarmed,
+            refused=self._refused,
+            wrote=wrote,
+        )
+
+    def _tidying_due(self, statuses: list[MemberStatus]) -> bool:
+        waited = asyncio.get_running_loop().time() - self._tidied_s > TIDY_S
+        return waited and any(worth_tidying(status, quota=self._quota) for status in statuses)
+
+    def _freed_since(self, revision: int) -> bool:
+        """Whether something may have been deleted since the last tidying under the alarm.
+
+        etcd counts what is in use when it writes; under its alarm it hardly writes any more.
+        """
+        now = asyncio.get_running_loop().time()
+        at, when = self._blindly
+        if revision <= at and now - when < BLINDLY_S:
+            return False
+        self._blindly = revision, now
+        return True
+
+    async def _statuses(self) -> list[MemberStatus]:
+        """Of the members that answer; Unavailable when none does."""
+        asked = await asyncio.gather(
+            *(self._status(member) for member in self._connection.members), return_exceptions=True
+        )
+        found = [status for status in asked if isinstance(status, MemberStatus)]
+        if found:
+            return found
+        for error in asked:
+            if isinstance(error, BaseException):
+                raise error
+        raise Unavailable("no member of etcd answers")
+
+    async def _status(self, member: Member) -> MemberStatus:
+        reply = await self._connection.ask(member, STATUS, rpc.StatusRequest(), within_s=TRY_S)
+        return MemberStatus(
+            endpoint=member.endpoint,
+            version=reply.version,
+            size=reply.dbSize,
+            in_use=reply.dbSizeInUse,
+            revision=reply.header.revision,
+            leads=reply.leader == reply.header.member_id,
+        )
+
+    async def _alarm(self) -> bool:
+        request = rpc.AlarmRequest(action=rpc.AlarmRequest.GET, alarm=rpc.NONE)
+        reply = await self._connection.call(ALARM, request)
+        for alarm in reply.alarms:
+            if alarm.alarm == rpc.CORRUPT:
+                log_.error("etcd says that its member %x is corrupt; replace it", alarm.memberID)
+        return any(alarm.alarm == rpc.NOSPACE for alarm in reply.alarms)
+
+    async def _disarm(self) -> None:
+        request = rpc.AlarmRequest(action=rpc.AlarmRequest.GET, alarm=rpc.NOSPACE)
+        reply = await self._connection.call(ALARM, request)
+        for alarm in reply.alarms:
+            if alarm.alarm == rpc.NOSPACE:
+                await self._connection.call(
+                    ALARM,
+                    rpc.AlarmRequest(
+                        action=rpc.AlarmRequest.DEACTIVATE,
+                        memberID=alarm.memberID,
+                        alarm=rpc.NOSPACE,
+                    ),
+                )
+        log_.warning("etcd has room again: its alarm was taken back")
+
+    async def _compact(self, revision: int, *, within_s: float = TRY_S) -> None:
+        """Return when the room is free, or, when that takes long, before."""
+        if revision <= self._compacted:
+            return
+        request = rpc.CompactionRequest(revision=revision, physical=True)
+        try:
+            member = self._connection.member
+            await self._connection.ask(member, COMPACT, request, within_s=within_s)
+        except (Rejected, Unavailable) as error:
+            log_.debug("etcd is compacted already, or will be: %s", error)
+            return
+        self._compacted = revision
+
+    async def _tidy(self, status: MemberStatus) -> None:
+        """Write one member's file anew; it answers nothing meanwhile."""
+        member = next(m for m in self._connection.members if m.endpoint == status.endpoint)
+        self._connection.turn(member)
+        log_.info("etcd at %s is defragmented: %d bytes", status.endpoint, status.size)
+        try:
+            await self._connection.ask(
+                member, DEFRAGMENT, rpc.DefragmentRequest(), within_s=DEFRAGMENT_S
+            )
+        except Rejected as error:
+            self._not_ours.add(status.endpoint)
+            log_.warning("defragment etcd at %s yourself: %s", status.endpoint, error)
+        except MaarError as error:
+            log_.warning("etcd at %s was not defragmented: %s", status.endpoint, error)

@@ -1,0 +1,401 @@
+"""The log in etcd: any number of replicas read it, one leads, and no append gets past its term.
+
+An append is one transaction and one key: it compares the leader's key and the head, then writes
+the batch and the new head. Lease and term are etcd's, so that a leader that slept is refused by
+etcd itself. Every value is checked, since etcd serves a flipped bit without complaint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from prometheus_client import CollectorRegistry
+
+from maar.adapters.etcd.connection import TXN, Connection
+from maar.adapters.etcd.copying import Copying
+from maar.adapters.etcd.election import Election, check_office
+from maar.adapters.etcd.hints import Hints
+from maar.adapters.etcd.metrics import EtcdMetrics
+from maar.adapters.etcd.reading import Reading
+from maar.adapters.etcd.requests import (
+    absent,
+    found,
+    get,
+    made,
+    put,
+    revision,
+    txn,
+    unchanged,
+    value,
+)
+from maar.adapters.etcd.settings import EtcdSettings
+from maar.adapters.etcd.truncation import Truncation
+from maar.adapters.etcd.upkeep import Upkeep
+from maar.adapters.etcd.values import FORMAT, Keys, Leading, Mark, batches, packed
+from maar.model.errors import (
+    Corrupt,
+    HeadMoved,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    StoreFull,
+    Unavailable,
+)
+from maar.ports.log import (
+    BATCH_BYTES_MAX,
+    EMPTY,
+    Candidate,
+    Head,
+    Office,
+    Record,
+    Term,
+    check_limits,
+    follow,
+)
+
+__all__ = ["EtcdLog", "EtcdSettings"]
+
+log_ = logging.getLogger("maar.etcd")
+
+LOOK_S = 0.5
+FULL_S = 1.0
+APPEND_S = 2.5
+
+NOBODY = Leading(0, "", "")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A head, and the revision at which it was written: appends compare the latter."""
+
+    head: Head
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Presumed:
+    """What an append goes by. It arrives only while this office stands and this is the head."""
+
+    seen: Seen
+    office: int
+
+
+class EtcdLog:
+    """Made by `open` (a replica) or `open_reader` (reading only); also a `LogCopy`."""
+
+    def __init__(
+        self, settings: EtcdSettings, *, writes: bool, registry: CollectorRegistry | None = None
+    ) -> None:
+        self._settings = settings
+        self._metrics = EtcdMetrics(registry or CollectorRegistry())
+        self._writes = writes
+        self._keys = Keys(settings.prefix)
+        self._connection = Connection(settings)
+        self._hints = Hints(self._connection, self._keys)
+        self._election = Election(
+            self._connection,
+            self._keys,
+            self._hints,
+            election_s=settings.election_s,
+            checked=self._checked,
+        )
+        self._reading = Reading(self._connection, self._keys)
+        self._truncation = Truncation(self._connection, self._keys, self._reading)
+        self._copying = Copying(self._connection, self._keys)
+        self._upkeep = Upkeep(
+            self._connection, self._keys, self._metrics, quota_bytes=settings.quota_bytes
+        )
+        self._seen: Seen | None = None
+        self._unsettled: Presumed | None = None
+        self._greeted = False
+
+    @classmethod
+    async def open(
+        cls, settings: EtcdSettings, *, registry: CollectorRegistry | None = None
+    ) -> EtcdLog:
+        """Rejected when this cluster or this log cannot be used.
+
+        A cluster that does not answer yet is no obstacle: the calls say so, until it does.
+        """
+        return await cls(settings, writes=True, registry=registry)._opened()
+
+    @classmethod
+    async def open_reader(cls, settings: EtcdSettings) -> EtcdLog:
+        """A reader beside those who may lead; NotFound when there is no log under the prefix."""
+        return await cls(settings, writes=False)._opened()
+
+    async def _opened(self) -> EtcdLog:
+        try:
+            await self._greet()
+        except Unavailable as error:
+            log_.warning("the log cannot be reached yet: %s", error)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def campaign(self, candidate: Candidate) -> Term:
+        await self._greet()
+        self._check_writes()
+        await self._upkeep.greet()  # members may have come, or changed their release, meanwhile
+        term = await self._elected(candidate)
+        self._upkeep.start(lambda: self._election.leads(term))
+        return term
+
+    def hold(self, term: Term) -> None:
+        self._election.hold(term)
+
+    async def resign(self, term: Term) -> None:
+        if await self._election.resign(term):
+            await self._upkeep.stop()
+
+    async def office(self) -> Office | None:
+        await self._greet()
+
+        async def asked() -> Office | None:
+            reply = await self._call(get(self._keys.leader))
+            kv = found(reply, 0)
+            return None if kv is None else value(kv, Leading, NOBODY).office
+
+        return await self._checked(asked)
+
+    async def append(
+        self, bodies: Sequence[bytes], *, term: Term, head: Head, reserve: bool = False
+    ) -> Head:
+        check_limits(bodies)
+        self._check_writes()
+        tenure = self._election.tenure(term)
+        self._upkeep.check(sum(map(len, bodies)), reserve=reserve)
+        if self._unsettled is not None:
+            raise OutcomeUnknown("an earlier append has an unknown outcome; ask for the head first")
+        seen = self._seen
+        while True:
+            if seen is None or seen.head != head:
+                seen = await self._look(tenure.revision, term)
+            if seen.head != head:
+                raise HeadMoved(
+                    f"the log's head is {seen.head.index}, not {head.index} as presumed"
+                )
+            if not bodies:
+                return head
+            if now := await self._appended(bodies, term, Presumed(seen, tenure.revision)):
+                return now
+            seen = None
+
+    async def _appended(
+        self, bodies: Sequence[bytes], term: Term, presumed: Presumed
+    ) -> Head | None:
+        """The new head; None when something of what was presumed is not so any more."""
+        head = presumed.seen.head
+        records = follow(head, bodies, term)
+        request = txn(self._compares(presumed), self._puts(head, records))
+        try:
+            reply = await self._connection.once(TXN, request, within_s=APPEND_S)
+        except (OutcomeUnknown, asyncio.CancelledError):
+            self._unsettled = presumed
+            raise
+        except StoreFull:
+            self._upkeep.look_soon()
+            raise
+        if not reply.succeeded:
+            return None
+        self._upkeep.wrote(request.ByteSize())
+        last = Head(records[-1].index, records[-1].hash)
+        return self._remember(Seen(last, reply.header.revision))
+
+    async def read(self, *, after: int, limit_bytes: int = BATCH_BYTES_MAX) -> list[Record]:
+        await self._greet()
+        return await self._checked(lambda: self._reading.read(after=after, limit_bytes=limit_bytes))
+
+    async def changed(self, *, after: int) -> None:
+        await self._hints.head_behind(after, within_s=LOOK_S)
+
+    async def head(self) -> Head:
+        await self._greet()
+        return await self._checked(self._settled_head)
+
+    async def first(self) -> int:
+        await self._greet()
+
+        async def asked() -> int:
+            base, head = await self._ends()
+            return base.index + 1 if base.index < head.index else 0
+
+        return await self._checked(asked)
+
+    async def truncate(self, *, before: int, term: Term) -> None:
+        self._check_writes()
+
+        async def step() -> bool:
+            office = self._election.tenure(term).revision
+            try:
+                return await self._truncation.step(before=before, office=office, term=term)
+            except StoreFull:
+                await self._upkeep.relieve()
+                return await self._truncation.step(before=before, office=office, term=term)
+
+        while await self._checked(step):
+            pass  # each chunk is a step of its own, so that appends get their turn
+        await self._upkeep.compact()
+
+    async def seal(self, note: str) -> None:
+        await self._greet()
+        self._check_writes()
+        keys = self._keys
+        reply = await self._connection.call(
+            TXN,
+            txn(
+                [absent(keys.leader), absent(keys.sealed)],
+                [put(keys.sealed, packed(note))],
+                [get(keys.leader), get(keys.sealed)],
+            ),
+        )
+        if not reply.succeeded and (leader := found(reply, 0)) is not None:
+            name = value(leader, Leading, NOBODY).name
+            raise Rejected(
+                f"the log under {self._settings.prefix} is led by {name}; stop its metastores first"
+            )
+
+    async def sealed(self) -> str:
+        reply = await self._connection.call(TXN, txn(success=[get(self._keys.sealed)]))
+        return value(found(reply, 0), str, "")
+
+    async def begin(self, base: Head, *, term: Term) -> Head:
+        await self._greet()
+        self._check_writes()
+        return await self._copying.begin(base, term=term)
+
+    async def add(self, records: Sequence[Record]) -> Head:
+        self._check_writes()
+        return await self._copying.add(records)
+
+    async def finish(self) -> None:
+        self._check_writes()
+        await self._copying.finish()
+
+    async def close(self) -> None:
+        await self._upkeep.stop()
+        await self._election.close()
+        await self._hints.close()
+        await self._connection.close()
+
+    # ── who may do what ────────────────────────────────────────────────────────────────────────
+
+    def _check_writes(self) -> None:
+        if not self._writes:
+            raise Rejected(f"the log under {self._settings.prefix} was opened for reading only")
+
+    async def _greet(self) -> None:
+        """Before anything else: is this a cluster, and a log, that we can use?"""
+        if self._greeted:
+            return
+        await self._upkeep.greet()
+        key = self._keys.format
+
+        async def asked() -> int:
+            return value(found(await self._call(get(key)), 0), int, 0)
+
+        form = await self._checked(asked)
+        if not form and not self._writes:
+            raise NotFound(
+                f"there is no log under {self._settings.prefix} in etcd; start a metastore there "
+                "first"
+            )
+        if not form:
+            await self._connection.call(TXN, txn([absent(key)], [put(key, packed(FORMAT))]))
+        elif form != FORMAT:
+            raise Rejected(
+                f"the log under {self._settings.prefix} has format {form}, this program knows "
+                f"{FORMAT}; start the program that wrote it"
+            )
+        self._greeted = True
+
+    async def _elected(self, candidate: Candidate) -> Term:
+        while True:
+            try:
+                return (await self._election.campaign(candidate)).term
+            except StoreFull as error:
+                log_.error("nobody can lead while etcd takes nothing: %s", error)
+                await self._upkeep.relieve()
+                await asyncio.sleep(FULL_S)
+
+    # ── reading ────────────────────────────────────────────────────────────────────────────────
+
+    async def _checked(self, call: Callable[[], Awaitable[T]]) -> T:
+        """What does not fit is read again, from every other member when there are some (S12)."""
+        for _ in self._connection.members:
+            try:
+                return await call()
+            except Corrupt as error:
+                member = self._connection.member  # those that did not answer were left before
+                log_.error("etcd at %s served damaged bytes: %s", member.endpoint, error)
+                self._metrics.damaged.labels(member.endpoint).inc()
+                self._connection.turn(member)
+        return await call()
+
+    async def _ends(self) -> tuple[Head, Head]:
+        reply = await self._call(get(self._keys.base), get(self._keys.head))
+        base = value(found(reply, 0), Mark, Mark.of(EMPTY)).head
+        return base, self._remember(_seen(found(reply, 1)))
+
+    async def _settled_head(self) -> Head:
+        """The head; and an append whose outcome was unknown cannot arrive any more.
+
+        Writing the same head anew moves its revision, which the lost append compares.
+        """
+        lost = self._unsettled
+        if lost is None:
+            return (await self._ends())[1]
+        rewritten = put(self._keys.head, packed(Mark.of(lost.seen.head)))
+        here = get(self._keys.head)
+        try:
+            reply = await self._connection.call(
+                TXN, txn(self._compares(lost), [rewritten, here], [here])
+            )
+        except StoreFull:
+            return (await self._ends())[1]  # it may still arrive: appends wait for room anyway
+        head = self._remember(_seen(found(reply, 1 if reply.succeeded else 0)))
+        if self._unsettled is lost:  # another may have settled it, and a later one been lost
+            self._unsettled = None
+        return head
+
+    async def _look(self, office: int, term: Term) -> Seen:
+        """The head, if this office still stands."""
+
+        async def asked() -> Seen:
+            reply = await self._call(get(self._keys.leader), get(self._keys.head))
+            check_office(found(reply, 0), office, term)
+            seen = _seen(found(reply, 1))
+            self._remember(seen)
+            return seen
+
+        return await self._checked(asked)
+
+    def _remember(self, seen: Seen) -> Head:
+        if self._seen is None or self._seen.revision <= seen.revision:
+            self._seen = seen
+        return seen.head
+
+    def _compares(self, presumed: Presumed) -> list[Any]:
+        keys = self._keys
+        return [made(keys.leader, presumed.office), unchanged(keys.head, presumed.seen.revision)]
+
+    def _puts(self, before: Head, records: Sequence[Record]) -> list[Any]:
+        stored = [
+            put(self._keys.batch(first), packed(batch)) for first, batch in batches(before, records)
+        ]
+        last = Head(records[-1].index, records[-1].hash)
+        return [*stored, put(self._keys.head, packed(Mark.of(last)))]
+
+    async def _call(self, *reads: Any) -> Any:
+        return await self._connection.call(TXN, txn(success=reads))
+
+
+def _seen(kv: Any | None) -> Seen:
+    return Seen(value(kv, Mark, Mark.of(EMPTY)).head, revision(kv))
