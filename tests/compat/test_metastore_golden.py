@@ -25,14 +25,14 @@ from maar.metastore.digest import digest
 from maar.metastore.replica import Replica
 from maar.metastore.state import MetaState
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
-from maar.ports.log import EMPTY, Record
+from maar.ports.log import EMPTY, Candidate, Record
 from support.memory_store import MemoryStore
 from support.metastore import DAY_START_NS, segment
 from support.metastore_history import every_kind_of_entry
 
 GOLDEN = Path(__file__).parent / "golden"
-NEWEST = 3
-LAST_KIND = {1: 22, 2: 29, 3: 30}  # of the entries of a version
+NEWEST = 4
+LAST_KIND = {1: 22, 2: 29, 3: 30, 4: 34}  # of the entries of a version
 STORED_KEY = "metastore/v1/0badcafe/entry-0000000000000022-golden.msgpack"
 
 versions = pytest.mark.parametrize("version", LAST_KIND)
@@ -47,6 +47,12 @@ def history() -> list[e.Envelope]:
     return [*(item.envelope for item in fold.log), e.Envelope(NEWEST, at, wall, apart)]
 
 
+def encoded(envelope: e.Envelope) -> bytes:
+    assert not isinstance(envelope.entry, e.BlocksOutlined)
+    entry = e.encode_entry(envelope.entry)
+    return e.encode(envelope.version, envelope.lease_time, envelope.wall_time, entry)
+
+
 def stored_entry() -> bytes:
     return e.encode_entry(e.BlocksAdded((segment(90, at=59 * SECOND_NS),)))
 
@@ -58,11 +64,8 @@ async def write(directory: Path) -> None:
     if there:
         raise SystemExit(f"{', '.join(there)} exist in {directory} and are never written again")
     log = SqliteLog.open(directory / f"log-v{NEWEST}")
-    term = await log.campaign("golden")
-    bodies = [
-        e.encode(i.version, i.lease_time, i.wall_time, e.encode_entry(i.entry)) for i in history()
-    ]
-    await log.append(bodies, term=term, head=EMPTY)
+    term = await log.campaign(Candidate("golden"))
+    await log.append(list(map(encoded, history())), term=term, head=EMPTY)
     body = stored_entry()
     (directory / f"stored-entry-v{NEWEST}.msgpack").write_bytes(body)
     replica = await replayed(log, body)
@@ -119,6 +122,15 @@ def told(state: MetaState) -> dict[str, object]:
                 list(ring.owners),
             ]
             for zone, ring in sorted(state.rings.items())
+        }
+    if state.version >= 4:
+        tally = state.tally
+        found |= {
+            "incarnation": state.incarnation,
+            "adopting": list(state.adopting),
+            "former": list(state.former),
+            "adopted": tally.blocks_adopted,
+            "missed": [tally.blocks_missed, tally.profiles_missed],
         }
     return found
 
@@ -177,7 +189,7 @@ def test_entries_are_written_as_they_were_with_new_fields_at_the_end(
     _, found = records(version, tmp_path)
     for record in found:
         read = e.decode(record.body, index=record.index)
-        again = e.encode(read.version, read.lease_time, read.wall_time, e.encode_entry(read.entry))
+        again = encoded(read)
         old, new = msgspec.msgpack.decode(record.body), msgspec.msgpack.decode(again)
         assert begins_with(new, old), type(read.entry)
         assert version < NEWEST or again == record.body, type(read.entry)

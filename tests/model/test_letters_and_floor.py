@@ -113,9 +113,6 @@ class Chaos:
                     self.times_added[meta.id] += 1
 
     def new_leader(self) -> None:
-        if self.random.random() < 0.5:
-            self.office.letters.take_office()
-            return
         office = self.office
         office.letters = DeadLetters(
             office, office.store, office.append, office.metrics, self.random.randbytes

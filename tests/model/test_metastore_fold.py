@@ -33,6 +33,7 @@ from maar.metastore.effects import (
     AttemptEnded,
     Bisected,
     Cancelled,
+    Compared,
     Completed,
     Effects,
     Leased,
@@ -352,9 +353,12 @@ class MetastoreFold(RuleBasedStateMachine):
         )
         if key is None:
             return
+        places = self.state.queue.places
+        alike = all(block in places and places[block].key == key for block in inputs)
         spec = PlanSpec(Service.COMPACT, False, key, inputs, 2)
         (effect,) = self.put(PlansScheduled((spec,)))
-        assert isinstance(effect, Scheduled) is (free and len(set(inputs)) == len(inputs))
+        good = free and alike and len(set(inputs)) == len(inputs)
+        assert isinstance(effect, Scheduled) is good
 
     @rule(data=st.data(), back=st.booleans())
     def park_or_unpark_anything(self, data: st.DataObject, back: bool) -> None:
@@ -474,7 +478,9 @@ class MetastoreFold(RuleBasedStateMachine):
 
     @rule()
     def state_the_hash(self) -> None:
-        assert self.put(StateHashed(self.state.index, digest(self.state))) == ()
+        ours = digest(self.state)
+        (compared,) = self.put(StateHashed(self.state.index, ours))
+        assert compared == Compared(self.state.index - 1, self.state.leader, ours, ours)
 
     @rule()
     def restart(self) -> None:

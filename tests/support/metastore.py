@@ -160,9 +160,10 @@ class Fold:
     log: list[Indexed] = field(default_factory=list)
     now: int = 0
     version: int = VERSION
+    incarnation: Incarnation = INCARNATION
 
     def __post_init__(self) -> None:
-        self.put(Genesis(INCARNATION))
+        self.put(Genesis(self.incarnation))
         self.put(TermStarted(1, "one"))
         if self.version > 1:
             self.put(VersionActivated(self.version))

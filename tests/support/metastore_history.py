@@ -10,16 +10,28 @@ from maar.metastore import entries as e
 from maar.metastore.digest import digest
 from maar.metastore.effects import Refused
 from maar.model.block import Kind
-from maar.model.ids import HOME, FencingToken, NodeId, PlanId, TenantId, WorkerId, Zone
+from maar.model.ids import (
+    HOME,
+    FencingToken,
+    Incarnation,
+    NodeId,
+    PlanId,
+    TenantId,
+    WorkerId,
+    Zone,
+)
 from maar.model.plan import Account, PlanResult, Service
 from maar.model.ring import Writer, WriterState
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore import DAY_START_NS, INCARNATION, SMALL, TENANT, Fold, output, segment
 
+FIRST_LIFE, OTHER_LIFE = Incarnation("01dcafe0"), Incarnation("01dcafe1")
+
 
 def every_kind_of_entry() -> Fold:
     """All but `Stored`; a golden log is made of it, so it changes only with the version."""
-    fold = Fold(policy=msgspec.structs.replace(SMALL, plans_max=4))
+    fold = Fold(policy=msgspec.structs.replace(SMALL, plans_max=4), incarnation=FIRST_LIFE)
+    restored(fold)
     s, w = SECOND_NS, WorkerId("w1")
     segments = tuple(segment(n, at=n, profiles=10 + n) for n in range(7))
     fold.put(e.BlocksAdded(segments))
@@ -78,9 +90,28 @@ def every_kind_of_entry() -> Fold:
     fold.now = 60 * s
     put(e.PinsDropped(("query-2",)))
     put(e.Floor(LeaseTime(0)))
-    put(e.StateHashed(fold.state.index, digest(fold.state)))
+    hashed, at = digest(fold.state), fold.state.index
+    put(e.StateHashed(at, hashed))
     put(e.TermStarted(2, "two"))
+    put(e.StateHashed(at, hashed, "two"))
     return fold
+
+
+def restored(fold: Fold) -> None:
+    """A log that was lost behind a snapshot: two blocks are found in the store, one is missed."""
+    lost, kept, found = (segment(n, at=0) for n in (80, 81, 82))
+    fold.put(e.BlocksAdded((lost, kept)))
+    plan, token = PlanId(3, 0), FencingToken(FIRST_LIFE, 4)
+    merged = output(plan, token, (lost,), profiles=9)
+    entries: tuple[e.Entry, ...] = (
+        e.Reincarnated(INCARNATION, (OTHER_LIFE,)),
+        e.BlocksAdopted((found, merged)),
+        e.BlocksMissed((lost.id,)),
+        e.AdoptionEnded(),
+    )
+    for entry in entries:
+        assert not any(isinstance(effect, Refused) for effect in fold.put(entry)), entry
+    assert fold.live() == {kept.id, found.id, merged.id}
 
 
 def rings(put: Callable[[e.Entry], None], fold: Fold) -> None:

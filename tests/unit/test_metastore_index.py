@@ -263,7 +263,7 @@ class IndexAgainstADict(RuleBasedStateMachine):
         assert 0 < len(chunk) <= 2 * indexes.PACKED_MAX
         loose = sum(map(bool, chunk.loose))
         rows = chunk.pack.rows if chunk.pack else 0
-        assert loose <= max(indexes.LOOSE_MAX, rows)
+        assert loose <= max(indexes.LOOSE_SEGMENTS, rows)
         assert 2 * (len(chunk) - loose) >= rows
         assert chunk.bounds.min_time_ns <= min(m.min_time_ns for m in metas)
         assert chunk.bounds.max_time_ns >= max(m.max_time_ns for m in metas)

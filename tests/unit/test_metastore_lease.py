@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from maar.metastore.apply import apply
 from maar.metastore.effects import (
     AttemptEnded,
     Bisected,
@@ -416,5 +417,5 @@ def test_folding_an_entry_twice_is_folding_it_once() -> None:
     plan = scheduled(fold)
     leased(fold, plan)
     for item in list(fold.log):
-        assert fold.put_at(item.index, item.envelope.entry) == ()
+        assert apply(fold.state, item) == ()
     assert fold.state.plans[plan].failures == 0

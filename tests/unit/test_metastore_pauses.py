@@ -10,7 +10,7 @@ import pytest
 from maar.metastore import index as indexes
 from maar.metastore import marks
 from maar.metastore.digest import digest
-from maar.metastore.entries import BlocksAdded, PolicySet, Tick, encode, encode_entry
+from maar.metastore.entries import BlocksAdded, PolicySet, Tick
 from maar.metastore.inbox import TAKEN_AT_ONCE, Add, Inbox, Pin, Request
 from maar.metastore.replica import UNBROKEN_BYTES, Replica
 from maar.metastore.schedule import Wish, assign
@@ -25,10 +25,7 @@ def test_a_long_fold_lets_others_have_a_turn() -> None:
     fold = Fold()
     for first in range(0, 3_000, 100):
         fold.put(BlocksAdded(tuple(segment(first + n) for n in range(100))))
-    bodies = [
-        encode(e.version, e.lease_time, e.wall_time, encode_entry(e.entry))
-        for e in (item.envelope for item in fold.log)
-    ]
+    bodies = [msgspec.msgpack.encode(item.envelope) for item in fold.log]
     records = follow(EMPTY, bodies, Term(1))
     seen: list[int] = []
     replica = Replica(MemoryStore())
@@ -94,7 +91,7 @@ def test_a_policy_with_the_same_levels_opens_no_block(monkeypatch: pytest.Monkey
         raise AssertionError("a million blocks would be decoded in one go")
 
     monkeypatch.setattr(indexes, "content", opened)
-    monkeypatch.setattr(indexes, "opened", opened)
+    monkeypatch.setattr(indexes, "outline", opened)
     monkeypatch.setattr(indexes, "unpack", opened)
     longer = tuple(msgspec.structs.replace(level, count=level.count * 2) for level in SMALL.levels)
     fold.put(PolicySet(msgspec.structs.replace(SMALL, lease_ns=7, retention_ns=9, levels=longer)))

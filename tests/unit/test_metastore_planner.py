@@ -71,7 +71,7 @@ class Pushes:
     """
 
     def __init__(self) -> None:
-        self.fold = Fold()
+        self.fold = Fold(version=3)  # since version 4, only segments come from outside
         self.numbers: dict[BlockId, int] = {}
 
     def push(self, *names: str) -> None:

@@ -31,7 +31,7 @@ from maar.metastore.policy import Policy
 from maar.metastore.schedule import Wish, assign
 from maar.metastore.state import Anchor, MetaState, Pin, RaisedLimit
 from maar.model.errors import Corrupt, Rejected
-from maar.model.ids import BlockId, TenantId, WorkerId
+from maar.model.ids import BlockId, Incarnation, TenantId, WorkerId
 from maar.model.plan import Account, Attempt, Lease, Plan, PlanResult
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.log import Head
@@ -48,6 +48,7 @@ def everything(segments: int = 0) -> Fold:
     wishes = [Wish(WorkerId("w2"), 1)]
     for entry in assign(fold.state, wishes, now=LeaseTime(fold.now)):
         fold.put(entry)
+    fold.state.adopting = (Incarnation("01dcafe0"),)  # by no entry: it would end every plan
     return fold
 
 
@@ -198,7 +199,13 @@ def test_a_snapshot_of_a_newer_program_is_refused_with_a_sentence() -> None:
 
 def change_chunk(state: MetaState, **changes: Any) -> None:
     shelf = next(iter(next(iter(state.blocks.tenants.values())).values()))
-    shelf.chunks[0] = dataclasses.replace(shelf.chunks[0], **changes)
+    shelf.chunks[0] = msgspec.structs.replace(shelf.chunks[0], **changes)
+
+
+def change_place(state: MetaState, **changes: Any) -> None:
+    item = next(iter(state.queue.places.values()))
+    state.queue.places.pop(item.block)
+    state.queue.places.add(item._replace(**changes))
 
 
 def first_chunk(state: MetaState) -> Chunk:
@@ -209,15 +216,15 @@ LIES: list[Callable[[MetaState], object]] = [
     lambda s: change_chunk(s, levels=bytes(len(first_chunk(s)))[:-1] + b"\x09"),
     lambda s: change_chunk(s, raw_ids=bytes(len(first_chunk(s).raw_ids))),
     lambda s: change_chunk(
-        s, bounds=dataclasses.replace(first_chunk(s).bounds, min_time_ns=1 << 62)
+        s, bounds=msgspec.structs.replace(first_chunk(s).bounds, min_time_ns=1 << 62)
     ),
-    lambda s: change_chunk(s, bounds=dataclasses.replace(first_chunk(s).bounds, max_time_ns=0)),
-    lambda s: change_chunk(s, bounds=dataclasses.replace(first_chunk(s).bounds, largest=0)),
+    lambda s: change_chunk(s, bounds=msgspec.structs.replace(first_chunk(s).bounds, max_time_ns=0)),
+    lambda s: change_chunk(s, bounds=msgspec.structs.replace(first_chunk(s).bounds, largest=0)),
     lambda s: setattr(s.blocks, "hash", s.blocks.hash + 1),
     lambda s: setattr(next(iter(s.blocks.totals.values())), "bytes", 7),
     lambda s: setattr(s.queue, "hash", s.queue.hash + 1),
-    lambda s: s.queue.places.remove(next(iter(s.queue.places.values()))),
-    lambda s: s.queue.places.add(next(iter(s.queue.places.values()))._replace(size=7)),
+    lambda s: s.queue.places.pop(next(iter(s.queue.places))),
+    lambda s: change_place(s, size=7),
     lambda s: s.queue.places.add(
         next(iter(s.queue.places.values()))._replace(block=BlockId("e" * 32))
     ),

@@ -12,7 +12,7 @@ import pytest
 from maar.metastore import prepare, reads, retirement
 from maar.metastore.apply import Indexed, apply
 from maar.metastore.digest import digest
-from maar.metastore.effects import Diverged, Refusal, Refused, Registered
+from maar.metastore.effects import Compared, Diverged, Refusal, Refused, Registered, Voted
 from maar.metastore.entries import (
     VERSION,
     BlocksAdded,
@@ -319,9 +319,22 @@ def test_lease_time_never_goes_back() -> None:
 def test_a_hash_that_differs_is_told() -> None:
     fold = Fold()
     compacted(fold)
-    assert fold.put(StateHashed(fold.state.index, digest(fold.state))) == ()
-    assert isinstance(fold.put(StateHashed(fold.state.index, b"\0" * 32))[0], Diverged)
-    assert fold.put(StateHashed(fold.state.index - 1, b"")) == (Refused(Refusal.OUTDATED),)
+    index, ours = fold.state.index, digest(fold.state)
+    assert fold.put(StateHashed(index, ours)) == (Compared(index, "one", ours, ours),)
+    assert fold.put(StateHashed(index + 1, b"")) == (Compared(index + 1, "one", b"", ours),)
+    assert fold.put(StateHashed(index, ours, "two")) == (Voted(index, "two", ours),)
+    assert digest(fold.state) == ours
+    for outdated in (StateHashed(index, ours), StateHashed(fold.state.index + 2, ours, "two")):
+        assert fold.put(outdated) == (Refused(Refusal.OUTDATED),)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_before_there_were_votes_a_hash_that_differs_is_told_alone(version: int) -> None:
+    fold = Fold(version=version)
+    index, ours = fold.state.index, digest(fold.state)
+    assert fold.put(StateHashed(index, ours)) == ()
+    assert fold.put(StateHashed(index + 1, b"")) == (Diverged(index + 1, b"", ours),)
+    assert fold.put(StateHashed(index, ours, "two")) == (Refused(Refusal.OUTDATED),)
 
 
 def test_every_part_of_the_state_is_in_its_hash() -> None:
@@ -342,11 +355,16 @@ def test_every_part_of_the_state_is_in_its_hash() -> None:
 
 
 def test_a_newer_version_stops_this_program_and_an_inactive_one_changes_nothing() -> None:
-    fold = Fold()
     with pytest.raises(Rejected, match="newer"):
         decode(encode(VERSION + 1, LeaseTime(0), WallTime(0), b"\x91\x0f"), index=7)
-    with pytest.raises(Rejected, match="version 99"):
-        fold.put(VersionActivated(99))
+    activating = encode(1, LeaseTime(0), WallTime(0), encode_entry(VersionActivated(99)))
+    with pytest.raises(Rejected, match="activates version 99"):
+        decode(activating, index=7)
+    for version, entry in ((2, Tick()), (1, VersionActivated(2))):
+        body = encode(version, LeaseTime(0), WallTime(0), encode_entry(entry))
+        assert decode(body, index=7, knows=2).entry == entry
+        with pytest.raises(Rejected, match=r"version 2.*knows up to 1"):
+            decode(body, index=7, knows=1)
     fold = Fold()
     envelope = Envelope(VERSION + 1, LeaseTime(0), WallTime(0), Tick())
     item = Indexed(fold.state.index + 1, envelope)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import assert_never
+
+import msgspec
 
 from maar.metastore import (
     completion,
@@ -13,18 +14,30 @@ from maar.metastore import (
     plan,
     queue,
     registration,
+    reincarnation,
     retention,
     retirement,
     ring,
 )
 from maar.metastore.digest import digest
-from maar.metastore.effects import Diverged, Effects, LimitSet, Refusal, Refused
+from maar.metastore.effects import (
+    Compared,
+    Diverged,
+    Effects,
+    LimitSet,
+    Refusal,
+    Refused,
+    Voted,
+)
 from maar.metastore.entries import (
-    VERSION,
+    AdoptionEnded,
     AttemptFenced,
     BlocksAdded,
+    BlocksAdopted,
     BlocksExpired,
     BlocksForgotten,
+    BlocksMissed,
+    BlocksOutlined,
     Entry,
     Envelope,
     Floor,
@@ -46,6 +59,7 @@ from maar.metastore.entries import (
     PlansStarted,
     PlansUnparked,
     PolicySet,
+    Reincarnated,
     RetentionSet,
     RingChanged,
     StateHashed,
@@ -55,14 +69,14 @@ from maar.metastore.entries import (
     VersionActivated,
 )
 from maar.metastore.index import blocks_in
+from maar.metastore.packs import pack
 from maar.metastore.policy import Policy
 from maar.metastore.state import MetaState, RaisedLimit
-from maar.model.errors import Corrupt, Rejected
+from maar.model.errors import Corrupt
 from maar.model.time import LeaseTime
 
 
-@dataclass(frozen=True, slots=True)
-class Indexed:
+class Indexed(msgspec.Struct, frozen=True, gc=False):
     """An envelope at its place in the log."""
 
     index: int
@@ -86,7 +100,7 @@ def apply(state: MetaState, item: Indexed) -> Effects:
     return _fold(state, envelope.entry)
 
 
-def _fold(state: MetaState, entry: Entry) -> Effects:
+def _fold(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
     match entry:
         case Genesis():
             return _genesis(state, entry)
@@ -95,7 +109,9 @@ def _fold(state: MetaState, entry: Entry) -> Effects:
         case PolicySet():
             return _policy(state, entry)
         case BlocksAdded():
-            return registration.add(state, entry)
+            return registration.add(state, ((meta, pack(meta)) for meta in entry.blocks))
+        case BlocksOutlined():
+            return registration.add(state, entry.blocks)
         case PlansScheduled():
             return plan.schedule(state, entry)
         case PlansLeased():
@@ -147,6 +163,14 @@ def _fold(state: MetaState, entry: Entry) -> Effects:
             return litter.sweep(state, entry)
         case RingChanged():
             return ring.change(state, entry)
+        case Reincarnated():
+            return reincarnation.reincarnate(state, entry)
+        case BlocksAdopted():
+            return reincarnation.adopt(state, entry)
+        case BlocksMissed():
+            return reincarnation.miss(state, entry)
+        case AdoptionEnded():
+            return reincarnation.end(state)
         case Stored():
             raise Corrupt(
                 f"entry {state.index} is kept as the object {entry.key}, which was not read before "
@@ -197,17 +221,18 @@ def _merges_alike(one: Policy, other: Policy) -> bool:
 
 
 def _compare(state: MetaState, entry: StateHashed) -> Effects:
+    """Nothing changes: what follows from votes is judged beside the fold (`integrity`)."""
+    votes = state.version >= 4
+    if votes and entry.replica and entry.at < state.index:
+        return (Voted(entry.at, entry.replica, entry.digest),)
     if entry.at != state.index - 1:
         return (Refused(Refusal.OUTDATED),)
     ours = digest(state)
+    if votes:
+        return (Compared(entry.at, state.leader, entry.digest, ours),)
     return () if ours == entry.digest else (Diverged(entry.at, entry.digest, ours),)
 
 
 def _activate(state: MetaState, entry: VersionActivated) -> Effects:
-    if entry.version > VERSION:
-        raise Rejected(
-            f"entry {state.index} of the log activates version {entry.version}; this program "
-            f"knows up to {VERSION}. Start the newer program."
-        )
     state.version = max(state.version, entry.version)
     return ()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from maar.metastore import attempts, lease, registration
 from maar.metastore import plan as plans
 from maar.metastore.effects import Completed, Effects, Refusal, Refused
 from maar.metastore.entries import PlanCompleted
+from maar.metastore.index import Found
 from maar.metastore.packs import pack
 from maar.metastore.retired import Retired
 from maar.metastore.state import MetaState
 from maar.model.block import BlockMeta, Kind
-from maar.model.ids import FencingToken
+from maar.model.ids import BlockId, FencingToken
 from maar.model.plan import Plan, PlanResult, PlanState
 
 
@@ -23,10 +26,11 @@ def complete(state: MetaState, entry: PlanCompleted) -> Effects:
     plan, why = lease.held(state, entry.plan, entry.token)
     if plan is None:
         return (Refused(why, entry.plan, entry.token),)
-    refusal = _refusal(state, plan, entry)
+    live = state.blocks.found(plan.inputs)
+    refusal = _refusal(state, plan, live, entry)
     if refusal is not None:
         return (Refused(refusal, entry.plan, entry.token),)
-    return (_replace(state, plan, entry),)
+    return (_replace(state, plan, live, entry),)
 
 
 def _again(done: Plan, token: FencingToken) -> Completed | Refused:
@@ -36,20 +40,22 @@ def _again(done: Plan, token: FencingToken) -> Completed | Refused:
     return Refused(Refusal.COMPLETED_BY_OTHER, done.id, token)
 
 
-def _refusal(state: MetaState, plan: Plan, entry: PlanCompleted) -> Refusal | None:
-    if any(block not in state.blocks for block in plan.inputs):
+def _refusal(
+    state: MetaState, plan: Plan, live: Mapping[BlockId, Found], entry: PlanCompleted
+) -> Refusal | None:
+    if any(block not in live for block in plan.inputs):
         return Refusal.INPUT_GONE
     if any(state.owners.get(block) != plan.id for block in plan.inputs):
         return Refusal.INPUT_OWNED
-    if not _accounts_for_all(state, plan, entry.result):
+    if not _accounts_for_all(live, entry.result):
         return Refusal.ACCOUNT
     return _output_refusal(state, plan, entry)
 
 
-def _accounts_for_all(state: MetaState, plan: Plan, result: PlanResult) -> bool:
+def _accounts_for_all(live: Mapping[BlockId, Found], result: PlanResult) -> bool:
     """Every input profile was kept, was a duplicate, or is in quarantine (S7)."""
     account = result.account
-    came = sum(state.blocks.get(block).profiles for block in plan.inputs)
+    came = sum(each.outline.profiles for each in live.values())
     kept = sum(m.profiles for m in result.outputs if m.kind is not Kind.QUARANTINE)
     quarantined = sum(m.profiles for m in result.outputs if m.kind is Kind.QUARANTINE)
     return (
@@ -86,17 +92,20 @@ def _belongs(meta: BlockMeta, plan: Plan, *, version: int) -> bool:
     return meta.kind is Kind.QUARANTINE or meta.level == key.level + 1
 
 
-def _replace(state: MetaState, plan: Plan, entry: PlanCompleted) -> Completed:
+def _replace(
+    state: MetaState, plan: Plan, live: Mapping[BlockId, Found], entry: PlanCompleted
+) -> Completed:
     result = entry.result
     done = attempts.completed(state, plan)
     plans.finish(state, msgspec.structs.replace(done, result=result))
     outputs = tuple(meta.id for meta in result.outputs)
+    state.blocks.drop(live)
     for block in plan.inputs:
-        meta = state.blocks.remove(block)
         state.queue.leave(block, state.policy)
-        state.retired[block] = Retired(state.index, state.lease_time, outputs, pack(meta))
+        packed = live[block].packed
+        state.retired[block] = Retired(state.index, state.lease_time, outputs, packed)
     for ordinal, meta in enumerate(result.outputs):
-        registration.admit(state, meta, ordinal=ordinal)
+        registration.admit(state, meta, pack(meta), ordinal=ordinal)
     state.tally.plans_completed += 1
     state.tally.duplicates_removed += result.account.duplicates
     state.tally.profiles_quarantined += result.account.quarantined

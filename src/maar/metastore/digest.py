@@ -4,9 +4,9 @@ Blocks, places, retired blocks and litter are the bulk: their hashes are kept up
 fold. Index and times of the last entry are left out, so that a leader can state the hash in the
 next one. What follows from the rest (owners, lanes, totals) is covered by counts.
 
-Version 1 hashed chosen fields; version 2 hashes whole records, version 3 the rings too. A record
-that gets a field later must be hashed without it below the version that brought it: the golden
-files tell.
+Version 1 hashed chosen fields; version 2 hashes whole records, version 3 the rings too, version 4
+what a restored log adopts. A record that gets a field later must be hashed without it below the
+version that brought it: the golden files tell.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ def _parts(state: MetaState) -> Iterator[object]:
     yield "raised", state.raised, "anchor", state.anchor
     if state.version > 2:
         yield "rings", len(state.rings), _bytes(state.rings.hash)
+    if state.version > 3:
+        yield "adopting", state.adopting, tally.blocks_adopted
+        yield "former", state.former
+        yield "missed", tally.blocks_missed, tally.profiles_missed
 
 
 def _plans(state: MetaState) -> bytes:

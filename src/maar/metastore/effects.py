@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from maar.model.ids import BlockId, FencingToken, PlanId, TenantId, WorkerId
+import msgspec
+
+from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, WorkerId
 from maar.model.plan import AttemptEnd
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime
@@ -40,10 +42,12 @@ class Refusal(StrEnum):
     NOT_FAILED = "the plan has not failed, or somebody works on it"
     TOO_YOUNG = "the block holds profiles newer than the boundary"
     RING = "the writers or their shards are not those of a ring"
+    INCARNATION = "the log has or had this incarnation already, or adopts too many"
+    NOT_ADOPTING = "the log is not adopting what the store holds"
+    ADOPTING = "nothing is deleted until everything in the store was adopted"
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(msgspec.Struct, frozen=True, gc=False):
     """A block is in the index ('' also when it was before), or why it is not."""
 
     block: BlockId
@@ -170,6 +174,35 @@ class Forgotten:
 
 
 @dataclass(frozen=True, slots=True)
+class Reborn:
+    """The log goes on from a snapshot, as another than it was."""
+
+    adopts: tuple[Incarnation, ...]  # earlier lives whose objects are looked for
+    after: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A block that the store held is in the index ('' also when it was before), or why not."""
+
+    block: BlockId
+    refusal: str
+    profiles: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Blocks left the index because the store does not hold them."""
+
+    blocks: int
+    profiles: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionOver: ...
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """An item that did not find what it presumed."""
 
@@ -180,8 +213,27 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """What a leader's state hashed to at an entry, and this one's: equal, or votes decide."""
+
+    at: int
+    leader: str
+    theirs: bytes
+    ours: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Voted:
+    """What another replica's state hashed to at an entry."""
+
+    at: int
+    replica: str
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Diverged:
-    """This fold and the leader's do not agree: stop, whoever is right."""
+    """Below version 4, where there are no votes: the folds do not agree, whoever is right."""
 
     at: int
     theirs: bytes
@@ -209,7 +261,13 @@ Effect: TypeAlias = (
     | RingReplaced
     | Pinned
     | Forgotten
+    | Reborn
+    | Adopted
+    | Missed
+    | AdoptionOver
     | Refused
+    | Compared
+    | Voted
     | Diverged
 )
 Effects: TypeAlias = tuple[Effect, ...]

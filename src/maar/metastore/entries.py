@@ -7,19 +7,19 @@ meets a version or a kind that it does not know stops, and says which: see docs/
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
 from maar.metastore.policy import Policy
-from maar.model.block import BlockMeta
+from maar.model.block import BlockMeta, BlockOutline
 from maar.model.errors import Corrupt, InvalidInput, Rejected
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, WorkerId, Zone
 from maar.model.plan import PlanResult, QueueKey, Service
 from maar.model.ring import Writer
 from maar.model.time import LeaseTime, WallTime
 
-VERSION = 3
+VERSION = 4
 
 
 class Genesis(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -179,10 +179,14 @@ class PinsDropped(msgspec.Struct, frozen=True, array_like=True, tag=19):
 
 
 class StateHashed(msgspec.Struct, frozen=True, array_like=True, tag=20):
-    """What the leader's fold came to at an index; who differs stops (S13)."""
+    """What a fold came to at an index (S13): first the leader's, then the others' by their names.
+
+    From version 4 on, the replicas whose hash most do not share stop.
+    """
 
     at: int
     digest: bytes
+    replica: str = ""  # whose vote it is; '': the leader's, which comes right behind the index
 
 
 class VersionActivated(msgspec.Struct, frozen=True, array_like=True, tag=21):
@@ -266,6 +270,32 @@ class RingChanged(msgspec.Struct, frozen=True, array_like=True, tag=30):
     owners: tuple[int, ...]  # of each shard, a place in `writers`
 
 
+class Reincarnated(msgspec.Struct, frozen=True, array_like=True, tag=31):
+    """The log goes on from a snapshot whose own log was lost (S5).
+
+    Until the store was looked through, nothing is deleted: it may hold what the snapshot lacks.
+    """
+
+    incarnation: Incarnation
+    adopts: tuple[Incarnation, ...] = ()  # lives whose objects are looked for, beside the last one
+
+
+class BlocksAdopted(msgspec.Struct, frozen=True, array_like=True, tag=32):
+    """Blocks that the store holds and the index did not know; only while adopting."""
+
+    blocks: tuple[BlockMeta, ...]
+
+
+class BlocksMissed(msgspec.Struct, frozen=True, array_like=True, tag=33):
+    """Blocks that the index knew and the store does not hold; only while adopting."""
+
+    blocks: tuple[BlockId, ...]
+
+
+class AdoptionEnded(msgspec.Struct, frozen=True, array_like=True, tag=34):
+    """Everything in the store is known: deleting may go on."""
+
+
 Entry: TypeAlias = (
     Genesis
     | TermStarted
@@ -297,19 +327,36 @@ Entry: TypeAlias = (
     | BlocksExpired
     | LitterSwept
     | RingChanged
+    | Reincarnated
+    | BlocksAdopted
+    | BlocksMissed
+    | AdoptionEnded
 )
 
 
-class Envelope(msgspec.Struct, frozen=True, array_like=True):
+class BlocksOutlined(msgspec.Struct, frozen=True, gc=False):
+    """`BlocksAdded` as the fold reads it: the index keeps the bytes, and needs the outline only.
+
+    Most of a log is registrations, and most of a registration is what each service has in it.
+    """
+
+    blocks: tuple[tuple[BlockOutline, bytes], ...]
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An entry and the two clocks it was written by (S2)."""
 
     version: int
     lease_time: LeaseTime
     wall_time: WallTime
-    entry: Entry
+    entry: Entry | BlocksOutlined
 
 
-class _Sealed(msgspec.Struct, frozen=True, array_like=True):
+class _Read(Protocol):
+    def __call__(self, body: msgspec.Raw, *, index: int) -> Entry | BlocksOutlined: ...
+
+
+class _Sealed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The same with the entry unread, to learn the version first."""
 
     version: int
@@ -321,6 +368,15 @@ class _Sealed(msgspec.Struct, frozen=True, array_like=True):
 _encode = msgspec.msgpack.Encoder().encode
 _open = msgspec.msgpack.Decoder(_Sealed).decode
 _entry_decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
+_outline = msgspec.msgpack.Decoder(BlockOutline).decode
+
+
+class _BlocksUnread(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
+    blocks: tuple[msgspec.Raw, ...]
+
+
+_unread = msgspec.msgpack.Decoder(_BlocksUnread).decode
+_ADDED = _encode(BlocksAdded(()))[:2]  # how every BlocksAdded begins
 
 
 def encode(version: int, lease_time: LeaseTime, wall_time: WallTime, entry: bytes) -> bytes:
@@ -346,16 +402,40 @@ def decode_entry(body: bytes | msgspec.Raw, *, index: int) -> Entry:
         ) from error
 
 
-def decode(body: bytes, *, index: int) -> Envelope:
+def decode_to_fold(body: bytes | msgspec.Raw, *, index: int) -> Entry | BlocksOutlined:
+    if bytes(memoryview(body)[:2]) != _ADDED:
+        return decode_entry(body, index=index)
+    try:
+        blocks = _unread(body).blocks
+        return BlocksOutlined(tuple((_outline(raw), bytes(raw)) for raw in blocks))
+    except (msgspec.ValidationError, msgspec.DecodeError, ValueError):
+        return decode_entry(body, index=index)  # says what is wrong with it
+
+
+def decode(body: bytes, *, index: int, knows: int = VERSION) -> Envelope:
     """The envelope of a record, or Rejected when it is of a newer version, or Corrupt."""
+    return _decoded(body, decode_entry, index=index, knows=knows)
+
+
+def opened(body: bytes, *, index: int, knows: int = VERSION) -> Envelope:
+    """The same for the fold, which reads no more of an entry than it needs."""
+    return _decoded(body, decode_to_fold, index=index, knows=knows)
+
+
+def _decoded(body: bytes, read: _Read, *, index: int, knows: int) -> Envelope:
     try:
         sealed = _open(body)
     except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as error:
         raise Corrupt(f"entry {index} of the log has no readable envelope: {error}.") from error
-    if sealed.version > VERSION:
+    if sealed.version > knows:
         raise Rejected(
             f"entry {index} of the log was written by a newer maar (version {sealed.version}; "
-            f"this program knows up to {VERSION}). Start the newer program."
+            f"this program knows up to {knows}). Start the newer program."
         )
-    entry = decode_entry(sealed.entry, index=index)
+    entry = read(sealed.entry, index=index)
+    if isinstance(entry, VersionActivated) and entry.version > knows:
+        raise Rejected(
+            f"entry {index} of the log activates version {entry.version}; this program knows up "
+            f"to {knows}. Start the newer program."
+        )
     return Envelope(sealed.version, sealed.lease_time, sealed.wall_time, entry)

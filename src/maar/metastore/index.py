@@ -8,7 +8,7 @@ later, in a thread, while the fold goes on (S10, S15).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
@@ -16,41 +16,21 @@ from typing import NamedTuple
 import msgspec
 
 from maar.metastore.marks import with_mark, without_mark
-from maar.metastore.packs import Pack, content, opened, pack, sealed, unpack
+from maar.metastore.packs import Bytes, Pack, Packed, content, outline, pack, sealed, unpack
 from maar.metastore.rows import ID_BYTES, Numbers, Rows, block_id, raw_id
-from maar.model.block import NO_DAY, BlockMeta, Kind
+from maar.model.block import NO_DAY, BlockMeta, BlockOutline, Kind
 from maar.model.ids import BlockId, Shard, TenantId
 from maar.model.time import TimeRange, utc_day
 
 PACKED_MAX = 64  # blocks; a chunk with more is divided
 LOOSE_MAX = 16  # blocks of a chunk that are not in its pack
 LOOSE_LEAST = 8  # so few are not worth a pack
+LOOSE_SEGMENTS = 40  # of a shard: mostly they are merged before there are so many
 
 _IN_PACK = b""
 
 
-class _Extent(msgspec.Struct, frozen=True, array_like=True):
-    """The first fields of a BlockMeta, as far as bounds need them."""
-
-    version: int
-    id: str
-    kind: int
-    level: int
-    tenant: str
-    shard: int
-    store: str
-    day: int
-    min_time_ns: int
-    max_time_ns: int
-    profiles: int
-    samples: int
-    size: int
-
-
-_extent = msgspec.msgpack.Decoder(_Extent).decode
-
-
-def essence(meta: BlockMeta) -> object:
+def essence(meta: BlockOutline) -> object:
     """What makes a block what it is; a field that is added to the record later is not in it."""
     files = [(file.table, file.size, file.checksum) for file in meta.files]
     return meta.id, meta.kind, meta.level, meta.size, meta.profiles, files
@@ -62,21 +42,23 @@ class PartitionKey(NamedTuple):
     shard: Shard
 
 
-def partition_of(meta: BlockMeta) -> PartitionKey:
+def partition_of(meta: BlockOutline) -> PartitionKey:
     """Segments have no day of their own: they go by their oldest profile."""
     day = utc_day(meta.min_time_ns) if meta.day == NO_DAY else meta.day
     return PartitionKey(day, meta.tenant, meta.shard)
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True, gc=False):
     """What no block of a chunk exceeds; they may be wider than need be."""
 
     min_time_ns: int
     max_time_ns: int
     largest: int  # bytes
 
-    def around(self, meta: BlockMeta) -> Bounds:
+    def around(self, meta: BlockOutline) -> Bounds:
+        within = self.min_time_ns <= meta.min_time_ns and meta.max_time_ns <= self.max_time_ns
+        if within and meta.size <= self.largest:
+            return self
         return Bounds(
             min(self.min_time_ns, meta.min_time_ns),
             max(self.max_time_ns, meta.max_time_ns),
@@ -86,11 +68,11 @@ class Bounds:
 
 def _bounds(bodies: tuple[bytes, ...]) -> Bounds:
     """As narrow as can be."""
-    extents = [_extent(body) for body in bodies]
+    outlines = list(map(outline, bodies))
     return Bounds(
-        min(extent.min_time_ns for extent in extents),
-        max(extent.max_time_ns for extent in extents),
-        max(extent.size for extent in extents),
+        min(each.min_time_ns for each in outlines),
+        max(each.max_time_ns for each in outlines),
+        max(each.size for each in outlines),
     )
 
 
@@ -100,8 +82,7 @@ def _all_in_pack(count: int) -> tuple[bytes, tuple[bytes, ...]]:
     return bytes(range(count)), (_IN_PACK,) * count
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True, gc=False):
     """Some blocks, sorted by id, with the bounds that let a reader skip them all."""
 
     raw_ids: bytes
@@ -110,6 +91,7 @@ class Chunk:
     loose: tuple[bytes, ...]  # of every block: itself, or nothing when it is in the pack
     pack: Pack | None
     bounds: Bounds
+    spread: int  # how many are loose
 
     def __len__(self) -> int:
         return len(self.levels)
@@ -138,16 +120,17 @@ class Chunk:
         rows = content(self.pack)
         return tuple(loose or rows[row] for loose, row in zip(self.loose, self.rows, strict=True))
 
-    def meta(self, at: int) -> BlockMeta:
-        """One block; those of the same pack cost less when asked for together."""
+    def row(self, at: int) -> Bytes:
+        """One block as it is kept; those of the same pack cost less when read together."""
         loose = self.loose[at]
-        if loose or self.pack is None:
-            return unpack(loose)
-        return unpack(opened(self.pack)[self.rows[at]])
+        return loose if loose or self.pack is None else Packed(self.pack, self.rows[at])
+
+    def meta(self, at: int) -> BlockMeta:
+        return unpack(self.row(at))
 
     def whole(self) -> Chunk:
         """The same blocks, all of them in one pack that holds nothing else."""
-        if self.pack is not None and self.pack.rows == len(self) and not any(self.loose):
+        if self.pack is not None and self.pack.rows == len(self) and not self.spread:
             return self
         return one_pack(self.raw_ids, self.levels, sealed(self.packed), self.bounds)
 
@@ -157,6 +140,8 @@ class Chunk:
     def place(self, raw: bytes) -> int:
         """How many blocks have smaller ids."""
         low, high = 0, len(self)
+        if self.raw_ids[-ID_BYTES:] < raw:
+            return high  # most blocks come in the order of their ids
         while low < high:
             middle = (low + high) // 2
             at = middle * ID_BYTES
@@ -167,11 +152,13 @@ class Chunk:
         return low
 
     def find(self, raw: bytes) -> int:
-        at = self.place(raw)
-        found = self.raw_ids[at * ID_BYTES : (at + 1) * ID_BYTES] == raw
-        return at if found else -1
+        """Which one it is; -1 when it is not here."""
+        at = self.raw_ids.find(raw)
+        while at >= 0 and at % ID_BYTES:
+            at = self.raw_ids.find(raw, at + 1)
+        return at // ID_BYTES
 
-    def added(self, raw: bytes, meta: BlockMeta) -> Chunk:
+    def added(self, raw: bytes, meta: BlockOutline, packed: bytes) -> Chunk:
         at = self.place(raw)
         cut = at * ID_BYTES
         level = bytes((min(meta.level, 255),))
@@ -179,50 +166,57 @@ class Chunk:
             self.raw_ids[:cut] + raw + self.raw_ids[cut:],
             self.levels[:at] + level + self.levels[at:],
             self.rows[:at] + b"\0" + self.rows[at:],
-            (*self.loose[:at], pack(meta), *self.loose[at:]),
+            (*self.loose[:at], packed, *self.loose[at:]),
             self.pack,
             self.bounds.around(meta),
+            self.spread + 1,
         )
 
-    def settled(self, *, last: bool) -> tuple[Chunk, ...]:
+    def settled(self, *, spare: int, last: bool) -> tuple[Chunk, ...]:
         """What came is packed when there is enough of it, and divided when there is too much.
 
         In the last chunk of a partition the pack doubles, so that a block is packed twice at most,
-        give or take. Its newest stay loose: ids come nearly in order, so the next ones go there.
+        give or take; where there is room to spare, it is packed once. The newest stay loose: ids
+        come nearly in order, so the next ones go there.
         """
         packed = self.pack.rows if self.pack else 0
-        enough = max(LOOSE_LEAST, packed) if last else LOOSE_MAX
+        enough = max(LOOSE_LEAST, packed, spare) if last else LOOSE_MAX
         fits = len(self) <= 2 * PACKED_MAX  # one from a snapshot has nothing loose, and may be long
-        if fits and len(self) - self.loose.count(_IN_PACK) <= enough:
+        if fits and self.spread <= enough:
             return (self,)
         if len(self) <= PACKED_MAX:
             return (self.whole(),)
         loose = self._loose()
         if last:
-            cut = len(self) - LOOSE_LEAST
-            return (loose._part(0, cut).whole(), loose._part(cut, len(self)))
+            cut = len(self) - LOOSE_LEAST  # few enough that the bounds of the others stay good
+            return (loose._part(0, cut, self.bounds).whole(), loose._part(cut, len(self)))
         cut = len(self) // 2
         return (loose._part(0, cut).whole(), loose._part(cut, len(self)).whole())
 
-    def removed(self, at: int) -> Chunk:
+    def without(self, gone: Container[int]) -> Chunk:
         """The pack stays until half of it is dead."""
-        cut = at * ID_BYTES
+        left = [at for at in range(len(self)) if at not in gone]
+        ids = self.split_ids()
+        loose = tuple(self.loose[at] for at in left)
         rest = Chunk(
-            self.raw_ids[:cut] + self.raw_ids[cut + ID_BYTES :],
-            self.levels[:at] + self.levels[at + 1 :],
-            self.rows[:at] + self.rows[at + 1 :],
-            self.loose[:at] + self.loose[at + 1 :],
+            b"".join(ids[at] for at in left),
+            bytes(self.levels[at] for at in left),
+            bytes(self.rows[at] for at in left),
+            loose,
             self.pack,
             self.bounds,
+            len(loose) - loose.count(_IN_PACK),
         )
-        if self.pack is None or 2 * rest.loose.count(_IN_PACK) >= self.pack.rows:
+        if self.pack is None or 2 * (len(rest) - rest.spread) >= self.pack.rows:
             return rest
         return rest._loose() if len(rest) <= LOOSE_LEAST else rest.whole()
 
     def _loose(self) -> Chunk:
-        return Chunk(self.raw_ids, self.levels, bytes(len(self)), self.packed, None, self.bounds)
+        count = len(self)
+        rows = bytes(count)
+        return Chunk(self.raw_ids, self.levels, rows, self.packed, None, self.bounds, count)
 
-    def _part(self, start: int, end: int) -> Chunk:
+    def _part(self, start: int, end: int, bounds: Bounds | None = None) -> Chunk:
         """Some of the blocks of a chunk that has no pack."""
         return Chunk(
             self.raw_ids[start * ID_BYTES : end * ID_BYTES],
@@ -230,13 +224,14 @@ class Chunk:
             self.rows[start:end],
             self.loose[start:end],
             None,
-            _bounds(self.loose[start:end]),
+            bounds or _bounds(self.loose[start:end]),
+            end - start,
         )
 
 
 def one_pack(raw_ids: bytes, levels: bytes, pack: Pack, bounds: Bounds) -> Chunk:
     """A chunk whose blocks are a pack, all of it."""
-    return Chunk(raw_ids, levels, *_all_in_pack(len(levels)), pack, bounds)
+    return Chunk(raw_ids, levels, *_all_in_pack(len(levels)), pack, bounds, 0)
 
 
 def _first_id(chunk: Chunk) -> bytes:
@@ -260,24 +255,34 @@ class Shelf:
 
     def find(self, raw: bytes) -> tuple[int, Chunk]:
         """The only chunk that can hold a block, and its number."""
+        last = self.chunks[-1]
+        if _first_id(last) <= raw:
+            return len(self.chunks) - 1, last  # where most blocks come, and the newest are
         number = max(0, bisect_right(self.chunks, raw, key=_first_id) - 1)
         return number, self.chunks[number]
 
-    def add(self, raw: bytes, meta: BlockMeta) -> None:
+    def add(self, raw: bytes, meta: BlockOutline, packed: bytes) -> None:
         if self.chunks:
             number, chunk = self.find(raw)
         else:
             bounds = Bounds(meta.min_time_ns, meta.max_time_ns, meta.size)
-            number, chunk = 0, Chunk(b"", b"", b"", (), None, bounds)
+            number, chunk = 0, Chunk(b"", b"", b"", (), None, bounds, 0)
         last = number >= len(self.chunks) - 1
-        self.chunks[number : number + 1] = chunk.added(raw, meta).settled(last=last)
+        spare = min(PACKED_MAX, LOOSE_LEAST * number)  # an eighth of the others, or fewer
+        if meta.kind is Kind.SEGMENT:
+            spare = max(spare, LOOSE_SEGMENTS)
+        settled = chunk.added(raw, meta, packed).settled(spare=spare, last=last)
+        self.chunks[number : number + 1] = settled
 
-    def remove(self, raw: bytes) -> BlockMeta:
-        number, chunk = self.find(raw)
-        at = chunk.find(raw)
-        rest = chunk.removed(at)
-        self.chunks[number : number + 1] = (rest,) if len(rest) else ()
-        return chunk.meta(at)
+    def drop(self, raws: Iterable[bytes]) -> None:
+        """Those of one chunk cost little more than one of them."""
+        gone: dict[int, set[int]] = {}
+        for raw in raws:
+            number, chunk = self.find(raw)
+            gone.setdefault(number, set()).add(chunk.find(raw))
+        for number in sorted(gone, reverse=True):
+            rest = self.chunks[number].without(gone[number])
+            self.chunks[number : number + 1] = (rest,) if len(rest) else ()
 
 
 @dataclass(slots=True)
@@ -308,18 +313,21 @@ class Where:
         return raw_id(block) in self._rows
 
     def __getitem__(self, block: BlockId) -> PartitionKey:
-        row = self._rows.find(raw_id(block))
-        if row is None:
+        key = self.at(raw_id(block))
+        if key is None:
             raise KeyError(block)
-        return self._keys.thing(_number(row))
+        return key
+
+    def at(self, raw: bytes) -> PartitionKey | None:
+        row = self._rows.find(raw)
+        return None if row is None else self._keys.thing(_number(row))
 
     def add(self, raw: bytes, key: PartitionKey) -> None:
         self._rows.put(raw + self._keys.take(key).to_bytes(4, "big"))
 
     def remove(self, raw: bytes) -> None:
-        row = self._rows.find(raw)
+        row = self._rows.pop(raw)
         assert row is not None
-        self._rows.remove(raw)
         self._keys.give_back(_number(row))
 
     def load(self, chunks: Iterable[tuple[PartitionKey, Chunk]]) -> bool:
@@ -333,6 +341,15 @@ class Where:
 
 def _number(row: bytes) -> int:
     return int.from_bytes(row[ID_BYTES:], "big")
+
+
+class Found(NamedTuple):
+    """A live block: where it is, as it is kept, and in outline."""
+
+    key: PartitionKey
+    raw: bytes
+    packed: Bytes
+    outline: BlockOutline
 
 
 @dataclass(slots=True)
@@ -351,26 +368,58 @@ class Index:
         return block in self.where
 
     def add(self, meta: BlockMeta) -> None:
+        self.put(meta, pack(meta))
+
+    def put(self, meta: BlockOutline, packed: bytes) -> None:
+        """A block that is packed already."""
         key, raw = partition_of(meta), raw_id(meta.id)
-        self.tenants.setdefault(meta.tenant, {}).setdefault(key, Shelf()).add(raw, meta)
+        self._shelf(key).add(raw, meta, packed)
         self.where.add(raw, key)
         self.count(meta, +1)
 
     def remove(self, block: BlockId) -> BlockMeta:
-        key, raw = self.where[block], raw_id(block)
-        shelves = self.tenants[key.tenant]
-        meta = shelves[key].remove(raw)
-        self.where.remove(raw)
-        if not shelves[key].chunks:
-            del shelves[key]
-        if not shelves:
-            del self.tenants[key.tenant]
-        self.count(meta, -1)
+        meta = self.get(block)
+        self.drop(self.found((block,)))
         return meta
 
-    def count(self, meta: BlockMeta, sign: int) -> None:
+    def found(self, blocks: Iterable[BlockId]) -> dict[BlockId, Found]:
+        """Those of the blocks that are live."""
+        live: dict[BlockId, Found] = {}
+        for block in blocks:
+            raw = raw_id(block)
+            key = self.where.at(raw)
+            if key is not None:
+                packed = self._row(key, raw)
+                live[block] = Found(key, raw, packed, outline(packed))
+        return live
+
+    def drop(self, live: Mapping[BlockId, Found]) -> None:
+        """They are not live any more; those that lay together cost less together."""
+        by_key: dict[PartitionKey, list[bytes]] = {}
+        for each in live.values():
+            by_key.setdefault(each.key, []).append(each.raw)
+            self.where.remove(each.raw)
+            self.count(each.outline, -1)
+        for key, raws in by_key.items():
+            shelves = self.tenants[key.tenant]
+            shelves[key].drop(raws)
+            if not shelves[key].chunks:
+                del shelves[key]
+            if not shelves:
+                del self.tenants[key.tenant]
+
+    def _shelf(self, key: PartitionKey) -> Shelf:
+        shelves = self.tenants.setdefault(key.tenant, {})
+        shelf = shelves.get(key)
+        if shelf is None:
+            shelf = shelves[key] = Shelf()
+        return shelf
+
+    def count(self, meta: BlockOutline, sign: int) -> None:
         """Keep totals and hash, as a block comes or goes."""
-        total = self.totals.setdefault((meta.level, meta.kind), Total())
+        total = self.totals.get((meta.level, meta.kind))
+        if total is None:
+            total = self.totals[meta.level, meta.kind] = Total()
         total.blocks += sign
         total.bytes += sign * meta.size
         total.profiles += sign * meta.profiles
@@ -380,9 +429,11 @@ class Index:
 
     def get(self, block: BlockId) -> BlockMeta:
         """A live block; the caller has checked that it is."""
-        key, raw = self.where[block], raw_id(block)
+        return unpack(self._row(self.where[block], raw_id(block)))
+
+    def _row(self, key: PartitionKey, raw: bytes) -> Bytes:
         _, chunk = self.tenants[key.tenant][key].find(raw)
-        return chunk.meta(chunk.find(raw))
+        return chunk.row(chunk.find(raw))
 
     def chunks(self, tenant: TenantId, range_: TimeRange) -> list[Chunk]:
         """The immutable chunks of a tenant that may hold profiles of a time range."""
@@ -410,8 +461,7 @@ class Index:
             if not ids or ids != sorted(ids) or (last is not None and (key, ids[0]) <= last):
                 return False
             last = key, ids[-1]
-            shelves = self.tenants.setdefault(key.tenant, {})
-            shelves.setdefault(key, Shelf()).chunks.append(chunk)
+            self._shelf(key).chunks.append(chunk)
         return self.where.load(chunks)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import NamedTuple
 
-from maar.metastore.effects import Effects, Swept
+from maar.metastore.effects import Effects, Refusal, Refused, Swept
 from maar.metastore.entries import LitterSwept, Remains
 from maar.metastore.packs import unpack
 from maar.metastore.policy import MINUTE_NS
@@ -92,5 +92,7 @@ def left(state: MetaState, plan: PlanId, token: FencingToken, *, completed: bool
 
 
 def sweep(state: MetaState, entry: LitterSwept) -> Effects:
+    if state.adopting:
+        return (Refused(Refusal.ADOPTING),)
     swept = sum(state.litter.pop(remains, None) is not None for remains in entry.attempts)
     return (Swept(swept),)

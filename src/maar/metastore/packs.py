@@ -9,12 +9,13 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from maar.model.block import BlockMeta
+from maar.model.block import BlockMeta, BlockOutline
 
 OPENED_MAX = 8  # packs of which the content is at hand: a plan's inputs lie side by side
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(BlockMeta).decode
+_outline = msgspec.msgpack.Decoder(BlockOutline).decode
 _decode_rows = msgspec.msgpack.Decoder(tuple[bytes, ...]).decode
 _zstd = pa.Codec("zstd", compression_level=3)
 
@@ -43,6 +44,11 @@ def pack(meta: BlockMeta) -> bytes:
 
 def unpack(packed: Bytes) -> BlockMeta:
     return _decode(alone(packed))
+
+
+def outline(packed: Bytes) -> BlockOutline:
+    """Its first fields, for a third of what unpacking costs."""
+    return _outline(alone(packed))
 
 
 def alone(packed: Bytes) -> bytes:

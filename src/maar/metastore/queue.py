@@ -14,12 +14,13 @@ from maar.metastore.marks import with_mark, without_mark
 from maar.metastore.policy import Policy
 from maar.metastore.rows import ID_BYTES, Numbers, Rows, block_id, raw_id
 from maar.metastore.sorted_chunks import SortedChunks
-from maar.model.block import BlockMeta, Kind
+from maar.model.block import BlockOutline, Kind
 from maar.model.ids import BlockId
 from maar.model.plan import QueueKey
 from maar.model.time import LeaseTime
 
 _PLACE = Struct(">16sQIQQI")  # block, entry, ordinal, added_at, size, number of the key
+_turned = Struct(">QI").pack
 _TURN = slice(16, 28)  # entry and ordinal, by which a lane is sorted
 PLACE_BYTES = _PLACE.size - 4  # without the number of the key, which only this process knows
 
@@ -64,11 +65,11 @@ class Waiting:
     bytes: int = 0
 
 
-def key_of(meta: BlockMeta) -> QueueKey:
+def key_of(meta: BlockOutline) -> QueueKey:
     return QueueKey(meta.store, meta.tenant, meta.shard, meta.level)
 
 
-def mergeable(meta: BlockMeta, policy: Policy) -> bool:
+def mergeable(meta: BlockOutline, policy: Policy) -> bool:
     """Below the top level, not yet of target size, and not in quarantine.
 
     Segments always are: however large, they have to be decoded.
@@ -104,24 +105,32 @@ class Places(Mapping[BlockId, Item]):
 
     def at(self, raw: bytes) -> Item | None:
         row = self._rows.find(raw)
-        if row is None:
-            return None
-        _, entry, ordinal, added_at, size, number = _PLACE.unpack(row)
+        return None if row is None else self._item(row)
+
+    def _item(self, row: bytes) -> Item:
+        raw, entry, ordinal, added_at, size, number = _PLACE.unpack(row)
         return Item(
             entry, ordinal, LeaseTime(added_at), block_id(raw), size, self._keys.thing(number)
         )
 
-    def add(self, item: Item) -> None:
+    def add(self, item: Item) -> bool:
+        """Whether the block had none; one that it has is left as it is."""
         number = self._keys.take(item.key)
         raw = raw_id(item.block)
-        self._rows.put(_PLACE.pack(raw, item.entry, item.ordinal, item.added_at, item.size, number))
+        row = _PLACE.pack(raw, item.entry, item.ordinal, item.added_at, item.size, number)
+        if self._rows.add(row):
+            return True
+        self._keys.give_back(number)
+        return False
 
-    def remove(self, item: Item) -> None:
-        raw = raw_id(item.block)
-        row = self._rows.find(raw)
-        assert row is not None
-        self._rows.remove(raw)
+    def pop(self, block: BlockId) -> Item | None:
+        """Its place, which is free now."""
+        row = self._rows.pop(raw_id(block))
+        if row is None:
+            return None
+        item = self._item(row)
         self._keys.give_back(_PLACE.unpack(row)[-1])
+        return item
 
     def by_key(self) -> dict[QueueKey, list[bytes]]:
         """Every place as PLACE_BYTES, which another process can load."""
@@ -159,10 +168,11 @@ class Queue:
 
     def enter(self, item: Item, policy: Policy) -> None:
         """A new block takes its place, or one that a plan gave back returns to it."""
-        if item.block not in self.places:
-            self.places.add(item)
+        if self.places.add(item):
             self.hash = with_mark(self.hash, item[:4])
-        lane = self.lanes.setdefault(item.key, Lane())
+        lane = self.lanes.get(item.key)
+        if lane is None:
+            lane = self.lanes[item.key] = Lane()
         if not lane.items.put(_turn(item) + raw_id(item.block)):
             return
         lane.bytes += item.size
@@ -175,11 +185,14 @@ class Queue:
 
     def take_all(self, blocks: Iterable[BlockId], policy: Policy) -> None:
         """The same for all inputs of a plan; their lanes are listed anew once."""
+        items = (self.places.at(raw_id(block)) for block in blocks)
+        self._take((item for item in items if item is not None), policy)
+
+    def _take(self, items: Iterable[Item], policy: Policy) -> None:
         changed: dict[QueueKey, Lane] = {}
-        for block in blocks:
-            item = self.places.get(block)
-            lane = self.lanes.get(item.key) if item else None
-            if item is None or lane is None or not lane.items.remove(_turn(item)):
+        for item in items:
+            lane = self.lanes.get(item.key)
+            if lane is None or not lane.items.remove(_turn(item)):
                 continue
             lane.bytes -= item.size
             self._count(item, -1)
@@ -194,10 +207,9 @@ class Queue:
 
     def leave(self, block: BlockId, policy: Policy) -> None:
         """The block is gone for good, and its place with it."""
-        self.take(block, policy)
-        item = self.places.get(block)
+        item = self.places.pop(block)
         if item is not None:
-            self.places.remove(item)
+            self._take((item,), policy)
             self.hash = without_mark(self.hash, item[:4])
 
     def reorder(self, policy: Policy) -> None:
@@ -256,7 +268,9 @@ class Queue:
 
     def _count(self, item: Item, sign: int) -> None:
         self.queued += sign
-        level = self.waiting.setdefault(item.key.level, Waiting())
+        level = self.waiting.get(item.key.level)
+        if level is None:
+            level = self.waiting[item.key.level] = Waiting()
         level.blocks += sign
         level.bytes += sign * item.size
         if not level.blocks:
@@ -304,4 +318,4 @@ def _full(key: QueueKey, lane: Lane, policy: Policy) -> bool:
 
 
 def _turn(item: Item | Front) -> bytes:
-    return item.entry.to_bytes(8, "big") + item.ordinal.to_bytes(4, "big")
+    return _turned(item.entry, item.ordinal)

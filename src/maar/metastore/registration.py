@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from maar.metastore import queue
 from maar.metastore.effects import Effects, Registered
-from maar.metastore.entries import BlocksAdded, Floor
+from maar.metastore.entries import Floor
+from maar.metastore.rows import raw_id
 from maar.metastore.state import Anchor, MetaState
-from maar.model.block import BlockMeta
+from maar.model.block import BlockOutline, Kind
 from maar.model.ids import BlockId, block_time_ns
 from maar.model.time import LeaseTime
 
 ANCHORED_SINCE = 2  # the version of the log that began to keep an anchor
 MOST_SINCE = 2  # and to refuse blocks that are too large to be
+SEGMENTS_SINCE = 4  # and to register nothing but segments
 MOST = 1 << 40  # bytes or profiles of a block: the sums of millions can still be written
 
-_HEX = frozenset("0123456789abcdef")
 
-
-def add(state: MetaState, entry: BlocksAdded) -> Effects:
+def add(state: MetaState, blocks: Iterable[tuple[BlockOutline, bytes]]) -> Effects:
+    """What is known of each, and itself as it is to be kept."""
     return tuple(
-        _add_one(state, meta, ordinal=ordinal) for ordinal, meta in enumerate(entry.blocks)
+        _add_one(state, meta, packed, ordinal=ordinal)
+        for ordinal, (meta, packed) in enumerate(blocks)
     )
 
 
-def _anchor(state: MetaState, meta: BlockMeta) -> None:
+def anchor(state: MetaState, meta: BlockOutline) -> None:
     """Move the clock that data shows, as far as the leader's clock agrees: a profile from the
     future must not spoil it for good (S2).
     """
@@ -32,9 +36,9 @@ def _anchor(state: MetaState, meta: BlockMeta) -> None:
         state.anchor = Anchor(shown, state.lease_time)
 
 
-def malformed(meta: BlockMeta, *, version: int) -> str:
+def malformed(meta: BlockOutline, *, version: int) -> str:
     """What no block may be, whoever made it; '' when it is well formed."""
-    if len(meta.id) != 32 or not _HEX.issuperset(meta.id):
+    if not raw_id(meta.id):
         return f"block id {meta.id[:40]!r} is not 32 hex digits"
     if min(meta.level, meta.size, meta.profiles) < 0 or meta.min_time_ns > meta.max_time_ns:
         return f"block {meta.id} has a negative level, size or count, or ends before it begins"
@@ -43,9 +47,9 @@ def malformed(meta: BlockMeta, *, version: int) -> str:
     return ""
 
 
-def admit(state: MetaState, meta: BlockMeta, *, ordinal: int) -> None:
+def admit(state: MetaState, meta: BlockOutline, packed: bytes, *, ordinal: int) -> None:
     """Into the index, and into the queue when it can be merged."""
-    state.blocks.add(meta)
+    state.blocks.put(meta, packed)
     if queue.mergeable(meta, state.policy):
         item = queue.Item(
             state.index, ordinal, state.lease_time, meta.id, meta.size, queue.key_of(meta)
@@ -55,20 +59,22 @@ def admit(state: MetaState, meta: BlockMeta, *, ordinal: int) -> None:
 
 def raise_floor(state: MetaState, entry: Floor) -> Effects:
     """Ids at or below the floor need not be remembered: they are refused for their age."""
+    if state.adopting:  # what is above the floor is looked for in the store
+        return ()
     if entry.lease_time > state.floor and entry.lease_time <= state.lease_time:
         state.floor = entry.lease_time
         state.remembered.drop_below(BlockId(f"{entry.lease_time + 1:016x}"))
     return ()
 
 
-def _add_one(state: MetaState, meta: BlockMeta, *, ordinal: int) -> Registered:
+def _add_one(state: MetaState, meta: BlockOutline, packed: bytes, *, ordinal: int) -> Registered:
     if known(state, meta.id):
         return Registered(meta.id, "")
     refusal = never(state, meta) or not_now(state, meta, now=state.lease_time)
     if refusal:
         return Registered(meta.id, refusal)
-    admit(state, meta, ordinal=ordinal)
-    _anchor(state, meta)
+    admit(state, meta, packed, ordinal=ordinal)
+    anchor(state, meta)
     state.tally.profiles_added += meta.profiles
     return Registered(meta.id, "", meta.profiles)
 
@@ -78,9 +84,11 @@ def known(state: MetaState, block: BlockId) -> bool:
     return block in state.blocks or block in state.retired or block in state.remembered
 
 
-def never(state: MetaState, meta: BlockMeta) -> str:
+def never(state: MetaState, meta: BlockOutline) -> str:
     """Why a block that is not known can never be added; '' when it may."""
     wrong = malformed(meta, version=state.version)
+    if not wrong and state.version >= SEGMENTS_SINCE and meta.kind is not Kind.SEGMENT:
+        return f"block {meta.id} is no segment; other blocks come only from plans"
     if not wrong and below_floor(state, meta.id):
         return (
             f"block {meta.id} is older than the floor of the log and may have been merged and "
@@ -93,13 +101,17 @@ def below_floor(state: MetaState, block: BlockId) -> bool:
     return block_time_ns(block) <= state.floor
 
 
-def not_now(state: MetaState, meta: BlockMeta, *, now: LeaseTime) -> str:
+def not_now(state: MetaState, meta: BlockOutline, *, now: LeaseTime) -> str:
     """Why a block cannot be added yet, although it may be later; '' when it can."""
     if block_time_ns(meta.id) > now + state.policy.floor_lag_ns:
         return (
             f"block {meta.id} is named by a lease time that this log has not reached; "
             "ask the metastore for its time"
         )
+    return full(state)
+
+
+def full(state: MetaState) -> str:
     if state.room() < 1:
         return "the index is full; let compaction and cleaning catch up"
     return ""

@@ -4,71 +4,90 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from maar.metastore.apply import Indexed, apply
-from maar.metastore.effects import Diverged, Effect
-from maar.metastore.entries import Envelope, Stored, decode, decode_entry
+from maar.metastore.effects import Effect, Effects
+from maar.metastore.entries import VERSION, Envelope, Stored, decode_to_fold, opened
+from maar.metastore.integrity import Judge
+from maar.metastore.read_ahead import ReadAhead
 from maar.metastore.state import MetaState
 from maar.model.errors import Corrupt
 from maar.ports.log import EMPTY, Head, Log, Record, verify
-from maar.ports.object_store import ObjectStore
 
 UNBROKEN_BYTES = 64 << 10  # of entries read or folded in one go; then others have a turn
 
 
-class _Breaks:
-    def __init__(self) -> None:
-        self._unbroken = 0
+def _runs(records: Sequence[Record]) -> Iterator[list[Record]]:
+    """Some records at a time, between which others have a turn."""
+    run: list[Record] = []
+    size = 0
+    for record in records:
+        run.append(record)
+        size += len(record.body)
+        if size >= UNBROKEN_BYTES:
+            yield run
+            run, size = [], 0
+    if run:
+        yield run
 
-    async def after(self, size: int) -> None:
-        self._unbroken += size
-        if self._unbroken >= UNBROKEN_BYTES:
-            self._unbroken = 0
-            await asyncio.sleep(0)
+
+class Apart(Protocol):
+    """Where entries lie that are too large for the log: the store, or a backup of it."""
+
+    def read(self, key: str) -> bytes: ...
 
 
 @dataclass
 class Replica:
     """The state as of `head`."""
 
-    store: ObjectStore
+    store: Apart
     state: MetaState = field(default_factory=MetaState)
     head: Head = EMPTY
+    judge: Judge = field(default_factory=Judge)
+    knows: int = VERSION  # the newest version of the log that it folds
+    folded_bytes: int = 0  # of entries, since it was made
+    _moved: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def catch_up(self, log: Log) -> int:
-        """Fold until the end of the log; how many bytes of entries there were."""
-        size = 0
-        while records := await log.read(after=self.head.index):
-            await self.fold(records)
-            size += sum(len(record.body) for record in records)
-        return size
+    async def catch_up(self, log: Log) -> None:
+        """Fold until the end of the log."""
+        async with ReadAhead(log) as pages:
+            while records := await pages.read(after=self.head.index):
+                await self.fold(records)
+
+    async def reached(self, index: int) -> None:
+        """Return when the state is at least at this index."""
+        while self.head.index < index:
+            await self._moved.wait()
 
     async def fold(self, records: Sequence[Record]) -> list[Effect]:
         """What the records did. Nothing is folded when one of them is not what was written."""
         verify(self.head, records)
-        breaks = _Breaks()
-        envelopes = []
-        for record in records:
-            envelopes.append(await self._envelope(record))
-            await breaks.after(len(record.body))
         effects: list[Effect] = []
-        for record, envelope in zip(records, envelopes, strict=True):
-            effects += apply(self.state, Indexed(record.index, envelope))
-            self.head = Head(record.index, record.hash)
-            await breaks.after(len(record.body))
-        for effect in effects:
-            if isinstance(effect, Diverged):
-                raise Corrupt(
-                    f"this replica's state at entry {effect.at} has the hash "
-                    f"{effect.ours.hex()[:16]}, the leader's had {effect.theirs.hex()[:16]}: the "
-                    "same log gave two states. Stop, keep both, and rebuild this replica."
-                )
+        try:
+            for number, run in enumerate(_runs(records)):
+                if number:
+                    await asyncio.sleep(0)
+                envelopes = [await self._envelope(record) for record in run]
+                for record, envelope in zip(run, envelopes, strict=True):
+                    effects += self._apply(record, envelope)
+        finally:
+            self._moved.set()
+            self._moved = asyncio.Event()
+        return effects
+
+    def _apply(self, record: Record, envelope: Envelope) -> Effects:
+        effects = apply(self.state, Indexed(record.index, envelope))
+        self.head = Head(record.index, record.hash)
+        self.folded_bytes += len(record.body)
+        self.judge.fold(effects)
         return effects
 
     async def _envelope(self, record: Record) -> Envelope:
-        envelope = decode(record.body, index=record.index)
+        envelope = opened(record.body, index=record.index, knows=self.knows)
         if not isinstance(envelope.entry, Stored):
             return envelope
         where = envelope.entry
@@ -77,5 +96,5 @@ class Replica:
             raise Corrupt(
                 f"the object {where.key} is not what entry {record.index} of the log says it is"
             )
-        entry = decode_entry(body, index=record.index)
+        entry = decode_to_fold(body, index=record.index)
         return Envelope(envelope.version, envelope.lease_time, envelope.wall_time, entry)

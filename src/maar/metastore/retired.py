@@ -20,7 +20,11 @@ class Retired(msgspec.Struct, frozen=True, gc=False):
 
 
 class RetiredBlocks(Marked[BlockId, Retired]):
-    """Oldest first. Blocks that went together share a pack, and mostly go together again."""
+    """Oldest first. Blocks that went together share a pack, and mostly go together again.
+
+    Those that came out of a pack of the index stay in it: the live ones leave a pack when half of
+    it is dead, so it holds little else.
+    """
 
     __slots__ = ("_loose",)
 
@@ -33,7 +37,8 @@ class RetiredBlocks(Marked[BlockId, Retired]):
 
     def __setitem__(self, key: BlockId, value: Retired) -> None:
         super().__setitem__(key, value)
-        self._loose.append(key)
+        if isinstance(value.packed, bytes):
+            self._loose.append(key)
         if len(self._loose) > LOOSE_MAX:
             self._pack()
 

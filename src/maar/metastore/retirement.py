@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from maar.metastore.effects import Effect, Effects, Forgotten, Pinned, Refusal, Refused
 from maar.metastore.entries import BlocksForgotten, PinsDropped, PinsTaken
-from maar.metastore.packs import unpack
+from maar.metastore.packs import outline, unpack
 from maar.metastore.state import MetaState, Pin
 from maar.model.block import BlockMeta, Kind
 from maar.model.ids import BlockId, block_time_ns
@@ -57,6 +57,8 @@ def expired_pins(state: MetaState, now: LeaseTime) -> tuple[str, ...]:
 
 def forget(state: MetaState, entry: BlocksForgotten) -> Effects:
     """The ids of segments are remembered until the floor has passed them (S4)."""
+    if state.adopting:
+        return (Refused(Refusal.ADOPTING),)
     effects: list[Effect] = []
     forgotten = 0
     for block in entry.blocks:
@@ -65,7 +67,7 @@ def forget(state: MetaState, entry: BlocksForgotten) -> Effects:
             effects.append(Refused(Refusal.NOT_RETIRED, what=block))
             continue
         forgotten += 1
-        if unpack(retired.packed).kind is Kind.SEGMENT and block_time_ns(block) > state.floor:
+        if outline(retired.packed).kind is Kind.SEGMENT and block_time_ns(block) > state.floor:
             state.remembered.add(block)
     return (*effects, Forgotten(forgotten))
 

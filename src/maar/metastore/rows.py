@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator
+from functools import lru_cache
 from itertools import pairwise
 from typing import Generic, TypeVar
 
@@ -20,6 +21,7 @@ ID_BYTES = 16
 T = TypeVar("T", bound=Hashable)
 
 
+@lru_cache(maxsize=CHUNK_MAX)  # whoever asks for one asks several times in a row
 def raw_id(block: BlockId) -> bytes:
     """16 bytes; none when the text is not the id of any block."""
     try:
@@ -62,19 +64,19 @@ class Rows:
 
     def find(self, key: bytes) -> bytes | None:
         """The row of a key."""
-        number = bisect_right(self._firsts, key) - 1
+        number = self._number(key)
         if number < 0:
             return None
         chunk = self._chunks[number]
-        at = self._place(chunk, key)
-        return bytes(chunk[at : at + self._width]) if chunk[at : at + self._key] == key else None
+        at = self._at(chunk, key)
+        return bytes(chunk[at : at + self._width]) if at >= 0 else None
 
     def first(self) -> bytes | None:
         return bytes(self._chunks[0][: self._width]) if self._chunks else None
 
     def before(self, key: bytes) -> int:
         """How many rows have smaller keys."""
-        number = bisect_right(self._firsts, key) - 1
+        number = self._number(key)
         if number < 0:
             return 0
         smaller = sum(map(len, self._chunks[:number])) + self._place(self._chunks[number], key)
@@ -82,8 +84,12 @@ class Rows:
 
     def put(self, row: bytes) -> bool:
         """Add a row, or replace the one with its key; whether it is a new one."""
+        return self.add(row, replace=True)
+
+    def add(self, row: bytes, *, replace: bool = False) -> bool:
+        """Add a row, unless there is one with its key; whether it is a new one."""
         key = row[: self._key]
-        number = bisect_right(self._firsts, key) - 1
+        number = self._number(key)
         if number < 0:
             if not self._chunks:
                 self._insert_chunk(0, bytearray(row))
@@ -93,7 +99,8 @@ class Rows:
         chunk = self._chunks[number]
         at = self._place(chunk, key)
         if chunk[at : at + self._key] == key:
-            chunk[at : at + self._width] = row
+            if replace:
+                chunk[at : at + self._width] = row
             return False
         self._size += 1
         if at == len(chunk) and len(chunk) >= CHUNK_MAX * self._width:
@@ -109,22 +116,27 @@ class Rows:
         return True
 
     def remove(self, key: bytes) -> bool:
-        number = bisect_right(self._firsts, key) - 1
+        return self.pop(key) is not None
+
+    def pop(self, key: bytes) -> bytes | None:
+        """The row of a key, which is gone now."""
+        number = self._number(key)
         if number < 0:
-            return False
+            return None
         chunk = self._chunks[number]
-        at = self._place(chunk, key)
-        if chunk[at : at + self._key] != key:
-            return False
+        at = self._at(chunk, key)
+        if at < 0:
+            return None
+        row = bytes(chunk[at : at + self._width])
         del chunk[at : at + self._width]
         self._size -= 1
         self._tidy(number)
-        return True
+        return row
 
     def drop_below(self, key: bytes) -> int:
         """Remove the rows with smaller keys; how many there were."""
         dropped = self.before(key)
-        number = bisect_right(self._firsts, key) - 1
+        number = self._number(key)
         if number >= 0:
             del self._chunks[:number], self._firsts[:number]
             del self._chunks[0][: self._place(self._chunks[0], key)]
@@ -143,9 +155,29 @@ class Rows:
         key = self._key
         return all(one[:key] != two[:key] for one, two in pairwise(ordered))
 
+    def _number(self, key: bytes) -> int:
+        """Of the only chunk that can hold a key; -1 when it sorts before all."""
+        firsts = self._firsts
+        if firsts and firsts[-1] <= key:
+            return len(firsts) - 1  # what is new is mostly last
+        return bisect_right(firsts, key) - 1
+
+    def _at(self, chunk: bytearray, key: bytes) -> int:
+        """Where the row of a key begins; -1 when there is none."""
+        last = len(chunk) - self._width
+        if len(key) != self._key or chunk[last : last + self._key] < key:
+            return -1
+        at = chunk.find(key)  # sooner than a search by halves, which Python would have to do
+        while at >= 0 and at % self._width:
+            at = chunk.find(key, at + 1)
+        return at
+
     def _place(self, chunk: bytearray, key: bytes) -> int:
         """Where the first row begins that is not smaller."""
         width, length = self._width, self._key
+        last = len(chunk) - width
+        if chunk[last : last + length] < key:
+            return last + width  # most rows come in order
         low, high = 0, len(chunk) // width
         while low < high:
             middle = (low + high) // 2

@@ -12,6 +12,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 
 import msgspec
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from maar.metastore import snapshot_parts as parts
 from maar.metastore.digest import digest
+from maar.metastore.integrity import Judge, Standing
 from maar.metastore.replica import Replica
 from maar.metastore.state import MetaState
 from maar.model import keys
@@ -30,7 +32,7 @@ from maar.ports.object_store import ObjectStore
 log_ = logging.getLogger("maar.metastore")
 
 MAGIC = b"MAARSNAP"
-VERSION = 3
+VERSION = 4
 KEPT = 3
 
 _KEY = re.compile(r"metastore/v1/([^/]+)/snapshot-(\d+)\.maar")
@@ -52,8 +54,16 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
         return Head(self.index, self.chain)
 
 
+def written_as(state: MetaState) -> int:
+    """Version 4 only restates what version 3 does not know, so replicas that are not upgraded yet
+    can read a snapshot until the log is beyond them too.
+    """
+    return VERSION if state.version >= 4 else 3
+
+
 def encode(state: MetaState, head: Head) -> bytes:
-    header = Header(VERSION, state.incarnation, head.index, head.hash, digest(state))
+    version = written_as(state)
+    header = Header(version, state.incarnation, head.index, head.hash, digest(state))
     body = bytearray(MAGIC)
     for part in chain((header,), parts.parts_of(state)):
         body += _frame(msgspec.msgpack.encode(part))
@@ -61,18 +71,21 @@ def encode(state: MetaState, head: Head) -> bytes:
     return bytes(body)
 
 
-def decode(body: bytes) -> tuple[MetaState, Head]:
-    """The state, checked against its own hash; Corrupt when anything is amiss."""
+def decode(body: bytes, *, knows: int = VERSION) -> tuple[MetaState, Head]:
+    """The state, checked against its own hash; Corrupt when anything is amiss.
+
+    Rejected when it is of a version that the program does not know.
+    """
     if body[: len(MAGIC)] != MAGIC or len(body) < len(MAGIC) + _HASH_BYTES:
         raise Corrupt("it is not a snapshot of maar")
     check(body)
     try:
         frames = _frames(body)
         header = msgspec.msgpack.decode(next(frames), type=Header)
-        if header.version > VERSION:
+        if header.version > knows:
             raise Rejected(
                 f"a newer maar wrote it (version {header.version}; this program knows up to "
-                f"{VERSION}). Start the newer program."
+                f"{knows}). Start the newer program."
             )
         state = parts.state_of(map(_part, frames))
     except (msgspec.ValidationError, msgspec.DecodeError, StopIteration) as error:
@@ -109,35 +122,52 @@ def listed(store: ObjectStore) -> list[tuple[int, str]]:
     return sorted(((int(match[2]), match[0]) for match in found if match), reverse=True)
 
 
-async def restore(log: Log, store: ObjectStore) -> Replica:
+def check_unused(store: ObjectStore) -> None:
+    """Before a log begins: Rejected when the store holds what another one, perhaps lost, left.
+
+    A new log would not know the blocks that are there, and nobody would see them again.
+    """
+    found = listed(store)
+    if found:
+        index, key = found[0]
+        incarnation = key.removeprefix(keys.SNAPSHOTS).partition("/")[0]
+        raise Rejected(
+            f"the log is empty, but the store holds the snapshots of log {incarnation} (to entry "
+            f"{index}): run `maar metastore restore`, correct --log, or, to begin a new log beside "
+            "it on purpose, set `metastore.begin_anew = true`"
+        )
+
+
+async def restore(
+    log: Log, store: ObjectStore, *, judge: Judge | None = None, knows: int = VERSION
+) -> Replica:
     """The newest good snapshot that belongs to this log; the empty state when there is none."""
+    begun = partial(Replica, store, judge=judge or Judge(), knows=knows)
     head, first = await log.head(), await log.first()
     found = await asyncio.to_thread(listed, store)
-    if found and not head.index:
-        log_.warning("the log is empty, but the store has %s: is this the right log?", found[0][1])
     for index, key in found:
         if index > head.index or (first and index < first - 1):
             continue
         try:
-            state, at = await asyncio.to_thread(_loaded, store, key)
+            state, at = await asyncio.to_thread(_loaded, store, key, knows)
         except (Corrupt, NotFound) as error:
             log_.error("snapshot skipped key=%s cause=%s", key, error)
             continue
-        if await _leads_to(log, at, head):
-            return Replica(store, state, at)
+        if await leads_to(log, at, head):
+            return begun(state=state, head=at)
     if first > 1 or (head.index and not first):
         raise Corrupt(
             f"the log begins at entry {first or head.index + 1} and the store has no good snapshot "
             "of what came before. Restore the snapshots, or the log, from a copy."
         )
-    return Replica(store)
+    return begun()
 
 
-def _loaded(store: ObjectStore, key: str) -> tuple[MetaState, Head]:
-    return decode(store.read(key))
+def _loaded(store: ObjectStore, key: str, knows: int) -> tuple[MetaState, Head]:
+    return decode(store.read(key), knows=knows)
 
 
-async def _leads_to(log: Log, at: Head, head: Head) -> bool:
+async def leads_to(log: Log, at: Head, head: Head) -> bool:
     """Whether the log goes on from the snapshot: one of another incarnation does not."""
     if at.index == head.index:
         return at.hash == head.hash
@@ -151,9 +181,11 @@ async def _leads_to(log: Log, at: Head, head: Head) -> bool:
 
 async def make(log: Log, store: ObjectStore) -> int:
     """Fold the newest good snapshot and the log behind it into a new one; its index."""
-    replica = await restore(log, store)
+    replica = await restore(log, store, judge=Judge.witness())
     begun_at = replica.head.index
     await replica.catch_up(log)
+    if replica.judge.standing is not Standing.SOUND:
+        raise Corrupt(f"no snapshot is made of a state that is in doubt: {replica.judge.trouble}")
     head, state = replica.head, replica.state
     if head.index == begun_at or head.hash == GENESIS_HASH:
         return head.index

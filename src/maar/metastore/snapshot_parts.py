@@ -71,6 +71,11 @@ class Core(msgspec.Struct, frozen=True, array_like=True, tag=1):
     profiles_expired: int = 0
     raised: RaisedLimit = NOT_RAISED
     anchor: Anchor = NO_ANCHOR
+    adopting: tuple[Incarnation, ...] = ()
+    blocks_adopted: int = 0
+    blocks_missed: int = 0
+    profiles_missed: int = 0
+    former: tuple[Incarnation, ...] = ()
 
 
 class Blocks(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -265,6 +270,11 @@ def _core(state: MetaState) -> Core:
         tally.profiles_expired,
         state.raised,
         state.anchor,
+        state.adopting,
+        tally.blocks_adopted,
+        tally.blocks_missed,
+        tally.profiles_missed,
+        state.former,
     )
 
 
@@ -368,13 +378,17 @@ def _load_core(state: MetaState, core: Core) -> None:
     state.term, state.leader = core.term, core.leader
     state.lease_time, state.wall_time = core.lease_time, core.wall_time
     state.floor, state.policy = core.floor, core.policy
-    state.raised, state.anchor = core.raised, core.anchor
+    state.raised, state.anchor, state.adopting = core.raised, core.anchor, core.adopting
+    state.former = core.former
     state.tally = Tally(
         core.profiles_added,
         core.duplicates_removed,
         core.profiles_quarantined,
         core.plans_completed,
         core.profiles_expired,
+        core.blocks_adopted,
+        core.blocks_missed,
+        core.profiles_missed,
     )
 
 

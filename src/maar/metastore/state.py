@@ -71,6 +71,9 @@ class Tally:
     profiles_quarantined: int = 0
     plans_completed: int = 0
     profiles_expired: int = 0
+    blocks_adopted: int = 0  # from version 4 on, like the two below
+    blocks_missed: int = 0
+    profiles_missed: int = 0
 
 
 @dataclass(slots=True)
@@ -99,6 +102,10 @@ class MetaState:
     rings: Marked[Zone, Ring] = field(default_factory=Marked)  # of the zones that have writers
     raised: RaisedLimit = NOT_RAISED
     anchor: Anchor = NO_ANCHOR
+    # the lives of the log whose objects are to be adopted: until the store was looked through for
+    # them, nothing is deleted (S5); () when the index knows everything
+    adopting: tuple[Incarnation, ...] = ()
+    former: tuple[Incarnation, ...] = ()  # lives whose cut-off writers may still leave letters
     known_marks: KnownMarks = field(
         default_factory=KnownMarks
     )  # of plans; saves work, says nothing

@@ -20,7 +20,7 @@ class Kind(IntEnum):
     QUARANTINE = 2  # raw profiles that could not be decoded, in the segment format; never merged
 
 
-class Location(msgspec.Struct, frozen=True, array_like=True):
+class Location(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One copy of an object. Copies are listed, never inferred (S14)."""
 
     store: StoreName
@@ -28,7 +28,7 @@ class Location(msgspec.Struct, frozen=True, array_like=True):
     verified_at_ns: int = 0
 
 
-class File(msgspec.Struct, frozen=True, array_like=True):
+class File(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One object of a block: exactly what was written, so that a reader can tell."""
 
     table: str
@@ -39,7 +39,7 @@ class File(msgspec.Struct, frozen=True, array_like=True):
     locations: tuple[Location, ...]
 
 
-class Dataset(msgspec.Struct, frozen=True, array_like=True):
+class Dataset(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One service of one tenant within a block: a run of row groups.
 
     The run is of the `segment` table in segments, of `samples` in blocks.
@@ -56,8 +56,8 @@ class Dataset(msgspec.Struct, frozen=True, array_like=True):
     row_group_count: int
 
 
-class BlockMeta(msgspec.Struct, frozen=True, array_like=True):
-    """All that is known of a block without opening it."""
+class BlockOutline(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The first fields of a BlockMeta, read without the rest: what the index itself needs."""
 
     version: int
     id: BlockId
@@ -73,6 +73,11 @@ class BlockMeta(msgspec.Struct, frozen=True, array_like=True):
     samples: int
     size: int
     files: tuple[File, ...]
+
+
+class BlockMeta(BlockOutline, frozen=True, array_like=True, gc=False):
+    """All that is known of a block without opening it."""
+
     datasets: tuple[Dataset, ...]
     created_by: str  # a writer, or the plan
     created_at_ns: int  # wall time, for people

@@ -7,6 +7,7 @@
     attempts/v1/<plan>/<token>/<attempt>-<n>     what the attempt is about to write, one key a line
     metastore/v1/<incarnation>/snapshot-<index>.maar
     metastore/v1/<incarnation>/entry-<index>-<hash>.msgpack     an entry too large for the log
+    metastore/v1/<incarnation>/successor     the log was restored as another incarnation
     markers/v1/<incarnation>     the log of that incarnation keeps its blocks in this store
     dlq/v1/<incarnation>/<segment>.msgpack      a dead letter: a segment's metadata, not yet indexed
     dlq/v1/<incarnation>-held/<segment>.msgpack     one that cannot be delivered; a person must look
@@ -20,10 +21,17 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 from urllib.parse import quote
 
+from maar.model.errors import InvalidInput
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, Shard, TenantId
 
+SEGMENTS = "segments/v1/"
+LAKE = "lake/v1/"  # the files of all blocks, and their manifests
+MANIFESTS = "lake/v1/manifests/"
+QUARANTINES = "quarantine/v1/"
+MARKERS = "markers/v1/"
 SNAPSHOTS = "metastore/v1/"  # of every incarnation
 DEAD_LETTERS = "dlq/v1/"  # of every incarnation, held ones too
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,6 +39,7 @@ _WRITTEN = re.compile(  # by a plan: any object that an intent may name
     r"(?:lake/v1/[a-z]+/tenant=[^/]+/date=[0-9-]+|quarantine/v1/tenant=[^/]+)"
     r"/([0-9a-f]{32})-([^/-]+)-([^/-]+)-[^/]+\.(?:parquet|msgpack)"
 )
+_SEGMENT = re.compile(r"segments/v1/shard=([0-9]{1,9})/([0-9a-f]{32})-([^/-]+)\.parquet")
 _LETTER = re.compile(r"([0-9a-f]{32})\.msgpack")
 _HELD = "-held"
 _PLACEMENT = re.compile(r"placement/v1/[^/]+/(rules|stats)-([0-9]{20})\.binpb")
@@ -56,6 +65,41 @@ def manifest_of(table_key: str) -> str:
 
 def quarantine(*, tenant: TenantId, stem: str) -> str:
     return f"quarantine/v1/tenant={quote(tenant, safe='')}/{stem}.parquet"
+
+
+class SegmentName(NamedTuple):
+    """What the key of a segment says."""
+
+    shard: Shard
+    block: BlockId
+    incarnation: Incarnation
+
+
+class OutputName(NamedTuple):
+    """What the key of an object that a plan wrote says."""
+
+    block: BlockId
+    plan: PlanId
+    token: FencingToken
+
+
+def segment_name(key: str) -> SegmentName | None:
+    """None when it is no segment's key."""
+    parts = _SEGMENT.fullmatch(key)
+    if parts is None:
+        return None
+    return SegmentName(Shard(int(parts[1])), BlockId(parts[2]), Incarnation(parts[3]))
+
+
+def output_name(key: str) -> OutputName | None:
+    """None when no plan can have written it."""
+    parts = _WRITTEN.fullmatch(key)
+    if parts is None:
+        return None
+    try:
+        return OutputName(BlockId(parts[1]), PlanId.parse(parts[2]), FencingToken.parse(parts[3]))
+    except InvalidInput:
+        return None
 
 
 def intent(*, plan: PlanId, token: FencingToken, attempt: str, ordinal: int) -> str:
@@ -98,6 +142,11 @@ def stored_entry_prefix(incarnation: Incarnation) -> str:
 
 def snapshot_prefix(incarnation: Incarnation) -> str:
     return f"{SNAPSHOTS}{incarnation}/"
+
+
+def successor(incarnation: Incarnation) -> str:
+    """Says as which life a log was restored: the old one must not go on."""
+    return f"{snapshot_prefix(incarnation)}successor"
 
 
 def marker(incarnation: Incarnation) -> str:
