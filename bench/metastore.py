@@ -60,6 +60,7 @@ from maar.model.ids import (
 )
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.time import utc_day
+from maar.ports.log import Candidate
 from maar.ports.metastore import PollRequest, Report
 from maar.ports.object_store import ObjectStore, StoreSettings
 
@@ -186,7 +187,7 @@ def service_of(directory: Path, log: SqliteLog) -> MetastoreService:
         SystemClock(),
         Policy(snapshot_entries=10**9, snapshot_bytes=10**15),  # when the measurement says so
         entropy=Random(1).randbytes,
-        candidate="bench",
+        candidate=Candidate("bench"),
         take_snapshot=take_snapshot,
         registry=CollectorRegistry(),
     )

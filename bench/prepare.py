@@ -37,7 +37,7 @@ from maar.metastore.policy import Policy
 from maar.metastore.service import MetastoreService
 from maar.model.ids import MAIN_STORE, WorkerId
 from maar.model.plan import LeasedPlan
-from maar.ports.log import Head, Record, Term
+from maar.ports.log import Candidate, Head, Term
 from maar.ports.metastore import PollReply, PollRequest, Renewal, Report
 from maar.ports.object_store import StoreSettings
 from synthetic_hour import Flush, result_of, segment
@@ -48,36 +48,18 @@ KINDS = ("idle", "renew", "work")
 WORKER = WorkerId("bench")
 
 
-class CountedLog:
+class CountedLog(SqliteLog):
     """The SQLite log, and how often and how much is appended to it."""
 
-    def __init__(self, log: SqliteLog) -> None:
-        self._log = log
-        self.appends = 0
-        self.bytes = 0
+    appends = 0
+    appended_bytes = 0
 
-    async def append(self, bodies: Sequence[bytes], *, term: Term, head: Head) -> Head:
+    async def append(
+        self, bodies: Sequence[bytes], *, term: Term, head: Head, reserve: bool = False
+    ) -> Head:
         self.appends += 1
-        self.bytes += sum(map(len, bodies))
-        return await self._log.append(bodies, term=term, head=head)
-
-    async def campaign(self, candidate: str) -> Term:
-        return await self._log.campaign(candidate)
-
-    async def read(self, *, after: int, limit_bytes: int = 1 << 20) -> list[Record]:
-        return await self._log.read(after=after, limit_bytes=limit_bytes)
-
-    async def head(self) -> Head:
-        return await self._log.head()
-
-    async def first(self) -> int:
-        return await self._log.first()
-
-    async def truncate(self, *, before: int, term: Term) -> None:
-        await self._log.truncate(before=before, term=term)
-
-    async def close(self) -> None:
-        await self._log.close()
+        self.appended_bytes += sum(map(len, bodies))
+        return await super().append(bodies, term=term, head=head, reserve=reserve)
 
 
 @dataclass
@@ -101,29 +83,30 @@ class Polls:
     async def poll(self, kind: str, request: PollRequest) -> PollReply:
         way = next(self._ways)
         taken = self.taken[kind, way]
-        appends, size = self._log.appends, self._log.bytes
+        appends, size = self._log.appends, self._log.appended_bytes
         begun = time.perf_counter()
         if way == "head":
             await self._log.head()
         elif way == "entry":
-            await self._service._append(lambda *_: [Tick()])  # as chores and operators do
+            assert self._service._office is not None
+            await self._service._office.append(lambda *_: [Tick()])  # as chores and operators do
         reply = await self._service.poll(request)
         taken.seconds.append(time.perf_counter() - begun)
         taken.appends += self._log.appends - appends
-        taken.bytes += self._log.bytes - size
+        taken.bytes += self._log.appended_bytes - size
         return reply
 
 
 async def measure(directory: Path, polls: int) -> tuple[dict[tuple[str, str], Taken], list[float]]:
     """What was taken, and the seconds that single reads of the head took."""
-    log = CountedLog(SqliteLog.open(directory / "log"))
+    log = CountedLog(directory / "log", writes=True)
     service = MetastoreService(
         log,
         open_store(StoreSettings(MAIN_STORE, (directory / "store").as_uri())),
         SystemClock(),
         Policy(snapshot_entries=10**9, snapshot_bytes=10**15),
         entropy=Random(1).randbytes,
-        candidate="bench",
+        candidate=Candidate("bench"),
         take_snapshot=no_snapshot,
         registry=CollectorRegistry(),
     )

@@ -51,6 +51,7 @@ from maar.model.labels import labels_of
 from maar.model.profile import RawProfile, profile_id
 from maar.model.ring import Ring, Writer, WriterState
 from maar.placement.rules import Rules, TenantLimits
+from maar.ports.log import Candidate
 from maar.ports.metastore import RingView
 from maar.ports.object_store import StoreSettings
 from maar.pprof.encode import encode
@@ -180,7 +181,7 @@ async def serve_meta(address: str, directory: Path) -> None:
         SystemClock(),
         Policy(),
         entropy=os.urandom,
-        candidate="bench",
+        candidate=Candidate("bench"),
         take_snapshot=no_snapshot,
         registry=CollectorRegistry(),
     )

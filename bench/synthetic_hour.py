@@ -7,6 +7,7 @@ small its output is comes from real merges.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import itertools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -36,7 +37,7 @@ from maar.model.ids import (
 )
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange, utc_day
-from maar.ports.log import EMPTY, Head, Record, Term, check_limits, follow
+from maar.ports.log import EMPTY, Candidate, Head, Office, Record, Term, check_limits, follow
 from maar.ports.metastore import PollRequest, Renewal, Report, ViewRequest
 from maar.ports.object_store import ObjectStore
 from maar.query.level0 import COLUMNS
@@ -221,12 +222,36 @@ class MemoryLog:
     def __init__(self) -> None:
         self._records: list[Record] = []
         self._term = Term(0)
+        self._leader = Candidate("")
 
-    async def campaign(self, candidate: str) -> Term:  # noqa: ARG002 - there is only one
-        self._term = Term(self._term + 1)
+    async def campaign(self, candidate: Candidate) -> Term:
+        self._term, self._leader = Term(self._term + 1), candidate
         return self._term
 
-    async def append(self, bodies: Sequence[bytes], *, term: Term, head: Head) -> Head:
+    def hold(self, term: Term) -> None:
+        """There is only one who could lead."""
+
+    async def resign(self, term: Term) -> None: ...
+
+    async def office(self) -> Office:
+        return Office(self._term, self._leader)
+
+    async def changed(self, *, after: int) -> None:  # noqa: ARG002 - only its leader adds to it
+        await asyncio.Event().wait()
+
+    async def seal(self, note: str) -> None: ...
+
+    async def sealed(self) -> str:
+        return ""
+
+    async def append(
+        self,
+        bodies: Sequence[bytes],
+        *,
+        term: Term,
+        head: Head,
+        reserve: bool = False,  # noqa: ARG002
+    ) -> Head:
         check_limits(bodies)
         if term != self._term:
             raise TermLost(f"term {term} does not lead any more")
@@ -269,7 +294,7 @@ class Ours:
             clock,
             policy,
             entropy=Random(1).randbytes,
-            candidate="bench",
+            candidate=Candidate("bench"),
             take_snapshot=self._no_snapshot,
             registry=CollectorRegistry(),
         )

@@ -21,6 +21,7 @@ from maar.model.errors import InvalidInput
 from maar.model.ids import MAIN_STORE, TenantId, WorkerId
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.time import DAY_NS, SECOND_NS
+from maar.ports.log import Candidate
 from maar.ports.metastore import PollRequest, Report, Status
 from maar.ports.object_store import ObjectStore, StoreSettings
 from support.fake_clock import FakeClock
@@ -63,7 +64,7 @@ class World:
             self.clock,
             POLICY,
             entropy=self.random.randbytes,
-            candidate="test",
+            candidate=Candidate("test"),
             take_snapshot=no_snapshot,
             registry=self.registry,
         )
@@ -249,8 +250,8 @@ def test_an_operator_sets_and_reads_retention_and_sees_what_would_go(
                 assert [one.block for one in dry] == metas
             assert len(await service.expiring(limit=1)) == 1
             assert await service.expiring(tenant="globex") == ()
-            assert service._cleaner is not None
-            assert await service._cleaner.expire() == 2
+            assert service._office is not None
+            assert await service._office.cleaner.expire() == 2
             assert await service.expiring() == ()
             assert (await service.status()).profiles_expired == 20
 

@@ -228,7 +228,6 @@ def test_a_letter_does_not_bring_back_what_retention_took(lake: WholeLake) -> No
             await in_office(service)
             await registered_and_posted(lake, service)
             lake.clock.advance(3 * DAY_NS)
-            assert service._cleaner is not None
             await until(service, lambda status: status.profiles_expired == 1)
             await ask.sees([])
             lake.clock.advance(120 * SECOND_NS)
@@ -386,14 +385,15 @@ def test_what_is_recovered_tells_placement_nothing(lake: WholeLake) -> None:
         async with lake.running() as service:
             await in_office(service)
             heard: list[BlockMeta] = []
-            plain = service._placement.hear
+            placement = service._means.placement
+            plain = placement.hear
 
             def hear(blocks: Iterable[BlockMeta], effects: Any, now: Any) -> None:
                 given = list(blocks)
                 heard.extend(given)
                 plain(given, effects, now)
 
-            service._placement.hear = hear  # type: ignore[method-assign]
+            placement.hear = hear  # type: ignore[method-assign]
             await lake.posted(service, await lake.written(service, [A]))
             await letters_of(service).drain()
             assert (await service.status()).profiles_added == 1

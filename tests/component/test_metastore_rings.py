@@ -218,11 +218,13 @@ class HangingLog:
         self.through.set()
         self.waiting = asyncio.Event()
 
-    async def append(self, bodies: Sequence[bytes], *, term: Term, head: Head) -> Head:
+    async def append(
+        self, bodies: Sequence[bytes], *, term: Term, head: Head, reserve: bool = False
+    ) -> Head:
         if not self.through.is_set():
             self.waiting.set()
             await self.through.wait()
-        return await self._log.append(bodies, term=term, head=head)
+        return await self._log.append(bodies, term=term, head=head, reserve=reserve)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._log, name)

@@ -24,7 +24,7 @@ from maar.model.ids import MAIN_STORE, TenantId
 from maar.model.time import SECOND_NS
 from maar.placement import wire
 from maar.placement.rules import PlacementSettings, Rules, Share, TenantLimits
-from maar.ports.log import Head
+from maar.ports.log import Candidate, Head
 from maar.ports.metastore import Now
 from maar.ports.object_store import ObjectStore, StoreSettings
 from support.fake_clock import FakeClock
@@ -61,7 +61,7 @@ class World:
             self.clock,
             PATIENT,
             entropy=self.random.randbytes,
-            candidate="test",
+            candidate=Candidate("test"),
             take_snapshot=no_snapshot,
             registry=self.registry,
             placement=PlacementSettings(interval_s=0.1),

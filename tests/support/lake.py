@@ -29,6 +29,7 @@ from maar.metastore.queue import key_of
 from maar.metastore.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind
+from maar.model.errors import NotLeading
 from maar.model.ids import FencingToken, PlanId, TenantId, WorkerId
 from maar.model.plan import Account, PlanResult, Service
 from maar.model.time import LeaseTime, WallTime
@@ -62,6 +63,7 @@ class Lake:
         self.metrics = Metrics(self.registry)
         self.cleaner = Cleaner(self, self.store, self.clock, self.append, self.metrics)
         self.appends = 0
+        self.deposed = False
 
     # what a cleaner asks of a leader
 
@@ -71,6 +73,11 @@ class Lake:
 
     def now(self) -> LeaseTime:
         return LeaseTime(self.fold.now)
+
+    def confirm(self) -> None:
+        """It leads, unless a test says otherwise."""
+        if self.deposed:
+            raise NotLeading("somebody else leads")
 
     async def append(self, prepare: Prepare) -> int:
         entries = prepare(self.state, self.now())

@@ -67,6 +67,10 @@ class PostOffice(Lake):
     def __init__(self, policy: Policy = SMALL) -> None:
         self.faulty = FaultyStore()
         super().__init__(policy, self.faulty)
+        self.elect()
+
+    def elect(self) -> None:
+        """A new office, which knows nothing of letters yet."""
         self.letters = DeadLetters(self, self.store, self.append, self.metrics, Random(7).randbytes)
 
     def post(self, number: int, *, at: int | None = None, upload: bool = True) -> BlockMeta:

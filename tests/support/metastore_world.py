@@ -15,7 +15,7 @@ from maar.metastore import snapshot
 from maar.metastore.policy import Policy
 from maar.metastore.service import MetastoreService
 from maar.model.time import SECOND_NS
-from maar.ports.log import Log
+from maar.ports.log import Candidate, Log
 from support.fake_clock import FakeClock
 from support.memory_store import MemoryStore
 from support.metastore import SMALL
@@ -48,7 +48,7 @@ class World:
             self.clock,
             policy,
             entropy=self.random.randbytes,
-            candidate="test",
+            candidate=Candidate("test"),
             take_snapshot=self.snapshot,
             registry=self.registry,
         )

@@ -24,6 +24,7 @@ from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.ids import MAIN_STORE, Shard, TenantId, WorkerId, segment_id
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
+from maar.ports.log import Candidate
 from maar.ports.metastore import Metastore, PollRequest, Report
 from maar.ports.object_store import ObjectStore
 from maar.ports.query import Scope
@@ -73,7 +74,7 @@ class WholeLake:
             self.clock,
             self.policy,
             entropy=self.random.randbytes,
-            candidate="test",
+            candidate=Candidate("test"),
             take_snapshot=no_snapshot,
             registry=CollectorRegistry(),
         )
@@ -206,8 +207,8 @@ class Asker:
 
 
 def letters_of(service: MetastoreService) -> DeadLetters:
-    assert service._letters is not None
-    return service._letters
+    assert service._office is not None
+    return service._office.letters
 
 
 def patient(policy: Policy = POLICY, **changes: Any) -> Policy:

@@ -13,7 +13,7 @@ from maar.metastore import cleaner, cleaning, retirement
 from maar.metastore.entries import BlocksExpired, PinsTaken
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind
-from maar.model.errors import Unavailable
+from maar.model.errors import NotLeading, Unavailable
 from maar.model.ids import BlockId, FencingToken, PlanId
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from support.lake import Lake, objects_of, put
@@ -46,6 +46,21 @@ def test_objects_go_when_what_replaced_them_is_there() -> None:
     assert set(objects_of(made)) <= world.objects()
     assert world.state.retired == {}
     assert world.registry.get_sample_value("maar_metastore_cleaned_blocks_total") == 3
+
+
+def test_whoever_was_deposed_removes_nothing() -> None:
+    """Removals wait for threads: one may get its turn when another leads already."""
+    world = Lake()
+    replaced(world, 1, 2, 3)
+    before = world.objects()
+    world.deposed = True
+    with pytest.raises(NotLeading):
+        asyncio.run(world.cleaner.remove())
+    assert world.objects() == before
+    world.deposed = False
+    world.pass_time(cleaner.REST_NS + 1)
+    remove(world)
+    assert world.objects("segments/") == set()
 
 
 def test_a_merged_block_takes_its_manifest_and_intents_along_and_nobody_elses() -> None:

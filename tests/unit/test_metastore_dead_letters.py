@@ -18,7 +18,7 @@ from maar.metastore.letter_fate import Fate, Found, reach, verdict
 from maar.metastore.state import NO_FLOOR
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind, Location
-from maar.model.errors import MaarError, NotFound, Rejected, StoreFull, Unavailable
+from maar.model.errors import MaarError, NotFound, NotLeading, Rejected, StoreFull, Unavailable
 from maar.model.ids import BlockId, Incarnation, StoreName, TenantId, segment_id
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.object_store import ObjectInfo
@@ -429,14 +429,25 @@ def test_a_new_office_begins_without_a_floor(office: PostOffice) -> None:
     office.pass_time(5 * LAG_NS)
     office.drain()
     assert office.letters.floor_max > 0
-    office.letters.take_office()
+    office.elect()
     assert office.letters.floor_max == NO_FLOOR
-    # and a look that was under way when the office was lost proves nothing
-    office.faulty.fault = lambda operation, _key: (
-        office.letters.take_office() if operation == "list" else None
-    )
+    assert office.letters.status().drained_s == -1
+
+
+def test_whoever_was_deposed_deletes_no_letter_and_moves_none(office: PostOffice) -> None:
+    office.post(1)
+    office.drop(segment(2, at=office.fold.now), body=b"not a letter")
+    before = office.waiting()
+    office.deposed = True
+    with pytest.raises(NotLeading):
+        office.drain()
+    assert office.waiting() == before
+    assert office.held() == set()
+    assert office.letters.floor_max == NO_FLOOR
+    office.deposed = False
     office.drain()
-    assert office.letters.floor_max == NO_FLOOR
+    assert office.waiting() == set()
+    assert len(office.held()) == 1
 
 
 def test_the_floor_never_passes_a_letter_written_in_time(office: PostOffice) -> None:
@@ -638,9 +649,6 @@ def test_it_looks_at_once_and_again_and_heals_with_the_store(
         await until(lambda: office.fold.live() == {first.id})
         await until(lambda: office.letters.status().drained_s >= 0)
         assert office.letters.status().trouble == ""
-        second = office.post(2)
-        office.letters.take_office()  # who is new in office does not wait
-        await until(lambda: second.id in office.fold.live())
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)
 

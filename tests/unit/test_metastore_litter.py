@@ -24,7 +24,7 @@ from maar.metastore.policy import MINUTE_NS
 from maar.metastore.state import Remnant
 from maar.model import keys
 from maar.model.block import BlockMeta
-from maar.model.errors import Corrupt, Unavailable
+from maar.model.errors import Corrupt, NotLeading, Unavailable
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.time import SECOND_NS, LeaseTime
 from support.lake import Lake, announce, objects_of, put
@@ -67,6 +67,19 @@ def test_of_two_tasks_under_one_token_only_the_losers_objects_go() -> None:
     assert not set(objects_of(loser)) & world.objects()
     assert world.objects("attempts/") == set()
     assert world.state.litter == {}
+
+
+def test_whoever_was_deposed_sweeps_nothing() -> None:
+    world = lake()
+    plan, token = begun(world)
+    winner, _ = world.write(plan, token, "0-1-aa"), world.write(plan, token, "0-2-bb")
+    world.complete(plan, token, winner)
+    world.pass_time(POLICY.litter_ns + 1)
+    before = world.objects()
+    world.deposed = True
+    with pytest.raises(NotLeading):
+        asyncio.run(world.cleaner.sweep())
+    assert world.objects() == before
 
 
 def test_a_winner_that_was_merged_further_keeps_its_objects_until_they_are_cleaned() -> None:

@@ -19,7 +19,7 @@ from maar.metastore.placement_manager import PlacementManager, next_time, surrou
 from maar.metastore.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta
-from maar.model.errors import MaarError, StoreFull, Unavailable
+from maar.model.errors import MaarError, NotLeading, StoreFull, Unavailable
 from maar.model.ids import BlockId, Incarnation, NodeId, TenantId, Zone
 from maar.model.ring import Writer, WriterState
 from maar.model.time import SECOND_NS, LeaseTime
@@ -41,6 +41,7 @@ class Leader:
         self.fold = Fold()
         self.fold.state.incarnation = INCARNATION
         self.time = 1_000_000 * SECOND_NS
+        self.deposed = False
 
     @property
     def state(self) -> MetaState:
@@ -48,6 +49,10 @@ class Leader:
 
     def now(self) -> LeaseTime:
         return LeaseTime(self.time)
+
+    def confirm(self) -> None:
+        if self.deposed:
+            raise NotLeading("somebody else leads")
 
 
 class World:
@@ -67,6 +72,7 @@ class World:
         self.manager = PlacementManager(
             self.settings, self.limit, self.store, self.clock, self.registry
         )
+        self.manager.take_office()
 
     def limit(self, tenant: TenantId) -> TenantLimits:
         return self.limits.get(tenant, self.settings.tenant)
@@ -278,6 +284,16 @@ def test_a_defect_of_our_own_is_counted_and_costs_the_log_nothing(
     world.write(60, 100)
     assert not world.rule()
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_whoever_was_deposed_writes_no_rules(world: World) -> None:
+    world.write(60, 100 * UNIT)
+    world.leader.deposed = True
+    assert not world.rule()
+    assert world.shelf() == Shelf()
+    world.leader.deposed = False
+    assert world.rule()
+    assert world.shelf() != Shelf()
 
 
 def test_what_cannot_be_deleted_is_deleted_later(

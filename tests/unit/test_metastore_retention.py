@@ -26,7 +26,7 @@ from maar.metastore.entries import (
     RetentionSet,
 )
 from maar.metastore.index import Chunk, Shelf
-from maar.metastore.policy import HOUR_NS
+from maar.metastore.policy import HOUR_NS, MINUTE_NS
 from maar.metastore.state import NO_ANCHOR, MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput
@@ -187,6 +187,70 @@ def test_a_leader_whose_clock_is_a_year_behind_takes_nothing_and_says_so() -> No
     world.clock.wall -= YEAR_NS
     assert run(world) == 0
     assert "behind" in status(world).trouble
+
+
+@pytest.mark.parametrize(
+    ("replicas", "ahead_minutes", "refused"),
+    [
+        (1, (), ""),
+        (3, (0, 0), ""),
+        (3, (9, -9), ""),
+        (3, (0,), ""),  # two of three are most
+        (3, (), "only 1 of 3"),
+        (5, (0,), "only 2 of 5"),
+        (3, (0, 600_000), ""),  # one other is wrong
+        (3, (-600_000, -600_000), "600,000 minutes ahead of those of most"),
+        (3, (11, 600_000), "11 minutes behind those of most"),
+        (3, (-11,), "11 minutes ahead of those of most"),  # two, and one of them is wrong
+        (2, (600_000,), "behind those of most"),
+        (4, (0, 600_000, 600_000), "600,000 minutes behind"),
+        (4, (0, 0, 600_000), ""),
+    ],
+)
+def test_retention_is_refused_unless_most_replicas_share_the_leaders_clock(
+    replicas: int, ahead_minutes: tuple[int, ...], refused: str
+) -> None:
+    clocks = retention.Clocks(replicas, tuple(n * MINUTE_NS for n in ahead_minutes))
+    found = retention.refusal(clocks)
+    assert refused in found
+    assert bool(refused) == bool(found)
+
+
+def test_nothing_expires_by_a_clock_that_the_other_replicas_do_not_share(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Not even what is truly old: it goes when somebody has set the clock right."""
+    world = lake()
+    old, fresh = aged(world, 1, 100), aged(world, 2, 0)
+    clocks = [retention.Clocks(3, (-YEAR_NS, -YEAR_NS))]
+    world.cleaner = cleaner.Cleaner(
+        world, world.store, world.clock, world.append, world.metrics, clocks=lambda: clocks[0]
+    )
+    assert run(world) == 0
+    assert kept(world) == {old.id, fresh.id}
+    assert "ahead of those of most replicas" in caplog.text
+    now, wall = world.now(), WallTime(world.clock.wall)
+    told = retention.status(world.state, now=now, wall=wall, clocks=clocks[0]).trouble
+    assert told.startswith("nothing expires")
+    clocks[0] = retention.Clocks(3, (0, 0))
+    assert run(world) == 1
+    assert kept(world) == {fresh.id}
+
+
+def test_a_clock_that_goes_wrong_in_the_middle_of_a_run_takes_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cleaner, "TAKEN_AT_ONCE", 1)
+    world = lake()
+    for number in range(3):
+        aged(world, number, 100)
+    aged(world, 9, 0)
+    agreed = [retention.Clocks(2, (0,))] * 2 + [retention.Clocks(2, (YEAR_NS,))] * 9
+    world.cleaner = cleaner.Cleaner(
+        world, world.store, world.clock, world.append, world.metrics, clocks=lambda: agreed.pop(0)
+    )
+    run(world)
+    assert len(kept(world)) == 3
 
 
 def test_profiles_from_the_future_take_nothing_and_do_not_spoil_the_clock() -> None:

@@ -10,7 +10,7 @@ from maar.metastore import verdict
 from maar.metastore.effects import AttemptEnded
 from maar.metastore.entries import Grant, PlansLeased, TermStarted
 from maar.metastore.lease_clock import LeaseClock
-from maar.metastore.service import patience_s
+from maar.metastore.office import patience_s
 from maar.metastore.workers import Crew
 from maar.model.plan import AttemptEnd
 from maar.model.time import SECOND_NS, LeaseTime

@@ -11,14 +11,13 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from maar.metastore import cleaning, litter, retention, sweeping
+from maar.metastore.duty import Append, Led
 from maar.metastore.entries import BlocksForgotten, LitterSwept, Remains
-from maar.metastore.inbox import Prepare
 from maar.metastore.metrics import Metrics
 from maar.metastore.policy import MINUTE_NS
-from maar.metastore.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import MaarError, Retryable
@@ -39,18 +38,8 @@ REST_NS = MINUTE_NS  # what could not be cleaned is tried again after this
 HELD_MAX = 10_000  # so much gone wrong is no accident
 TOLD_MAX = 100  # sentences in a status
 
-Append = Callable[[Prepare], Awaitable[int]]  # by the leader's loop; the index after it
 Item = TypeVar("Item")
 Made = TypeVar("Made")
-
-
-class Led(Protocol):
-    """What cleaning needs of a leader."""
-
-    @property
-    def state(self) -> MetaState: ...
-
-    def now(self) -> LeaseTime: ...
 
 
 class Held(Generic[Item]):
@@ -87,13 +76,22 @@ class Cleaner:
     """Three parts that do not wait for each other: removals, sweeps and retention."""
 
     def __init__(
-        self, leader: Led, store: ObjectStore, clock: Clock, append: Append, metrics: Metrics
+        self,
+        leader: Led,
+        store: ObjectStore,
+        clock: Clock,
+        append: Append,
+        metrics: Metrics,
+        *,
+        clocks: Callable[[], retention.Clocks] = lambda: retention.ALONE,
     ) -> None:
+        """`clocks` are those of all replicas, as heard lately."""
         self._leader = leader
         self._store = store
         self._clock = clock
         self._append = append
         self._metrics = metrics
+        self._clocks = clocks
         self._removing = ThreadPoolExecutor(THREADS, thread_name_prefix="remove")
         self._sweeping = ThreadPoolExecutor(THREADS, thread_name_prefix="sweep")
         self._blocks: Held[BlockId] = Held()
@@ -120,15 +118,27 @@ class Cleaner:
         for threads in (self._removing, self._sweeping):
             threads.shutdown(wait=False, cancel_futures=True)
 
+    def _in_office(self, act: Callable[[Item], Made]) -> Callable[[Item], Made]:
+        """What waits for a thread may have been decided before this process was stopped (S15)."""
+
+        def acted(item: Item) -> Made:
+            self._leader.confirm()
+            return act(item)
+
+        return acted
+
     # ── retired blocks ─────────────────────────────────────────────────────────────────────────
 
     async def remove(self) -> bool:
         """Delete the objects of some retired blocks; whether there may be more to do."""
+        if self._leader.state.adopting:
+            return False  # the index may lack what replaced them, or what is theirs (S5)
         now = self._leader.now()
         resting = self._blocks.resting(now)
         state = self._leader.state
         work = cleaning.removals(state, now=now, limit=REMOVED_AT_ONCE, resting=resting)
-        done = await _each(self._removing, partial(cleaning.carry_out, self._store), work)
+        carry_out = self._in_office(partial(cleaning.carry_out, self._store))
+        done = await _each(self._removing, carry_out, work)
         gone: list[BlockId] = []
         for removal, outcome in zip(work, done, strict=True):
             if outcome == "":
@@ -149,11 +159,14 @@ class Cleaner:
 
     async def sweep(self) -> bool:
         """Look after some ended attempts; whether there may be more to do."""
+        if self._leader.state.adopting:
+            return False  # what they wrote may be the only copy, and not adopted yet (S5)
         now = self._leader.now()
         sweeps = await self._due_sweeps(now)
         found = await _each(self._sweeping, partial(sweeping.look, self._store), sweeps)
         work = [(one, await self._unlisted(one)) for one in found if not isinstance(one, Exception)]
-        done = await _each(self._sweeping, lambda one: sweeping.remove(self._store, *one), work)
+        remove = self._in_office(self._remove_litter)
+        done = await _each(self._sweeping, remove, work)
         swept: list[Remains] = []
         passed: list[Remains] = []
         for sweep, looked in zip(sweeps, found, strict=True):
@@ -177,6 +190,9 @@ class Cleaner:
             self._passed.difference_update(swept)
         _raise_retryable([*found, *done])
         return len(sweeps) >= SWEPT_AT_ONCE and bool(swept or passed)
+
+    def _remove_litter(self, work: tuple[sweeping.Found, list[str]]) -> bool:
+        return sweeping.remove(self._store, *work)
 
     async def _due_sweeps(self, now: LeaseTime) -> list[litter.Sweep]:
         """There may be half a million attempts: they are looked through in a thread."""
@@ -207,8 +223,13 @@ class Cleaner:
 
     async def expire(self) -> int:
         """One run of retention; how many blocks it found too old."""
+        if self._leader.state.adopting:
+            return 0
         state, now, wall = self._leader.state, self._leader.now(), self._wall()
-        self._tell_trouble(retention.status(state, now=now, wall=wall).trouble)
+        clocks = self._clocks()
+        self._tell_trouble(retention.status(state, now=now, wall=wall, clocks=clocks).trouble)
+        if retention.refusal(clocks):
+            return 0  # by a clock that most replicas do not share, nothing goes (S2)
         limits = retention.boundaries(state, now=now, wall=wall)
         walk = self._walk or retention.within_reach(state.blocks, limits)
         look = partial(retention.look, walk, limits, limit=state.policy.retention_run_max)
@@ -222,12 +243,13 @@ class Cleaner:
         return len(found)
 
     async def _take(self, blocks: Sequence[BlockId]) -> None:
-        """By the boundaries of the moment: periods may have changed while we looked."""
-        await self._append(
-            lambda state, now: retention.taken(
-                state, blocks, retention.boundaries(state, now=now, wall=self._wall())
+        """By the boundaries of the moment: periods and clocks may have changed while we looked."""
+        if not retention.refusal(self._clocks()):
+            await self._append(
+                lambda state, now: retention.taken(
+                    state, blocks, retention.boundaries(state, now=now, wall=self._wall())
+                )
             )
-        )
 
     def _tell_trouble(self, trouble: str) -> None:
         if trouble and not self._distrusted:

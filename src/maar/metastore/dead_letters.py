@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Protocol, TypeVar
 
 import msgspec
 
 from maar.metastore import prepare
-from maar.metastore.inbox import Prepare
+from maar.metastore.duty import Append, Led, Threads
 from maar.metastore.letter_box import Box, named, read_ours
 from maar.metastore.letter_fate import (
     Fate,
@@ -33,7 +31,7 @@ from maar.metastore.letter_fate import (
     verdict,
 )
 from maar.metastore.metrics import Metrics
-from maar.metastore.state import NO_FLOOR, MetaState
+from maar.metastore.state import NO_FLOOR
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import (
@@ -55,19 +53,6 @@ SURVEY_S = 300.0  # held and foreign letters come and go rarely
 THREADS = 8
 LISTED_AT_ONCE = 64  # letters in memory
 
-Append = Callable[[Prepare], Awaitable[int]]  # by the leader's loop; the index after it
-Item = TypeVar("Item")
-Made = TypeVar("Made")
-
-
-class Led(Protocol):
-    """What looking for letters needs of a leader."""
-
-    @property
-    def state(self) -> MetaState: ...
-
-    def now(self) -> LeaseTime: ...
-
 
 class _Pass:
     """What one look has come to so far."""
@@ -86,7 +71,7 @@ class _Pass:
 
 
 class DeadLetters:
-    """The letters of one leader, from office to office."""
+    """As seen from one office: what an earlier leader knew of letters is worth nothing now."""
 
     def __init__(
         self,
@@ -101,11 +86,9 @@ class DeadLetters:
         self._append = append
         self._metrics = metrics
         self._entropy = entropy
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="letters")
+        self._threads = Threads(THREADS, "letters")
         self._retrying = asyncio.Lock()
-        self._woken = asyncio.Event()
-        self._office = 0
-        self._began: LeaseTime | None = None  # the last complete look in this office
+        self._began: LeaseTime | None = None  # the last complete look
         self._reach = NO_FLOOR
         self._survey_at = 0.0
         self._status = LettersStatus()
@@ -116,13 +99,6 @@ class DeadLetters:
     def floor_max(self) -> LeaseTime:
         """The floor may go so far and no further; without a complete look, nowhere (S4)."""
         return self._reach
-
-    def take_office(self) -> None:
-        """Another leader may have been there: what we knew of letters is worth nothing now."""
-        self._office += 1
-        self._began, self._reach = None, NO_FLOOR
-        self._survey_at = 0.0
-        self._woken.set()
 
     def status(self) -> LettersStatus:
         now = self._leader.now()
@@ -136,18 +112,12 @@ class DeadLetters:
     async def forever(self) -> None:
         try:
             while True:
-                self._woken.clear()
-                rest_s = DRAIN_S if await self._drained() else RETRY_S
-                try:
-                    async with asyncio.timeout(rest_s):  # wait_for may swallow a cancellation
-                        await self._woken.wait()
-                except TimeoutError:
-                    pass
+                await asyncio.sleep(DRAIN_S if await self._drained() else RETRY_S)
         finally:
             self.close()
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     async def _drained(self) -> bool:
         """Whether a look succeeded; one that did not is told once, and tried again soon."""
@@ -170,14 +140,17 @@ class DeadLetters:
 
     async def drain(self) -> None:
         """Look at every letter once: deliver, hold, or leave it for the next time."""
-        office, began = self._office, self._leader.now()
+        began = self._leader.now()
         box, made = self._box(), _Pass()
-        listing = await self._do(box.waiting)
-        infos = await self._do(lambda: list(islice(listing, LISTED_AT_ONCE)))
-        await self._count(box, infos)
-        while infos:
-            await self._deal_with(box, infos, made)
-            infos = await self._do(lambda: list(islice(listing, LISTED_AT_ONCE)))
+        for each in self._boxes():
+            listing = await self._threads.do(each.waiting)
+            take = partial(_some, listing)
+            infos = await self._threads.do(take)
+            if each == box:
+                await self._count(box, infos)
+            while infos:
+                await self._deal_with(each, infos, made)
+                infos = await self._threads.do(take)
         if made.delivered or made.held:
             log_.info(
                 "dead letters delivered=%d held=%d waiting=%d",
@@ -188,24 +161,23 @@ class DeadLetters:
         self._oldest = min((_named_at(block) for block in made.left), default=None)
         self._set(waiting=len(made.left))
         await self._survey(box, again=bool(made.held or made.stuck), stuck=made.stuck)
-        if office == self._office:
-            margin_ns = self._leader.state.policy.floor_lag_ns
-            self._began = began
-            self._reach = reach(began=began, margin_ns=margin_ns, left=made.left)
+        margin_ns = self._leader.state.policy.floor_lag_ns
+        self._began = began
+        self._reach = reach(began=began, margin_ns=margin_ns, left=made.left)
         self._observe()
 
     async def _count(self, box: Box, infos: Sequence[ObjectInfo]) -> None:
         """Before many are dealt with, so that people see what is to come."""
         number = len(infos)
         if number >= LISTED_AT_ONCE:
-            number = await self._do(lambda: sum(1 for _ in box.waiting()))
+            number = await self._threads.do(lambda: sum(1 for _ in box.waiting()))
         self._set(waiting=number)
         blocks = (keys.letter_block(keys.letter_place(info.key)[2]) for info in infos)
         self._oldest = next((_named_at(block) for block in blocks if block), None)
         self._observe()
 
     async def _deal_with(self, box: Box, infos: Sequence[ObjectInfo], made: _Pass) -> None:
-        read = await self._each(box.read, infos)
+        read = await self._threads.each(box.read, infos)
         made.note(read, but=NotFound)  # a letter that is gone was delivered, or held
         letters = [one for one in read if isinstance(one, Found)]
         if made.failure is not None and not letters:
@@ -237,7 +209,7 @@ class DeadLetters:
 
     async def _delete(self, letters: Sequence[Found], made: _Pass) -> None:
         """Delivered: the index knows their blocks, and that is in the log."""
-        outcomes = await self._each(self._store.delete, [one.info.key for one in letters])
+        outcomes = await self._threads.each(self._delete_one, [one.info.key for one in letters])
         gone = sum(outcome is None for outcome in outcomes)
         made.note(outcomes)
         made.delivered += gone
@@ -247,8 +219,16 @@ class DeadLetters:
         )
         self._observe()
 
+    def _delete_one(self, key: str) -> None:
+        self._leader.confirm()
+        self._store.delete(key)
+
     async def _hold(self, box: Box, aside: Sequence[tuple[Found, str]], made: _Pass) -> None:
-        outcomes = await self._each(box.hold, [letter for letter, _ in aside])
+        def hold(letter: Found) -> bool:
+            self._leader.confirm()
+            return box.hold(letter)
+
+        outcomes = await self._threads.each(hold, [letter for letter, _ in aside])
         made.note(outcomes, but=NotFound)
         for (letter, cause), outcome in zip(aside, outcomes, strict=True):
             if outcome is True:
@@ -261,7 +241,7 @@ class DeadLetters:
         """Held letters and those of other logs are counted now and then."""
         now_s = asyncio.get_running_loop().time()
         if again or now_s >= self._survey_at:
-            held, foreign = await self._do(box.survey)
+            held, foreign = await self._threads.do(box.survey)
             self._survey_at = now_s + SURVEY_S
             self._set(held=held + stuck, foreign=foreign)
 
@@ -286,8 +266,8 @@ class DeadLetters:
             every = (info for some in (box.held, box.waiting, box.strangers) for info in some())
             return list(islice(every, limit + 1))
 
-        infos = await self._do(found)
-        read = await self._each(partial(read_ours, box), infos[:limit])
+        infos = await self._threads.do(found)
+        read = await self._threads.each(partial(read_ours, box), infos[:limit])
         for error in _errors(read, but=NotFound):
             raise error
         letters = [self._shown(box, one) for one in read if isinstance(one, Found)]
@@ -295,7 +275,7 @@ class DeadLetters:
 
     async def one(self, name: str) -> Letter:
         box = self._box()
-        return self._shown(box, await self._do(lambda: named(box, name)))
+        return self._shown(box, await self._threads.do(lambda: named(box, name)))
 
     async def retry(self, name: str) -> LetterRetried:
         """Deliver a held letter, if what was wrong with it has been mended.
@@ -305,14 +285,13 @@ class DeadLetters:
         they be in the lake already, they show once all the same (S9).
         """
         async with self._retrying:
-            box = self._box()
-            letter = await self._do(lambda: named(box, name, only_held=True))
+            box, letter = await self._threads.do(lambda: self._named(name, only_held=True))
             meta, again = await self._delivered(box, letter)
-            await self._do(lambda: self._store.delete(letter.info.key))
+            await self._threads.do(lambda: self._delete_one(letter.info.key))
             if again and letter.meta is not None:
                 # below the floor nobody can ever refer to it, and no letter names it (S1)
                 old = letter.meta.files[0].locations[0].key
-                await self._do(lambda: self._store.delete(old))
+                await self._threads.do(lambda: self._delete_one(old))
             await self._survey(box, again=True)
             self._observe()
         log_.info("dead letter delivered name=%s block=%s", name, meta.id)
@@ -336,7 +315,7 @@ class DeadLetters:
             lease_time_ns=self._leader.now(), entropy=int.from_bytes(self._entropy(8), "big")
         )
         key = keys.segment(shard=meta.shard, block=block, incarnation=box.incarnation)
-        await self._do(lambda: box.copy_segment(meta, key))
+        await self._threads.do(lambda: box.copy_segment(meta, key))
         return rewritten(meta, block=block, key=key)
 
     def _shown(self, box: Box, letter: Found) -> Letter:
@@ -353,24 +332,29 @@ class DeadLetters:
 
     # ── threads ────────────────────────────────────────────────────────────────────────────────
 
+    def _boxes(self) -> list[Box]:
+        """Our own, and those of the log's former lives: a writer that was cut off when the log was
+        restored names its letters by the life that it knows. While adopting, adoption reads them.
+        """
+        state = self._leader.state
+        former = () if state.adopting else state.former
+        return [self._box(), *(Box(self._store, life) for life in former)]
+
+    def _named(self, name: str, *, only_held: bool = False) -> tuple[Box, Found]:
+        *others, last = self._boxes()
+        for box in others:
+            try:
+                return box, named(box, name, only_held=only_held)
+            except NotFound:
+                continue
+        return last, named(last, name, only_held=only_held)
+
     def _box(self) -> Box:
         return Box(self._store, self._leader.state.incarnation)
 
-    async def _do(self, act: Callable[[], Made]) -> Made:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, act)
 
-    async def _each(
-        self, act: Callable[[Item], Made], items: Iterable[Item]
-    ) -> list[Made | MaarError]:
-        """What became of each; one that goes wrong stops no other."""
-
-        def done(item: Item) -> Made | MaarError:
-            try:
-                return act(item)
-            except MaarError as error:
-                return error
-
-        return list(await asyncio.gather(*(self._do(partial(done, item)) for item in items)))
+def _some(listing: Iterator[ObjectInfo]) -> list[ObjectInfo]:
+    return list(islice(listing, LISTED_AT_ONCE))
 
 
 def _named_at(block: BlockId) -> LeaseTime:

@@ -11,55 +11,73 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
+from maar.metastore import snapshot
 from maar.metastore.effects import Effect
 from maar.metastore.entries import (
-    VERSION,
     Entry,
     Genesis,
+    PinsDropped,
+    PinsTaken,
     PolicySet,
+    StateHashed,
     Stored,
     TermStarted,
     VersionActivated,
     encode,
     encode_entry,
 )
-from maar.metastore.lease_clock import LeaseClock
+from maar.metastore.follower import Follower
 from maar.metastore.policy import Policy
-from maar.metastore.replica import Replica
 from maar.metastore.state import MetaState
 from maar.model import keys
 from maar.model.errors import (
     AlreadyExists,
     HeadMoved,
+    NotLeading,
     OutcomeUnknown,
     Retryable,
+    TermLost,
     Unavailable,
 )
 from maar.model.ids import Incarnation
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.clock import Clock
-from maar.ports.log import BATCH_BYTES_MAX, ENTRY_BYTES_MAX, Head, Log, Term, follow
+from maar.ports.log import (
+    BATCH_BYTES_MAX,
+    BATCH_ENTRIES_MAX,
+    ENTRY_BYTES_MAX,
+    Head,
+    Log,
+    Term,
+    follow,
+)
 from maar.ports.object_store import ObjectStore
 
 log_ = logging.getLogger("maar.metastore")
 
 SETTLE_S = 0.2
+UNSETTLED_S = 5.0  # an office that cannot find out what was stored is of no use
+STUCK_S = 2.0  # a loop that has not come round for so long may not come round again
+RESERVED = (  # a full log still takes what leads to a snapshot, and what readers need
+    Genesis | TermStarted | VersionActivated | PolicySet | StateHashed | PinsTaken | PinsDropped
+)
 INLINE_BYTES_MAX = ENTRY_BYTES_MAX - 1024  # the envelope needs a little room
 
 
 class Leader:
-    def __init__(self, log: Log, store: ObjectStore, clock: Clock, replica: Replica) -> None:
+    """Of one term; `follower` has the state, and goes on with it when the term has ended."""
+
+    def __init__(
+        self, log: Log, store: ObjectStore, clock: Clock, follower: Follower, term: Term
+    ) -> None:
         self._log = log
         self._store = store
         self._clock = clock
-        self._replica = replica
-        self._term = Term(0)
-        self._lease_clock = LeaseClock(
-            stall_ns=replica.state.policy.stall_ns, monotonic_ns=clock.monotonic_ns()
-        )
-        self._lease_clock.follow(replica.state.lease_time)
-        self._moved = asyncio.Event()
-        self.appended_bytes = 0
+        self._follower = follower
+        self._replica = follower.replica
+        self._loop = asyncio.get_running_loop()
+        self._held_at = self._loop.time()
+        self.term = term
         self.settling = False
 
     @property
@@ -67,27 +85,54 @@ class Leader:
         return self._replica.state
 
     @property
-    def term(self) -> Term:
-        return self._term
+    def folded_bytes(self) -> int:
+        return self._replica.folded_bytes
+
+    def folded_at(self, index: int) -> int:
+        """About how many bytes this replica had folded at an earlier entry."""
+        began, now = self._follower.began_at, self.state.index
+        return self.folded_bytes * max(0, index - began) // max(1, now - began)
 
     def now(self) -> LeaseTime:
-        return self._lease_clock.now(self._clock.monotonic_ns())
+        return self._follower.now()
 
-    async def take_office(
-        self, candidate: str, policy: Policy, entropy: Callable[[int], bytes]
+    def hold(self) -> None:
+        """The loop makes progress, which alone keeps office; TermLost when that is lost."""
+        self._log.hold(self.term)
+        self._held_at = self._loop.time()
+
+    def confirm(self) -> None:
+        """Before something is deleted: NotLeading unless this office surely lasts (S15).
+
+        It may be asked in threads. A duty cannot keep an office whose loop is stuck.
+        """
+        if self._loop.time() - self._held_at > STUCK_S:
+            raise NotLeading("the metastore's loop is stuck, so its office may be lost")
+        try:
+            self._log.hold(self.term)
+        except TermLost as error:
+            raise NotLeading(f"the metastore lost its office: {error}") from error
+
+    async def begin(
+        self,
+        name: str,
+        policy: Policy,
+        entropy: Callable[[int], bytes],
+        activation: Callable[[int], list[Entry]],
+        *,
+        begin_anew: bool = False,
     ) -> None:
-        """Lead, fold what others wrote, and say so in the log before anything else."""
-        self._term = await self._log.campaign(candidate)
-        await self._replica.catch_up(self._log)
-        self._lease_clock.follow(self.state.lease_time)
+        """Fold what others wrote, and say that we lead in the log before anything else."""
+        self.hold()
+        await self._follower.catch_up(self.hold)
         opening: list[Entry] = []
         if not self.state.incarnation:
+            if not begin_anew:
+                await asyncio.to_thread(snapshot.check_unused, self._store)
             opening.append(Genesis(Incarnation(entropy(4).hex())))
-        opening.append(TermStarted(self._term, candidate))
-        if self.state.version < VERSION:
-            opening.append(VersionActivated(VERSION))
+        opening.append(TermStarted(self.term, name))
+        opening += activation(self.state.version)
         await self.commit(opening, now=self.now())
-        self._lease_clock.allow_stalls(policy.stall_ns)
         if self.state.policy != policy:
             await self.commit([PolicySet(policy)], now=self.now())
 
@@ -98,33 +143,27 @@ class Leader:
         """
         wall = WallTime(self._clock.wall_ns())
         bodies = []
+        entries = list(entries)
+        reserve = all(isinstance(entry, RESERVED) for entry in entries)
         for index, entry in enumerate(entries, start=self.state.index + 1):
             body = await self._fitting(encode_entry(entry), index)
             bodies.append(encode(self.state.version, now, wall, body))
         effects: list[Effect] = []
         for batch in _batches(bodies):
-            effects += await self._append(batch)
+            effects += await self._append(batch, reserve=reserve)
         return effects
 
-    async def reached(self, index: int) -> None:
-        """Return when the state is at least at this index."""
-        while self.state.index < index:
-            moved = self._moved
-            await moved.wait()
-
-    async def _append(self, bodies: list[bytes]) -> list[Effect]:
+    async def _append(self, bodies: list[bytes], *, reserve: bool) -> list[Effect]:
         before = self._replica.head
-        records = follow(before, bodies, self._term)
+        records = follow(before, bodies, self.term)
         try:
-            await self._log.append(bodies, term=self._term, head=before)
+            await self._log.append(bodies, term=self.term, head=before, reserve=reserve)
         except OutcomeUnknown as error:
             log_.warning("append unsettled after=%d cause=%s", before.index, error)
             if not await self._was_stored(records[-1].index, records[-1].hash):
                 raise Unavailable("the log did not store the change; send it again") from error
         effects = await self._replica.fold(records)
-        self.appended_bytes += sum(map(len, bodies))
-        self._moved.set()
-        self._moved = asyncio.Event()
+        self.hold()
         return effects
 
     async def _was_stored(self, index: int, hash_: bytes) -> bool:
@@ -141,11 +180,14 @@ class Leader:
         raise HeadMoved(f"somebody else wrote entry {head.index} of the log")
 
     async def _head_at_last(self) -> Head:
+        give_up = self._loop.time() + UNSETTLED_S
         while True:
             try:
                 return await self._log.head()
             except Retryable as error:
                 log_.warning("append still unsettled cause=%s", error)
+                if self._loop.time() > give_up:  # whoever leads next finds out what the log holds
+                    raise TermLost(f"the log does not say what it stored: {error}") from error
                 await asyncio.sleep(SETTLE_S)
 
     async def _fitting(self, body: bytes, index: int) -> bytes:
@@ -166,7 +208,7 @@ def _batches(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
     batch: list[bytes] = []
     size = 0
     for body in bodies:
-        if batch and size + len(body) > BATCH_BYTES_MAX:
+        if batch and (size + len(body) > BATCH_BYTES_MAX or len(batch) >= BATCH_ENTRIES_MAX):
             yield batch
             batch, size = [], 0
         batch.append(body)

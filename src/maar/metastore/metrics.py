@@ -1,6 +1,7 @@
 """What the metastore counts: everything bounded has a gauge, everything folded a counter.
 
-The gauges are set on the leader's loop, twice a second: nothing here looks at every block.
+The gauges are set on the leader's loop, twice a second: nothing here looks at every block. Those of
+the state are set on followers too; what only a leader knows is nothing there.
 """
 
 from __future__ import annotations
@@ -61,6 +62,15 @@ class Metrics:
         self.litter = gauge("litter_attempts", "Ended attempts that may have left objects")
         self.items = gauge("state_items", "Items in each bounded collection", "collection")
         self.head = gauge("head_index", "Index of the last folded entry")
+        self.leads = gauge("leads", "1 while this replica leads")
+        self.term = gauge("term", "Of the last leader that this replica knows of")
+        self.behind = gauge("behind_entries", "Entries of the log that are not folded yet")
+        self.behind_s = gauge("behind_seconds", "Since everything in the log was folded")
+        self.doubts = gauge("in_doubt", "1 while it waits for votes on its state")
+        self.stopped = gauge("stopped", "1 when this replica has stopped and wants a person")
+        self.offices = counter("offices_total", "Times that this replica took office")
+        self.lost = counter("offices_lost_total", "Times that it lost office while it ran")
+        self.loads = counter("loads_total", "Times that it read its state from snapshot and log")
         self.snapshot = gauge("snapshot_index", "Index of the newest verified snapshot")
         self.lease_time = gauge("lease_time_seconds", "The log's own time")
         self.blocked = gauge("clean_blocked_blocks", "Retired blocks whose outputs are missing")
@@ -97,6 +107,9 @@ class Metrics:
         )
         self.letters_delivered = counter("letters_delivered_total", "Dead letters delivered")
         self.beats = counter("beats_total", "Heartbeats of segment writers", "outcome")
+        self.adopting = gauge("adopting", "1: restored, and the store is not looked through yet")
+        self.adopted = gauge("adopted_blocks", "Blocks that restored logs found in the store")
+        self.missed = gauge("missed_blocks", "Blocks that restored logs did not find there")
         self.snapshot_failures = counter("snapshot_failures_total", "Snapshots that went wrong")
         self.first_compaction = histogram(
             "first_compaction_seconds",
@@ -143,7 +156,13 @@ class Metrics:
             waited_ns = state.lease_time - block_time_ns(block)
             self.first_compaction.observe(waited_ns / SECOND_NS)
 
-    def observe(self, state: MetaState, now: LeaseTime, wall: WallTime) -> None:
+    def observe(
+        self,
+        state: MetaState,
+        now: LeaseTime,
+        wall: WallTime,
+        clocks: retention.Clocks = retention.ALONE,
+    ) -> None:
         standings = reads.standings(state)
         self._observe_levels(reads.levels(state, now, standings.held))
         for member, count in standings.plans.items():
@@ -153,13 +172,26 @@ class Metrics:
         self.failure_limit.set(max(state.policy.failure_limit, state.raised_limit(now)))
         self.retired.set(len(state.retired))
         self.litter.set(len(state.litter))
+        self.adopting.set(bool(state.adopting))
+        self.adopted.set(state.tally.blocks_adopted)
+        self.missed.set(state.tally.blocks_missed)
         self.head.set(state.index)
+        self.term.set(state.term)
         self.lease_time.set(now / SECOND_NS)
-        ahead_ns = retention.ahead(state, now=now, wall=wall)
-        self.ahead.set(ahead_ns / SECOND_NS)
-        self.trouble.set(bool(retention.trouble(state, ahead_ns=ahead_ns)))
+        self.ahead.set(retention.ahead(state, now=now, wall=wall) / SECOND_NS)
+        trouble = retention.status(state, now=now, wall=wall, clocks=clocks).trouble
+        self.trouble.set(bool(trouble))
         if self._last_hour.go_on(state.blocks, now=now, wall=wall):
             self._observe_last_hour()
+
+    def leave_office(self) -> None:
+        """What only a leader knows must not be shown by one that was."""
+        self.leads.set(0)
+        self.observe_zones(())
+        letters = (self.letters_waiting, self.letters_oldest, self.letters_held)
+        for gauge in (self.blocked, self.litter_held, *letters, self.letters_foreign):
+            gauge.set(0)
+        self.letters_drain_age.set(-1)
 
     def _observe_levels(self, levels: Sequence[LevelStatus]) -> None:
         """Levels that are empty now must not show what they held before."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from maar.metastore.duty import Led
 from maar.metastore.effects import Effect, Registered
 from maar.metastore.state import MetaState
 from maar.model import keys
@@ -36,15 +37,6 @@ HEARD_MAX = 200_000  # samples that wait for that; more are lost, and counted
 KEPT = 3  # sets of rules, and of statistics
 RETRY_S = 5.0  # at most, after the store failed
 SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
-
-
-class Led(Protocol):
-    """What the manager needs of a leader."""
-
-    @property
-    def state(self) -> MetaState: ...
-
-    def now(self) -> LeaseTime: ...
 
 
 class Sample(NamedTuple):
@@ -113,17 +105,27 @@ class PlacementManager:
         self._metrics = PlacementMetrics(registry)
         self._heard: list[Sample] = []
         self._office = Office(settings)
-        self._done_ns = clock.monotonic_ns()
+        self._done_ns: int | None = None  # None: others see to it
         self._metrics.age.set_function(self._age_s)
 
     def _age_s(self) -> float:
-        return (self._clock.monotonic_ns() - self._done_ns) / SECOND_NS
+        done_ns, now_ns = self._done_ns, self._clock.monotonic_ns()
+        return 0.0 if done_ns is None else (now_ns - done_ns) / SECOND_NS
 
     # ── on the leader's loop ───────────────────────────────────────────────────────────────────
 
     def take_office(self) -> None:
         """Another may have led meanwhile: what was known may be out of date."""
         self._office = Office(self._settings)
+        self._done_ns = self._clock.monotonic_ns()
+
+    def _leave_office(self) -> None:
+        """The next leader tells all this of itself."""
+        self._done_ns = None
+        self._heard.clear()
+        for gauge in (self._metrics.datasets, self._metrics.rates, self._metrics.rules):
+            gauge.set(0)
+        self._metrics.round_robin.set(0)
 
     def hear(self, blocks: Iterable[BlockMeta], effects: Sequence[Effect], now: LeaseTime) -> None:
         """Segments were registered; those that were known before, or refused, do not count."""
@@ -144,9 +146,12 @@ class PlacementManager:
     # ── beside it ──────────────────────────────────────────────────────────────────────────────
 
     async def forever(self, leader: Led) -> None:
-        async with asyncio.TaskGroup() as parts:
-            parts.create_task(self._record_forever())
-            parts.create_task(self._rule_forever(leader))
+        try:
+            async with asyncio.TaskGroup() as parts:
+                parts.create_task(self._record_forever())
+                parts.create_task(self._rule_forever(leader))
+        finally:
+            self._leave_office()
 
     async def _record_forever(self) -> None:
         while True:
@@ -233,6 +238,7 @@ class PlacementManager:
 
     async def _store_changes(self, office: Office, built: Built, leader: Led) -> None:
         """What did not change is not written again: a lake without traffic costs no requests."""
+        leader.confirm()
         incarnation = leader.state.incarnation
         created_at = next_time(office.shelf, leader.now())
         if built.stats.datasets != office.stats:
@@ -247,6 +253,7 @@ class PlacementManager:
             rules = Rules(created_at, built.rules.datasets)
             await self._create(key, lambda: wire.encode_rules(rules))
             office.rules = rules
+        leader.confirm()
         office.shelf = await self._delete_old(office.shelf)
 
     async def _create(self, key: str, encode: Callable[[], bytes]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from maar.metastore import attempts, parking, retirement, schedule, verdict
 from maar.metastore.entries import (
     BlocksAdded,
+    BlocksAdopted,
     Entry,
     Extension,
     Floor,
@@ -36,18 +37,26 @@ IDLE_TICK_NS = 3600 * SECOND_NS  # else to the hour, so that restarts do not kee
 
 
 def registrations(blocks: Iterable[BlockMeta]) -> Iterator[BlocksAdded]:
+    return map(BlocksAdded, _in_entries(blocks))
+
+
+def adoptions(blocks: Iterable[BlockMeta]) -> Iterator[BlocksAdopted]:
+    return map(BlocksAdopted, _in_entries(blocks))
+
+
+def _in_entries(blocks: Iterable[BlockMeta]) -> Iterator[tuple[BlockMeta, ...]]:
     """As few entries as hold the blocks; one block that is too large makes an entry of its own."""
     batch: list[BlockMeta] = []
     size = 0
     for meta in blocks:
         length = len(encode_entry(BlocksAdded((meta,))))
         if batch and size + length > ADDED_BYTES_MAX:
-            yield BlocksAdded(tuple(batch))
+            yield tuple(batch)
             batch, size = [], 0
         batch.append(meta)
         size += length
     if batch:
-        yield BlocksAdded(tuple(batch))
+        yield tuple(batch)
 
 
 def polled(state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTime) -> list[Entry]:
@@ -83,6 +92,9 @@ def _reported(state: MetaState, report: Report, *, now: LeaseTime) -> Entry:
 def assignments(
     state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTime, crew: Crew
 ) -> list[Entry]:
+    """Nothing is handed out before it is known which inputs are still there (S5)."""
+    if state.adopting:
+        return []
     wishes = [schedule.Wish(poll.worker, poll.capacity) for poll in polls]
     return schedule.assign(state, wishes, now=now, crew=crew)
 
@@ -125,7 +137,8 @@ def housekeeping(
     if old:
         entries.append(PlansArchived(old))
     floor = LeaseTime(min(now - policy.floor_lag_ns, floor_max))
-    if floor - max(state.floor, 0) > policy.floor_lag_ns // 12 and (state.remembered or old):
+    wanted = bool(state.remembered or old) and not state.adopting
+    if wanted and floor - max(state.floor, 0) > policy.floor_lag_ns // 12:
         entries.append(Floor(floor))
     if not entries and tick_due(state, now=now):
         entries.append(Tick())

@@ -23,6 +23,7 @@ from maar.ports.metastore import (
     LevelStatus,
     PlanDetail,
     PlanFilter,
+    ReplicaStatus,
     Status,
     ViewRequest,
     ZoneStatus,
@@ -192,6 +193,9 @@ def status(
     log_first: int,
     zones: tuple[ZoneStatus, ...] = (),
     letters: LettersStatus = LettersStatus(),  # noqa: B008  (it never changes)
+    leader: str = "",
+    replicas: tuple[ReplicaStatus, ...] = (),
+    clocks: retention.Clocks = retention.ALONE,
 ) -> Status:
     failed = filter(failing, chain(state.plans.values(), state.parked.values()))
     leased = [p for p in state.plans.values() if p.lease and not p.lease.expired(now)]
@@ -217,13 +221,19 @@ def status(
         litter=len(state.litter),
         failure_limit=max(state.policy.failure_limit, state.raised_limit(now)),
         limit_raised_s=_raised_s(state, now),
-        retention=retention.status(state, now=now, wall=wall),
+        retention=retention.status(state, now=now, wall=wall, clocks=clocks),
         blocked=blocked,
         snapshot_index=snapshot_index,
         log_first=log_first,
         state_items=sizes(state),
         zones=zones,
         letters=letters,
+        leader=leader,
+        replicas=replicas,
+        adopting=bool(state.adopting),
+        blocks_adopted=state.tally.blocks_adopted,
+        blocks_missed=state.tally.blocks_missed,
+        profiles_missed=state.tally.profiles_missed,
     )
 
 

@@ -2,7 +2,8 @@
 
 The witnesses are the leader's wall clock and the data: the newest profile time that a registered
 block showed, and the lease time since. The earlier of the two is the time that retention goes by,
-so that neither a wrong clock nor a wrong profile alone deletes anything before its time.
+so that neither a wrong clock nor a wrong profile alone deletes anything before its time. Where
+there are several replicas, nothing expires unless the leader's clock is also that of most of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from maar.metastore.effects import Effect, Effects, Expired, Refusal, Refused, R
 from maar.metastore.entries import BlocksExpired, Entry, RetentionSet
 from maar.metastore.index import Index, blocks_in
 from maar.metastore.packs import pack
-from maar.metastore.policy import HOUR_NS
+from maar.metastore.policy import HOUR_NS, MINUTE_NS
 from maar.metastore.retired import Retired
 from maar.metastore.state import NO_ANCHOR, MetaState
 from maar.model.block import BlockMeta
@@ -27,6 +28,7 @@ from maar.ports.metastore import Expiring, RetentionStatus
 PERIOD_LEAST_NS = HOUR_NS  # compaction takes a while, and a slip of the hand should not cost a lake
 PERIOD_MOST_NS = 100 * 365 * DAY_NS
 DISAGREEMENT_NS = HOUR_NS  # of the two witnesses, beyond which people are told
+SKEW_MAX_NS = 10 * MINUTE_NS  # of the leader's clock from those of most replicas
 CAUSE = "retention took some of its inputs"
 LOOKED_AT_MAX = 50_000  # blocks in one run, though a boundary may have reached more
 NEVER = -(1 << 63)  # the boundary that nothing is older than
@@ -34,13 +36,47 @@ NEVER = -(1 << 63)  # the boundary that nothing is older than
 # ── decisions of the leader: they only read ────────────────────────────────────────────────────
 
 
-def status(state: MetaState, *, now: LeaseTime, wall: WallTime) -> RetentionStatus:
+class Clocks(NamedTuple):
+    """The wall clocks of a metastore's replicas, as the leader heard them."""
+
+    replicas: int  # that are configured, the leader included
+    ahead_ns: tuple[int, ...]  # of the leader's: those of the others that have answered lately
+
+
+ALONE = Clocks(1, ())
+
+
+def refusal(clocks: Clocks) -> str:
+    """Why nothing may expire by the leader's clock; '' when most replicas share it."""
+    known = sorted((0, *clocks.ahead_ns))
+    if 2 * len(known) <= clocks.replicas:
+        return (
+            f"nothing expires: only {len(known)} of {clocks.replicas} replicas of the metastore "
+            "have lately said what time it is, so this one's clock has no witnesses; retention "
+            "goes on when most of them answer"
+        )
+    # of two in the middle, the one farther from ours: where half of them disagree, nobody is sure
+    middle = {known[(len(known) - 1) // 2], known[len(known) // 2]}
+    behind_ns = max(middle, key=abs)
+    if abs(behind_ns) <= SKEW_MAX_NS:
+        return ""
+    minutes = f"{abs(behind_ns) / MINUTE_NS:,.0f} minutes"
+    return (
+        f"nothing expires: this replica's clock is {minutes} "
+        f"{'behind' if behind_ns > 0 else 'ahead of'} those of most replicas; set the clocks of "
+        "the metastore's hosts"
+    )
+
+
+def status(
+    state: MetaState, *, now: LeaseTime, wall: WallTime, clocks: Clocks = ALONE
+) -> RetentionStatus:
     return RetentionStatus(
         default_ns=state.policy.retention_ns,
         tenants={str(tenant): period for tenant, period in state.retention.items()},
         now_ns=clock(state, now=now, wall=wall),
         wall_ns=wall,
-        trouble=trouble(state, ahead_ns=ahead(state, now=now, wall=wall)),
+        trouble=refusal(clocks) or trouble(state, ahead_ns=ahead(state, now=now, wall=wall)),
     )
 
 
@@ -204,6 +240,8 @@ def set_period(state: MetaState, entry: RetentionSet) -> Effects:
 
 def expire(state: MetaState, entry: BlocksExpired) -> Effects:
     """Blocks leave the index as if replaced by nothing: who reads them may finish (S10)."""
+    if state.adopting:
+        return (Refused(Refusal.ADOPTING),)
     refused: list[Effect] = []
     going: dict[BlockId, BlockMeta] = {}
     for block in entry.blocks:

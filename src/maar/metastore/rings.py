@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from maar.metastore import membership
@@ -31,28 +31,24 @@ class Carry(Protocol):
 
 
 class Rings:
+    """Of one term: who lives has to be heard anew in each."""
+
     def __init__(
-        self, led: Callable[[], Leader], carry: Carry, metrics: Metrics, *, dead_after_ms: int
+        self, leader: Leader, carry: Carry, metrics: Metrics, *, dead_after_ms: int
     ) -> None:
-        self._led = led
+        self._leader = leader
         self._carry = carry
         self._metrics = metrics
-        self._dead_after_ns = dead_after_ms * MILLISECOND_NS
-        self._hearing = Hearing(self._dead_after_ns)
+        self._hearing = Hearing(dead_after_ms * MILLISECOND_NS, since=leader.state.lease_time)
 
-    def begin(self, leader: Leader) -> None:
-        """A term has begun: who lives has to be heard anew."""
-        self._hearing = Hearing(self._dead_after_ns, since=leader.state.lease_time)
-
-    def listen(self, leader: Leader) -> None:
+    def listen(self) -> None:
         """At least twice a second, and whenever somebody is heard: so a pause is noticed."""
-        self._hearing.listen(leader.now())
+        self._hearing.listen(self._leader.now())
 
     async def beat(self, beat: Beat) -> BeatReply:
-        leader = self._led()
-        self.listen(leader)
+        self.listen()
         try:
-            return await self._beat(leader, beat)
+            return await self._beat(self._leader, beat)
         except MaarError:
             self._metrics.beats.labels("failed").inc()
             raise
@@ -86,9 +82,8 @@ class Rings:
 
     def views(self) -> tuple[RingView, ...]:
         """As they are folded and heard here; whoever asks keeps what it had while nobody leads."""
-        leader = self._led()
-        self.listen(leader)
-        return membership.views(leader.state, self._hearing, leader.now())
+        self.listen()
+        return membership.views(self._leader.state, self._hearing, self._leader.now())
 
     def zones(self) -> tuple[ZoneStatus, ...]:
         return tuple(map(membership.zone_status, self.views()))

@@ -174,6 +174,36 @@ class LetterRetried(msgspec.Struct, frozen=True):
     rewritten: bool  # below the floor: its segment was written again, and is another block
 
 
+class ReplicaStatus(msgspec.Struct, frozen=True):
+    """One replica of the metastore, as it sees itself; asked of each, not of the leader alone."""
+
+    name: str
+    address: str
+    standing: str  # leader, follower, starting, in doubt, stopped, unreachable
+    term: int = 0  # of the last entry that began one
+    index: int = 0  # folded so far
+    head: int = 0  # of the log, when it was last seen
+    behind_s: float = 0.0  # since it was last known to have folded everything
+    leader: str = ""  # the address of the one that it takes for the leader
+    knows: int = 0  # the newest version of the log that its program can read
+    version: int = 0  # that is active
+    incarnation: str = ""
+    wall_ns: int = 0
+    hashed_at: int = 0  # the last entry whose state was hashed for comparison
+    digest: bytes = b""  # this replica's, there
+    fault: str = ""  # why it stopped or doubts
+    snapshot_index: int = 0  # of the one that it began with
+    log: str = ""  # where the log is kept
+
+
+class Vote(msgspec.Struct, frozen=True):
+    """The hash of a replica's state at an index."""
+
+    replica: str
+    at: int
+    digest: bytes
+
+
 class Status(msgspec.Struct, frozen=True):
     """The truth as of one index, for people."""
 
@@ -204,6 +234,12 @@ class Status(msgspec.Struct, frozen=True):
     state_items: dict[str, int]  # size of every bounded collection (S21)
     zones: tuple[ZoneStatus, ...] = ()  # that have writers, by name
     letters: LettersStatus = LettersStatus()
+    leader: str = ""
+    replicas: tuple[ReplicaStatus, ...] = ()  # as the leader last heard of them, itself included
+    adopting: bool = False  # restored from a snapshot, and the store is not looked through yet
+    blocks_adopted: int = 0  # after restores, since genesis; as are those that were missed
+    blocks_missed: int = 0
+    profiles_missed: int = 0
 
 
 class PlanFilter(msgspec.Struct, frozen=True):
@@ -268,7 +304,12 @@ class RingView(msgspec.Struct, frozen=True):
 
 
 class Metastore(Protocol):
-    """Every call may raise Unavailable; all may be repeated, since they name what they mean."""
+    """Every call may raise Unavailable; all may be repeated, since they name what they mean.
+
+    Reads of the index are answered by any replica, linearizably; what changes something, and what
+    only a leader hears (beats, rings, letters, the log's time), by the leader: others raise
+    NotLeading with its address.
+    """
 
     async def now(self) -> Now: ...
 
@@ -347,3 +388,25 @@ class Metastore(Protocol):
         ...
 
     async def status(self) -> Status: ...
+
+
+class MetastoreReplica(Protocol):
+    """What is asked of one replica, by the others and by an operator; never passed on."""
+
+    async def replica(self) -> ReplicaStatus: ...
+
+    async def vote(self, vote: Vote) -> None:
+        """Have the leader put a replica's hash into the log; else NotLeading."""
+        ...
+
+    async def pin(self, reader: str) -> int:
+        """Have the leader pin the index for a reader (S10); the index that covers it."""
+        ...
+
+    async def snapshot(self) -> int:
+        """Have the leader get one made, checked, and the log truncated; its index."""
+        ...
+
+    async def rebuild(self) -> ReplicaStatus:
+        """Forget the state and read it again from the newest good snapshot and the log."""
+        ...

@@ -1,0 +1,359 @@
+"""One replica's life: it reads its state, follows the log, leads when elected, stops when it must.
+
+It leads for one term at a time, in an `Office`. A replica that cannot trust its state or its log
+stops: it answers for itself, and nothing else, until it is rebuilt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from maar.metastore import snapshot
+from maar.metastore.campaign import Campaign, resign
+from maar.metastore.entries import VERSION
+from maar.metastore.follower import Follower, LeftBehind
+from maar.metastore.integrity import Judge, Standing
+from maar.metastore.membership import DEAD_AFTER_MS
+from maar.metastore.metrics import Metrics
+from maar.metastore.office import Means, Office
+from maar.metastore.peers import Peers
+from maar.metastore.placement_manager import PlacementManager
+from maar.metastore.policy import Policy, checked
+from maar.metastore.replica import Replica
+from maar.metastore.tasks import first_ended
+from maar.model.errors import (
+    Corrupt,
+    HeadMoved,
+    MaarError,
+    Retryable,
+    TermLost,
+    Unavailable,
+)
+from maar.model.ids import TenantId
+from maar.model.time import SECOND_NS
+from maar.placement.rules import PlacementSettings, TenantLimits
+from maar.ports.clock import Clock
+from maar.ports.log import Candidate, Log, Term
+from maar.ports.metastore import MetastoreReplica, ReplicaStatus
+from maar.ports.object_store import ObjectStore
+
+log_ = logging.getLogger("maar.metastore")
+
+BACKOFF_S = 1.0
+OBSERVE_S = 2.0  # a follower sets the gauges of its state this often
+REBUILD_S = 5.0  # whoever orders it waits so long for its outcome
+
+
+class Member:
+    """What it is asked, others see to: `_follower` has the state, and `_office` leads."""
+
+    def __init__(
+        self,
+        log: Log,
+        store: ObjectStore,
+        clock: Clock,
+        policy: Policy,
+        *,
+        entropy: Callable[[int], bytes],
+        candidate: Candidate,
+        take_snapshot: Callable[[], Awaitable[int]],
+        registry: CollectorRegistry,
+        dead_after_ms: int = DEAD_AFTER_MS,
+        placement: PlacementSettings | None = None,
+        limits: Callable[[TenantId], TenantLimits] | None = None,  # of placement; None: for all
+        others: Sequence[str] = (),  # addresses of the other replicas
+        connect: Callable[[str], MetastoreReplica] | None = None,
+        knows: int = VERSION,
+        log_url: str = "",  # for people
+        begin_anew: bool = False,  # also when the store holds what another log left
+    ) -> None:
+        self._log = log
+        self._store = store
+        self._clock = clock
+        self._candidate = candidate
+        self._replicas = 1 + len(others)
+        self._connect = connect or _no_way
+        self._knows = knows
+        self._log_url = log_url
+        self._metrics = Metrics(registry)
+        self._doors: dict[str, MetastoreReplica] = {}
+        self._peers = Peers(others, self._door, clock, own=self.standing, judge=self._judge)
+        self._means = Means(
+            log=log,
+            store=store,
+            clock=clock,
+            policy=checked(policy),
+            entropy=entropy,
+            candidate=candidate,
+            take_snapshot=take_snapshot,
+            metrics=self._metrics,
+            placement=PlacementManager(
+                placement or PlacementSettings(), limits, store, clock, registry
+            ),
+            peers=self._peers,
+            dead_after_ms=dead_after_ms,
+            begin_anew=begin_anew,
+        )
+        self._follower: Follower | None = None  # None while a snapshot is read
+        self._office: Office | None = None
+        self._fault: MaarError | None = None  # it has stopped, and wants a person
+        self._life: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._defect: asyncio.Event = asyncio.Event()
+        self._turned = asyncio.Event()  # replaced whenever something may have changed
+        self._rebuilding = asyncio.Lock()
+        self._observed_ns = 0
+        self._metrics.behind_s.set_function(lambda: self.standing().behind_s)
+
+    async def start(self) -> None:
+        """Return when this replica answers. Raises why it stopped, if it did: it lives on."""
+        self._life = asyncio.create_task(self._live())
+        self._asking = asyncio.create_task(self._peers.forever())
+        await self._settled()
+        if self._fault is not None:
+            raise self._fault
+
+    async def stop(self) -> None:
+        """Leave office, so that another need not wait for it, and close the log."""
+        async with self._rebuilding:
+            for task in (self._asking, self._life):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.wait([task])
+        await self._log.close()
+
+    async def ended(self) -> None:
+        """Wait until a defect ends this replica, and raise it: its process has to go too.
+
+        One that has stopped because it cannot trust its state or log does not end: it would only
+        stop again, and nobody could ask it why.
+        """
+        await self._defect.wait()
+        assert self._fault is not None
+        raise self._fault
+
+    # ── its life ───────────────────────────────────────────────────────────────────────────────
+
+    async def _live(self) -> None:
+        try:
+            while self._fault is None:
+                await self._live_once()
+        except Exception as error:
+            log_.exception("metastore stopped")
+            self._halt(Unavailable(f"a fault in maar ({type(error).__name__}: {error})"))
+            self._defect.set()
+
+    async def _live_once(self) -> None:
+        """From a snapshot until the state has to be given up."""
+        try:
+            follower = await self._loaded()
+            while True:
+                term = await self._elected(follower)
+                await self._lead(follower, term)
+        except LeftBehind as error:
+            log_.warning("a snapshot is read again cause=%s", error)
+        except Retryable as error:
+            log_.warning("snapshot and log not read cause=%s", error)
+            await asyncio.sleep(BACKOFF_S)
+        except MaarError as error:
+            log_.error("metastore stopped cause=%s", error)
+            self._halt(error)
+
+    async def _loaded(self) -> Follower:
+        """A state to follow with, which has caught up once."""
+        self._follower = None
+        gc.unfreeze()
+        replica = await self._restored()
+        self._follower = Follower(self._log, self._clock, replica, self._candidate)
+        while not self._follower.caught_up:
+            await self._follower.look()
+        gc.collect()
+        gc.freeze()  # what was loaded stays: the collector need not walk it again (S15)
+        self._metrics.loads.inc()
+        return self._follower
+
+    async def _restored(self) -> Replica:
+        judge = Judge(self._candidate.name, replicas=self._replicas)
+        first = await self._log.first()
+        try:
+            return await snapshot.restore(self._log, self._store, judge=judge, knows=self._knows)
+        except Corrupt as error:
+            if first != await self._log.first():
+                raise LeftBehind("the log was truncated while a snapshot was looked for") from error
+            raise
+
+    async def _elected(self, follower: Follower) -> Term:
+        """Follow the log, and stand for office while the state is up to date and undoubted."""
+        campaign = Campaign(self._log, self._candidate)
+        try:
+            while True:
+                await follower.look()
+                self._observe(follower)
+                if follower.replica.judge.standing is Standing.SOUND:
+                    campaign.stand()
+                else:
+                    await campaign.withdraw()
+                await first_ended(follower.news, campaign.ended)
+                if term := campaign.won():
+                    return term
+        finally:
+            await campaign.withdraw()
+
+    async def _lead(self, follower: Follower, term: Term) -> None:
+        """One term of office, from its first entry to its end."""
+        follower.leader = None  # whoever it was, is not any more
+        try:
+            office = await Office.begin(self._means, follower, term)
+            self._take(office)
+            await office.run()
+        except (HeadMoved, TermLost, Retryable) as error:
+            log_.warning("office lost term=%d cause=%s", term, error)
+        finally:
+            begun, self._office = self._office, None
+            follower.leave_office()
+            self._metrics.leave_office()
+            if begun:
+                begun.close("this replica of the metastore has left office")
+            await resign(self._log, term)
+        if begun:
+            self._metrics.lost.inc()
+        else:  # perhaps another replica can take it, or we can later
+            await asyncio.sleep(BACKOFF_S)
+
+    def _take(self, office: Office) -> None:
+        self._office = office
+        self._metrics.offices.inc()
+        self._metrics.leads.set(1)
+        self._metrics.behind.set(0)
+        self._turn()
+        state = office.leader.state
+        log_.info(
+            "metastore leads term=%d index=%d blocks=%d incarnation=%s",
+            *(office.leader.term, state.index, len(state.blocks), state.incarnation),
+        )
+
+    def _halt(self, error: MaarError) -> None:
+        self._fault = error
+        self._metrics.stopped.set(1)
+        self._turn()
+
+    def _turn(self) -> None:
+        self._turned.set()
+        self._turned = asyncio.Event()
+
+    def _observe(self, follower: Follower) -> None:
+        self._turn()
+        self._metrics.behind.set(max(0, follower.head - follower.state.index))
+        self._metrics.doubts.set(follower.replica.judge.standing is Standing.DOUBT)
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._observed_ns >= OBSERVE_S * SECOND_NS:
+            self._observed_ns = now_ns
+            self._metrics.observe(follower.state, follower.now(), self._means.wall())
+
+    # ── how it is ──────────────────────────────────────────────────────────────────────────────
+
+    def ready(self) -> str:
+        """'' when requests are being answered, else why not."""
+        if why := self._unfit():
+            return why
+        assert self._follower is not None
+        office = self._in_office()
+        return office.ready() if office else self._follower.ready()
+
+    def _in_office(self) -> Office | None:
+        return None if self._office is None or self._office.over else self._office
+
+    def _unfit(self) -> str:
+        """Why this replica can answer nothing, or must not; '' when it may."""
+        if self._fault is not None:
+            return f"the metastore has stopped: {self._fault}"
+        if self._follower is None or not self._follower.caught_up:
+            return "the metastore is reading its snapshot and log"
+        return self._follower.replica.judge.trouble
+
+    async def _settled(self) -> None:
+        """Until it answers, or has stopped."""
+        while self.ready() and self._fault is None:
+            await self._turned.wait()
+
+    async def replica(self) -> ReplicaStatus:
+        return self.standing()
+
+    def standing(self) -> ReplicaStatus:
+        """This replica as it sees itself."""
+        candidate, follower = self._candidate, self._follower
+        own = ReplicaStatus(
+            candidate.name,
+            candidate.address,
+            "starting",
+            knows=self._knows,
+            wall_ns=self._clock.wall_ns(),
+            log=self._log_url,
+        )
+        if follower is not None:
+            state, judge = follower.state, follower.replica.judge
+            leads = self._in_office() is not None
+            leader = self._candidate if leads else follower.leader
+            own = msgspec.structs.replace(
+                own,
+                standing=self._standing_of(follower),
+                term=state.term,
+                index=state.index,
+                head=max(follower.head, state.index),
+                behind_s=0.0 if leads else follower.behind_s(),
+                leader=leader.address if leader else "",
+                version=state.version,
+                incarnation=state.incarnation,
+                hashed_at=judge.hashed_at,
+                digest=judge.digest,
+                fault=judge.trouble,
+                snapshot_index=follower.began_at,
+            )
+        if self._fault is not None:
+            own = msgspec.structs.replace(own, standing="stopped", fault=str(self._fault))
+        return own
+
+    def _standing_of(self, follower: Follower) -> str:
+        if not follower.caught_up:
+            return "starting"
+        if follower.replica.judge.standing is not Standing.SOUND:
+            return "in doubt"
+        return "leader" if self._in_office() else "follower"
+
+    def _judge(self) -> Judge:
+        return self._follower.replica.judge if self._follower else Judge()
+
+    def _door(self, address: str) -> MetastoreReplica:
+        if address not in self._doors:
+            self._doors[address] = self._connect(address)
+        return self._doors[address]
+
+    async def rebuild(self) -> ReplicaStatus:
+        # Whoever ordered it may go: a replica left between two lives would never answer again.
+        await asyncio.shield(asyncio.create_task(self._live_anew()))
+        try:
+            async with asyncio.timeout(REBUILD_S):
+                await self._settled()
+        except TimeoutError:
+            pass  # it goes on; whoever asks again will see
+        return self.standing()
+
+    async def _live_anew(self) -> None:
+        async with self._rebuilding:
+            log_.warning("metastore rebuilds its state index=%d", self.standing().index)
+            if self._life is not None:
+                self._life.cancel()
+                await asyncio.wait([self._life])
+            self._fault, self._follower = None, None
+            self._metrics.stopped.set(0)
+            self._life = asyncio.create_task(self._live())
+
+
+def _no_way(address: str) -> MetastoreReplica:
+    raise Unavailable(f"this replica knows no way to {address}")

@@ -1,0 +1,399 @@
+"""Replicas whose states differ: the wrong one stops, whichever it is, and the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from maar.metastore import peers, retention
+from maar.metastore.digest import digest
+from maar.metastore.entries import StateHashed, TermStarted, VersionActivated
+from maar.metastore.integrity import STATE_NS
+from maar.metastore.state import MetaState
+from maar.model.block import BlockMeta
+from maar.model.errors import Corrupt, Unavailable
+from maar.model.time import DAY_NS, SECOND_NS, TimeRange
+from maar.ports.log import Head
+from maar.ports.metastore import ViewRequest
+from support.lake import dated
+from support.metastore import DAY_START_NS, TENANT, segment
+from support.metastore_world import PATIENT
+from support.replicas_world import PATIENCE_S, Member, ReplicatedWorld
+
+pytestmark = pytest.mark.component
+
+RANGE = TimeRange(DAY_START_NS, DAY_START_NS + 10**6 * SECOND_NS)
+YEAR_NS = 365 * DAY_NS
+
+
+@pytest.fixture(autouse=True)
+def _quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "ASK_S", 0.02)
+
+
+def state_of(member: Member) -> MetaState:
+    follower = member.service._follower
+    assert follower is not None
+    return follower.state
+
+
+def flip(member: Member) -> None:
+    """A bit of memory, in what no entry puts right again."""
+    state_of(member).tally.profiles_added ^= 1 << 20
+
+
+async def add(world: ReplicatedWorld, number: int) -> BlockMeta:
+    """As a client does: it asks whoever leads, and asks again until somebody has answered."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            service = (await world.leader()).service
+            try:
+                meta = segment(number, at=(await service.now()).lease_time)
+                assert (await service.add_blocks((meta,))).refusals == ("",)
+                return meta
+            except Unavailable:
+                await asyncio.sleep(0.01)
+
+
+async def state_hash(world: ReplicatedWorld) -> None:
+    """Something happens, and some minutes pass: whoever leads states its hash."""
+    before = len(hashes(world))
+    await add(world, world.shared.head.index)
+    for member in world.members:
+        member.clock.advance(STATE_NS)
+    await until(world, lambda: len(hashes(world)) > before)
+
+
+async def until(world: ReplicatedWorld, reached: Callable[[], bool]) -> None:
+    """Time passes meanwhile, on all clocks alike and ten times as fast."""
+
+    def looked() -> bool:
+        for member in world.members:
+            member.clock.advance(SECOND_NS // 20)
+        return reached()
+
+    await world.until(looked)
+
+
+async def while_time_passes(world: ReplicatedWorld, ns: int) -> None:
+    """Long enough for every duty to come round, on clocks and in truth."""
+    end = asyncio.get_running_loop().time() + 1.2
+    for member in world.members:
+        member.clock.advance(ns)
+    await until(world, lambda: asyncio.get_running_loop().time() > end)
+
+
+def hashes(world: ReplicatedWorld) -> list[StateHashed]:
+    return [e.entry for e in world.entries() if isinstance(e.entry, StateHashed)]
+
+
+def standing(member: Member) -> str:
+    return member.service.standing().standing
+
+
+def heard(leader: Member) -> list[str]:
+    """What the leader shows of its replicas."""
+    return [one.standing for one in leader.service._peers.replicas()]
+
+
+async def answers(member: Member) -> bool:
+    try:
+        await member.service.view(ViewRequest(TENANT, RANGE, "checkout"))
+    except Unavailable:
+        return False
+    return True
+
+
+def states(world: ReplicatedWorld) -> set[bytes]:
+    return {digest(state_of(member)) for member in world.members}
+
+
+def test_every_replica_votes_and_all_agree() -> None:
+    world = ReplicatedWorld()
+
+    async def test() -> None:
+        async with world.running():
+            await state_hash(world)
+            await until(world, lambda: len(hashes(world)) == 3)
+            leader = await world.leader()
+            statement, *votes = hashes(world)
+            followers = await world.followers()
+            assert {vote.replica for vote in votes} == {m.candidate.name for m in followers}
+            assert {(vote.at, vote.digest) for vote in votes} == {(statement.at, statement.digest)}
+            status = await leader.service.status()
+            assert {one.standing for one in status.replicas} == {"leader", "follower"}
+            assert {one.digest for one in status.replicas} == {statement.digest}
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("leads", [True, False], ids=["the leader", "a follower"])
+def test_a_flipped_state_is_found_and_stopped_whichever_replica_it_is(
+    number: int, leads: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = ReplicatedWorld()
+    bad = world.members[number]
+
+    async def test() -> None:
+        async with world.running():
+            while (bad is await world.leader()) is not leads:
+                world.shared.depose()
+                await asyncio.sleep(0.01)
+            flip(bad)
+            await state_hash(world)
+            await until(world, lambda: standing(bad) == "stopped")
+            assert "two states" in bad.service.ready()
+            assert "metastore rebuild" in bad.service.ready()
+            assert bad.metric("stopped") == 1
+            assert not await answers(bad)
+            assert any(r.levelname == "ERROR" and "stopped" in r.message for r in caplog.records)
+            leader = await world.leader()
+            assert leader is not bad
+            await add(world, 900)
+            for member in world.members:
+                if member is not bad:
+                    await until(world, lambda member=member: member.service.ready() == "")  # type: ignore[misc]
+                    assert await answers(member)
+                    assert member.metric("stopped") == 0
+            await until(world, lambda: "stopped" in heard(leader))
+            assert (await bad.service.rebuild()).standing == "follower"
+            await state_hash(world)
+            await until(world, lambda: hashes(world)[-1].replica != "")
+            await world.even()
+            assert len(states(world)) == 1
+            assert {standing(member) for member in world.members} == {"leader", "follower"}
+            assert bad.metric("stopped") == 0
+
+    asyncio.run(test())
+
+
+def test_one_that_differs_is_in_doubt_until_the_third_has_voted() -> None:
+    """It neither answers nor campaigns meanwhile, and goes on folding."""
+    world = ReplicatedWorld()
+
+    async def test() -> None:
+        async with world.running():
+            leader = await world.leader()
+            bad, third = await world.followers()
+            third.log.cut = True
+            world.cut.add(third.address)
+            flip(bad)
+            await state_hash(world)
+            await until(world, lambda: standing(bad) == "in doubt")
+            assert "votes of most of 3 replicas" in bad.service.ready()
+            assert not await answers(bad)
+            assert await answers(leader)
+            at = world.shared.head.index
+            await add(world, 901)
+            await until(world, lambda: state_of(bad).index > at)
+            await leader.service.stop()
+            await asyncio.sleep(0.3)
+            assert world.shared.office is None  # though nobody else could lead
+            terms = [e.entry for e in world.entries() if isinstance(e.entry, TermStarted)]
+            assert bad.candidate.name not in {term.leader for term in terms[-1:]}
+            third.log.cut = False
+            world.cut.discard(third.address)
+            assert await world.leader(but=leader) is third
+            await until(world, lambda: standing(bad) == "stopped")
+
+    asyncio.run(test())
+
+
+def test_replicas_that_a_lost_leader_left_in_doubt_elect_one_of_them() -> None:
+    world = ReplicatedWorld()
+
+    async def test() -> None:
+        async with world.running():
+            bad = await world.leader()
+            good = await world.followers()
+            for member in good:
+                member.log.cut = True
+            world.cut.update(world.addresses)
+            flip(bad)
+            await state_hash(world)
+            await bad.service.stop()  # the statement is its last word
+            for member in good:
+                member.log.cut = False
+            for member in good:
+                await until(world, lambda member=member: standing(member) == "in doubt")  # type: ignore[misc]
+            assert world.shared.office is None
+            for member in good:
+                world.cut.discard(member.address)
+            leader = await world.leader()
+            assert leader in good
+            await add(world, 902)
+            await bad.restart()  # from the log, and so without its flaw
+            assert standing(bad) == "follower"
+            await world.even()
+            assert len(states(world)) == 1
+
+    asyncio.run(test())
+
+
+def test_one_that_finds_itself_in_doubt_when_it_is_elected_does_not_take_office() -> None:
+    """The hash that it differs from was the last word of the one before, who is gone."""
+    world = ReplicatedWorld()
+
+    async def test() -> None:
+        async with world.running():
+            bad = await world.leader()
+            good = await world.followers()
+            await until(world, lambda: state_of(bad).version == 4)
+            await world.even()
+            world.cut.update(world.addresses)
+            flip(bad)
+            append = bad.log.append
+
+            async def last_word(bodies: Sequence[bytes], **how: Any) -> Head:
+                head = await append(bodies, **how)
+                if hashes(world):
+                    bad.log.cut = True
+                    world.shared.depose()
+                return head
+
+            bad.log.append = last_word  # type: ignore[method-assign]
+            for member in world.members:
+                member.clock.advance(STATE_NS)
+            await until(world, lambda: all(standing(m) == "in doubt" for m in good))
+            await while_time_passes(world, SECOND_NS)
+            assert [member.metric("offices_total") for member in good] == [0, 0]
+            for member in good:
+                world.cut.discard(member.address)
+            assert await world.leader() in good
+
+    asyncio.run(test())
+
+
+def test_no_snapshot_is_made_while_the_newest_statement_is_wrong_and_then_again() -> None:
+    """A statement that was outvoted stays in the log and must not stop snapshots for ever."""
+    world = ReplicatedWorld()
+
+    async def test() -> None:
+        async with world.running():
+            bad = await world.leader()
+            flip(bad)
+            with pytest.raises((Corrupt, Unavailable)):
+                await bad.service.snapshot()
+            assert not list(world.store.list("metastore/"))
+            await until(world, lambda: standing(bad) == "stopped")
+            leader = await world.leader(but=bad)
+            index = await leader.service.snapshot()
+            assert index > hashes(world)[0].at
+            assert (await bad.service.rebuild()).standing == "follower"
+            assert (await bad.service.replica()).snapshot_index == index
+
+    asyncio.run(test())
+
+
+# ── an upgrade ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_old_and_a_new_replica_go_through_an_upgrade_together() -> None:
+    world = ReplicatedWorld(knows=(3, 4))
+    old, new = world.members
+
+    async def lead(member: Member) -> None:
+        while await world.leader() is not member:
+            world.shared.depose()
+            await asyncio.sleep(0.01)
+
+    async def test() -> None:
+        async with world.running():
+            for number, leader in enumerate((old, new, old, new)):
+                await lead(leader)
+                await add(world, number)
+                assert await leader.service.snapshot() > 0  # either reads what the other made
+                await old.restart()
+                await new.restart()
+                await until(world, lambda: not old.service.ready() and not new.service.ready())
+                await world.even()
+                assert len(states(world)) == 1
+            assert {envelope.version for envelope in world.entries()} <= {1, 3}
+            assert {state_of(member).version for member in world.members} == {3}
+            await while_time_passes(world, STATE_NS)
+            assert not [one for one in hashes(world) if one.replica]
+
+            old.knows = 4  # its program is replaced
+            await old.restart()
+            await until(world, lambda: all(state_of(m).version == 4 for m in world.members))
+            await state_hash(world)
+            await until(world, lambda: any(one.replica for one in hashes(world)))
+            await world.even()
+            assert len(states(world)) == 1
+            activated = [e.entry for e in world.entries() if isinstance(e.entry, VersionActivated)]
+            assert activated.count(VersionActivated(4)) == 1
+
+            new.knows = 3  # and nobody goes back
+            await new.service.stop()
+            new.service = new._made()
+            with pytest.raises(Exception, match=r"knows up to 3.*Start the newer program"):
+                await new.service.start()
+            assert standing(new) == "stopped"
+            assert "Start the newer program" in new.service.ready()
+            await until(world, lambda: not old.service.ready())
+            await add(world, 99)
+
+    asyncio.run(test())
+
+
+def test_while_a_replica_is_silent_no_version_is_activated() -> None:
+    world = ReplicatedWorld()
+    world.cut.add("m2:1")
+
+    async def test() -> None:
+        async with world.running():
+            leader = await world.leader()
+            if leader.address == "m2:1":  # it is cut off from nobody itself
+                world.cut = {"m1:1"}
+                await leader.restart()
+                leader = await world.leader()
+            await add(world, 1)
+            await while_time_passes(world, SECOND_NS)
+            assert {state_of(member).version for member in world.members} == {1}
+            world.cut.clear()
+            await until(world, lambda: all(state_of(m).version == 4 for m in world.members))
+
+    asyncio.run(test())
+
+
+# ── clocks ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_leader_whose_clock_is_a_year_ahead_of_the_others_expires_nothing() -> None:
+    world = ReplicatedWorld(policy=msgspec.structs.replace(PATIENT, retention_ns=90 * DAY_NS))
+
+    async def test() -> None:
+        async with world.running():
+            leader = await world.leader()
+            others = await world.followers()
+            start_ns = leader.clock.wall
+            old = dated(segment(1, at=0), start_ns - 100 * DAY_NS)
+            fresh = dated(segment(2, at=0), start_ns)
+            await leader.service.add_blocks((old, fresh))
+            leader.clock.wall += YEAR_NS
+            office = leader.service._office
+            assert office is not None
+            await until(world, lambda: "ahead of those of most" in told(leader))
+            assert await office.cleaner.expire() == 0
+            status = await leader.service.status()
+            assert status.retention.trouble.startswith("nothing expires")
+            assert (await leader.service.retention()).trouble.startswith("nothing expires")
+            assert len(state_of(leader).blocks) == 2
+            leader.clock.wall -= YEAR_NS
+            await until(world, lambda: not told(leader))
+            assert await office.cleaner.expire() == 1
+            assert set(state_of(leader).blocks.where) == {fresh.id}
+            world.cut.update(member.address for member in others)
+            leader.clock.advance(peers.CLOCK_FRESH_NS + 1)
+            assert "only 1 of 3" in told(leader)
+
+    asyncio.run(test())
+
+
+def told(member: Member) -> str:
+    return retention.refusal(member.service._peers.clocks())

@@ -1,0 +1,140 @@
+"""Standing for office: patient with the log, and what is won and not wanted is given back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from maar.metastore import campaign as campaigns
+from maar.metastore.campaign import Campaign, resign
+from maar.metastore.tasks import first_ended
+from maar.model.errors import Rejected, Unavailable
+from maar.ports.log import Candidate, Term
+from support.memory_log import MemoryLog, SharedLog
+
+ME, RIVAL = Candidate("me", "me:1"), Candidate("rival", "rival:1")
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():
+            await asyncio.sleep(0)
+
+
+def test_it_waits_for_the_rival_and_tells_the_term_once() -> None:
+    async def test() -> None:
+        shared = SharedLog()
+        log = MemoryLog(shared)
+        held = await log.campaign(RIVAL)
+        campaign = Campaign(log, ME)
+        campaign.stand()
+        campaign.stand()  # it stands already
+        await asyncio.sleep(0)
+        assert campaign.won() is None
+        await log.resign(held)
+        async with asyncio.timeout(30):
+            await campaign.ended()
+        assert campaign.won() == Term(held + 1)
+        assert campaign.won() is None
+        assert shared.office is not None
+        await campaign.withdraw()
+        assert shared.office.holder == ME, "whoever took the term has to resign it"
+
+    asyncio.run(test())
+
+
+def test_who_withdraws_leaves_no_office_behind() -> None:
+    async def test() -> None:
+        shared = SharedLog()
+        campaign = Campaign(MemoryLog(shared), ME)
+        campaign.stand()
+        await until(lambda: shared.office is not None)
+        await campaign.withdraw()
+        assert shared.office is None
+        await campaign.withdraw()
+        held = await MemoryLog(shared).campaign(RIVAL)
+        campaign.stand()
+        await asyncio.sleep(0)
+        await campaign.withdraw()
+        await MemoryLog(shared).resign(held)
+        await asyncio.sleep(0.01)
+        assert shared.office is None
+
+    asyncio.run(test())
+
+
+def test_a_log_that_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaigns, "RETRY_S", 0.001)
+
+    async def test() -> None:
+        log = MemoryLog(SharedLog())
+        log.cut = True
+        campaign = Campaign(log, ME)
+        campaign.stand()
+        await asyncio.sleep(0.01)
+        assert campaign.won() is None
+        log.cut = False
+        async with asyncio.timeout(30):
+            await campaign.ended()
+        assert campaign.won() == 1
+
+    asyncio.run(test())
+
+
+def test_a_log_in_which_nobody_may_lead_says_so() -> None:
+    async def test() -> None:
+        campaign = Campaign(MemoryLog(SharedLog(sealed="it moved")), ME)
+        campaign.stand()
+        async with asyncio.timeout(30):
+            await campaign.ended()
+        with pytest.raises(Rejected, match="it moved"):
+            campaign.won()
+
+    asyncio.run(test())
+
+
+def test_an_office_that_cannot_be_given_back_lapses(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Deaf(MemoryLog):
+        async def resign(self, term: Term) -> None:
+            if term == 1:
+                raise Unavailable("no answer from etcd")
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(campaigns, "RESIGN_S", 0.01)
+    for term in (1, 2):
+        asyncio.run(resign(Deaf(SharedLog()), Term(term)))
+    assert "term=1 cause=no answer from etcd" in caplog.text
+    assert "term=2 cause=no answer" in caplog.text
+
+
+def test_the_first_that_ends_ends_all_and_none_outlives_it() -> None:
+    ended: list[str] = []
+
+    async def lasting(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append(name)
+
+    async def failing() -> None:
+        await asyncio.sleep(0)
+        raise Unavailable("enough")
+
+    async def test() -> None:
+        with pytest.raises(Unavailable, match="enough"):
+            await first_ended(lambda: lasting("a"), failing, lambda: lasting("b"))
+        assert sorted(ended) == ["a", "b"]
+        ended.clear()
+        task = asyncio.create_task(first_ended(lambda: lasting("a"), lambda: lasting("b")))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert sorted(ended) == ["a", "b"]
+
+    asyncio.run(test())
