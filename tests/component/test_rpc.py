@@ -12,6 +12,7 @@ import pytest
 from maar.adapters.rpc import (
     METASTORE_METHODS,
     QUERY_METHODS,
+    REPLICA_METHODS,
     MetastoreClient,
     QueryClient,
     RoleClient,
@@ -22,7 +23,7 @@ from maar.adapters.rpc import (
 from maar.model import errors
 from maar.model.ids import ANONYMOUS, BlockId, Incarnation, PlanId, ProfileId, WorkerId
 from maar.model.time import LeaseTime, TimeRange
-from maar.ports.metastore import Metastore, Now, PollReply, PollRequest, Renewal
+from maar.ports.metastore import Metastore, MetastoreReplica, Now, PollReply, PollRequest, Renewal
 from maar.ports.query import FlameGraph, QueryEngine, Scope
 
 pytestmark = pytest.mark.component
@@ -53,7 +54,9 @@ class OneAnswer:
         return FlameGraph((profile_type, scope.tenant), ((0, max_nodes, 1, 0),), max_nodes, 1)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        if name in {method.name for method in (*METASTORE_METHODS, *QUERY_METHODS)}:
+        if name in {
+            method.name for method in (*METASTORE_METHODS, *REPLICA_METHODS, *QUERY_METHODS)
+        }:
             return _unused
         raise AttributeError(name)
 
@@ -275,7 +278,9 @@ def test_a_message_over_the_limit_is_too_large(
         with pytest.raises(errors.TooLarge):
             await client.poll(PollRequest(WorkerId("x" * 4096), 1, (renewal,)))
 
-    monkeypatch.setattr("maar.adapters.rpc._LIMITS", (("grpc.max_receive_message_length", 1024),))
+    monkeypatch.setattr(
+        "maar.adapters.rpc.server.LIMITS", (("grpc.max_receive_message_length", 1024),)
+    )
     with_metastore(tmp_path, OneAnswer(), use)
 
 
@@ -320,6 +325,10 @@ def test_a_port_has_one_server() -> None:
 
 
 def test_every_method_of_the_ports_is_on_the_wire() -> None:
-    for port, methods in ((Metastore, METASTORE_METHODS), (QueryEngine, QUERY_METHODS)):
+    for port, methods in (
+        (Metastore, METASTORE_METHODS),
+        (MetastoreReplica, REPLICA_METHODS),
+        (QueryEngine, QUERY_METHODS),
+    ):
         declared = {name for name in vars(port) if not name.startswith("_")}
         assert declared == {method.name for method in methods}

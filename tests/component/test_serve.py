@@ -20,6 +20,7 @@ from maar.app.watcher import session_members
 from maar.cli.client import Failed, Server
 from maar.pprof.plain import PlainLabel, PlainSample, canonical
 from support.crowd import CPU, FAST, Pushers, check_exactly_once, level0, profile
+from support.etcd_cluster import running
 from support.serving import Served, living, served, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(280)]
@@ -216,6 +217,8 @@ def test_wrong_flags_of_serve_are_sentences(server: Served) -> None:
         (("--listen", "0.0.0.0:0"), "--allow-remote"),
         (("--set", "segment.flush=1"), "segment.flush"),
         (("--set", "segment"), "SECTION.NAME=VALUE"),
+        (("--log", "http://h1:2379/maar"), "etcd://h1:2379"),
+        (("--set", "roles.metastore=127.0.0.1:1,127.0.0.1:2"), "metastore.listen"),
         (("--roles", "cook"), "metastore, query, segment-writer, distributor, api, worker"),
     ):
         result = server.cli("serve", *arguments)
@@ -286,6 +289,35 @@ def test_kill_minus_nine_of_anyone_loses_and_doubles_nothing(tmp_path: Path) -> 
         wait_for(lambda: server.get("/api/v1/status")["completed"] > done, 90, server.log)
         wait_for(lambda: level0(server) == 0, 60, server.log)
         check_exactly_once(server, pushers.acknowledged)
+
+
+def test_a_server_keeps_its_log_in_etcd_and_says_when_that_is_away(tmp_path: Path) -> None:
+    with (
+        running(tmp_path / "etcd") as etcd,
+        served(tmp_path, *FAST, f"log.url={etcd.url}", "log.election_s=2") as server,
+    ):
+        with Pushers(server.url) as pushers:
+            _grow(server, pushers)
+            _kill(server, "metastore")
+            _grow(server, pushers)
+            (member,) = etcd.members
+            member.pause()
+            wait_for(lambda: "log" in _unready(server), 60, server.log)
+            member.resume()
+            _grow(server, pushers)
+        wait_for(lambda: not _unready(server), 60, server.log)
+        wait_for(lambda: server.get("/api/v1/status")["completed"] > 0, 90, server.log)
+        check_exactly_once(server, pushers.acknowledged)
+        assert not (tmp_path / "data" / "log").exists()
+        assert (
+            "maar_metastore_stopped 0.0" in httpx.get(f"{server.url}/metrics", trust_env=False).text
+        )
+
+
+def _unready(server: Served) -> str:
+    """'' when it is ready, else what it lacks."""
+    answer = httpx.get(f"{server.url}/ready", trust_env=False, timeout=30)
+    return "" if answer.status_code == 200 else answer.text
 
 
 def _kill(server: Served, role: str) -> None:

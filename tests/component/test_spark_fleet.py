@@ -130,6 +130,7 @@ class Lake:
             directory,
             "metastore",
             *("serve", "--roles", "metastore", "--data", str(directory / "data")),
+            *("--listen", "127.0.0.1:0"),
             *("--store", self.store.settings().url, "--set", f"roles.metastore={self.address}"),
             *(text for setting in SETTINGS for text in ("--set", setting)),
         )

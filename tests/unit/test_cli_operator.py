@@ -31,7 +31,7 @@ from maar.model.plan import (
     Service,
 )
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
-from maar.ports.metastore import LevelStatus, PlanFilter, Status
+from maar.ports.metastore import LevelStatus, PlanFilter, ReplicaStatus, Status
 from support.command_line import Say, speaker
 from support.front import Front
 from support.metastore import segment
@@ -330,12 +330,15 @@ def test_the_status_tells_backlog_limits_and_troubles(front: Front, say: Say) ->
         limit_raised_s=120.0,
         blocked=tuple(f"block {n} is kept: its output is missing" for n in range(12)),
         profiles_expired=5,
+        blocks_adopted=1500,
+        blocks_missed=2,
+        profiles_missed=30,
     )
     out = say("status")[1]
     level = next(line for line in out.splitlines() if " segment " in line)
     assert level.split()[5:] == ["90", "7", "4.0", "KiB", "1.1", "min", "2"]
     for text in (
-        "5 expired",
+        "5 expired; after a restore 1,500 blocks were adopted and 2 missed (30 profiles)",
         "plans: 3 inflight, 2 parked",
         "the failure limit is raised to 9 for another 2.0 min",
         "4 replaced blocks and the remains of 12 attempts wait for deletion",
@@ -346,3 +349,42 @@ def test_the_status_tells_backlog_limits_and_troubles(front: Front, say: Say) ->
         "TROUBLE clean: 2 more like these",
     ):
         assert text in out, text
+
+
+def test_a_lone_metastore_has_no_list_of_replicas(front: Front, say: Say) -> None:
+    told(front, leader="unix:/run/m", replicas=(ReplicaStatus("m", "unix:/run/m", "leader"),))
+    out = say("status")[1]
+    assert "led by" not in out
+    assert "replicas" not in out
+    assert "adopted" not in out
+    assert "TROUBLE" not in out
+
+
+def test_the_status_tells_of_replicas_and_what_is_wrong_with_them(front: Front, say: Say) -> None:
+    told(
+        front,
+        leader="m1:4041",
+        adopting=True,
+        replicas=(
+            ReplicaStatus("one", "m1:4041", "leader", index=1200, head=1200, knows=4),
+            ReplicaStatus("two", "m2:4041", "follower", index=1100, head=1200, behind_s=2.0),
+            ReplicaStatus("three", "m3:4041", "stopped", index=9, fault="hashes differ at 9"),
+            ReplicaStatus("four", "m4:4041", "in doubt", index=9, fault="no vote yet"),
+            ReplicaStatus("", "m5:4041", "unreachable"),
+        ),
+    )
+    out = say("status")[1]
+    assert ", led by m1:4041" in out.splitlines()[0]
+    rows = {line.split()[0]: line.split() for line in out.splitlines() if ":4041 " in line}
+    assert rows["one"] == ["one", "m1:4041", "leader", "1,200", "0", "4"]
+    assert rows["two"] == ["two", "m2:4041", "follower", "1,100", "100", "(2.00", "s)", "-"]
+    assert rows["-"] == ["-", "m5:4041", "unreachable", "-", "-", "-"]
+    for text in (
+        "TROUBLE replica three has stopped: hashes differ at 9",
+        "TROUBLE replica four doubts its state and does not answer: no vote yet",
+        "TROUBLE replica m5:4041 is not heard from",
+        "TROUBLE the metastore was restored from a snapshot",
+    ):
+        assert text in out, text
+    assert "maar metastore rebuild" in out
+    assert json.loads(say("status", "--json")[1])["replicas"][2]["digest"] == ""

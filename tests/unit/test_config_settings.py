@@ -11,6 +11,7 @@ import pytest
 
 from maar.app.config import SECTIONS, Settings, load
 from maar.app.layers import Key, setting_types
+from maar.app.log_url import FilePlace
 from maar.metastore.policy import Policy
 from maar.model.errors import InvalidInput
 from maar.model.time import SECOND_NS
@@ -79,7 +80,7 @@ def test_the_store_is_in_the_data_directory_unless_named(tmp_path: Path) -> None
     settings = loaded(MAAR_SERVER__DATA_DIR=str(tmp_path))
     assert settings.store_settings().url == f"file://{tmp_path}/store"
     assert settings.store_settings().options == ()
-    assert settings.log_dir == tmp_path / "log"
+    assert settings.log_place == FilePlace(tmp_path / "log")
 
 
 def test_the_stores_options_come_from_the_environment() -> None:

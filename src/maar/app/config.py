@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from maar.adapters.rpc import addresses_in
 from maar.api.app import ApiSettings
 from maar.app.layers import Key, build, from_environment, from_file, from_flags, merged
+from maar.app.log_url import EtcdPlace, FilePlace, place_in
 from maar.distributor.admit import Limits
 from maar.distributor.router import RouterSettings
 from maar.metastore.policy import Level, Policy, checked
@@ -30,6 +32,7 @@ from maar.worker.service import WorkerSettings
 CONFIG_VARIABLE = "MAAR_CONFIG"
 METASTORE_ADDRESS = "127.0.0.1:4041"
 SEGMENT_WRITER_ADDRESS = "127.0.0.1:4044"
+ANY_HOST = ("0.0.0.0", "::")  # to listen at, not to be reached by
 
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 Count = Annotated[int, Meta(ge=1)]
@@ -62,9 +65,40 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
 
 
 class LogSettings(Struct, frozen=True, kw_only=True):
-    """The metastore's log."""
+    """The metastore's log: a SQLite file, or an etcd cluster that several replicas share."""
 
+    url: str = ""
     dir: str = ""
+    user: str = ""
+    password: str = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    election_s: Annotated[float, Meta(ge=2, le=60)] = 5.0
+    quota_bytes: Annotated[int, Meta(ge=16 << 20)] = 2 << 30
+
+    def __post_init__(self) -> None:
+        if self.url and self.dir:
+            raise ValueError("url and dir both say where the log is; leave one of them out")
+        if self.url:
+            place_in(self.url)
+        if bool(self.cert_file) != bool(self.key_file):
+            raise ValueError("cert_file and key_file belong together; give both or neither")
+        if self.cert_file and not self.ca_file:
+            raise ValueError(
+                "cert_file is shown over encrypted connections, which ca_file asks for; add it"
+            )
+        if bool(self.user) != bool(self.password):
+            raise ValueError("user and password belong together; give both or neither")
+
+
+class MetastoreSettings(Struct, frozen=True, kw_only=True):
+    """One replica of the metastore: where it listens, and by which address the others reach it."""
+
+    listen: str = ""
+    advertise: str = ""
+    name: str = ""
+    begin_anew: bool = False
 
 
 class StoreSection(Struct, frozen=True, kw_only=True):
@@ -213,6 +247,7 @@ def _ns(seconds: float) -> int:
 class Settings(Struct, frozen=True, kw_only=True):
     server: ServerSettings = ServerSettings()
     log: LogSettings = LogSettings()
+    metastore: MetastoreSettings = MetastoreSettings()
     store: StoreSection = StoreSection()
     roles: RoleAddresses = RoleAddresses()
     ring: RingSettings = RingSettings()
@@ -234,18 +269,25 @@ class Settings(Struct, frozen=True, kw_only=True):
         return Path(self.server.data_dir).absolute()
 
     @property
-    def log_dir(self) -> Path:
-        return Path(self.log.dir).absolute() if self.log.dir else self.data_dir / "log"
+    def log_place(self) -> EtcdPlace | FilePlace:
+        if self.log.url:
+            return place_in(self.log.url)
+        return FilePlace(Path(self.log.dir).absolute() if self.log.dir else self.data_dir / "log")
 
     @property
     def scratch_dir(self) -> Path:
         return self.data_dir / "scratch"
 
+    @property
+    def metastore_addresses(self) -> str:
+        """Where the replicas are found, as far as that is said."""
+        return self.roles.metastore or self.metastore.advertise or self.metastore.listen
+
     def apart(self) -> Settings:
         """The same for roles that run by themselves: they have addresses in any case."""
         roles = msgspec.structs.replace(
             self.roles,
-            metastore=self.roles.metastore or METASTORE_ADDRESS,
+            metastore=self.metastore_addresses or METASTORE_ADDRESS,
             segment_writer=self.roles.segment_writer or SEGMENT_WRITER_ADDRESS,
         )
         return msgspec.structs.replace(self, roles=roles)
@@ -355,16 +397,32 @@ def _check_bounds(settings: Settings) -> None:
 
 
 def _check_addresses(settings: Settings, *, roles_here: bool) -> None:
-    listening = {"server.listen": settings.server.listen}
-    for name, address in msgspec.structs.asdict(settings.roles).items():
-        if address and not address.startswith("unix:"):
-            listening[f"roles.{name}"] = address
-    for setting, address in listening.items():
-        host, _ = host_and_port(setting, address)
-        served = roles_here or setting == "server.listen"
-        if served and not settings.server.allow_remote and not is_loopback(host):
-            raise InvalidInput(
-                f"{setting} = {address!r} can be reached from other machines, and maar has no "
-                "access control yet; if the network is trusted, add --allow-remote",
-                reason="settings",
-            )
+    roles = msgspec.structs.asdict(settings.roles)
+    replicas = addresses_in(roles.pop("metastore"))
+    settings.listen_address()  # it may not be left out
+    served = {
+        "server.listen": settings.server.listen,
+        "metastore.listen": settings.metastore.listen,
+    }
+    called = {"metastore.advertise": settings.metastore.advertise}
+    named = {f"roles.{name}": address for name, address in roles.items()}
+    (served if roles_here else called).update(named)
+    for address in replicas:  # one alone is also where it listens, unless that is said apart
+        here = roles_here and len(replicas) == 1 and not settings.metastore.listen
+        _check_address("roles.metastore", address, remote=settings.server.allow_remote or not here)
+    for setting, address in served.items():
+        _check_address(setting, address, remote=settings.server.allow_remote)
+    for setting, address in called.items():
+        _check_address(setting, address, remote=True)
+
+
+def _check_address(setting: str, address: str, *, remote: bool) -> None:
+    if not address or address.startswith("unix:"):
+        return
+    host, _ = host_and_port(setting, address)
+    if not remote and not is_loopback(host):
+        raise InvalidInput(
+            f"{setting} = {address!r} can be reached from other machines, and maar has no "
+            "access control yet; if the network is trusted, add --allow-remote",
+            reason="settings",
+        )

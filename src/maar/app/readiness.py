@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from maar.adapters.object_store import probe
-from maar.adapters.rpc import RoleClient
+from maar.adapters.rpc import Role, RoleClient, addresses_in
 from maar.model.errors import MaarError
 from maar.ports.clock import Clock
 from maar.ports.object_store import ObjectStore
@@ -17,12 +17,55 @@ log = logging.getLogger("maar.front")
 STORE_CHECK_NS = 5_000_000_000
 
 
+class MetastoreRole:
+    """The metastore as one role: it is ready when one of its replicas is.
+
+    Of several replicas each tells its metrics by itself; here are those of our own, if we have one.
+    """
+
+    def __init__(self, addresses: str, *, own: str = "") -> None:
+        replicas = addresses_in(addresses)
+        self._replicas = {address: RoleClient(address) for address in replicas}
+        self._shown = replicas[0] if len(replicas) == 1 else own
+
+    async def ready(self) -> str:
+        asked = [asyncio.create_task(_why_not(each)) for each in self._replicas.values()]
+        try:
+            reasons = []
+            for answer in asyncio.as_completed(asked):
+                if not (reason := await answer):
+                    return ""  # whoever else is silent need not be waited for
+                reasons.append(reason)
+            return ", and ".join(dict.fromkeys(reasons))
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    async def metrics(self) -> str:
+        if shown := self._replicas.get(self._shown):
+            return await shown.metrics()
+        reason = await self.ready()
+        return "" if reason else "# Every replica of the metastore has a page of its own.\n"
+
+    async def close(self) -> None:
+        for client in self._replicas.values():
+            await client.close()
+
+
+async def _why_not(role: Role) -> str:
+    try:
+        return await role.ready()
+    except MaarError as error:
+        return str(error)
+
+
 class Readiness:
     """/ready of the front, and the metrics of the roles behind it."""
 
     def __init__(
         self,
-        others: Mapping[str, RoleClient],
+        others: Mapping[str, Role],
         store: ObjectStore | None,  # that must take writes; None when others write
         clock: Clock,
         *,
@@ -56,10 +99,7 @@ class Readiness:
         return [*texts, heading + up]
 
     async def _role(self, name: str) -> str:
-        try:
-            why_not = await self._others[name].ready()
-        except MaarError as error:
-            return f"{name}: {error}"
+        why_not = await _why_not(self._others[name])
         return f"{name}: {why_not}" if why_not else ""
 
     async def _metrics(self, name: str) -> str:

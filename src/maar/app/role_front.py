@@ -23,7 +23,7 @@ from maar.api.placement import placed_in
 from maar.api.quarantine import causes_in
 from maar.app.config import Settings
 from maar.app.http import HttpServer
-from maar.app.readiness import Readiness
+from maar.app.readiness import MetastoreRole, Readiness
 from maar.app.tenants import Tenants
 from maar.app.wiring import Here, build_store, first_end, new_registry
 from maar.distributor.agent import PlacementAgent
@@ -43,7 +43,10 @@ async def run(
     registry, clock = new_registry("front"), SystemClock()
     here.registries.append(registry)
     store, metastore = build_store(settings), MetastoreClient(settings.roles.metastore)
-    others = {"metastore": RoleClient(settings.roles.metastore)}
+    own = settings.metastore.advertise or settings.metastore.listen
+    others: dict[str, MetastoreRole | RoleClient] = {
+        "metastore": MetastoreRole(settings.roles.metastore, own=own)
+    }
     async with AsyncExitStack() as stack:
         stack.push_async_callback(metastore.close)
         distributor, asked, whether_placed = None, None, always

@@ -1,4 +1,7 @@
-"""The metastore in this process: its log, its fold, its service, and snapshots in another one."""
+"""One replica of the metastore in this process: its log, its fold, its service, its health.
+
+It can be asked how it is before it has read anything, and also after it has stopped.
+"""
 
 from __future__ import annotations
 
@@ -6,68 +9,206 @@ import asyncio
 import logging
 import os
 import secrets
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
 from maar.adapters.object_store import probe
-from maar.adapters.rpc import serve_metastore
-from maar.adapters.sqlite_log import SqliteLog
+from maar.adapters.rpc import ReplicaClient, serve_metastore
 from maar.adapters.system_clock import SystemClock
 from maar.app.config import Settings
-from maar.app.marker import mark
+from maar.app.log_url import shown
+from maar.app.marker import check_not_ended, mark
+from maar.app.replica import replica_place
+from maar.app.telling import telling
 from maar.app.tenants import Tenants
-from maar.app.wiring import Told, build_store, first_end, new_registry, node_name
+from maar.app.wiring import Told, build_store, first_end, new_registry, open_log
 from maar.metastore.service import MetastoreService
-from maar.model.errors import StoreFull, Unavailable
+from maar.model.errors import InvalidInput, MaarError, Retryable, StoreFull, Unavailable
+from maar.model.ids import Incarnation
+from maar.ports.object_store import ObjectStore
 
 log = logging.getLogger("maar.metastore")
 
 SNAPSHOT_TIMEOUT_S = 600
+MARK_EVERY_S = 5.0
+PROBE_EVERY_S = 1.0
+STRANGERS_EVERY_S = 10.0
 
 
 @asynccontextmanager
-async def run(settings: Settings) -> AsyncIterator[asyncio.Task[None]]:
-    """Gives the task that ends when the metastore cannot go on."""
+async def run(
+    settings: Settings, stop: asyncio.Event, listener: socket.socket | None
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Gives the task that ends when the metastore cannot go on; it answers by then, or `stop` is
+    set.
+
+    With a listener it tells its state and metrics by HTTP there.
+    """
+    place = replica_place(settings)
     registry = new_registry("metastore")
     store = build_store(settings)
-    try:
-        await asyncio.to_thread(probe, store)
-    except StoreFull as error:
-        # Questions need no room, and a store that honoured conditional writes still will.
-        log.warning("store not probed cause=%s", error)
     tenants = Tenants(settings)
-    service = MetastoreService(
-        SqliteLog.open(settings.log_dir),
-        store,
-        SystemClock(),
-        settings.policy(),
-        entropy=secrets.token_bytes,
-        candidate=node_name(),
-        take_snapshot=snapshot_in_another_process(settings),
-        registry=registry,
-        dead_after_ms=settings.ring.dead_after_ms,
-        placement=settings.placement,
-        limits=tenants.placement,
-    )
+    lines = Lines()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(lines.close)
+        service = MetastoreService(
+            await open_log(settings, registry),
+            store,
+            SystemClock(),
+            settings.policy(),
+            entropy=secrets.token_bytes,
+            candidate=place.candidate,
+            take_snapshot=snapshot_in_another_process(settings),
+            registry=registry,
+            dead_after_ms=settings.ring.dead_after_ms,
+            placement=settings.placement,
+            limits=tenants.placement,
+            others=place.others,
+            connect=lines.to,
+            log_url=shown(settings.log_place),
+            begin_anew=settings.metastore.begin_anew,
+        )
+        stack.push_async_callback(service.stop)
+        beginning = Beginning()
+        told = Told(registry, lambda: beginning.trouble or service.ready())
+        server = await serve_metastore(place.listen, service, told)
+        stack.push_async_callback(server.stop)
+        await stack.enter_async_context(telling(told, registry, listener))
+        known = {place.candidate.address, *place.others}
+        life = asyncio.create_task(_live(service, store, tenants, beginning, known))
+        stack.push_async_callback(_end, life)
+        await _any(beginning.over.wait(), stop.wait(), life)
+        if life.done():
+            life.result()
+        yield life
+
+
+class Lines:
+    """Connections to the other replicas, closed with this one."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, ReplicaClient] = {}
+
+    def to(self, address: str) -> ReplicaClient:
+        if address not in self._clients:
+            self._clients[address] = ReplicaClient(address)
+        return self._clients[address]
+
+    async def close(self) -> None:
+        for client in self._clients.values():
+            await client.close()
+
+
+class Beginning:
+    """How far it has come until it answers, and what keeps it."""
+
+    def __init__(self) -> None:
+        self.trouble = ""
+        self.over = asyncio.Event()
+
+
+async def _live(
+    service: MetastoreService,
+    store: ObjectStore,
+    tenants: Tenants,
+    beginning: Beginning,
+    known: set[str],
+) -> None:
+    await _probed(store, beginning)
     try:
         await service.start()
-        await asyncio.to_thread(mark, store, (await service.now()).incarnation)
-        told = Told(registry, service.ready)
-        server = await serve_metastore(settings.roles.metastore, service, told)
-        lives = [asyncio.create_task(work) for work in (service.ended(), tenants.follow())]
-        life = asyncio.create_task(first_end(*lives))
-        try:
-            yield life
-        finally:
-            for task in (life, *lives):
-                task.cancel()
-            await asyncio.gather(life, *lives, return_exceptions=True)
-            await server.stop()
+    except InvalidInput:
+        raise  # no restart would help, nor would staying
+    except MaarError:
+        pass  # it has said so in the log, and goes on telling how it is to whoever asks
+    marked = await _mark(service, store, None)
+    beginning.over.set()
+    lives = [
+        asyncio.create_task(work)
+        for work in (
+            service.ended(),
+            tenants.follow(),
+            _keep_marked(service, store, marked),
+            _beware_of_strangers(service, known),
+        )
+    ]
+    try:
+        await first_end(*lives)
     finally:
-        await service.stop()
+        await _end(*lives)
+
+
+async def _probed(store: ObjectStore, beginning: Beginning) -> None:
+    """Return when the store is known to honour conditional writes; InvalidInput if it does not."""
+    while True:
+        try:
+            await asyncio.to_thread(probe, store)
+        except StoreFull as error:
+            # Questions need no room, and a store that honoured conditional writes still will.
+            log.warning("store not probed cause=%s", error)
+        except Retryable as error:
+            log.warning("store does not answer yet cause=%s", error)
+            beginning.trouble = f"the object store does not answer: {error}"
+            await asyncio.sleep(PROBE_EVERY_S)
+            continue
+        beginning.trouble = ""
+        return
+
+
+async def _keep_marked(
+    service: MetastoreService, store: ObjectStore, marked: Incarnation | None
+) -> None:
+    """A log that was restored has another incarnation, and the store gets its marker too."""
+    while True:
+        await asyncio.sleep(MARK_EVERY_S)
+        marked = await _mark(service, store, marked)
+
+
+async def _beware_of_strangers(service: MetastoreService, known: set[str]) -> None:
+    """Replicas that do not know each other would count votes and versions wrongly."""
+    warned = ""
+    while True:
+        leader = (await service.replica()).leader
+        if leader and leader not in known and leader != warned:
+            warned = leader
+            log.warning(
+                "the leader is none of the replicas that roles.metastore names; name all of them "
+                "there, at every replica leader=%s",
+                leader,
+            )
+        await asyncio.sleep(STRANGERS_EVERY_S)
+
+
+async def _mark(
+    service: MetastoreService, store: ObjectStore, marked: Incarnation | None
+) -> Incarnation | None:
+    incarnation = Incarnation((await service.replica()).incarnation)
+    if incarnation:
+        await asyncio.to_thread(check_not_ended, store, incarnation)
+    if incarnation and incarnation != marked:
+        await asyncio.to_thread(mark, store, incarnation)
+    return incarnation or marked
+
+
+async def _any(*waits: Awaitable[object]) -> None:
+    """Wait for the first of them; those that were made for this are not left behind."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task, wait in zip(tasks, waits, strict=True):
+            if task is not wait:
+                task.cancel()
+
+
+async def _end(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def snapshot_in_another_process(settings: Settings) -> Callable[[], Awaitable[int]]:
@@ -85,11 +226,13 @@ def snapshot_in_another_process(settings: Settings) -> Callable[[], Awaitable[in
                 shown, _ = await process.communicate(msgspec.json.encode(settings))
         except TimeoutError:
             raise Unavailable(f"the snapshot took over {SNAPSHOT_TIMEOUT_S} s") from None
+        except RuntimeError as error:  # uvloop's, when the process ends before it was told anything
+            raise Unavailable(f"the snapshot process did not begin: {error}") from error
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        if process.returncode != 0:
+        if process.returncode != 0 or not shown.strip().isdigit():
             raise Unavailable(f"the snapshot process ended with code {process.returncode}")
         return int(shown)
 

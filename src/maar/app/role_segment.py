@@ -11,7 +11,7 @@ from random import Random
 
 from maar.adapters.rpc import MetastoreClient, serve_writer
 from maar.adapters.system_clock import SystemClock
-from maar.app.config import Settings, host_and_port
+from maar.app.config import ANY_HOST, Settings, host_and_port
 from maar.app.telling import telling
 from maar.app.wiring import Here, LocalWriter, Told, build_store, new_registry, writer_node
 from maar.model.errors import InvalidInput, MaarError
@@ -21,7 +21,6 @@ from maar.segment.membership import Membership
 from maar.segment.service import SegmentService
 
 HEARD_WITHIN = 1.5  # refreshes of a distributor until all of them know that we drain
-ANY_HOST = ("0.0.0.0", "::")  # to listen at, not to be reached by
 
 
 @asynccontextmanager

@@ -77,7 +77,7 @@ async def run(
     try:
         async with AsyncExitStack() as stack:
             lives: list[asyncio.Task[Any]] = [stopped]
-            for start in _starts(settings, names, listener, restarts):
+            for start in _starts(settings, names, listener, restarts, stop):
                 if not stop.is_set():
                     life = await stack.enter_async_context(start())
                     lives += [life] if life is not None else []
@@ -108,18 +108,21 @@ def _starts(
     names: tuple[RoleName, ...],
     listener: socket.socket | None,
     restarts: int,
+    stop: asyncio.Event,
 ) -> Iterator[Callable[[], Role]]:
     """Each role's modules are imported where it runs: the metastore needs no Spark.
 
-    Who pushes and who asks share the HTTP server; without them, the writer or the worker tells of
-    its health there.
+    Who pushes and who asks share the HTTP server; without them, the writer, the metastore or the
+    worker tells of its health there.
     """
     http = any(name in names for name in _HTTP)
+    writes = RoleName.SEGMENT_WRITER in names
     here = Here()
     if RoleName.METASTORE in names:
         from maar.app import role_metastore
 
-        yield lambda: role_metastore.run(settings)
+        tells = None if http or writes else listener
+        yield lambda: role_metastore.run(settings, stop, tells)
     if RoleName.QUERY in names:
         from maar.app import role_query
 
@@ -137,6 +140,5 @@ def _starts(
     if RoleName.WORKER in names:
         from maar.app import role_worker
 
-        writes = RoleName.SEGMENT_WRITER in names
-        alone = None if http or writes else listener
+        alone = None if http or writes or RoleName.METASTORE in names else listener
         yield lambda: role_worker.run(settings, alone, restarts=restarts)

@@ -12,10 +12,9 @@ def main() -> None:
     die_with(int(sys.argv[1]))
     import msgspec
 
-    from maar.adapters.sqlite_log import SqliteLog
     from maar.app import logs
     from maar.app.config import Settings
-    from maar.app.wiring import build_store
+    from maar.app.wiring import build_store, open_log_reader
     from maar.metastore.snapshot import make as make_snapshot
 
     settings = msgspec.json.decode(sys.stdin.buffer.read(), type=Settings)
@@ -23,7 +22,7 @@ def main() -> None:
     logs.configure(role="snapshot", form=server.log_format, level=server.log_level)
 
     async def make() -> int:
-        log = SqliteLog.open_reader(settings.log_dir)
+        log = await open_log_reader(settings)
         try:
             return await make_snapshot(log, build_store(settings))
         finally:

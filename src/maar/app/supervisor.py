@@ -25,6 +25,7 @@ import msgspec
 from maar.app import logs
 from maar.app.config import RoleAddresses, Settings
 from maar.app.process import CANNOT_RUN, lock_directory
+from maar.app.replica import replica_place
 from maar.app.roles import ProcessName
 from maar.app.watcher import session_members
 from maar.model.errors import InvalidInput
@@ -47,6 +48,7 @@ EXIT_FORCED = 1  # somebody was killed before it had answered everyone
 
 def serve(settings: Settings) -> int:
     """Check what can be checked, then run until a signal; returns the exit code."""
+    replica_place(settings.apart())
     with lock_directory(settings.data_dir), listen(settings) as listener:
         check_java()
         run_dir = _fresh_run_dir(settings.data_dir)
@@ -269,7 +271,7 @@ class Supervisor:
 def _with_sockets(settings: Settings, run_dir: Path) -> Settings:
     """Sockets that only we reach; a metastore that others are to reach keeps its address."""
     addresses = RoleAddresses(
-        metastore=settings.roles.metastore or f"unix:{run_dir}/metastore.sock",
+        metastore=settings.metastore_addresses or f"unix:{run_dir}/metastore.sock",
         query=f"unix:{run_dir}/query.sock",
         worker=f"unix:{run_dir}/worker.sock",
         segment_writer=settings.roles.segment_writer or f"unix:{run_dir}/segment-writer.sock",

@@ -7,15 +7,20 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from maar.adapters.object_store import open_store
 from maar.app.config import Settings
+from maar.app.log_url import EtcdPlace, FilePlace
 from maar.model.ids import NodeId
+from maar.ports.log import Log
 from maar.ports.object_store import ObjectStore
 from maar.ports.segment_writer import SegmentWriter
+
+if TYPE_CHECKING:  # not every role needs it
+    from maar.adapters.etcd_log import EtcdSettings
 
 
 def new_registry(role: str) -> CollectorRegistry:
@@ -38,6 +43,49 @@ def writer_node(settings: Settings) -> NodeId:
 
 def build_store(settings: Settings) -> ObjectStore:
     return open_store(settings.store_settings())
+
+
+async def open_log(settings: Settings, registry: CollectorRegistry | None = None) -> Log:
+    """The log for a replica: to read, and to lead in."""
+    match settings.log_place:
+        case FilePlace(directory):
+            from maar.adapters.sqlite_log import SqliteLog
+
+            return SqliteLog.open(directory)
+        case EtcdPlace() as place:
+            from maar.adapters.etcd_log import EtcdLog
+
+            return await EtcdLog.open(etcd_settings(settings, place), registry=registry)
+
+
+async def open_log_reader(settings: Settings) -> Log:
+    """The log for a process beside the replicas, which reads only."""
+    match settings.log_place:
+        case FilePlace(directory):
+            from maar.adapters.sqlite_log import SqliteLog
+
+            return SqliteLog.open_reader(directory)
+        case EtcdPlace() as place:
+            from maar.adapters.etcd_log import EtcdLog
+
+            return await EtcdLog.open_reader(etcd_settings(settings, place))
+
+
+def etcd_settings(settings: Settings, place: EtcdPlace) -> EtcdSettings:
+    from maar.adapters.etcd_log import EtcdSettings
+
+    log = settings.log
+    return EtcdSettings(
+        endpoints=place.endpoints,
+        prefix=place.prefix,
+        user=log.user,
+        password=log.password,
+        ca_file=log.ca_file,
+        cert_file=log.cert_file,
+        key_file=log.key_file,
+        election_s=log.election_s,
+        quota_bytes=log.quota_bytes,
+    )
 
 
 @dataclass(slots=True)

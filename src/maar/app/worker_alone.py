@@ -32,10 +32,10 @@ def serve(settings: Settings) -> int:
         return asyncio.run(keeper.run())
 
 
-async def _incarnation(address: str) -> Incarnation:
+async def _incarnation(addresses: str, *, patience_s: float = METASTORE_ANSWERS_S) -> Incarnation:
     """Which log the metastore leads."""
-    client = MetastoreClient(address)
-    deadline = time.monotonic() + METASTORE_ANSWERS_S
+    client = MetastoreClient(addresses)
+    deadline = time.monotonic() + patience_s
     try:
         while True:
             try:
@@ -43,8 +43,8 @@ async def _incarnation(address: str) -> Incarnation:
             except Retryable as error:
                 if time.monotonic() > deadline:
                     raise Unavailable(
-                        f"no metastore answers at {address}; start `maar serve --set "
-                        f"roles.metastore={address}` there, or name another with --metastore"
+                        f"no metastore answers at {addresses}; start `maar serve --set "
+                        f"roles.metastore={addresses}` there, or name another with --metastore"
                     ) from error
             await asyncio.sleep(ASK_AGAIN_S)
     finally:

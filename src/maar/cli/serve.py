@@ -29,6 +29,10 @@ log = logging.getLogger("maar.serve")
 )
 @click.option("--data", help="The data directory.")
 @click.option("--store", help="The object store: file:///dir or s3://bucket/prefix.")
+@click.option(
+    "--log",
+    help="Where the metastore's log is: etcd://h1:2379,h2:2379,h3:2379/maar; else in a file.",
+)
 @click.option("--spark-master", help="Where compaction runs, like local[*].")
 @click.option("--log-format", help="text or json.")
 @click.option("--log-level", help="debug, info, warning or error.")
@@ -57,7 +61,8 @@ def command(roles: str, config: Path | None, others: tuple[str, ...], **flags: A
         raise click.BadParameter(f"use all, or some of {known}", param_hint="--roles") from None
     settings = settings.apart()
     logs.configure(role="+".join(names), form=server.log_format, level=server.log_level)
-    listener = supervisor.listen(settings) if set(FRONT).intersection(names) else None
+    tells = {*FRONT, RoleName.METASTORE}.intersection(names)
+    listener = supervisor.listen(settings) if tells else None
     if listener is not None:
         log.info("maar starts url=%s data=%s", supervisor.url_of(listener), settings.data_dir)
     leave(uvloop.run(run(settings, names, listener)))
@@ -72,6 +77,7 @@ def flag_settings(given: dict[str, Any]) -> dict[str, Any]:
         "allow_remote": Key("server", "allow_remote"),
         "data": Key("server", "data_dir"),
         "store": Key("store", "url"),
+        "log": Key("log", "url"),
         "metastore": Key("roles", "metastore"),
         "spark_master": Key("spark", "master"),
         "log_format": Key("server", "log_format"),

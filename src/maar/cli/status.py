@@ -12,6 +12,7 @@ from maar.cli.options import connected, json_option, server_options
 from maar.cli.retention import period
 from maar.cli.show import duration, moment, print_json, print_table, size
 from maar.cli.show_plan import print_plans
+from maar.cli.show_replicas import print_replicas, replica_troubles
 
 BLOCKED_SHOWN = 10
 
@@ -29,12 +30,13 @@ def command(as_json: bool, server: str, tenant: str) -> None:
         return
     click.echo(
         f"as of {moment(status['wall_time_ns'])} UTC, index {status['index']}, "
-        f"term {status['term']}, incarnation {status['incarnation']}"
+        f"term {status['term']}, incarnation {status['incarnation']}" + _led_by(status)
     )
     click.echo(
         f"{status['profiles_added']:,} profiles added, "
         f"{status['duplicates_removed']:,} duplicates removed, "
         f"{status['profiles_quarantined']:,} quarantined, {status['profiles_expired']:,} expired"
+        + _adopted(status)
     )
     click.echo("")
     headers = ("level", "kind", "blocks", "size", "profiles", "queued", "bytes", "oldest", "held")
@@ -43,10 +45,27 @@ def command(as_json: bool, server: str, tenant: str) -> None:
     click.echo("")
     for line in (*_plans(status), *_rings(status), *_remains(status), *_troubles(status)):
         click.echo(line)
+    if len(status.get("replicas", ())) > 1:
+        click.echo("\nreplicas of the metastore:")
+        print_replicas(status["replicas"])
     for title, name in (("running", "leased"), ("with failures", "failed")):
         if status[name]:
             click.echo(f"\n{title}:")
             print_plans(status[name])
+
+
+def _led_by(status: Json) -> str:
+    return f", led by {status['leader']}" if len(status.get("replicas", ())) > 1 else ""
+
+
+def _adopted(status: Json) -> str:
+    adopted, missed = status.get("blocks_adopted", 0), status.get("blocks_missed", 0)
+    if not adopted and not missed:
+        return ""
+    return (
+        f"; after a restore {adopted:,} blocks were adopted and {missed:,} missed "
+        f"({status['profiles_missed']:,} profiles)"
+    )
 
 
 def _plans(status: Json) -> Iterator[str]:
@@ -81,6 +100,13 @@ def _remains(status: Json) -> Iterator[str]:
 
 def _troubles(status: Json) -> Iterator[str]:
     """What wants a person; docs/operating.md says what to do."""
+    for trouble in replica_troubles(status.get("replicas", ())):
+        yield f"TROUBLE {trouble}"
+    if status.get("adopting"):
+        yield (
+            "TROUBLE the metastore was restored from a snapshot and is still looking through the "
+            "store; nothing is deleted until it has taken in what it finds there"
+        )
     if status["parked"]:
         yield (
             f"TROUBLE {status['parked']:,} plans are parked, since the schedule was full: "

@@ -12,7 +12,8 @@ import click
 @click.option("--config", type=click.Path(path_type=Path), help="A TOML file of settings.")
 @click.option(
     "--metastore",
-    help="Where `maar serve` has its metastore (roles.metastore), like 127.0.0.1:4041.",
+    help="Where `maar serve` has its metastore (roles.metastore), like 127.0.0.1:4041; of several "
+    "replicas all, with commas.",
 )
 @click.option("--store", help="The server's object store: file:///dir or s3://bucket/prefix.")
 @click.option("--spark-master", help="Where plans run: local[*], spark://host:port, yarn.")

@@ -41,9 +41,10 @@ def run_worker(
 ) -> None:
     """Carry out maar's plans on your SparkSession or SparkContext until `stop` is set.
 
-    `metastore` is the address of the server's metastore (its setting roles.metastore), `store` the
-    server's object store, like s3://bucket/prefix. At most `slots` plans run at once (0: as many as
-    your own jobs leave free). Tasks connect back to this process at `lifeline_port` (0: any port).
+    `metastore` is the address of the server's metastore (its setting roles.metastore; of several
+    replicas all, with commas), `store` the server's object store, like s3://bucket/prefix. At most
+    `slots` plans run at once (0: as many as your own jobs leave free). Tasks connect back to this
+    process at `lifeline_port` (0: any port).
 
     Returns when stopped and all plans in hand are finished or given up. Raises InvalidInput when
     your Spark cannot be used as it is set up, and Unavailable when it or the metastore is gone.

@@ -20,6 +20,7 @@ from maar.metastore.entries import (
     BlocksAdded,
     BlocksExpired,
     BlocksForgotten,
+    BlocksOutlined,
     Entry,
     Envelope,
     Floor,
@@ -118,6 +119,7 @@ class Audit:
             if envelope.lease_time < last:
                 audit.faults.append(f"lease time runs backwards at entry {index}")
             last = envelope.lease_time
+            assert not isinstance(envelope.entry, BlocksOutlined), "an audit reads whole entries"
             audit._take(index, envelope.lease_time, envelope.entry)
         return audit
 

@@ -195,7 +195,7 @@ class Cast:
 
     def _metastore_command(self) -> tuple[str, ...]:
         data = str(self._directory / "data")
-        own = ("--set", f"roles.metastore={self.around.metastore}")
+        own = ("--listen", "127.0.0.1:0", "--set", f"roles.metastore={self.around.metastore}")
         serve = ("-m", "maar.cli.main", "serve", "--roles", "metastore", "--data", data, *own)
         return (*serve, *self._settings())
 

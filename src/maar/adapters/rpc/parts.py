@@ -1,0 +1,64 @@
+"""Replies of any size: their rows travel in messages of their own, each far below the limit.
+
+The first message is the reply without its rows, the others are arrays of rows. Neither side ever
+encodes or decodes more than a part in one go, so that others of its loop have their turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar, get_type_hints
+
+import msgspec
+
+from maar.adapters.rpc.methods import Method
+
+PART_BYTES = 256 << 10  # a part ends with the row that exceeds this
+
+R = TypeVar("R")
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def split(reply: Any, rows: str) -> Iterator[bytes]:
+    """The messages of a reply; `rows` names the field that holds them ('': it is nothing else)."""
+    yield _encode(msgspec.structs.replace(reply, **{rows: ()}) if rows else ())
+    part: list[msgspec.Raw] = []
+    size = 0
+    for row in getattr(reply, rows) if rows else reply:
+        body = _encode(row)
+        part.append(msgspec.Raw(body))
+        size += len(body)
+        if size >= PART_BYTES:
+            yield _encode(part)
+            part, size = [], 0
+    if part:
+        yield _encode(part)
+
+
+class Joined(Generic[R]):
+    """A reply that arrives in parts."""
+
+    def __init__(self, method: Method[R]) -> None:
+        assert method.rows is not None
+        self._field = method.rows
+        kind = get_type_hints(method.reply)[method.rows] if method.rows else method.reply
+        self._decode_head = msgspec.msgpack.Decoder(method.reply).decode
+        self._decode_rows = msgspec.msgpack.Decoder(kind).decode
+        self._head: R | None = None
+        self._rows: list[Any] = []
+
+    def take(self, message: bytes) -> None:
+        if self._head is None:
+            self._head = self._decode_head(message)
+        else:
+            self._rows += self._decode_rows(message)
+
+    def reply(self) -> R | None:
+        """None when nothing came."""
+        rows: Any = tuple(self._rows)
+        if self._head is None or not self._field:
+            return None if self._head is None else rows
+        head: Any = self._head
+        whole: R = msgspec.structs.replace(head, **{self._field: rows})
+        return whole

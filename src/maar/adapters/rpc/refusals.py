@@ -1,0 +1,89 @@
+"""Errors across the wire: the class that goes in at the server comes out again at the client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from maar.model import errors
+from maar.model.errors import MaarError, TooLarge, Unavailable, Unreachable
+
+MESSAGE_BYTES_MAX = 64 << 20
+SENTENCE_BYTES_MAX = 2400  # it travels in a header, where a byte takes up to three
+
+_ERROR_HEADER = "maar-error"
+_REASON_HEADER = "maar-reason"
+_RETRY_HEADER = "maar-retry-after-s"
+_LEADER_HEADER = "maar-leader"
+
+
+async def refuse(context: Any, error: MaarError) -> None:
+    # Whom we could not reach is no word about ourselves: our caller has reached us.
+    kind = Unavailable if isinstance(error, Unreachable) else _known(type(error))
+    trailer = [(_ERROR_HEADER, kind.__name__)]
+    if isinstance(error, errors.InvalidInput):
+        trailer.append((_REASON_HEADER, error.reason))
+    if isinstance(error, errors.Retryable) and error.retry_after_s is not None:
+        trailer.append((_RETRY_HEADER, f"{error.retry_after_s:.3f}"))
+    if isinstance(error, errors.NotLeading) and error.leader:
+        trailer.append((_LEADER_HEADER, error.leader))
+    sentence = str(error).encode(errors="replace")[:SENTENCE_BYTES_MAX].decode(errors="ignore")
+    await context.abort(_status_code(error), sentence, trailing_metadata=tuple(trailer))
+
+
+def _status_code(error: MaarError) -> Any:
+    """The nearest code of gRPC, for tools that do not know our header."""
+    match error:
+        case errors.NotFound():
+            return grpc.StatusCode.NOT_FOUND
+        case errors.Overloaded() | errors.TooLarge():
+            return grpc.StatusCode.RESOURCE_EXHAUSTED
+        case errors.Rejected():
+            return grpc.StatusCode.FAILED_PRECONDITION
+        case errors.Retryable():
+            return grpc.StatusCode.UNAVAILABLE
+        case errors.Corrupt():
+            return grpc.StatusCode.DATA_LOSS
+        case _:
+            return grpc.StatusCode.INTERNAL
+
+
+_CLASSES: dict[str, type[MaarError]] = {
+    name: value
+    for name, value in vars(errors).items()
+    if isinstance(value, type) and issubclass(value, MaarError)
+}
+
+
+def _known(kind: type[MaarError]) -> type[MaarError]:
+    """The class itself, or of those that it comes from the nearest that every caller knows."""
+    return next(each for each in kind.__mro__ if _CLASSES.get(each.__name__) is each)
+
+
+def raised(error: Any, *, path: str, address: str) -> MaarError:
+    """The error that the server meant, or what the network's own failure means to the caller."""
+    trailer = dict(error.trailing_metadata() or ())
+    sentence = error.details() or ""
+    kind = _CLASSES.get(trailer.get(_ERROR_HEADER, ""))
+    if kind is not None:
+        if issubclass(kind, errors.InvalidInput):
+            return kind(sentence, reason=trailer.get(_REASON_HEADER, "invalid"))
+        if issubclass(kind, errors.Retryable):
+            retry_after_s = float(trailer[_RETRY_HEADER]) if _RETRY_HEADER in trailer else None
+            if issubclass(kind, errors.NotLeading):
+                leader = trailer.get(_LEADER_HEADER, "")
+                return kind(sentence, leader=leader, retry_after_s=retry_after_s)
+            return kind(sentence, retry_after_s=retry_after_s)
+        return kind(sentence)
+    match error.code():
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return Unreachable(f"{path} at {address} did not answer in time; try again")
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
+            return Unreachable(f"{path} at {address} cannot be reached ({sentence}); try again")
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return TooLarge(f"a message of {path} is over {MESSAGE_BYTES_MAX >> 20} MiB")
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return Unreachable(f"{address} does not serve {path}; is it another version or role?")
+        case _:
+            return MaarError(sentence or f"{path} at {address} failed")

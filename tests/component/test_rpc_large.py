@@ -1,0 +1,191 @@
+"""Views larger than a message may be: whole, in parts, and never half."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import msgspec
+import pytest
+
+from maar.adapters.rpc import (
+    MESSAGE_BYTES_MAX,
+    METASTORE_METHODS,
+    REPLICA_METHODS,
+    MetastoreClient,
+    RpcServer,
+    serve_metastore,
+)
+from maar.adapters.rpc.methods import BLOCKS, VIEW
+from maar.adapters.rpc.parts import PART_BYTES, Joined, split
+from maar.model import errors
+from maar.model.block import BlockMeta, Dataset
+from maar.model.ids import ANONYMOUS, BlockId
+from maar.model.time import TimeRange
+from maar.ports.metastore import IndexView, ViewRequest
+from support.metastore import TENANT, segment
+
+pytestmark = pytest.mark.component
+
+WANTED = ViewRequest(ANONYMOUS, TimeRange(0, 10))
+SMALL = tuple(segment(n) for n in range(3))
+
+
+def many(count: int) -> tuple[BlockMeta, ...]:
+    """As large as segments of 20 services are."""
+    types = ("process_cpu:cpu:nanoseconds:cpu:nanoseconds",)
+    services = tuple(
+        Dataset(TENANT, f"service-{n}", types, 1 << 60, 1 << 60, 10, 1 << 30, n, 1)
+        for n in range(20)
+    )
+    one = msgspec.structs.replace(segment(1), datasets=services)
+    return tuple(msgspec.structs.replace(one, id=BlockId(f"{n:032x}")) for n in range(count))
+
+
+class Viewed:
+    """A metastore that knows one view, and can be told to fail."""
+
+    def __init__(self, view: IndexView, error: Exception | None = None) -> None:
+        self._view = view
+        self._error = error
+
+    async def view(self, request: ViewRequest) -> IndexView:
+        assert request == WANTED
+        if self._error is not None:
+            raise self._error
+        return self._view
+
+    async def blocks(self, *, level: int, tenant: str, limit: int) -> tuple[BlockMeta, ...]:
+        assert (level, tenant) == (-1, "")
+        return self._view.blocks[:limit]
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        if name in {method.name for method in (*METASTORE_METHODS, *REPLICA_METHODS)}:
+            return _unused
+        raise AttributeError(name)
+
+    async def metrics(self) -> str:
+        return ""
+
+    async def ready(self) -> str:
+        return ""
+
+
+async def _unused(**_: Any) -> Any:
+    raise AssertionError("not called in this test")
+
+
+async def serving(directory: Path, name: str, role: Viewed) -> tuple[RpcServer, str]:
+    address = f"unix:{directory / name}"
+    return await serve_metastore(address, role, role), address  # type: ignore[arg-type]
+
+
+def test_a_view_larger_than_a_message_arrives_whole(tmp_path: Path) -> None:
+    async def run() -> None:
+        view = IndexView(7, many(60_000), (BlockId("0f" * 16),))
+        assert sum(map(len, split(view, "blocks"))) > MESSAGE_BYTES_MAX
+        server, address = await serving(tmp_path, "s", Viewed(view))
+        client = MetastoreClient(address, deadline_s=60)
+        try:
+            assert await client.view(WANTED) == view
+            assert await client.blocks(limit=50_000) == view.blocks[:50_000]
+        finally:
+            await client.close()
+            await server.stop(0)
+
+    asyncio.run(run())
+
+
+def test_no_part_is_much_larger_than_it_may_be() -> None:
+    """Or the leader's loop would stand still while it is made."""
+    messages = list(split(IndexView(7, many(2_000)), "blocks"))
+    row = len(msgspec.msgpack.encode(many(1)[0]))
+    assert max(map(len, messages)) <= PART_BYTES + row + 5
+    assert len(messages) > 10
+
+
+@pytest.mark.parametrize("count", [0, 1, 700])
+def test_parts_make_the_reply_that_they_were(count: int) -> None:
+    view = IndexView(9, many(count), (BlockId("0f" * 16),))
+    joined, rows = Joined(VIEW), Joined(BLOCKS)
+    assert joined.reply() is None
+    for message in split(view, "blocks"):
+        joined.take(message)
+    for message in split(view.blocks, ""):
+        rows.take(message)
+    assert joined.reply() == view
+    assert rows.reply() == view.blocks
+
+
+def test_a_program_that_knows_no_parts_is_answered(tmp_path: Path) -> None:
+    async def run() -> None:
+        view = IndexView(7, SMALL)
+        server, address = await serving(tmp_path, "s", Viewed(view))
+        async with grpc.aio.insecure_channel(address) as channel:
+            raw = await channel.unary_unary("/maar.Metastore/view")(
+                msgspec.msgpack.encode([WANTED])
+            )
+        await server.stop(0)
+        assert msgspec.msgpack.decode(raw, type=IndexView) == view
+
+    asyncio.run(run())
+
+
+def test_a_refusal_keeps_its_class(tmp_path: Path) -> None:
+    async def run() -> None:
+        failing = Viewed(IndexView(7, ()), errors.Overloaded("too many", retry_after_s=3.0))
+        server, address = await serving(tmp_path, "s", failing)
+        client = MetastoreClient(address)
+        with pytest.raises(errors.Overloaded, match="too many") as caught:
+            await client.view(WANTED)
+        assert caught.value.retry_after_s == 3.0
+        await client.close()
+        await server.stop(0)
+
+    asyncio.run(run())
+
+
+def test_a_reply_that_stops_in_the_middle_is_asked_of_another(tmp_path: Path) -> None:
+    """One replica dies after its first part, one never sends its second: nobody gets half."""
+
+    async def run() -> None:
+        view = IndexView(7, SMALL)
+        first, _ = split(view, "blocks")
+
+        async def dying(_: bytes, context: Any) -> Any:
+            yield first
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+
+        async def hanging(_: bytes, context: Any) -> Any:
+            del context
+            yield first
+            await asyncio.sleep(60)
+
+        servers, addresses = [], []
+        for name, answer in (("dying", dying), ("hanging", hanging)):
+            server = grpc.aio.server()
+            handler = grpc.unary_stream_rpc_method_handler(answer)
+            handlers = {"view_in_parts": handler}
+            server.add_generic_rpc_handlers(
+                (grpc.method_handlers_generic_handler("maar.Metastore", handlers),)
+            )
+            addresses.append(f"unix:{tmp_path / name}")
+            server.add_insecure_port(addresses[-1])
+            await server.start()
+            servers.append(server)
+        good, address = await serving(tmp_path, "good", Viewed(view))
+        client = MetastoreClient(",".join([*addresses, address]), deadline_s=20)
+        assert await client.view(WANTED) == view
+        await client.close()
+        alone = MetastoreClient(addresses[1], deadline_s=0.5)
+        with pytest.raises(errors.Unreachable, match="did not answer in time"):
+            await alone.view(WANTED)
+        await alone.close()
+        await good.stop(0)
+        for server in servers:
+            await server.stop(0)
+
+    asyncio.run(run())
