@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
+from maar.adapters.etcd.metrics import EtcdMetrics
 from maar.app.config import SECTIONS
 from maar.app.layers import setting_types
 from maar.cli.main import cli
@@ -40,6 +41,7 @@ def metrics_of(kind: type[Any]) -> dict[str, tuple[str, ...]]:
 WRITTEN_OUT = {"maar_role_up": ("role",)}  # by app/readiness.py, which speaks for the others
 KNOWN = (
     metrics_of(Metrics)
+    | metrics_of(EtcdMetrics)
     | metrics_of(PlacementMetrics)
     | metrics_of(AgentMetrics)
     | metrics_of(PushMetrics)
@@ -56,6 +58,7 @@ def test_every_metric_that_is_named_exists_and_the_metastores_are_all_explained(
     named = set(re.findall(r"\bmaar_[a-z0-9_]+", REFERENCE))
     assert named <= set(KNOWN), named - set(KNOWN)
     explained = metrics_of(Metrics) | metrics_of(PlacementMetrics) | metrics_of(AgentMetrics)
+    explained |= metrics_of(EtcdMetrics)
     explained |= metrics_of(PushMetrics) | metrics_of(RouterMetrics)
     explained |= metrics_of(SegmentMetrics) | metrics_of(MembershipMetrics)
     assert set(explained) <= named, set(explained) - named

@@ -32,3 +32,20 @@ def check(store: ObjectStore, incarnation: Incarnation, *, metastore: str) -> No
             f"the object {keys.marker(incarnation)}; give --store the URL that the server uses",
             reason="settings",
         ) from None
+
+
+def check_not_ended(store: ObjectStore, incarnation: Incarnation) -> None:
+    """InvalidInput when the log was restored elsewhere: both would delete what the other reads."""
+    try:
+        successor = store.read(keys.successor(incarnation)).decode()
+    except NotFound:
+        return
+    except Retryable as error:
+        log.warning("not known whether the log was restored elsewhere cause=%s", error)
+        return
+    raise InvalidInput(
+        f"this log ({incarnation}) was given up: it was restored as {successor}, which has adopted "
+        f"its objects. Start the replicas with the restored log; if it was restored by mistake and "
+        f"never used, delete {keys.successor(incarnation)} from the store",
+        reason="settings",
+    )

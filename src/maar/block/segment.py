@@ -170,7 +170,7 @@ def read_segment(
 def read_groups(parquet: pq.ParquetFile, groups: Iterable[int]) -> Iterator[RawProfile]:
     """The profiles of some row groups of an opened segment."""
     for group in groups:
-        yield from _profiles(_read_group(parquet, group))
+        yield from _profiles(read_group(parquet, group))
 
 
 def read_causes(open_file: Any) -> list[tuple[RawProfile, str]]:
@@ -178,7 +178,7 @@ def read_causes(open_file: Any) -> list[tuple[RawProfile, str]]:
     parquet = open_segment(open_file)
     held: list[tuple[RawProfile, str]] = []
     for group in range(parquet.num_row_groups):
-        table = _read_group(parquet, group)
+        table = read_group(parquet, group)
         held += zip(_profiles(table), table["cause"].to_pylist(), strict=True)
     return held
 
@@ -188,7 +188,7 @@ def count_causes(open_file: Any) -> Counter[str]:
     parquet = open_segment(open_file)
     counts: Counter[str] = Counter()
     for group in range(parquet.num_row_groups):
-        counts.update(_read_group(parquet, group, [CAUSE.name])[CAUSE.name].to_pylist())
+        counts.update(read_group(parquet, group, [CAUSE.name])[CAUSE.name].to_pylist())
     return counts
 
 
@@ -287,11 +287,12 @@ def _dataset_of_group(parquet: pq.ParquetFile, group: int) -> tuple[str, str]:
     facts = [parquet.metadata.row_group(group).column(place).statistics for place in (0, 1)]
     if all(each is not None and each.has_min_max for each in facts):
         return facts[0].min, facts[1].min
-    (row,) = _read_group(parquet, group, ["tenant", "service"]).slice(0, 1).to_pylist()
+    (row,) = read_group(parquet, group, ["tenant", "service"]).slice(0, 1).to_pylist()
     return row["tenant"], row["service"]
 
 
-def _read_group(parquet: pq.ParquetFile, group: int, columns: list[str] | None = None) -> pa.Table:
+def read_group(parquet: pq.ParquetFile, group: int, columns: list[str] | None = None) -> pa.Table:
+    """One row group of an opened segment, or some of its columns."""
     try:
         return parquet.read_row_group(group, columns=columns)
     except (pa.ArrowException, OSError) as error:

@@ -29,6 +29,7 @@ _COMMANDS = {
     "placement": ("maar.cli.placement", "Shards of each dataset, and the rates behind them."),
     "explain": ("maar.cli.explain", "Say why a block is not compacted yet."),
     "ring": ("maar.cli.ring", "List the segment writers and their shards; remove one."),
+    "metastore": ("maar.cli.metastore", "The replicas and their log: look, save, repair, move."),
     "dead-letters": ("maar.cli.dead_letters", "List the dead letters; show one, retry some."),
     "retention": ("maar.cli.retention", "How long profiles are kept, and what would go now."),
     "simulate": ("maar.cli.simulate", "Replay a load on a virtual clock: what placement does."),

@@ -1,0 +1,184 @@
+"""What an operator does with a metastore: asked of its replicas, or of its log and store alone."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from maar.adapters.rpc import ReplicaClient, addresses_in
+from maar.app.config import METASTORE_ADDRESS, Settings
+from maar.app.wiring import build_store, open_log, open_log_reader
+from maar.metastore import backup, copying, restoring
+from maar.metastore.copying import CopyLog, Moved
+from maar.metastore.restoring import Origin, Restored
+from maar.metastore.verify import Findings, compare_replicas, verify
+from maar.model.errors import MaarError, NotFound, NotLeading, Rejected, Unavailable
+from maar.model.ids import Incarnation
+from maar.model.time import WallTime
+from maar.ports.log import Log
+from maar.ports.metastore import ReplicaStatus
+
+SOUND = ("leader", "follower")
+
+
+def addresses(settings: Settings) -> tuple[str, ...]:
+    """Where the replicas are: as the settings say, or where a whole server of this data directory
+    has its own, or where one listens by default.
+    """
+    if named := settings.metastore_addresses:
+        return addresses_in(named)
+    link = settings.data_dir / "run"
+    socket = link.readlink() / "metastore.sock" if link.is_symlink() else None
+    return (f"unix:{socket}",) if socket and socket.exists() else (METASTORE_ADDRESS,)
+
+
+# ── asked of the replicas ──────────────────────────────────────────────────────────────────────
+
+
+async def replicas(settings: Settings) -> list[ReplicaStatus]:
+    """What each one says of itself, also when nobody leads; the silent ones are in it too."""
+    return list(await asyncio.gather(*map(_asked, addresses(settings))))
+
+
+async def _asked(address: str) -> ReplicaStatus:
+    try:
+        async with _replica(address) as replica:
+            return await replica.replica()
+    except MaarError as error:
+        return ReplicaStatus(name="", address=address, standing="unreachable", fault=str(error))
+
+
+async def snapshot(settings: Settings) -> int:
+    """Have the leader get one made; its index."""
+    trouble: MaarError = Unavailable("no replica is named")
+    waiting = list(addresses(settings))
+    asked: set[str] = set()
+    while waiting:
+        address = waiting.pop(0)
+        asked.add(address)
+        try:
+            async with _replica(address) as replica:
+                return await replica.snapshot()
+        except NotLeading as error:
+            trouble = error
+            if error.leader and error.leader not in asked:
+                waiting.insert(0, error.leader)
+        except Unavailable as error:
+            trouble = error
+    raise trouble
+
+
+async def rebuild(settings: Settings, names: tuple[str, ...]) -> list[ReplicaStatus]:
+    """Have replicas read everything again: those named, or all that have stopped."""
+    found = await replicas(settings)
+    if unknown := [name for name in names if not any(_is(each, name) for each in found)]:
+        known = ", ".join(each.name or each.address for each in found)
+        raise NotFound(f"there is no replica {unknown[0]!r}; there are {known}")
+    chosen = [
+        each
+        for each in found
+        if (any(_is(each, name) for name in names) if names else each.standing == "stopped")
+    ]
+    return list(await asyncio.gather(*(_rebuilt(each.address) for each in chosen)))
+
+
+def _is(replica: ReplicaStatus, name: str) -> bool:
+    return name in (replica.name, replica.address)
+
+
+async def _rebuilt(address: str) -> ReplicaStatus:
+    async with _replica(address) as replica:
+        return await replica.rebuild()
+
+
+@asynccontextmanager
+async def _replica(address: str) -> AsyncIterator[ReplicaClient]:
+    client = ReplicaClient(address)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+# ── of log and store ───────────────────────────────────────────────────────────────────────────
+
+
+async def verified(settings: Settings, *, objects: bool) -> Findings:
+    async with _reading(settings) as log:
+        found = await verify(log, build_store(settings), objects=objects)
+    compare_replicas(found, [each for each in await replicas(settings) if each.hashed_at])
+    return found
+
+
+async def backed_up(settings: Settings, path: Path) -> backup.Content:
+    async with _reading(settings) as log:
+        return await backup.write(log, build_store(settings), path, wall_ns=time.time_ns())
+
+
+async def origin(settings: Settings, *, file: Path | None, snapshot: str) -> Origin:
+    """What there is to restore: a backup, a snapshot by its key, or the newest in the store."""
+    if file is None:
+        return await restoring.newest(build_store(settings), snapshot)
+    content = await backup.read(file)
+    return Origin(content.state, content.head, str(file))
+
+
+async def restored(
+    settings: Settings, saved: Origin, *, adopts: tuple[Incarnation, ...]
+) -> Restored:
+    lives = {saved.state.incarnation, *saved.state.adopting, *adopts}
+    for each in await replicas(settings):
+        if each.standing != "unreachable" and each.incarnation in lives:
+            raise Rejected(
+                f"the replica {each.name} at {each.address} still serves the log that is to be "
+                "restored; two logs would delete each other's objects. Stop all its replicas first"
+            )
+    async with _leading(settings) as log:
+        return await restoring.restore(
+            log,
+            build_store(settings),
+            saved,
+            incarnation=Incarnation(secrets.token_hex(4)),
+            adopts=adopts,
+            wall=WallTime(time.time_ns()),
+        )
+
+
+async def migrated(settings: Settings, to: str) -> Moved:
+    elsewhere = moved_to(settings, to)
+    if elsewhere.log_place == settings.log_place:
+        raise Rejected(f"the log is at {to} already")
+    async with _leading(settings) as source, _leading(elsewhere) as target:
+        store = build_store(settings)
+        return await copying.migrate(source, target, store, note=f"the log was moved to {to}")
+
+
+def moved_to(settings: Settings, to: str) -> Settings:
+    """The same, with the log at another place."""
+    log = msgspec.structs.replace(settings.log, url=to, dir="")
+    return msgspec.structs.replace(settings, log=log)
+
+
+@asynccontextmanager
+async def _leading(settings: Settings) -> AsyncIterator[CopyLog]:
+    log = await open_log(settings)
+    try:
+        yield cast(CopyLog, log)  # each adapter is both
+    finally:
+        await log.close()
+
+
+@asynccontextmanager
+async def _reading(settings: Settings) -> AsyncIterator[Log]:
+    log = await open_log_reader(settings)
+    try:
+        yield log
+    finally:
+        await log.close()

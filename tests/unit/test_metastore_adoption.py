@@ -1,0 +1,782 @@
+"""A restored log: what the fold makes of it, and what the leader finds in the store (S5)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from maar.block import dead_letter
+from maar.block.reread import reread
+from maar.block.segment import write_segment
+from maar.metastore import prepare, snapshot
+from maar.metastore.dead_letters import DeadLetters
+from maar.metastore.effects import Adopted, Missed, Refusal, Refused
+from maar.metastore.entries import (
+    AdoptionEnded,
+    BlocksAdded,
+    BlocksAdopted,
+    BlocksExpired,
+    BlocksForgotten,
+    BlocksMissed,
+    Floor,
+    LitterSwept,
+    PlanExcluded,
+    PlansParked,
+    Reincarnated,
+    Remains,
+)
+from maar.metastore.policy import HOUR_NS, MINUTE_NS
+from maar.metastore.state import Anchor
+from maar.metastore.workers import Crew
+from maar.model import keys
+from maar.model.block import TABLES, Kind
+from maar.model.errors import MaarError, NotFound, Unavailable
+from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, WorkerId
+from maar.model.plan import PlanState
+from maar.model.time import LeaseTime
+from maar.ports.log import Head
+from maar.ports.metastore import PollRequest
+from support.lives import Lives, manifest_key, tables
+from support.memory_store import MemoryStore
+from support.metastore import INCARNATION, SMALL, Fold, output, segment
+from support.segments import raw_profile
+
+NEW = Incarnation("00000002")
+OTHER = Incarnation("feedbeef")
+
+
+def reborn(fold: Fold) -> None:
+    fold.put(Reincarnated(NEW))
+    assert fold.state.adopting == (INCARNATION,)
+
+
+# ── the fold ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_restored_log_has_another_incarnation_and_no_plan_of_the_old_one() -> None:
+    lake = Lives(policy=msgspec.structs.replace(SMALL, plans_max=3))
+    leased = lake.schedule([lake.push(1), lake.push(2)])
+    token = lake.lease(leased)
+    made = lake.write(leased, token)
+    excluded = lake.schedule([lake.push(3)])
+    lake.fold.put(PlanExcluded(excluded, None, LeaseTime(HOUR_NS)))
+    parked = lake.schedule([lake.push(4)])
+    lake.fold.put(PlanExcluded(parked, None, LeaseTime(HOUR_NS)))
+    lake.fold.put(PlansParked((parked,)))
+    state = lake.state
+    assert set(state.parked) == {parked}
+
+    lake.fold.put(Reincarnated(NEW))
+
+    assert state.incarnation == NEW
+    assert state.adopting == (INCARNATION,)
+    assert not state.plans
+    assert not state.parked
+    assert not state.owners
+    assert set(state.queue.places) == set(state.blocks.where)  # every input waits again
+    assert state.finished[leased].state is PlanState.CANCELLED
+    (answer,) = lake.complete_as(leased, token, made)
+    assert answer == Refused(Refusal.STALE_TOKEN, leased, token)
+    assert Remains(leased, token) in state.litter
+
+
+def test_tokens_of_a_restored_log_are_of_its_new_incarnation() -> None:
+    lake = Lives()
+    first = lake.push(1)
+    lake.lose(lake.save())
+    lake.adopt()
+    assert lake.lease(lake.schedule([first])).incarnation == "00000002"
+
+
+@pytest.mark.parametrize(
+    "entry", [Reincarnated(INCARNATION), Reincarnated(Incarnation("")), Reincarnated(NEW, (NEW,))]
+)
+def test_no_incarnation_recurs(entry: Reincarnated) -> None:
+    fold = Fold()
+    assert fold.put(entry) == (Refused(Refusal.INCARNATION),)
+    assert not fold.state.adopting
+
+
+def test_a_log_restored_while_it_adopts_goes_on_with_all_its_lives() -> None:
+    fold = Fold()
+    reborn(fold)
+    fold.put(Reincarnated(Incarnation("00000003"), (OTHER,)))
+    assert fold.state.adopting == (NEW, INCARNATION, OTHER)
+    assert fold.put(Reincarnated(NEW)) == (Refused(Refusal.INCARNATION),)
+
+
+def test_below_version_4_a_log_is_never_reborn() -> None:
+    fold = Fold(version=3)
+    assert fold.put(Reincarnated(NEW)) == (Refused(Refusal.VERSION),)
+    assert fold.state.incarnation == INCARNATION
+
+
+def test_nothing_is_deleted_forgotten_or_swept_and_the_floor_stands_while_adopting() -> None:
+    lake = Lives()
+    first, second = lake.push(1), lake.push(2)
+    lake.merge([first, second])
+    kept = lake.push(3)
+    fold, state = lake.fold, lake.state
+    fold.now += 10 * HOUR_NS
+    litter = tuple(state.litter)
+    assert litter
+    reborn(fold)
+    assert Refused(Refusal.ADOPTING) in fold.put(BlocksForgotten((first.id,)))
+    assert Refused(Refusal.ADOPTING) in fold.put(BlocksExpired(1 << 62, (kept.id,)))
+    assert Refused(Refusal.ADOPTING) in fold.put(LitterSwept(litter))
+    fold.put(Floor(LeaseTime(fold.now - 1)))
+    assert state.floor < 0
+    assert first.id in state.retired
+    assert kept.id in state.blocks
+    assert state.litter
+
+    fold.put(AdoptionEnded())
+    assert not state.adopting
+    fold.put(BlocksForgotten((first.id,)))
+    fold.put(LitterSwept(litter))
+    assert first.id not in state.retired
+    assert not state.litter
+    fold.put(Floor(LeaseTime(fold.now - 1)))
+    assert state.floor > 0
+
+
+def test_no_plan_is_made_while_adopting_and_one_is_afterwards() -> None:
+    fold = Fold()
+    fold.put(BlocksAdded(tuple(segment(n) for n in range(3))))
+    reborn(fold)
+    poll = PollRequest(WorkerId("w"), 1)
+    now = LeaseTime(HOUR_NS)
+    assert prepare.assignments(fold.state, [poll], now=now, crew=Crew()) == []
+    fold.put(AdoptionEnded())
+    assert prepare.assignments(fold.state, [poll], now=now, crew=Crew())
+
+
+def test_the_leader_does_not_try_to_move_the_floor_while_adopting() -> None:
+    lake = Lives()
+    gone = [lake.push(1), lake.push(2)]
+    lake.merge(gone)
+    lake.fold.now += HOUR_NS
+    lake.fold.put(BlocksForgotten(tuple(meta.id for meta in gone)))
+    far = LeaseTime(lake.fold.now + 20 * HOUR_NS)
+
+    def floors() -> list[object]:
+        kept = prepare.housekeeping(lake.state, now=far, floor_max=far)
+        return [entry for entry in kept if isinstance(entry, Floor)]
+
+    assert floors()
+    reborn(lake.fold)
+    assert not floors()
+
+
+def test_adopted_blocks_are_in_the_index_and_the_queue_once() -> None:
+    fold = Fold()
+    reborn(fold)
+    one, two = segment(1, at=5), segment(2, at=9 * HOUR_NS)  # named by a time not reached again
+    assert fold.put(BlocksAdopted((one, two))) == (
+        Adopted(one.id, "", one.profiles),
+        Adopted(two.id, "", two.profiles),
+    )
+    assert fold.put(BlocksAdopted((one,))) == (Adopted(one.id, ""),)
+    assert fold.live() == {one.id, two.id}
+    assert set(fold.state.queue.places) == {one.id, two.id}
+    assert fold.state.tally.blocks_adopted == 2
+    assert fold.state.tally.profiles_added == one.profiles + two.profiles
+    assert fold.state.anchor.data_ns > 0
+
+
+def test_what_the_floor_refuses_is_not_adopted_but_blocks_of_that_age_are() -> None:
+    fold = Fold()
+    fold.now = 2 * HOUR_NS
+    fold.put(Floor(LeaseTime(HOUR_NS)))
+    reborn(fold)
+    old = segment(1, at=HOUR_NS)
+    (answer,) = fold.put(BlocksAdopted((old,)))
+    assert isinstance(answer, Adopted)
+    assert "older than the floor" in answer.refusal
+    made = output(PlanId(9, 0), FencingToken(INCARNATION, 10), (old,), profiles=10)
+    fold.put(BlocksAdopted((made,)))
+    assert fold.live() == {made.id}
+
+
+def test_a_full_index_still_adopts() -> None:
+    """Only when adoption has ended can anything be merged or deleted, which makes room."""
+    fold = Fold(policy=msgspec.structs.replace(SMALL, blocks_max=1))
+    reborn(fold)
+    one, two = segment(1), segment(2)
+    assert fold.put(BlocksAdopted((one, two))) == (
+        Adopted(one.id, "", one.profiles),
+        Adopted(two.id, "", two.profiles),
+    )
+    fold.put(AdoptionEnded())
+    fold.put(BlocksAdded((segment(3),)))
+    assert fold.live() == {one.id, two.id}
+
+
+def test_missed_blocks_leave_the_index_and_are_counted() -> None:
+    fold = Fold()
+    one, two = segment(1), segment(2)
+    fold.put(BlocksAdded((one, two)))
+    reborn(fold)
+    assert fold.put(BlocksMissed((one.id,))) == (Missed(1, one.profiles),)
+    assert fold.put(BlocksMissed((one.id,))) == (
+        Refused(Refusal.INPUT_GONE, what=one.id),
+        Missed(0, 0),
+    )
+    assert fold.live() == {two.id}
+    assert set(fold.state.queue.places) == {two.id}
+    assert (fold.state.tally.blocks_missed, fold.state.tally.profiles_missed) == (1, one.profiles)
+    assert one.id not in fold.state.retired  # its objects are gone: there is nothing to delete
+
+
+def test_a_plan_whose_input_was_missed_ends_and_its_other_inputs_are_free() -> None:
+    lake = Lives()
+    one, two = lake.push(1), lake.push(2)
+    reborn(lake.fold)
+    plan = lake.schedule([one, two])
+    lake.fold.put(BlocksMissed((one.id,)))
+    assert plan not in lake.state.plans
+    assert set(lake.state.queue.places) == {two.id}
+    assert not lake.state.owners
+
+
+def test_a_replaced_block_comes_back_when_what_replaced_it_was_missed_and_only_then() -> None:
+    lake = Lives()
+    one, two = lake.push(1), lake.push(2)
+    made = lake.merge([one, two])
+    reborn(lake.fold)
+    assert lake.fold.put(BlocksAdopted((one,))) == (Adopted(one.id, ""),)
+    assert lake.fold.live() == {made.id}
+    lake.fold.put(BlocksMissed((made.id,)))
+    lake.fold.put(BlocksAdopted((one, two)))
+    assert lake.fold.live() == {one.id, two.id}
+    assert not lake.state.retired
+
+
+@pytest.mark.parametrize("entry", [BlocksAdopted((segment(1),)), BlocksMissed(()), AdoptionEnded()])
+def test_a_log_that_was_not_restored_adopts_nothing(
+    entry: BlocksAdopted | BlocksMissed | AdoptionEnded,
+) -> None:
+    fold = Fold()
+    assert fold.put(entry) == (Refused(Refusal.NOT_ADOPTING),)
+    assert not fold.live()
+
+
+def test_a_snapshot_of_an_adopting_state_says_so() -> None:
+    fold = Fold()
+    fold.put(BlocksAdded((segment(1),)))
+    reborn(fold)
+    fold.put(BlocksMissed((segment(1).id,)))
+    fold.put(BlocksAdopted((segment(2),)))
+    state, _ = snapshot.decode(snapshot.encode(fold.state, Head(fold.state.index, bytes(32))))
+    assert state.adopting == (INCARNATION,)
+    assert state.tally == fold.state.tally
+
+
+def test_from_version_4_on_only_segments_are_registered() -> None:
+    lake = Lives()
+    made = lake.made(lake.schedule([lake.push(1)]), FencingToken(INCARNATION, 1))
+    for version, live in ((3, True), (4, False)):
+        fold = Fold(version=version)
+        fold.put(BlocksAdded((made,)))
+        assert (made.id in fold.live()) is live
+
+
+# ── what a segment says of itself ──────────────────────────────────────────────────────────────
+
+
+def test_a_segment_is_read_back_as_it_was_written() -> None:
+    profiles = [
+        raw_profile(n, tenant=tenant, service=service, size=n)
+        for n, (tenant, service) in enumerate(
+            [("b", "x"), ("a", "x"), ("a", "y"), ("a", "x"), ("b", "x")]
+        )
+    ]
+    written = write_segment(profiles)
+    assert reread(written.body) == written
+
+
+def test_a_segment_of_many_row_groups_is_read_back_as_it_was_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("maar.block.segment.ROW_GROUP_BYTES", 100)
+    profiles = [raw_profile(n, size=60) for n in range(9)]
+    kinds = [msgspec.structs.replace(each, types=(f"type{n}",)) for n, each in enumerate(profiles)]
+    written = write_segment(kinds)
+    assert written.datasets[0].row_group_count > 1
+    assert reread(written.body) == written
+
+
+# ── the leader's look through the store ────────────────────────────────────────────────────────
+
+
+def test_segments_that_came_after_the_snapshot_are_adopted_as_they_were_registered() -> None:
+    lake = Lives()
+    lake.push(1)
+    saved = lake.save()
+    later = lake.push(2, 3)
+    lake.lose(saved)
+    assert lake.shown() == {1}
+    lake.adopt()
+    assert lake.shown() == {1, 2, 3}
+    assert not lake.state.adopting
+    found = lake.state.blocks.get(later.id)
+    same = msgspec.structs.replace(
+        found, created_by=later.created_by, created_at_ns=later.created_at_ns
+    )
+    assert same == later
+
+
+def test_a_plan_that_was_completed_after_the_snapshot_loses_nothing() -> None:
+    """Its inputs are live in the snapshot and deleted in the store."""
+    lake = Lives()
+    inputs = [lake.push(1), lake.push(2)]
+    plan = lake.schedule(inputs)
+    token = lake.lease(plan)
+    saved = lake.save()
+    made = lake.write(plan, token)
+    lake.complete(plan, token, made)
+    lake.pass_time(HOUR_NS)
+    lake.clean()
+    with pytest.raises(NotFound):
+        lake.store.size(tables(inputs[0])[0])
+    lake.lose(saved)
+    lake.adopt()
+    assert {meta.id for meta in lake.live()} == {made.id}
+    assert lake.shown() == {1, 2}
+    assert lake.state.tally.blocks_missed == 2
+    (answer,) = lake.complete_as(plan, token, made)
+    assert isinstance(answer, Refused)
+
+
+def test_inputs_that_are_still_there_and_their_output_are_both_adopted() -> None:
+    lake = Lives()
+    saved = lake.save()
+    inputs = [lake.push(1), lake.push(2)]
+    made = lake.merge(inputs)
+    lake.lose(saved)
+    lake.adopt()
+    assert {meta.id for meta in lake.live()} == {made.id, *(meta.id for meta in inputs)}
+    assert lake.shown() == {1, 2}
+
+
+def test_an_output_without_all_its_files_is_not_adopted() -> None:
+    lake = Lives()
+    saved = lake.save()
+    inputs = [lake.push(1), lake.push(2)]
+    plan = lake.schedule(inputs)
+    made = lake.write(plan, lake.lease(plan))
+    lake.store.delete(tables(made)[3])
+    lake.lose(saved)
+    lake.adopt()
+    assert {meta.id for meta in lake.live()} == {meta.id for meta in inputs}
+
+
+def test_an_output_with_a_file_of_another_size_is_not_adopted() -> None:
+    lake = Lives()
+    saved = lake.save()
+    inputs = [lake.push(1)]
+    made = lake.merge(inputs)
+    key = tables(made)[0]
+    lake.store.delete(key)
+    lake.store.create(key, b"short")
+    lake.lose(saved)
+    lake.adopt()
+    assert {meta.id for meta in lake.live()} == {inputs[0].id}
+
+
+@pytest.mark.parametrize("first_token", [8, 9])
+def test_of_two_attempts_at_a_block_the_last_one_is_adopted(first_token: int) -> None:
+    """The first one was fenced, and may have made other blocks of the same ids."""
+    lake = Lives()
+    saved = lake.save()
+    while lake.state.index < first_token - 2:
+        lake.push(lake.state.index)
+    inputs = lake.live()
+    plan = lake.schedule(inputs)
+    first = lake.lease(plan)
+    lake.write(plan, first, "a1")
+    lake.pass_time(HOUR_NS)
+    second = lake.lease(plan, replaces=first)
+    assert (first.index, second.index) == (first_token, first_token + 1)  # 9 and 10 by number
+    made = lake.write(plan, second, "a2")
+    lake.lose(saved)
+    lake.adopt()
+    (found,) = (meta for meta in lake.live() if meta.id == made.id)
+    assert found == made
+
+
+def test_a_damaged_later_attempt_does_not_hide_a_whole_one() -> None:
+    lake = Lives()
+    saved = lake.save()
+    inputs = [lake.push(1)]
+    plan = lake.schedule(inputs)
+    first = lake.lease(plan)
+    made = lake.write(plan, first, "a1")
+    lake.pass_time(HOUR_NS)
+    late = lake.made(plan, lake.lease(plan, replaces=first), "a2")
+    lake.store.create(manifest_key(late), b"\xc1 not a manifest")
+    lake.lose(saved)
+    lake.adopt()
+    assert made in lake.live()
+
+
+def test_objects_of_another_log_in_the_same_store_are_left_alone() -> None:
+    store = MemoryStore()
+    ours, theirs = Lives(store=store), Lives(store=store)
+    theirs.fold.state.incarnation = OTHER
+    saved = ours.save()
+    theirs.entropy = 1000
+    theirs.merge([theirs.push(7)])
+    ours.push(1)
+    ours.lose(saved)
+    ours.adopt()
+    assert ours.shown() == {1}
+    ours.lose(saved, adopts=[OTHER])
+    ours.contents |= theirs.contents
+    ours.adopt()
+    assert ours.shown() == {1, 7}
+
+
+def test_what_is_no_segment_and_no_manifest_is_told_and_stays() -> None:
+    lake = Lives()
+    saved = lake.save()
+    good = lake.push(1)
+    bad = BlockId(f"{good.id[:-2]}ff")
+    key = keys.segment(shard=good.shard, block=bad, incarnation=INCARNATION)
+    lake.store.create(key, b"no parquet")
+    made = lake.merge([good])
+    forged = msgspec.structs.replace(made, files=good.files)  # it names the files of another block
+    lake.store.delete(manifest_key(made))
+    lake.store.create(manifest_key(made), msgspec.msgpack.encode(forged))
+    lake.lose(saved)
+    lake.adopt()
+    assert {meta.id for meta in lake.live()} == {good.id}
+    assert [key in sentence for sentence in lake.adoption.blocked] == [True, False]
+    assert "does not name the files of its own block" in lake.adoption.blocked[1]
+    assert lake.store.size(key)
+    assert not lake.state.adopting
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_manifest_that_names_files_of_others_is_not_adopted(table: str) -> None:
+    lake = Lives()
+    saved = lake.save()
+    one, two = lake.merge([lake.push(1)]), lake.merge([lake.push(2)])
+    files = tuple(two.file(table) if file.table == table else file for file in one.files)
+    lake.store.delete(manifest_key(one))
+    forged = msgspec.structs.replace(one, files=files)
+    lake.store.create(manifest_key(one), msgspec.msgpack.encode(forged))
+    lake.lose(saved)
+    lake.adopt()
+    assert one.id not in lake.state.blocks
+    assert two.id in lake.state.blocks
+
+
+def test_profiles_in_quarantine_are_adopted_with_the_place_that_their_siblings_have() -> None:
+    lake = Lives()
+    saved = lake.save()
+    plan = lake.schedule([lake.push(1), lake.push(2)])
+    token = lake.lease(plan)
+    lake.write(plan, token)
+    held = write_segment([raw_profile(2, tenant="acme")], causes=["cannot be decoded"])
+    other = PlanId(77, 0)
+    stems = {
+        place: keys.stem(block=block, plan=place, token=token, attempt="a1")
+        for place, block in ((plan, BlockId("0" * 31 + "a")), (other, BlockId("0" * 31 + "b")))
+    }
+    for place in stems.values():
+        lake.store.create(keys.quarantine(tenant=raw_profile().tenant, stem=place), held.body)
+    lake.lose(saved)
+    lake.adopt()
+    found = {m.plan: m for m in lake.live() if m.kind is Kind.QUARANTINE}
+    assert (found[plan].shard, found[plan].level, found[plan].profiles) == (1, 1, 1)
+    assert (found[other].shard, found[other].tenant) == (0, "acme")
+    assert found[plan].files[0].checksum == held.checksum
+
+
+def test_a_block_that_was_replaced_before_comes_back_when_the_replacement_is_lost() -> None:
+    """The store lost an output, and its inputs wait for the end of their delay: they are all."""
+    lake = Lives()
+    inputs = [lake.push(1), lake.push(2)]
+    made = lake.merge(inputs)
+    saved = lake.save()
+    lake.store.delete(tables(made)[0])
+    lake.lose(saved)
+    lake.adopt()
+    assert {meta.id for meta in lake.live()} == {meta.id for meta in inputs}
+    lake.pass_time(10 * HOUR_NS)
+    lake.clean()
+    assert lake.shown() == {1, 2}
+
+
+def test_a_damaged_object_of_a_live_block_is_not_taken_for_a_lost_one() -> None:
+    lake = Lives()
+    made = lake.merge([lake.push(1)])
+    saved = lake.save()
+    lake.store.delete(tables(made)[0])
+    lake.store.create(tables(made)[0], b"short")
+    lake.lose(saved)
+    lake.adopt()
+    assert made.id in lake.state.blocks
+
+
+def test_a_block_registered_while_the_store_is_listed_is_not_missed() -> None:
+    lake = Lives()
+    saved = lake.save()
+    lake.push(1)
+    lake.lose(saved)
+    store = lake.store
+
+    class Late:
+        """Its listing is over before the last object is written."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(store, name)
+
+        def list(self, prefix: str) -> object:
+            found = list(store.list(prefix))
+            if prefix == keys.QUARANTINES:
+                lake.push(2)
+            return iter(found)
+
+    lake.adoption._store = Late()  # type: ignore[assignment]
+    lake.adopt()
+    assert lake.shown() == {1, 2}
+
+
+def test_dead_letters_of_the_old_life_are_delivered_and_the_bad_ones_held() -> None:
+    lake = Lives()
+    saved = lake.save()
+    good, lost = lake.upload([1]), lake.upload([2])
+    lake.store.delete(tables(lost)[0])
+    for meta in (good, lost):
+        key = keys.dead_letter(incarnation=INCARNATION, block=meta.id)
+        lake.store.create(key, dead_letter.encode(meta))
+    lake.lose(saved)
+    lake.adopt()
+    assert lake.shown() == {1}
+    assert lake.objects(keys.DEAD_LETTERS) == {
+        keys.held_letter(incarnation=INCARNATION, name=f"{lost.id}.msgpack")
+    }
+    assert any("missing from the store" in sentence for sentence in lake.adoption.blocked)
+
+
+def test_a_deposed_leader_deletes_no_letter() -> None:
+    lake = Lives()
+    saved = lake.save()
+    meta = lake.upload([1])
+    key = keys.dead_letter(incarnation=INCARNATION, block=meta.id)
+    lake.store.create(key, dead_letter.encode(meta))
+    lake.lose(saved)
+    lake.deposed = True
+    with pytest.raises(MaarError, match="somebody else leads"):
+        lake.adopt()
+    assert lake.store.size(key)
+    assert lake.state.adopting
+
+
+def test_a_store_that_fails_postpones_the_end_and_the_next_look_goes_on() -> None:
+    lake = Lives()
+    saved = lake.save()
+    for number in range(5):
+        lake.push(number)
+    lake.lose(saved)
+    read = lake.store.read
+    failing = True
+
+    def sometimes(key: str) -> bytes:
+        if failing and key.endswith(f"{lake.entropy:016x}-{INCARNATION}.parquet"):
+            raise Unavailable("the store does not answer")
+        return read(key)
+
+    lake.store.read = sometimes  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        lake.adopt()
+    assert lake.state.adopting
+    failing = False
+    lake.adopt()
+    assert lake.shown() == set(range(5))
+    assert not lake.state.adopting
+
+
+def test_a_full_index_does_not_postpone_the_end() -> None:
+    lake = Lives(policy=msgspec.structs.replace(SMALL, blocks_max=2))
+    saved = lake.save()
+    for number in range(2):
+        lake.push(number)
+    lake.upload([5])
+    lake.lose(saved)
+    lake.adopt()
+    assert lake.shown() == {0, 1, 5}
+    assert not lake.state.adopting
+    lake.merge(lake.live())  # which makes room again
+    assert lake.shown() == {0, 1, 5}
+
+
+def test_tables_stay_whose_manifest_is_damaged_when_their_inputs_are_gone() -> None:
+    """They are all that is left of the profiles, and a person may mend the manifest."""
+    policy = msgspec.structs.replace(SMALL, retire_delay_ns=15 * MINUTE_NS, litter_ns=HOUR_NS)
+    lake = Lives(policy)
+    one, two = lake.push(1), lake.push(2)
+    plan = lake.schedule([one, two])
+    token = lake.lease(plan)
+    unused = lake.schedule([lake.push(3)])
+    given_up = lake.write(unused, lake.lease(unused))
+    saved = lake.save()
+    made = lake.write(plan, token)
+    lake.complete(plan, token, made)
+    lake.fold.now += 20 * MINUTE_NS
+    lake.clean()
+    assert not lake.objects(keys.SEGMENTS) & {*tables(one), *tables(two)}
+    body = lake.store.read(manifest_key(made))
+    for key, bad in ((manifest_key(made), body[:-1]), (manifest_key(given_up), b"")):
+        lake.store.delete(key)
+        lake.store.create(key, bad)
+    lake.lose(saved)
+    lake.adopt()
+    assert [manifest_key(made) in each for each in lake.adoption.blocked].count(True) == 1
+    assert lake.state.tally.blocks_missed == 2
+    lake.fold.now += 2 * HOUR_NS
+    lake.clean()
+    assert lake.objects() >= set(tables(made))
+    assert not lake.objects() & set(tables(given_up))  # its input is there: it is litter
+
+
+def test_a_manifest_of_another_tenant_or_day_than_its_place_is_not_adopted() -> None:
+    lake = Lives()
+    saved = lake.save()
+    for change in ({"tenant": "other"}, {"day": 1}, {"day": 1 << 60}):
+        made = lake.merge([lake.push(len(lake.contents))])
+        forged = msgspec.structs.replace(made, **change)
+        lake.store.delete(manifest_key(made))
+        lake.store.create(manifest_key(made), msgspec.msgpack.encode(forged))
+    lake.lose(saved)
+    lake.adopt()
+    assert {meta.level for meta in lake.live()} == {0}
+    assert len(lake.adoption.blocked) == 3
+    assert len(lake.objects(keys.MANIFESTS)) == 3  # told, and left
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_late_letter_of_an_old_life_is_delivered(again: bool) -> None:
+    """Its writer was cut off while the log was restored, and knows the old incarnation only."""
+    lake = Lives()
+    lake.push(1)
+    saved = lake.save()
+    meta = lake.upload([5])
+    (key,) = tables(meta)
+    body = lake.store.read(key)
+    lake.store.delete(key)
+    lake.lose(saved)
+    lake.adopt()
+    if again:
+        lake.lose(lake.save())
+        lake.adopt()
+    assert lake.shown() == {1}
+    lake.store.create(key, body)
+    letter = keys.dead_letter(incarnation=INCARNATION, block=meta.id)
+    lake.store.create(letter, dead_letter.encode(meta))
+    letters = DeadLetters(lake, lake.store, lake.append, lake.metrics, lambda n: bytes(n))
+    asyncio.run(letters.drain())
+    letters.close()
+    assert lake.shown() == {1, 5}
+    assert not lake.objects(keys.DEAD_LETTERS)
+
+
+def test_a_held_letter_of_an_old_life_can_be_retried() -> None:
+    lake = Lives()
+    saved = lake.save()
+    meta = lake.upload([5])
+    (key,) = tables(meta)
+    body = lake.store.read(key)
+    lake.store.delete(key)
+    lake.lose(saved)
+    lake.adopt()
+    letter = keys.dead_letter(incarnation=INCARNATION, block=meta.id)
+    lake.store.create(letter, dead_letter.encode(meta))
+    letters = DeadLetters(lake, lake.store, lake.append, lake.metrics, lambda n: bytes(n))
+    asyncio.run(letters.drain())
+    held = keys.held_letter(incarnation=INCARNATION, name=f"{meta.id}.msgpack")
+    assert lake.objects(keys.DEAD_LETTERS) == {held}
+    lake.store.create(key, body)
+    asyncio.run(letters.retry(meta.id))
+    letters.close()
+    assert lake.shown() == {5}
+    assert not lake.objects(keys.DEAD_LETTERS)
+
+
+def test_the_former_lives_are_remembered_and_bounded() -> None:
+    fold = Fold()
+    for number in range(2, 22):
+        fold.put(Reincarnated(Incarnation(f"{number:08x}")))
+        fold.put(AdoptionEnded())
+    assert fold.state.former == tuple(f"{number:08x}" for number in range(5, 21))
+    state, _ = snapshot.decode(snapshot.encode(fold.state, Head(fold.state.index, bytes(32))))
+    assert state.former == fold.state.former
+
+
+def test_a_segment_below_the_floor_that_nobody_registered_is_left_and_not_told() -> None:
+    """Its push was refused long ago: had it been acknowledged, the index would know it."""
+    lake = Lives()
+    orphan = lake.upload([1])
+    lake.fold.now = 2 * HOUR_NS
+    lake.fold.put(Floor(LeaseTime(HOUR_NS)))
+    lake.lose(lake.save())
+    lake.adopt()
+    assert orphan.id not in lake.state.blocks
+    assert lake.adoption.blocked == ()
+    assert lake.store.size(tables(orphan)[0])
+
+
+def test_the_cleaner_deletes_nothing_while_adopting() -> None:
+    lake = Lives(policy=msgspec.structs.replace(SMALL, retention_ns=HOUR_NS))
+    lake.merge([lake.push(1), lake.push(2)])
+    lake.push(3)
+    saved = lake.save()
+    before = lake.objects()
+    lake.lose(saved)
+    lake.pass_time(30_000 * HOUR_NS)
+    lake.clean()
+    assert asyncio.run(lake.cleaner.expire()) == 0
+    assert lake.objects() == before
+    lake.adopt()
+    lake.clean()
+    assert lake.objects() < before
+    lake.state.anchor = Anchor(lake.clock.wall, lake.now())  # the clocks agree
+    assert asyncio.run(lake.cleaner.expire())
+
+
+def test_the_duty_waits_when_there_is_nothing_to_adopt() -> None:
+    async def idle() -> None:
+        duty = asyncio.create_task(lake.adoption.forever())
+        await asyncio.sleep(0.01)
+        assert not duty.done()
+        duty.cancel()
+        await asyncio.wait([duty])
+
+    lake = Lives()
+    asyncio.run(idle())
+    assert lake.appends == 0
+    assert lake.adoption.blocked == ()
+
+
+def test_the_duty_adopts_and_the_status_says_so_until_then() -> None:
+    async def adopted() -> None:
+        duty = asyncio.create_task(lake.adoption.forever())
+        async with asyncio.timeout(20):
+            while lake.state.adopting:
+                await asyncio.sleep(0.005)
+        assert not duty.done()
+        duty.cancel()
+        await asyncio.wait([duty])
+
+    lake = Lives()
+    saved = lake.save()
+    lake.push(1)
+    lake.lose(saved)
+    assert "nothing is merged or deleted" in lake.adoption.blocked[0]
+    asyncio.run(adopted())
+    assert lake.adoption.blocked == ()
+    assert lake.shown() == {1}
