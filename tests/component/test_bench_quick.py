@@ -139,6 +139,23 @@ def test_the_metastore_beside_small_queues(tmp_path: Path) -> None:
         assert found[f"register_{size}"].value > 0
 
 
+def test_replicas_of_a_short_log(tmp_path: Path) -> None:
+    few = ("--registrations", "100", "--entries", "1500", "--etcd-entries", "500")
+    lines, said = run("replicas.py", *few, temporary=tmp_path)
+    found = by_name(lines)
+    for name in ("register_sqlite", "register_etcd", "register_p50_etcd", "register_p99_etcd"):
+        assert found[name].value > 0
+    for kind in ("registrations", "pipeline"):
+        for where in ("sqlite_1500", "etcd_500"):
+            assert found[f"replay_{kind}_{where}"].unit == "s"
+        assert found[f"replay_{kind}_etcd"].baseline == "from_sqlite"
+    for where in ("sqlite", "etcd"):
+        assert 0 < found[f"snapshot_size_{where}"].value < 2_000
+        for name in ("snapshot", "stall", "pause"):
+            assert found[f"{name}_{where}"].value > 0
+    assert "# 1496 blocks" in said
+
+
 @pytest.mark.serial
 def test_compaction_at_every_level(tmp_path: Path) -> None:
     lines, said = run(
@@ -171,6 +188,17 @@ def test_first_compaction(tmp_path: Path) -> None:
     counts = re.search(r"# (\d+) segments, .* (\d+) of them merged", said)
     assert counts is not None, said
     assert int(counts[1]) == int(counts[2]) > 0, said
+
+
+def test_logs_for_a_moment(tmp_path: Path) -> None:
+    lines, said = run("log.py", "--seconds", "0.3", "--members", "1", temporary=tmp_path)
+    found = by_name(lines)
+    appends = [f"{log}_{batch}" for log in ("sqlite", "etcd") for batch in (1, 10, 100)]
+    latencies = [f"{name}_{part}" for name in appends for part in ("p50", "p99")]
+    assert set(found) == {*appends, *latencies, "sqlite_read", "etcd_read"}
+    assert all(line.baseline == "sqlite" for line in lines), said
+    assert all(float(found[name].ratio) == 1 for name in appends if name.startswith("sqlite"))
+    assert all(line.value > 0 for line in lines), said
 
 
 def test_puts_of_a_few_minutes(tmp_path: Path) -> None:
@@ -216,6 +244,18 @@ def test_distributor_and_writer_together_and_apart(tmp_path: Path) -> None:
     assert len(steady) == 4, said
     assert all(int(came) > 0 for came, _ in steady), said
     assert "segment-writer" in said, "whose CPU it was"
+
+
+@pytest.mark.serial
+def test_failover_once(tmp_path: Path) -> None:
+    lines, said = run("failover.py", "--times", "1", "--reads", "20", temporary=tmp_path)
+    found = by_name(lines)
+    assert set(found) == {
+        *(f"failover_{what}" for what in ("p50", "max")),
+        *(f"read_follower_{what}" for what in ("p50", "p99")),
+    }
+    assert all(line.value > 0 for line in lines), said
+    assert found["failover_max"].baseline == "lease_and_2_s_4"
 
 
 # ── the model of the peer keeps to what it says ────────────────────────────────────────────────

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 
 import httpx
 import pytest
 
 from maar.ports.object_store import StoreSettings
+
+_APART = """
+import sys
+from support.s3_server import running
+with running() as server:
+    print(server.endpoint, flush=True)
+    sys.stdin.read()
+"""
 
 
 class S3Server:
@@ -47,6 +59,23 @@ def running() -> Iterator[S3Server]:
         yield S3Server(f"http://{host}:{port}")
     finally:
         server.stop()
+
+
+@contextmanager
+def apart() -> Iterator[S3Server]:
+    """The same in a process of its own, for tests that keep theirs busy."""
+    server = subprocess.Popen(
+        [sys.executable, "-c", _APART],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        yield S3Server(server.stdout.readline().strip())
+    finally:
+        server.communicate(timeout=60)  # the end of its input is its own
 
 
 @pytest.fixture(scope="session")
