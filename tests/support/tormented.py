@@ -200,8 +200,13 @@ class Tormented:
         assert "\nmaar_metastore_stopped 1.0\n" in await asyncio.to_thread(victim.metrics)
         await apart(victim.heal)
         client = ReplicaClient(victim.address)
+
+        async def rebuilt() -> bool:
+            """Its wires are whole; the connections over them come back in their own time."""
+            return (await client.rebuild()).standing == "follower"
+
         try:
-            assert (await client.rebuild()).standing == "follower"
+            await until(rebuilt, f"{victim.name} is rebuilt")
         finally:
             await client.close()
         await apart(self.replicas.settle)

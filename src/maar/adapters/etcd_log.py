@@ -64,6 +64,7 @@ log_ = logging.getLogger("maar.etcd")
 LOOK_S = 0.5
 FULL_S = 1.0
 APPEND_S = 2.5
+SECOND_LOOK_S = 0.7  # members that were just away are connected again by then
 
 NOBODY = Leading(0, "", "")
 
@@ -337,6 +338,7 @@ class EtcdLog:
                 log_.error("etcd at %s served damaged bytes: %s", member.endpoint, error)
                 self._metrics.damaged.labels(member.endpoint).inc()
                 self._connection.turn(member)
+                await asyncio.sleep(SECOND_LOOK_S)
         return await call()
 
     async def _ends(self) -> tuple[Head, Head]:
