@@ -19,7 +19,7 @@ from maar.model.block import BlockMeta
 from maar.model.ids import FencingToken, Incarnation, PlanId, WorkerId
 from maar.model.plan import LeasedPlan, QueueKey, Service
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
-from maar.ports.log import BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, Candidate, Log
+from maar.ports.log import Candidate, Log, in_batches
 
 INCARNATION = Incarnation("0badcafe")
 WORKER = WorkerId("bench")
@@ -130,22 +130,9 @@ async def written(log: Log, bodies: Iterable[bytes], count: int) -> int:
     """Append so many of them to an empty log; how many bytes there were."""
     term = await log.campaign(Candidate("bench"))
     head, size = await log.head(), 0
-    for batch in _batches(islice(bodies, count)):
+    for batch in in_batches(islice(bodies, count)):
         head = await log.append(batch, term=term, head=head)
         log.hold(term)
         size += sum(map(len, batch))
     await log.resign(term)
     return size
-
-
-def _batches(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
-    size = 0
-    for body in bodies:
-        if batch and (size + len(body) > BATCH_BYTES_MAX or len(batch) >= BATCH_ENTRIES_MAX):
-            yield batch
-            batch, size = [], 0
-        batch.append(body)
-        size += len(body)
-    if batch:
-        yield batch

@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import pytest
 from aetcd import rpc
-from aetcd.rpc import rpc_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from maar.adapters import etcd_log
@@ -27,22 +24,18 @@ from maar.adapters.etcd_log import EtcdLog
 from maar.model.errors import (
     Corrupt,
     HeadMoved,
-    InvalidInput,
     NotFound,
     OutcomeUnknown,
     Rejected,
-    StoreFull,
     TermLost,
     Unavailable,
 )
 from maar.ports.log import EMPTY, Candidate, Head, Log, Office, Record, Term, follow, verify
 from support.cut import Way, lines
 from support.etcd_cluster import EtcdCluster, Member, apart, running
+from support.etcd_logs import PATIENCE_S, at, hold, led, opened, until
 
 pytestmark = pytest.mark.component
-
-MIB = 1 << 20
-PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -55,50 +48,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
 @pytest.fixture
 def settings(cluster: EtcdCluster, tmp_path: Path) -> EtcdSettings:
     return cluster.settings(f"/{tmp_path.name}", election_s=6)
-
-
-@asynccontextmanager
-async def opened(
-    settings: EtcdSettings, registry: CollectorRegistry | None = None
-) -> AsyncIterator[EtcdLog]:
-    log = await EtcdLog.open(settings, registry=registry)
-    try:
-        yield log
-    finally:
-        await log.close()
-
-
-@asynccontextmanager
-async def led(
-    settings: EtcdSettings, registry: CollectorRegistry | None = None
-) -> AsyncIterator[tuple[EtcdLog, Term]]:
-    """A log whose office is held as a working apply loop would."""
-    async with opened(settings, registry) as log:
-        async with asyncio.timeout(PATIENCE_S):
-            term = await log.campaign(Candidate("one"))
-        holding = asyncio.create_task(hold(log, term))
-        try:
-            yield log, term
-        finally:
-            holding.cancel()
-
-
-async def hold(log: Log, term: Term) -> None:
-    try:
-        while True:
-            log.hold(term)
-            await asyncio.sleep(0.1)
-    except TermLost:
-        pass  # the test looks for itself
-
-
-async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not await condition():
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        pytest.fail(f"waited {PATIENCE_S:.0f} s in vain until {what}")
 
 
 async def settled(log: Log, wanted: Head, before: Head) -> bool:
@@ -117,10 +66,6 @@ async def all_of(log: Log) -> list[Record]:
     while some := await log.read(after=records[-1].index if records else 0):
         records += some
     return records
-
-
-def at(settings: EtcdSettings, *endpoints: str) -> EtcdSettings:
-    return EtcdSettings(endpoints=endpoints, prefix=settings.prefix, election_s=settings.election_s)
 
 
 # ── members that die or hang ───────────────────────────────────────────────────────────────────
@@ -846,7 +791,7 @@ def test_many_small_batches_and_then_large_ones_are_read_in_bounded_pages(
     settings: EtcdSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = tuple(
-        (name, 3 * MIB if name == "grpc.max_receive_message_length" else value)
+        (name, 3 << 20 if name == "grpc.max_receive_message_length" else value)
         for name, value in connection._OPTIONS
     )
     monkeypatch.setattr(connection, "_OPTIONS", small)
@@ -915,99 +860,6 @@ def test_a_truncation_that_lost_its_office_on_the_way_forgets_nothing(
 # ── room ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_appends_are_refused_before_etcd_refuses_and_taken_again(tmp_path: Path) -> None:
-    async def test(cluster: EtcdCluster) -> None:
-        registry = CollectorRegistry()
-        async with led(cluster.settings(election_s=10), registry) as (log, term):
-            head = EMPTY
-            refusals: list[StoreFull] = []
-            while len(refusals) < 20:  # in a row: the first may be a guess between two looks
-                try:
-                    head = await log.append([b"x" * 250_000] * 2, term=term, head=head)
-                    refusals.clear()
-                except StoreFull as error:
-                    refusals.append(error)
-                await asyncio.sleep(0.05 if not refusals else 0.2)
-            refusal = refusals[-1]
-            assert "of its quota" in str(refusal) or "of etcd's quota" in str(refusal)
-            assert "runbook" in str(refusal)
-            assert refusal.retry_after_s
-            assert registry.get_sample_value("maar_log_etcd_refusing") == 1
-            used = registry.get_sample_value("maar_log_etcd_in_use_bytes") or 0
-            assert 0.5 * cluster.quota_bytes < used < cluster.quota_bytes
-            assert cluster.etcdctl("alarm", "list") == ""
-            assert head.index * 250_000 > 0.5 * cluster.quota_bytes
-            head = await log.append([b"a state's hash"], term=term, head=head, reserve=True)
-            log.hold(term)
-            await log.truncate(before=head.index, term=term)
-
-            async def taken() -> bool:
-                nonlocal head
-                try:
-                    head = await log.append([b"x" * 250_000], term=term, head=head)
-                except StoreFull:
-                    return False
-                return True
-
-            await until(taken, "appends are taken again")
-
-            async def known() -> bool:
-                return registry.get_sample_value("maar_log_etcd_refusing") == 0
-
-            await until(known, "the metric says so")
-            for _ in range(20):  # and so on, for ever: history does not pile up
-                for _ in range(4):
-                    await until(taken, "appends are taken")
-                await log.truncate(before=head.index, term=term)
-            assert cluster.etcdctl("alarm", "list") == ""
-
-    with running(tmp_path, quota_bytes=38 * MIB) as cluster:
-        asyncio.run(test(cluster))
-
-
-def test_an_alarm_of_etcd_stops_appends_and_is_taken_back(tmp_path: Path) -> None:
-    """Somebody else fills the cluster. Office is kept meanwhile, and can be won."""
-
-    async def test(cluster: EtcdCluster) -> None:
-        settings = cluster.settings(election_s=2)
-        stranger = Connection(settings)
-        put, delete = attrgetter("kv.Put"), attrgetter("kv.DeleteRange")
-        async with led(settings) as (log, term):
-            head = await log.append([b"before"], term=term, head=EMPTY)
-            for n in range(100):
-                request = rpc.PutRequest(key=b"/other/%d" % n, value=b"x" * MIB)
-                try:
-                    await stranger.call(put, request)
-                except StoreFull:
-                    break
-            assert "NOSPACE" in cluster.etcdctl("alarm", "list")
-            with pytest.raises(StoreFull):
-                await log.append([b"no"], term=term, head=head)
-            await asyncio.sleep(1.5 * settings.election_s)
-            log.hold(term)
-            assert await log.head() == head
-            await log.resign(term)
-            request = rpc.DeleteRangeRequest(key=b"/other/", range_end=b"/other0")
-            await stranger.call(delete, request)
-            async with asyncio.timeout(PATIENCE_S):
-                term = await log.campaign(Candidate("one"))
-
-            async def taken() -> bool:
-                log.hold(term)
-                try:
-                    await log.append([b"again"], term=term, head=await log.head())
-                except StoreFull:
-                    return False
-                return True
-
-            await until(taken, "appends are taken again")
-            assert cluster.etcdctl("alarm", "list") == ""
-        await stranger.close()
-
-    with running(tmp_path, quota_bytes=16 * MIB) as cluster:
-        asyncio.run(test(cluster))
-
-
 def test_what_an_earlier_office_knew_of_the_room_does_not_bind_the_next(
     settings: EtcdSettings,
 ) -> None:
@@ -1028,100 +880,7 @@ def test_what_an_earlier_office_knew_of_the_room_does_not_bind_the_next(
     asyncio.run(test())
 
 
-# ── locks and keys ─────────────────────────────────────────────────────────────────────────────
-
-
-def test_tls_with_certificates_of_both_sides(tmp_path: Path) -> None:
-    async def test(cluster: EtcdCluster) -> None:
-        settings = cluster.settings(election_s=2)
-        async with led(settings) as (log, term):
-            assert (await log.append([b"secret"], term=term, head=EMPTY)).index == 1
-        plain = at(settings, *cluster.endpoints)
-        async with opened(plain) as log:
-            with pytest.raises(Unavailable):
-                await log.head()
-        nameless = EtcdSettings(
-            endpoints=cluster.endpoints, prefix=settings.prefix, ca_file=settings.ca_file
-        )
-        async with opened(nameless) as log:
-            with pytest.raises(Unavailable):
-                await log.head()
-        with pytest.raises(InvalidInput, match="no-such-file"):
-            await EtcdLog.open(
-                EtcdSettings(endpoints=cluster.endpoints, prefix="/x", ca_file="/no-such-file")
-            )
-
-    with running(tmp_path, tls=True) as cluster:
-        asyncio.run(test(cluster))
-
-
-def test_user_and_password_with_rights_on_the_prefix_alone(tmp_path: Path) -> None:
-    async def test(cluster: EtcdCluster) -> None:
-        settings = cluster.settings(election_s=2)
-        async with led(settings) as (log, term):
-            head = await log.append([b"one"] * 3, term=term, head=EMPTY)
-            (member,) = cluster.members
-            await apart(member.stop)  # it forgets the tokens that it gave
-            await apart(cluster.start)
-
-            async def known() -> bool:
-                return await log.head() == head
-
-            await until(known, "the token was renewed")
-            await log.resign(term)
-            term = await log.campaign(Candidate("one"))
-            head = await log.append([b"two"], term=term, head=head)
-            await log.truncate(before=3, term=term)
-            assert [r.index for r in await log.read(after=2)] == [3, 4]
-            async with asyncio.timeout(PATIENCE_S):
-                await log.changed(after=1)
-        for user, password, said in (
-            ("maar", "wrong", "log.password"),
-            ("nobody", "x", "log.user"),
-            ("", "", "log.user"),
-        ):
-            stranger = EtcdSettings(
-                endpoints=cluster.endpoints, prefix="/maar", user=user, password=password
-            )
-            with pytest.raises(Rejected, match=said):
-                await EtcdLog.open(stranger)
-        elsewhere = EtcdSettings(
-            endpoints=cluster.endpoints,
-            prefix="/elsewhere",
-            user=settings.user,
-            password=settings.password,
-        )
-        with pytest.raises(Rejected, match="readwrite on the log's prefix"):
-            await EtcdLog.open(elsewhere)
-
-    with running(tmp_path, auth=True) as cluster:
-        asyncio.run(test(cluster))
-
-
 # ── what cannot be used ────────────────────────────────────────────────────────────────────────
-
-
-class OldMember(rpc_pb2_grpc.MaintenanceServicer):  # type: ignore[misc]
-    def __init__(self, version: str) -> None:
-        self._version = version
-
-    async def Status(self, *_: object) -> object:
-        return rpc.StatusResponse(version=self._version)
-
-
-def test_a_release_that_loses_entries_is_refused() -> None:
-    async def test() -> None:
-        server = grpc.aio.server()
-        rpc_pb2_grpc.add_MaintenanceServicer_to_server(OldMember("3.5.1"), server)
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        try:
-            with pytest.raises(Rejected, match=r"version 3\.5\.1"):
-                await EtcdLog.open(EtcdSettings(endpoints=(f"127.0.0.1:{port}",), prefix="/maar"))
-        finally:
-            await server.stop(None)
-
-    asyncio.run(test())
 
 
 def test_a_log_of_a_newer_format_is_refused(cluster: EtcdCluster, settings: EtcdSettings) -> None:

@@ -27,6 +27,7 @@ from maar.adapters.etcd.requests import (
     get,
     made,
     put,
+    put_entries,
     revision,
     txn,
     unchanged,
@@ -35,7 +36,7 @@ from maar.adapters.etcd.requests import (
 from maar.adapters.etcd.settings import EtcdSettings
 from maar.adapters.etcd.truncation import Truncation
 from maar.adapters.etcd.upkeep import Upkeep
-from maar.adapters.etcd.values import FORMAT, Keys, Leading, Mark, batches, packed
+from maar.adapters.etcd.values import FORMAT, Keys, Leading, Mark, packed
 from maar.model.errors import (
     Corrupt,
     HeadMoved,
@@ -195,7 +196,7 @@ class EtcdLog:
         """The new head; None when something of what was presumed is not so any more."""
         head = presumed.seen.head
         records = follow(head, bodies, term)
-        request = txn(self._compares(presumed), self._puts(head, records))
+        request = txn(self._compares(presumed), put_entries(self._keys, head, records))
         try:
             reply = await self._connection.once(TXN, request, within_s=APPEND_S)
         except (OutcomeUnknown, asyncio.CancelledError):
@@ -387,13 +388,6 @@ class EtcdLog:
     def _compares(self, presumed: Presumed) -> list[Any]:
         keys = self._keys
         return [made(keys.leader, presumed.office), unchanged(keys.head, presumed.seen.revision)]
-
-    def _puts(self, before: Head, records: Sequence[Record]) -> list[Any]:
-        stored = [
-            put(self._keys.batch(first), packed(batch)) for first, batch in batches(before, records)
-        ]
-        last = Head(records[-1].index, records[-1].hash)
-        return [*stored, put(self._keys.head, packed(Mark.of(last)))]
 
     async def _call(self, *reads: Any) -> Any:
         return await self._connection.call(TXN, txn(success=reads))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from maar.metastore import snapshot
 from maar.metastore.effects import Effect
@@ -43,13 +43,12 @@ from maar.model.ids import Incarnation
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.clock import Clock
 from maar.ports.log import (
-    BATCH_BYTES_MAX,
-    BATCH_ENTRIES_MAX,
     ENTRY_BYTES_MAX,
     Head,
     Log,
     Term,
     follow,
+    in_batches,
 )
 from maar.ports.object_store import ObjectStore
 
@@ -149,7 +148,7 @@ class Leader:
             body = await self._fitting(encode_entry(entry), index)
             bodies.append(encode(self.state.version, now, wall, body))
         effects: list[Effect] = []
-        for batch in _batches(bodies):
+        for batch in in_batches(bodies):
             effects += await self._append(batch, reserve=reserve)
         return effects
 
@@ -201,17 +200,3 @@ class Leader:
         except AlreadyExists:
             pass  # an earlier try of ours: the name holds the hash of these very bytes
         return encode_entry(Stored(key, len(body), digest))
-
-
-def _batches(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """As many as the log takes at once."""
-    batch: list[bytes] = []
-    size = 0
-    for body in bodies:
-        if batch and (size + len(body) > BATCH_BYTES_MAX or len(batch) >= BATCH_ENTRIES_MAX):
-            yield batch
-            batch, size = [], 0
-        batch.append(body)
-        size += len(body)
-    if batch:
-        yield batch

@@ -68,7 +68,7 @@ class Member:
         placement: PlacementSettings | None = None,
         limits: Callable[[TenantId], TenantLimits] | None = None,  # of placement; None: for all
         others: Sequence[str] = (),  # addresses of the other replicas
-        connect: Callable[[str], MetastoreReplica] | None = None,
+        connect: Callable[[str], MetastoreReplica] | None = None,  # asked often: it keeps lines
         knows: int = VERSION,
         log_url: str = "",  # for people
         begin_anew: bool = False,  # also when the store holds what another log left
@@ -82,8 +82,7 @@ class Member:
         self._knows = knows
         self._log_url = log_url
         self._metrics = Metrics(registry)
-        self._doors: dict[str, MetastoreReplica] = {}
-        self._peers = Peers(others, self._door, clock, own=self.standing, judge=self._judge)
+        self._peers = Peers(others, self._connect, clock, own=self.standing, judge=self._judge)
         self._means = Means(
             log=log,
             store=store,
@@ -328,11 +327,6 @@ class Member:
 
     def _judge(self) -> Judge:
         return self._follower.replica.judge if self._follower else Judge()
-
-    def _door(self, address: str) -> MetastoreReplica:
-        if address not in self._doors:
-            self._doors[address] = self._connect(address)
-        return self._doors[address]
 
     async def rebuild(self) -> ReplicaStatus:
         # Whoever ordered it may go: a replica left between two lives would never answer again.

@@ -56,7 +56,6 @@ class Peers:
         self._clock = clock
         self._own = own
         self._judge = judge
-        self._doors: dict[str, MetastoreReplica] = {}
         self._heard: dict[str, Heard] = {}  # by address
         self._silence: dict[str, str] = {}  # why those do not answer
         self._told = ""
@@ -124,7 +123,7 @@ class Peers:
         try:
             async with asyncio.timeout(ANSWER_S):
                 before_ns = self._clock.wall_ns()
-                status = await self._door(address).replica()
+                status = await self._connect(address).replica()
         except (MaarError, OSError, TimeoutError) as error:
             self._silence[address] = str(error) or "it did not answer in time"
             return
@@ -139,14 +138,9 @@ class Peers:
             return
         try:
             async with asyncio.timeout(ANSWER_S):
-                await self._door(own.leader).vote(vote)
+                await self._connect(own.leader).vote(vote)
         except (MaarError, OSError, TimeoutError) as error:
             log_.debug("vote not taken leader=%s cause=%s", own.leader, error)
-
-    def _door(self, address: str) -> MetastoreReplica:
-        if address not in self._doors:
-            self._doors[address] = self._connect(address)
-        return self._doors[address]
 
     def _fresh(self, age_ns: int) -> list[Heard]:
         """Answers of replicas of this log that are not older than this."""

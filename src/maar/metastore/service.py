@@ -91,7 +91,7 @@ class MetastoreService(Member):
                 raise
             try:
                 async with asyncio.timeout(PIN_S):
-                    await self._door(error.leader).pin(reader)
+                    await self._connect(error.leader).pin(reader)
             except TimeoutError:
                 raise Unavailable(f"{error.leader}, which leads, does not answer") from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
@@ -81,6 +81,20 @@ def check_limits(bodies: Sequence[bytes]) -> None:
             f"a batch of {total} bytes is over the {BATCH_BYTES_MAX} that the log takes at once; "
             "append it in parts"
         )
+
+
+def in_batches(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """As many as a log takes at once."""
+    batch: list[bytes] = []
+    size = 0
+    for body in bodies:
+        if batch and (size + len(body) > BATCH_BYTES_MAX or len(batch) >= BATCH_ENTRIES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(body)
+        size += len(body)
+    if batch:
+        yield batch
 
 
 def follow(head: Head, bodies: Sequence[bytes], term: Term) -> list[Record]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from maar.adapters.etcd.connection import TXN, Connection
 from maar.adapters.etcd.requests import (
@@ -13,12 +12,13 @@ from maar.adapters.etcd.requests import (
     get,
     made,
     put,
+    put_entries,
     revision,
     txn,
     unchanged,
     value,
 )
-from maar.adapters.etcd.values import Keys, Mark, batches, packed
+from maar.adapters.etcd.values import Keys, Mark, packed
 from maar.model.errors import HeadMoved, Rejected
 from maar.ports.log import (
     BATCH_BYTES_MAX,
@@ -87,7 +87,7 @@ class Copying:
                 TXN,
                 txn(
                     [made(keys.copying, copying.create_revision), unchanged(keys.head, written)],
-                    [*self._puts(head, some), put(keys.term, packed(highest))],
+                    [*put_entries(keys, head, some), put(keys.term, packed(highest))],
                 ),
                 within_s=COPY_S,
             )
@@ -98,13 +98,6 @@ class Copying:
 
     async def finish(self) -> None:
         await self._connection.call(TXN, txn(success=[delete(self._keys.copying)]))
-
-    def _puts(self, head: Head, records: Sequence[Record]) -> list[Any]:
-        stored = [
-            put(self._keys.batch(first), packed(batch)) for first, batch in batches(head, records)
-        ]
-        last = Head(records[-1].index, records[-1].hash)
-        return [*stored, put(self._keys.head, packed(Mark.of(last)))]
 
 
 def _steps(records: Sequence[Record]) -> Iterator[list[Record]]:

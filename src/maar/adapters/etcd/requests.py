@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from aetcd import rpc
 
-from maar.adapters.etcd.values import unpacked
+from maar.adapters.etcd.values import Keys, Mark, batches, packed, unpacked
+from maar.ports.log import Head, Record
 
 V = TypeVar("V")
 
@@ -46,6 +47,13 @@ def put(key: bytes, value: bytes, *, lease: int = 0) -> Any:
 
 def delete(key: bytes, end: bytes = b"") -> Any:
     return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key, range_end=end))
+
+
+def put_entries(keys: Keys, before: Head, records: Sequence[Record]) -> list[Any]:
+    """Entries behind a head, and the new head."""
+    stored = [put(keys.batch(first), packed(batch)) for first, batch in batches(before, records)]
+    last = Head(records[-1].index, records[-1].hash)
+    return [*stored, put(keys.head, packed(Mark.of(last)))]
 
 
 def txn(
