@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -212,26 +213,29 @@ async def _end(*tasks: asyncio.Task[None]) -> None:
 
 
 def snapshot_in_another_process(settings: Settings) -> Callable[[], Awaitable[int]]:
-    """Folding the whole log would stall the metastore; another process does it (S13, S15)."""
+    """Folding the whole log would stall the metastore; another process does it (S13, S15).
+
+    Not started by the loop: uvloop forks, and runs Python in the copy of a process with gRPC's
+    threads, which is a crash now and then; and to copy the page tables of a large state takes
+    long. `subprocess` shares the memory until the new program runs.
+    """
 
     async def take() -> int:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "maar.app.snapshotter", str(os.getpid())),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
+        process = subprocess.Popen(  # in this thread: the process dies with the one that made it
+            [sys.executable, "-m", "maar.app.snapshotter", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
+        told = msgspec.json.encode(settings)
+        ended = asyncio.ensure_future(asyncio.to_thread(process.communicate, told))
         try:
             async with asyncio.timeout(SNAPSHOT_TIMEOUT_S):
-                shown, _ = await process.communicate(msgspec.json.encode(settings))
+                shown, _ = await asyncio.shield(ended)
         except TimeoutError:
             raise Unavailable(f"the snapshot took over {SNAPSHOT_TIMEOUT_S} s") from None
-        except RuntimeError as error:  # uvloop's, when the process ends before it was told anything
-            raise Unavailable(f"the snapshot process did not begin: {error}") from error
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            process.kill()
+            await ended
         if process.returncode != 0 or not shown.strip().isdigit():
             raise Unavailable(f"the snapshot process ended with code {process.returncode}")
         return int(shown)
