@@ -291,6 +291,30 @@ def test_every_new_directory_is_synced_before_the_name_is_given(
     assert synced[1:] == [str(tmp_path / "a/b")]
 
 
+@pytest.mark.parametrize("size", [0, 1, local_store.PIECE, 2 * local_store.PIECE + 1])
+def test_a_large_object_reaches_the_disk_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Whoever syncs a small file meanwhile, the metastore's log, waits for a piece at most."""
+    store = open_store(directory(tmp_path / "store"))
+    source, body = tmp_path / "source", os.urandom(size)
+    source.write_bytes(body)
+    grown: list[int] = []
+    fsync = os.fsync
+
+    def remember(handle: int) -> None:
+        if not stat.S_ISDIR(os.fstat(handle).st_mode):
+            grown.append(os.fstat(handle).st_size)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", remember)
+    store.create("a/body", body)
+    store.create_from_file("a/file", source)
+    assert store.read("a/body") == store.read("a/file") == body
+    ends = [*range(local_store.PIECE, size, local_store.PIECE), size]
+    assert grown == ends * 2
+
+
 def test_directories_go_with_their_last_object_and_come_back(tmp_path: Path) -> None:
     ours, theirs = (open_store(directory(tmp_path / "store")) for _ in range(2))
     ours.create("attempts/v1/7.0/0-1", b"x")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from maar.adapters.sqlite_log import DATABASE, SqliteLog
+from maar.adapters.sqlite_log import DATABASE, STEP_MOST, STEP_S, SqliteLog, next_step
 from maar.model.errors import (
     Corrupt,
     InvalidInput,
@@ -200,3 +200,11 @@ asyncio.run(main())
         await log.close()
 
     asyncio.run(test())
+
+
+def test_a_truncation_goes_in_steps_of_little_time() -> None:
+    assert next_step(100, took_s=STEP_S) == 100
+    assert next_step(100, took_s=10 * STEP_S) == 10
+    assert next_step(100, took_s=0.0) == 200, "one quick step says little"
+    assert next_step(STEP_MOST, took_s=0.0) == STEP_MOST
+    assert next_step(1, took_s=60.0) == 1, "it goes on, however slow the disk is"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from maar.adapters.object_key import PRIVATE, checked, directory_of
 from maar.model.errors import (
@@ -26,7 +25,7 @@ from maar.ports.object_store import ObjectInfo, StoreSettings
 
 TEMPORARY = f"{PRIVATE}tmp"
 LEFTOVER_AGE_S = 3600  # far longer than any upload: what is older was left by a dead process
-COPY_CHUNK = 4 << 20
+PIECE = 4 << 20  # on the disk before the next: others that sync would wait for all of it
 LINK_TRIES = 100  # against others that remove the same directory at the same time
 
 T = TypeVar("T")
@@ -51,17 +50,11 @@ class LocalStore:
         self._remove_leftovers()
 
     def create(self, key: str, body: bytes) -> None:
-        def write(file: IO[bytes]) -> None:
-            file.write(body)
-
-        self._create(key, write)
+        view = memoryview(body)
+        self._create(key, (view[at : at + PIECE] for at in range(0, max(1, len(view)), PIECE)))
 
     def create_from_file(self, key: str, path: Path) -> None:
-        def copy(file: IO[bytes]) -> None:
-            with path.open("rb") as source:
-                shutil.copyfileobj(source, file, COPY_CHUNK)
-
-        self._create(key, copy)
+        self._create(key, _pieces(path))
 
     def read(self, key: str) -> bytes:
         return self._guarded(key, self.local_path(key).read_bytes)
@@ -108,14 +101,15 @@ class LocalStore:
     def settings(self) -> StoreSettings:
         return self._settings
 
-    def _create(self, key: str, fill: Callable[[IO[bytes]], None]) -> None:
+    def _create(self, key: str, pieces: Iterable[bytes | memoryview]) -> None:
         final = self.local_path(key)
         temporary = self._temporary / f"{os.getpid()}-{secrets.token_hex(8)}"
         try:
             with temporary.open("xb") as file:
-                fill(file)
-                file.flush()
-                os.fsync(file.fileno())
+                for piece in pieces:
+                    file.write(piece)
+                    file.flush()
+                    os.fsync(file.fileno())
             self._link(temporary, final)
         except FileExistsError as error:
             # Whoever finds its own earlier try here takes it for stored: then it must be.
@@ -221,6 +215,13 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as source:
+        yield source.read(PIECE)
+        while piece := source.read(PIECE):
+            yield piece
 
 
 def _translated(error: OSError, key: str, *, creating: bool = False) -> MaarError:

@@ -11,9 +11,11 @@ import asyncio
 import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -48,7 +50,8 @@ LOCK = "lock"
 FORMAT = 1
 CLOSED = 2  # sealed, or being copied into: the name says which; older programs refuse it too
 COPYING = "copying"
-TRUNCATED_AT_ONCE = 1_000
+STEP_S = 0.015  # of a truncation, which appends wait for
+STEP_FIRST, STEP_MOST = 50, 1_000  # entries
 LOOK_S = 0.2
 
 _SCHEMA = """
@@ -135,8 +138,10 @@ class SqliteLog:
         return await self._run(self._first)
 
     async def truncate(self, *, before: int, term: Term) -> None:
-        while await self._run(lambda: self._truncate_some(before, term)):
-            pass  # each chunk is a step of its own, so that appends get their turn
+        """In steps that take little time, between which appends get their turn."""
+        step = STEP_FIRST
+        while step:
+            step = await self._run(partial(self._truncate_some, before, term, step))
 
     async def seal(self, note: str) -> None:
         await self._run(lambda: self._seal(note))
@@ -180,6 +185,7 @@ class SqliteLog:
             if self._writes:
                 db.execute("PRAGMA journal_mode = WAL")
                 db.execute("PRAGMA synchronous = FULL")
+                db.execute("PRAGMA secure_delete = OFF")  # some builds write all that they free
                 db.executescript(_SCHEMA)
             (form,) = db.execute("SELECT format FROM leader").fetchone()
         if form not in (FORMAT, CLOSED):
@@ -344,20 +350,22 @@ class SqliteLog:
         with _errors(self._directory):
             return int(self._db.execute("SELECT coalesce(min(idx), 0) FROM log").fetchone()[0])
 
-    def _truncate_some(self, before: int, term: Term) -> bool:
+    def _truncate_some(self, before: int, term: Term, step: int) -> int:
+        """So many entries, and how many next; none when there are no more."""
+        begun = time.perf_counter()
         with self._transaction() as db:
             self._check_term(db, term)
             last = db.execute(
                 "SELECT idx, hash FROM"
                 " (SELECT idx, hash FROM log WHERE idx < ? ORDER BY idx LIMIT ?)"
                 " ORDER BY idx DESC LIMIT 1",
-                (before, TRUNCATED_AT_ONCE),
+                (before, step),
             ).fetchone()
             if last is None:
-                return False
+                return 0
             db.execute("UPDATE leader SET base = ?, base_hash = ?", last)
             db.execute("DELETE FROM log WHERE idx <= ?", last[:1])
-            return True
+        return next_step(step, took_s=time.perf_counter() - begun)
 
     def _check_term(self, db: sqlite3.Connection, term: Term) -> None:
         (current,) = db.execute("SELECT term FROM leader").fetchone()
@@ -420,6 +428,12 @@ def _written(candidate: Candidate) -> str:
 def _candidate(text: str) -> Candidate:
     name, _, address = text.partition(" ")
     return Candidate(name, address)
+
+
+def next_step(step: int, *, took_s: float) -> int:
+    """How many entries take STEP_S: those that no cache holds take many times as long as others."""
+    fitting = step * STEP_S / max(took_s, STEP_S / 2)
+    return max(1, min(STEP_MOST, int(fitting)))
 
 
 def _within(records: Iterator[Record], limit_bytes: int) -> Iterator[Record]:
