@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from aetcd import rpc
 from prometheus_client import CollectorRegistry
 
 from maar.adapters import etcd_log
-from maar.adapters.etcd import connection, election, hints
+from maar.adapters.etcd import connection, election, hints, truncation, upkeep
 from maar.adapters.etcd.connection import Connection
 from maar.adapters.etcd.room import MemberStatus
 from maar.adapters.etcd.settings import EtcdSettings
@@ -828,6 +829,67 @@ def test_truncation_goes_in_steps_and_keeps_a_batch_that_is_needed(settings: Etc
                 assert await log.head() == head
             await log.truncate(before=5, term=term)  # long gone
             assert await log.read(after=head.index) == []
+
+    asyncio.run(test())
+
+
+def test_a_long_truncation_asks_little_of_etcd_at_a_time(
+    settings: EtcdSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that could not be truncated for long is large; to forget it must not stop etcd."""
+    monkeypatch.setattr(truncation, "KEYS_AT_ONCE", 50)
+    monkeypatch.setattr(etcd_log, "REACH", 100)
+    listed: list[int] = []
+    deleted: list[int] = []
+    compacted: list[int] = []  # what was deleted by then
+
+    async def test() -> None:
+        async with led(settings) as (log, term):
+            head = EMPTY
+            for n in range(400):
+                head = await log.append([b"%d" % n], term=term, head=head)
+            asked, compact = log._connection.call, log._upkeep.compact
+
+            async def call(ask: connection.Ask, request: Any, *, within_s: float = 8.0) -> Any:
+                reply = await asked(ask, request, within_s=within_s)
+                for response in getattr(reply, "responses", ()):
+                    listed.append(len(response.response_range.kvs))
+                    deleted.append(response.response_delete_range.deleted)
+                return reply
+
+            async def counted(**given: float) -> None:
+                compacted.append(sum(deleted))
+                await compact(**given)
+
+            log._connection.call = call  # type: ignore[method-assign]
+            log._upkeep.compact = counted  # type: ignore[method-assign]
+            await log.truncate(before=head.index, term=term)
+            assert sum(deleted) == head.index - 1
+            assert max(deleted) <= 50
+            assert max(listed) <= 64, "etcd reads the values of all keys that it lists"
+            freed = [after - before for before, after in pairwise([0, *compacted])]
+            assert max(freed) < 150, "it frees what was deleted a part at a time"
+
+    asyncio.run(test())
+
+
+def test_history_is_dropped_before_it_is_much(
+    settings: EtcdSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only once a minute, in which a busy log writes more than etcd drops in a moment."""
+    monkeypatch.setattr(upkeep, "COMPACT_BYTES", 20_000)
+    monkeypatch.setattr(upkeep, "COMPACT_LOOKS", 1_000)
+
+    async def test() -> None:
+        async with led(settings) as (log, term):
+
+            async def compacted() -> bool:
+                return log._upkeep._compacted > 0
+
+            head = EMPTY
+            for _ in range(5):
+                head = await log.append([b"x" * 5_000], term=term, head=head)
+            await until(compacted, "history is dropped")
 
     asyncio.run(test())
 

@@ -34,8 +34,8 @@ from maar.adapters.etcd.requests import (
     value,
 )
 from maar.adapters.etcd.settings import EtcdSettings
-from maar.adapters.etcd.truncation import Truncation
-from maar.adapters.etcd.upkeep import Upkeep
+from maar.adapters.etcd.truncation import REACH, Truncation
+from maar.adapters.etcd.upkeep import COMPACT_S, Upkeep
 from maar.adapters.etcd.values import FORMAT, Keys, Leading, Mark, packed
 from maar.model.errors import (
     Corrupt,
@@ -234,7 +234,7 @@ class EtcdLog:
     async def truncate(self, *, before: int, term: Term) -> None:
         self._check_writes()
 
-        async def step() -> bool:
+        async def step() -> int:
             office = self._election.tenure(term).revision
             try:
                 return await self._truncation.step(before=before, office=office, term=term)
@@ -242,8 +242,12 @@ class EtcdLog:
                 await self._upkeep.relieve()
                 return await self._truncation.step(before=before, office=office, term=term)
 
-        while await self._checked(step):
-            pass  # each chunk is a step of its own, so that appends get their turn
+        forgotten = 0
+        while some := await self._checked(step):  # between two of them appends get their turn
+            forgotten += some
+            if forgotten >= REACH:  # or etcd would have to free all of it in one go
+                await self._upkeep.compact(within_s=COMPACT_S)
+                forgotten = 0
         await self._upkeep.compact()
 
     async def seal(self, note: str) -> None:

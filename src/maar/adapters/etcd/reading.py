@@ -13,6 +13,7 @@ from maar.model.errors import Corrupt, NotFound, TooLarge
 from maar.ports.log import BATCH_ENTRIES_MAX, EMPTY, Head, Record
 
 KEYS_MAX = 2_048
+WINDOWS = 64, 512, BATCH_ENTRIES_MAX  # etcd reads values even to list their keys: not too many
 
 
 @dataclass(slots=True)
@@ -93,11 +94,13 @@ class Reading:
 
     async def batch_of(self, index: int) -> int | None:
         """The first index of the batch that holds an entry; None when there is none."""
-        start = self._keys.batch(index - BATCH_ENTRIES_MAX + 1)
-        window = get_range(start, self._keys.batch(index + 1), keys_only=True)
-        reply = await self._connection.call(TXN, txn(success=[window]))
-        kvs = reply.responses[0].response_range.kvs
-        return self._keys.first_of(kvs[-1].key) if kvs else None
+        for window in WINDOWS:
+            start = self._keys.batch(index - window + 1)
+            listed = get_range(start, self._keys.batch(index + 1), keys_only=True)
+            reply = await self._connection.call(TXN, txn(success=[listed]))
+            if kvs := reply.responses[0].response_range.kvs:
+                return self._keys.first_of(kvs[-1].key)
+        return None
 
     def _within(self, page: Page, after: int, *, begun: bool) -> bool:
         """Whether there are entries behind an index."""

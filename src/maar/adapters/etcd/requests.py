@@ -41,6 +41,11 @@ def get_range(key: bytes, end: bytes, *, limit: int = 0, keys_only: bool = False
     )
 
 
+def count(key: bytes, end: bytes) -> Any:
+    """How many keys there are; unlike their names, etcd knows that without reading values."""
+    return rpc.RequestOp(request_range=rpc.RangeRequest(key=key, range_end=end, count_only=True))
+
+
 def put(key: bytes, value: bytes, *, lease: int = 0) -> Any:
     return rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=value, lease=lease))
 

@@ -8,10 +8,10 @@ from maar.adapters.etcd.connection import TXN, Connection
 from maar.adapters.etcd.election import check_office
 from maar.adapters.etcd.reading import Reading
 from maar.adapters.etcd.requests import (
+    count,
     delete,
     found,
     get,
-    get_range,
     made,
     put,
     revision,
@@ -20,10 +20,10 @@ from maar.adapters.etcd.requests import (
     value,
 )
 from maar.adapters.etcd.values import Keys, Mark, packed
-from maar.ports.log import BATCH_ENTRIES_MAX, EMPTY, Head, Term
+from maar.ports.log import EMPTY, Head, Term
 
 KEYS_AT_ONCE = 500
-REACH = 20_000  # entries per step at most
+REACH = 20_000  # entries that are forgotten at once, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,10 @@ class Truncation:
         self._connection = connection
         self._keys = keys
         self._reading = reading
+        self._reach = REACH
 
-    async def step(self, *, before: int, office: int, term: Term) -> bool:
-        """Forget some of the entries below an index; False when none was left."""
+    async def step(self, *, before: int, office: int, term: Term) -> int:
+        """Forget some of the entries below an index; how many, 0 when none was left."""
         keys = self._keys
         reads = [get(keys.leader), get(keys.base), get(keys.head)]
         now = await self._connection.call(TXN, txn(success=reads))
@@ -49,7 +50,7 @@ class Truncation:
         base = value(found(now, 1), Mark, Mark.of(EMPTY)).head
         head = value(found(now, 2), Mark, Mark.of(EMPTY)).head
         if min(before - 1, head.index) <= base.index:
-            return False
+            return 0
         step = await self._planned(base, head, before)
         reply = await self._connection.call(
             TXN,
@@ -64,21 +65,23 @@ class Truncation:
         )
         if not reply.succeeded:
             check_office(found(reply, 0), office, term)
-        return True
+        return step.base.index - base.index  # also when a try whose answer was lost had done it
 
     async def _planned(self, base: Head, head: Head, before: int) -> Step:
-        last = min(before - 1, head.index, base.index + REACH)
-        start = self._keys.batch(base.index + 1 - BATCH_ENTRIES_MAX)
-        listed = get_range(
-            start, self._keys.batch(last + 1), limit=KEYS_AT_ONCE + 1, keys_only=True
-        )
-        reply = await self._connection.call(TXN, txn(success=[listed]))
-        kvs = reply.responses[0].response_range.kvs
-        if len(kvs) > KEYS_AT_ONCE:
-            kept = self._keys.first_of(kvs[-1].key)
-            return Step(await self._reading.entry(kept - 1), kept)
+        last = min(before - 1, head.index, base.index + self._reach)
+        while (held := await self._held(last)) > KEYS_AT_ONCE and last > base.index + 1:
+            self._reach = (last - base.index) // 2
+            last = base.index + self._reach
+        if 2 * held < KEYS_AT_ONCE:
+            self._reach = min(REACH, 2 * self._reach)
         if last == head.index:
             return Step(head, last + 1)
         # A batch that holds entries on both sides stays until the last of them goes.
         kept = await self._reading.batch_of(last + 1) or last + 1
         return Step(await self._reading.entry(last), kept)
+
+    async def _held(self, last: int) -> int:
+        """How many keys hold the entries up to one."""
+        counted = count(self._keys.batch(0), self._keys.batch(last + 1))
+        reply = await self._connection.call(TXN, txn(success=[counted]))
+        return int(reply.responses[0].response_range.count)

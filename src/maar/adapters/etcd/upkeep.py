@@ -36,6 +36,7 @@ log_ = logging.getLogger("maar.etcd")
 LOOK_S = 3.0
 APPEND_BYTES = 512  # what an append costs etcd beside its entries, about
 COMPACT_LOOKS = 20  # history is dropped every so many looks
+COMPACT_BYTES = 64 << 20  # or so many bytes: etcd writes what lies between old heads anew
 TIDY_S = 600.0  # between two rounds of tidying, unless room is short
 DEFRAGMENT_S = 120.0
 COMPACT_S = 30.0
@@ -57,6 +58,7 @@ class Upkeep:
         self._refused = False
         self._wrote = 0  # by us, since the look before the last
         self._wrote_lately = 0  # and since the last
+        self._history = 0  # and since history was dropped
         self._look_now = asyncio.Event()
         self._compacted = 0
         self._tidied_s = 0.0
@@ -69,7 +71,7 @@ class Upkeep:
             self._task.cancel()
         # What an earlier office saw is old, and would refuse even the first entry of this one.
         self._statuses_seen, self._alarmed, self._refused = [], False, False
-        self._wrote = self._wrote_lately = 0
+        self._wrote = self._wrote_lately = self._history = 0
         self._task = asyncio.create_task(self._look_while(leads))
 
     async def stop(self) -> None:
@@ -91,6 +93,9 @@ class Upkeep:
         """Between two looks, what we write ourselves is counted."""
         self._wrote += size + APPEND_BYTES
         self._wrote_lately += size + APPEND_BYTES
+        self._history += size + APPEND_BYTES
+        if self._history >= COMPACT_BYTES:
+            self.look_soon()
 
     def look_soon(self) -> None:
         self._look_now.set()
@@ -129,10 +134,11 @@ class Upkeep:
         """etcd has refused for lack of room: do what can be done about it."""
         await self._relieve(await self._statuses(), alarm=True)
 
-    async def compact(self) -> None:
+    async def compact(self, *, within_s: float = TRY_S) -> None:
         """Drop the history of all keys; the values that stand now stay."""
+        self._history = 0
         statuses = await self._statuses()
-        await self._compact(max(status.revision for status in statuses))
+        await self._compact(max(status.revision for status in statuses), within_s=within_s)
         self.look_soon()
 
     async def _look_while(self, leads: Callable[[], bool]) -> None:
@@ -141,7 +147,7 @@ class Upkeep:
             try:
                 await self.look()
                 looks += 1
-                if looks % COMPACT_LOOKS == 0:
+                if looks % COMPACT_LOOKS == 0 or self._history >= COMPACT_BYTES:
                     await self.compact()
             except MaarError as error:
                 log_.warning("etcd's room is not known: %s", error)
@@ -263,7 +269,7 @@ class Upkeep:
                 )
         log_.warning("etcd has room again: its alarm was taken back")
 
-    async def _compact(self, revision: int, *, within_s: float = TRY_S) -> None:
+    async def _compact(self, revision: int, *, within_s: float) -> None:
         """Return when the room is free, or, when that takes long, before."""
         if revision <= self._compacted:
             return
