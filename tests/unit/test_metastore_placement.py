@@ -151,6 +151,16 @@ def test_repeated_and_refused_registrations_do_not_count(world: World) -> None:
     assert stats.datasets[0].usage == pytest.approx((1 << 30) / 180 / 2)  # after one half-life
 
 
+def test_what_comes_within_a_second_counts_together(world: World) -> None:
+    for number in range(3):
+        world.register(segment(number, at=world.leader.time, size=1 << 30))
+    world.pass_s(180)
+    assert world.rule()
+    stats = stored.newest_stats(world.store, world.shelf().stats).value
+    assert stats is not None
+    assert stats.datasets[0].usage == pytest.approx(3 * (1 << 30) / 180 / 2)
+
+
 def test_a_size_that_cannot_be_does_no_harm(world: World) -> None:
     meta = segment(1, at=world.leader.time, size=1000)
     wrong = [msgspec.structs.replace(meta.datasets[0], size=size) for size in (-5, 2**62)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -33,18 +33,19 @@ from maar.ports.object_store import ObjectStore
 log_ = logging.getLogger("maar.metastore")
 
 RECORD_S = 1.0  # what was registered goes into the statistics this often
-HEARD_MAX = 200_000  # samples that wait for that; more are lost, and counted
+HEARD_MAX = 200_000  # sums that wait for that; more are lost, and counted
 KEPT = 3  # sets of rules, and of statistics
 RETRY_S = 5.0  # at most, after the store failed
 SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
-class Sample(NamedTuple):
+class Written(NamedTuple):
+    """What a writer wrote of a dataset in a second, of which the bytes are summed up."""
+
     tenant: TenantId
     service: str
     source: Source
-    size: int
-    time: LeaseTime
+    second: int
 
 
 class PlacementMetrics:
@@ -103,7 +104,7 @@ class PlacementManager:
         self._store = store
         self._clock = clock
         self._metrics = PlacementMetrics(registry)
-        self._heard: list[Sample] = []
+        self._heard: dict[Written, int] = {}  # bytes, since they were last recorded
         self._office = Office(settings)
         self._done_ns: int | None = None  # None: others see to it
         self._metrics.age.set_function(self._age_s)
@@ -137,11 +138,14 @@ class PlacementManager:
 
     def _hear_one(self, meta: BlockMeta, now: LeaseTime) -> None:
         source = Source(meta.shard, meta.created_by)
-        room = HEARD_MAX - len(self._heard)
-        for dataset in meta.datasets[:room]:
+        heard, second = self._heard, now // SECOND_NS
+        for dataset in meta.datasets:
+            written = Written(dataset.tenant, dataset.service, source, second)
             size = min(max(dataset.size, 0), meta.size)
-            self._heard.append(Sample(dataset.tenant, dataset.service, source, size, now))
-        self._metrics.dropped.inc(max(0, len(meta.datasets) - room))
+            if written in heard or len(heard) < HEARD_MAX:
+                heard[written] = heard.get(written, 0) + size
+            else:
+                self._metrics.dropped.inc()
 
     # ── beside it ──────────────────────────────────────────────────────────────────────────────
 
@@ -207,7 +211,7 @@ class PlacementManager:
     async def _record(self, office: Office) -> None:
         """What is heard before the rules are loaded is recorded, too."""
         if self._heard:
-            heard, self._heard = self._heard, []
+            heard, self._heard = self._heard, {}
             await asyncio.to_thread(_record_all, office.builder, heard)
 
     async def _build(self, office: Office, leader: Led) -> Built:
@@ -289,6 +293,6 @@ def surroundings(state: MetaState, limits: Callable[[TenantId], TenantLimits]) -
     )
 
 
-def _record_all(builder: RulesBuilder, heard: Sequence[Sample]) -> None:
-    for sample in heard:
-        builder.record(*sample)
+def _record_all(builder: RulesBuilder, heard: Mapping[Written, int]) -> None:
+    for (tenant, service, source, second), size in heard.items():
+        builder.record(tenant, service, source, size, second * SECOND_NS)
