@@ -7,7 +7,7 @@ meets a version or a kind that it does not know stops, and says which: see docs/
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from typing import Any, TypeAlias, Union, get_args
 
 import msgspec
 
@@ -352,10 +352,6 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     entry: Entry | BlocksOutlined
 
 
-class _Read(Protocol):
-    def __call__(self, body: msgspec.Raw, *, index: int) -> Entry | BlocksOutlined: ...
-
-
 class _Sealed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The same with the entry unread, to learn the version first."""
 
@@ -375,8 +371,20 @@ class _BlocksUnread(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=
     blocks: tuple[msgspec.Raw, ...]
 
 
-_unread = msgspec.msgpack.Decoder(_BlocksUnread).decode
-_ADDED = _encode(BlocksAdded(()))[:2]  # how every BlocksAdded begins
+_OTHERS = tuple(kind for kind in get_args(Entry) if kind is not BlocksAdded)
+_ToFold: Any = Union[(*_OTHERS, _BlocksUnread)]
+
+
+class _SealedToFold(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    version: int
+    lease_time: LeaseTime
+    wall_time: WallTime
+    entry: _ToFold
+
+
+_read_to_fold = msgspec.msgpack.Decoder(_ToFold).decode
+_open_to_fold = msgspec.msgpack.Decoder(_SealedToFold).decode
+_UNREADABLE = (msgspec.ValidationError, msgspec.DecodeError, ValueError)
 
 
 def encode(version: int, lease_time: LeaseTime, wall_time: WallTime, entry: bytes) -> bytes:
@@ -395,47 +403,62 @@ def encode_entry(entry: Entry) -> bytes:
 def decode_entry(body: bytes | msgspec.Raw, *, index: int) -> Entry:
     try:
         return _entry_decoder.decode(body)
-    except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as error:
+    except _UNREADABLE as error:
         raise Corrupt(
             f"entry {index} of the log is not one that version {VERSION} writes: {error}. "
             "Nothing after it can be trusted; start from a snapshot and a good copy of the log."
         ) from error
 
 
-def decode_to_fold(body: bytes | msgspec.Raw, *, index: int) -> Entry | BlocksOutlined:
-    if bytes(memoryview(body)[:2]) != _ADDED:
-        return decode_entry(body, index=index)
+def decode_to_fold(body: bytes, *, index: int) -> Entry | BlocksOutlined:
+    """No more of an entry than the fold needs."""
     try:
-        blocks = _unread(body).blocks
-        return BlocksOutlined(tuple((_outline(raw), bytes(raw)) for raw in blocks))
-    except (msgspec.ValidationError, msgspec.DecodeError, ValueError):
+        return _outlined(_read_to_fold(body))
+    except _UNREADABLE:
         return decode_entry(body, index=index)  # says what is wrong with it
+
+
+def _outlined(entry: Entry | _BlocksUnread) -> Entry | BlocksOutlined:
+    if not isinstance(entry, _BlocksUnread):
+        return entry
+    return BlocksOutlined(tuple([(_outline(raw), bytes(raw)) for raw in entry.blocks]))
+
+
+def opened(body: bytes, *, index: int, knows: int = VERSION) -> Envelope:
+    """As `decode`, for the fold: the body is read once, and no more of it than is needed."""
+    try:
+        sealed = _open_to_fold(body)
+        entry = _outlined(sealed.entry)
+    except _UNREADABLE:
+        return decode(body, index=index, knows=knows)  # says what is wrong with it
+    _check_version(sealed.version, index=index, knows=knows)
+    _check_activated(entry, index=index, knows=knows)
+    return Envelope(sealed.version, sealed.lease_time, sealed.wall_time, entry)
 
 
 def decode(body: bytes, *, index: int, knows: int = VERSION) -> Envelope:
     """The envelope of a record, or Rejected when it is of a newer version, or Corrupt."""
-    return _decoded(body, decode_entry, index=index, knows=knows)
-
-
-def opened(body: bytes, *, index: int, knows: int = VERSION) -> Envelope:
-    """The same for the fold, which reads no more of an entry than it needs."""
-    return _decoded(body, decode_to_fold, index=index, knows=knows)
-
-
-def _decoded(body: bytes, read: _Read, *, index: int, knows: int) -> Envelope:
     try:
         sealed = _open(body)
-    except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as error:
+    except _UNREADABLE as error:
         raise Corrupt(f"entry {index} of the log has no readable envelope: {error}.") from error
-    if sealed.version > knows:
+    _check_version(sealed.version, index=index, knows=knows)
+    entry = decode_entry(sealed.entry, index=index)
+    _check_activated(entry, index=index, knows=knows)
+    return Envelope(sealed.version, sealed.lease_time, sealed.wall_time, entry)
+
+
+def _check_version(version: int, *, index: int, knows: int) -> None:
+    if version > knows:
         raise Rejected(
-            f"entry {index} of the log was written by a newer maar (version {sealed.version}; "
+            f"entry {index} of the log was written by a newer maar (version {version}; "
             f"this program knows up to {knows}). Start the newer program."
         )
-    entry = read(sealed.entry, index=index)
+
+
+def _check_activated(entry: Entry | BlocksOutlined, *, index: int, knows: int) -> None:
     if isinstance(entry, VersionActivated) and entry.version > knows:
         raise Rejected(
             f"entry {index} of the log activates version {entry.version}; this program knows up "
             f"to {knows}. Start the newer program."
         )
-    return Envelope(sealed.version, sealed.lease_time, sealed.wall_time, entry)

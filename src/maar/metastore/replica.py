@@ -71,7 +71,10 @@ class Replica:
             for number, run in enumerate(_runs(records)):
                 if number:
                     await asyncio.sleep(0)
-                envelopes = [await self._envelope(record) for record in run]
+                envelopes = [self._opened(record) for record in run]
+                for at, envelope in enumerate(envelopes):
+                    if isinstance(envelope.entry, Stored):
+                        envelopes[at] = await self._fetched(envelope, run[at].index)
                 for record, envelope in zip(run, envelopes, strict=True):
                     effects += self._apply(record, envelope)
         finally:
@@ -86,15 +89,15 @@ class Replica:
         self.judge.fold(effects)
         return effects
 
-    async def _envelope(self, record: Record) -> Envelope:
-        envelope = opened(record.body, index=record.index, knows=self.knows)
-        if not isinstance(envelope.entry, Stored):
-            return envelope
+    def _opened(self, record: Record) -> Envelope:
+        return opened(record.body, index=record.index, knows=self.knows)
+
+    async def _fetched(self, envelope: Envelope, index: int) -> Envelope:
+        """With the entry that lies apart."""
         where = envelope.entry
+        assert isinstance(where, Stored)
         body = await asyncio.to_thread(self.store.read, where.key)
         if hashlib.sha256(body).digest() != where.sha256:
-            raise Corrupt(
-                f"the object {where.key} is not what entry {record.index} of the log says it is"
-            )
-        entry = decode_to_fold(body, index=record.index)
+            raise Corrupt(f"the object {where.key} is not what entry {index} of the log says it is")
+        entry = decode_to_fold(body, index=index)
         return Envelope(envelope.version, envelope.lease_time, envelope.wall_time, entry)

@@ -15,13 +15,13 @@ from typing import Generic, TypeVar
 
 from maar.model.ids import BlockId
 
-CHUNK_MAX = 128  # rows
+CHUNK_MAX = 64  # rows
 ID_BYTES = 16
 
 T = TypeVar("T", bound=Hashable)
 
 
-@lru_cache(maxsize=CHUNK_MAX)  # whoever asks for one asks several times in a row
+@lru_cache(maxsize=128)  # whoever asks for one asks several times in a row
 def raw_id(block: BlockId) -> bytes:
     """16 bytes; none when the text is not the id of any block."""
     try:
