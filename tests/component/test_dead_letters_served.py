@@ -62,4 +62,5 @@ def test_pushes_go_on_while_the_metastore_is_away(tmp_path: Path) -> None:
 
 
 def _answers(server: Served) -> bool:
-    return server.cli("query", "types").returncode == 0
+    """Both who ask the metastore have found it again: the query role, and the API for itself."""
+    return server.cli("query", "types").returncode == 0 and server.cli("blocks").returncode == 0
