@@ -14,7 +14,7 @@ fewer entries, since no replica ever leaves a million of them behind a snapshot 
     snapshot   bytes of each block, against the block as msgpack; and seconds until it is made, by
                another process that begins with the one before, against reading and checksumming it
     stall      the longest that one of four writers waited for an append while a snapshot was made
-               and the log was truncated behind it, against a time without
+               and the log was truncated behind the one before, against a time without
     pause      the longest that the leader's loop computed without a break meanwhile, and without
 
 Each line: name value unit ratio baseline.
@@ -197,6 +197,8 @@ async def stalled(place: Place, _options: argparse.Namespace) -> dict[str, float
     begun = time.perf_counter()
     async with metastore(place) as service:
         found["restart"] = time.perf_counter() - begun
+        await appends(service, iter(await bench.made(segments, service, 1)))
+        await service.snapshot()  # lets go of the log that was made: no replica is so far behind
         watcher = asyncio.create_task(pauses.watch())
         found["longest_snapshot"], whole_s = await longest(service, segments, pauses, True)
         found["took"], found["truncating"] = place.made_s, whole_s - place.made_s

@@ -7,8 +7,10 @@ leased, started, renewed and completed, level upon level, with cleaning behind i
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 
 import metastore as bench
@@ -16,6 +18,7 @@ from maar.metastore import entries as e
 from maar.metastore.policy import Policy
 from maar.metastore.queue import key_of
 from maar.model.block import BlockMeta
+from maar.model.errors import HeadMoved, Retryable, TermLost
 from maar.model.ids import FencingToken, Incarnation, PlanId, WorkerId
 from maar.model.plan import LeasedPlan, QueueKey, Service
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
@@ -25,6 +28,7 @@ INCARNATION = Incarnation("0badcafe")
 WORKER = WorkerId("bench")
 RENEWALS = 2  # of a plan
 KEPT_PLANS = 200  # that are done, before they are cleaned up behind
+REST_S = 0.5
 PACE_NS = 10_000_000  # of lease time from one entry to the next
 
 
@@ -127,12 +131,23 @@ class _Pipeline:
 
 
 async def written(log: Log, bodies: Iterable[bytes], count: int) -> int:
-    """Append so many of them to an empty log; how many bytes there were."""
-    term = await log.campaign(Candidate("bench"))
-    head, size = await log.head(), 0
+    """Append so many of them to an empty log, as fast as it takes them; how many bytes there were.
+
+    A disk that falls behind may cost an answer, or the office: then we see what landed and go on.
+    """
+    term, head, size = await log.campaign(Candidate("bench")), await log.head(), 0
     for batch in in_batches(islice(bodies, count)):
-        head = await log.append(batch, term=term, head=head)
-        log.hold(term)
+        before = head
+        while head == before:
+            try:
+                head = await log.append(batch, term=term, head=before)
+                log.hold(term)
+            except (Retryable, HeadMoved):
+                await asyncio.sleep(REST_S)
+                with suppress(Retryable):
+                    head = await log.head()
+            except TermLost:
+                term = await log.campaign(Candidate("bench"))
         size += sum(map(len, batch))
     await log.resign(term)
     return size
