@@ -216,8 +216,8 @@ def snapshot_in_another_process(settings: Settings) -> Callable[[], Awaitable[in
     """Folding the whole log would stall the metastore; another process does it (S13, S15).
 
     Not started by the loop: uvloop forks, and runs Python in the copy of a process with gRPC's
-    threads, which is a crash now and then; and to copy the page tables of a large state takes
-    long. `subprocess` shares the memory until the new program runs.
+    threads, which is a crash now and then. `subprocess` shares the memory, and runs nothing of
+    ours, until the new program does.
     """
 
     async def take() -> int:
