@@ -82,7 +82,7 @@ def test_an_alarm_of_etcd_stops_appends_and_is_taken_back(tmp_path: Path) -> Non
     """Somebody else fills the cluster. Office is kept meanwhile, and can be won."""
 
     async def test(cluster: EtcdCluster) -> None:
-        settings = cluster.settings(election_s=2)
+        settings = cluster.settings(election_s=6)  # a busy disk takes its time over the filling
         stranger = Connection(settings)
         put, delete = attrgetter("kv.Put"), attrgetter("kv.DeleteRange")
         async with led(settings) as (log, term):
