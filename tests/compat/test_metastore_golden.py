@@ -31,7 +31,7 @@ from support.metastore import DAY_START_NS, segment
 from support.metastore_history import every_kind_of_entry
 
 GOLDEN = Path(__file__).parent / "golden"
-NEWEST = 4
+NEWEST = 5
 LAST_KIND = {1: 22, 2: 29, 3: 30, 4: 34}  # of the entries of a version
 STORED_KEY = "metastore/v1/0badcafe/entry-0000000000000022-golden.msgpack"
 

@@ -15,6 +15,7 @@ from maar.app.marker import check_not_ended
 from maar.metastore import backup, copying, restoring, snapshot
 from maar.metastore.digest import digest
 from maar.metastore.entries import (
+    VERSION,
     BlocksAdded,
     PlansLeased,
     StateHashed,
@@ -240,7 +241,7 @@ def test_a_log_of_an_older_version_is_restored_at_this_one() -> None:
         await ours.snapshot()
         log, _ = await restored(ours)
         replica = await folded(log, ours.store)
-        assert replica.state.version == 4
+        assert replica.state.version == VERSION
         assert replica.state.adopting
 
     run(test())

@@ -19,7 +19,7 @@ from maar.model.plan import PlanResult, QueueKey, Service
 from maar.model.ring import Writer
 from maar.model.time import LeaseTime, WallTime
 
-VERSION = 4
+VERSION = 5
 
 
 class Genesis(msgspec.Struct, frozen=True, array_like=True, tag=1):

@@ -32,7 +32,7 @@ from maar.ports.object_store import ObjectStore
 log_ = logging.getLogger("maar.metastore")
 
 MAGIC = b"MAARSNAP"
-VERSION = 4
+VERSION = 5
 KEPT = 3
 
 _KEY = re.compile(r"metastore/v1/([^/]+)/snapshot-(\d+)\.maar")
@@ -55,10 +55,10 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
 
 
 def written_as(state: MetaState) -> int:
-    """Version 4 only restates what version 3 does not know, so replicas that are not upgraded yet
-    can read a snapshot until the log is beyond them too.
+    """The log's own version, from 3 on: replicas that are not upgraded yet can read a snapshot
+    until the log is beyond them too.
     """
-    return VERSION if state.version >= 4 else 3
+    return max(3, min(state.version, VERSION))
 
 
 def encode(state: MetaState, head: Head) -> bytes:
