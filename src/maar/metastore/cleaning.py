@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from maar.metastore import retirement
@@ -23,7 +23,8 @@ class Removal:
     """Blocks that one entry retired, and the blocks that must be whole before their objects go."""
 
     blocks: tuple[BlockMeta, ...]
-    successors: tuple[BlockMeta, ...]  # none when the blocks expired
+    successors: tuple[BlockMeta, ...]  # none when the blocks expired or were given up
+    doubt: str = ""  # why the log itself forbids it
 
     def ids(self) -> tuple[BlockId, ...]:
         return tuple(meta.id for meta in self.blocks)
@@ -36,21 +37,23 @@ class Removal:
 
 
 def removals(
-    state: MetaState, *, now: LeaseTime, limit: int, resting: Container[BlockId] = ()
+    state: MetaState, *, now: LeaseTime, limit: int, resting: Collection[BlockId] = ()
 ) -> list[Removal]:
     """What may be deleted now; plain values, so that a thread can act on them."""
     groups: dict[tuple[int, tuple[BlockId, ...]], list[BlockId]] = {}
     due = retirement.due(state, now=now, limit=limit, resting=resting)
-    looked_for = {output for block in due for output in state.retired[block].outputs}
+    waiting = (*due, *(block for block in resting if block in state.retired))
+    looked_for = {output for block in waiting for output in state.retired[block].outputs}
     for block in due:
         if block in looked_for:
-            continue  # what it replaced goes first, or another thread would miss it
+            continue  # what it replaced goes first, or nobody could say what became of that
         retired = state.retired[block]
         groups.setdefault((retired.entry, retired.outputs), []).append(block)
     return [
         Removal(
             tuple(unpack(state.retired[block].packed) for block in some),
             tuple(retirement.successors(state, some[0])),
+            retirement.doubt(state, some[0]),
         )
         for group in groups.values()
         for some in (group[at : at + REMOVAL_MAX] for at in range(0, len(group), REMOVAL_MAX))
@@ -59,7 +62,7 @@ def removals(
 
 def carry_out(store: ObjectStore, removal: Removal) -> str:
     """'' when the objects are gone, else why they have to stay."""
-    trouble = _foreign(store, removal) or _incomplete(store, removal)
+    trouble = removal.doubt or _foreign(store, removal) or _incomplete(store, removal)
     if trouble:
         return f"{removal.title} cannot be deleted: {trouble}"
     for meta in removal.blocks:

@@ -12,7 +12,7 @@ from maar.metastore.effects import Completed, Effects, Refusal, Refused
 from maar.metastore.entries import PlanCompleted
 from maar.metastore.index import Found
 from maar.metastore.packs import pack
-from maar.metastore.retired import Retired
+from maar.metastore.retired import Cause, Retired, recorded
 from maar.metastore.state import MetaState
 from maar.model.block import BlockMeta, Kind
 from maar.model.ids import BlockId, FencingToken
@@ -99,11 +99,12 @@ def _replace(
     done = attempts.completed(state, plan)
     plans.finish(state, msgspec.structs.replace(done, result=result))
     outputs = tuple(meta.id for meta in result.outputs)
+    cause = recorded(Cause.REPLACED, version=state.version)
     state.blocks.drop(live)
     for block in plan.inputs:
         state.queue.leave(block, state.policy)
         packed = live[block].packed
-        state.retired[block] = Retired(state.index, state.lease_time, outputs, packed)
+        state.retired[block] = Retired(state.index, state.lease_time, outputs, packed, cause)
     for ordinal, meta in enumerate(result.outputs):
         registration.admit(state, meta, pack(meta), ordinal=ordinal)
     state.tally.plans_completed += 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
-from maar.metastore import reads
+from maar.metastore import reads, retirement
 from maar.metastore.lease import attempts_left, eligible
 from maar.metastore.plan import aged, cut
 from maar.metastore.policy import Level
 from maar.metastore.queue import Item
+from maar.metastore.retired import Cause, Retired
 from maar.metastore.state import MetaState
 from maar.metastore.timeline import NEVER
 from maar.model.block import BlockMeta, Kind
@@ -241,10 +242,10 @@ def _last_cause(plan: Plan) -> str:
 def _retired(state: MetaState, block: BlockId, now: LeaseTime) -> Iterator[str]:
     retired = state.retired[block]
     ago = _span(now - retired.at)
-    if retired.outputs:
-        yield f"It was replaced by {', '.join(retired.outputs)} {ago} ago (entry {retired.entry})."
-    else:
-        yield f"Retention took it {ago} ago (entry {retired.entry}): it was too old."
+    yield f"{_why_retired(retired)} {ago} ago (entry {retired.entry})."
+    if doubt := retirement.doubt(state, block):
+        yield f"Its objects cannot be deleted: {doubt}."
+        return
     delay = state.policy.retire_delay_ns
     left = delay - (now - retired.at)
     if left >= 0:
@@ -263,6 +264,20 @@ def _retired(state: MetaState, block: BlockId, now: LeaseTime) -> Iterator[str]:
         )
     if len(pins) > PINS_NAMED_MAX:
         yield f"So do {len(pins) - PINS_NAMED_MAX} more readers."
+
+
+def _why_retired(retired: Retired) -> str:
+    match retired.cause:
+        case Cause.REPLACED | Cause.UNRECORDED if retired.outputs:
+            return f"It was replaced by {', '.join(retired.outputs)}"
+        case Cause.REPLACED:
+            return "It was replaced by nothing"
+        case Cause.EXPIRED | Cause.UNRECORDED:  # there was no other cause, before it was recorded
+            return "Retention took it"
+        case Cause.LOST:
+            return "A person gave it up as lost"
+        case _:
+            assert_never(retired.cause)
 
 
 # ── words ──────────────────────────────────────────────────────────────────────────────────────

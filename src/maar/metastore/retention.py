@@ -17,7 +17,7 @@ from maar.metastore.entries import BlocksExpired, Entry, RetentionSet
 from maar.metastore.index import Index, blocks_in
 from maar.metastore.packs import pack
 from maar.metastore.policy import HOUR_NS, MINUTE_NS
-from maar.metastore.retired import Retired
+from maar.metastore.retired import Cause, Retired, recorded
 from maar.metastore.state import NO_ANCHOR, MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput
@@ -254,10 +254,11 @@ def expire(state: MetaState, entry: BlocksExpired) -> Effects:
         else:
             refused.append(Refused(Refusal.TOO_YOUNG, what=block))
     cancelled = _cancel_owners(state, frozenset(going))
+    cause = recorded(Cause.EXPIRED, version=state.version)
     for block, meta in going.items():
         state.blocks.remove(block)
         state.queue.leave(block, state.policy)
-        state.retired[block] = Retired(state.index, state.lease_time, (), pack(meta))
+        state.retired[block] = Retired(state.index, state.lease_time, (), pack(meta), cause)
     profiles = sum(meta.profiles for meta in going.values())
     state.tally.profiles_expired += profiles
     return (*refused, *cancelled, Expired(len(going), profiles))

@@ -1,6 +1,8 @@
-"""Replaced blocks, readable until their objects are deleted: in packs, like live ones."""
+"""Blocks that left the index, readable until their objects go: in packs, like live ones."""
 
 from __future__ import annotations
+
+from enum import IntEnum
 
 import msgspec
 
@@ -10,13 +12,29 @@ from maar.model.ids import BlockId
 from maar.model.time import LeaseTime
 
 LOOSE_MAX = 64  # blocks that are not in a pack
+CAUSES_SINCE = 5  # the version of the log that began to record why a block left
+
+
+class Cause(IntEnum):
+    """Why a block left the index. Only what was replaced needs a successor before it goes (S1)."""
+
+    UNRECORDED = 0  # it left before the log recorded causes
+    REPLACED = 1
+    EXPIRED = 2
+    LOST = 3  # a person gave it up
 
 
 class Retired(msgspec.Struct, frozen=True, gc=False):
-    entry: int  # the index of the one that replaced it
+    entry: int  # the index of the one that took it
     at: LeaseTime
     outputs: tuple[BlockId, ...]  # what replaced it
     packed: Bytes
+    cause: Cause = Cause.UNRECORDED
+
+
+def recorded(cause: Cause, *, version: int) -> Cause:
+    """The cause as a log of this version keeps it."""
+    return cause if version >= CAUSES_SINCE else Cause.UNRECORDED
 
 
 class RetiredBlocks(Marked[BlockId, Retired]):
@@ -33,7 +51,9 @@ class RetiredBlocks(Marked[BlockId, Retired]):
         self._loose: list[BlockId] = []
 
     def parts(self, key: BlockId, value: Retired) -> object:
-        return key, value.entry, value.at, value.outputs
+        """Without a cause where none is recorded: so it was hashed before there were causes."""
+        known = key, value.entry, value.at, value.outputs
+        return (*known, value.cause) if value.cause else known
 
     def __setitem__(self, key: BlockId, value: Retired) -> None:
         super().__setitem__(key, value)

@@ -8,6 +8,7 @@ from itertools import takewhile
 from maar.metastore.effects import Effect, Effects, Forgotten, Pinned, Refusal, Refused
 from maar.metastore.entries import BlocksForgotten, PinsDropped, PinsTaken
 from maar.metastore.packs import outline, unpack
+from maar.metastore.retired import Cause
 from maar.metastore.state import MetaState, Pin
 from maar.model.block import BlockMeta, Kind
 from maar.model.ids import BlockId, block_time_ns
@@ -33,10 +34,7 @@ def due(
 
 
 def successors(state: MetaState, block: BlockId) -> list[BlockMeta]:
-    """The outputs that replaced a block, as far as the state still knows them.
-
-    Nothing replaces what expired.
-    """
+    """The outputs that replaced a block, as far as the state still knows them."""
     found = []
     for output in state.retired[block].outputs:
         if output in state.blocks:
@@ -44,6 +42,23 @@ def successors(state: MetaState, block: BlockId) -> list[BlockMeta]:
         elif output in state.retired:
             found.append(unpack(state.retired[output].packed))
     return found
+
+
+def doubt(state: MetaState, block: BlockId) -> str:
+    """Why a block must not go, whatever the store holds; '' when what the log says of it is enough.
+
+    What was replaced goes before what replaced it: its successors are still known when it goes.
+    """
+    retired = state.retired[block]
+    if retired.cause is not Cause.REPLACED:
+        return ""
+    if not retired.outputs:
+        return (
+            "the plan that took it made nothing of it, and neither retention nor a person gave it "
+            "up; its objects stay until a person has looked (docs/runbook.md)"
+        )
+    unknown = [o for o in retired.outputs if o not in state.blocks and o not in state.retired]
+    return f"block {unknown[0]}, which replaces it, is not known any more" if unknown else ""
 
 
 def expired_pins(state: MetaState, now: LeaseTime) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from maar.metastore.marks import with_mark
 from maar.metastore.packs import Pack, alone, unpack
 from maar.metastore.policy import Policy
 from maar.metastore.queue import PLACE_BYTES, Item, key_of
-from maar.metastore.retired import Retired
+from maar.metastore.retired import Cause, Retired
 from maar.metastore.rows import ID_BYTES, raw_id
 from maar.metastore.state import (
     NO_ANCHOR,
@@ -114,6 +114,7 @@ class RetiredBlock(msgspec.Struct, frozen=True, array_like=True):
     at: LeaseTime
     outputs: tuple[BlockId, ...]
     packed: bytes
+    cause: Cause = Cause.UNRECORDED
 
 
 class RetiredBlocks(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -238,7 +239,8 @@ def parts_of(state: MetaState) -> Iterator[Part]:
     yield from (Parked(some) for some in _some(state.parked.values()))
     yield from (Finished(some) for some in _some(state.finished.values()))
     retired = (
-        RetiredBlock(r.entry, r.at, r.outputs, alone(r.packed)) for r in state.retired.values()
+        RetiredBlock(r.entry, r.at, r.outputs, alone(r.packed), r.cause)
+        for r in state.retired.values()
     )
     yield from (RetiredBlocks(some) for some in _some(retired))
     yield from (Remembered(some) for some in _some(state.remembered))
@@ -339,7 +341,7 @@ class _Loading:
             case RetiredBlocks():
                 for r in part.blocks:
                     block = unpack(r.packed).id
-                    state.retired[block] = Retired(r.entry, r.at, r.outputs, r.packed)
+                    state.retired[block] = Retired(r.entry, r.at, r.outputs, r.packed, r.cause)
             case Remembered():
                 for block in part.blocks:
                     state.remembered.add(block)

@@ -1,0 +1,132 @@
+"""Why a block left the index is recorded, and nothing goes that was replaced by nothing (S1)."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from maar.metastore import cleaning, retirement, snapshot_parts
+from maar.metastore.digest import digest
+from maar.metastore.entries import BlocksExpired
+from maar.metastore.explain import explain
+from maar.metastore.retired import Cause
+from maar.model.block import BlockMeta
+from maar.model.time import DAY_NS
+from support.lake import Lake
+from support.metastore import DAY_START_NS, SMALL
+
+
+def lake(version: int = 5) -> Lake:
+    world = Lake()
+    world.fold.state.version = version
+    return world
+
+
+def expire(world: Lake, meta: BlockMeta) -> None:
+    world.fold.put(BlocksExpired(DAY_START_NS + DAY_NS, (meta.id,)))
+
+
+def test_what_took_a_block_is_recorded_with_it() -> None:
+    world = lake()
+    merged, old = world.add(1, 2)
+    world.merge([merged])
+    expire(world, old)
+    assert world.state.retired[merged.id].cause is Cause.REPLACED
+    assert world.state.retired[old.id].cause is Cause.EXPIRED
+
+
+def test_a_log_of_an_older_version_records_no_cause_and_hashes_as_it_did() -> None:
+    world = lake(version=4)
+    (meta,) = world.add(1)
+    world.merge([meta])
+    retired = world.state.retired[meta.id]
+    assert retired.cause is Cause.UNRECORDED
+    parts = world.state.retired.parts(meta.id, retired)
+    assert parts == (meta.id, retired.entry, retired.at, retired.outputs)
+
+
+def test_states_that_differ_in_a_cause_have_different_hashes() -> None:
+    world = lake()
+    (meta,) = world.add(1)
+    expire(world, meta)
+    before = digest(world.state)
+    retired = world.state.retired[meta.id]
+    world.state.retired[meta.id] = msgspec.structs.replace(retired, cause=Cause.LOST)
+    assert digest(world.state) != before
+
+
+def test_causes_come_back_from_a_snapshot() -> None:
+    world = lake()
+    (meta,) = world.add(1)
+    expire(world, meta)
+    encoded = [msgspec.msgpack.encode(part) for part in snapshot_parts.parts_of(world.state)]
+    decoder = msgspec.msgpack.Decoder(snapshot_parts.Part)
+    again = snapshot_parts.state_of(map(decoder.decode, encoded))
+    assert again.retired[meta.id].cause is Cause.EXPIRED
+    assert digest(again) == digest(world.state)
+
+
+@pytest.mark.parametrize("cause", [Cause.EXPIRED, Cause.LOST, Cause.UNRECORDED])
+def test_what_nothing_had_to_replace_goes_after_its_time(cause: Cause) -> None:
+    world = lake()
+    (meta,) = world.add(1)
+    expire(world, meta)
+    retired = world.state.retired[meta.id]
+    world.state.retired[meta.id] = msgspec.structs.replace(retired, cause=cause)
+    (removal,) = due(world)
+    assert cleaning.carry_out(world.store, removal) == ""
+    assert world.objects("segments/") == set()
+
+
+def due(world: Lake) -> list[cleaning.Removal]:
+    world.pass_time(SMALL.retire_delay_ns + 1)
+    return cleaning.removals(world.state, now=world.now(), limit=10)
+
+
+def test_what_was_replaced_by_nothing_stays_and_says_so() -> None:
+    world = lake()
+    (meta,) = world.add(1)
+    expire(world, meta)
+    retired = world.state.retired[meta.id]
+    world.state.retired[meta.id] = msgspec.structs.replace(retired, cause=Cause.REPLACED)
+    (removal,) = due(world)
+    assert "made nothing of it" in cleaning.carry_out(world.store, removal)
+    assert len(world.objects("segments/")) == 1
+    told = explain(world.state, meta.id, now=world.now()).sentences
+    assert any("cannot be deleted" in sentence for sentence in told)
+
+
+def test_what_was_replaced_stays_when_its_successor_is_not_known_any_more() -> None:
+    world = lake()
+    (meta,) = world.add(1)
+    made = world.merge([meta])
+    world.state.blocks.remove(made.id)  # no entry does this
+    (removal,) = due(world)
+    assert f"{made.id}, which replaces it, is not known" in cleaning.carry_out(world.store, removal)
+    assert len(world.objects("segments/")) == 1
+
+
+def test_what_replaced_a_block_stays_while_that_block_has_to() -> None:
+    """Else nobody could say any more what became of it, and it would stay for ever."""
+    world = lake()
+    (meta,) = world.add(1)
+    made = world.merge([meta])
+    expire(world, made)
+    world.pass_time(SMALL.retire_delay_ns + 1)
+    resting = {meta.id}
+    assert retirement.due(world.state, now=world.now(), limit=10, resting=resting) == [made.id]
+    assert cleaning.removals(world.state, now=world.now(), limit=10, resting=resting) == []
+
+
+def test_an_operator_is_told_why_a_block_left() -> None:
+    world = lake()
+    (meta,) = world.add(1)
+    expire(world, meta)
+    retired = world.state.retired[meta.id]
+    sentences = {}
+    for cause in (Cause.EXPIRED, Cause.LOST):
+        world.state.retired[meta.id] = msgspec.structs.replace(retired, cause=cause)
+        told = explain(world.state, meta.id, now=world.now())
+        sentences[cause] = told.sentences[0]
+    assert "Retention took it" in sentences[Cause.EXPIRED]
+    assert "gave it up as lost" in sentences[Cause.LOST]
