@@ -30,7 +30,9 @@ def admitted(
     limits: Limits | None = None,
 ) -> RawProfile:
     pushed = PushedProfile(labels, body, client_id, time_ns)
-    return admit(pushed, tenant=tenant, now_ns=now_ns, limits=limits or Limits())
+    return admit(
+        pushed, tenant=tenant, now_ns=now_ns, limits=limits or Limits(), kept_ns=90 * DAY_NS
+    )
 
 
 def test_a_profile_is_summed_up_as_it_is_admitted() -> None:
@@ -124,7 +126,7 @@ def test_a_profile_without_name_is_named_by_its_types() -> None:
     assert ("__name__", "process_cpu") in profile.labels
 
 
-@pytest.mark.parametrize("offset_ns", [-31 * DAY_NS + 1, 0, 600 * SECOND_NS])
+@pytest.mark.parametrize("offset_ns", [-90 * DAY_NS + 1, 0, 600 * SECOND_NS])
 def test_times_up_to_the_bounds_are_taken(offset_ns: int) -> None:
     assert admitted(pprof(time_ns=NOW_NS + offset_ns)).time_ns == NOW_NS + offset_ns
 
@@ -135,7 +137,7 @@ def test_times_up_to_the_bounds_are_taken(offset_ns: int) -> None:
         (pprof(), (("__name__", "process_cpu"),), InvalidInput, "no service_name"),
         (pprof(), (("service_name", "s" * 513),), InvalidInput, "513 bytes"),
         (pprof(time_ns=NOW_NS + 600 * SECOND_NS + 1), LABELS, InvalidInput, "in the future"),
-        (pprof(time_ns=NOW_NS - 31 * DAY_NS), LABELS, InvalidInput, "31 days"),
+        (pprof(time_ns=NOW_NS - 90 * DAY_NS), LABELS, InvalidInput, "90 days"),
         (pprof(types=[("x" * 600, "y")]), LABELS, MalformedProfile, "profile type"),
         (pprof(types=[("cpu\n", "y")]), LABELS, MalformedProfile, "profile type"),
         (gz(pprof())[:-9], LABELS, MalformedProfile, "cut off"),

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
+from maar.app.config import Settings
 from maar.distributor import periods
 from maar.distributor.admit import Limits, PushedProfile
 from maar.distributor.periods import Periods
@@ -25,11 +26,11 @@ def told(default_ns: int, **tenants: int) -> RetentionStatus:
 
 
 class Setup:
-    def __init__(self, known: Periods) -> None:
+    def __init__(self, known: Periods, limits: Limits | None = None) -> None:
         self.clock = SetClock()
         self.registry = CollectorRegistry()
         self.distributor = Distributor(
-            Limits(), OneShard(MemoryWriter()), self.clock, self.registry, known
+            limits or Limits(), OneShard(MemoryWriter()), self.clock, self.registry, known
         )
 
     def push(self, tenant: TenantId, *, age_ns: int) -> None:
@@ -51,13 +52,31 @@ def test_a_profile_older_than_its_tenants_retention_is_refused_with_a_sentence()
     setup.push(INITECH, age_ns=30 * DAY_NS)
 
 
-def test_for_ever_does_not_open_the_door_for_any_age_and_the_future_stays_shut() -> None:
+def test_without_a_word_of_its_own_the_door_is_open_as_long_as_profiles_are_kept() -> None:
+    kept_ns = Settings().retention.default_ns
+    assert kept_ns == 90 * DAY_NS
+    setup = Setup(Periods(default_ns=kept_ns))
+    setup.push(ACME, age_ns=kept_ns - SECOND_NS)
+    with pytest.raises(InvalidInput, match=r"90 days old .* are kept for 90 days"):
+        setup.push(ACME, age_ns=kept_ns)
+
+
+def test_for_ever_takes_any_age_and_the_future_stays_shut() -> None:
     setup = Setup(Periods(default_ns=0))
-    with pytest.raises(InvalidInput, match=r"limits\.retention_ns"):
-        setup.push(ACME, age_ns=31 * DAY_NS)
+    setup.push(ACME, age_ns=3650 * DAY_NS)
     setup.push(ACME, age_ns=-600 * SECOND_NS)
     with pytest.raises(InvalidInput, match="future"):
         setup.push(ACME, age_ns=-601 * SECOND_NS)
+
+
+def test_a_limit_of_its_own_can_narrow_what_is_taken_and_never_widen_it() -> None:
+    setup = Setup(Periods(default_ns=10 * DAY_NS), Limits(retention_ns=2 * DAY_NS))
+    setup.push(ACME, age_ns=2 * DAY_NS - SECOND_NS)
+    with pytest.raises(InvalidInput, match=r"limits\.retention_ns"):
+        setup.push(ACME, age_ns=2 * DAY_NS)
+    wide = Setup(Periods(default_ns=10 * DAY_NS), Limits(retention_ns=20 * DAY_NS))
+    with pytest.raises(InvalidInput, match="would be deleted at once"):
+        wide.push(ACME, age_ns=10 * DAY_NS)
 
 
 def test_the_metastore_is_asked_again_and_its_silence_changes_nothing(

@@ -45,13 +45,19 @@ class Server:
     def close(self) -> None:
         self._http.close()
 
-    def push(self, labels: Iterable[tuple[str, str]], body: bytes) -> list[str]:
-        """Push one pprof; returns the ids that the server gave."""
+    def push(
+        self, labels: Iterable[tuple[str, str]], body: bytes, *, client_id: str = ""
+    ) -> list[str]:
+        """Push one pprof; returns the ids that the server gave.
+
+        The same `client_id` and bytes are one profile however often they are pushed, also when
+        they carry no time.
+        """
         request = wire.PushRequest()
         series = request.series.add()
         for name, value in labels:
             series.labels.add(name=name, value=value)
-        series.samples.add(raw_profile=body)
+        series.samples.add(raw_profile=body, ID=client_id)
         response = self._send(
             "POST",
             "/push.v1.PusherService/Push",

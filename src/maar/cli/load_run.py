@@ -83,7 +83,7 @@ class Load:
             source = self._sources[number % len(self._sources)]
             template = self._template(source, number)
             time_ns = self._now_ns()
-            body = request(source, template.dated(time_ns))
+            body = request(source, template.dated(time_ns), client_id=f"maar-load-{time_ns:x}")
             answer = await self._insist(source.tenant, body, number)
             if answer is not None:
                 self.tally.acknowledged += 1
@@ -131,10 +131,10 @@ class Load:
         return self._last_ns
 
 
-def request(source: Source, body: bytes) -> bytes:
+def request(source: Source, body: bytes, *, client_id: str) -> bytes:
     message = wire.PushRequest()
     series = message.series.add()
     series.labels.add(name=SERVICE_NAME, value=source.service)
     series.labels.add(name="pod", value=source.pod)
-    series.samples.add(raw_profile=body)
+    series.samples.add(raw_profile=body, ID=client_id)
     return bytes(message.SerializeToString())

@@ -39,7 +39,7 @@ class Limits(msgspec.Struct, frozen=True):
     push_raw_bytes_max: int = 512 << 20  # of all profiles of a push, decompressed
     service_bytes_max: int = 512  # services and types are kept in the index
     type_length_max: int = 512  # of one profile type id
-    retention_ns: int = 31 * DAY_NS  # older profiles are refused, however long they were kept
+    retention_ns: int = 0  # older profiles are refused; 0: as old as their tenant keeps them
     future_ns: int = 600 * SECOND_NS
     rate_bytes: int = 0  # a second and tenant, by each distributor; 0: no limit
     burst_bytes: int = 0  # of a tenant at once; 0: what a second allows
@@ -171,7 +171,7 @@ def _check_age(time_ns: int, *, now_ns: int, limits: Limits, kept_ns: int) -> No
             f"tenant's profiles are kept for {_age(kept_ns)}",
             reason="time",
         )
-    if time_ns <= now_ns - limits.retention_ns:
+    if limits.retention_ns and time_ns <= now_ns - limits.retention_ns:
         raise InvalidInput(
             f"the profile is {_age(now_ns - time_ns)} old, over the {_age(limits.retention_ns)} "
             "that limits.retention_ns allows",
