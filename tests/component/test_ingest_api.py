@@ -37,6 +37,7 @@ from maar.ports.object_store import StoreSettings
 from maar.pprof import decode
 from maar.segment.service import SegmentService, SegmentSettings
 from support.front import MemoryMetastore, MemoryWriter, PlainEngine, gz, pprof
+from support.go_agent import build_go_agent
 
 pytestmark = pytest.mark.component
 
@@ -284,5 +285,63 @@ def test_the_real_agent_is_understood(tmp_path: Path) -> None:
         raw = b"".join(gzip.decompress(profile.payload) for profile in profiles)
         assert b"endpoint" in raw
         assert b"work" in raw
+
+    with_server(tmp_path, story)
+
+
+HEAP_TYPES = (
+    ("alloc_objects", "count"),
+    ("alloc_space", "bytes"),
+    ("inuse_objects", "count"),
+    ("inuse_space", "bytes"),
+)
+HEAP_CONFIG = (
+    b'{"alloc_objects":{"units":"objects"},"alloc_space":{"units":"bytes"},'
+    b'"inuse_objects":{"units":"objects","aggregation":"average"},'
+    b'"inuse_space":{"units":"bytes","aggregation":"average"}}'
+)
+
+
+async def replay_flush(at: Running) -> None:
+    """What pyroscope-go 1.4.3 sends when it flushes: it ends before it begins."""
+    now_ns = SystemClock().wall_ns()
+    heap = pprof(types=HEAP_TYPES, period_type=("space", "bytes"), time_ns=now_ns)
+    async with httpx.AsyncClient(timeout=20) as client:
+        reply = await client.post(
+            f"{at.url}/ingest?aggregationType=&from={now_ns}&name=flushed.go%7Bregion%3Deu-1%7D"
+            f"&sampleRate=0&spyName=gospy&units=&until={now_ns - 10**10}",
+            files={
+                "profile": ("profile.pprof", gz(heap), "application/octet-stream"),
+                "sample_type_config": ("sample_type_config.json", HEAP_CONFIG),
+            },
+            headers={"X-Scope-OrgID": "acme"},
+        )
+    assert reply.status_code == 200, reply.text
+
+
+async def run_flush(at: Running, program: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        program, at.url, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        said, _ = await asyncio.wait_for(process.communicate(), 60)
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, said
+    assert b"failed to upload" not in said, said
+
+
+@pytest.mark.timeout(400)  # the first build of the agent takes a while
+def test_what_the_go_agent_flushes_before_it_ends_is_kept(tmp_path: Path) -> None:
+    program = build_go_agent(tmp_path)
+
+    async def story(at: Running) -> None:
+        await (run_flush(at, program) if program else replay_flush(at))
+        kinds = {kind for profile in at.stored() for kind in profile.types}
+        assert "memory:inuse_space:bytes:space:bytes" in kinds
+        for profile in at.stored():
+            assert (profile.tenant, profile.service) == ("acme", "flushed.go")
+            assert ("region", "eu-1") in profile.labels
 
     with_server(tmp_path, story)

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import re
+
 from maar.model.errors import InvalidInput
-from maar.model.time import TimeRange
+from maar.model.time import DAY_NS, SECOND_NS, TimeRange
 
 MS_NS = 1_000_000
 MS_MAX = (1 << 63) // MS_NS - 2  # beyond this, nanoseconds do not fit 64 bits
 # Seconds until the year 5138, then milliseconds, microseconds, nanoseconds.
 _UNITS = ((10**11, 10**9), (10**14, 10**6), (10**17, 10**3), (1 << 63, 1))
+_NUMBER = re.compile(r"([0-9]{1,19})(?:\.([0-9]{1,9}))?")
+_AGO = re.compile(r"now(?:-([0-9]{1,9})(ms|s|m|h|d|w))?")
+_AGO_NS = {
+    "ms": MS_NS,
+    "s": SECOND_NS,
+    "m": 60 * SECOND_NS,
+    "h": 3600 * SECOND_NS,
+    "d": DAY_NS,
+    "w": 7 * DAY_NS,
+}
 
 
-def unix_ns(text: str, *, name: str, default_ns: int) -> int:
-    """A unix time in s, ms, us or ns, as nanoseconds."""
+def unix_ns(text: str, *, name: str, default_ns: int, now_ns: int) -> int:
+    """When an agent says that it was, as nanoseconds: `1794856420`, `1794856420.5`, `now-10s`."""
     if not text:
         return default_ns
-    if text.isascii() and text.isdigit() and len(text) <= 19:
-        number = int(text)
-        for below, factor in _UNITS:
-            if number < below:
-                return number * factor
+    if ago := _AGO.fullmatch(text):
+        return max(0, now_ns - int(ago[1] or 0) * _AGO_NS[ago[2] or "s"])
+    if found := _NUMBER.fullmatch(text):
+        number, billionths = int(found[1]), int((found[2] or "").ljust(9, "0"))
+        factor = next((factor for below, factor in _UNITS if number < below), 0)
+        time_ns = number * factor + billionths * factor // SECOND_NS
+        if factor and time_ns < 1 << 63:
+            return time_ns
     raise InvalidInput(
-        f"{name}={text[:60]!r} is not a time: give a unix time in s, ms, us or ns", reason="time"
+        f"{name}={text[:60]!r} is not a time: give a unix time in s, ms, us or ns, or now-10s",
+        reason="time",
     )
 
 
