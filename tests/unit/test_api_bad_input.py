@@ -16,7 +16,7 @@ from maar.api.wire import PushRequest
 from maar.distributor.admit import Limits
 from maar.model import keys
 from maar.model.ids import tenant_id
-from maar.model.time import SECOND_NS
+from maar.model.time import DAY_NS, SECOND_NS
 from support.front import NOW_NS, Front, gz, pprof
 
 PUSH = "/push.v1.PusherService/Push"
@@ -39,6 +39,15 @@ LOCATION_OUT_OF_RANGE = pprof().replace(b"\x12\n\n\x02\x02\x01", b"\x12\n\n\x02\
 WRONG_WIRE_TYPE = b"\x10\x05" + pprof()  # samples as a number
 OVERFLOW = b"\x48" + b"\xff" * 10 + b"\x01" + pprof()  # a varint of more than 64 bits
 
+TYPE_AND_TEXTS = b"\x0a\x04\x08\x01\x10\x02" + b"2\x00" + b"2\x03cpu" + b"2\x02ns"
+
+
+def valued(*values: int) -> bytes:
+    """A profile with these values, each in a sample of its own."""
+    fields = (b"\x10" + varint(value % 2**64) for value in values)
+    return TYPE_AND_TEXTS + b"".join(b"\x12" + varint(len(f)) + f for f in fields)
+
+
 PROFILES: dict[str, tuple[bytes, str, str]] = {
     "truncated gzip": (gz(pprof())[:-10], "gzip", "cut off"),
     "gzip bomb": (gz(bytes(3 << 20)), "too_large", "larger than the limit"),
@@ -46,7 +55,10 @@ PROFILES: dict[str, tuple[bytes, str, str]] = {
     "wrong wire types": (WRONG_WIRE_TYPE, "malformed_profile", ""),
     "indices out of range": (INDEX_OUT_OF_RANGE, "malformed_profile", ""),
     "locations out of range": (LOCATION_OUT_OF_RANGE, "malformed_profile", ""),
-    "overflowing values": (OVERFLOW, "malformed_profile", ""),
+    "overflowing varints": (OVERFLOW, "malformed_profile", ""),
+    "overflowing values": (valued(2**63 - 1, 2**63 - 1), "values", "more than 2^63-1"),
+    "values that cancel each other": (valued(2**62, -(2**62)), "values", f"add up to {2**63}"),
+    "a value without a positive twin": (valued(-(2**63)), "values", "'cpu' in 'ns'"),
     "dated 2099": (pprof(time_ns=YEAR_2099_NS), "time", "in the future"),
     "dated 1999": (pprof(time_ns=946_000_000 * SECOND_NS), "time", "days old"),
 }
@@ -65,7 +77,10 @@ LABELS: dict[str, tuple[tuple[tuple[str, str], ...], str, str]] = {
 
 
 def front() -> Front:
-    return Front(limits=Limits(profile_bytes_max=2 << 20), api=ApiSettings(body_bytes_max=1 << 20))
+    return Front(
+        limits=Limits(profile_bytes_max=2 << 20, retention_ns=31 * DAY_NS),
+        api=ApiSettings(body_bytes_max=1 << 20),
+    )
 
 
 def push_body(labels: tuple[tuple[str, str], ...], body: bytes) -> bytes:

@@ -272,3 +272,15 @@ def test_columns_keep_the_types_that_they_promise() -> None:
 
 def test_warming_reads_every_kind_of_table() -> None:
     warm()
+
+
+@pytest.mark.parametrize("rows", [[(2**63 - 1, 2**63 - 1)], [(2**62, 5), (1 - 2**62, 7)]])
+def test_values_may_fill_63_bits_by_type(rows: list[tuple[int, int]]) -> None:
+    types = TYPE + nested(1, number(1, 3), number(2, 2))
+    validate(types + b"".join(nested(2, nested(2, packed(*row))) for row in rows) + TEXTS)
+
+
+def test_values_of_a_type_that_is_there_twice_count_together() -> None:
+    sample = nested(2, nested(2, packed(2**62, 2**62)))
+    with pytest.raises(MalformedProfile, match=f"add up to {2**63}"):
+        validate(TYPE + TYPE + sample + TEXTS)

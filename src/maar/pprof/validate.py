@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
-from maar.model.errors import TooLarge
+from maar.model.errors import MalformedProfile, TooLarge
 from maar.pprof import wire
 from maar.pprof.columns import NONE, Int
 from maar.pprof.tables import counted, filled
@@ -29,6 +30,8 @@ class ProfileLimits:
     labels_per_sample: int = 100
     symbol_length: int = 65_535  # bytes of a function's name, system name or file
 
+
+_VALUES_MAX = 2**63 - 1
 
 DEFAULT_LIMITS = ProfileLimits()
 
@@ -54,14 +57,16 @@ def validate(raw: bytes, limits: ProfileLimits = DEFAULT_LIMITS) -> Summary:
     _check_symbols(tables, limits.symbol_length)
     _check_frames(tables, counts, limits)
     _check_text(tables, limits.text_bytes)
+    types = tuple(
+        (_text(raw, tables, kind), _text(raw, tables, unit))
+        for kind, unit in tables.types.T.tolist()
+    )
+    _check_values(tables.values, types)
     return Summary(
         time_ns=int(tables.scalars[wire.TIME]),
         duration_ns=int(tables.scalars[wire.DURATION]),
         samples=int(counts[wire.SAMPLES]),
-        sample_types=tuple(
-            (_text(raw, tables, kind), _text(raw, tables, unit))
-            for kind, unit in tables.types.T.tolist()
-        ),
+        sample_types=types,
         period_type=_text(raw, tables, int(tables.period_type[0, 0])),
         period_unit=_text(raw, tables, int(tables.period_type[1, 0])),
         period=int(tables.scalars[wire.PERIOD]),
@@ -126,6 +131,24 @@ def _check_text(tables: Tables, limit: int) -> None:
             f"the profile has {size} bytes of text in its labels and lines, each string counted "
             f"wherever it is referred to, over the limit of {limit}"
         )
+
+
+def _check_values(values: Int, types: tuple[tuple[str, str], ...]) -> None:
+    """No answer could hold a profile whose values of one type overflow 63 bits by themselves."""
+    largest = max(-int(values.min(initial=0)), int(values.max(initial=0)))
+    if largest * len(values) <= _VALUES_MAX:
+        return  # nearly always: no need to add them up
+    sums: Counter[tuple[str, str]] = Counter()
+    for place, sample_type in enumerate(types):
+        sums[sample_type] += sum(map(abs, values[place :: len(types)].tolist()))
+    for (kind, unit), weight in sums.items():
+        if weight > _VALUES_MAX:
+            raise MalformedProfile(
+                f"the profile's values of type {kind!r} in {unit!r} add up to {weight} without "
+                "their signs, which is more than 2^63-1 and overflows every sum; check what the "
+                "agent measures",
+                reason="values",
+            )
 
 
 def _text(raw: bytes, tables: Tables, index: int) -> str:

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maar.model.errors import Corrupt, TooLarge
+from maar.model.errors import Corrupt, InvalidInput, TooLarge
+from maar.model.ids import profile_id_text
 from maar.model.labels import SERVICE_NAME, Labels
 from maar.ports.query import FlameGraph, Point, Scope, SeriesPoints, Top, TopRow
 from maar.query import sql
-from maar.query.flamegraph import Int, Stacks, flamegraph, with_width
+from maar.query.exact import ANSWER_MAX, integers
+from maar.query.flamegraph import Stacks, flamegraph, with_width
+from maar.query.overflow import NAMED_MAX, Heavy, overflow
 from maar.query.reading import Reading
-from maar.query.select import DATASET_LABELS, dataset_labels, service_of
+from maar.query.select import DATASET_LABELS, TYPE_LABELS, dataset_labels, service_of
 from maar.query.sql import Statement
-
-_VALUE_SUM_MAX = 2**62
 
 
 def draw(reading: Reading, scope: Scope, *, profile_type: str, max_nodes: int) -> FlameGraph:
-    stacks = _stacks(reading, scope, profile_type, nonzero=True)
+    stacks = with_width(_stacks(reading, scope, profile_type, nonzero=True))
     reading.check()
-    return flamegraph(with_width(stacks), max_nodes=max_nodes)
+    if int(stacks.value.sum()) > ANSWER_MAX:
+        raise _overflow(reading, scope, profile_type)
+    value = stacks.value.astype(np.int64)
+    return flamegraph(replace(stacks, value=value), max_nodes=max_nodes)
 
 
 def top(reading: Reading, scope: Scope, *, profile_type: str, limit: int) -> Top:
@@ -29,7 +35,7 @@ def top(reading: Reading, scope: Scope, *, profile_type: str, limit: int) -> Top
     stacks = _stacks(reading, scope, profile_type, nonzero=False)
     width = max(len(stacks.names), 1)
     length = np.diff(stacks.offset)
-    own, total = np.zeros(width, dtype=np.int64), np.zeros(width, dtype=np.int64)
+    own, total = np.zeros(width, stacks.value.dtype), np.zeros(width, stacks.value.dtype)
     filled = length > 0
     np.add.at(own, stacks.frame[stacks.offset[1:][filled] - 1], stacks.value[filled])
     stack = np.repeat(np.arange(len(length)), length)
@@ -37,7 +43,10 @@ def top(reading: Reading, scope: Scope, *, profile_type: str, limit: int) -> Top
     np.add.at(total, once % width, stacks.value[once // width])
     rows = [TopRow(name, int(own[i]), int(total[i])) for i, name in enumerate(stacks.names)]
     rows.sort(key=lambda row: (-row.self_value, -row.total_value, row.function))
-    return Top(rows=tuple(rows[:limit]), total=int(stacks.value.sum(dtype=np.int64)))
+    answer = Top(rows=tuple(rows[:limit]), total=int(stacks.value.sum()))
+    if _beyond(answer):
+        raise _overflow(reading, scope, profile_type)
+    return answer
 
 
 def select_series(
@@ -89,7 +98,7 @@ def label_sets(reading: Reading, scope: Scope, *, names: tuple[str, ...]) -> set
     )
     found: set[Labels] = set()
     for row in table.to_pylist():
-        labels = {pair["key"]: pair["value"] for pair in row["labels"]}
+        labels = dict(_pairs(row["labels"]))
         labels |= dataset_labels(row["service"], row["profile_type"])
         found.add(_picked(labels, names))
     return found - {()}
@@ -130,16 +139,49 @@ def _as_stacks(table: pa.Table) -> Stacks:
         names=names,
         offset=offset,
         frame=frame.astype(np.int64),
-        value=_summable(table["value"].to_numpy()),
+        value=integers(table["value"]),
     )
 
 
-def _summable(value: Int) -> Int:
-    """One absurd profile must not hide its neighbours: values are cut until their sum fits."""
-    if float(np.abs(value).sum(dtype=np.float64)) < _VALUE_SUM_MAX:
-        return value
-    bound = _VALUE_SUM_MAX // len(value)
-    return np.clip(value, -bound, bound)
+def _beyond(top: Top) -> bool:
+    values = [
+        top.total,
+        *(value for row in top.rows for value in (row.self_value, row.total_value)),
+    ]
+    return not all(-ANSWER_MAX <= value <= ANSWER_MAX for value in values)
+
+
+def _overflow(reading: Reading, scope: Scope, profile_type: str) -> InvalidInput:
+    """One more look, at whose values they are: whoever asked wants the rest of the answer."""
+    statement = Statement()
+    columns = "block, series_id, service, profile_id, time, value"
+    exclude = _exclude_copies(reading, scope)
+    samples = _samples(reading, scope, statement, columns, profile_type, exclude)
+    text = sql.heaviest_profiles(samples, reading.tables["series"], number=NAMED_MAX)
+    rows = reading.run(text, statement).to_pylist()
+    heaviest = [
+        Heavy(
+            profile=profile_id_text(row["profile_id"]),
+            service=row["service"],
+            time=row["time"].isoformat(),
+            labels=_untyped(row["service"], _pairs(row["labels"])),
+            weight=int(row["weight"]),
+        )
+        for row in rows
+    ]
+    series = label_sets(reading, scope, names=())
+    return overflow(
+        heaviest,
+        weight=int(rows[0]["everything"]),
+        series={_untyped(dict(labels)[SERVICE_NAME], labels) for labels in series},
+        matchers=scope.matchers,
+    )
+
+
+def _untyped(service: str, labels: Labels) -> Labels:
+    """A series whatever was measured of it."""
+    kept = {name: value for name, value in labels if name not in TYPE_LABELS}
+    return tuple(sorted({**kept, SERVICE_NAME: service}.items()))
 
 
 def _samples(
@@ -198,6 +240,10 @@ def _grouped(
     if limit > 0:
         ordered = ordered[:limit]
     return tuple(SeriesPoints(labels, tuple(groups[labels])) for labels in ordered)
+
+
+def _pairs(entries: list[dict[str, str]]) -> Labels:
+    return tuple((entry["key"], entry["value"]) for entry in entries)
 
 
 def _picked(labels: dict[str, str], names: tuple[str, ...]) -> Labels:

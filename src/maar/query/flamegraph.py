@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from maar.ports.query import FlameGraph
+from maar.query.exact import Values
 
 Int = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -28,7 +29,7 @@ class Stacks:
     names: Sequence[str]
     offset: Int
     frame: Int
-    value: Int
+    value: Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,14 @@ def with_width(stacks: Stacks) -> Stacks:
         names=stacks.names,
         offset=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
         frame=np.frombuffer(b"".join(kept), dtype=np.int64),
-        value=np.array(list(kept.values()), dtype=np.int64),
+        value=np.array(list(kept.values()), dtype=stacks.value.dtype),
     )
 
 
 def flamegraph(stacks: Stacks, *, max_nodes: int) -> FlameGraph:
     """Siblings by name; past max_nodes (0: no bound) the small ones become one 'other' each.
 
-    Every value is greater than 0.
+    Every value is greater than 0, and all of them together fit int64.
     """
     names, rank = _by_name(stacks.names)
     levels = _tree(stacks, rank, len(names))

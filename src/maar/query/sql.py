@@ -13,7 +13,6 @@ from maar.query.select import DATASET_LABELS, PROFILE_TYPE, TYPE_FIELDS
 
 EXCLUDED = "excluded"  # (block, profile_id): copies, and what a microsecond too many let in
 
-_SUM_MAX = 2**62
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROS_MAX = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
@@ -122,14 +121,33 @@ def chosen_samples(
 def stacks_with_values(
     statement: Statement, samples: str, stacks: str, *, service: str, nonzero: bool
 ) -> str:
-    """Each stack's functions (NULL when the stack is missing) and the sum of its values."""
+    """Each stack's functions (NULL when the stack is missing) and the sum of its values.
+
+    DuckDB adds 64-bit values in 128 bits, which cross to Arrow as decimals.
+    """
     only = f" WHERE service = {statement.bind(service)}" if service else ""
     having = "HAVING sum(value) <> 0" if nonzero else ""
     return f"""
-        SELECT functions, least(greatest(total, -{_SUM_MAX}), {_SUM_MAX})::BIGINT AS value
+        SELECT functions, value
         FROM (
-            SELECT block, stack_id, sum(value) AS total FROM ({samples})
+            SELECT block, stack_id, sum(value)::DECIMAL(38, 0) AS value FROM ({samples})
             GROUP BY block, stack_id {having}
         )
         LEFT JOIN (SELECT block, stack_id, functions FROM ({stacks}){only}) USING (block, stack_id)
+    """
+
+
+def heaviest_profiles(samples: str, series: str, *, number: int) -> str:
+    """The profiles with the largest values, and the weight of all of them together."""
+    return f"""
+        WITH weighed AS (
+            SELECT block, series_id, service, profile_id, min(time) AS time,
+                sum(abs(value::HUGEINT)) AS weight
+            FROM ({samples}) GROUP BY block, series_id, service, profile_id
+        )
+        SELECT service, profile_id, time, map_entries(labels) AS labels,
+            weight::DECIMAL(38, 0) AS weight,
+            (SELECT sum(weight) FROM weighed)::DECIMAL(38, 0) AS everything
+        FROM weighed JOIN ({series}) USING (block, series_id)
+        ORDER BY weighed.weight DESC, profile_id LIMIT {number}
     """
