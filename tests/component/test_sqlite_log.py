@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from maar.adapters.sqlite_log import DATABASE, STEP_MOST, STEP_S, SqliteLog, next_step
+from maar.adapters import mounts, sqlite_log
+from maar.adapters.sqlite_log import DATABASE, LOCK, STEP_MOST, STEP_S, SqliteLog, next_step
 from maar.model.errors import (
     Corrupt,
     InvalidInput,
@@ -19,16 +21,37 @@ from maar.model.errors import (
     OutcomeUnknown,
     Rejected,
     StoreFull,
+    TermLost,
+    Unavailable,
 )
-from maar.ports.log import EMPTY, Record, verify
+from maar.ports.log import EMPTY, Candidate, Record, verify
 from support.filled_log import filled
 
 pytestmark = pytest.mark.component
+
+FULL = 2  # of `PRAGMA synchronous`
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     return tmp_path / "log"
+
+
+class Broken:
+    """A connection whose COMMIT reports an I/O error after doing, or not doing, its work."""
+
+    def __init__(self, db: sqlite3.Connection, *, stores: bool) -> None:
+        self._db = db
+        self._stores = stores
+
+    def execute(self, sql: str, *args: Any) -> object:
+        if sql == "COMMIT":
+            self._db.execute("COMMIT" if self._stores else "ROLLBACK")
+            raise sqlite3.OperationalError("disk I/O error")
+        return self._db.execute(sql, *args)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._db, name)
 
 
 def tampered(directory: Path, statement: str) -> None:
@@ -129,22 +152,6 @@ def test_a_full_disk_refuses_and_room_heals(directory: Path) -> None:
 
 
 def test_a_commit_that_failed_stops_appends_until_the_head_was_read(directory: Path) -> None:
-    """A connection whose COMMIT reports an I/O error after doing, or not doing, its work."""
-
-    class Broken:
-        def __init__(self, db: sqlite3.Connection, *, stores: bool) -> None:
-            self._db = db
-            self._stores = stores
-
-        def execute(self, sql: str, *args: Any) -> object:
-            if sql == "COMMIT":
-                self._db.execute("COMMIT" if self._stores else "ROLLBACK")
-                raise sqlite3.OperationalError("disk I/O error")
-            return self._db.execute(sql, *args)
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(self._db, name)
-
     async def test(*, stores: bool) -> None:
         log = SqliteLog.open(directory / str(stores))
         term, head = await filled(log, 1)
@@ -208,3 +215,122 @@ def test_a_truncation_goes_in_steps_of_little_time() -> None:
     assert next_step(100, took_s=0.0) == 200, "one quick step says little"
     assert next_step(STEP_MOST, took_s=0.0) == STEP_MOST
     assert next_step(1, took_s=60.0) == 1, "it goes on, however slow the disk is"
+
+
+def test_a_commit_of_unknown_outcome_is_not_settled_while_a_reader_keeps_the_wal(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a failed sync left in the WAL counts only when it is in the database, and the WAL is
+    empty; a reader in the middle of something keeps it from being so.
+    """
+    monkeypatch.setattr(sqlite_log, "SETTLE_MS", 10)
+
+    async def test() -> None:
+        log = SqliteLog.open(directory)
+        term, head = await filled(log, 1)
+        reader = sqlite3.connect(directory / DATABASE, isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM log").fetchall()
+        log._db = Broken(log._db, stores=True)  # type: ignore[assignment]
+        with pytest.raises(OutcomeUnknown):
+            await log.append([b"maybe"], term=term, head=head)
+        with pytest.raises(Unavailable, match="another process reads it"):
+            await log.head()
+        with pytest.raises(OutcomeUnknown, match="ask for the head first"):
+            await log.append([b"next"], term=term, head=head)
+        reader.execute("ROLLBACK")
+        reader.close()
+        assert (await log.head()).index == 2
+        wal = directory / f"{DATABASE}-wal"
+        assert wal.stat().st_size == 0, "a power cut can take nothing that is in the database"
+        with sqlite3.connect(f"{(directory / DATABASE).as_uri()}?immutable=1", uri=True) as alone:
+            assert alone.execute("SELECT max(idx) FROM log").fetchone() == (2,)
+        alone.close()
+        await log.close()
+
+    asyncio.run(test())
+
+
+def test_every_commit_is_synced_whatever_this_build_of_sqlite_does_by_itself(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def lazy(*args: Any, **options: Any) -> sqlite3.Connection:
+        db: sqlite3.Connection = connect(*args, **options)
+        db.execute("PRAGMA synchronous = NORMAL")  # as some builds are made for WAL
+        return db
+
+    monkeypatch.setattr(sqlite3, "connect", lazy)
+
+    async def test() -> None:
+        log = SqliteLog.open(directory)
+        term, head = await filled(log, 1)
+        assert log._db.execute("PRAGMA synchronous").fetchone() == (FULL,)
+        log._db = Broken(log._db, stores=True)  # type: ignore[assignment]
+        with pytest.raises(OutcomeUnknown):
+            await log.append([b"maybe"], term=term, head=head)
+        await log.head()
+        assert log._db.execute("PRAGMA synchronous").fetchone() == (FULL,), "and after a new start"
+        assert log._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        await log.close()
+
+    asyncio.run(test())
+
+
+def test_a_leader_whose_term_another_server_took_neither_appends_nor_acts(directory: Path) -> None:
+    """The lock was removed by hand, and a second server began."""
+
+    async def test() -> None:
+        first = SqliteLog.open(directory)
+        term, head = await filled(first, 2)
+        first.hold(term)
+        (directory / LOCK).unlink()
+        second = SqliteLog.open(directory)
+        taken = await second.campaign(Candidate("second"))
+        assert taken > term
+        with pytest.raises(TermLost, match=f"the log is at term {taken}"):
+            first.hold(term)
+        with pytest.raises(TermLost, match=f"the log is at term {taken}"):
+            await first.append([b"late"], term=term, head=head)
+        with pytest.raises(TermLost):
+            await first.truncate(before=2, term=term)
+        with pytest.raises(Rejected, match="was removed or replaced while this server ran"):
+            await first.campaign(Candidate("first"))
+        second.hold(taken)
+        assert (await second.append([b"ours"], term=taken, head=head)).index == 3
+        await first.close()
+        await second.close()
+
+    asyncio.run(test())
+
+
+def test_every_directory_above_a_new_log_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    fsync = os.fsync
+
+    def remember(handle: int) -> None:
+        synced.add(str(Path(f"/proc/self/fd/{handle}").readlink()))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", remember)
+    directory = tmp_path / "a" / "b" / "log"
+    asyncio.run(written(directory, 1))
+    assert {str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")} <= synced
+
+
+def test_a_network_file_system_is_refused_unless_it_is_allowed(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "mountinfo"
+    told.write_text(
+        "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
+        f"97 22 0:51 / {directory.parent} rw,relatime shared:2 - nfs4 filer:/maar rw\n"
+    )
+    monkeypatch.setattr(mounts, "MOUNTS", told)
+    with pytest.raises(InvalidInput, match=r"network file system \(nfs4\)"):
+        SqliteLog.open(directory)
+    assert not directory.exists(), "it was refused before anything was made"
+    asyncio.run(SqliteLog.open(directory, allow_network_fs=True).close())

@@ -1,8 +1,8 @@
 """The log in one SQLite file: durable when append returns, one server per directory (S18).
 
 WAL with synchronous=FULL; all calls run on one thread, a batch is one transaction. A lock file
-beside the database is held for life, and every append compares the term row, so that a second
-server is refused at its start and a stale leader at its next append.
+beside the database is held for life, and whoever leads compares the term row before it appends or
+acts, so that a second server is refused at its start, and a stale leader as soon as it looks.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import fcntl
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from maar.adapters.mounts import network_type
 from maar.model.errors import (
     Corrupt,
     HeadMoved,
@@ -53,6 +55,8 @@ COPYING = "copying"
 STEP_S = 0.015  # of a truncation, which appends wait for
 STEP_FIRST, STEP_MOST = 50, 1_000  # entries
 LOOK_S = 0.2
+BUSY_MS = 5_000
+SETTLE_MS = 1_000  # for readers to end; the leader asks again
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS log (
@@ -70,25 +74,29 @@ INSERT OR IGNORE INTO leader VALUES (1, 1, 0, '', 0, zeroblob(32));
 class SqliteLog:
     """Made by `open` (the one writer) or `open_reader` (another process, reading only)."""
 
-    def __init__(self, directory: Path, *, writes: bool) -> None:
+    def __init__(self, directory: Path, *, writes: bool, network_fs: bool = False) -> None:
         self._directory = directory
         self._writes = writes
+        if writes and not network_fs:
+            _check_local(directory)
         self._lock = _locked(directory) if writes else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite-log")
         self._unsettled = False
         self._closed = False
         self._leads = Term(0)
+        self._looking = threading.Lock()
         try:
             self._db = self._connect()
+            self._witness = self._connect(writes=False)  # of the term, asked by any thread
         except BaseException:
             self._thread.shutdown()
             self._unlock()
             raise
 
     @classmethod
-    def open(cls, directory: Path) -> SqliteLog:
+    def open(cls, directory: Path, *, allow_network_fs: bool = False) -> SqliteLog:
         """The writer; Rejected when a server already runs on this directory, or none can."""
-        return cls(directory, writes=True)
+        return cls(directory, writes=True, network_fs=allow_network_fs)
 
     @classmethod
     def open_reader(cls, directory: Path) -> SqliteLog:
@@ -101,9 +109,20 @@ class SqliteLog:
         return await self._run(lambda: self._campaign(candidate))
 
     def hold(self, term: Term) -> None:
-        """The lock on the directory is held for life: there is nothing to renew (S18)."""
-        if term != self._leads:
-            raise TermLost(f"term {term} does not lead any more")
+        """The lock is held for life: there is nothing to renew; but a lock can be removed (S18)."""
+        current = self._term()
+        if term != self._leads or current != term:
+            raise TermLost(f"term {term} does not lead any more; the log is at term {current}")
+
+    def _term(self) -> int:
+        """As the file has it. It takes some microseconds, and waits for no append."""
+        try:
+            with self._looking:
+                return int(self._witness.execute("SELECT term FROM leader").fetchone()[0])
+        except sqlite3.Error as error:
+            raise TermLost(
+                f"the log in {self._directory} does not say who leads: {error}"
+            ) from error
 
     async def resign(self, term: Term) -> None:
         await self._run(lambda: self._resign(term))
@@ -163,6 +182,8 @@ class SqliteLog:
             return
         self._closed = True
         await self._run(self._db.close)
+        with self._looking:
+            self._witness.close()
         self._thread.shutdown()
         self._unlock()
 
@@ -171,9 +192,10 @@ class SqliteLog:
 
     # ── everything below runs on the one thread ────────────────────────────────────────────────
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self, *, writes: bool | None = None) -> sqlite3.Connection:
         path = self._directory / DATABASE
-        mode = "rwc" if self._writes else "ro"
+        writes = self._writes if writes is None else writes
+        mode = "rwc" if writes else "ro"
         with _errors(self._directory):
             db = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode={mode}",
@@ -181,8 +203,8 @@ class SqliteLog:
                 isolation_level=None,
                 check_same_thread=False,  # opened by the caller's thread, used by ours alone
             )
-            db.execute("PRAGMA busy_timeout = 5000")
-            if self._writes:
+            db.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+            if writes:
                 db.execute("PRAGMA journal_mode = WAL")
                 db.execute("PRAGMA synchronous = FULL")
                 db.execute("PRAGMA secure_delete = OFF")  # some builds write all that they free
@@ -196,6 +218,7 @@ class SqliteLog:
         return db
 
     def _campaign(self, candidate: Candidate) -> Term:
+        self._check_lock()
         with self._transaction() as db:
             self._check_open(db)
             db.execute("UPDATE leader SET term = term + 1, name = ?", (_written(candidate),))
@@ -292,9 +315,25 @@ class SqliteLog:
             if self._unsettled:
                 self._db.close()
                 self._db = self._connect()
-                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                self._settle()
                 self._unsettled = False
             return self._head(self._db)
+
+    def _settle(self) -> None:
+        """Bring all that the WAL holds into the database, and empty it.
+
+        A sync that failed may have lost pages which a second one calls written. So what is in the
+        WAL counts only when it was copied and synced elsewhere, and no WAL is left that a power cut
+        could shorten. A reader can keep that from happening: then nothing is settled yet.
+        """
+        self._db.execute(f"PRAGMA busy_timeout = {SETTLE_MS}")
+        busy, *_ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        self._db.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        if busy:
+            raise Unavailable(
+                f"the log in {self._directory} cannot say yet what it stored: another process "
+                "reads it, and its write-ahead file cannot be emptied meanwhile; ask again"
+            )
 
     def _read(self, after: int, limit_bytes: int) -> list[Record]:
         try:
@@ -372,6 +411,24 @@ class SqliteLog:
         if current != term or term != self._leads:
             raise TermLost(f"term {term} does not lead any more; the log is at term {current}")
 
+    def _check_lock(self) -> None:
+        """Whoever takes a term has the lock that others see: one that was removed keeps nobody
+        away, and two servers would take the term from each other for ever.
+        """
+        if self._lock is None:
+            return  # a reader, which the transaction refuses
+        held = os.fstat(self._lock)
+        try:
+            there = os.stat(self._directory / LOCK)
+        except OSError:
+            there = None
+        if there is None or (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino):
+            raise Rejected(
+                f"{self._directory / LOCK} was removed or replaced while this server ran, so that "
+                "another one may lead the log by now. Stop all servers of this directory, and "
+                "start one"
+            )
+
     def _check_open(self, db: sqlite3.Connection) -> None:
         form, name = db.execute("SELECT format, name FROM leader").fetchone()
         if form == FORMAT:
@@ -445,19 +502,38 @@ def _within(records: Iterator[Record], limit_bytes: int) -> Iterator[Record]:
         yield record
 
 
-def _sync_entry(directory: Path) -> None:
-    """A power cut must not take the directory away from under its synced files."""
-    parent = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(parent)
-    finally:
-        os.close(parent)
+def _made(directory: Path) -> None:
+    """Make a directory that a power cut cannot take away from under its synced files.
+
+    Every entry above it is synced, since whoever made one may have died before it did. One that we
+    may not even read, we did not make.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for parent in directory.absolute().parents:
+        try:
+            handle = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
+        except PermissionError:
+            continue
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _check_local(directory: Path) -> None:
+    if kind := network_type(directory):
+        raise InvalidInput(
+            f"the log cannot be kept in {directory}: that is a network file system ({kind}), where "
+            "locks and shared memory do not work between hosts, so that two servers could write "
+            "one log. Choose a local disk (log.dir), or etcd (log.url) for several hosts; "
+            "log.allow_network_fs = true takes the risk",
+            reason="settings",
+        )
 
 
 def _locked(directory: Path) -> int:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        _sync_entry(directory)
+        _made(directory)
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise InvalidInput(

@@ -76,6 +76,7 @@ class LogSettings(Struct, frozen=True, kw_only=True):
     key_file: str = ""
     election_s: Annotated[float, Meta(ge=2, le=60)] = 5.0
     quota_bytes: Annotated[int, Meta(ge=16 << 20)] = 2 << 30
+    allow_network_fs: bool = False
 
     def __post_init__(self) -> None:
         if self.url and self.dir:

@@ -51,7 +51,8 @@ async def open_log(settings: Settings, registry: CollectorRegistry | None = None
         case FilePlace(directory):
             from maar.adapters.sqlite_log import SqliteLog
 
-            return SqliteLog.open(directory)
+            allowed = settings.log.allow_network_fs
+            return SqliteLog.open(directory, allow_network_fs=allowed)
         case EtcdPlace() as place:
             from maar.adapters.etcd_log import EtcdLog
 
