@@ -103,7 +103,10 @@ def profile_of(templates: Sequence[bytes], *, number: int, unique: bool) -> RawP
         tenant=TENANT,
         service=service,
         labels=labels,
-        types=(),
+        types=(
+            "process_cpu:samples:count:cpu:nanoseconds",
+            "process_cpu:cpu:nanoseconds:cpu:nanoseconds",
+        ),
         time_ns=time_ns,
         duration_ns=10_000_000_000,
         samples=SAMPLES,

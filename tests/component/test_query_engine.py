@@ -378,7 +378,7 @@ def test_labels_types_and_series_are_listed(lake: Lake, ask: Asker) -> None:
     assert ask.run(engine.profile_types(scope)) == (CPU, COUNT)
     synthetic = {
         *("__name__", "__period_type__", "__period_unit__"),
-        *("__profile_type__", "__type__", "__unit__"),
+        *("__profile_type__", "__service_name__", "__type__", "__unit__"),
     }
     assert set(ask.run(engine.label_names(scope))) == {
         *synthetic,

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
@@ -13,9 +14,17 @@ from hypothesis import strategies as st
 from maar.block.hashing import ALL_BITS
 from maar.model.block import BlockMeta
 from maar.model.ids import TenantId
+from maar.model.labels import Labels
 from maar.model.profile import RawProfile
 from maar.pprof.gzip import gunzip
-from maar.pprof.plain import canonical
+from maar.pprof.plain import (
+    PlainFunction,
+    PlainLine,
+    PlainLocation,
+    PlainProfile,
+    PlainSample,
+    canonical,
+)
 from support.block_plans import NOON_NS, TENANT, Bench, pushed
 from support.memory_store import MemoryStore
 from support.pprof_scramble import random_profile
@@ -118,3 +127,33 @@ def test_a_profile_that_is_pushed_twice_comes_back_once(tmp_path: Path, seed: in
     assert (merged.account.kept, merged.account.duplicates) == (6, 3)
     assert_equal(bench, list(merged.outputs), profiles)
     assert merged.outputs[0].samples == first.outputs[0].samples
+
+
+@pytest.mark.parametrize(
+    ("kinds", "stored"),
+    [
+        (("alloc-samples", "alloc-size"), ("alloc_samples", "alloc_size")),
+        (("alloc-samples", "alloc-size"), ("alloc-samples", "alloc-size")),  # of older versions
+        (("a-b", "a_b"), ("a-b", "a_b")),
+        (("a-b", "a-b"), ("a_b", "a_b")),
+    ],
+)
+def test_values_find_back_to_their_column_however_its_type_is_spelled(
+    tmp_path: Path, kinds: tuple[str, str], stored: tuple[str, str]
+) -> None:
+    plain = PlainProfile(
+        sample_types=[(kind, "count") for kind in kinds],
+        functions=[PlainFunction("main")],
+        locations=[PlainLocation(lines=(PlainLine(0),))],
+        samples=[PlainSample([0], [7, 11]), PlainSample([0], [0, 13])],
+    )
+    types = tuple(f"memory:{kind}:count::" for kind in stored)
+    profile = msgspec.structs.replace(pushed(plain), types=types)
+    profile = msgspec.structs.replace(profile, labels=renamed(profile.labels, "memory"))
+    bench = Bench(MemoryStore(), tmp_path)
+    blocks = list(bench.compact([bench.segment([profile])]).outputs)
+    assert_equal(bench, blocks, [profile])
+
+
+def renamed(labels: Labels, name: str) -> Labels:
+    return tuple((key, name if key == "__name__" else value) for key, value in labels)

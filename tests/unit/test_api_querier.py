@@ -149,6 +149,14 @@ def test_select_series_gives_points(front: Front) -> None:
         ("SelectSeries", {"step": "NaN"}, 400, "invalid_argument", "step"),
         ("SelectSeries", {"step": 0.001}, 400, "invalid_argument", "points"),
         ("SelectSeries", {"step": 15, "aggregation": 9}, 400, "invalid_argument", "aggregation"),
+        ("SelectSeries", {"step": 15, "exemplarType": 2}, 501, "unimplemented", "exemplars"),
+        (
+            "SelectSeries",
+            {"step": 15, "exemplarType": "EXEMPLAR_TYPE_SPAN"},
+            501,
+            "unimplemented",
+            "exemplar_type",
+        ),
         (
             "SelectSeries",
             {"step": 15, "groupBy": ["a"] * 65},

@@ -161,7 +161,11 @@ def test_what_cannot_be_stored_is_refused_with_a_sentence(
         (["samples", "wall", "cpu"], {}, "wall"),
         (["inuse_objects", "inuse_space"], {}, "memory"),
         (["objects", "space"], {}, "memory"),
-        (["goroutine"], {}, "goroutine"),
+        (["goroutine"], {}, "goroutines"),
+        (["goroutine"], {"goroutine": "goroutines"}, "goroutines"),
+        (["goroutineleak"], {"goroutineleak": "goroutine_leak"}, "goroutine_leak"),
+        (["samples"], {}, "process_cpu"),
+        (["alloc_samples", "alloc_size"], {}, "memory"),
         (["contentions", "delay"], {"contentions": "block_count"}, "block"),
         (["contentions", "delay"], {"contentions": "mutex_count"}, "mutex"),
         (["page faults"], {}, "page_faults"),
@@ -170,3 +174,24 @@ def test_what_cannot_be_stored_is_refused_with_a_sentence(
 )
 def test_types_imply_a_name(types: list[str], shown_as: dict[str, str], name: str) -> None:
     assert profile_name(types, shown_as) == name
+
+
+DOTNET = (("cpu", "nanoseconds"), ("alloc-samples", "count"), ("alloc-size", "bytes"))
+
+
+def test_value_types_of_an_agent_that_names_nothing_are_spelled_as_dashboards_ask_for_them() -> (
+    None
+):
+    raw = pprof(types=DOTNET, period_type=("", "nanoseconds"))
+    assert admitted(raw, labels=LABELS[:1]).types == (
+        "process_cpu:cpu:nanoseconds::nanoseconds",
+        "process_cpu:alloc_samples:count::nanoseconds",
+        "process_cpu:alloc_size:bytes::nanoseconds",
+    )
+    named = admitted(raw, labels=(*LABELS[:1], ("__name__", "mine")))
+    assert named.types[1] == "mine:alloc-samples:count::nanoseconds"
+
+
+def test_two_value_types_never_become_one() -> None:
+    raw = pprof(types=(("a-b", "count"), ("a_b", "count")))
+    assert [text.split(":")[1] for text in admitted(raw, labels=LABELS[:1]).types] == ["a-b", "a_b"]

@@ -104,6 +104,26 @@ def test_a_sample_rate_out_of_bounds_is_refused(rate: int) -> None:
         ("my.shop.wall", "my.shop", "wall:wall:nanoseconds:wall:nanoseconds"),
         ("shop.inuse_space", "shop", "memory:inuse_space:bytes:space:bytes"),
         ("shop.alloc_objects", "shop", "memory:alloc_objects:count:space:bytes"),
+        (
+            "shop.alloc_in_new_tlab_objects",
+            "shop",
+            "memory:alloc_in_new_tlab_objects:count:space:bytes",
+        ),
+        (
+            "shop.alloc_in_new_tlab_bytes",
+            "shop",
+            "memory:alloc_in_new_tlab_bytes:bytes:space:bytes",
+        ),
+        (
+            "shop.alloc_outside_tlab_objects",
+            "shop",
+            "memory:alloc_outside_tlab_objects:count:space:bytes",
+        ),
+        (
+            "shop.alloc_outside_tlab_bytes",
+            "shop",
+            "memory:alloc_outside_tlab_bytes:bytes:space:bytes",
+        ),
         ("shop.goroutines", "shop", "goroutine:goroutine:count:goroutine:count"),
         ("shop.mutex_count", "shop", "mutex:contentions:count:contentions:count"),
         ("shop.mutex_duration", "shop", "mutex:delay:nanoseconds:contentions:count"),

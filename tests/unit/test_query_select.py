@@ -93,6 +93,7 @@ def test_every_type_that_was_admitted_can_be_asked_for(text: str) -> None:
 def test_a_profile_type_gives_its_labels() -> None:
     assert dataset_labels("api", CPU) == {
         "service_name": "api",
+        "__service_name__": "api",
         "__profile_type__": CPU,
         "__name__": "process_cpu",
         "__type__": "cpu",

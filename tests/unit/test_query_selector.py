@@ -34,6 +34,21 @@ def test_escapes_are_those_of_prometheus() -> None:
     ]
 
 
+def test_names_may_be_quoted_and_a_string_alone_names_the_profile() -> None:
+    text = """{"service.name"="x", 'a'!="b", `c` =~ "d", "process_cpu",}"""
+    assert parse_selector(text) == (
+        Matcher("service_name", "=", "x"),
+        Matcher("a", "!=", "b"),
+        Matcher("c", "=~", "d"),
+        Matcher("__name__", "=", "process_cpu"),
+    )
+    assert parse_selector('{"memory"}') == (Matcher("__name__", "=", "memory"),)
+
+
+def test_the_peers_second_name_of_the_service_is_the_service() -> None:
+    assert parse_selector('{__service_name__="a"}') == (Matcher("service_name", "=", "a"),)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -48,6 +63,8 @@ def test_escapes_are_those_of_prometheus() -> None:
         ('{,a="b"}', "a label name"),
         ('{a=="b"}', "a value in quotes"),
         ('{1a="b"}', "a label name"),
+        ('{"a" "b"}', "one of ="),
+        ('{"a"', "one of ="),
         (r'{a="\q"}', "not an escape"),
         (r'{a="\ud800"}', "not a character"),
         ('{a="' + "x" * (16 << 10) + '"}', "more than the"),

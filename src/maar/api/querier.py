@@ -26,6 +26,7 @@ NAMES_MAX = 64
 TYPE_LENGTH_MAX = 2048
 SERIES_LIMIT_MAX = 10_000
 FLAMEGRAPH_FORMATS = (0, 1)
+NO_EXEMPLARS = (0, 1)  # unspecified, none
 AGGREGATIONS = {0: "sum", 1: "avg"}
 
 
@@ -101,6 +102,10 @@ class Querier:
 
     async def select_series(self, tenant: TenantId, request: Any) -> Reply:
         _refuse_selectors(request, ("stack_trace_selector",))
+        if request.exemplar_type not in NO_EXEMPLARS:
+            raise Unimplemented(
+                "exemplars are not offered; leave out exemplar_type, or ask for none (1)"
+            )
         scope = self._selected(tenant, request)
         found = await self._engine.select_series(
             scope,

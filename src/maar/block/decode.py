@@ -110,6 +110,11 @@ def _decoded(profile: RawProfile) -> Columns:
     columns = decode(gunzip(profile.payload, limit=RAW_SIZE_MAX))
     if columns.samples and not columns.sample_type.size:
         raise MalformedProfile("the profile has samples and no sample type: they have no values")
+    if len(profile.types) != columns.sample_type.size:
+        raise MalformedProfile(
+            f"the profile has {columns.sample_type.size} sample types, and was stored as having "
+            f"{len(profile.types)}"
+        )
     return columns
 
 

@@ -16,7 +16,7 @@ from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.errors import Corrupt
 from maar.model.ids import ProfileId, TenantId
 from maar.model.labels import PROFILE_NAME
-from maar.model.profile import profile_type
+from maar.model.profile import profile_type, with_underscores
 from maar.ports.object_store import ObjectStore
 from maar.pprof.columns import NONE
 from maar.pprof.encode import encode
@@ -166,17 +166,19 @@ def _id(profile: ProfileId) -> pa.Scalar:
 
 
 def _columns(profile_row: Row, name: str) -> dict[str, list[int]]:
-    """Value columns by profile type; a type may come more than once."""
+    """Value columns by profile type, in either spelling; a type may come more than once."""
     columns: dict[str, list[int]] = defaultdict(list)
-    for column, kind in enumerate(profile_row["sample_types"]):
-        full = profile_type(
-            name=name,
-            sample_type=kind["type"],
-            sample_unit=kind["unit"],
-            period_type=profile_row["period_type"],
-            period_unit=profile_row["period_unit"],
-        )
-        columns[full].append(column)
+    kinds = tuple(kind["type"] for kind in profile_row["sample_types"])
+    for column, spellings in enumerate(zip(kinds, with_underscores(kinds), strict=True)):
+        for spelling in set(spellings):
+            full = profile_type(
+                name=name,
+                sample_type=spelling,
+                sample_unit=profile_row["sample_types"][column]["unit"],
+                period_type=profile_row["period_type"],
+                period_unit=profile_row["period_unit"],
+            )
+            columns[full].append(column)
     return columns
 
 

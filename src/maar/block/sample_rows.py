@@ -15,8 +15,6 @@ from maar.block.frames import coded_text
 from maar.block.hashing import Int
 from maar.block.sample_labels import Labelled
 from maar.block.tables import LAYOUTS, SAMPLES
-from maar.model.labels import PROFILE_NAME, value_of
-from maar.model.profile import profile_type
 
 
 def samples_of(batch: Batch, labels: Labelled, stack: Int) -> pa.Table:
@@ -66,17 +64,9 @@ def _types(batch: Batch) -> tuple[list[str], Int]:
     """The profile type of every value column, and how often its profile had it before."""
     types: list[str] = []
     repeats: list[int] = []
-    for profile, columns in zip(batch.profiles, batch.columns, strict=True):
-        name = value_of(profile.labels, PROFILE_NAME)
+    for profile in batch.profiles:
         seen: Counter[str] = Counter()
-        for kind, unit in zip(columns.sample_type, columns.sample_unit, strict=True):
-            full = profile_type(
-                name=name,
-                sample_type=columns.text(kind),
-                sample_unit=columns.text(unit),
-                period_type=columns.text(columns.period_type),
-                period_unit=columns.text(columns.period_unit),
-            )
+        for full in profile.types:
             types.append(full)
             repeats.append(seen[full])
             seen[full] += 1

@@ -10,7 +10,7 @@ from maar.distributor.rates import Rate
 from maar.model.errors import InvalidInput, MaarError, MalformedProfile, TooLarge
 from maar.model.ids import TenantId
 from maar.model.labels import PROFILE_NAME, SERVICE_NAME, Labels, labels_of, value_of
-from maar.model.profile import RawProfile, profile_id, profile_type
+from maar.model.profile import RawProfile, profile_id, profile_type, with_underscores
 from maar.model.time import DAY_NS, SECOND_NS
 from maar.pprof.gzip import compress, gunzip
 from maar.pprof.validate import ProfileLimits, Summary, validate
@@ -133,10 +133,15 @@ def _one_member(body: bytes, raw: bytes) -> bool:
 def _typed(
     labels: Labels, summary: Summary, pushed: PushedProfile, limits: Limits
 ) -> tuple[Labels, tuple[str, ...]]:
-    """Labels with a `__name__`, and the type id of each value column."""
+    """Labels with a `__name__`, and the type id of each value column.
+
+    An agent that names its profile has its own words for value types too.
+    """
     name = value_of(labels, PROFILE_NAME)
+    kinds = tuple(kind for kind, _ in summary.sample_types)
     if not name:
-        name = profile_name((kind for kind, _ in summary.sample_types), pushed.shown_as)
+        kinds = with_underscores(kinds)
+        name = profile_name(kinds, pushed.shown_as)
         labels = tuple(sorted((*labels, (PROFILE_NAME, name))))
     types = tuple(
         profile_type(
@@ -146,7 +151,7 @@ def _typed(
             period_type=summary.period_type,
             period_unit=summary.period_unit,
         )
-        for kind, unit in summary.sample_types
+        for kind, (_, unit) in zip(kinds, summary.sample_types, strict=True)
     )
     for text in types:
         if len(text) > limits.type_length_max or not text.isprintable():

@@ -1,23 +1,31 @@
-"""What a profile is called when its agent did not say: the name that its value types imply."""
+"""What a profile is called when its agent did not say: the name that its value types imply.
+
+Names are those that Pyroscope gives, so that saved dashboards and links go on working.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+# What value types mean where the agent sends no display names along.
+_SHOWN_AS = {
+    "samples": "cpu",
+    "goroutine": "goroutines",
+    "contentions": "mutex_count",  # block profiles look alike; an agent that cares says which
+    "delay": "mutex_duration",
+}
 _PREFIXES = (
     ("mutex_", "mutex"),
     ("block_", "block"),
     ("alloc_", "memory"),
     ("inuse_", "memory"),
-    ("goroutine", "goroutine"),
 )
 _WORDS = {
     "wall": "wall",
     "space": "memory",
     "objects": "memory",
     "exceptions": "exceptions",
-    "contentions": "mutex",  # block and mutex profiles look alike; an agent that cares says which
-    "delay": "mutex",
+    "goroutines": "goroutines",
 }
 UNNAMED = "unknown"
 
@@ -27,8 +35,8 @@ def profile_name(sample_types: Iterable[str], shown_as: Mapping[str, str] | None
 
     `shown_as` are the display names that some agents send along; they say more than the types do.
     """
-    types = tuple(sample_types)
-    shown = tuple((shown_as or {}).get(name, name) for name in types)
+    names = shown_as or _SHOWN_AS
+    shown = tuple(names.get(name, name) for name in sample_types)
     if "wall" in shown:  # a wall profile may count cpu beside it
         return "wall"
     for name in shown:
@@ -40,7 +48,7 @@ def profile_name(sample_types: Iterable[str], shown_as: Mapping[str, str] | None
                 return meaning
         if name in _WORDS:
             return _WORDS[name]
-    return _label_safe(types[-1]) if types else UNNAMED
+    return _label_safe(shown[-1]) if shown else UNNAMED
 
 
 def _label_safe(text: str) -> str:

@@ -49,3 +49,12 @@ def profile_type(
 ) -> str:
     """How queries name one kind of value: process_cpu:cpu:nanoseconds:cpu:nanoseconds."""
     return f"{name}:{sample_type}:{sample_unit}:{period_type}:{period_unit}"
+
+
+def with_underscores(sample_types: tuple[str, ...]) -> tuple[str, ...]:
+    """`alloc_samples` for the .NET agent's `alloc-samples`, as dashboards ask for it.
+
+    As they are where two would become one: values must find back to their column.
+    """
+    spelled = tuple(kind.replace("-", "_") for kind in sample_types)
+    return spelled if len(set(spelled)) == len(set(sample_types)) else sample_types

@@ -13,12 +13,17 @@ from maar.model.time import TimeRange
 from maar.ports.query import Matcher
 
 PROFILE_TYPE = "__profile_type__"
+SERVICE_TOO = "__service_name__"  # as Pyroscope's clients also call the service
 OPERATORS = ("=", "!=", "=~", "!~")
 
 # Labels that are parts of the profile type's id, in its order.
 TYPE_FIELDS = (PROFILE_NAME, "__type__", "__unit__", "__period_type__", "__period_unit__")
 TYPE_LABELS = (PROFILE_TYPE, *TYPE_FIELDS)
-DATASET_LABELS = (SERVICE_NAME, *TYPE_LABELS)  # what the index knows without opening a file
+DATASET_LABELS = (
+    SERVICE_NAME,
+    SERVICE_TOO,
+    *TYPE_LABELS,
+)  # what the index knows without opening a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,7 @@ def dataset_labels(service: str, profile_type: str) -> dict[str, str]:
     fields = profile_type.split(":")
     return {
         SERVICE_NAME: service,
+        SERVICE_TOO: service,
         PROFILE_TYPE: profile_type,
         **dict(zip(TYPE_FIELDS, fields, strict=False)),
     }

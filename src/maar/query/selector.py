@@ -1,7 +1,8 @@
 """Label selectors as people write them, {service_name="api", region=~"eu-.*"}, made into matchers.
 
 The grammar is Prometheus': = != =~ !~, strings in double or single quotes or backticks, a trailing
-comma allowed. Everything else is InvalidInput with the place where it went wrong.
+comma allowed; a label's name may be quoted, and a string by itself is the profile's name.
+Everything else is InvalidInput with the place where it went wrong.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ import re
 from typing import NoReturn
 
 from maar.model.errors import InvalidInput
-from maar.model.labels import sanitize_name
+from maar.model.labels import PROFILE_NAME, SERVICE_NAME, sanitize_name
 from maar.ports.query import Matcher
+from maar.query.select import SERVICE_TOO
 
 TEXT_LENGTH_MAX = 16 << 10
 MATCHERS_MAX = 64
+QUOTES = "\"'`"
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _OPERATOR = re.compile(r"=~|!~|!=|=")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"|' r"'(?:[^'\\\n]|\\.)*'|`[^`]*`")
+_NAME_OR_STRING = re.compile(f"{_NAME.pattern}|{_STRING.pattern}")
 _ESCAPE = re.compile(
     r"\\(?:(?P<plain>[abfnrtv\\'\"])|x(?P<x>[0-9A-Fa-f]{2})|u(?P<u>[0-9A-Fa-f]{4})"
     r"|U(?P<U>[0-9A-Fa-f]{8})|(?P<octal>[0-3][0-7]{2})|(?P<bad>.))",
@@ -60,11 +64,18 @@ class _Parser:
         return tuple(matchers)
 
     def _matcher(self) -> Matcher:
-        name = self._match(_NAME, "a label name")
+        name = self._match(_NAME_OR_STRING, "a label name")
+        if name[0] in QUOTES:
+            name = self._unquoted(name)
+            if self._sees(",}"):
+                return Matcher(PROFILE_NAME, "=", name)
         operator = self._match(_OPERATOR, "one of = != =~ !~")
-        quoted = self._match(_STRING, "a value in quotes")
-        value = quoted[1:-1] if quoted[0] == "`" else _ESCAPE.sub(self._unescaped, quoted[1:-1])
-        return Matcher(sanitize_name(name), operator, value)
+        value = self._unquoted(self._match(_STRING, "a value in quotes"))
+        name = sanitize_name(name)
+        return Matcher(SERVICE_NAME if name == SERVICE_TOO else name, operator, value)
+
+    def _unquoted(self, text: str) -> str:
+        return text[1:-1] if text[0] == "`" else _ESCAPE.sub(self._unescaped, text[1:-1])
 
     def _unescaped(self, match: re.Match[str]) -> str:
         if plain := match["plain"]:
@@ -95,6 +106,10 @@ class _Parser:
             return False
         self._at += len(sign)
         return True
+
+    def _sees(self, signs: str) -> bool:
+        self._skip_space()
+        return self._text[self._at : self._at + 1] in tuple(signs)
 
     def _skip_space(self) -> None:
         match = _SPACE.match(self._text, self._at)

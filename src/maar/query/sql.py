@@ -9,7 +9,7 @@ from typing import Any
 from maar.model.labels import SERVICE_NAME
 from maar.model.time import TimeRange
 from maar.ports.query import Matcher
-from maar.query.select import DATASET_LABELS, PROFILE_TYPE, TYPE_FIELDS
+from maar.query.select import DATASET_LABELS, PROFILE_TYPE, SERVICE_TOO, TYPE_FIELDS
 
 EXCLUDED = "excluded"  # (block, profile_id): copies, and what a microsecond too many let in
 
@@ -50,7 +50,7 @@ class Statement:
 
     def label(self, name: str) -> str:
         """A label of a sample's series; absent is ''."""
-        if name == SERVICE_NAME:
+        if name in (SERVICE_NAME, SERVICE_TOO):
             return "service"
         if name == PROFILE_TYPE:
             return "profile_type"
