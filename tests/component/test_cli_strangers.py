@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from maar.cli.client import EXIT_REFUSED
-from maar.cli.main import EXIT_USAGE, run
+from maar.cli.failure import EXIT_REFUSED, EXIT_USAGE
+from maar.cli.main import run
 
 pytestmark = pytest.mark.component
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from maar.cli.client import EXIT_UNAVAILABLE, Failed, Server
+from maar.cli.client import Server
+from maar.cli.failure import EXIT_UNAVAILABLE, Failed
 from support.crowd import FAST, check_exactly_once, level0, profile
 from support.serving import Served, processes, served, wait_for
 

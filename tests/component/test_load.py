@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from maar.api.wire import PushRequest
-from maar.cli.client import EXIT_REFUSED, EXIT_UNAVAILABLE
-from maar.cli.main import EXIT_INTERRUPTED, run
+from maar.cli.failure import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_UNAVAILABLE
+from maar.cli.main import run
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
 

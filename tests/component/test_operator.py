@@ -58,11 +58,11 @@ def refused(server: Served, *arguments: str) -> str:
 
 def pushed(server: Served, tmp_path: Path, name: str, *, age_ns: int = 0, tenant: str) -> str:
     """The block that one profile has become."""
-    before = {block["id"] for block in as_json(server, "blocks")}
+    before = {block["id"] for block in as_json(server, "blocks")["blocks"]}
     file = tmp_path / f"{name}.pb"
     file.write_bytes(profile(function=name, time_ns=time.time_ns() - age_ns))
     ok(server, "push", str(file), "--service", "shop", "--tenant", tenant)
-    (new,) = {block["id"] for block in as_json(server, "blocks")} - before
+    (new,) = {block["id"] for block in as_json(server, "blocks")["blocks"]} - before
     return str(new)
 
 
@@ -106,9 +106,9 @@ def test_a_plan_from_queue_to_exclusion_and_back(server: Served, tmp_path: Path)
     assert f"Worker {WORKER} holds it under token {leased.token}" in ok(
         server, "explain", "block", first
     )
-    (listed,) = as_json(server, "plans", "--state", "requested", "--level", "0")
+    (listed,) = as_json(server, "plans", "--state", "requested", "--level", "0")["plans"]
     assert listed["id"] == plan
-    assert as_json(server, "plans", "--state", "parked") == []
+    assert as_json(server, "plans", "--state", "parked") == {"plans": []}
     shown = ok(server, "plans", "show", plan)
     assert str(WORKER) in shown
     assert first in shown
@@ -130,7 +130,7 @@ def test_a_plan_from_queue_to_exclusion_and_back(server: Served, tmp_path: Path)
     assert (again.id, again.inputs) == (leased.id, leased.inputs)
     assert again.token > leased.token
     polled(tmp_path, reports=(Report(again.id, again.token, failure="no memory left"),))
-    (failing,) = as_json(server, "plans", "--failing")
+    (failing,) = as_json(server, "plans", "--failing")["plans"]
     assert (failing["id"], failing["failures"]) == (plan, 1)
     assert "no memory left" in ok(server, "plans", "--failing")
     assert "1 of at most 3" in ok(server, "plans", "show", plan)

@@ -17,7 +17,8 @@ import httpx
 import pytest
 
 from maar.app.watcher import session_members
-from maar.cli.client import Failed, Server
+from maar.cli.client import Server
+from maar.cli.failure import Failed
 from maar.pprof.plain import PlainLabel, PlainSample, canonical
 from support.crowd import CPU, FAST, Pushers, check_exactly_once, level0, profile
 from support.etcd_cluster import running
@@ -97,11 +98,13 @@ def test_people_get_trees_and_tables_and_scripts_get_json(server: Served, tmp_pa
     assert "parse" in tree
     table = ok(server, "query", "top", "--service", "tables", "--label", "region=eu")
     assert table.splitlines()[1].split()[-1] == "parse"
+    assert "parse" in ok(server, "query", "top"), "without a service, of the fleet"
+    assert ok(server, "query", "flamegraph", "--service", "tables", "--type", "cpu") == tree
     assert total_of(server, "tables", "--selector", '{region=~"us.*"}') == 0
-    assert as_json(server, "query", "types", "--service", "tables") == [CPU]
-    assert "region" in as_json(server, "query", "labels")
-    assert as_json(server, "query", "labels", "region", "--service", "tables") == ["eu"]
-    (series,) = as_json(server, "query", "series", "--service", "tables")
+    assert as_json(server, "query", "types", "--service", "tables") == {"types": [CPU]}
+    assert "region" in as_json(server, "query", "labels")["labels"]
+    assert as_json(server, "query", "labels", "region", "--service", "tables") == {"values": ["eu"]}
+    (series,) = as_json(server, "query", "series", "--service", "tables")["series"]
     assert series["service_name"] == "tables"
     for command in ("status", "blocks", "plans"):
         assert ok(server, command)
@@ -124,7 +127,7 @@ def test_tags_that_old_agents_send_on_samples_can_be_asked_for_at_every_level(
     mine = ("--tenant", "vintage")
 
     def check() -> None:
-        assert as_json(server, "query", "labels", "endpoint", *mine) == ["/pay"]
+        assert as_json(server, "query", "labels", "endpoint", *mine) == {"values": ["/pay"]}
         assert total_of(server, "old.app", *mine, "--selector", '{endpoint="/pay"}') == 5
         assert total_of(server, "old.app", *mine) == 5 + 7
 
@@ -140,7 +143,7 @@ def test_status_tells_of_plans_and_a_plan_of_its_attempts(server: Served, tmp_pa
     wait_for(lambda: server.get("/api/v1/status")["completed"] > 0, 60, server.log)
     status = as_json(server, "status")
     assert status["profiles_added"] > 0
-    plan = as_json(server, "plans", "--state", "completed")[0]
+    plan = as_json(server, "plans", "--state", "completed")["plans"][0]
     shown = ok(server, "plans", "show", plan["id"])
     assert plan["inputs"][0] in shown
     assert plan["attempts"][0]["token"] in shown

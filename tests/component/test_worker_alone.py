@@ -19,7 +19,8 @@ from maar.adapters.rpc import MetastoreClient
 from maar.app import marker
 from maar.app.watcher import session_members
 from maar.cli.client import Server
-from maar.cli.main import EXIT_USAGE, run
+from maar.cli.failure import EXIT_USAGE
+from maar.cli.main import run
 from maar.model.ids import MAIN_STORE, Incarnation
 from maar.ports.object_store import StoreSettings
 from support.crowd import FAST, check_exactly_once, level0, profile

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import httpx
@@ -20,11 +21,13 @@ class InProcess(httpx.BaseTransport):
 
     def __init__(self, front: Front) -> None:
         self._front = front
+        self._lock = threading.Lock()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        reply = self._front.request(
-            request.method, str(request.url), content=request.read(), headers=request.headers
-        )
+        with self._lock:  # commands may ask from several threads, and a front is of one
+            reply = self._front.request(
+                request.method, str(request.url), content=request.read(), headers=request.headers
+            )
         return httpx.Response(reply.status_code, headers=reply.headers, content=reply.content)
 
 

@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from maar.cli.client import Failed, Server
+from maar.cli.client import Server
+from maar.cli.failure import Failed
 from maar.pprof.encode import encode
 from maar.pprof.plain import (
     PlainFunction,

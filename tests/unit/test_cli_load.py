@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from maar.cli.client import Failed
+from maar.cli.failure import Failed
 from maar.cli.load_http import Address
 from maar.cli.load_plan import PAUSE_MAX_S, Crowd, pause_s
 from maar.cli.load_profiles import synthetic, template_of

@@ -102,7 +102,7 @@ def test_the_list_shows_who_works_what_came_of_it_or_why_not(front: Front, say: 
     assert rows[1].endswith("worker-7, token 0badcafe.7")
     assert rows[2].endswith("1 blocks, 1000 B, 1 duplicates")
     out = say("plans", "--json")[1]
-    assert [one["id"] for one in json.loads(out)] == ["1.0", "2.0", "3.0"]
+    assert [one["id"] for one in json.loads(out)["plans"]] == ["1.0", "2.0", "3.0"]
 
 
 def test_a_plan_is_shown_with_inputs_attempts_causes_and_times(front: Front, say: Say) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from maar.cli.client import EXIT_UNAVAILABLE
+from maar.cli import push
+from maar.cli.failure import EXIT_REFUSED, EXIT_UNAVAILABLE
 from maar.model.time import SECOND_NS
 from support.command_line import Say, speaker
 from support.front import NOW_NS, Front, gz, pprof
@@ -32,6 +33,14 @@ def front() -> Forgetful:
     return Forgetful()
 
 
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long a push would have waited; nobody does here."""
+    found: list[float] = []
+    monkeypatch.setattr(push, "sleep", found.append)
+    return found
+
+
 @pytest.fixture
 def say(front: Front, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
     return speaker(front, monkeypatch, capsys)
@@ -43,14 +52,68 @@ def test_a_push_sent_again_after_a_lost_reply_is_the_same_profile(
 ) -> None:
     file = tmp_path / "cpu.pb"
     file.write_bytes(pprof(time_ns=time_ns))
+    front.lost = 1 + push.RETRIES_MAX
     code, out, err = say("push", str(file), "--service", "shop")
     assert (code, out) == (EXIT_UNAVAILABLE, "")
     assert "broke" in err
     front.clock.now_ns += 60 * SECOND_NS
     code, out, _ = say("push", str(file), "--service", "shop")
-    first, second = front.writer.profiles()
-    assert first.id == second.id, "readers and merges count them once"
-    assert (code, out.split()) == (0, [second.id.hex()])
+    (only,) = {profile.id for profile in front.writer.profiles()}
+    assert len(front.writer.profiles()) == 2 + push.RETRIES_MAX, "readers count them once"
+    assert (code, out.split()) == (0, [only.hex()])
+
+
+def test_a_reply_that_is_lost_is_asked_for_again_at_once(
+    front: Forgetful, say: Say, tmp_path: Path, pauses: list[float]
+) -> None:
+    (tmp_path / "cpu.pb").write_bytes(pprof(time_ns=0))
+    front.lost = 2
+    code, out, err = say("push", str(tmp_path / "cpu.pb"), "--service", "shop")
+    (only,) = {profile.id for profile in front.writer.profiles()}
+    assert (code, out, err) == (0, f"{only.hex()}\n", "")
+    assert len(pauses) == 2
+
+
+def test_ids_come_in_the_order_of_the_files_and_failures_by_name(
+    front: Forgetful, say: Say, tmp_path: Path
+) -> None:
+    front.lost = 0
+    files = []
+    for number in range(40):
+        files.append(tmp_path / f"{number}.pb")
+        files[-1].write_bytes(pprof(value=number + 1))
+    _, alone, _ = say("push", str(files[7]), "--service", "shop")
+    files[3].write_bytes(b"neither pprof nor text\0")
+    code, out, err = say("push", *map(str, files), "--service", "shop")
+    assert code == EXIT_REFUSED
+    assert err.startswith(f"{files[3]}: ")
+    ids = out.split()
+    assert len(set(ids)) == 39
+    assert ids[6] == alone.strip(), "the one that failed has no line"
+
+
+def test_when_nobody_answers_the_other_files_are_not_tried_one_by_one(
+    front: Forgetful, say: Say, tmp_path: Path
+) -> None:
+    front.lost = 1 << 30
+    files = [tmp_path / f"{number}.pb" for number in range(100)]
+    for number, file in enumerate(files):
+        file.write_bytes(pprof(value=number + 1))
+    code, out, err = say("push", *map(str, files), "--service", "shop")
+    assert (code, out) == (EXIT_UNAVAILABLE, "")
+    assert "99 more files may not have arrived" in err
+    most = (1 + push.RETRIES_MAX) * push.AT_ONCE * 2
+    assert len(front.writer.profiles()) <= most
+
+
+def test_what_goes_wrong_in_a_thread_is_not_lost() -> None:
+    def work(number: int) -> int:
+        return 1 // number
+
+    outcomes = push.in_order(work, [1, 0], at_once=2)
+    assert next(outcomes) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(outcomes)
 
 
 def test_how_a_file_is_compressed_makes_no_difference_to_who_it_is(

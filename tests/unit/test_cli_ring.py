@@ -79,7 +79,7 @@ def test_the_list_shows_every_writer_and_its_standing(front: Front, say: Say) ->
     _, out, _ = say("ring", "--zone", "east")
     assert "home" not in out
     _, out, _ = say("ring", "--zone", "east", "--json")
-    assert [zone["zone"] for zone in json.loads(out)] == ["east"]
+    assert [zone["zone"] for zone in json.loads(out)["zones"]] == ["east"]
 
 
 def test_a_new_metastore_is_told(front: Front, say: Say) -> None:

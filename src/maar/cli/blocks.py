@@ -22,7 +22,7 @@ def command(level: int | None, limit: int, as_json: bool, server: str, tenant: s
         params["level"] = level
     found = connected(server, tenant).get("/api/v1/blocks", params)["blocks"]
     if as_json:
-        print_json(found)
+        print_json({"blocks": found})
         return
     headers = ("block", "kind", "level", "tenant", "shard", "from", "until", "profiles", "size")
     rows = [_row(block) for block in found]

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 import httpx
 
 from maar.api import wire
+from maar.cli.failure import EXIT_UNAVAILABLE, EXIT_USAGE, Failed
 
 TENANT_HEADER = "X-Scope-OrgID"
 IDS_HEADER = "Maar-Profile-Ids"
 TIMEOUT_S = 90.0
 CONNECT_TIMEOUT_S = 5.0
 
-EXIT_REFUSED = 1  # the request will never succeed unchanged
-EXIT_UNAVAILABLE = 3  # it may succeed later
-
 TRY_LATER = (429, 502, 503, 504)
-
-
-class Failed(Exception):
-    """A command cannot do what it was asked; the message is a sentence, the code is for scripts."""
-
-    def __init__(self, sentence: str, exit_code: int = EXIT_REFUSED) -> None:
-        super().__init__(sentence)
-        self.exit_code = exit_code
 
 
 class Server:
@@ -40,7 +31,7 @@ class Server:
                 trust_env=False,
             )
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
-            raise Failed(f"{url!r} is not a server's address: {error}") from None
+            raise Failed(f"{url!r} is not a server's address: {error}", EXIT_USAGE) from None
 
     def close(self) -> None:
         self._http.close()
@@ -108,18 +99,29 @@ class Server:
                 EXIT_UNAVAILABLE,
             ) from None
         except httpx.UnsupportedProtocol:
-            raise Failed(f"{self._url!r} is not a server's address; use http://host:port") from None
+            raise Failed(
+                f"{self._url!r} is not a server's address; use http://host:port", EXIT_USAGE
+            ) from None
         except httpx.TimeoutException:
             raise Failed(
                 f"the server at {self._url} did not answer in time; try again", EXIT_UNAVAILABLE
             ) from None
         except httpx.HTTPError as error:
             sentence = f"the connection to {self._url} broke: {error}"
-            raise Failed(sentence, EXIT_UNAVAILABLE) from None
+            raise Failed(sentence, EXIT_UNAVAILABLE, retry_after_s=0.0) from None
         if response.is_success:
             return response
-        later = response.status_code in TRY_LATER
-        raise Failed(_sentence(response), EXIT_UNAVAILABLE if later else EXIT_REFUSED)
+        if response.status_code in TRY_LATER:
+            told_s = retry_after_s(response.headers.get("Retry-After", ""))
+            raise Failed(_sentence(response), EXIT_UNAVAILABLE, retry_after_s=told_s)
+        raise Failed(_sentence(response))
+
+
+def retry_after_s(header: str | bytes) -> float:
+    """Retry-After in seconds, 0 when nothing was said; dates are not ours to send."""
+    with suppress(ValueError):
+        return max(0.0, float(header))
+    return 0.0
 
 
 def _sentence(response: httpx.Response) -> str:

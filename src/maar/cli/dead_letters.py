@@ -7,7 +7,8 @@ from urllib.parse import quote
 
 import click
 
-from maar.cli.client import EXIT_REFUSED, Failed, Server
+from maar.cli.client import Server
+from maar.cli.failure import EXIT_REFUSED, Failed
 from maar.cli.options import connected, json_option, refuse_options, server_option
 from maar.cli.show import duration, moment, print_json, print_table, size
 

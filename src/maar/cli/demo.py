@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from maar.app.demo import PROGRAMS, Demo
-from maar.cli.client import EXIT_UNAVAILABLE, Failed, Server
-from maar.cli.main import EXIT_INTERRUPTED
+from maar.cli.client import Server
+from maar.cli.failure import EXIT_INTERRUPTED, EXIT_UNAVAILABLE, Failed
 from maar.cli.options import now_ms
 from maar.cli.query import CPU, plain_graph
 from maar.cli.show import console, duration, print_table, quantity, size

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from maar.cli.client import Failed
+from maar.cli.failure import Failed
 from maar.cli.options import connected, server_options, time_range
 from maar.model.ids import parse_profile_id
 

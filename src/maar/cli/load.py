@@ -17,13 +17,12 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from maar.cli.client import EXIT_REFUSED, EXIT_UNAVAILABLE, Failed
+from maar.cli.failure import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_UNAVAILABLE, Failed
 from maar.cli.load_http import Address, Broken, Door
 from maar.cli.load_plan import Crowd, Source
 from maar.cli.load_profiles import Template, synthetic, template_of
 from maar.cli.load_report import Report, Tally, lines, report
 from maar.cli.load_run import Acknowledged, Load
-from maar.cli.main import EXIT_INTERRUPTED
 from maar.cli.options import DEFAULT_SERVER, json_option
 from maar.cli.show import print_json
 from maar.model.errors import MaarError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import ssl
 from typing import Any, NamedTuple
@@ -11,7 +10,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from maar.cli.client import CONNECT_TIMEOUT_S, IDS_HEADER, TENANT_HEADER, Failed
+from maar.cli.client import CONNECT_TIMEOUT_S, IDS_HEADER, TENANT_HEADER, retry_after_s
+from maar.cli.failure import Failed
 
 PATH = "/push.v1.PusherService/Push"
 TEXT_MAX = 64 << 10  # of an answer's body; the rest of a stranger's page is not kept
@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         ids = tuple(text for text in self._ids.decode("latin-1").split(",") if text)
         answer = Answer(
-            self._parser.get_status_code(), ids, _seconds(self._later), _sentence(self._text)
+            self._parser.get_status_code(), ids, retry_after_s(self._later), _sentence(self._text)
         )
         self.usable = self.usable and bool(self._parser.should_keep_alive())
         self._expect()
@@ -182,13 +182,6 @@ class Door:
             if connection.usable:
                 return connection
         return None
-
-
-def _seconds(text: bytes) -> float:
-    """Retry-After in seconds; dates are not ours to send."""
-    with contextlib.suppress(ValueError):
-        return max(0.0, float(text))
-    return 0.0
 
 
 def _sentence(text: bytes) -> str:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import os
+import io
 import sys
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from maar import __version__
-from maar.cli.client import EXIT_UNAVAILABLE, Failed
-from maar.model.errors import MaarError, Retryable
+from maar.cli.failure import (
+    EXIT_INTERRUPTED,
+    EXIT_REFUSED,
+    EXIT_UNAVAILABLE,
+    EXIT_USAGE,
+    Failed,
+)
+from maar.model.errors import InvalidInput, MaarError, MalformedProfile, Retryable
 
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 # One module a command; imported when it is called, since `maar push` needs no Spark.
 _COMMANDS = {
@@ -51,6 +58,16 @@ class Commands(click.Group):
         command: click.Command = module.command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:  # click knows only those it has imported
+            raise click.exceptions.NoSuchCommand(
+                error.command_name, possibilities=_COMMANDS, ctx=ctx
+            ) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
@@ -63,7 +80,31 @@ def cli() -> None:
 
 
 def main() -> None:
+    for name in ("stdout", "stderr"):
+        setattr(sys, name, _deaf_to_hanging_up(getattr(sys, name)))
     sys.exit(run(sys.argv[1:]))
+
+
+class _Patient(io.FileIO):
+    """What nobody reads any more goes nowhere: `maar push … | head` still pushes every file."""
+
+    def write(self, data: Buffer, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+
+def _deaf_to_hanging_up(stream: TextIO | None) -> TextIO | None:
+    if not isinstance(stream, io.TextIOWrapper):  # closed by whoever started us
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Patient(stream.fileno(), "w", closefd=False)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+    )
 
 
 def run(arguments: list[str]) -> int:
@@ -71,7 +112,7 @@ def run(arguments: list[str]) -> int:
     try:
         cli.main(arguments, prog_name="maar", standalone_mode=False)
     except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 0
+        return ended.code if isinstance(ended.code, int) else EXIT_REFUSED if ended.code else 0
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -82,10 +123,19 @@ def run(arguments: list[str]) -> int:
         return error.exit_code
     except MaarError as error:
         click.echo(f"maar: {error}", err=True)
-        return EXIT_UNAVAILABLE if isinstance(error, Retryable) else EXIT_USAGE
-    except BrokenPipeError:  # `maar … | head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_code_of(error)
     return 0
+
+
+def exit_code_of(error: MaarError) -> int:
+    """As docs/cli.md has it."""
+    match error:
+        case Retryable():
+            return EXIT_UNAVAILABLE
+        case InvalidInput() if not isinstance(error, MalformedProfile):
+            return EXIT_USAGE
+        case _:
+            return EXIT_REFUSED
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from maar.cli.client import EXIT_UNAVAILABLE, Failed
+from maar.cli.failure import EXIT_UNAVAILABLE, Failed
 from maar.cli.options import json_option
 from maar.cli.show import moment, print_json
 from maar.cli.show_replicas import print_replicas, replica_troubles
@@ -204,7 +204,7 @@ def rebuild(replicas: tuple[str, ...], as_json: bool, **where: Any) -> None:
 
     done = asyncio.run(operations.rebuild(_settings(**where), replicas))
     if as_json:
-        print_json([_plain(each) for each in done])
+        print_json({"replicas": [_plain(each) for each in done]})
     elif not done:
         click.echo("no replica has stopped; name one to rebuild it all the same")
     for each in done:
@@ -251,8 +251,8 @@ def restore(
         )
     others = [life for life in marked if life not in adopts]
     _describe(saved, others)
-    if not yes:
-        click.confirm("Restore this into the log?", abort=True, err=True)
+    if not yes and not click.confirm("Restore this into the log?", err=True):
+        raise Failed("nothing was restored")
     lives = tuple(map(Incarnation, adopts))
     done = asyncio.run(operations.restored(settings, saved, adopts=lives))
     if as_json:

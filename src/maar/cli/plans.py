@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from maar.cli.client import EXIT_REFUSED, Failed, Server
+from maar.cli.client import Server
+from maar.cli.failure import EXIT_REFUSED, Failed
 from maar.cli.options import (
     connected,
     json_option,
@@ -42,7 +43,7 @@ def command(as_json: bool, server: str, tenant: str, **wanted: Any) -> None:
     params = {name: value for name, value in wanted.items() if value is not None}
     found = connected(server).get("/api/v1/plans", {**params, "tenant": tenant})["plans"]
     if as_json:
-        print_json(found)
+        print_json({"plans": found})
     else:
         print_plans(found)
         click.echo(f"{len(found)} plans")

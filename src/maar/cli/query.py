@@ -9,6 +9,7 @@ import click
 from rich.text import Text
 
 from maar.cli import flametree
+from maar.cli.client import Server
 from maar.cli.options import (
     connected,
     json_option,
@@ -18,6 +19,7 @@ from maar.cli.options import (
     time_range,
 )
 from maar.cli.show import bar, console, percent, print_json, print_table, quantity
+from maar.cli.type_names import full_type, is_short
 
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
 
@@ -37,7 +39,11 @@ def which_options(command: F) -> F:
 
 def type_option(command: F) -> F:
     return click.option(
-        "--type", "profile_type", default=CPU, show_default=True, help="See `maar query types`."
+        "--type",
+        "profile_type",
+        default=CPU,
+        show_default=True,
+        help="Whole, or short like inuse_space; see `maar query types`.",
     )(command)
 
 
@@ -70,17 +76,9 @@ def flamegraph(
     tenant: str,
 ) -> None:
     """One flame graph of all matching profiles."""
-    start_ms, end_ms = time_range(start, until)
-    reply = connected(server, tenant).querier(
-        "SelectMergeStacktraces",
-        {
-            "profileTypeID": profile_type,
-            "labelSelector": selector(service, labels, more),
-            "start": start_ms,
-            "end": end_ms,
-            "maxNodes": max_nodes,
-        },
-    )
+    api = connected(server, tenant)
+    asked = _asked(api, profile_type, selector(service, labels, more), time_range(start, until))
+    reply = api.querier("SelectMergeStacktraces", {**asked, "maxNodes": max_nodes})
     graph = plain_graph(reply)
     if as_json:
         print_json(graph)
@@ -89,7 +87,7 @@ def flamegraph(
     if root is None or not graph["total"]:
         click.echo("No samples: no such profiles in this time range.")
         return
-    _draw(root, unit=unit_of(profile_type), least=min_percent / 100, depth=depth)
+    _draw(root, unit=unit_of(str(asked["profileTypeID"])), least=min_percent / 100, depth=depth)
 
 
 @command.command("top")
@@ -112,21 +110,13 @@ def top(
     tenant: str,
 ) -> None:
     """The functions with the greatest own share."""
-    start_ms, end_ms = time_range(start, until)
-    found = connected(server, tenant).get(
-        "/api/v1/top",
-        {
-            "profileTypeID": profile_type,
-            "labelSelector": selector(service, labels, more),
-            "start": start_ms,
-            "end": end_ms,
-            "limit": limit,
-        },
-    )
+    api = connected(server, tenant)
+    asked = _asked(api, profile_type, selector(service, labels, more), time_range(start, until))
+    found = api.get("/api/v1/top", {**asked, "limit": limit})
     if as_json:
         print_json(found)
         return
-    unit, total = unit_of(profile_type), int(found["total"])
+    unit, total = unit_of(str(asked["profileTypeID"])), int(found["total"])
     rows = [
         (
             quantity(own, unit),
@@ -159,17 +149,8 @@ def types(
     tenant: str,
 ) -> None:
     """The profile types there are."""
-    start_ms, end_ms = time_range(start, until)
-    api = connected(server, tenant)
-    request = {"start": start_ms, "end": end_ms}
-    if service or labels or more:
-        matchers = [selector(service, labels, more)]
-        asked = {"name": "__profile_type__", "matchers": matchers, **request}
-        found = api.querier("LabelValues", asked).get("names", [])
-    else:
-        reply = api.querier("ProfileTypes", request)
-        found = [kind["ID"] for kind in reply.get("profileTypes", [])]
-    _print_lines(sorted(found), as_json)
+    chosen, between = selector(service, labels, more), time_range(start, until)
+    _print_lines("types", types_of(connected(server, tenant), chosen, between), as_json)
 
 
 @command.command("labels")
@@ -196,7 +177,7 @@ def labels_command(
     if name:
         request["name"] = name
     reply = connected(server, tenant).querier("LabelValues" if name else "LabelNames", request)
-    _print_lines(reply.get("names", []), as_json)
+    _print_lines("values" if name else "labels", reply.get("names", []), as_json)
 
 
 @command.command("series")
@@ -224,7 +205,7 @@ def series(
         for one in reply.get("labelsSet", [])
     ]
     if as_json:
-        print_json(found)
+        print_json({"series": found})
         return
     for one in found:
         click.echo(" ".join(f"{name}={value}" for name, value in sorted(one.items())))
@@ -246,9 +227,34 @@ def unit_of(profile_type: str) -> str:
     return parts[2] if len(parts) > 2 else ""
 
 
-def _print_lines(texts: list[str], as_json: bool) -> None:
+def _asked(
+    api: Server, profile_type: str, chosen: str, between: tuple[int, int]
+) -> dict[str, str | int]:
+    """What the query API calls it; which type a short name means depends on what there is."""
+    if is_short(profile_type):
+        profile_type = full_type(profile_type, types_of(api, chosen, between))
+    start_ms, end_ms = between
+    return {
+        "profileTypeID": profile_type,
+        "labelSelector": chosen,
+        "start": start_ms,
+        "end": end_ms,
+    }
+
+
+def types_of(api: Server, chosen: str, between: tuple[int, int]) -> list[str]:
+    """The profile types of the profiles that a selector chooses."""
+    request = {"start": between[0], "end": between[1]}
+    if chosen == "{}":
+        reply = api.querier("ProfileTypes", request)
+        return sorted(kind["ID"] for kind in reply.get("profileTypes", []))
+    asked = {"name": "__profile_type__", "matchers": [chosen], **request}
+    return sorted(api.querier("LabelValues", asked).get("names", []))
+
+
+def _print_lines(noun: str, texts: list[str], as_json: bool) -> None:
     if as_json:
-        print_json(texts)
+        print_json({noun: texts})
         return
     for text in texts:
         click.echo(text)

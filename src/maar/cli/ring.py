@@ -25,7 +25,7 @@ def command(zone: str, as_json: bool, server: str) -> None:
     zones = connected(server).get("/api/v1/ring")["zones"]
     found = [one for one in zones if zone in ("", one["zone"])]
     if as_json:
-        print_json(found)
+        print_json({"zones": found})
         return
     headers = ("zone", "node", "state", "shards", "address", "heard")
     rows = [_row(one, writer) for one in found for writer in one["writers"]]

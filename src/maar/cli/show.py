@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,7 +25,8 @@ def console() -> Console:
     return page if page.is_terminal else Console(highlight=False, markup=False, width=_PIPE_WIDTH)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Mapping[str, Any]) -> None:
+    """An object, never a bare array: a list has its noun as key, and may get neighbours."""
     click.echo(json.dumps(value, ensure_ascii=False, indent=2))
 
 

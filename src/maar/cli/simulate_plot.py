@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from maar.cli.client import Failed
+from maar.cli.failure import Failed
 from maar.placement.simulation.report import Report, skew
 
 if TYPE_CHECKING:

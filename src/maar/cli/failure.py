@@ -1,0 +1,19 @@
+"""How a command fails: one sentence for a person, and an exit code for scripts."""
+
+from __future__ import annotations
+
+EXIT_REFUSED = 1  # the request will never succeed unchanged
+EXIT_USAGE = 2  # the command line or a setting is wrong
+EXIT_UNAVAILABLE = 3  # the same again may succeed
+EXIT_INTERRUPTED = 130
+
+
+class Failed(Exception):
+    """A command cannot do what it was asked; the message is a sentence."""
+
+    def __init__(
+        self, sentence: str, exit_code: int = EXIT_REFUSED, *, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(sentence)
+        self.exit_code = exit_code
+        self.retry_after_s = retry_after_s  # worth trying again at once, after so long
