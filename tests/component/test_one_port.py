@@ -18,12 +18,14 @@ import grpc.aio
 import httpx
 import pytest
 import uvloop
+from prometheus_client import CollectorRegistry
 
 from maar.api import grpc as api_grpc
 from maar.api.app import ApiSettings
 from maar.api.grpc import DETAILS_KEY, PushServer, RetryInfo, RpcStatus
 from maar.api.wire import PushRequest
 from maar.app import one_port
+from maar.app.gate import Gate
 from maar.app.http import HttpServer
 from maar.distributor.admit import Limits
 from maar.model.errors import MaarError, Overloaded, StoreFull, Unavailable
@@ -118,7 +120,8 @@ def told(story: Story, front: Front | None = None) -> Front:
             path = str(Path(directory) / "push.sock")
             grpc_server = PushServer(front.door, front.distributor)
             await grpc_server.start(f"unix:{path}")
-            server = HttpServer(front.app, drain_s=5, grpc_socket=path)
+            gate = Gate(front.door.settings, front.registry)
+            server = HttpServer(front.app, drain_s=5, gate=gate, grpc_socket=path)
             listener = socket.create_server(("127.0.0.1", 0))
             port = Port(front, listener.getsockname()[1], server, grpc_server)
             port.ended = asyncio.create_task(server.serve(sockets=[listener]))
@@ -364,13 +367,11 @@ def test_a_preface_that_comes_byte_by_byte_is_understood() -> None:
     told(story)
 
 
-@pytest.mark.parametrize(
-    ("said", "patience"), [(one_port.PREFACE[:10], "UNDECIDED_S"), (b"", "SILENT_S")]
-)
+@pytest.mark.parametrize("said", [one_port.PREFACE[:10], b""])
 def test_half_a_preface_or_nothing_at_all_is_hung_up_on(
-    monkeypatch: pytest.MonkeyPatch, said: bytes, patience: str
+    monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
-    monkeypatch.setattr(one_port, patience, 0.2)
+    monkeypatch.setattr(one_port, "SILENT_S", 0.2)
 
     async def story(port: Port) -> None:
         reader, _ = await port.raw(said)
@@ -380,7 +381,7 @@ def test_half_a_preface_or_nothing_at_all_is_hung_up_on(
             pass  # as the kernel chooses
         assert (await port.get("/healthz")).status_code == 200
 
-    told(story)
+    told(story, Front(api=ApiSettings(head_s=0.2)))
 
 
 def test_half_a_preface_and_then_the_end_leaves_nothing() -> None:
@@ -556,7 +557,7 @@ async def pipe(behind: Behind) -> int:
         )
         client, ours = socket.socketpair()
         loop = asyncio.get_running_loop()
-        accept = one_port.both(path)
+        accept = one_port.both(Gate(ApiSettings(), CollectorRegistry()), path)
         await loop.connect_accepted_socket(
             lambda: accept(server_state=SimpleNamespace(connections=connections)), ours
         )
@@ -611,7 +612,8 @@ def test_http_is_as_quick_as_on_a_port_of_its_own() -> None:
         return time.perf_counter() - began
 
     async def story(port: Port) -> None:
-        plain = HttpServer(port.front.app, drain_s=1)
+        gate = Gate(ApiSettings(), CollectorRegistry())
+        plain = HttpServer(port.front.app, drain_s=1, gate=gate)
         listener = socket.create_server(("127.0.0.1", 0))
         life = asyncio.create_task(plain.serve(sockets=[listener]))
         await until(lambda: plain.started)

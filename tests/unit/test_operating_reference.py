@@ -13,6 +13,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from maar.adapters.etcd.metrics import EtcdMetrics
 from maar.app.config import SECTIONS
+from maar.app.gate import GateMetrics
 from maar.app.layers import setting_types
 from maar.cli.main import cli
 from maar.distributor.agent import AgentMetrics
@@ -44,6 +45,7 @@ KNOWN = (
     | metrics_of(EtcdMetrics)
     | metrics_of(PlacementMetrics)
     | metrics_of(AgentMetrics)
+    | metrics_of(GateMetrics)
     | metrics_of(PushMetrics)
     | metrics_of(RouterMetrics)
     | metrics_of(SegmentMetrics)
@@ -58,7 +60,7 @@ def test_every_metric_that_is_named_exists_and_the_metastores_are_all_explained(
     named = set(re.findall(r"\bmaar_[a-z0-9_]+", REFERENCE))
     assert named <= set(KNOWN), named - set(KNOWN)
     explained = metrics_of(Metrics) | metrics_of(PlacementMetrics) | metrics_of(AgentMetrics)
-    explained |= metrics_of(EtcdMetrics)
+    explained |= metrics_of(EtcdMetrics) | metrics_of(GateMetrics)
     explained |= metrics_of(PushMetrics) | metrics_of(RouterMetrics)
     explained |= metrics_of(SegmentMetrics) | metrics_of(MembershipMetrics)
     assert set(explained) <= named, set(explained) - named

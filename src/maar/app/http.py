@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import uvicorn
 
+from maar.app.gate import Gate
+from maar.app.http1 import Http1
 from maar.app.one_port import both
 
 KEEP_ALIVE_S = 75
@@ -16,11 +19,12 @@ KEEP_ALIVE_S = 75
 class HttpServer(uvicorn.Server):
     """With the socket of a gRPC server it also takes that one's connections, on the same port."""
 
-    def __init__(self, app: Any, *, drain_s: float, grpc_socket: str = "") -> None:
+    def __init__(self, app: Any, *, drain_s: float, gate: Gate, grpc_socket: str = "") -> None:
+        self._gate = gate
         super().__init__(
             uvicorn.Config(
                 app,
-                http=both(grpc_socket) if grpc_socket else "httptools",  # type: ignore[arg-type]
+                http=both(gate, grpc_socket) if grpc_socket else partial(Http1, gate),  # type: ignore[arg-type]
                 ws="none",
                 loop="none",
                 lifespan="off",
@@ -31,6 +35,11 @@ class HttpServer(uvicorn.Server):
                 timeout_keep_alive=KEEP_ALIVE_S,
             )
         )
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second."""
+        self._gate.sweep()
+        return await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

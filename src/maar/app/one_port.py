@@ -11,21 +11,22 @@ import logging
 from collections.abc import Callable
 from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from maar.app.gate import Gate, answer_in_http1, caller_of, hung_up
+from maar.app.http1 import Http1
+from maar.app.unfinished import Why
 
 log = logging.getLogger("maar.front")
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _SPLICING: set[asyncio.Task[None]] = set()  # the loop itself remembers tasks only weakly
-UNDECIDED_S = 10.0  # for a client that has begun like HTTP/2 and goes on too slowly
 SILENT_S = 75.0  # for one that says nothing at all, as between two requests
 
 
-def both(grpc_socket: str) -> Callable[..., asyncio.Protocol]:
+def both(gate: Gate, grpc_socket: str) -> Callable[..., asyncio.Protocol]:
     """What uvicorn makes for each connection; `grpc_socket` is the path of the gRPC server's."""
 
     def accept(**how: Any) -> asyncio.Protocol:
-        return _Undecided(grpc_socket, lambda: HttpToolsProtocol(**how), how["server_state"])
+        return _Undecided(gate, grpc_socket, lambda: Http1(gate, **how), how["server_state"])
 
     return accept
 
@@ -34,34 +35,43 @@ class _Undecided(asyncio.Protocol):
     """A connection that has said nothing yet, or too little."""
 
     def __init__(
-        self, grpc_socket: str, http: Callable[[], HttpToolsProtocol], server_state: Any
+        self, gate: Gate, grpc_socket: str, http: Callable[[], Http1], server_state: Any
     ) -> None:
+        self._gate = gate
         self._grpc_socket = grpc_socket
         self._http = http
         self._connections = server_state.connections
         self._heard = b""
+        self._known = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._connections.add(self)
-        self._hang_up_in(SILENT_S)
+        loop = asyncio.get_running_loop()
+        self._too_late = loop.call_later(SILENT_S, self._transport.abort)
+        self._gate.opened(self, caller_of(transport))
+        self._known = True
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._decided()
 
     def data_received(self, data: bytes) -> None:
+        if self._transport.is_closing():
+            return
         heard = self._heard = self._heard + data
         if heard.startswith(PREFACE):
             self._decided()
             self._transport.pause_reading()
-            splicing = splice(self._transport, self._grpc_socket, heard, self._connections)
+            front = _Front(self._gate, self._connections)
+            splicing = splice(self._transport, front, self._grpc_socket, heard)
             task = asyncio.create_task(splicing)
             _SPLICING.add(task)
             task.add_done_callback(_SPLICING.discard)
         elif PREFACE.startswith(heard):
             if heard == data:  # its first bytes; later ones buy no time
                 self._too_late.cancel()
-                self._hang_up_in(UNDECIDED_S)
+                self._gate.busy(self)
+                self._gate.begun(self, caller_of(self._transport))
         else:
             self._decided()
             http = self._http()
@@ -73,11 +83,13 @@ class _Undecided(asyncio.Protocol):
         """As uvicorn asks every connection when it ends."""
         self._transport.close()
 
-    def _hang_up_in(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._too_late = loop.call_later(seconds, self._transport.abort)
+    def refuse(self, why: Why) -> None:
+        if not self._known:  # the one for which there is no room
+            self._transport.write(answer_in_http1(self._gate.refusal(why)))
+        hung_up(self._transport)
 
     def _decided(self) -> None:
+        self._gate.closed(self)
         self._connections.discard(self)
         self._too_late.cancel()
 
@@ -114,15 +126,22 @@ class Spliced(asyncio.Protocol):
 class _Front(Spliced):
     """The client's end; uvicorn waits for it when it ends, as for connections of its own."""
 
-    def __init__(self, connections: set[Any]) -> None:
+    def __init__(self, gate: Gate, connections: set[Any]) -> None:
         super().__init__()
+        self._gate = gate
         self._connections = connections
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._connections.add(self)
+        self._gate.opened(self, caller_of(transport))
+        self._gate.busy(self)
+
+    def refuse(self, _why: Why) -> None:
+        self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._gate.closed(self)
         self._connections.discard(self)
         super().connection_lost(error)
 
@@ -130,12 +149,11 @@ class _Front(Spliced):
         """Its calls end by the order of the gRPC server, which then hangs up."""
 
 
-async def splice(client: asyncio.Transport, path: str, heard: bytes, connections: set[Any]) -> None:
+async def splice(client: asyncio.Transport, front: _Front, path: str, heard: bytes) -> None:
     """Join a client to the server at a unix socket, and tell that what was heard already.
 
     The client is not read meanwhile; when there is no server, it is hung up on.
     """
-    front = _Front(connections)
     front.connection_made(client)
     client.set_protocol(front)
     try:

@@ -22,6 +22,7 @@ from maar.api.grpc import PushServer
 from maar.api.placement import placed_in
 from maar.api.quarantine import causes_in
 from maar.app.config import Settings
+from maar.app.gate import Gate
 from maar.app.http import HttpServer
 from maar.app.readiness import MetastoreRole, Readiness
 from maar.app.tenants import Tenants
@@ -79,7 +80,7 @@ async def run(
             needed=("metastore", "query") if asks else ("metastore",),
             also=whether_placed,
         )
-        door = Door(settings.api, registry)
+        door, gate = Door(settings.api, registry), Gate(settings.api, registry)
         app = build_app(
             settings.api,
             here.registries,
@@ -90,7 +91,9 @@ async def run(
             door=door,
         )
         async with _grpc(settings, door, distributor) as grpc_socket:
-            server = HttpServer(app, drain_s=settings.server.drain_s, grpc_socket=grpc_socket)
+            server = HttpServer(
+                app, drain_s=settings.server.drain_s, gate=gate, grpc_socket=grpc_socket
+            )
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             life = asyncio.create_task(first_end(serving, *following))
             stack.push_async_callback(_ended, serving, life)  # before what they need is closed

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 
-from maar.api.app import health_routes
+from maar.api.app import ApiSettings, health_routes
+from maar.app.gate import Gate
 from maar.app.http import HttpServer
 from maar.app.wiring import Told
 
@@ -26,7 +27,9 @@ async def telling(
         yield
         return
     http = HttpServer(
-        Starlette(routes=health_routes([registry], told.ready, _nothing_more)), drain_s=DRAIN_S
+        Starlette(routes=health_routes([registry], told.ready, _nothing_more)),
+        drain_s=DRAIN_S,
+        gate=Gate(ApiSettings(), CollectorRegistry()),
     )
     serving = asyncio.create_task(http.serve(sockets=[listener]))
     try:
