@@ -88,7 +88,7 @@ class _Pipeline:
 
     def _enter(self, meta: BlockMeta) -> Iterator[bytes]:
         """A lane that is full becomes a plan, whose output may fill the next."""
-        key = key_of(meta)
+        key = key_of(meta, version=e.VERSION)
         level = self._policy.level(key.level)
         lane = self._lanes.setdefault(key, [])
         lane.append(meta)

@@ -34,7 +34,7 @@ GOLDEN = Path(__file__).parent / "golden"
 STORED_KEY = "metastore/v1/0badcafe/entry-0000000000000022-golden.msgpack"
 
 
-@pytest.fixture(params=[1, 2, 3])
+@pytest.fixture(params=[1, 2, 3, 4])
 def old(request: pytest.FixtureRequest) -> int:
     version: int = request.param
     return version

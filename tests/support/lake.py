@@ -12,6 +12,7 @@ from maar.metastore.apply import Indexed, apply
 from maar.metastore.cleaner import Cleaner
 from maar.metastore.effects import Completed, Effects, Leased
 from maar.metastore.entries import (
+    VERSION,
     BlocksAdded,
     Entry,
     Envelope,
@@ -55,8 +56,14 @@ class WatchedFold(Fold):
 class Lake:
     """Time passes only when told, on all clocks alike; `fold.now` is the log's."""
 
-    def __init__(self, policy: Policy = SMALL, store: ObjectStore | None = None) -> None:
-        self.fold = WatchedFold(policy=policy)
+    def __init__(
+        self,
+        policy: Policy = SMALL,
+        store: ObjectStore | None = None,
+        *,
+        version: int = VERSION,
+    ) -> None:
+        self.fold = WatchedFold(policy=policy, version=version)
         self.store: ObjectStore = store or MemoryStore()
         self.clock = self.fold.clock
         self.registry = CollectorRegistry()
@@ -104,7 +111,9 @@ class Lake:
 
     def schedule(self, metas: Sequence[BlockMeta]) -> PlanId:
         inputs = tuple(meta.id for meta in metas)
-        spec = PlanSpec(Service.COMPACT, False, key_of(metas[0]), inputs, 3)
+        spec = PlanSpec(
+            Service.COMPACT, False, key_of(metas[0], version=self.state.version), inputs, 3
+        )
         self.fold.put(PlansScheduled((spec,)))
         return PlanId(self.state.index, 0)
 

@@ -17,9 +17,7 @@ from support.metastore import DAY_START_NS, SMALL
 
 
 def lake(version: int = 5) -> Lake:
-    world = Lake()
-    world.fold.state.version = version
-    return world
+    return Lake(version=version)
 
 
 def expire(world: Lake, meta: BlockMeta) -> None:

@@ -13,16 +13,17 @@ from maar.metastore.marks import with_mark
 from maar.metastore.policy import Level, Policy
 from maar.metastore.queue import Front, Item, Queue
 from maar.metastore.rows import raw_id
-from maar.model.ids import MAIN_STORE, BlockId, Shard, TenantId, segment_id
+from maar.model.block import NO_DAY
+from maar.model.ids import MAIN_STORE, BlockId, Shard, TenantId, Zone, segment_id
 from maar.model.plan import QueueKey
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore import SMALL
 
 KEYS = [
-    QueueKey(MAIN_STORE, TenantId(tenant), Shard(shard), level)
+    QueueKey(MAIN_STORE, TenantId(tenant), Shard(shard), level, Zone(zone), day)
     for tenant in ("", "acme")
     for shard in (1, 2)
-    for level in (0, 1)
+    for zone, level, day in (("", 0, NO_DAY), ("east", 1, 20_000), ("east", 1, 20_001))
 ]
 TIGHT = msgspec.structs.replace(
     SMALL, levels=(Level(2, 5_000, SECOND_NS), Level(9, 20_000, 2 * SECOND_NS))
@@ -39,7 +40,7 @@ class Held:
 class QueueAgainstAList(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.queue = Queue()
+        self.queue = Queue(whole=True)
         self.policy: Policy = SMALL
         self.model: dict[BlockId, Held] = {}
         self.entry = 0
@@ -96,7 +97,7 @@ class QueueAgainstAList(RuleBasedStateMachine):
     @rule()
     def reload(self) -> None:
         """As a restart does."""
-        again = Queue(hash=self.queue.hash)
+        again = Queue(hash=self.queue.hash, whole=True)
         owned = {raw_id(block) for block, held in self.model.items() if held.owned}
         assert again.load(self.queue.places.by_key(), owned, self.policy)
         self.queue = again
@@ -141,11 +142,11 @@ class QueueAgainstAList(RuleBasedStateMachine):
     def teardown(self) -> None:
         total = 0
         for held in self.model.values():
-            total = with_mark(total, held.item[:4])
+            total = with_mark(total, held.item)
         assert self.queue.hash == total
         for block in list(self.model):
             self.queue.leave(block, self.policy)
-        assert self.queue == Queue(places=self.queue.places)
+        assert self.queue == Queue(places=self.queue.places, whole=True)
         assert len(self.queue.places) == 0
 
 

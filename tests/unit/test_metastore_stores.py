@@ -9,7 +9,7 @@ import pytest
 
 from maar.metastore import orders
 from maar.metastore.effects import Completed, Leased, Refusal, Refused, Scheduled
-from maar.metastore.entries import BlocksAdded, PlanCompleted, PlanSpec, PlansScheduled
+from maar.metastore.entries import VERSION, BlocksAdded, PlanCompleted, PlanSpec, PlansScheduled
 from maar.metastore.plan import all_plans
 from maar.metastore.policy import Level
 from maar.metastore.queue import key_of
@@ -132,14 +132,14 @@ def test_a_plan_over_two_stores_is_refused_by_the_fold() -> None:
     fold = Fold(policy=POLICY)
     here, there = segment(1), in_store(segment(2), StoreName("eu"))
     fold.put(BlocksAdded((here, there)))
-    for key in (key_of(here), key_of(there)):
+    for key in (key_of(here, version=VERSION), key_of(there, version=VERSION)):
         spec = PlanSpec(Service.COMPACT, False, key, (here.id, there.id), 3)
         (effect,) = fold.put(PlansScheduled((spec,)))
         assert isinstance(effect, Refused)
         assert effect.why is Refusal.INPUT_KEY
     assert not fold.state.owners
     assert len(fold.state.queue.lanes) == 2
-    spec = PlanSpec(Service.COMPACT, False, key_of(there), (there.id,), 3)
+    spec = PlanSpec(Service.COMPACT, False, key_of(there, version=VERSION), (there.id,), 3)
     (effect,) = fold.put(PlansScheduled((spec,)))
     assert isinstance(effect, Scheduled)
 
@@ -149,7 +149,7 @@ def test_logs_of_before_are_folded_as_they_were() -> None:
     fold = Fold(policy=POLICY, version=2)
     here, there = segment(1), in_store(segment(2), StoreName("eu"))
     fold.put(BlocksAdded((here, there)))
-    spec = PlanSpec(Service.COMPACT, False, key_of(here), (here.id, there.id), 3)
+    spec = PlanSpec(Service.COMPACT, False, key_of(here, version=VERSION), (here.id, there.id), 3)
     (effect,) = fold.put(PlansScheduled((spec,)))
     assert isinstance(effect, Scheduled)
 

@@ -18,6 +18,7 @@ from maar.metastore import (
     retention,
     retirement,
     ring,
+    upgrade,
 )
 from maar.metastore.digest import digest
 from maar.metastore.effects import (
@@ -109,7 +110,8 @@ def _fold(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
         case PolicySet():
             return _policy(state, entry)
         case BlocksAdded():
-            return registration.add(state, ((meta, pack(meta)) for meta in entry.blocks))
+            packed = (pack(meta, version=state.version) for meta in entry.blocks)
+            return registration.add(state, zip(entry.blocks, packed, strict=True))
         case BlocksOutlined():
             return registration.add(state, entry.blocks)
         case PlansScheduled():
@@ -145,7 +147,7 @@ def _fold(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
         case StateHashed():
             return _compare(state, entry)
         case VersionActivated():
-            return _activate(state, entry)
+            return upgrade.activate(state, entry)
         case PlanRequeued():
             return parking.requeue(state, entry)
         case PlansParked():
@@ -206,7 +208,7 @@ def _policy(state: MetaState, entry: PolicySet) -> Effects:
         for meta in blocks_in(partition.chunks):
             waits = meta.id in state.queue.places or meta.id in state.owners
             if not waits and queue.mergeable(meta, state.policy):
-                key = queue.key_of(meta)
+                key = queue.key_of(meta, version=state.version)
                 place = queue.Item(state.index, ordinal, state.lease_time, meta.id, meta.size, key)
                 state.queue.enter(place, state.policy)
                 ordinal += 1
@@ -231,8 +233,3 @@ def _compare(state: MetaState, entry: StateHashed) -> Effects:
     if votes:
         return (Compared(entry.at, state.leader, entry.digest, ours),)
     return () if ours == entry.digest else (Diverged(entry.at, entry.digest, ours),)
-
-
-def _activate(state: MetaState, entry: VersionActivated) -> Effects:
-    state.version = max(state.version, entry.version)
-    return ()

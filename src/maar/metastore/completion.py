@@ -10,13 +10,14 @@ from maar.metastore import attempts, lease, registration
 from maar.metastore import plan as plans
 from maar.metastore.effects import Completed, Effects, Refusal, Refused
 from maar.metastore.entries import PlanCompleted
-from maar.metastore.index import Found
+from maar.metastore.index import Found, day_of
 from maar.metastore.packs import pack
+from maar.metastore.queue import LANES_SINCE
 from maar.metastore.retired import Cause, Retired, recorded
 from maar.metastore.state import MetaState
-from maar.model.block import BlockMeta, Kind
-from maar.model.ids import BlockId, FencingToken
-from maar.model.plan import Plan, PlanResult, PlanState
+from maar.model.block import NO_DAY, BlockMeta, Kind
+from maar.model.ids import NO_ZONE, BlockId, FencingToken
+from maar.model.plan import Plan, PlanResult, PlanState, QueueKey
 
 
 def complete(state: MetaState, entry: PlanCompleted) -> Effects:
@@ -89,24 +90,41 @@ def _belongs(meta: BlockMeta, plan: Plan, *, version: int) -> bool:
         return False
     if key.tenant and meta.tenant != key.tenant:
         return False
+    if version >= LANES_SINCE and not _of_lane(meta, key):
+        return False
     return meta.kind is Kind.QUARANTINE or meta.level == key.level + 1
+
+
+def _of_lane(meta: BlockMeta, key: QueueKey) -> bool:
+    """In the zone and, from level 1 on, of the day of its lane. A worker from before zones names
+    none; a plan from before lanes had days may hold any.
+    """
+    return meta.zone in (NO_ZONE, key.zone) and key.day in (NO_DAY, day_of(meta))
+
+
+def _zoned(meta: BlockMeta, plan: Plan) -> BlockMeta:
+    """Outputs inherit the zone of their lane, which has none before lanes had zones."""
+    zone = plan.key.zone
+    return meta if meta.zone == zone else msgspec.structs.replace(meta, zone=zone)
 
 
 def _replace(
     state: MetaState, plan: Plan, live: Mapping[BlockId, Found], entry: PlanCompleted
 ) -> Completed:
-    result = entry.result
+    metas = tuple(_zoned(meta, plan) for meta in entry.result.outputs)
+    result = msgspec.structs.replace(entry.result, outputs=metas)
     done = attempts.completed(state, plan)
     plans.finish(state, msgspec.structs.replace(done, result=result))
-    outputs = tuple(meta.id for meta in result.outputs)
+    outputs = tuple(meta.id for meta in metas)
     cause = recorded(Cause.REPLACED, version=state.version)
     state.blocks.drop(live)
     for block in plan.inputs:
         state.queue.leave(block, state.policy)
-        packed = live[block].packed
-        state.retired[block] = Retired(state.index, state.lease_time, outputs, packed, cause)
-    for ordinal, meta in enumerate(result.outputs):
-        registration.admit(state, meta, pack(meta), ordinal=ordinal)
+        was = live[block].packed
+        state.retired[block] = Retired(state.index, state.lease_time, outputs, was, cause)
+    for ordinal, meta in enumerate(metas):
+        packed = pack(meta, version=state.version)
+        registration.admit(state, meta, packed, ordinal=ordinal)
     state.tally.plans_completed += 1
     state.tally.duplicates_removed += result.account.duplicates
     state.tally.profiles_quarantined += result.account.quarantined

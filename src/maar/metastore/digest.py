@@ -2,20 +2,25 @@
 
 Blocks, places, retired blocks and litter are the bulk: their hashes are kept up to date by the
 fold. Index and times of the last entry are left out, so that a leader can state the hash in the
-next one. What follows from the rest (owners, lanes, totals) is covered by counts.
+next one. What follows from the rest (owners, lanes, totals) is covered by counts, and compared with
+what a snapshot rebuilds whenever one is made.
 
-Version 1 hashed chosen fields; version 2 hashes whole records, version 3 the rings too, version 4
-what a restored log adopts. A record that gets a field later must be hashed without it below the
+Version 1 hashed chosen fields; version 2 hashes whole records save for blocks and their places,
+version 3 the rings too, version 4 what a restored log adopts, version 5 everything: every byte of
+every block as it is kept. A record that gets a field later must be hashed without it below the
 version that brought it: the golden files tell.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterator
 
 import msgspec
 
+from maar.metastore.marks import WHOLE_SINCE
+from maar.metastore.packs import pack
 from maar.metastore.policy import Policy
 from maar.metastore.rows import Ids
 from maar.metastore.state import MetaState
@@ -36,7 +41,7 @@ def _parts(state: MetaState) -> Iterator[object]:
     yield "head", state.version, state.incarnation, state.term, state.leader, state.floor
     yield "tally", tally.profiles_added, tally.duplicates_removed, tally.profiles_quarantined
     yield "tally", tally.plans_completed, tally.profiles_expired
-    yield "policy", state.policy if state.version > 2 else _policy_of_version_2(state)
+    yield "policy", _policy(state)
     yield "blocks", len(blocks), _bytes(blocks.hash)
     yield [(k, t.blocks, t.bytes, t.profiles) for k, t in sorted(blocks.totals.items())]
     yield "places", len(queue.places), _bytes(queue.hash), queue.queued, len(state.owners)
@@ -53,12 +58,17 @@ def _parts(state: MetaState) -> Iterator[object]:
         yield "adopting", state.adopting, tally.blocks_adopted
         yield "former", state.former
         yield "missed", tally.blocks_missed, tally.profiles_missed
+    if state.version >= WHOLE_SINCE:
+        yield "tally", dataclasses.astuple(tally)
 
 
 def _plans(state: MetaState) -> bytes:
     """Three lists, each in its own order; a plan says by its state in which it is."""
     scheduled = sorted(state.plans.items())
-    return state.known_marks.of((*scheduled, *state.parked.items(), *state.finished.items()))
+    every = (*scheduled, *state.parked.items(), *state.finished.items())
+    if state.version < WHOLE_SINCE:
+        return state.known_marks.of(every, _plan_of_version_4)
+    return state.known_marks.of(every)
 
 
 def _ids(ids: Ids) -> bytes:
@@ -72,11 +82,23 @@ def _bytes(hash_: int) -> bytes:
     return hash_.to_bytes(16, "big")
 
 
-def _policy_of_version_2(state: MetaState) -> object:
+def _policy(state: MetaState) -> object:
     """Without the fields that came later."""
+    if state.version >= WHOLE_SINCE:
+        return state.policy
     names = Policy.__struct_fields__
-    known = names[: names.index("tenants_max") + 1]
-    return [getattr(state.policy, name) for name in known]
+    last = "tenants_max" if state.version < 3 else "shards_max"
+    return [getattr(state.policy, name) for name in names[: names.index(last) + 1]]
+
+
+def _plan_of_version_4(plan: Plan) -> object:
+    """Without what a key and the outputs have since: zones and days."""
+    fields = msgspec.structs.asdict(plan)
+    fields["key"] = msgspec.structs.astuple(plan.key)[:4]
+    if plan.result is not None:
+        outputs = [msgspec.Raw(pack(meta, version=4)) for meta in plan.result.outputs]
+        fields["result"] = (outputs, *msgspec.structs.astuple(plan.result)[1:])
+    return tuple(fields.values())
 
 
 def _parts_of_version_1(state: MetaState) -> Iterator[object]:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from maar.metastore.marks import with_mark, without_mark
-from maar.metastore.packs import Bytes, Pack, Packed, content, outline, pack, sealed, unpack
+from maar.metastore.marks import mark, mark_of_bytes, moved
+from maar.metastore.packs import Bytes, Pack, Packed, alone, content, outline, pack, sealed, unpack
 from maar.metastore.rows import ID_BYTES, Numbers, Rows, block_id, raw_id
 from maar.model.block import NO_DAY, BlockMeta, BlockOutline, Kind
 from maar.model.ids import BlockId, Shard, TenantId
@@ -31,7 +31,7 @@ _IN_PACK = b""
 
 
 def essence(meta: BlockOutline) -> object:
-    """What makes a block what it is; a field that is added to the record later is not in it."""
+    """What was hashed of a block before whole records were."""
     files = [(file.table, file.size, file.checksum) for file in meta.files]
     return meta.id, meta.kind, meta.level, meta.size, meta.profiles, files
 
@@ -43,9 +43,12 @@ class PartitionKey(NamedTuple):
 
 
 def partition_of(meta: BlockOutline) -> PartitionKey:
+    return PartitionKey(day_of(meta), meta.tenant, meta.shard)
+
+
+def day_of(meta: BlockOutline) -> int:
     """Segments have no day of their own: they go by their oldest profile."""
-    day = utc_day(meta.min_time_ns) if meta.day == NO_DAY else meta.day
-    return PartitionKey(day, meta.tenant, meta.shard)
+    return utc_day(meta.min_time_ns) if meta.day == NO_DAY else meta.day
 
 
 class Bounds(msgspec.Struct, frozen=True, gc=False):
@@ -322,6 +325,9 @@ class Where:
         row = self._rows.find(raw)
         return None if row is None else self._keys.thing(_number(row))
 
+    def items(self) -> Iterator[tuple[bytes, PartitionKey]]:
+        return ((row[:ID_BYTES], self._keys.thing(_number(row))) for row in self._rows)
+
     def add(self, raw: bytes, key: PartitionKey) -> None:
         self._rows.put(raw + self._keys.take(key).to_bytes(4, "big"))
 
@@ -360,6 +366,7 @@ class Index:
     tenants: dict[TenantId, dict[PartitionKey, Shelf]] = field(default_factory=dict)
     totals: dict[tuple[int, Kind], Total] = field(default_factory=dict)
     hash: int = 0
+    whole: bool = False  # whether the hash is over blocks as they are kept, every byte of them
 
     def __len__(self) -> int:
         return len(self.where)
@@ -375,7 +382,7 @@ class Index:
         key, raw = partition_of(meta), raw_id(meta.id)
         self._shelf(key).add(raw, meta, packed)
         self.where.add(raw, key)
-        self.count(meta, +1)
+        self.count(meta, packed, +1)
 
     def remove(self, block: BlockId) -> BlockMeta:
         meta = self.get(block)
@@ -399,7 +406,7 @@ class Index:
         for each in live.values():
             by_key.setdefault(each.key, []).append(each.raw)
             self.where.remove(each.raw)
-            self.count(each.outline, -1)
+            self.count(each.outline, each.packed, -1)
         for key, raws in by_key.items():
             shelves = self.tenants[key.tenant]
             shelves[key].drop(raws)
@@ -415,7 +422,7 @@ class Index:
             shelf = shelves[key] = Shelf()
         return shelf
 
-    def count(self, meta: BlockOutline, sign: int) -> None:
+    def count(self, meta: BlockOutline, packed: Bytes, sign: int) -> None:
         """Keep totals and hash, as a block comes or goes."""
         total = self.totals.get((meta.level, meta.kind))
         if total is None:
@@ -425,7 +432,16 @@ class Index:
         total.profiles += sign * meta.profiles
         if not total.blocks:
             del self.totals[(meta.level, meta.kind)]
-        self.hash = (with_mark if sign > 0 else without_mark)(self.hash, essence(meta))
+        made = mark_of_bytes(alone(packed)) if self.whole else mark(essence(meta))
+        self.hash = moved(self.hash, sign * made)
+
+    def hash_whole(self) -> None:
+        """From now on every byte of a block counts; all are read once."""
+        self.whole, self.hash = True, 0
+        for partition in self.partitions():
+            for chunk in partition.chunks:
+                for packed in chunk.packed:
+                    self.hash = moved(self.hash, mark_of_bytes(packed))
 
     def get(self, block: BlockId) -> BlockMeta:
         """A live block; the caller has checked that it is."""

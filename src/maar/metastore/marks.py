@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
+
+WHOLE_SINCE = 5  # the version of the log from which on all that a record says is hashed
 
 _MODULUS = 1 << 128
 _encode = msgspec.msgpack.Encoder().encode
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 
 
 def mark(parts: object) -> int:
     """128 bits that stand for one member."""
-    return int.from_bytes(hashlib.sha256(_encode(parts)).digest()[:16], "big")
+    return mark_of_bytes(_encode(parts))
+
+
+def mark_of_bytes(raw: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(raw).digest()[:16], "big")
+
+
+def moved(total: int, by: int) -> int:
+    """The sum of a set after a mark came, or, negative, went; the order does not matter."""
+    return (total + by) % _MODULUS
 
 
 def with_mark(total: int, parts: object) -> int:
-    """The sum of a set after a member came; the order of coming does not matter."""
-    return (total + mark(parts)) % _MODULUS
+    """The sum of a set after a member came."""
+    return moved(total, mark(parts))
 
 
 def without_mark(total: int, parts: object) -> int:
-    return (total - mark(parts)) % _MODULUS
+    return moved(total, -mark(parts))
 
 
 class Marked(dict[K, V]):
@@ -71,13 +83,18 @@ class KnownMarks:
     def __init__(self) -> None:
         self._known: dict[object, tuple[object, bytes]] = {}
 
-    def of(self, things: Iterable[tuple[object, object]]) -> bytes:
-        """The marks of all, by key, one after the other; keys that are gone are forgotten."""
+    def of(
+        self, things: Iterable[tuple[object, T]], told: Callable[[T], object] = lambda thing: thing
+    ) -> bytes:
+        """The marks of all, by key, one after the other; keys that are gone are forgotten.
+
+        `told` is what of a thing is hashed, always the same.
+        """
         known: dict[object, tuple[object, bytes]] = {}
         for key, thing in things:
             found = self._known.get(key)
             if found is None or found[0] is not thing:
-                found = thing, hashlib.sha256(_encode(thing)).digest()[:16]
+                found = thing, hashlib.sha256(_encode(told(thing))).digest()[:16]
             known[key] = found
         self._known = known
         return b"".join(made for _, made in known.values())

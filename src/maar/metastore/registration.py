@@ -51,9 +51,8 @@ def admit(state: MetaState, meta: BlockOutline, packed: bytes, *, ordinal: int) 
     """Into the index, and into the queue when it can be merged."""
     state.blocks.put(meta, packed)
     if queue.mergeable(meta, state.policy):
-        item = queue.Item(
-            state.index, ordinal, state.lease_time, meta.id, meta.size, queue.key_of(meta)
-        )
+        key = queue.key_of(meta, version=state.version)
+        item = queue.Item(state.index, ordinal, state.lease_time, meta.id, meta.size, key)
         state.queue.enter(item, state.policy)
 
 

@@ -27,7 +27,7 @@ from maar.metastore.entries import (
     Reincarnated,
     Remains,
 )
-from maar.metastore.packs import pack, unpack
+from maar.metastore.packs import alone, outline, pack
 from maar.metastore.state import MetaState
 from maar.model.block import BlockMeta, Kind
 from maar.model.ids import BlockId
@@ -65,14 +65,15 @@ def adopt(state: MetaState, entry: BlocksAdopted) -> Effects:
 
 def _adopt_one(state: MetaState, meta: BlockMeta, *, ordinal: int) -> Adopted:
     if bereft(state, meta.id):
-        kept = unpack(state.retired.pop(meta.id).packed)
-        registration.admit(state, kept, pack(kept), ordinal=ordinal)
+        packed = alone(state.retired.pop(meta.id).packed)
+        kept = outline(packed)
+        registration.admit(state, kept, packed, ordinal=ordinal)
         return Adopted(meta.id, "", kept.profiles)
     if registration.known(state, meta.id):
         return Adopted(meta.id, "")
     if refusal := refused(state, meta):
         return Adopted(meta.id, refusal)
-    registration.admit(state, meta, pack(meta), ordinal=ordinal)
+    registration.admit(state, meta, pack(meta, version=state.version), ordinal=ordinal)
     registration.anchor(state, meta)
     state.tally.blocks_adopted += 1
     state.tally.profiles_added += meta.profiles

@@ -15,7 +15,6 @@ from maar.metastore import plan as plans
 from maar.metastore.effects import Effect, Effects, Expired, Refusal, Refused, RetentionChanged
 from maar.metastore.entries import BlocksExpired, Entry, RetentionSet
 from maar.metastore.index import Index, blocks_in
-from maar.metastore.packs import pack
 from maar.metastore.policy import HOUR_NS, MINUTE_NS
 from maar.metastore.retired import Cause, Retired, recorded
 from maar.metastore.state import NO_ANCHOR, MetaState
@@ -255,10 +254,12 @@ def expire(state: MetaState, entry: BlocksExpired) -> Effects:
             refused.append(Refused(Refusal.TOO_YOUNG, what=block))
     cancelled = _cancel_owners(state, frozenset(going))
     cause = recorded(Cause.EXPIRED, version=state.version)
-    for block, meta in going.items():
-        state.blocks.remove(block)
+    live = state.blocks.found(going)
+    state.blocks.drop(live)
+    for block in going:
         state.queue.leave(block, state.policy)
-        state.retired[block] = Retired(state.index, state.lease_time, (), pack(meta), cause)
+        packed = live[block].packed
+        state.retired[block] = Retired(state.index, state.lease_time, (), packed, cause)
     profiles = sum(meta.profiles for meta in going.values())
     state.tally.profiles_expired += profiles
     return (*refused, *cancelled, Expired(len(going), profiles))

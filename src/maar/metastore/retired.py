@@ -6,7 +6,7 @@ from enum import IntEnum
 
 import msgspec
 
-from maar.metastore.marks import Marked
+from maar.metastore.marks import Marked, with_mark
 from maar.metastore.packs import Bytes, Packed, alone, sealed
 from maar.model.ids import BlockId
 from maar.model.time import LeaseTime
@@ -44,16 +44,25 @@ class RetiredBlocks(Marked[BlockId, Retired]):
     it is dead, so it holds little else.
     """
 
-    __slots__ = ("_loose",)
+    __slots__ = ("_loose", "whole")
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool = False) -> None:
         super().__init__()
         self._loose: list[BlockId] = []
+        self.whole = whole  # whether the hash is over all that is kept of a block
 
     def parts(self, key: BlockId, value: Retired) -> object:
-        """Without a cause where none is recorded: so it was hashed before there were causes."""
-        known = key, value.entry, value.at, value.outputs
-        return (*known, value.cause) if value.cause else known
+        """However the block itself is kept."""
+        if not self.whole:
+            return key, value.entry, value.at, value.outputs
+        fields = msgspec.structs.astuple(value)
+        return key, *(alone(each) if each is value.packed else each for each in fields)
+
+    def hash_whole(self) -> None:
+        """From now on every byte of a record counts; all are read once."""
+        self.whole, self.hash = True, 0
+        for key, value in self.items():
+            self.hash = with_mark(self.hash, self.parts(key, value))
 
     def __setitem__(self, key: BlockId, value: Retired) -> None:
         super().__setitem__(key, value)

@@ -190,7 +190,9 @@ async def make(log: Log, store: ObjectStore) -> int:
     if head.index == begun_at or head.hash == GENESIS_HASH:
         return head.index
     body = encode(state, head)
-    parts.audit(decode(body)[0])  # reads back and is sound, or nothing is written
+    again, _ = decode(body)  # reads back and is sound, or nothing is written
+    parts.audit(again)
+    parts.compare(state, again)
     key = keys.snapshot(incarnation=state.incarnation, index=head.index)
     try:
         await asyncio.to_thread(store.create, key, body)

@@ -7,7 +7,7 @@ with the blocks themselves, and whoever makes a snapshot calls it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TypeAlias, TypeVar, assert_never
 
@@ -24,8 +24,8 @@ from maar.metastore.index import (
     one_pack,
     partition_of,
 )
-from maar.metastore.marks import with_mark
-from maar.metastore.packs import Pack, alone, unpack
+from maar.metastore.marks import WHOLE_SINCE, with_mark
+from maar.metastore.packs import Pack, alone, outline
 from maar.metastore.policy import Policy
 from maar.metastore.queue import PLACE_BYTES, Item, key_of
 from maar.metastore.retired import Cause, Retired
@@ -319,6 +319,7 @@ class _Loading:
         self._state = MetaState()
         self._chunks: list[tuple[PartitionKey, Chunk]] = []
         self._places: dict[QueueKey, list[bytes]] = {}
+        self._retired: list[RetiredBlock] = []
 
     def take(self, part: Part) -> None:
         state = self._state
@@ -327,7 +328,7 @@ class _Loading:
                 _load_core(state, part)
             case Blocks():
                 for packed in part.packed:
-                    state.blocks.add(unpack(packed))
+                    state.blocks.put(outline(packed), packed)
             case Places():
                 _load_places(state, part)
             case PackedBlocks():
@@ -339,9 +340,7 @@ class _Loading:
             case Plans() | Parked() | Finished():
                 _load_plans(state, part)
             case RetiredBlocks():
-                for r in part.blocks:
-                    block = unpack(r.packed).id
-                    state.retired[block] = Retired(r.entry, r.at, r.outputs, r.packed, r.cause)
+                self._retired += part.blocks
             case Remembered():
                 for block in part.blocks:
                     state.remembered.add(block)
@@ -361,6 +360,11 @@ class _Loading:
 
     def finished(self) -> MetaState:
         state = self._state
+        whole = state.version >= WHOLE_SINCE
+        state.blocks.whole = state.queue.whole = state.retired.whole = whole
+        for r in self._retired:
+            block = outline(r.packed).id
+            state.retired[block] = Retired(r.entry, r.at, r.outputs, r.packed, r.cause)
         if self._chunks and not state.blocks.load(self._chunks):
             raise Corrupt("its blocks are not in order")
         for block in state.owners:
@@ -397,9 +401,8 @@ def _load_core(state: MetaState, core: Core) -> None:
 def _load_places(state: MetaState, part: Places) -> None:
     for place in part.places:
         meta = _live(state, place.block)
-        item = Item(
-            place.entry, place.ordinal, place.added_at, place.block, meta.size, key_of(meta)
-        )
+        key = key_of(meta, version=state.version)
+        item = Item(place.entry, place.ordinal, place.added_at, place.block, meta.size, key)
         state.queue.enter(item, state.policy)
 
 
@@ -445,24 +448,62 @@ def _live(state: MetaState, block: BlockId) -> BlockMeta:
 
 def audit(state: MetaState) -> None:
     """What is kept beside the blocks says what the blocks say, or Corrupt."""
-    again = Index()
-    placed, places_hash = 0, 0
+    again = Index(whole=state.blocks.whole)
+    queue, placed, places_hash = state.queue, 0, 0
     for partition in state.blocks.partitions():
         for chunk in partition.chunks:
             metas = list(blocks_in((chunk,)))
             _audit_chunk(partition.key, chunk, metas)
-            for meta in metas:
-                again.count(meta, +1)
-                item = state.queue.places.get(meta.id)
+            for meta, packed in zip(metas, chunk.packed, strict=True):
+                again.count(meta, packed, +1)
+                item = queue.places.at(raw_id(meta.id))
                 if item is None:
                     continue
-                if (item.size, item.key) != (meta.size, key_of(meta)):
+                if (item.size, item.key) != (meta.size, key_of(meta, version=state.version)):
                     raise Corrupt(f"the place of block {meta.id} is not that of the block")
-                placed, places_hash = placed + 1, with_mark(places_hash, item[:4])
+                placed, places_hash = placed + 1, with_mark(places_hash, queue.hashed(item))
     if (again.hash, again.totals) != (state.blocks.hash, state.blocks.totals):
         raise Corrupt("the sums that it states are not those of its blocks")
-    if (placed, places_hash) != (len(state.queue.places), state.queue.hash):
+    if (placed, places_hash) != (len(queue.places), queue.hash):
         raise Corrupt("it holds places of blocks that it does not hold, or of others")
+
+
+def compare(state: MetaState, again: MetaState) -> None:
+    """What the fold keeps beside its records is what was rebuilt of them in `again`, or Corrupt.
+
+    No hash covers it: it decides what is merged next, who may work, and what a query reads.
+    """
+    for name, told in _KEPT.items():
+        if told(state) != told(again):
+            raise Corrupt(
+                f"what the fold keeps of {name} is not what follows from its records; this is a "
+                "defect of the program"
+            )
+
+
+_KEPT: dict[str, Callable[[MetaState], object]] = {
+    "time": lambda state: (state.index, state.lease_time, state.wall_time),
+    "owners": lambda state: state.owners,
+    "partitions": lambda state: [
+        (key, [(chunk.raw_ids, chunk.levels) for chunk in chunks])
+        for key, chunks in state.blocks.partitions()
+    ],
+    "blocks": lambda state: list(state.blocks.where.items()),
+    "lanes": lambda state: {
+        key: (b"".join(lane.items.raw()), lane.bytes, lane.front, lane.full)
+        for key, lane in state.queue.lanes.items()
+    },
+    "full lanes": lambda state: _listed(state.queue.full),
+    "oldest blocks": lambda state: _listed(state.queue.fronts),
+    "what waits": lambda state: (state.queue.waiting, state.queue.queued),
+    "plans that wait": lambda state: _listed(state.plans.lines),
+    "leases": lambda state: (state.plans.held, state.plans.leases),
+    "hashes": lambda state: (state.blocks.whole, state.queue.whole, state.retired.whole),
+}
+
+
+def _listed(lists: Mapping[T, Iterable[object]]) -> dict[T, list[object]]:
+    return {key: list(some) for key, some in lists.items()}
 
 
 def _audit_chunk(key: PartitionKey, chunk: Chunk, metas: list[BlockMeta]) -> None:

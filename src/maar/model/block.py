@@ -6,7 +6,7 @@ from enum import IntEnum
 
 import msgspec
 
-from maar.model.ids import BlockId, PlanId, Shard, StoreName, TenantId
+from maar.model.ids import NO_ZONE, BlockId, PlanId, Shard, StoreName, TenantId, Zone
 
 TABLES = ("samples", "profiles", "stacks", "locations", "series")
 SEGMENT_TABLE = "segment"  # the one file of a segment or a quarantine block
@@ -57,7 +57,7 @@ class Dataset(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class BlockOutline(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The first fields of a BlockMeta, read without the rest: what the index itself needs."""
+    """A BlockMeta whose datasets, most of its bytes, stay unread: what the index itself needs."""
 
     version: int
     id: BlockId
@@ -73,15 +73,17 @@ class BlockOutline(msgspec.Struct, frozen=True, array_like=True, gc=False):
     samples: int
     size: int
     files: tuple[File, ...]
+    datasets: msgspec.Raw
+    created_by: str  # a writer, or the plan
+    created_at_ns: int  # wall time, for people
+    plan: PlanId | None = None
+    zone: Zone = NO_ZONE  # of the writer; compaction never mixes zones
 
 
 class BlockMeta(BlockOutline, frozen=True, array_like=True, gc=False):
     """All that is known of a block without opening it."""
 
-    datasets: tuple[Dataset, ...]
-    created_by: str  # a writer, or the plan
-    created_at_ns: int  # wall time, for people
-    plan: PlanId | None = None
+    datasets: tuple[Dataset, ...]  # type: ignore[assignment]  # the same field, read
 
     def file(self, table: str) -> File:
         return next(file for file in self.files if file.table == table)

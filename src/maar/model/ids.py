@@ -30,6 +30,7 @@ ANONYMOUS = TenantId("anonymous")
 NO_TENANT = TenantId("")  # the tenant of a level-0 segment, which holds all tenants
 MAIN_STORE = StoreName("main")
 HOME = Zone("home")  # the zone of those who name none
+NO_ZONE = Zone("")  # of blocks from before blocks knew their zone
 
 TENANT_QUOTED_MAX = 240  # a directory's name has at most 255 bytes
 

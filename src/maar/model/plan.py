@@ -6,8 +6,18 @@ from enum import IntEnum, StrEnum
 
 import msgspec
 
-from maar.model.block import BlockMeta
-from maar.model.ids import BlockId, FencingToken, PlanId, Shard, StoreName, TenantId, WorkerId
+from maar.model.block import NO_DAY, BlockMeta
+from maar.model.ids import (
+    NO_ZONE,
+    BlockId,
+    FencingToken,
+    PlanId,
+    Shard,
+    StoreName,
+    TenantId,
+    WorkerId,
+    Zone,
+)
 from maar.model.time import LeaseTime
 
 
@@ -47,6 +57,8 @@ class QueueKey(msgspec.Struct, frozen=True, array_like=True, order=True):
     tenant: TenantId
     shard: Shard
     level: int
+    zone: Zone = NO_ZONE  # this and the next from version 5 of the log on
+    day: int = NO_DAY  # UTC, from level 1 on: a block is of one day
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True):
