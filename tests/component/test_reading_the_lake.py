@@ -1,39 +1,55 @@
-"""The Spark example of docs/reading-the-lake.md gives the right answer."""
+"""docs/reading-the-lake.md, done as a reader would: saved as printed, run as printed."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.lake_doc import PROFILE_TYPE, documented_lake, names_of
+from support.front import Front
+from support.front_served import served
+from support.lake_doc import DocumentedLake, commands, documented_lake, programs
 
-pytestmark = pytest.mark.component
-
-
-@pytest.fixture
-def spark(tmp_path: Path) -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.warehouse.dir", str(tmp_path / "warehouse"))
-        .config("spark.local.dir", str(tmp_path / "local"))
-        .config("spark.pyspark.python", sys.executable)
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+pytestmark = [pytest.mark.component, pytest.mark.timeout(240)]
 
 
-def test_spark_finds_the_top_functions(spark: Any, tmp_path: Path) -> None:
-    lake = documented_lake(tmp_path)
-    top = names_of("spark: top functions of a day")["top"]
-    assert top(spark, lake.files, PROFILE_TYPE) == lake.top
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `maar serve` runs: its data directory, and the programs of the page beside it."""
+    directory = tmp_path_factory.mktemp("reader")
+    for name, program in programs().items():
+        (directory / name).write_text(program)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def lake(directory: Path) -> DocumentedLake:
+    return documented_lake(directory)
+
+
+@pytest.fixture(scope="module")
+def server(lake: DocumentedLake) -> Iterator[str]:
+    front = Front()
+    front.metastore.index = {block.id: block for block in lake.blocks}
+    with served(front) as url:
+        yield url
+
+
+@pytest.mark.parametrize("command", commands(), ids=lambda command: command[1])
+def test_a_program_of_the_page_runs_as_printed(
+    command: list[str], directory: Path, lake: DocumentedLake, server: str
+) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "MAAR_SERVER": server, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [" ".join(map(str, row)) for row in lake.top]
+
+
+def test_the_page_has_a_command_for_each_program() -> None:
+    assert {command[1] for command in commands()} | {"lake_files.py"} == set(programs())

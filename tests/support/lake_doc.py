@@ -6,50 +6,52 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from maar.adapters.object_store import open_store
-from maar.api.plain import plain
-from maar.model.keys import date_text
-from maar.model.time import utc_day
+from maar.model.block import BlockMeta
+from maar.model.ids import ANONYMOUS, TenantId
+from maar.model.time import DAY_NS
 from maar.ports.object_store import StoreSettings
 from maar.pprof.plain import PlainFunction, PlainLine, PlainLocation, PlainProfile, PlainSample
 from support.block_plans import NOON_NS, Bench, pushed
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reading-the-lake.md"
-PROFILE_TYPE = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
+STRANGER = TenantId("acme")
 FUNCTIONS = ("main", "serve", "parse", "sort", "hash")
 
 
-def example(title: str) -> str:
-    """The fenced block of the document whose first line is a comment with this title."""
-    blocks = re.findall(r"```\w+\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    (found,) = [block for block in blocks if block.split("\n")[0].lstrip("#- ") == title]
-    return str(found)
+def programs() -> dict[str, str]:
+    """The programs of the page, exactly as printed, by the file names that it gives them."""
+    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    named = {}
+    for block in blocks:
+        named[re.split(r"[ :]", block.splitlines()[0].removeprefix("# "))[0]] = block
+    return named
 
 
-def names_of(title: str) -> dict[str, Any]:
-    """What the example defines."""
-    defined: dict[str, Any] = {}
-    exec(compile(example(title), f"{DOCUMENT.name}: {title}", "exec"), defined)
-    return defined
+def commands() -> list[list[str]]:
+    """The command lines of the page, by words."""
+    (block,) = re.findall(r"```sh\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    return [line.split() for line in block.splitlines()]
 
 
 @dataclass(frozen=True)
 class DocumentedLake:
-    files: dict[str, list[str]]
-    top: list[tuple[str, int, int]]  # function, self, total
+    blocks: list[BlockMeta]
+    top: list[tuple[str, int, int]]  # function, self, total of the tenant that the page names
 
 
 def documented_lake(directory: Path) -> DocumentedLake:
-    """Two blocks that share stacks and one profile, and the answer worked out by hand."""
-    store = open_store(StoreSettings("main", f"file://{directory / 'store'}"))
-    scratch = directory / "scratch"
+    """In `.maar/store`: two blocks that share stacks and one profile, a block of another tenant,
+    one of another day, and the answer worked out by hand."""
+    (directory / ".maar").mkdir()
+    store = open_store(StoreSettings("main", f"file://{directory / '.maar' / 'store'}"))
+    scratch = directory / ".maar" / "scratch"
     scratch.mkdir()
     bench = Bench(store, scratch)
     total: Counter[str] = Counter()
     own: Counter[str] = Counter()
-    profiles = []
+    profiles, others = [], []
     for number in range(6):
         stacks = [(0, 1, 2), (0, 1, 2, 2), (0, 3 + number % 2), (0, 1, 2, 4)]
         values = [(number + 1) * factor for factor in (1, 10, 100, 1_000)]
@@ -67,14 +69,16 @@ def documented_lake(directory: Path) -> DocumentedLake:
             functions=[PlainFunction(name, name, "app.py") for name in FUNCTIONS],
             period_type=("cpu", "nanoseconds"),
         )
-        profiles.append(pushed(body, service=f"service-{number % 2}", time_ns=NOON_NS + number))
+        service = f"service-{number % 2}"
+        profiles.append(pushed(body, service=service, tenant=ANONYMOUS, time_ns=NOON_NS + number))
+        others += [
+            pushed(body, service=service, tenant=STRANGER, time_ns=NOON_NS + number),
+            pushed(body, service=service, tenant=ANONYMOUS, time_ns=NOON_NS + DAY_NS),
+        ]
     blocks = [
         block
-        for part in (profiles[:3], profiles[2:])  # the third went to both
+        for part in (profiles[:3], profiles[2:], others)  # the third went to both
         for block in bench.compact([bench.segment(part)]).outputs
     ]
-    live_files = names_of("files of a day")["live_files"]
-    listed = [plain(block) for block in blocks]
-    files = live_files(listed, date_text(utc_day(NOON_NS)), str(directory / "store"))
     ranked = sorted((-value, name) for name, value in total.items())
-    return DocumentedLake(files, [(name, own[name], -value) for value, name in ranked])
+    return DocumentedLake(blocks, [(name, own[name], -value) for value, name in ranked])
