@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from maar.block import dead_letter
@@ -28,8 +29,15 @@ def test_the_golden_letter_reads_as_its_segment() -> None:
         checked(store=StoreName("elsewhere"))
 
 
-def test_letters_are_still_written_so() -> None:
-    assert dead_letter.encode(META) == GOLDEN.read_bytes()
+def test_letters_are_still_written_so_with_new_fields_at_the_end() -> None:
+    def fields(letter: bytes) -> list[object]:
+        version, _, body = msgspec.msgpack.decode(letter)
+        found: list[object] = msgspec.msgpack.decode(body)
+        return [version, *found]
+
+    old, new = fields(GOLDEN.read_bytes()), fields(dead_letter.encode(META))
+    assert new[: len(old)] == old
+    assert new[len(old) :] == [META.zone]
 
 
 @pytest.mark.parametrize("at", range(0, len(GOLDEN.read_bytes()), 7))

@@ -16,7 +16,7 @@ from maar.metastore.policy import Policy
 from maar.metastore.restoring import Origin
 from maar.model import keys
 from maar.model.block import FORMAT_VERSION, TABLES, BlockMeta, File, Kind, Location
-from maar.model.ids import MAIN_STORE, FencingToken, Incarnation, PlanId, Shard, segment_id
+from maar.model.ids import HOME, MAIN_STORE, FencingToken, Incarnation, PlanId, Shard, segment_id
 from maar.model.plan import Account, PlanResult
 from maar.model.time import WallTime
 from maar.ports.log import Head
@@ -44,7 +44,7 @@ class Lives(Lake):
     def upload(self, numbers: Iterable[int]) -> BlockMeta:
         """A segment of these profiles, which nobody has announced yet."""
         profiles = [raw_profile(number, tenant=TENANT) for number in numbers]
-        written = write_segment(profiles)
+        written = write_segment(profiles, zone=HOME)
         self.entropy += 1
         block = segment_id(lease_time_ns=self.fold.now, entropy=self.entropy)
         key = keys.segment(shard=ONE, block=block, incarnation=self.state.incarnation)

@@ -22,7 +22,7 @@ from maar.metastore.policy import Level, Policy
 from maar.metastore.service import MetastoreService
 from maar.model import keys
 from maar.model.block import BlockMeta
-from maar.model.ids import MAIN_STORE, Shard, TenantId, WorkerId, segment_id
+from maar.model.ids import HOME, MAIN_STORE, Shard, TenantId, WorkerId, segment_id
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
 from maar.ports.log import Candidate
 from maar.ports.metastore import Metastore, PollRequest, Report
@@ -98,7 +98,7 @@ class WholeLake:
         """A segment in the store, of which the index knows nothing yet."""
         now = await service.now()
         block = segment_id(lease_time_ns=now.lease_time, entropy=self.random.getrandbits(64))
-        written = write_segment([each.raw for each in profiles])
+        written = write_segment([each.raw for each in profiles], zone=HOME)
         key = keys.segment(shard=Shard(shard), block=block, incarnation=now.incarnation)
         await asyncio.to_thread(self.store.create, key, written.body)
         return segment_meta(

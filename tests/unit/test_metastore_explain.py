@@ -25,7 +25,7 @@ from maar.metastore.policy import Level
 from maar.metastore.timeline import NEVER
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotFound
-from maar.model.ids import BlockId
+from maar.model.ids import BlockId, Zone
 from maar.model.plan import Account, PlanResult
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.metastore import Explanation
@@ -67,6 +67,14 @@ def test_a_queued_block_names_its_lane_its_place_and_what_closes_its_batch() -> 
     assert "1 block of the lane came before it" in text
     assert "closes at 3 blocks (now 2), at 1.0 MiB (now 3.0 KiB)" in text
     assert "has waited 10 s (6 s left)" in text, "the age is that of the oldest of the batch"
+
+
+def test_a_lane_is_told_with_its_zone_and_day() -> None:
+    fold = Fold()
+    (meta,) = added(fold, msgspec.structs.replace(segment(1), zone=Zone("east")))
+    assert "level 0, zone east, store main" in of(fold, meta, "queued")
+    made = compacted(fold, meta)
+    assert "level 1, zone east, day 2024-10-04, store main" in of(fold, made, "queued")
 
 
 def test_a_batch_that_is_closed_says_by_what_and_how_many_plans_come_first() -> None:

@@ -31,7 +31,7 @@ from maar.metastore.queue import key_of
 from maar.metastore.schedule import Wish
 from maar.metastore.state import MetaState
 from maar.model.block import NO_DAY, BlockMeta, Kind
-from maar.model.ids import MAIN_STORE, TenantId, WorkerId, Zone
+from maar.model.ids import HOME, MAIN_STORE, TenantId, WorkerId, Zone
 from maar.model.plan import Account, LeasedPlan, PlanResult, PlanState, QueueKey, Service
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.ports.log import Head
@@ -341,4 +341,5 @@ def test_late_profiles_are_merged_by_day_with_real_segments_and_merges(tmp_path:
 
     blocks = asyncio.run(run())
     assert sorted(meta.day for meta in blocks) == [NOON_NS // DAY_NS - n for n in range(20)][::-1]
+    assert {meta.zone for meta in blocks} == {HOME}
     assert sum(meta.profiles for meta in blocks) == 80

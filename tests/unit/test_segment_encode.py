@@ -48,7 +48,7 @@ def test_when_all_are_broken_there_is_no_segment() -> None:
 
 
 def test_a_failure_that_is_no_datasets_own_blames_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def picky(profiles: Sequence[RawProfile]) -> SegmentBytes:
+    def picky(profiles: Sequence[RawProfile], **_: object) -> SegmentBytes:
         if len(profiles) > 1:
             raise RuntimeError("not together")
         return write_segment(profiles)
@@ -86,7 +86,7 @@ def test_a_segment_of_nothing_but_broken_ones_is_an_answer_too() -> None:
 
 
 def test_without_memory_nobody_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def starved(_: Sequence[RawProfile]) -> SegmentBytes:
+    def starved(*_: object, **__: object) -> SegmentBytes:
         raise MemoryError
 
     monkeypatch.setattr(encode, "write_segment", starved)

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from maar.block.reread import reread
 from maar.model.errors import (
     Draining,
     InvalidInput,
@@ -16,7 +17,7 @@ from maar.model.errors import (
     StoreFull,
     Unavailable,
 )
-from maar.model.ids import Shard, block_time_ns
+from maar.model.ids import HOME, Shard, block_time_ns
 from maar.segment.pace import Arrivals
 from maar.segment.service import SegmentSettings
 from support.front import MemoryStore, run
@@ -31,6 +32,9 @@ def test_an_acknowledged_profile_is_in_the_store_and_in_the_index() -> None:
     world = in_world(story)
     (block,) = world.metastore.index.values()
     assert (block.shard, block.level, block.created_by) == (1, 0, "here")
+    assert block.zone == HOME
+    found = reread(world.store.objects[block.files[0].locations[0].key])
+    assert found.zone == HOME, "who finds the segment in the store must know it too"
     assert block.files[0].locations[0].key.startswith("segments/v1/shard=1/")
     assert world.value("profiles_total") == 1
 

@@ -42,6 +42,7 @@ async def run(
         Random(secrets.randbits(64)),
         registry,
         node,
+        zone=Zone(settings.ring.zone),
         dead_letter_after_ms=letters.after_ms if letters.enabled else None,
         floor_lag_ms=int(settings.compaction.floor_lag_s * 1000),
     )

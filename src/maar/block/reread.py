@@ -6,12 +6,13 @@ from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from maar.block import checksum
-from maar.block.segment import SegmentBytes, open_segment, read_group
+from maar.block.segment import ZONE_KEY, SegmentBytes, open_segment, read_group
 from maar.model.block import Dataset
 from maar.model.errors import Corrupt
-from maar.model.ids import TenantId
+from maar.model.ids import TenantId, Zone
 
 _COLUMNS = ["tenant", "service", "types", "time_nanos", "samples", "payload"]
 
@@ -38,7 +39,12 @@ def reread(body: bytes) -> SegmentBytes:
         samples=samples,
         min_time_ns=min(dataset.min_time_ns for dataset in datasets),
         max_time_ns=max(dataset.max_time_ns for dataset in datasets),
+        zone=_zone(parquet),
     )
+
+
+def _zone(parquet: pq.ParquetFile) -> Zone:
+    return Zone((parquet.metadata.metadata or {}).get(ZONE_KEY, b"").decode("utf-8", "replace"))
 
 
 def _of_group(table: pa.Table, place: int) -> Dataset:

@@ -24,12 +24,23 @@ from maar.model.block import (
     Location,
 )
 from maar.model.errors import Corrupt, NotFound
-from maar.model.ids import NO_TENANT, BlockId, PlanId, ProfileId, Shard, StoreName, TenantId
+from maar.model.ids import (
+    NO_TENANT,
+    NO_ZONE,
+    BlockId,
+    PlanId,
+    ProfileId,
+    Shard,
+    StoreName,
+    TenantId,
+    Zone,
+)
 from maar.model.profile import RawProfile
 from maar.ports.object_store import ObjectStore
 
 FORMAT_KEY = b"maar.format"
 FORMAT = b"segment/1"
+ZONE_KEY = b"maar.zone"  # where the writer ran; not in segments from before zones
 ROW_GROUP_BYTES = 32 << 20  # a reader holds one row group at a time
 
 SCHEMA = pa.schema(
@@ -61,10 +72,14 @@ class SegmentBytes:
     samples: int
     min_time_ns: int
     max_time_ns: int
+    zone: Zone = NO_ZONE
 
 
 def write_segment(
-    profiles: Sequence[RawProfile], *, causes: Sequence[str] | None = None
+    profiles: Sequence[RawProfile],
+    *,
+    zone: Zone = NO_ZONE,
+    causes: Sequence[str] | None = None,
 ) -> SegmentBytes:
     """Sort by tenant, service and time, and write; `causes` (one per profile) make a quarantine."""
     if not profiles:
@@ -84,7 +99,8 @@ def write_segment(
     datasets: list[Dataset] = []
     first = groups = 0
     with writer:
-        writer.add_key_value_metadata({FORMAT_KEY: FORMAT})
+        named = {ZONE_KEY: zone.encode()} if zone else {}
+        writer.add_key_value_metadata({FORMAT_KEY: FORMAT, **named})
         for (tenant, service), members in groupby(rows, key=lambda p: (p.tenant, p.service)):
             dataset = list(members)
             runs = _row_groups(dataset)
@@ -103,6 +119,7 @@ def write_segment(
         samples=sum(row.samples for row in rows),
         min_time_ns=min(row.time_ns for row in rows),
         max_time_ns=max(row.time_ns for row in rows),
+        zone=zone,
     )
 
 
@@ -149,6 +166,7 @@ def segment_meta(
         created_by=created_by,
         created_at_ns=created_at_ns,
         plan=plan,
+        zone=segment.zone,
     )
 
 

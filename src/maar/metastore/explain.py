@@ -14,9 +14,10 @@ from maar.metastore.queue import Item
 from maar.metastore.retired import Cause, Retired
 from maar.metastore.state import MetaState
 from maar.metastore.timeline import NEVER
-from maar.model.block import BlockMeta, Kind
+from maar.model.block import NO_DAY, BlockMeta, Kind
 from maar.model.errors import NotFound
 from maar.model.ids import BlockId
+from maar.model.keys import date_text
 from maar.model.plan import AttemptEnd, Plan, PlanState
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.metastore import Explanation
@@ -101,7 +102,8 @@ def _queued(state: MetaState, meta: BlockMeta, now: LeaseTime) -> Iterator[str]:
     ahead = state.queue.ahead(meta.id)
     yield (
         f"It waits in the lane of {meta.tenant or 'all tenants'}, shard {meta.shard}, "
-        f"level {meta.level}, store {meta.store}, since {_span(now - item.added_at)}; "
+        f"level {meta.level}{_zone_and_day(item)}, store {meta.store}, since "
+        f"{_span(now - item.added_at)}; "
         f"{_count(ahead, 'block')} of the lane came before it."
     )
     if ahead > LOOKED_AT_MAX:
@@ -118,6 +120,11 @@ def _queued(state: MetaState, meta: BlockMeta, now: LeaseTime) -> Iterator[str]:
         f"asks for work{first}."
     )
     yield from _obstacles(state, meta.level)
+
+
+def _zone_and_day(item: Item) -> str:
+    zone = f", zone {item.key.zone}" if item.key.zone else ""
+    return zone if item.key.day == NO_DAY else f"{zone}, day {date_text(item.key.day)}"
 
 
 def _open(batch: Batch, level: Level, now: LeaseTime) -> str:

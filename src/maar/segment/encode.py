@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from maar.block.segment import SegmentBytes, write_segment
 from maar.model.errors import InvalidInput, MaarError
-from maar.model.ids import TenantId
+from maar.model.ids import NO_ZONE, TenantId, Zone
 from maar.model.profile import RawProfile
 
 
@@ -21,17 +21,17 @@ class Encoded(NamedTuple):
     failed: dict[DatasetName, MaarError]  # what those who pushed it shall hear
 
 
-def encoded(profiles: Sequence[RawProfile]) -> Encoded:
+def encoded(profiles: Sequence[RawProfile], zone: Zone = NO_ZONE) -> Encoded:
     """All in one segment; or, when that fails, those datasets that can each be written alone."""
     try:
-        return Encoded(write_segment(profiles), {})
+        return Encoded(write_segment(profiles, zone=zone), {})
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001  # whatever a dataset holds must not hit the others
-        return _without_the_broken(profiles, error)
+        return _without_the_broken(profiles, zone, error)
 
 
-def _without_the_broken(profiles: Sequence[RawProfile], failure: Exception) -> Encoded:
+def _without_the_broken(profiles: Sequence[RawProfile], zone: Zone, failure: Exception) -> Encoded:
     datasets: dict[DatasetName, list[RawProfile]] = {}
     for profile in profiles:
         datasets.setdefault(dataset_of(profile), []).append(profile)
@@ -50,7 +50,7 @@ def _without_the_broken(profiles: Sequence[RawProfile], failure: Exception) -> E
     if not failed:
         raise failure  # each can be written, all together not: nobody's own fault
     good = [profile for profile in profiles if dataset_of(profile) not in failed]
-    return Encoded(write_segment(good) if good else None, failed)
+    return Encoded(write_segment(good, zone=zone) if good else None, failed)
 
 
 def dataset_of(profile: RawProfile) -> DatasetName:

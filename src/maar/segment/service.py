@@ -11,7 +11,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from maar.model.errors import Draining, InvalidInput, MaarError, Overloaded, Retryable, Unavailable
-from maar.model.ids import Shard, StoreName
+from maar.model.ids import HOME, Shard, StoreName, Zone
 from maar.model.profile import RawProfile
 from maar.ports.clock import Clock
 from maar.ports.metastore import Metastore
@@ -88,6 +88,7 @@ class SegmentService:
         registry: CollectorRegistry,
         node: str,
         *,
+        zone: Zone = HOME,
         dead_letter_after_ms: int | None = None,  # None: there are none (S20)
         floor_lag_ms: int = 3_600_000,
     ) -> None:
@@ -127,6 +128,7 @@ class SegmentService:
             letters = LetterRules(dead_letter_after_ms * 10**6, floor_lag_ms * 10**6 // 2)
         self._writing = Writing(
             node,
+            zone,
             StoreName(store.settings().name),
             self._uploads,
             self._registrar,

@@ -15,7 +15,7 @@ from maar.block.segment import SegmentBytes, segment_meta
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import MaarError, Retryable, StoreFull, Unavailable
-from maar.model.ids import Shard, StoreName, segment_id
+from maar.model.ids import Shard, StoreName, Zone, segment_id
 from maar.model.profile import RawProfile
 from maar.ports.clock import Clock
 from maar.ports.metastore import Now
@@ -68,6 +68,7 @@ class Writing:
     def __init__(
         self,
         node: str,
+        zone: Zone,
         store: StoreName,
         uploads: Uploads,
         registrar: Registrar,
@@ -77,6 +78,7 @@ class Writing:
         letters: LetterRules | None,
     ) -> None:
         self._node = node
+        self._zone = zone
         self._store = store
         self._uploads = uploads
         self._registrar = registrar
@@ -118,7 +120,7 @@ class Writing:
         """In a thread; afterwards the profiles are in the segment's bytes alone."""
         loop = asyncio.get_running_loop()
         segment, flight.failed = await loop.run_in_executor(
-            self._encoders, encoded, flight.profiles
+            self._encoders, encoded, flight.profiles, self._zone
         )
         flight.profiles = []
         for name, error in flight.failed.items():

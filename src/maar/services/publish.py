@@ -71,6 +71,7 @@ class Publisher:
             created_by=f"plan {self._plan.id}",
             created_at_ns=self._wall_ns,
             plan=self._plan.id,
+            zone=self._plan.key.zone,
         )
         self._announce([*tables.values(), manifest])
         for table, key in tables.items():
@@ -85,7 +86,9 @@ class Publisher:
         block, stem = self._names()
         key = keys.quarantine(tenant=tenant, stem=stem)
         segment = write_segment(
-            [profile for profile, _ in held], causes=[cause for _, cause in held]
+            [profile for profile, _ in held],
+            zone=self._plan.key.zone,
+            causes=[cause for _, cause in held],
         )
         meta = segment_meta(
             segment,
