@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 
@@ -23,6 +24,18 @@ from maar.model.errors import (
 from support.command_line import Say, speaker
 from support.front import Front
 
+HEAVY = (
+    "numba",
+    "numpy",
+    "pyarrow",
+    "duckdb",
+    "pyspark",
+    "grpc",
+    "httpx",
+    "rich",
+    "google",
+    "uvloop",
+)
 MAAR = (sys.executable, "-m", "maar.cli.main")
 
 
@@ -125,3 +138,20 @@ def test_complaints_that_nobody_reads_keep_their_exit_code() -> None:
     finally:
         os.close(theirs)
     assert done.returncode == EXIT_USAGE
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["no-such-command"]])
+def test_help_needs_nothing_heavy(words: list[str]) -> None:
+    """What is imported decides how long it takes; the bound of CPU is generous on purpose."""
+    program = (
+        f"import sys; sys.argv[1:] = {words!r}\n"
+        "from maar.cli.main import run\n"
+        "run(sys.argv[1:])\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.stdout.splitlines()[-1] == b"[]"
+    used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert used_s < 1.0

@@ -121,18 +121,17 @@ class Demo:
 
 
 def find_examples() -> Path:
-    """The sample programs of the source tree that maar is installed from."""
+    """The sample programs: in the package, or in the source tree that it is installed from."""
     if importlib.util.find_spec("pyroscope") is None:
         raise InvalidInput(
             "the demo needs the profiling agent pyroscope-io; install maar with its demo extra: "
             "pip install 'maar[demo]'"
         )
-    for root in (Path(maar.__file__).parents[2], Path.cwd()):
+    package = Path(maar.__file__).parent
+    for root in (package, package.parents[1]):
         if all((root / "examples" / f"{name}.py").is_file() for name in PROGRAMS):
             return root / "examples"
-    raise InvalidInput(
-        "the sample programs are not here; run the demo from a clone of maar's repository"
-    )
+    raise InvalidInput(f"the sample programs are missing from {package}; install maar again")
 
 
 def _stop(process: subprocess.Popen[bytes], patience_s: float) -> None:

@@ -13,9 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, NoReturn
 
+import maar
 from maar.app import watcher
 from maar.model.errors import InvalidInput
 
+PACKAGE = Path(maar.__file__).parent
 CANNOT_RUN = 78  # the exit code of a child that a restart would not help
 
 _PR_SET_PDEATHSIG = 1
@@ -27,6 +29,15 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before we could ask
         os._exit(CANNOT_RUN)
+
+
+def compiled_code(data_dir: Path, package: Path = PACKAGE) -> dict[str, str]:
+    """Where Numba keeps compiled code, as children are told: beside the sources, unless they cannot
+    be written; then in the data directory.
+    """
+    if os.access(package, os.W_OK):
+        return {}
+    return {"NUMBA_CACHE_DIR": str(data_dir / "compiled")}
 
 
 def leads_its_session() -> bool:

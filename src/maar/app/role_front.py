@@ -34,6 +34,7 @@ from maar.distributor.router import Router
 from maar.distributor.service import Distributor
 from maar.model.ids import Zone
 from maar.ports.object_store import ObjectStore
+from maar.pprof.compile_once import doing
 
 
 @asynccontextmanager
@@ -152,10 +153,10 @@ async def _distributing(
     distributor = Distributor(
         settings.limits, router, clock, registry, periods, rate_of=tenants.rate
     )
-    await distributor.start()
     following = [
         asyncio.create_task(work)
         for work in (
+            _started(distributor),
             periods.follow(metastore),
             rings.follow(metastore, every_s=ring.refresh_ms / 1000),
             agent.follow(every_s=settings.placement.reload_s),
@@ -163,13 +164,19 @@ async def _distributing(
         )
     ]
     try:
-        yield distributor, router.ready, following
+        yield distributor, lambda: doing() or router.ready(), following
     finally:
         for task in following:
             task.cancel()
         await asyncio.gather(*following, return_exceptions=True)
         distributor.close()
         await router.close()
+
+
+async def _started(distributor: Distributor) -> None:
+    """Make it ready while it can be asked how it is; pushes that come before that wait for it."""
+    await distributor.start()
+    await asyncio.Event().wait()
 
 
 async def _ended(*tasks: asyncio.Task[None]) -> None:

@@ -12,12 +12,16 @@ import msgspec
 from maar.adapters.rpc import MetastoreClient, serve_query
 from maar.app.config import Settings
 from maar.app.wiring import Told, build_store, new_registry, node_name
+from maar.pprof.compile_once import doing
 from maar.query.service import DuckEngine, QuerySettings
 from maar.runner.scratch import WorkerScratch
 
+LOADING = "is loading maar's compiled code"
+
 
 @asynccontextmanager
-async def run(settings: Settings) -> AsyncIterator[None]:
+async def run(settings: Settings) -> AsyncIterator[asyncio.Task[None]]:
+    """Gives the task that ends when the engine cannot be made ready; it answers before it is."""
     registry = new_registry("query")
     metastore = MetastoreClient(settings.roles.metastore)
     with room_to_spill(settings) as query:
@@ -30,14 +34,24 @@ async def run(settings: Settings) -> AsyncIterator[None]:
             reader=reader,
             letters=settings.dead_letters.enabled,
         )
-        await asyncio.to_thread(engine.warm)
-        server = await serve_query(settings.roles.query, engine, Told(registry, lambda: ""))
+        warm = asyncio.Event()
+        told = Told(registry, lambda: "" if warm.is_set() else doing() or LOADING)
+        server = await serve_query(settings.roles.query, engine, told)
+        life = asyncio.create_task(_live(engine, warm))
         try:
-            yield
+            yield life
         finally:
             await server.stop()
+            life.cancel()
+            await asyncio.gather(life, return_exceptions=True)
             engine.close()
             await metastore.close()
+
+
+async def _live(engine: DuckEngine, warm: asyncio.Event) -> None:
+    await asyncio.to_thread(engine.warm)
+    warm.set()
+    await asyncio.Event().wait()
 
 
 @contextmanager

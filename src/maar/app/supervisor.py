@@ -24,7 +24,7 @@ import msgspec
 
 from maar.app import logs
 from maar.app.config import RoleAddresses, Settings
-from maar.app.process import CANNOT_RUN, lock_directory
+from maar.app.process import CANNOT_RUN, compiled_code, lock_directory
 from maar.app.replica import replica_place
 from maar.app.roles import ProcessName
 from maar.app.watcher import session_members
@@ -178,7 +178,12 @@ class Supervisor:
             stderr=STDOUT,
             pass_fds=(fd,) if fd >= 0 else (),
             start_new_session=True,
-            env={**os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0", "PYTHONUNBUFFERED": "1"},
+            env={
+                **compiled_code(self._settings.data_dir),
+                **os.environ,
+                "GRPC_ENABLE_FORK_SUPPORT": "0",
+                "PYTHONUNBUFFERED": "1",
+            },
         )
         self._children[role] = process
         log.info("role started child=%s pid=%d", role, process.pid)

@@ -21,7 +21,9 @@ from maar.block.weight import weight
 from maar.model.errors import MalformedProfile, TooLarge
 from maar.model.ids import ANONYMOUS, ProfileId
 from maar.model.profile import RawProfile
+from maar.pprof import wire
 from maar.pprof.columns import Columns
+from maar.pprof.compile_once import once
 from maar.pprof.decode import decode
 from maar.pprof.decode import warm as warm_decoder
 from maar.pprof.gzip import gunzip
@@ -82,8 +84,12 @@ def empty_tables() -> dict[str, pa.Table]:
 
 
 def warm() -> None:
-    """Load or compile everything that decoding and merging need (seconds without a cache, once)."""
+    """Load everything that decoding and merging need, or have it compiled (seconds, once)."""
     warm_decoder()
+    once("merge", wire.walk.stats.cache_path, _call_all)
+
+
+def _call_all() -> None:
     # One sample with a value, a stack of an unnamed location, and a string label.
     raw = bytes.fromhex(
         "0a040801 1002 120a 0a0101 120105 1a02 0803 2202 0801 3200 3201 61 3201 62 3201 63".replace(

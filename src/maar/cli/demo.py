@@ -126,6 +126,7 @@ def command(seconds: float | None, port: int, data: Path) -> None:
 
 def _wait_until_ready(demo: Demo, api: Server) -> None:
     deadline = time.monotonic() + READY_S
+    told = ""
     while time.monotonic() < deadline:
         code = demo.server_ended()
         if code is not None:
@@ -133,7 +134,10 @@ def _wait_until_ready(demo: Demo, api: Server) -> None:
         try:
             api.get_bytes("/ready")
             return
-        except Failed:
+        except Failed as error:
+            if "compiling" in str(error) and str(error) != told:
+                told = str(error)
+                click.echo(f"  {told}")
             time.sleep(0.3)
     raise Failed(f"the server was not ready within {READY_S:.0f} s; see {demo.log_file}")
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from maar.pprof import wire
 from maar.pprof.columns import Columns
+from maar.pprof.compile_once import once
 from maar.pprof.tables import counted, filled
 
 
@@ -68,10 +69,14 @@ _SAMPLES = tuple(
 
 
 def warm() -> None:
-    """Load the compiled code, or compile it where there is no cache yet (seconds, once).
+    """Load the compiled code, or have it compiled where there is no cache yet (seconds, once).
 
     The cache is beside the source, or where NUMBA_CACHE_DIR says, or, if neither can be written,
     in the user's cache directory; a process that can write none of them compiles for itself.
     """
+    once("decoder", wire.walk.stats.cache_path, _call_all)
+
+
+def _call_all() -> None:
     for raw in _SAMPLES:
         decode(raw)
