@@ -299,7 +299,7 @@ def requests_for(door: str, profiles: list[bytes]) -> list[tuple[bytearray, int,
             else:
                 at = body.find(mark.encode())
         head = (
-            f"POST {path} HTTP/1.1\r\nhost: bench\r\n{extra}"
+            f"POST {path} HTTP/1.1\r\nhost: localhost\r\n{extra}"
             f"user-agent: pyroscope-rs/pyspy/1.4.0 reqwest\r\naccept: */*\r\n"
             f"content-length: {len(body)}\r\n\r\n"
         ).encode()

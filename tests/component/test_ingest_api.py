@@ -218,7 +218,7 @@ def test_a_body_that_trickles_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
     async def story(at: Running) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", at.port)
         writer.write(
-            f"POST {INGEST} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\nabc".encode()
+            f"POST {INGEST} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\nabc".encode()
         )
         answer = await asyncio.wait_for(reader.readline(), 5)
         assert b"408" in answer

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from maar.api.app import ApiSettings, Asked, build_app
 from maar.api.door import Door
+from maar.api.hosts import Hosts
 from maar.api.placement import ReadPlaced, nothing_placed
 from maar.api.quarantine import Causes, no_causes
 from maar.distributor.admit import Limits
@@ -77,6 +78,7 @@ from maar.pprof.plain import (
 from support.metastore import Fold
 
 NOW_NS = 1_794_000_000 * SECOND_NS
+CALLED = Hosts(frozenset(("maar", "x")))  # how tests call it, beside its loopback address
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
 
 T = TypeVar("T")
@@ -467,6 +469,7 @@ class Front:
         api: ApiSettings | None = None,
         causes: Causes = no_causes,
         placed: ReadPlaced = nothing_placed,
+        hosts: Hosts = CALLED,
     ) -> None:
         self.registry = CollectorRegistry()
         self.writer = MemoryWriter()
@@ -493,6 +496,7 @@ class Front:
                 placed,
             ),
             door=self.door,
+            hosts=hosts,
         )
 
     def request(self, method: str, url: str, **how: Any) -> httpx.Response:

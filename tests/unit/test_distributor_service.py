@@ -20,6 +20,7 @@ from maar.model.time import SECOND_NS
 from support.front import MemoryWriter, OneShard, SetClock, gz, pprof, run
 
 ACME = TenantId("acme")
+LABELS = (("service_name", "shop"),)
 
 
 def pushed(name: str = "shop") -> PushedProfile:
@@ -106,6 +107,39 @@ def test_a_tenant_over_its_rate_is_refused_before_anything_is_unpacked(
     assert "tenant acme" in caplog.text
     setup.clock.now_ns += SECOND_NS
     setup.push(pushed())
+
+
+def test_what_is_counted_against_a_rate_is_what_the_profile_is_when_unpacked() -> None:
+    raw = pprof(functions=["x" * 10_000])
+    small = gz(raw)
+    assert len(small) < len(raw) // 4
+    setup = Setup(Limits(rate_bytes=len(raw)))
+    setup.push(PushedProfile(LABELS, small))
+    with pytest.raises(Overloaded) as caught:
+        setup.push(PushedProfile(LABELS, small))
+    assert caught.value.retry_after_s == pytest.approx(1.0)
+
+
+def test_text_counts_as_much_as_was_read_of_it() -> None:
+    setup = Setup(Limits(rate_bytes=10_000))
+    setup.push(PushedProfile(LABELS, pprof(), read_bytes=20_000))
+    with pytest.raises(Overloaded) as caught:
+        setup.push(PushedProfile(LABELS, pprof(), read_bytes=10_000))
+    assert caught.value.retry_after_s == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("form", ["two members", "gzip within gzip"])
+def test_what_a_gzip_did_not_promise_is_owed_afterwards(form: str) -> None:
+    raw = pprof(functions=["main"] * 200)
+    body = {
+        "two members": gz(raw[:-1]) + gz(raw[-1:]),
+        "gzip within gzip": gz(gz(raw)),
+    }[form]
+    setup = Setup(Limits(rate_bytes=len(raw)))
+    setup.push(PushedProfile(LABELS, body))
+    with pytest.raises(Overloaded) as caught:
+        setup.push(PushedProfile(LABELS, gz(raw)))
+    assert caught.value.retry_after_s == pytest.approx(1.0, rel=0.01)
 
 
 def test_the_log_names_tenants_over_their_rates_once_a_second(

@@ -56,3 +56,13 @@ def test_our_lines_are_known_from_others() -> None:
         ours = line("x", time_s=0, level="info", role="r", logger="l", form=form)
         assert is_structured(ours)
     assert not is_structured("26/11/15 21:00:00 WARN Utils: Your hostname resolves to loopback")
+
+
+def test_names_of_others_neither_forge_a_line_nor_reach_the_terminal() -> None:
+    for form in ("text", "json"):
+        shown = RoleFormatter(role="front", form=form).format(
+            record("refused name=%s", "a\x1b[2J\nlevel=error\x9b1A\u202e\x85x\u2028y")
+        )
+        assert shown.isprintable()
+        message = shown if form == "text" else json.loads(shown)["message"]
+        assert "\\x1b[2J level=error\\x9b1A" in message

@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from maar.model.errors import MalformedProfile, TooLarge
-from maar.pprof.gzip import MEMBERS_MAX, compress, gunzip
+from maar.pprof.gzip import MEMBERS_MAX, compress, gunzip, promised_size
 
 TEXT = bytes(range(256)) * 700  # compresses to more than one window of nothing special
 NOISE = b"".join(zlib.crc32(bytes([i % 256, i // 256])).to_bytes(4, "big") for i in range(60_000))
@@ -77,3 +77,12 @@ def test_a_gzip_bomb_costs_no_more_than_the_limit() -> None:
 def test_a_body_of_empty_members_is_refused() -> None:
     with pytest.raises(MalformedProfile, match="members"):
         gunzip(compress(b"") * (MEMBERS_MAX + 1), limit=1 << 20)
+
+
+def test_the_size_that_a_gzip_promises_is_read_from_its_end_and_bounded() -> None:
+    raw = b"x" * 5000
+    assert promised_size(raw, limit=1 << 20) == 5000
+    assert promised_size(standard.compress(raw), limit=1 << 20) == 5000
+    lie = standard.compress(raw)[:-4] + b"\xff" * 4
+    assert promised_size(lie, limit=1 << 20) == 1 << 20
+    assert promised_size(b"\x1f\x8b", limit=1 << 20) >= 2

@@ -65,6 +65,23 @@ def test_spark_stays_on_loopback_without_a_user_interface_and_spills_to_the_scra
 
 
 @pytest.mark.parametrize(
+    ("settings", "said", "left"),
+    [
+        (SparkSettings(ui=True), "", "127.0.0.1"),
+        (SparkSettings(ui=True), "10.1.2.3", "10.1.2.3"),  # whoever runs it has decided
+        (SparkSettings(ui=False), "", ""),
+        (SparkSettings(ui=True, master="spark://h:7077"), "", ""),  # its executors need the driver
+    ],
+)
+def test_spark_shows_its_page_on_loopback_unless_it_is_told_otherwise(
+    settings: SparkSettings, said: str, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", said)
+    session.keep_pages_on_loopback(settings)
+    assert os.environ["SPARK_LOCAL_IP"] == left
+
+
+@pytest.mark.parametrize(
     ("shown", "version"),
     [
         ('openjdk version "17.0.15" 2025-04-15', 17),

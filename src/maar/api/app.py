@@ -12,12 +12,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from maar.api import pages, wire
 from maar.api.admin import Admin, View
 from maar.api.connect import Method, Unary
-from maar.api.door import ApiSettings, Door
+from maar.api.door import ApiSettings, Door, OurNames
 from maar.api.errors import Unimplemented
+from maar.api.hosts import Hosts
 from maar.api.ingest import Ingest
 from maar.api.orders import Exclusion, Limit, Nothing, Order, Orders, Period, Removal
 from maar.api.placement import PlacementView, ReadPlaced, nothing_placed
@@ -35,6 +37,7 @@ __all__ = ["ApiSettings", "Asked", "build_app"]
 
 log = logging.getLogger("maar.api")
 
+ON_LOOPBACK = Hosts()
 QUERIER = "/querier.v1.QuerierService"
 
 Readiness = Callable[[], Awaitable[str]]  # '' when ready, else why not
@@ -65,7 +68,8 @@ def build_app(
     distributor: Distributor | None,
     asked: Asked | None,
     door: Door | None = None,  # one that other ways in share
-) -> Starlette:
+    hosts: Hosts = ON_LOOPBACK,
+) -> ASGIApp:
     """With a distributor, profiles can be pushed; with the rest, questions are answered."""
     door = door or Door(settings, registries[-1])
     routes: list[Route] = []
@@ -84,7 +88,7 @@ def build_app(
         ]
     routes += health_routes(registries, readiness, extra_metrics)
     handlers = {HTTPException: _http_error, Exception: _internal_error}
-    return Starlette(routes=routes, exception_handlers=handlers)
+    return OurNames(Starlette(routes=routes, exception_handlers=handlers), hosts, door)
 
 
 def _write_routes(door: Door, distributor: Distributor) -> list[Route]:

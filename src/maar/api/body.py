@@ -116,5 +116,10 @@ def header(scope: Scope, name: bytes) -> str:
     return ""
 
 
+def all_headers(scope: Scope, name: bytes) -> list[str]:
+    """Every value of a header, which may be given more than once."""
+    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+
+
 def _too_large(limit: int) -> TooLarge:
     return TooLarge(f"the request's body is over the limit of {limit} bytes")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, TypeVar
 
@@ -11,10 +11,11 @@ import msgspec
 from msgspec import Meta
 from prometheus_client import CollectorRegistry, Counter
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from maar.api.body import Budget, Hold, expanded, header
-from maar.api.errors import answer_to, json_error
+from maar.api.body import Budget, Hold, all_headers, expanded
+from maar.api.errors import Forbidden, answer_to, json_error
+from maar.api.hosts import Hosts, refusal
 from maar.model.errors import InvalidInput, MaarError, TooLarge
 from maar.model.ids import ANONYMOUS, TenantId, tenant_id
 
@@ -50,8 +51,7 @@ class Door:
         )
 
     def tenant(self, scope: Scope) -> TenantId:
-        text = header(scope, b"x-scope-orgid")
-        return tenant_id(text) if text else ANONYMOUS
+        return only_tenant(all_headers(scope, b"x-scope-orgid"))
 
     async def parsed(self, size: int, call: Callable[..., T], *arguments: Any) -> T:
         """Run a parser: at once when the input is small, else beside the event loop."""
@@ -81,6 +81,40 @@ class Door:
     def count(self, route: str, status: int | str, error: MaarError) -> None:
         reason = error.reason if isinstance(error, InvalidInput) else type(error).__name__.lower()
         self._errors.labels(route, str(status), reason.strip("_")).inc()
+
+
+def only_tenant(given: Sequence[str]) -> TenantId:
+    """The tenant that a request names; of two, a client's own would win over its proxy's."""
+    if len(given) > 1:
+        raise InvalidInput(
+            f"the request has {len(given)} X-Scope-OrgID headers; a proxy that sets the tenant "
+            "must replace the client's header, not add another",
+            reason="tenant",
+        )
+    return tenant_id(given[0]) if given and given[0] else ANONYMOUS
+
+
+class OurNames:
+    """An application that is asked only by our names, and changed only by our own pages."""
+
+    def __init__(self, app: ASGIApp, hosts: Hosts, door: Door) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        why = refusal(
+            self._hosts,
+            scope["method"],
+            all_headers(scope, b"host"),
+            all_headers(scope, b"origin"),
+        )
+        if not why:
+            await self._app(scope, receive, send)
+            return
+        error = Forbidden(why)
+        self._door.count("any", 403, error)
+        await json_error(error)(scope, receive, send)
 
 
 class Endpoint:

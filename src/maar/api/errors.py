@@ -29,6 +29,10 @@ class UnsupportedMedia(Rejected):
     """A content type or encoding that this door does not read."""
 
 
+class Forbidden(Rejected):
+    """A name that is not ours, or a page that may not ask."""
+
+
 class TooSlow(Rejected):
     """The request's body did not arrive in time."""
 
@@ -46,6 +50,8 @@ def answer_to(error: MaarError) -> Answer:
     match error:
         case InvalidInput():
             return Answer(400, "invalid_argument")
+        case Forbidden():
+            return Answer(403, "permission_denied")
         case NotFound():
             return Answer(404, "not_found")
         case TooSlow():

@@ -15,12 +15,12 @@ import grpc.aio
 
 from maar.api.body import READ_SECONDS_MAX
 from maar.api.connect import PROTO, Reply, Unary
-from maar.api.door import Door
+from maar.api.door import Door, only_tenant
 from maar.api.errors import TooSlow, answer_to, retry_after_s
 from maar.api.push import PUSH, push_call
 from maar.distributor.service import Distributor
 from maar.model.errors import InvalidInput, MaarError, Retryable, Unavailable
-from maar.model.ids import ANONYMOUS, TenantId, tenant_id
+from maar.model.ids import TenantId
 from maar.model.messages import messages
 
 log = logging.getLogger("maar.api")
@@ -140,10 +140,8 @@ async def _called(push: Unary, door: Door, tenant: TenantId, body: bytes) -> Rep
 
 
 def _tenant(context: Any) -> TenantId:
-    for key, value in context.invocation_metadata() or ():
-        if key == TENANT_KEY:
-            return tenant_id(value) if value else ANONYMOUS
-    return ANONYMOUS
+    sent = context.invocation_metadata() or ()
+    return only_tenant([value for key, value in sent if key == TENANT_KEY])
 
 
 def _told(code: Any, error: MaarError) -> tuple[str, tuple[tuple[str, str | bytes], ...]]:

@@ -140,6 +140,7 @@ def text_profile(request: IngestRequest, body: bytes) -> PushedProfile:
     return PushedProfile(
         labels=((PROFILE_NAME, kind.name), *request.name.pairs(app=app, spy=request.spy)),
         body=raw,
+        read_bytes=len(body),
     )
 
 

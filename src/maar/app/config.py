@@ -58,6 +58,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
 
     listen: str = "127.0.0.1:4040"
     allow_remote: bool = False
+    allowed_hosts: tuple[str, ...] = ()
     data_dir: str = "./.maar"
     drain_s: Seconds = 10.0
     log_format: Literal["text", "json"] = "text"

@@ -8,6 +8,8 @@ import re
 import sys
 from datetime import UTC, datetime
 
+from maar.model.text import visible
+
 _FIRST_PAIR = re.compile(r"(?:^|\s)(?=[A-Za-z_][\w.]*=)")
 _OURS = re.compile(r"^(time=\S+ level=|\{\"time\":)")
 
@@ -36,7 +38,7 @@ def line(message: str, *, time_s: float, level: str, role: str, logger: str, for
     """One event as one line; a message 'segment written key=a' gets event='segment written'."""
     when = datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")
     when = when.replace("+00:00", "Z")
-    message = message.replace("\r", " ").replace("\n", " ")
+    message = visible(message.replace("\r", " ").replace("\n", " "))
     if form == "json":
         fields = {"time": when, "level": level, "role": role, "logger": logger, "message": message}
         return json.dumps(fields, ensure_ascii=False)

@@ -19,6 +19,7 @@ from maar.adapters.system_clock import SystemClock
 from maar.api.app import Asked, build_app
 from maar.api.door import Door
 from maar.api.grpc import PushServer
+from maar.api.hosts import hosts_of
 from maar.api.placement import placed_in
 from maar.api.quarantine import causes_in
 from maar.app.config import Settings
@@ -90,6 +91,11 @@ async def run(
             distributor=distributor,
             asked=asked,
             door=door,
+            hosts=hosts_of(
+                settings.listen_address()[0],
+                settings.server.allowed_hosts,
+                own_name=socket.gethostname(),
+            ),
         )
         async with _grpc(settings, door, distributor) as grpc_socket:
             server = HttpServer(

@@ -10,7 +10,7 @@ import click
 from maar.cli.client import Server
 from maar.cli.failure import EXIT_REFUSED, Failed
 from maar.cli.options import connected, json_option, refuse_options, server_option
-from maar.cli.show import duration, moment, print_json, print_table, size
+from maar.cli.show import duration, moment, print_json, print_table, say, size
 
 PATH = "/api/v1/dead-letters"
 LIMIT = click.IntRange(min=1, max=1000)
@@ -51,7 +51,7 @@ def _list(limit: int, as_json: bool, server: str) -> None:
         print_table(headers, rows, right=("profiles", "size"))
     click.echo(summary(found["status"]))
     if found["status"]["trouble"]:
-        click.echo(f"trouble: {found['status']['trouble']}")
+        say(f"trouble: {found['status']['trouble']}")
     if found["more"]:
         click.echo("there are more: raise --limit")
 
@@ -90,7 +90,7 @@ def show(letter: str, as_json: bool, server: str) -> None:
             ("written", f"{moment(meta['created_at_ns'])} UTC by {meta['created_by']}"),
         ]
     for name, text in facts:
-        click.echo(f"{name:<9} {text}")
+        say(f"{name:<9} {text}")
     if meta:
         click.echo("")
         rows = [(one["tenant"], one["service"], f"{one['profiles']:,}") for one in meta["datasets"]]

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import click
 
 from maar.cli.options import connected, json_option, server_option
-from maar.cli.show import print_json, size
+from maar.cli.show import print_json, say, size
 
 
 @click.group("explain")
@@ -28,6 +28,6 @@ def block(block_id: str, as_json: bool, server: str) -> None:
         return
     meta = found["meta"]
     known = f": {meta['kind']} of level {meta['level']}, {size(meta['size'])}" if meta else ""
-    click.echo(f"{found['block']} ({found['standing']}){known}")
+    say(f"{found['block']} ({found['standing']}){known}")
     for sentence in found["sentences"]:
-        click.echo(f"  {sentence}")
+        say(f"  {sentence}")

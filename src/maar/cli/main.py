@@ -17,6 +17,7 @@ from maar.cli.failure import (
     Failed,
 )
 from maar.model.errors import InvalidInput, MaarError, MalformedProfile, Retryable
+from maar.model.text import visible_lines
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -119,10 +120,10 @@ def run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except Failed as error:
-        click.echo(f"maar: {error}", err=True)
+        click.echo(f"maar: {visible_lines(str(error))}", err=True)
         return error.exit_code
     except MaarError as error:
-        click.echo(f"maar: {error}", err=True)
+        click.echo(f"maar: {visible_lines(str(error))}", err=True)
         return exit_code_of(error)
     return 0
 

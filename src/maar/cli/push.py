@@ -27,6 +27,7 @@ from maar.cli.options import connected, label_pair, now_ms, server_options
 from maar.cli.times import parse_time_ms
 from maar.model.errors import MaarError
 from maar.model.labels import PROFILE_NAME, SERVICE_NAME
+from maar.model.text import visible_lines
 from maar.pprof.folded import TYPES, parse_groups
 from maar.pprof.gzip import compress, gunzip
 
@@ -106,7 +107,7 @@ def _report(
             for profile in outcome:
                 click.echo(profile)
             continue
-        click.echo(f"{file}: {outcome}", err=True)
+        click.echo(visible_lines(f"{file}: {outcome}"), err=True)
         code = outcome.exit_code if isinstance(outcome, Failed) else EXIT_REFUSED
         worst = max(worst, code)
         if code == EXIT_UNAVAILABLE:  # the next file would meet the same silence

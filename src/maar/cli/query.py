@@ -20,6 +20,7 @@ from maar.cli.options import (
 )
 from maar.cli.show import bar, console, percent, print_json, print_table, quantity
 from maar.cli.type_names import full_type, is_short
+from maar.model.text import visible
 
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
 
@@ -208,7 +209,7 @@ def series(
         print_json({"series": found})
         return
     for one in found:
-        click.echo(" ".join(f"{name}={value}" for name, value in sorted(one.items())))
+        click.echo(visible(" ".join(f"{name}={value}" for name, value in sorted(one.items()))))
 
 
 def plain_graph(reply: Any) -> dict[str, Any]:
@@ -257,7 +258,7 @@ def _print_lines(noun: str, texts: list[str], as_json: bool) -> None:
         print_json({noun: texts})
         return
     for text in texts:
-        click.echo(text)
+        click.echo(visible(text))
 
 
 def _draw(root: flametree.Node, *, unit: str, least: float, depth: int) -> None:
@@ -270,5 +271,5 @@ def _draw(root: flametree.Node, *, unit: str, least: float, depth: int) -> None:
         text.append(bar(share), style="red" if node.own / root.total >= 0.05 else "yellow")
         text.append(f" {quantity(node.total, unit):>10} ", style="dim")
         text.append(line.guide, style="dim")
-        text.append(node.name)
+        text.append(visible(node.name))
         page.print(text)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import click
 
 from maar.cli.options import connected, json_option, server_option
-from maar.cli.show import duration, moment, print_json, print_table, size
+from maar.cli.show import duration, moment, print_json, print_table, say, size
 from maar.cli.times import parse_duration_s
 
 FOREVER, DEFAULT = "forever", "default"
@@ -39,7 +39,7 @@ def get(tenant: str, as_json: bool, server: str) -> None:
             print_table(("tenant", "kept"), own)
         click.echo(f"by a clock that shows {moment(found['now_ns'])} UTC")
     if found["trouble"]:
-        click.echo(f"trouble: {found['trouble']}")
+        say(f"trouble: {found['trouble']}")
 
 
 @command.command("set")

@@ -11,6 +11,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from maar.model.text import visible, visible_json, visible_lines
+
 _BAR_WIDTH = 12
 _PIPE_WIDTH = 500
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -27,7 +29,12 @@ def console() -> Console:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """An object, never a bare array: a list has its noun as key, and may get neighbours."""
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+    click.echo(visible_json(json.dumps(value, ensure_ascii=False, indent=2)))
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Lines that may hold names which somebody else chose."""
+    click.echo(visible_lines(text), err=err)
 
 
 def print_table(
@@ -38,7 +45,7 @@ def print_table(
         numeric = header in right
         table.add_column(header, justify="right" if numeric else "left", no_wrap=numeric)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(visible, row))
     console().print(table)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from maar.cli.show import duration, moment, print_table, size
+from maar.cli.show import duration, moment, print_table, say, size
 from maar.metastore.timeline import NEVER
 
 Json = dict[str, Any]
@@ -59,7 +59,7 @@ def _result(result: Json) -> str:
 def show_plan(detail: Json) -> None:
     plan = detail["plan"]
     for name, text in _facts(detail):
-        click.echo(f"{name:<9} {text}")
+        say(f"{name:<9} {text}")
     known = {block["id"]: block for block in detail["inputs"]}
     click.echo(
         f"\ninputs: {len(plan['inputs'])}, "

@@ -10,7 +10,7 @@ import click
 from maar.cli import dead_letters
 from maar.cli.options import connected, json_option, server_options
 from maar.cli.retention import period
-from maar.cli.show import duration, moment, print_json, print_table, size
+from maar.cli.show import duration, moment, print_json, print_table, say, size
 from maar.cli.show_plan import print_plans
 from maar.cli.show_replicas import print_replicas, replica_troubles
 
@@ -44,7 +44,7 @@ def command(as_json: bool, server: str, tenant: str) -> None:
     print_table(headers, rows, right=[name for name in headers if name != "kind"])
     click.echo("")
     for line in (*_plans(status), *_rings(status), *_remains(status), *_troubles(status)):
-        click.echo(line)
+        say(line)
     if len(status.get("replicas", ())) > 1:
         click.echo("\nreplicas of the metastore:")
         print_replicas(status["replicas"])

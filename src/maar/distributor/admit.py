@@ -28,6 +28,7 @@ class PushedProfile(msgspec.Struct, frozen=True):
     client_id: str = ""
     time_ns: int = 0  # when the agent says it began; used only if the profile is undated
     shown_as: dict[str, str] = {}  # display names of value types
+    read_bytes: int = 0  # of the text that it was made from, decompressed
 
 
 class Limits(msgspec.Struct, frozen=True):

@@ -1,4 +1,7 @@
-"""How fast a tenant may push: a bucket of bytes for each, so that one cannot crowd out another."""
+"""How fast a tenant may push: a bucket of bytes for each, so that one cannot crowd out another.
+
+Bytes are counted as decompressed: they are what unpacking, storing and asking cost.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ SWEEP_LEAST = 1024  # buckets, before it is worth a look which are full again
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """Bytes as they come, by each distributor; 0: no limit."""
+    """Bytes when decompressed, by each distributor; 0: no limit."""
 
     rate_bytes: Annotated[int, Meta(ge=0)] = 0  # a second
     burst_bytes: Annotated[int, Meta(ge=0)] = 0  # at once; 0: what a second allows
@@ -44,12 +47,21 @@ def taken(bucket: Bucket, rate: Rate, size: int, *, now_ns: int) -> tuple[Bucket
     A full bucket lets any push through and is owed the rest: one that is larger than the bucket
     would else never pass.
     """
-    given_back = max(0, now_ns - bucket.at_ns) * rate.rate_bytes // SECOND_NS
-    owed = max(0, bucket.owed_bytes - given_back)
-    over = owed + min(size, rate.room_bytes) - rate.room_bytes
+    over = _owed(bucket, rate, now_ns) + min(size, rate.room_bytes) - rate.room_bytes
     if over > 0:
         return bucket, _time_of(over, rate)
-    return Bucket(now_ns + _time_of(owed + size, rate), owed + size, now_ns), 0
+    return charged(bucket, rate, size, now_ns=now_ns), 0
+
+
+def charged(bucket: Bucket, rate: Rate, size: int, *, now_ns: int) -> Bucket:
+    """The bucket after `size` bytes, whether they fit or not."""
+    owed = _owed(bucket, rate, now_ns) + size
+    return Bucket(now_ns + _time_of(owed, rate), owed, now_ns)
+
+
+def _owed(bucket: Bucket, rate: Rate, now_ns: int) -> int:
+    given_back = max(0, now_ns - bucket.at_ns) * rate.rate_bytes // SECOND_NS
+    return max(0, bucket.owed_bytes - given_back)
 
 
 def _time_of(size: int, rate: Rate) -> int:
@@ -76,11 +88,20 @@ class Rates:
         if wait_ns:
             raise Overloaded(
                 f"tenant {tenant} pushes more than its {rate.rate_bytes} bytes a second "
-                f"(limits.rate_bytes; {rate.room_bytes} at once): {size} bytes would fit in "
-                f"{wait_ns / SECOND_NS:.1f} s; send it again then",
+                f"(limits.rate_bytes, decompressed; {rate.room_bytes} at once): {size} bytes would "
+                f"fit in {wait_ns / SECOND_NS:.1f} s; send it again then",
                 retry_after_s=wait_ns / SECOND_NS,
             )
-        self._buckets[tenant] = after
+        self._keep(tenant, after, now_ns)
+
+    def owe(self, tenant: TenantId, rate: Rate, size: int, *, now_ns: int) -> None:
+        """Count bytes in that showed only after the push was let in."""
+        if rate.rate_bytes and size > 0:
+            before = self._buckets.get(tenant, FULL)
+            self._keep(tenant, charged(before, rate, size, now_ns=now_ns), now_ns)
+
+    def _keep(self, tenant: TenantId, bucket: Bucket, now_ns: int) -> None:
+        self._buckets[tenant] = bucket
         if len(self._buckets) >= self._sweep_at:
             self._sweep(now_ns)
 

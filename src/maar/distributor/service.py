@@ -21,6 +21,7 @@ from maar.model.profile import RawProfile
 from maar.model.time import SECOND_NS
 from maar.ports.clock import Clock
 from maar.pprof import decode
+from maar.pprof.gzip import promised_size
 
 log = logging.getLogger("maar.distributor")
 
@@ -100,7 +101,19 @@ class Distributor:
 
     async def _admit(self, tenant: TenantId, pushed: Sequence[PushedProfile]) -> list[RawProfile]:
         size = self._check_size(pushed)
-        self._check_rate(tenant, size)
+        limit = self.limits.profile_bytes_max
+        promised = sum(
+            max(promised_size(profile.body, limit=limit), profile.read_bytes) for profile in pushed
+        )
+        self._check_rate(tenant, promised)
+        profiles = await self._checked(tenant, pushed, size)
+        surprise = sum(profile.raw_size for profile in profiles) - promised
+        self._rates.owe(tenant, self._rate_of(tenant), surprise, now_ns=self.clock.monotonic_ns())
+        return profiles
+
+    async def _checked(
+        self, tenant: TenantId, pushed: Sequence[PushedProfile], size: int
+    ) -> list[RawProfile]:
         now_ns, kept_ns = self.clock.wall_ns(), self._periods.of(tenant)
         if self._warm and size <= INLINE_BYTES_MAX and len(pushed) <= INLINE_PROFILES_MAX:
             try:

@@ -45,6 +45,16 @@ def gunzip(data: bytes, *, limit: int) -> bytes:
     )
 
 
+def promised_size(data: bytes, *, limit: int) -> int:
+    """How much it will be when decompressed, as its last bytes say, without a look at the rest.
+
+    They may lie, or speak of the last of several members only; who needs to know, counts later.
+    """
+    if data[:2] != MAGIC:
+        return len(data)
+    return max(len(data), min(int.from_bytes(data[-4:], "little"), limit))
+
+
 def compress(raw: bytes) -> bytes:
     """One gzip member, made fast; equal input gives equal output."""
     return bytes(isal_zlib.compress(raw, _LEVEL, wbits=_GZIP))

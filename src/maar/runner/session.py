@@ -28,6 +28,8 @@ from maar.runner.scratch import WorkerScratch
 log = logging.getLogger("maar.spark")
 
 JAVA_LEAST = 17
+LOOPBACK = "127.0.0.1"
+_LISTEN_VARIABLE = "SPARK_LOCAL_IP"
 _JAVA_TIMEOUT_S = 20
 _JVM_LEAVES_S = 10
 _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -75,6 +77,7 @@ class Session:
             return self.context
         assert self._scratch_parent is not None, "a Spark of our own needs a place for its files"
         check_java()
+        keep_pages_on_loopback(self._settings)
         self._scratch = WorkerScratch(self._scratch_parent)
         conf = SparkConf(loadDefaults=False)
         conf.setAll(list(configuration(self._settings, self._scratch.path).items()))
@@ -166,7 +169,7 @@ def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
         "spark.ui.retainedTasks": "1000",
     }
     if is_local(settings):
-        chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        chosen |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     return chosen | dict(_pair(text) for text in settings.conf)
 
 
@@ -220,6 +223,25 @@ def local_slots(settings: SparkSettings) -> int:
     if named == "*":
         return len(os.sched_getaffinity(0))
     return int(named or 1)
+
+
+def keep_pages_on_loopback(settings: SparkSettings) -> None:
+    """Spark's page listens where this variable of its JVM says, and everywhere without one.
+
+    Under a cluster's master the variable also names the driver to its executors: there it is for
+    whoever runs it to set. One that is set is obeyed.
+    """
+    if not settings.ui or os.getenv(_LISTEN_VARIABLE):
+        return
+    if is_local(settings):
+        os.environ[_LISTEN_VARIABLE] = LOOPBACK  # noqa: TID251  # the JVM inherits it
+    else:
+        log.warning(
+            "Spark's page can be reached from other machines, without a password "
+            "setting=spark.ui port=%d remedy=%r",
+            settings.ui_port,
+            f"set {_LISTEN_VARIABLE}, or spark.ui to false",
+        )
 
 
 def check_java() -> None:
