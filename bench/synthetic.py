@@ -121,18 +121,20 @@ def again(one: RawProfile, *, time_ns: int, tenant: TenantId = TENANT) -> RawPro
     )
 
 
-def segment(store: ObjectStore, profiles: Sequence[RawProfile]) -> BlockMeta:
+def segment(
+    store: ObjectStore, profiles: Sequence[RawProfile], *, shard: Shard = SHARD
+) -> BlockMeta:
     """Written to the store, as the segment writer does."""
     number = next(_numbers)
     written = write_segment(profiles)
     block = segment_id(lease_time_ns=number, entropy=number)
-    key = keys.segment(shard=SHARD, block=block, incarnation=INCARNATION)
+    key = keys.segment(shard=shard, block=block, incarnation=INCARNATION)
     store.create(key, written.body)
     return segment_meta(
         written,
         block=block,
         key=key,
-        shard=SHARD,
+        shard=shard,
         store=MAIN_STORE,
         created_by="bench",
         created_at_ns=START_NS,

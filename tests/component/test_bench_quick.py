@@ -201,6 +201,24 @@ def test_logs_for_a_moment(tmp_path: Path) -> None:
     assert all(line.value > 0 for line in lines), said
 
 
+def test_top_over_a_small_fleet(tmp_path: Path) -> None:
+    lines, said = run("top.py", "--services", "40", "--profiles", "300", temporary=tmp_path)
+    found = by_name(lines)
+    questions = [f"top_{scope}{mark}" for scope in ("fleet", "small") for mark in ("", "_tenth")]
+    assert set(found) == {
+        *(
+            f"{name}{cold}{cpu}"
+            for name in questions
+            for cold in ("", "_cold")
+            for cpu in ("", "_cpu")
+        ),
+        "top_fleet_growth",
+        "top_small_growth",
+    }
+    assert all(line.value > 0 for line in lines), said
+    assert re.findall(r"# 300 profiles of (\d+) services: [1-9]\d* blocks", said) == ["40", "4"]
+
+
 def test_puts_of_a_few_minutes(tmp_path: Path) -> None:
     lines, said = run("puts.py", "--minutes", "5", temporary=tmp_path)
     found = by_name(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
@@ -37,8 +38,9 @@ from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.ports.query import FlameGraph, Matcher, Scope
 from maar.pprof.gzip import gunzip
 from maar.pprof.plain import canonical
+from maar.pprof.schema import Profile
 from maar.query import level0
-from maar.query.level0 import DecodedDataset, Level0
+from maar.query.level0 import DecodedPart, Level0
 from maar.query.reading import Reading, Stopped
 from maar.query.selector import parse_selector
 from maar.query.service import DuckEngine, QuerySettings
@@ -435,9 +437,10 @@ def test_a_dataset_that_many_want_at_once_is_decoded_once(lake: Lake) -> None:
     )
     barrier = Barrier(8)
 
-    def want(_: int) -> DecodedDataset:
+    def want(_: int) -> DecodedPart:
         barrier.wait()
-        return level0.dataset(meta, meta.datasets[0])
+        (part,) = level0.parts(meta, meta.datasets)
+        return part
 
     with ThreadPoolExecutor(8) as pool:
         got = list(pool.map(want, range(8)))
@@ -453,9 +456,9 @@ def test_a_failed_decoding_does_not_block_the_next_one(lake: Lake, store: Object
     store.delete(key)
     level0 = Level0(store, bytes_max=1 << 30, on_decoded=ignore, on_lookup=ignore)
     with pytest.raises(NotFound):
-        level0.dataset(meta, meta.datasets[0])
+        level0.parts(meta, meta.datasets)
     store.create(key, body)
-    assert level0.dataset(meta, meta.datasets[0]).profiles == 2
+    assert [part.profiles for part in level0.parts(meta, meta.datasets)] == [2]
 
 
 def ignore(_: object) -> None:
@@ -908,3 +911,92 @@ def test_merges_keep_huge_values(lake: Lake, ask: Asker, tmp_path: Path) -> None
         assert canonical(gunzip(body, limit=1 << 20)) == canonical(
             gunzip(profile.raw.payload, limit=1 << 20)
         )
+
+
+# ── a fleet of services ────────────────────────────────────────────────────────────────────────
+
+
+def as_pushed(profiles: list[Known], *, of: str = "") -> tuple[Counter[str], Counter[str], int]:
+    """Self and total by function, from the bytes that were pushed, read by protobuf itself."""
+    own: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    everything = 0
+    for each in {profile.raw.id: profile for profile in profiles}.values():
+        if of not in ("", each.raw.service):
+            continue
+        message = Profile.FromString(gzip.decompress(each.raw.payload))
+        text = [entry.decode() for entry in message.string_table]
+        (column,) = [n for n, t in enumerate(message.sample_type) if text[t.type] == "cpu"]
+        function = {entry.id: text[entry.name] for entry in message.function}
+        named = {entry.id: function[entry.line[0].function_id] for entry in message.location}
+        for sample in message.sample:
+            value = sample.value[column]
+            everything += value
+            if sample.location_id:
+                own[named[sample.location_id[0]]] += value
+            for name in {named[location] for location in sample.location_id}:
+                total[name] += value
+    return own, total, everything
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_top_of_a_fleet_and_of_one_of_its_services_equals_the_pushed_profiles(
+    lake: Lake, seed: int
+) -> None:
+    random = Random(seed)
+    profiles = [
+        profile
+        for n in range(40)
+        for profile in some_profiles(random, random.randrange(1, 4), service=f"service-{n}")
+    ]
+    spread(lake, random, profiles)
+    some = sorted({random.choice(profiles).raw.service for _ in range(3)})
+    for order in (["", *some], [*some, ""], [*some, "", *some]):
+        ask = Asker(lake)  # whatever was asked before, and so is in the cache
+        for name in order:
+            matchers = (service(name),) if name else ()
+            scope = Scope(TENANT, ALWAYS, matchers)
+            top = ask.run(ask.engine.top(scope, profile_type=CPU, limit=1000))
+            own, total, everything = as_pushed(profiles, of=name)
+            assert top.total == everything
+            assert {row.function: (row.self_value, row.total_value) for row in top.rows} == {
+                function: (own[function], total[function]) for function in total
+            }
+            assert ask.stacks(*matchers) == by_stack(
+                row for row in rows(profiles, time=ALWAYS) if name in ("", row[3].service)
+            )
+        ask.engine.close()
+
+
+def test_all_services_of_a_segment_are_decoded_together_and_one_alone(lake: Lake) -> None:
+    profiles = [known([(("f",), {}, (1, 1))], time_ns=START, service=f"s{n}") for n in range(20)]
+    meta = lake.add_segment(profiles)
+    ask = Asker(lake)
+    assert ask.stacks(service("s3")) == {("f",): 1}
+    assert ask.metric("maar_query_level0_profiles_decoded_total") == 1, "the others cost nothing"
+    assert ask.stacks() == {("f",): 20}
+    assert ask.metric("maar_query_level0_profiles_decoded_total") == 21
+    assert ask.stacks(service("s4")) == {("f",): 1}
+    assert ask.stacks() == {("f",): 20}
+    assert ask.metric("maar_query_level0_profiles_decoded_total") == 21, "what is there is used"
+    assert ask.metric("maar_query_level0_cache_lookups_total", result="miss") == 2
+    assert len(meta.datasets) == 20
+    ask.engine.close()
+
+
+@pytest.mark.parametrize("what", ["place", "number"])
+def test_a_segment_that_the_index_describes_wrongly_is_an_error(lake: Lake, what: str) -> None:
+    lake.add_segment(
+        [known([(("f",), {}, (1, 1))], time_ns=START, service=name) for name in ("a", "b")]
+    )
+    first, second = lake.blocks[0].datasets
+    wrong = (
+        msgspec.structs.replace(first, row_group_first=second.row_group_first)
+        if what == "place"
+        else msgspec.structs.replace(first, profiles=2)
+    )
+    lake.blocks[0] = msgspec.structs.replace(lake.blocks[0], datasets=(wrong, second))
+    ask = Asker(lake)
+    with pytest.raises(Corrupt, match=r"index says"):
+        ask.stacks(service("a"))
+    ask.engine.close()

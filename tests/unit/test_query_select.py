@@ -8,6 +8,7 @@ from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, Shard, TenantId
 from maar.model.time import TimeRange
 from maar.ports.query import Matcher
 from maar.query import sql
+from maar.query.level0 import TOGETHER_MAX, decoded_together
 from maar.query.select import checked, dataset_labels, parts_of, profile_type_of, service_of
 
 ACME = TenantId("acme")
@@ -51,7 +52,8 @@ PARTS = (
 def test_parts_are_chosen_by_tenant_service_and_time() -> None:
     parts = parts_of(PARTS, tenant=ACME, time=TimeRange(10, 20), service="api")
     assert [meta.id[-1] for meta in parts.blocks] == ["2"]
-    assert [(meta.id[-1], dataset.service) for meta, dataset in parts.raw] == [("5", "api")]
+    ((segment, (dataset,)),) = parts.raw
+    assert (segment.id[-1], dataset.service) == ("5", "api")
     assert [meta.id[-1] for meta in parts.quarantined] == ["1"]
     assert {dataset.service for dataset in parts.datasets} == {"api"}
     assert parts.count == 2
@@ -117,3 +119,22 @@ def test_times_are_widened_to_whole_microseconds_that_a_timestamp_can_say() -> N
     assert low == 0
     statement = sql.Statement()
     assert "time" in statement.during(TimeRange(0, high * 10**6))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sizes", "together"),
+    [
+        (1, [10], False),  # one alone needs no company
+        (1, [10] * 9, False),
+        (4, [10] * 9, False),
+        (5, [10] * 9, True),
+        (9, [10] * 9, True),
+        (2, [TOGETHER_MAX, 1], False),  # too much at once
+        (2, [TOGETHER_MAX - 1, 1], True),
+    ],
+)
+def test_most_of_a_segment_is_decoded_at_once(
+    wanted: int, sizes: list[int], together: bool
+) -> None:
+    every = [Dataset(ACME, f"s{n}", (), 0, 0, 1, size, n, 1) for n, size in enumerate(sizes)]
+    assert decoded_together(every[:wanted], every) == together

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,7 @@ class Frames:
     number: Int  # row of `ids`
     names: pa.Array  # what people read, one per different name
     name: Int  # row of `names` for each different frame
-    locations: pa.Table  # sorted
+    locations: Callable[[], pa.Table]  # made when it is wanted: sums do without it
     collisions: int
 
 
@@ -83,7 +85,7 @@ def frames_of(batch: Batch, *, mask: int) -> Frames:
         number=number,
         names=names,
         name=name,
-        locations=_table(batch, different, ids),
+        locations=partial(_table, batch, different, ids),
         collisions=collisions,
     )
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -40,28 +39,6 @@ class _Level:
     name: Int
     total: Int
     self: Int
-
-
-def with_width(stacks: Stacks) -> Stacks:
-    """The stacks whose values add up to more than 0: nothing else can be drawn.
-
-    Equal stacks of several parts are added up first, so that a negative value weighs the same
-    before and after a merge. Without one, which is the rule, the tree adds them up itself.
-    """
-    if int(stacks.value.min(initial=1)) > 0:
-        return stacks
-    sums: dict[bytes, int] = {}
-    for (start, end), value in zip(pairwise(stacks.offset), stacks.value.tolist(), strict=True):
-        key = stacks.frame[start:end].tobytes()
-        sums[key] = sums.get(key, 0) + value
-    kept = {key: value for key, value in sums.items() if value > 0}
-    lengths = [len(key) // stacks.frame.itemsize for key in kept]
-    return Stacks(
-        names=stacks.names,
-        offset=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
-        frame=np.frombuffer(b"".join(kept), dtype=np.int64),
-        value=np.array(list(kept.values()), dtype=stacks.value.dtype),
-    )
 
 
 def flamegraph(stacks: Stacks, *, max_nodes: int) -> FlameGraph:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow as pa
 from maar.model.block import BlockMeta, Dataset
 from maar.model.errors import Corrupt, InvalidInput, NotFound, Overloaded, Unavailable
 from maar.ports.object_store import ObjectStore
-from maar.query.level0 import DecodedDataset, Level0
+from maar.query.level0 import DecodedPart, Level0
 from maar.query.select import Parts
 from maar.query.sql import Statement
 from maar.query.tables import tables_of
@@ -83,9 +83,9 @@ class Reading:
             self._closed = True
             self._cursor.close()
 
-    def _decode(self, meta: BlockMeta, dataset: Dataset) -> DecodedDataset:
+    def _decode(self, meta: BlockMeta, datasets: Sequence[Dataset]) -> list[DecodedPart]:
         self.check()
-        return self.level0.dataset(meta, dataset)
+        return self.level0.parts(meta, datasets)
 
 
 @contextmanager

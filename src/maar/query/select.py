@@ -31,7 +31,7 @@ class Parts:
     """What to read. Their order is fixed: of a profile in two parts, the first one counts."""
 
     blocks: tuple[BlockMeta, ...]
-    raw: tuple[tuple[BlockMeta, Dataset], ...]  # level 0, to be decoded
+    raw: tuple[tuple[BlockMeta, tuple[Dataset, ...]], ...]  # level 0, to be decoded
     quarantined: tuple[BlockMeta, ...]
     datasets: tuple[Dataset, ...]  # of blocks and level 0
 
@@ -53,10 +53,7 @@ def parts_of(
     return Parts(
         blocks=tuple(meta for meta, _ in touched if meta.kind is Kind.BLOCK),
         raw=tuple(
-            (meta, dataset)
-            for meta, datasets in touched
-            if meta.kind is Kind.SEGMENT
-            for dataset in datasets
+            (meta, tuple(datasets)) for meta, datasets in touched if meta.kind is Kind.SEGMENT
         ),
         quarantined=tuple(meta for meta, _ in touched if meta.kind is Kind.QUARANTINE),
         datasets=tuple(

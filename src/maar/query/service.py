@@ -237,8 +237,10 @@ class DuckEngine:
         blocks = await self._blocks(scope, service, f"{self._reader}/{slot}")
         parts = parts_of(blocks, tenant=scope.tenant, time=scope.range, service=service)
         if decodes:
-            self._check_backlog(sum(dataset.profiles for _, dataset in parts.raw))
-        self._metrics.read(blocks=len(parts.blocks), raw=len(parts.raw))
+            self._check_backlog(sum(each.profiles for _, some in parts.raw for each in some))
+        self._metrics.read(
+            blocks=len(parts.blocks), raw=sum(len(datasets) for _, datasets in parts.raw)
+        )
         reading = Reading(self._database.cursor(), parts, store=self._store, level0=self._level0)
         thread = self._threads.submit(_worked, reading, scope, work)
         self._readings[thread] = reading

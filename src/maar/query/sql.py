@@ -119,21 +119,23 @@ def chosen_samples(
 
 
 def stacks_with_values(
-    statement: Statement, samples: str, stacks: str, *, service: str, nonzero: bool
+    statement: Statement, samples: str, stacks: str, *, service: str, positive: bool
 ) -> str:
-    """Each stack's functions (NULL when the stack is missing) and the sum of its values.
+    """Each different stack once (NULL when one is missing), with the sum of its values.
 
-    DuckDB adds 64-bit values in 128 bits, which cross to Arrow as decimals.
+    Services and parts share most of their stacks: what leaves DuckDB is as small as the answer, and
+    no part weighs otherwise before and after a merge. DuckDB adds 64-bit values in 128 bits, which
+    cross to Arrow as decimals.
     """
     only = f" WHERE service = {statement.bind(service)}" if service else ""
-    having = "HAVING sum(value) <> 0" if nonzero else ""
+    having = "HAVING sum(held) > 0 OR functions IS NULL" if positive else ""
     return f"""
-        SELECT functions, value
+        SELECT functions, sum(held)::DECIMAL(38, 0) AS value
         FROM (
-            SELECT block, stack_id, sum(value)::DECIMAL(38, 0) AS value FROM ({samples})
-            GROUP BY block, stack_id {having}
+            SELECT block, stack_id, sum(value) AS held FROM ({samples}) GROUP BY block, stack_id
         )
         LEFT JOIN (SELECT block, stack_id, functions FROM ({stacks}){only}) USING (block, stack_id)
+        GROUP BY functions {having}
     """
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from maar.model.block import BlockMeta
 from maar.ports.object_store import ObjectStore
-from maar.query.level0 import COLUMNS, DecodedDataset
+from maar.query.level0 import COLUMNS, DecodedPart
 from maar.query.remote import PROTOCOL
 from maar.query.select import Parts
 
@@ -23,10 +23,10 @@ def tables_of(
     parts: Parts,
     *,
     store: ObjectStore,
-    decode: Callable[..., DecodedDataset],
+    decode: Callable[..., list[DecodedPart]],
 ) -> dict[str, str]:
     """A SELECT per table, each row with the number of its part: ids are only joined with it."""
-    raw = [decode(meta, dataset) for meta, dataset in parts.raw]
+    raw = [part for meta, datasets in parts.raw for part in decode(meta, datasets)]
     return {
         table: " UNION ALL ".join(
             [
@@ -56,9 +56,7 @@ def _path(store: ObjectStore, key: str) -> str:
     return str(path)
 
 
-def _from_memory(
-    cursor: Any, raw: Sequence[DecodedDataset], table: str, *, first: int
-) -> list[str]:
+def _from_memory(cursor: Any, raw: Sequence[DecodedPart], table: str, *, first: int) -> list[str]:
     alike: dict[str, list[pa.Table]] = defaultdict(list)  # tables may differ in how text is coded
     for number, dataset in enumerate(raw, first):
         rows = dataset.tables[table]
