@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import tempfile
 from pathlib import Path
 from random import Random
@@ -16,17 +17,17 @@ from maar.model.block import BlockMeta
 from maar.model.ids import TenantId
 from maar.model.labels import Labels
 from maar.model.profile import RawProfile
-from maar.pprof.gzip import gunzip
+from maar.pprof.encode import encode
 from maar.pprof.plain import (
     PlainFunction,
     PlainLine,
     PlainLocation,
     PlainProfile,
     PlainSample,
-    canonical,
 )
 from support.block_plans import NOON_NS, TENANT, Bench, pushed
 from support.memory_store import MemoryStore
+from support.pprof_said import said
 from support.pprof_scramble import random_profile
 
 OTHER = TenantId("other")
@@ -49,8 +50,7 @@ def random_push(random: Random) -> RawProfile:
 def assert_equal(bench: Bench, blocks: list[BlockMeta], profiles: list[RawProfile]) -> None:
     for profile in profiles:
         (body,) = bench.get(blocks, profile.id, tenant=profile.tenant)
-        expected = canonical(gunzip(profile.payload, limit=1 << 30))
-        assert canonical(gunzip(body, limit=1 << 30)) == expected
+        assert said(gzip.decompress(body)) == said(gzip.decompress(profile.payload))
 
 
 def next_level(
@@ -157,3 +157,36 @@ def test_values_find_back_to_their_column_however_its_type_is_spelled(
 
 def renamed(labels: Labels, name: str) -> Labels:
     return tuple((key, name if key == "__name__" else value) for key, value in labels)
+
+
+def test_the_judge_sees_a_single_byte_of_text() -> None:
+    raw = encode(one_function("caffe"))
+    other = raw.replace(b"caffe", b"caff\xe9")
+    assert said(raw) == said(raw)
+    assert said(raw) != said(other)
+    assert said(other) != said(raw.replace(b"caffe", b"caff\xff"))
+
+
+def test_text_that_is_not_utf8_comes_back_byte_for_byte_from_quarantine(tmp_path: Path) -> None:
+    """The door refuses it; what was stored before it did is kept as it came."""
+    good = pushed(one_function("main"))
+    body = encode(one_function("caffe")).replace(b"caffe", b"caff\xe9")
+    bad = msgspec.structs.replace(
+        pushed(one_function("caffe"), client_id="bad"), payload=gzip.compress(body)
+    )
+    bench = Bench(MemoryStore(), tmp_path)
+    result = bench.compact([bench.segment([good, bad])])
+    assert (result.account.kept, result.account.quarantined) == (1, 1)
+    assert_equal(bench, list(result.outputs), [good])
+    (kept,) = bench.get(list(result.outputs), bad.id)
+    assert kept == bad.payload
+    assert gzip.decompress(kept) == body
+
+
+def one_function(name: str) -> PlainProfile:
+    return PlainProfile(
+        sample_types=[("cpu", "nanoseconds")],
+        functions=[PlainFunction(name)],
+        locations=[PlainLocation(lines=(PlainLine(0),))],
+        samples=[PlainSample([0], [7])],
+    )

@@ -27,6 +27,7 @@ from maar.pprof.plain import (
     canonical_of,
     read_plain,
 )
+from maar.pprof.schema import Profile
 from maar.pprof.unpack import unpack
 from maar.pprof.validate import ProfileLimits, validate
 from support.pprof_scramble import INT64_MAX, UINT64, mutate, random_profile, renumber, scramble
@@ -131,6 +132,45 @@ def test_the_summary_is_what_the_profile_says(profile: PlainProfile) -> None:
         profile.time_ns,
         profile.duration_ns,
     )
+
+
+def is_utf8(text: bytes) -> bool:
+    """By Python's own reckoning, which shares nothing with ours."""
+    try:
+        text.decode("utf-8", "strict")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+# Bytes at the borders of what UTF-8 allows, so that random strings come near to it.
+edges = st.sampled_from(bytes.fromhex("00417f808f909fa0bfc0c1c2dfe0e1ecedeeeff0f1f3f4f5ff"))
+byte_strings = st.one_of(
+    texts.map(str.encode), st.binary(max_size=6), st.lists(edges, max_size=6).map(bytes)
+)
+
+
+@given(st.lists(byte_strings, min_size=1, max_size=6))
+@settings(max_examples=600, deadline=None)
+def test_text_is_taken_exactly_when_it_is_utf8_and_the_first_other_is_named(
+    strings: list[bytes],
+) -> None:
+    message = Profile.FromString(encode(PlainProfile(sample_types=[("a", "b")])))
+    first = len(message.string_table)
+    message.string_table.extend(strings)
+    raw = message.SerializeToString()
+    bad = [row for row, text in enumerate(strings, start=first) if not is_utf8(text)]
+    if not bad:
+        columns = decode(raw)
+        read = [columns.text(row).encode() for row in range(first, first + len(strings))]
+        assert read == strings
+        return
+    for reader in (validate, decode):
+        with pytest.raises(
+            MalformedProfile, match=f"^string {bad[0]} of .* is not UTF-8"
+        ) as caught:
+            reader(raw)
+        assert caught.value.reason == "utf8"
 
 
 @given(randoms)

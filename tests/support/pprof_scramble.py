@@ -132,7 +132,7 @@ def scramble(raw: bytes, random: Random, message: str = "Profile") -> bytes:
     scalars given twice, the period type in two parts.
     """
     by_number: dict[int, list[Field]] = {}
-    for number, wire, value in _fields(raw):
+    for number, wire, value in fields(raw):
         for field in _respelled(random, message, number, wire, value):
             by_number.setdefault(number, []).append(field)
     out = bytearray()
@@ -152,10 +152,10 @@ def _respelled(
     nested = _NESTED.get(message, {}).get(number)
     if isinstance(value, bytes) and nested is not None:
         if number == 11 and random.random() < 0.5:
-            return [(11, 2, _one(random, field)) for field in _fields(value)] or [(11, 2, b"")]
+            return [(11, 2, _one(random, field)) for field in fields(value)] or [(11, 2, b"")]
         return [(number, 2, scramble(value, random, nested))]
     if isinstance(value, bytes) and number in _PACKED.get(message, ()):
-        numbers = _varints(value)
+        numbers = varints(value)
         if random.random() < 0.4:
             return [(number, 0, each) for each in numbers]
         cut = random.randrange(len(numbers) + 1)
@@ -206,7 +206,7 @@ def _varint(value: int, random: Random, longest: int) -> bytes:
     return bytes(out)
 
 
-def _fields(raw: bytes) -> list[Field]:
+def fields(raw: bytes) -> list[Field]:
     """The fields of a message that protobuf wrote: varints and length-delimited ones only."""
     found: list[Field] = []
     pos = 0
@@ -221,7 +221,7 @@ def _fields(raw: bytes) -> list[Field]:
     return found
 
 
-def _varints(raw: bytes) -> list[int]:
+def varints(raw: bytes) -> list[int]:
     found, pos = [], 0
     while pos < len(raw):
         value, pos = _read(raw, pos)

@@ -17,6 +17,9 @@ NOW_S = NOW_NS // SECOND_NS
 PATHS = ["/ingest", "/pyroscope/ingest"]
 
 
+NOT_UTF8 = pprof(functions=("caffe",)).replace(b"caffe", b"caff\xe9")
+
+
 def only(front: Front) -> RawProfile:
     (profile,) = front.writer.profiles()
     return profile
@@ -151,6 +154,15 @@ def test_folded_groups_are_the_default_and_count_cpu_time() -> None:
     assert ("region", "eu") in only(front).labels
 
 
+def test_text_in_any_language_is_kept_as_it_is() -> None:
+    front = Front()
+    url = f"/ingest?name=caf%C3%A9{{ort={quote('köln')}}}&from={NOW_S}"
+    assert front.post(url, content="größe;関数 3\n".encode()).status_code == 200
+    assert folded(front)[0] == [(["関数", "größe"], 30_000_000)]
+    assert only(front).service == "café"
+    assert ("ort", "köln") in only(front).labels
+
+
 def test_folded_lines_are_counted() -> None:
     front = Front()
     reply = front.post(
@@ -250,6 +262,10 @@ def test_a_service_name_among_the_labels_wins(name: str) -> None:
         ("name=a.b", b"main 1", 400, "must end in what the text counts"),
         ("name=a&format=pprof", b"junk", 422, ""),
         ("name=a{b%0A=c}&format=pprof", pprof(), 422, "label name"),
+        ("name=a{b=%FF}&format=pprof", pprof(), 400, "the query string is not UTF-8"),
+        ("name=a", b"main;caf\xe9 1", 400, "line 1 of the folded stacks is not UTF-8"),
+        ("name=a&format=lines", b"main\n\nmain;\xed\xa0\x80\n", 400, "line 3 of the folded"),
+        ("name=a&format=pprof", NOT_UTF8, 422, "string 3 of the profile's string table is not UTF"),
         ("name=a{b=c%00}&format=pprof", pprof(), 422, "control character"),
     ],
 )

@@ -226,3 +226,37 @@ def test_a_large_request_is_unpacked_and_parsed_beside_the_event_loop(
     monkeypatch.setattr(door, "INLINE_BYTES_MAX", 10)
     reply = Front().post(PUSH, content=gz(agent_1_4_request()), headers=PROTO)
     assert reply.status_code == 200
+
+
+NOT_UTF8 = pprof(functions=("caffe",)).replace(b"caffe", b"caff\xe9")
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "words"),
+    [
+        (request_of(({"service_name": "a"}, NOT_UTF8, "")), "application/proto", "string 3 of"),
+        (
+            request_of(({"service_name": "caffe"}, pprof(), "")).replace(b"caffe", b"caff\xe9"),
+            "application/proto",
+            "is not a push.v1.PushRequest",
+        ),
+        (
+            b'{"series": [{"labels": [{"name": "service_name", "value": "caff\xe9"}]}]}',
+            "application/json",
+            "is not a push.v1.PushRequest",
+        ),
+        (
+            b'{"series": [{"labels": [{"name": "service_name", "value": "\\ud800"}]}]}',
+            "application/json",
+            "is not a push.v1.PushRequest",
+        ),
+    ],
+)
+def test_text_that_is_not_utf8_is_refused_wherever_it_is(
+    content: bytes, kind: str, words: str
+) -> None:
+    front = Front()
+    reply = front.post(PUSH, content=content, headers={"content-type": kind})
+    assert reply.status_code == 400
+    assert words in reply.json()["message"]
+    assert front.writer.stored == []

@@ -124,8 +124,9 @@ def test_negative_values_stay_negative() -> None:
     assert decode(TYPE + sample + TEXTS).value.tolist() == [[-7]]
 
 
-def test_text_that_is_not_utf8_is_replaced() -> None:
-    assert decode(strings(b"", b"\xff\xfeok")).text(1) == "��ok"
+def test_text_that_is_not_utf8_is_refused_by_name() -> None:
+    with pytest.raises(MalformedProfile, match=r"string 2 of .* is not UTF-8: '\\xff\\xfeok'"):
+        decode(strings(b"", b"ok", b"\xff\xfeok"))
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,9 @@ def test_a_recursive_stack_keeps_its_depth() -> None:
     assert [function.name for function in profile.functions] == ["a", "b"]
 
 
-def test_text_that_is_not_utf8_is_replaced() -> None:
-    assert read_plain(parse_lines(b"caf\xe9", kind=CPU)).functions[0].name == "caf�"
+def test_text_that_is_not_utf8_is_refused_with_its_line() -> None:
+    with pytest.raises(InvalidInput, match=r"line 2 of the folded stacks is not UTF-8: 'caf\\xe9'"):
+        parse_lines(b"main\ncaf\xe9", kind=CPU)
 
 
 def test_what_is_made_passes_the_validator() -> None:

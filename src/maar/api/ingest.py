@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.datastructures import QueryParams
@@ -49,7 +50,7 @@ class Ingest(Endpoint):
     async def respond(self, scope: Scope, receive: Receive) -> Response:
         tenant = self.door.tenant(scope)
         content_type = header(scope, b"content-type")
-        query = QueryParams(scope["query_string"])
+        query = query_of(scope)
         request = parse_query(query, content_type, now_ns=self._distributor.clock.wall_ns())
         with self.door.budget.hold() as hold:
             limit = self.door.settings.body_bytes_max
@@ -83,6 +84,18 @@ class Ingest(Endpoint):
         if request.format == PPROF:
             return form_profile(request, parse_form(content_type, raw))
         return await self.door.parsed(len(raw), text_profile, request, raw)
+
+
+def query_of(scope: Scope) -> QueryParams:
+    """The query string, of which names are kept: what is not UTF-8 would come back as another."""
+    try:
+        text = scope["query_string"].decode()
+        return QueryParams(parse_qsl(text, keep_blank_values=True, errors="strict"))
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"the query string is not UTF-8 at byte {error.start}: {ascii(error.object[:60])[1:]}",
+            reason="utf8",
+        ) from error
 
 
 def parse_query(query: QueryParams, content_type: str, *, now_ns: int) -> IngestRequest:

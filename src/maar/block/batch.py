@@ -129,14 +129,6 @@ def batch_of(profiles: list[RawProfile], columns: list[Columns]) -> Batch:
     )
 
 
-def utf8(spans: pa.Array) -> pa.Array:
-    """Binary as text; bytes that are not UTF-8 become U+FFFD, as Parquet takes UTF-8 only."""
-    try:
-        return spans.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([span.decode("utf-8", "replace") for span in spans.to_pylist()])
-
-
 def _strings(columns: list[Columns]) -> tuple[Strings, Int, Int]:
     raw = np.frombuffer(b"".join([each.raw for each in columns]), np.uint8)
     raw_base = _base([len(each.raw) for each in columns])
@@ -151,7 +143,7 @@ def _strings(columns: list[Columns]) -> tuple[Strings, Int, Int]:
     spans = pa.Array.from_buffers(
         pa.large_binary(), first.size, [None, pa.py_buffer(offset), pa.py_buffer(data)]
     )
-    strings = Strings(text=utf8(spans.cast(pa.binary())), hashes=hashes[first])
+    strings = Strings(text=spans.cast(pa.string()), hashes=hashes[first])
     return strings, number[1:], _base([each.string_start.size for each in columns])
 
 

@@ -72,9 +72,9 @@ class Columns:
     duration_ns: int
 
     def text(self, index: int) -> str:
-        """One string; bytes that are not UTF-8 become U+FFFD, as Parquet takes UTF-8 only."""
+        """One string; who filled the tables saw that it is UTF-8."""
         start = int(self.string_start[index])
-        return self.raw[start : start + int(self.string_length[index])].decode("utf-8", "replace")
+        return self.raw[start : start + int(self.string_length[index])].decode()
 
     @property
     def samples(self) -> int:

@@ -57,7 +57,7 @@ def encode(profile: PlainProfile) -> bytes:
             start_line=function.start_line,
         )
     _set_header(message, profile, strings)
-    message.string_table.extend(text.encode("utf-8", "replace") for text in strings)
+    message.string_table.extend(text.encode() for text in strings)
     return bytes(message.SerializeToString(deterministic=True))
 
 

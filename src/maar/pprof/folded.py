@@ -129,6 +129,8 @@ def _lines(text: bytes) -> Iterator[tuple[int, bytes]]:
         number += 1
         line = text[start:end].strip()
         if line:
+            if not line.isascii():
+                _check_utf8(line, number)
             yield number, line
         start = end + 1
 
@@ -179,8 +181,18 @@ def _pprof(
 def _name(frame: bytes) -> str:
     if len(frame) > SYMBOL_LENGTH_MAX:
         raise TooLarge(f"a frame of {len(frame)} bytes is over the limit of {SYMBOL_LENGTH_MAX}")
-    return frame.decode("utf-8", "replace")
+    return frame.decode()
+
+
+def _check_utf8(line: bytes, number: int) -> None:
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"line {number} of the folded stacks is not UTF-8: {ascii(line[:60])[1:]}",
+            reason="utf8",
+        ) from error
 
 
 def _shown(text: bytes) -> str:
-    return repr(text[:60].decode("utf-8", "replace"))
+    return ascii(text[:60])[1:]

@@ -95,9 +95,9 @@ def read_plain(raw: bytes) -> PlainProfile:
     """Read an uncompressed pprof with protobuf. Slow, and for valid profiles only."""
     try:
         message = Profile.FromString(raw)
-    except DecodeError as error:
+        text = [string.decode() for string in message.string_table]
+    except (DecodeError, UnicodeDecodeError) as error:
         raise MalformedProfile(f"protobuf cannot read the profile: {error}") from error
-    text = [string.decode("utf-8", "replace") for string in message.string_table]
     return PlainProfile(
         sample_types=[(text[kind.type], text[kind.unit]) for kind in message.sample_type],
         samples=_samples(message, text),

@@ -15,7 +15,7 @@ _TYPES = {
 }
 
 # message: (number, name, type), a star for repeated. Strings are declared as bytes, which are the
-# same on the wire, because protobuf refuses strings that are not UTF-8 and real profiles have some.
+# same on the wire, because protobuf refuses strings that are not UTF-8 without saying which.
 _MESSAGES: dict[str, tuple[tuple[int, str, str], ...]] = {
     "Profile": (
         (1, "sample_type", "ValueType*"),

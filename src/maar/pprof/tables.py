@@ -1,10 +1,10 @@
 """A profile's tables, counted, filled and linked; or MalformedProfile, saying what and where.
 
 Choices where the format leaves one: a known field with another wire type, a group, a repeated id,
-an id 0 in a definition or in a stack, and an id that nobody has are refused; of a scalar given
-twice the last wins, and a period type given twice is merged, as protobuf does; unknown fields are
-skipped. Mapping id 0 and function id 0 mean "none"; when no function at all has an id, they are
-numbered from 1 in their order, as the .NET agent presumes.
+an id 0 in a definition or in a stack, and an id that nobody has are refused, and so is text that is
+not UTF-8; of a scalar given twice the last wins, and a period type given twice is merged, as
+protobuf does; unknown fields are skipped. Mapping id 0 and function id 0 mean "none"; when no
+function at all has an id, they are numbered from 1 in their order, as the .NET agent presumes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from maar.model.errors import MalformedProfile
 from maar.pprof import wire
 from maar.pprof.columns import NONE, Int
+from maar.pprof.utf8 import first_not_utf8
 from maar.pprof.wire import Fault, Tables
 
 _PLACES = {
@@ -71,6 +72,7 @@ def filled(raw: bytes, counts: Int) -> Tables:
         raise _malformed(fault, tally)
     if tables.strings[1, 0] != 0:
         raise MalformedProfile("the profile is malformed: its first string is not empty")
+    _check_utf8(raw, tables.strings)
     for place in (wire.TIME, wire.DURATION):
         if tables.scalars[place] < 0:
             raise MalformedProfile(
@@ -121,6 +123,18 @@ def _check_sparse(ordered: Int, noun: str) -> None:
     if len(repeated):
         raise MalformedProfile(
             f"the profile is malformed: {noun} id {_unsigned(ordered[repeated[0]])} is given twice"
+        )
+
+
+def _check_utf8(raw: bytes, strings: Int) -> None:
+    row = first_not_utf8(np.frombuffer(raw, np.uint8), strings[0], strings[1])
+    if row >= 0:
+        start, length = strings[:, row].tolist()
+        shown = ascii(raw[start : start + min(length, 60)])[1:]
+        raise MalformedProfile(
+            f"string {row} of the profile's string table is not UTF-8: {shown}; "
+            "every text of a pprof must be, so the agent should escape or leave out other bytes",
+            reason="utf8",
         )
 
 

@@ -153,4 +153,4 @@ def _check_values(values: Int, types: tuple[tuple[str, str], ...]) -> None:
 
 def _text(raw: bytes, tables: Tables, index: int) -> str:
     start, length = int(tables.strings[0, index]), int(tables.strings[1, index])
-    return raw[start : start + length].decode("utf-8", "replace")
+    return raw[start : start + length].decode()
