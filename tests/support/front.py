@@ -476,6 +476,7 @@ class Front:
         self.metastore = MemoryMetastore()
         self.clock = SetClock()
         self.not_ready = ""
+        self.processes: list[dict[str, Any]] = []
         self.limits = limits or Limits()
         self.distributor = Distributor(
             self.limits, OneShard(self.writer), self.clock, self.registry
@@ -494,6 +495,7 @@ class Front:
                 self.clock,
                 self.limits.future_ns,
                 placed,
+                lambda: self.processes,
             ),
             door=self.door,
             hosts=hosts,

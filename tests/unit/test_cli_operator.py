@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from maar.metastore.timeline import NEVER
+from maar.model.errors import Unavailable
 from maar.model.ids import (
     BlockId,
     FencingToken,
@@ -388,3 +390,49 @@ def test_the_status_tells_of_replicas_and_what_is_wrong_with_them(front: Front, 
         assert text in out, text
     assert "maar metastore rebuild" in out
     assert json.loads(say("status", "--json")[1])["replicas"][2]["digest"] == ""
+
+
+def test_how_far_a_replica_is_behind_is_unknown_when_it_cannot_see_the_log(
+    front: Front, say: Say
+) -> None:
+    told(
+        front,
+        replicas=(
+            ReplicaStatus("one", "m1:4041", "follower", index=9, head=9, behind_s=0.1),
+            ReplicaStatus("two", "m2:4041", "follower", index=9, head=9, behind_s=42.0),
+            ReplicaStatus("three", "m3:4041", "starting"),
+        ),
+    )
+    rows = {line.split()[0]: line.split() for line in say("status")[1].splitlines() if line}
+    assert rows["one"][4] == "0"
+    assert rows["two"][4:7] == ["unknown", "(42.00", "s)"]
+    assert rows["three"][4] == "unknown"
+
+
+def test_a_process_that_hung_is_told_for_a_day(front: Front, say: Say) -> None:
+    at_ns = 1_000_000 * SECOND_NS
+    told(front, wall_time_ns=at_ns + 60 * SECOND_NS)
+    assert "hung" not in say("status")[1]
+    front.processes.append({"process": "metastore", "restarts": 3, "hangs": 2, "hung_at_ns": at_ns})
+    said = say("status")[1]
+    assert "TROUBLE the process metastore hung and was started again, 2 times in all" in said
+    assert "last 1.0 min ago: docs/operating.md#a-process-hangs" in said
+    assert json.loads(say("status", "--json")[1])["processes"] == front.processes
+    told(front, wall_time_ns=at_ns + 90_000 * SECOND_NS)
+    assert "hung" not in say("status")[1]
+
+
+def test_the_metastores_status_is_asked_of_a_server_when_no_replica_is_named(
+    front: Front, say: Say, tmp_path: Path
+) -> None:
+    told(front, replicas=(ReplicaStatus("one", "unix:/run/x.sock", "leader", index=3, head=3),))
+    code, out, err = say("metastore", "status", "--data", str(tmp_path))
+    assert (code, err) == (0, "")
+    assert out.splitlines()[1].split() == ["one", "unix:/run/x.sock", "leader", "3", "0", "-"]
+
+    async def hangs() -> Status:
+        raise Unavailable("the metastore hangs")
+
+    front.metastore.status = hangs  # type: ignore[method-assign]
+    code, _, err = say("metastore", "status", "--data", str(tmp_path))
+    assert (code, "the metastore hangs" in err) == (3, True)

@@ -39,7 +39,11 @@ def metrics_of(kind: type[Any]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-WRITTEN_OUT = {"maar_role_up": ("role",)}  # by app/readiness.py, which speaks for the others
+WRITTEN_OUT = {
+    "maar_role_up": ("role",),  # by app/readiness.py, which speaks for the others
+    "maar_process_restarts_total": ("process",),  # by app/processes.py, for the supervisor
+    "maar_process_hangs_total": ("process",),
+}
 KNOWN = (
     metrics_of(Metrics)
     | metrics_of(EtcdMetrics)
@@ -108,3 +112,12 @@ def test_every_runbook_that_an_alert_names_is_there() -> None:
     linked = {text for text, _ in re.findall(r"\[([^\]]+)\]\((#[a-z-]+)\)", REFERENCE)}
     assert named
     assert named | linked <= titles
+
+
+def test_whoever_is_sent_to_a_page_finds_the_place() -> None:
+    root = Path(__file__).parents[2]
+    for source in (root / "src").rglob("*.py"):
+        for page, anchor in re.findall(r"(docs/[\w-]+\.md)#([\w-]+)", source.read_text()):
+            headings = re.findall(r"^#+ (.+)$", (root / page).read_text(), re.MULTILINE)
+            anchors = {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in headings}
+            assert anchor in anchors, f"{source.name}: {page}#{anchor}"

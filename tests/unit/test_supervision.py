@@ -50,8 +50,8 @@ class Childless(Supervisor):
         super().__init__(settings(), listener)
         self.codes = codes
 
-    async def _start(self, role: ProcessName, restarts: int) -> Process:
-        del restarts
+    async def _start(self, role: ProcessName, restarts: int, beats: int) -> Process:
+        del restarts, beats
         if not self.codes.get(role):
             await self._stopping.wait()
         raise BlockingIOError(11, "Resource temporarily unavailable")

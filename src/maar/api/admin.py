@@ -31,6 +31,14 @@ PREVIEW_MAX = 10_000  # each with all that the index knows of it
 LETTERS_DEFAULT, LETTERS_MAX = 100, 1000  # each is read from the store
 
 
+Processes = Callable[[], list[dict[str, Any]]]
+
+
+def no_processes() -> list[dict[str, Any]]:
+    """Nobody supervises this process, or it is not known who."""
+    return []
+
+
 class View(Endpoint):
     """A GET route whose answer is worked out by one function of the request."""
 
@@ -51,14 +59,17 @@ class Admin:
         engine: QueryEngine,
         whole_range: Callable[[], TimeRange],
         causes: Causes,
+        processes: Processes,
     ) -> None:
         self._causes = causes
+        self._processes = processes
         self._metastore = metastore
         self._engine = engine
         self._whole_range = whole_range
 
     async def status(self, _tenant: TenantId, _request: Request) -> Response:
-        return JSONResponse(plain(await self._metastore.status()))
+        status: dict[str, Any] = plain(await self._metastore.status())
+        return JSONResponse(status | {"processes": self._processes()})
 
     async def blocks(self, _tenant: TenantId, request: Request) -> Response:
         query = request.query_params

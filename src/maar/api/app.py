@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from maar.api import pages, wire
-from maar.api.admin import Admin, View
+from maar.api.admin import Admin, Processes, View, no_processes
 from maar.api.connect import Method, Unary
 from maar.api.door import ApiSettings, Door, OurNames
 from maar.api.errors import Unimplemented
@@ -53,6 +53,7 @@ class Asked(NamedTuple):
     clock: Clock
     future_ns: int  # how far ahead of the clock profiles may be dated
     placed: ReadPlaced = nothing_placed
+    processes: Processes = no_processes
 
     def whole_range(self) -> TimeRange:
         """Everything that is kept, however long: what a query without times asks for."""
@@ -79,7 +80,14 @@ def build_app(
         routes += [
             *_query_routes(door, Querier(asked.engine, asked.whole_range)),
             *_admin_routes(
-                door, Admin(asked.metastore, asked.engine, asked.whole_range, asked.causes)
+                door,
+                Admin(
+                    asked.metastore,
+                    asked.engine,
+                    asked.whole_range,
+                    asked.causes,
+                    asked.processes,
+                ),
             ),
             *_order_routes(door, Orders(asked.metastore)),
             _placement_route(door, PlacementView(asked.metastore, asked.placed)),

@@ -35,6 +35,7 @@ SEGMENT_WRITER_ADDRESS = "127.0.0.1:4044"
 ANY_HOST = ("0.0.0.0", "::")  # to listen at, not to be reached by
 
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
+HUNG_AFTER_LEAST_S = 5.0
 Count = Annotated[int, Meta(ge=1)]
 Age = Annotated[float, Meta(ge=0, le=10 * 365 * 86_400)]
 Pause = Annotated[float, Meta(gt=0, le=10 * 365 * 86_400)]
@@ -61,8 +62,16 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     allowed_hosts: tuple[str, ...] = ()
     data_dir: str = "./.maar"
     drain_s: Seconds = 10.0
+    hung_after_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    def __post_init__(self) -> None:
+        if 0 < self.hung_after_s < HUNG_AFTER_LEAST_S:
+            raise ValueError(
+                f"hung_after_s is under {HUNG_AFTER_LEAST_S:g}, which a busy machine needs for "
+                "much less than a hang; 0 means never"
+            )
 
 
 class LogSettings(Struct, frozen=True, kw_only=True):

@@ -32,11 +32,16 @@ def addresses(settings: Settings) -> tuple[str, ...]:
     """Where the replicas are: as the settings say, or where a whole server of this data directory
     has its own, or where one listens by default.
     """
+    return known_addresses(settings) or (METASTORE_ADDRESS,)
+
+
+def known_addresses(settings: Settings) -> tuple[str, ...]:
+    """As the settings say, or where a whole server of this data directory has its own."""
     if named := settings.metastore_addresses:
         return addresses_in(named)
     link = settings.data_dir / "run"
     socket = link.readlink() / "metastore.sock" if link.is_symlink() else None
-    return (f"unix:{socket}",) if socket and socket.exists() else (METASTORE_ADDRESS,)
+    return (f"unix:{socket}",) if socket and socket.exists() else ()
 
 
 # ── asked of the replicas ──────────────────────────────────────────────────────────────────────

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -22,9 +24,11 @@ from maar.api.grpc import PushServer
 from maar.api.hosts import hosts_of
 from maar.api.placement import placed_in
 from maar.api.quarantine import causes_in
+from maar.app import processes
 from maar.app.config import Settings
 from maar.app.gate import Gate
 from maar.app.http import HttpServer
+from maar.app.processes import ProcessState
 from maar.app.readiness import MetastoreRole, Readiness
 from maar.app.tenants import Tenants
 from maar.app.wiring import Here, build_store, first_end, new_registry
@@ -33,9 +37,12 @@ from maar.distributor.periods import Periods
 from maar.distributor.rings import Rings
 from maar.distributor.router import Router
 from maar.distributor.service import Distributor
+from maar.model.errors import MaarError
 from maar.model.ids import Zone
 from maar.ports.object_store import ObjectStore
 from maar.pprof.compile_once import doing
+
+log = logging.getLogger("maar.front")
 
 
 @asynccontextmanager
@@ -72,6 +79,7 @@ async def run(
                 clock,
                 settings.limits.future_ns,
                 placed_in(store),
+                lambda: processes.plain(supervised(settings)),
             )
         for other in others.values():
             stack.push_async_callback(other.close)
@@ -87,7 +95,7 @@ async def run(
             settings.api,
             here.registries,
             readiness,
-            readiness.metrics,
+            partial(_metrics, readiness, settings),
             distributor=distributor,
             asked=asked,
             door=door,
@@ -177,6 +185,19 @@ async def _distributing(
         await asyncio.gather(*following, return_exceptions=True)
         distributor.close()
         await router.close()
+
+
+async def _metrics(readiness: Readiness, settings: Settings) -> list[str]:
+    return [*await readiness.metrics(), processes.exposed(supervised(settings))]
+
+
+def supervised(settings: Settings) -> Sequence[ProcessState]:
+    """The processes beside this one, as the supervisor of all of them knows them."""
+    try:
+        return processes.read(settings.data_dir, supervisor=os.getppid())
+    except MaarError as error:
+        log.warning("state of the processes not known cause=%s", error)
+        return ()
 
 
 async def _started(distributor: Distributor) -> None:

@@ -67,8 +67,12 @@ async def run(
     listener: socket.socket | None,
     *,
     restarts: int = 0,
+    started: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run the roles until SIGTERM or SIGINT, or until one of them ends; returns the exit code."""
+    """Run the roles until SIGTERM or SIGINT, or until one of them ends; returns the exit code.
+
+    `started` is called when all of them have been, and the event loop has no long work any more.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -82,6 +86,7 @@ async def run(
                     life = await stack.enter_async_context(start())
                     lives += [life] if life is not None else []
             log.info("started roles=%s", ",".join(names))
+            started()
             done, _ = await asyncio.wait(lives, return_when=asyncio.FIRST_COMPLETED)
             log.info("stopping roles=%s", ",".join(names))
             for task in done:

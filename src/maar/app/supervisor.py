@@ -1,4 +1,4 @@
-"""`maar serve`: every role in a process of its own, restarted when it dies, ended in order.
+"""`maar serve`: a process for every role, restarted when it dies or hangs, ended in order.
 
 The supervisor holds the listening socket, so that connections wait while the front starts again.
 Children are killed by the kernel when the supervisor is gone; the worker takes Spark along.
@@ -22,9 +22,11 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from maar.app import logs
+from maar.app import logs, processes
 from maar.app.config import RoleAddresses, Settings
+from maar.app.heart import TICK_S, Heart
 from maar.app.process import CANNOT_RUN, compiled_code, lock_directory
+from maar.app.processes import ProcessState
 from maar.app.replica import replica_place
 from maar.app.roles import ProcessName
 from maar.app.watcher import session_members
@@ -36,6 +38,8 @@ log = logging.getLogger("maar.supervisor")
 RESTART_FIRST_S = 0.2
 RESTART_MAX_S = 10.0
 LIVED_LONG_S = 30.0  # a child that lived this long has earned a quick restart again
+LAST_WORDS_S = 0.5  # for the stacks of a process that hangs
+HANG_HELP = "docs/operating.md#a-process-hangs"
 KILL_MARGIN_S = 10.0  # beyond the drain time, before SIGKILL
 SESSION_END_S = 5.0
 BACKLOG = 1024
@@ -106,6 +110,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()
         self._exit_code = 0
+        self._states = {role: ProcessState(process=role) for role in roles}
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -138,6 +143,7 @@ class Supervisor:
         failures = restarts = 0
         while not self._stopping.is_set():
             began = time.monotonic()
+            self._tell(role, restarts=restarts)
             code = await self._live(role, restarts)
             restarts += 1
             if self._stopping.is_set():
@@ -156,27 +162,84 @@ class Supervisor:
 
     async def _live(self, role: ProcessName, restarts: int) -> int:
         """One life of a role's process; its exit code."""
+        ours, theirs = os.pipe()  # for its heartbeats
         try:
-            process = await self._start(role, restarts)
+            process = await self._start(role, restarts, theirs)
         except OSError as error:  # no memory or no process to spare: that may pass
             log.error("role not started child=%s cause=%s", role, error)
+            os.close(ours)
             return NOT_STARTED
+        finally:
+            os.close(theirs)
         pump = asyncio.create_task(self._pump(role, process))
+        watch = asyncio.create_task(self._watch(role, ours))
         code = await process.wait()
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
         await self._session_ends(process.pid)
         await pump
         return code
 
-    async def _start(self, role: ProcessName, restarts: int) -> Process:
+    async def _watch(self, role: ProcessName, pipe: int) -> None:
+        """Kill the role's process when it is silent for too long; it is started again then."""
+        heart = Heart(self._settings.server.hung_after_s)
+        loop = asyncio.get_running_loop()
+
+        def hear() -> None:
+            if beats := os.read(pipe, 1 << 16):
+                heart.heard(beats)
+            else:
+                loop.remove_reader(pipe)  # it has ended
+
+        loop.add_reader(pipe, hear)
+        try:
+            last = time.monotonic()
+            while not heart.hangs():
+                await asyncio.sleep(TICK_S)
+                now = time.monotonic()
+                heart.passed(now - last)
+                last = now
+            if not self._stopping.is_set():  # then _end() gives it its time
+                await self._end_of_a_hang(role, heart)
+        finally:
+            loop.remove_reader(pipe)
+            os.close(pipe)
+
+    async def _end_of_a_hang(self, role: ProcessName, heart: Heart) -> None:
+        log.error(
+            "role hangs: it was silent for %.0f s and is started again; nothing that was "
+            "acknowledged is lost. Unless it was stopped, its stacks follow. See %s child=%s",
+            heart.silent_s,
+            HANG_HELP,
+            role,
+        )
+        state = self._states[role]
+        self._tell(role, hangs=state.hangs + 1, hung_at_ns=time.time_ns())
+        self._send(role, signal.SIGUSR2)
+        await asyncio.sleep(LAST_WORDS_S)
+        self._send(role, signal.SIGKILL)
+
+    def _tell(self, role: ProcessName, **changes: int) -> None:
+        """Leave word for the front, which is asked how the processes are."""
+        self._states[role] = msgspec.structs.replace(self._states[role], **changes)
+        if ProcessName.FRONT not in self._roles:
+            return
+        try:
+            processes.write(self._settings.data_dir, list(self._states.values()))
+        except OSError as error:
+            log.warning("state of the processes not written cause=%s", error)
+
+    async def _start(self, role: ProcessName, restarts: int, beats: int) -> Process:
         fd = self._listener.fileno() if role is self._listens else -1
         # A session of its own: Ctrl-C in a terminal reaches the supervisor alone.
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "maar.app.child", role, str(os.getpid()), str(fd), str(restarts)),
+            *("-m", "maar.app.child", role),
+            *map(str, (os.getpid(), fd, beats, restarts)),
             stdin=PIPE,
             stdout=PIPE,
             stderr=STDOUT,
-            pass_fds=(fd,) if fd >= 0 else (),
+            pass_fds=(beats, fd) if fd >= 0 else (beats,),
             start_new_session=True,
             env={
                 **compiled_code(self._settings.data_dir),

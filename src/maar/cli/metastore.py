@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from maar.cli.failure import EXIT_UNAVAILABLE, Failed
-from maar.cli.options import json_option
+from maar.cli.options import connected, json_option, server_option
 from maar.cli.show import moment, print_json
 from maar.cli.show_replicas import print_replicas, replica_troubles
 
@@ -62,16 +62,16 @@ def _settings(config: Path | None, others: tuple[str, ...], **flags: Any) -> Set
 @command.command("status")
 @settings_options
 @json_option
-def status(as_json: bool, **where: Any) -> None:
+@server_option
+def status(as_json: bool, server: str, **where: Any) -> None:
     """Each replica, asked directly: it works when nobody leads, too.
+
+    Without --metastore, and when no server of --data runs here, the server at --server is asked.
 
     Exit codes: 0 all is well, 1 something wants a person, 3 no replica answers.
     """
-    from maar.app import operations
-
-    found = asyncio.run(operations.replicas(_settings(**where)))
-    shown = [_plain(each) for each in found]
-    leads = any(each.standing == "leader" for each in found)
+    shown = _replicas(_settings(**where), server)
+    leads = any(each["standing"] == "leader" for each in shown)
     troubles = list(replica_troubles(shown))
     if not leads:
         troubles.append("nobody leads: nothing can be registered, merged or pinned")
@@ -79,16 +79,35 @@ def status(as_json: bool, **where: Any) -> None:
         print_json({"replicas": shown, "troubles": troubles})
     else:
         print_replicas(shown)
-        for each in found:
-            if each.log:
-                click.echo(f"log: {each.log}, incarnation {each.incarnation or '-'}")
+        for each in shown:
+            if each["log"]:
+                click.echo(f"log: {each['log']}, incarnation {each['incarnation'] or '-'}")
                 break
         for sentence in troubles:
             click.echo(f"trouble: {sentence}")
-    if all(each.standing == "unreachable" for each in found):
-        raise Failed("no replica answers", EXIT_UNAVAILABLE)
+    if all(each["standing"] == "unreachable" for each in shown):
+        raise Failed(
+            "no replica answers. Name them with --metastore host:port,…, or the data directory of "
+            "a server on this host with --data, or a server with --server; if that is right, see "
+            "docs/operating.md#a-process-does-not-answer",
+            EXIT_UNAVAILABLE,
+        )
     if troubles:
         raise Failed(f"{_things(troubles, 'wants', 'want')} a person; see docs/runbook.md")
+
+
+def _replicas(settings: Settings, server: str) -> list[dict[str, Any]]:
+    """As they say themselves; or as a server's leader knows them, when only that is to be found."""
+    from maar.app import operations
+
+    if not operations.known_addresses(settings):
+        try:
+            known: list[dict[str, Any]] = connected(server).get("/api/v1/status")["replicas"]
+            return known
+        except Failed as error:
+            if error.exit_code != EXIT_UNAVAILABLE or error.retry_after_s is not None:
+                raise  # somebody is there, and has said why not
+    return [_plain(each) for each in asyncio.run(operations.replicas(settings))]
 
 
 def _things(sentences: list[str], does: str, do: str) -> str:

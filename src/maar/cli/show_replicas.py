@@ -7,6 +7,8 @@ from typing import Any
 
 from maar.cli.show import duration, print_table
 
+LOOKED_S = 5.0  # a replica looks at the log many times a second
+
 Json = dict[str, Any]
 
 
@@ -42,10 +44,15 @@ def replica_troubles(replicas: Sequence[Json]) -> Iterator[str]:
 
 
 def _behind(replica: Json) -> str:
-    """By entries and by time, as far as the replica knows itself."""
-    if replica["standing"] == "unreachable":
+    """By entries and by time, as far as the replica knows itself.
+
+    The head that it has seen is no news when it has not been able to look for a while.
+    """
+    standing, behind_s = replica["standing"], replica["behind_s"]
+    if standing == "unreachable":
         return "-"
-    entries = max(0, replica["head"] - replica["index"])
-    if not entries:
-        return "0"
-    return f"{entries:,} ({duration(replica['behind_s'])})"
+    if entries := max(0, replica["head"] - replica["index"]):
+        return f"{entries:,} ({duration(behind_s)})"
+    if standing not in ("leader", "follower"):
+        return "unknown"
+    return f"unknown ({duration(behind_s)})" if behind_s > LOOKED_S else "0"

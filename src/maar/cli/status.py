@@ -15,6 +15,7 @@ from maar.cli.show_plan import print_plans
 from maar.cli.show_replicas import print_replicas, replica_troubles
 
 BLOCKED_SHOWN = 10
+HANG_TOLD_S = 86_400  # whoever comes in the morning wants to know of the night
 
 Json = dict[str, Any]
 
@@ -102,6 +103,14 @@ def _troubles(status: Json) -> Iterator[str]:
     """What wants a person; docs/operating.md says what to do."""
     for trouble in replica_troubles(status.get("replicas", ())):
         yield f"TROUBLE {trouble}"
+    for process in status.get("processes", ()):
+        ago_s = (status["wall_time_ns"] - process["hung_at_ns"]) / 1e9
+        if process["hangs"] and ago_s < HANG_TOLD_S:
+            yield (
+                f"TROUBLE the process {process['process']} hung and was started again, "
+                f"{process['hangs']:,} times in all, last {duration(max(0.0, ago_s))} ago: "
+                "docs/operating.md#a-process-hangs"
+            )
     if status.get("adopting"):
         yield (
             "TROUBLE the metastore was restored from a snapshot and is still looking through the "

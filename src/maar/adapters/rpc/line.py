@@ -10,7 +10,7 @@ import msgspec
 
 from maar.adapters.rpc.methods import Method
 from maar.adapters.rpc.parts import Joined
-from maar.adapters.rpc.refusals import raised
+from maar.adapters.rpc.refusals import late, raised
 from maar.adapters.rpc.server import LIMITS
 from maar.model.errors import Unreachable
 
@@ -82,8 +82,7 @@ class Line:
                     joined.take(message)
                     patience.reschedule(now() + within_s)
         except TimeoutError:
-            sentence = f"{method.path} at {self._address} did not answer in time; try again"
-            raise Unreachable(sentence) from None
+            raise late(method.path, self._address) from None
         finally:
             stream.cancel()  # nothing, unless it was left in the middle
         reply = joined.reply()

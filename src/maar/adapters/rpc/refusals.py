@@ -12,6 +12,14 @@ from maar.model.errors import MaarError, TooLarge, Unavailable, Unreachable
 MESSAGE_BYTES_MAX = 64 << 20
 SENTENCE_BYTES_MAX = 2400  # it travels in a header, where a byte takes up to three
 
+HELP = "docs/operating.md#a-process-does-not-answer"
+
+_ROLES = {
+    "maar.Metastore": "metastore",
+    "maar.MetastoreReplica": "metastore",
+    "maar.QueryEngine": "query role",
+    "maar.SegmentWriter": "segment writer",
+}
 _ERROR_HEADER = "maar-error"
 _REASON_HEADER = "maar-reason"
 _RETRY_HEADER = "maar-retry-after-s"
@@ -78,12 +86,41 @@ def raised(error: Any, *, path: str, address: str) -> MaarError:
         return kind(sentence)
     match error.code():
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return Unreachable(f"{path} at {address} did not answer in time; try again")
+            return late(path, address)
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
-            return Unreachable(f"{path} at {address} cannot be reached ({sentence}); try again")
+            return _away(path, address, sentence)
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return TooLarge(f"a message of {path} is over {MESSAGE_BYTES_MAX >> 20} MiB")
         case grpc.StatusCode.UNIMPLEMENTED:
             return Unreachable(f"{address} does not serve {path}; is it another version or role?")
         case _:
             return MaarError(sentence or f"{path} at {address} failed")
+
+
+def late(path: str, address: str) -> Unreachable:
+    return Unreachable(
+        f"{_whose(path, address)} at {address} did not answer in time ({path}): it is overloaded "
+        f"or hangs, and what hangs is started again by `maar serve`; try again, or see {HELP}"
+    )
+
+
+def _away(path: str, address: str, details: str) -> Unreachable:
+    why = "starting, or has just ended" if _is_here(address) else "not running there, or cut off"
+    cause = details.rpartition("error: ")[2]  # gRPC tells of every address, and of itself
+    return Unreachable(
+        f"{_whose(path, address)} at {address} cannot be reached ({cause}): it is {why}; try "
+        f"again, or see {HELP}"
+    )
+
+
+def _whose(path: str, address: str) -> str:
+    """Who was asked, as people call it: by what it serves, or else by its socket's name."""
+    service = path.split("/")[1]
+    if name := _ROLES.get(service):
+        return f"the {name}"
+    socket = address.rpartition("/")[2].removesuffix(".sock") if _is_here(address) else ""
+    return f"the {socket}" if socket else "the role"
+
+
+def _is_here(address: str) -> bool:
+    return address.startswith("unix:")

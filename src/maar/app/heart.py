@@ -1,0 +1,77 @@
+"""Whether a process hangs: it beats, and its supervisor counts the silence.
+
+A beat comes from the event loop, which does all the work, so a loop that is stuck is not heard. A
+process that starts may keep its loop busy for minutes (a long log is read); until it has told that
+it runs, a thread beats for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from contextlib import suppress
+
+BEAT_S = 1.0
+TICK_S = 1.0
+STARTING_PATIENCE = 10  # times as long: a start may be slow, but it may not be stopped for ever
+
+_STARTING, _RUNNING = b"s", b"r"
+
+
+class Beats:
+    """The side of the process that beats, into a pipe; -1 when nobody listens."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+        self._started = threading.Event()
+        if pipe >= 0:
+            os.set_blocking(pipe, False)
+            self._send(_STARTING)
+            threading.Thread(target=self._start, name="maar-beats", daemon=True).start()
+
+    def started(self) -> None:
+        """From now on the event loop has to answer."""
+        self._started.set()
+        self._send(_RUNNING)
+
+    async def go_on(self) -> None:
+        """Beat from the event loop, for ever."""
+        while True:
+            if self._started.is_set():
+                self._send(_RUNNING)
+            await asyncio.sleep(BEAT_S)
+
+    def _start(self) -> None:
+        while not self._started.wait(BEAT_S):
+            self._send(_STARTING)
+
+    def _send(self, beat: bytes) -> None:
+        if self._pipe >= 0:
+            with suppress(OSError):  # full, when the supervisor is stopped; closed, when it is gone
+                os.write(self._pipe, beat)
+
+
+class Heart:
+    """The supervisor's side: one process, and for how long nothing was heard from it.
+
+    Silence is counted in ticks of the supervisor itself: while it is stopped, or the machine is
+    suspended, nobody could have been heard, and nobody is blamed.
+    """
+
+    def __init__(self, hung_after_s: float) -> None:
+        self._hung_after_s = hung_after_s  # 0: never
+        self.running = False
+        self.silent_s = 0.0
+
+    def heard(self, beats: bytes) -> None:
+        self.running = self.running or _RUNNING in beats
+        self.silent_s = 0.0
+
+    def passed(self, seconds: float) -> None:
+        """So much time since the last tick, by a clock that may have gone on without us."""
+        self.silent_s += min(seconds, 2 * TICK_S)
+
+    def hangs(self) -> bool:
+        limit_s = self._hung_after_s * (1 if self.running else STARTING_PATIENCE)
+        return 0 < limit_s < self.silent_s

@@ -1,0 +1,73 @@
+"""A process that is stopped for good is noticed, killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from maar.adapters.rpc import MetastoreClient
+from maar.app.config import load
+from maar.app.heart import Heart
+from maar.app.roles import ProcessName
+from maar.app.supervisor import HANG_HELP, Supervisor, _with_sockets, listen
+from maar.model.errors import Retryable
+from maar.ports.metastore import Now
+
+pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
+
+
+async def answered(client: MetastoreClient) -> Now:
+    while True:
+        try:
+            return await client.now()
+        except Retryable:
+            await asyncio.sleep(0.05)
+
+
+def test_a_metastore_that_is_stopped_is_started_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = asyncio.Event()
+    heard = Heart.heard
+
+    def told(heart: Heart, beats: bytes) -> None:
+        heard(heart, beats)
+        if heart.running:
+            running.set()
+
+    monkeypatch.setattr(Heart, "heard", told)
+    environ = {
+        "MAAR_SERVER__LISTEN": "127.0.0.1:0",
+        "MAAR_SERVER__DATA_DIR": str(tmp_path / "data"),
+        "MAAR_SERVER__HUNG_AFTER_S": "5",
+    }
+    settings = _with_sockets(load(file=None, environ=environ), tmp_path)
+    listener = listen(settings)
+    keeper = Supervisor(settings, listener, roles=(ProcessName.METASTORE,))
+
+    async def story() -> None:
+        served = asyncio.create_task(keeper.run())
+        client = MetastoreClient(settings.roles.metastore, deadline_s=2)
+        async with asyncio.timeout(100):
+            before = await answered(client)
+            await running.wait()
+            stopped = keeper._children[ProcessName.METASTORE].pid
+            os.kill(stopped, signal.SIGSTOP)
+            while keeper._states[ProcessName.METASTORE].hangs == 0:
+                await asyncio.sleep(0.1)
+            after = await answered(client)
+            assert after.incarnation == before.incarnation
+            assert keeper._children[ProcessName.METASTORE].pid != stopped
+        await client.close()
+        keeper._stopping.set()
+        assert await served == 0
+
+    with caplog.at_level(logging.ERROR, logger="maar.supervisor"):
+        asyncio.run(story())
+    assert keeper._states[ProcessName.METASTORE].hangs == 1, "what replaced it is well"
+    assert f"See {HANG_HELP} child=metastore" in caplog.text
