@@ -77,7 +77,7 @@ class World:
 
     async def objects(self) -> set[str]:
         found = await asyncio.to_thread(lambda: list(self.store.list("")))
-        return {info.key for info in found if not info.key.startswith("metastore/")}
+        return {info.key for info in found if not info.key.startswith(("metastore/", "markers/"))}
 
     async def put(self, *metas: BlockMeta) -> None:
         for meta in metas:

@@ -674,11 +674,20 @@ def test_a_log_that_holds_something_is_not_copied_into(factory: Factory) -> None
     run(factory, test)
 
 
-def test_a_log_that_was_led_is_not_empty(factory: Factory) -> None:
+def test_a_log_that_was_led_and_holds_nothing_is_copied_into(factory: Factory) -> None:
+    """As by a server that was refused by its store; terms go on above the one that it had."""
+    base = Head(77, b"\1" * 32)
+
     async def test(log: Both) -> None:
-        await log.resign(await log.campaign(Candidate("one")))
-        with pytest.raises(Rejected, match="empty"):
-            await log.begin(EMPTY, term=Term(0))
+        led = Term(0)
+        for _ in range(3):
+            led = await log.campaign(Candidate("one"))
+            with pytest.raises(Rejected, match="empty"):
+                await log.begin(base, term=Term(1))
+            await log.resign(led)
+        assert await log.begin(base, term=Term(1)) == base
+        await log.finish()
+        assert await log.campaign(Candidate("two")) > led
 
     run(factory, test)
 

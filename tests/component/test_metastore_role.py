@@ -135,7 +135,7 @@ def test_a_damaged_log_leaves_a_process_that_says_so(tmp_path: Path) -> None:
     metastore = Metastore(tmp_path / "m")
     with launched(metastore):
         metastore.until_ready()
-        assert metastore.stop(signal.SIGTERM, PATIENCE_S) == 0
+        metastore.stop(signal.SIGKILL, PATIENCE_S)  # it leaves no snapshot that knows the entry
         with sqlite3.connect(tmp_path / "m" / "data" / "log" / "log.db") as db:
             db.execute("UPDATE log SET body = zeroblob(length(body)) WHERE idx = 1")
         db.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
@@ -16,6 +17,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -23,7 +25,6 @@ from maar.adapters.etcd_log import EtcdLog, EtcdSettings
 from maar.adapters.object_store import open_store
 from maar.adapters.rpc import ReplicaClient, serve_metastore
 from maar.adapters.system_clock import SystemClock
-from maar.app.marker import mark
 from maar.app.wiring import Told
 from maar.metastore import snapshot
 from maar.metastore.policy import Policy
@@ -60,6 +61,7 @@ FOLLOWED = [
     "All replicas are lost, etcd is there",
     "etcd has lost its quorum",
     "etcd is lost, the snapshots are there",
+    "The log is lost, and there is no snapshot",
     "From SQLite to etcd",
     "etcd is at its quota",
 ]
@@ -131,6 +133,12 @@ class Site:
     def status(self) -> Any:
         assert self.server is not None
         return self.server.get("/api/v1/status")
+
+    def ready(self) -> str:
+        assert self.server is not None
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"{self.server.url}/ready", trust_env=False).text
+        return ""
 
     def runbook(self, names: dict[str, str] | None = None, **others: Any) -> Runbook:
         known = {
@@ -212,6 +220,25 @@ def test_etcd_is_lost_and_the_snapshots_are_there(tmp_path: Path) -> None:
                 *("--log", new.url, "--store", ours.store.as_uri()),
             )
             assert json.loads(found.stdout)["blocks"] == len(ours.pushed)
+
+
+def test_the_log_is_lost_and_there_is_no_snapshot(tmp_path: Path) -> None:
+    with site(tmp_path) as ours:
+        ours.push()
+        before, data = ours.status(), ours.data
+        ours.stop(signal.SIGKILL)
+        shutil.rmtree(data / "log")
+        shutil.rmtree(ours.store / "metastore" / "v1" / before["incarnation"], ignore_errors=True)
+        assert ours.server is not None
+        ours.server.launch()
+        wait_for(lambda: "maar metastore restore --log" in ours.ready(), 60, ours.server.log)
+        book = ours.runbook({DATA: str(data)})
+        book.follow("The log is lost, and there is no snapshot")
+        ours.check()
+        ours.push()
+        ours.check()
+        assert ours.status()["incarnation"] != before["incarnation"]
+        assert ours.status()["index"] > before["index"] + 10**9
 
 
 def test_etcd_has_lost_its_quorum(tmp_path: Path) -> None:
@@ -380,7 +407,6 @@ def test_a_replica_has_stopped(tmp_path: Path) -> None:
             (leader,) = [m for m in members if (await m.service.replica()).standing == "leader"]
             bad = next(member for member in members if member is not leader)
             now = await leader.service.now()
-            mark(store, now.incarnation)
             await until_async(lambda: all_know(members))
             for number in range(5):
                 meta = segment(number, at=now.lease_time)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import maar.spark
 from maar.adapters.object_store import open_store
 from maar.adapters.rpc import NOW, POLL, RpcServer
-from maar.app import marker
+from maar.metastore.claim import mark
 from maar.model.errors import InvalidInput, Unavailable
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.runner import session as sessions
@@ -109,7 +109,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture
 def store(tmp_path: Path) -> ObjectStore:
     store = open_store(StoreSettings("main", (tmp_path / "store").as_uri()))
-    marker.mark(store, INCARNATION)
+    mark(store, INCARNATION)
     return store
 
 

@@ -1,9 +1,9 @@
 """Wherever a log is lost, and from whichever snapshot it is restored, no profile is lost with it.
 
 Segments come and are merged, attempts fail and are repeated, replaced blocks are deleted. Then the
-log ends, and begins again from a snapshot, perhaps an old one, perhaps twice in a row. When the
-store was looked through, every profile that was acknowledged is shown, every object that a reader
-opens is there, and until then nothing was deleted.
+log ends, and begins again from a snapshot, perhaps an old one, perhaps twice in a row, or without
+any. When the store was looked through, every profile that was acknowledged is shown, every object
+that a reader opens is there, and until then nothing was deleted.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from maar.metastore import snapshot_parts
 from maar.metastore.entries import BlocksAdded, Floor
 from maar.metastore.policy import MINUTE_NS
+from maar.model import keys
 from maar.model.block import BlockMeta
-from maar.model.ids import FencingToken, Incarnation, PlanId
+from maar.model.ids import FencingToken, Incarnation, PlanId, block_time_ns
 from maar.model.time import LeaseTime
 from support.lives import Lives
 from support.metastore import SMALL
@@ -147,6 +148,22 @@ class LostLog(RuleBasedStateMachine):
         self.saved = self.saved[: at + 1]
         self.unannounced.clear()  # who had not announced by now was not acknowledged
         self.untouchable = self.lake.objects()
+
+    @precondition(lambda self: self.lake.lives < 14)
+    @rule()
+    def lose_all(self) -> None:
+        """No snapshot is left either: the log begins again from the keys of objects alone."""
+        self.lake.lose_all()
+        self.saved.clear()
+        self.save()
+        self.unannounced.clear()
+        self.untouchable = self.lake.objects()
+        state = self.lake.state
+        for key in self.untouchable:
+            if segment := keys.segment_name(key):
+                assert block_time_ns(segment.block) <= state.lease_time
+            elif output := keys.output_name(key):
+                assert max(output.plan.index, output.token.index) < state.index
 
     @precondition(lambda self: self.lake.state.adopting)
     @rule()

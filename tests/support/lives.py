@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from maar.block.segment import segment_meta, write_segment
-from maar.metastore import restoring, snapshot
+from maar.metastore import restoring, snapshot, traces
 from maar.metastore.adoption import Adoption
 from maar.metastore.effects import Effects
-from maar.metastore.entries import BlocksAdded, PlanCompleted
+from maar.metastore.entries import BlocksAdded, PlanCompleted, PolicySet
 from maar.metastore.policy import Policy
 from maar.metastore.restoring import Origin
 from maar.model import keys
@@ -77,7 +77,12 @@ class Lives(Lake):
         )
         self.contents[files[0].locations[0].key] = held
         return msgspec.structs.replace(
-            made, version=FORMAT_VERSION, files=files, size=SIZE * len(files), profiles=len(held)
+            made,
+            version=FORMAT_VERSION,
+            files=files,
+            size=SIZE * len(files),
+            profiles=len(held),
+            zone=self.state.plans[plan].key.zone,  # a worker says it in the manifest, too
         )
 
     def write(self, plan: PlanId, token: FencingToken, attempt: str = "a1") -> BlockMeta:
@@ -111,17 +116,26 @@ class Lives(Lake):
     def lose(self, saved: bytes, *, adopts: Sequence[Incarnation] = ()) -> None:
         """All that the log says after a snapshot is gone; the store is as it is."""
         state, head = snapshot.decode(saved)
+        self._live_again(Origin(state, head, "saved"), adopts)
+
+    def _live_again(self, origin: Origin, adopts: Sequence[Incarnation] = ()) -> None:
         self.lives += 1
         replica = asyncio.run(
             restoring.reborn(
-                Origin(state, head, "saved"),
+                origin,
                 incarnation=Incarnation(f"{self.lives:08x}"),
-                adopts=tuple(adopts),
+                adopts=(*origin.lives[1:], *adopts),
                 wall=WallTime(self.clock.wall),
             )
         )
         self.fold.state = replica.state
         self.fold.now = replica.state.lease_time
+
+    def lose_all(self) -> None:
+        """Snapshots too: what is left are the objects."""
+        found = traces.survey(self.store)
+        self._live_again(traces.origin(self.store, tuple(sorted(found.objects))))
+        self.fold.put(PolicySet(self.fold.policy))  # as the first leader does
 
     def adopt(self) -> None:
         asyncio.run(self.adoption.adopt())

@@ -161,7 +161,7 @@ class MemoryLog:
         self._check_writes()
         shared = self._shared
         if not shared.copying:
-            if shared.head != EMPTY or shared.term or shared.sealed:
+            if shared.head != EMPTY or shared.office or shared.sealed:
                 raise Rejected("the log is not empty")
             shared.base, shared.copying = base, True
         elif shared.base != base:

@@ -20,7 +20,7 @@ from maar.cli.main import run
 from maar.metastore.verify import Findings
 from maar.model import keys
 from maar.model.errors import NotLeading, Unavailable
-from maar.model.ids import Incarnation
+from maar.model.ids import BlockId, Incarnation, Shard
 from maar.ports.log import Candidate
 from maar.ports.metastore import ReplicaStatus
 from support.logged import Logged
@@ -305,6 +305,45 @@ def test_restore_shows_what_it_would_do_and_asks(
     assert "incarnation 0badcafe, 3 live blocks" in err
     assert "a log of incarnation feedbeef, from which nothing is adopted" in err
     assert "restored from metastore/v1/0badcafe/snapshot-" in out
+
+
+def test_a_log_without_a_snapshot_is_restored_from_objects_and_that_is_said(
+    say: Say, where: tuple[str, ...], tmp_path: Path
+) -> None:
+    store = open_store(settings(server__data_dir=where[1]).store_settings())
+    to = ("--log", f"sqlite://{tmp_path}/new")
+    code, _, err = say("restore", "--without-snapshot", "--snapshot", "x", "--yes", *where, *to)
+    assert (code, "not both" in err) == (2, True)
+    for info in list(store.list(keys.SNAPSHOTS)):
+        store.delete(info.key)
+    code, _, err = say("restore", "--snapshot", "x", "--yes", *where, *to)
+    assert (code, "has no snapshot x" in err) == (1, True)
+    code, out, err = say("restore", "--yes", "--json", *where, *to)
+    assert code == 0, err
+    assert "without a snapshot, from 5 objects in file://" in err
+    assert "of incarnation 0badcafe" in err
+    done = json.loads(out)
+    assert (done["adopts"], done["others"]) == (["0badcafe"], [])
+    found = json.loads(say("verify", "--json", *where, *to)[1])
+    assert (found["adopting"], found["blocks"], found["wrong"]) == (True, 0, [])
+    code, _, err = say("restore", "--yes", *where, *to)
+    assert (code, "it was restored already" in err) == (1, True)
+
+
+def test_several_logs_without_a_snapshot_are_told_apart_by_a_person(
+    say: Say, where: tuple[str, ...], tmp_path: Path
+) -> None:
+    store = open_store(settings(server__data_dir=where[1]).store_settings())
+    other = Incarnation("feedbeef")
+    key = keys.segment(shard=Shard(1), block=BlockId("0" * 32), incarnation=other)
+    store.create(key, b"")
+    to = ("--log", f"sqlite://{tmp_path}/new")
+    code, _, err = say("restore", "--yes", "--without-snapshot", *where, *to)
+    assert (code, "--adopt 0badcafe --adopt feedbeef" in err) == (1, True)
+    ours = ("--adopt", "0badcafe")
+    code, out, err = say("restore", "--yes", "--json", "--without-snapshot", *ours, *where, *to)
+    assert code == 0, err
+    assert json.loads(out)["adopts"] == ["0badcafe"]
 
 
 def test_a_log_is_moved_by_a_command_and_the_old_one_is_sealed(

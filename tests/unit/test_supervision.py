@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from maar.app.config import METASTORE_ADDRESS, Settings, load
-from maar.app.marker import check, mark
+from maar.app.marker import check
 from maar.app.process import CANNOT_RUN, lock_directory
 from maar.app.roles import ProcessName
 from maar.app.supervisor import (
@@ -25,7 +25,8 @@ from maar.app.supervisor import (
     restart_delay_s,
     stop_signals,
 )
-from maar.model.errors import InvalidInput, StoreFull
+from maar.metastore.claim import mark
+from maar.model.errors import InvalidInput
 from maar.model.ids import Incarnation
 from support.memory_store import MemoryStore
 
@@ -116,14 +117,6 @@ def test_a_store_is_known_by_the_marker_of_its_log() -> None:
     for stranger in (MemoryStore(), store):
         with pytest.raises(InvalidInput, match="is not the store of the metastore"):
             check(stranger, Incarnation("deadbeef"), metastore="127.0.0.1:4041")
-
-
-def test_a_full_store_is_marked_later() -> None:
-    class Full(MemoryStore):
-        def create(self, key: str, body: bytes) -> None:
-            raise StoreFull(f"there is no room for {len(body)} bytes of {key}")
-
-    mark(Full(), Incarnation("0badcafe"))
 
 
 def test_nohup_is_heeded() -> None:

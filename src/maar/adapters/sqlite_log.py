@@ -266,11 +266,11 @@ class SqliteLog:
                         "directory and begin anew"
                     )
                 return self._head(db)
-            if form == CLOSED or last or self._head(db) != EMPTY:
+            if form == CLOSED or self._leads or self._head(db) != EMPTY:
                 raise Rejected(f"the log in {self._directory} is not empty; copy into another one")
             db.execute(
                 "UPDATE leader SET format = ?, name = ?, term = ?, base = ?, base_hash = ?",
-                (CLOSED, COPYING, term, base.index, base.hash),
+                (CLOSED, COPYING, max(term, last), base.index, base.hash),
             )
             return base
 

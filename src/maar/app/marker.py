@@ -1,25 +1,15 @@
-"""Which store is a log's own: the metastore marks it, and a worker with another one is refused."""
+"""Which store is a log's own: its leader marks it, and a worker with another one is refused."""
 
 from __future__ import annotations
 
 import logging
 
 from maar.model import keys
-from maar.model.errors import AlreadyExists, InvalidInput, NotFound, Retryable
+from maar.model.errors import InvalidInput, NotFound, Retryable
 from maar.model.ids import Incarnation
 from maar.ports.object_store import ObjectStore
 
 log = logging.getLogger("maar.metastore")
-
-
-def mark(store: ObjectStore, incarnation: Incarnation) -> None:
-    """Leave the marker of a log; a store that takes no write now gets it at the next start."""
-    try:
-        store.create(keys.marker(incarnation), b"")
-    except AlreadyExists:
-        pass  # since an earlier start
-    except Retryable as error:
-        log.warning("store not marked cause=%s", error)
 
 
 def check(store: ObjectStore, incarnation: Incarnation, *, metastore: str) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from maar.adapters.rpc import ReplicaClient, addresses_in
 from maar.app.config import METASTORE_ADDRESS, Settings
 from maar.app.wiring import build_store, open_log, open_log_reader
-from maar.metastore import backup, copying, restoring
+from maar.metastore import backup, copying, restoring, traces
 from maar.metastore.copying import CopyLog, Moved
 from maar.metastore.restoring import Origin, Restored
 from maar.metastore.verify import Findings, compare_replicas, verify
@@ -127,12 +127,28 @@ async def backed_up(settings: Settings, path: Path) -> backup.Content:
         return await backup.write(log, build_store(settings), path, wall_ns=time.time_ns())
 
 
-async def origin(settings: Settings, *, file: Path | None, snapshot: str) -> Origin:
-    """What there is to restore: a backup, a snapshot by its key, or the newest in the store."""
-    if file is None:
-        return await restoring.newest(build_store(settings), snapshot)
-    content = await backup.read(file)
-    return Origin(content.state, content.head, str(file))
+async def origin(
+    settings: Settings,
+    *,
+    file: Path | None,
+    snapshot: str,
+    without_snapshot: bool = False,
+    adopts: tuple[Incarnation, ...] = (),
+) -> Origin:
+    """What there is to restore: a backup, a snapshot by its key, the newest in the store, or, when
+    there is none, what the store's objects tell.
+    """
+    if file is not None:
+        content = await backup.read(file)
+        return Origin(content.state, content.head, str(file))
+    store = build_store(settings)
+    if not without_snapshot:
+        try:
+            return await restoring.newest(store, snapshot)
+        except NotFound:
+            if snapshot:
+                raise
+    return await asyncio.to_thread(traces.origin, store, adopts)
 
 
 async def restored(

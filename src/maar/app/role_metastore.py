@@ -22,7 +22,7 @@ from maar.adapters.rpc import ReplicaClient, serve_metastore
 from maar.adapters.system_clock import SystemClock
 from maar.app.config import Settings
 from maar.app.log_url import shown
-from maar.app.marker import check_not_ended, mark
+from maar.app.marker import check_not_ended
 from maar.app.replica import replica_place
 from maar.app.telling import telling
 from maar.app.tenants import Tenants
@@ -35,7 +35,7 @@ from maar.ports.object_store import ObjectStore
 log = logging.getLogger("maar.metastore")
 
 SNAPSHOT_TIMEOUT_S = 600
-MARK_EVERY_S = 5.0
+CHECK_EVERY_S = 5.0
 PROBE_EVERY_S = 1.0
 STRANGERS_EVERY_S = 10.0
 
@@ -126,14 +126,14 @@ async def _live(
         raise  # no restart would help, nor would staying
     except MaarError:
         pass  # it has said so in the log, and goes on telling how it is to whoever asks
-    marked = await _mark(service, store, None)
+    await _check_not_ended(service, store)
     beginning.over.set()
     lives = [
         asyncio.create_task(work)
         for work in (
             service.ended(),
             tenants.follow(),
-            _keep_marked(service, store, marked),
+            _keep_checking(service, store),
             _beware_of_strangers(service, known),
         )
     ]
@@ -160,13 +160,11 @@ async def _probed(store: ObjectStore, beginning: Beginning) -> None:
         return
 
 
-async def _keep_marked(
-    service: MetastoreService, store: ObjectStore, marked: Incarnation | None
-) -> None:
-    """A log that was restored has another incarnation, and the store gets its marker too."""
+async def _keep_checking(service: MetastoreService, store: ObjectStore) -> None:
+    """The log may be restored elsewhere while we run."""
     while True:
-        await asyncio.sleep(MARK_EVERY_S)
-        marked = await _mark(service, store, marked)
+        await asyncio.sleep(CHECK_EVERY_S)
+        await _check_not_ended(service, store)
 
 
 async def _beware_of_strangers(service: MetastoreService, known: set[str]) -> None:
@@ -184,15 +182,9 @@ async def _beware_of_strangers(service: MetastoreService, known: set[str]) -> No
         await asyncio.sleep(STRANGERS_EVERY_S)
 
 
-async def _mark(
-    service: MetastoreService, store: ObjectStore, marked: Incarnation | None
-) -> Incarnation | None:
-    incarnation = Incarnation((await service.replica()).incarnation)
-    if incarnation:
+async def _check_not_ended(service: MetastoreService, store: ObjectStore) -> None:
+    if incarnation := Incarnation((await service.replica()).incarnation):
         await asyncio.to_thread(check_not_ended, store, incarnation)
-    if incarnation and incarnation != marked:
-        await asyncio.to_thread(mark, store, incarnation)
-    return incarnation or marked
 
 
 async def _any(*waits: Awaitable[object]) -> None:

@@ -243,36 +243,54 @@ def rebuild(replicas: tuple[str, ...], as_json: bool, **where: Any) -> None:
     metavar="INCARNATION",
     help="Another life of this log whose objects to adopt; the one that is restored always is.",
 )
+@click.option(
+    "--without-snapshot",
+    is_flag=True,
+    help="From the objects in the store alone; without any snapshot there, that is the default.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @settings_options
 @json_option
 def restore(
-    file: Path | None, key: str, adopts: tuple[str, ...], yes: bool, as_json: bool, **where: Any
+    file: Path | None,
+    key: str,
+    adopts: tuple[str, ...],
+    without_snapshot: bool,
+    yes: bool,
+    as_json: bool,
+    **where: Any,
 ) -> None:
     """Give a lost log a new life in an empty place: from a backup FILE, or from the store.
 
     Start the replicas afterwards. The leader looks through the store and adopts what was written
-    after the snapshot; until that is done nothing is merged or deleted.
+    after the snapshot; until that is done nothing is merged or deleted. Without a snapshot it
+    adopts all that is there, and only orders are lost: the retention of tenants, and the like.
     """
     from maar.app import operations
     from maar.app.wiring import build_store
     from maar.metastore.restoring import other_lives
     from maar.model.ids import Incarnation
 
-    if file is not None and key:
-        raise click.UsageError("give a FILE or --snapshot, not both")
+    if (file is not None) + bool(key) + without_snapshot > 1:
+        raise click.UsageError("give a FILE, --snapshot or --without-snapshot, not both")
     settings = _settings(**where)
-    saved = asyncio.run(operations.origin(settings, file=file, snapshot=key))
+    lives = tuple(map(Incarnation, adopts))
+    saved = asyncio.run(
+        operations.origin(
+            settings, file=file, snapshot=key, without_snapshot=without_snapshot, adopts=lives
+        )
+    )
     marked = other_lives(build_store(settings), saved.state)
-    if unknown := [life for life in adopts if life not in marked]:
+    if saved.lives:
+        lives = saved.lives[1:]
+    elif unknown := [life for life in adopts if life not in marked]:
         raise click.UsageError(
             f"--adopt {unknown[0]}: no other log of that incarnation has marked the store"
         )
-    others = [life for life in marked if life not in adopts]
+    others = [life for life in marked if life not in lives]
     _describe(saved, others)
     if not yes and not click.confirm("Restore this into the log?", err=True):
         raise Failed("nothing was restored")
-    lives = tuple(map(Incarnation, adopts))
     done = asyncio.run(operations.restored(settings, saved, adopts=lives))
     if as_json:
         print_json(
@@ -292,9 +310,18 @@ def restore(
 
 def _describe(saved: Origin, others: list[Any]) -> None:
     state = saved.state
-    say = [
+    what = (
         f"{saved.name}: entry {saved.head.index:,} of incarnation {state.incarnation}, "
-        f"{len(state.blocks):,} live blocks, written {moment(state.wall_time)} UTC",
+        f"{len(state.blocks):,} live blocks, written {moment(state.wall_time)} UTC"
+    )
+    if saved.lives:
+        what = (
+            f"without a snapshot, from {saved.name}, of incarnation {', '.join(saved.lives)}: all "
+            "segments and whole blocks are adopted. Orders are lost, such as the retention of "
+            "tenants: give them again"
+        )
+    say = [
+        what,
         *(
             f"the store also belongs to a log of incarnation {life}, from which nothing is "
             "adopted; if that was a life of this log, add --adopt"

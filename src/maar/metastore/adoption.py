@@ -233,15 +233,20 @@ class Adoption:
         """Their segments were found above; a letter goes when the index knows its block."""
         for life in self._leader.state.adopting:
             box = Box(self._store, life)
-            listed = await self._threads.do(partial(_waiting, box))
-            for infos in _in_steps(listed, READ_AT_ONCE):
-                letters: list[Found] = []
-                for outcome in await self._threads.each(box.read, infos):
-                    if isinstance(outcome, Found):
-                        letters.append(outcome)
-                    elif not isinstance(outcome, NotFound):
-                        raise outcome
-                await self._deliver(box, letters)
+            for infos in _in_steps(await self._threads.do(partial(_waiting, box)), READ_AT_ONCE):
+                await self._deliver(box, await self._read(box, infos))
+            for infos in _in_steps(await self._threads.do(partial(_held, box)), READ_AT_ONCE):
+                for letter in await self._read(box, infos):
+                    await self._delivered(letter)  # what was wrong may not be any more
+
+    async def _read(self, box: Box, infos: Sequence[ObjectInfo]) -> list[Found]:
+        letters: list[Found] = []
+        for outcome in await self._threads.each(box.read, infos):
+            if isinstance(outcome, Found):
+                letters.append(outcome)
+            elif not isinstance(outcome, NotFound):
+                raise outcome
+        return letters
 
     async def _deliver(self, box: Box, letters: Sequence[Found]) -> None:
         state = self._leader.state
@@ -256,12 +261,20 @@ class Adoption:
             ]
         )
         for letter in letters:
-            self._leader.confirm()
-            if letter.meta is not None and registration.known(state, letter.meta.id):
-                await self._threads.do(partial(self._store.delete, letter.info.key))
-                self._metrics.letters_delivered.inc()
-            elif await self._threads.do(partial(box.hold, letter)):
-                self._leave(f"dead letter {letter.info.key} is held: {_cause(state, letter)}")
+            if not await self._delivered(letter):
+                self._leader.confirm()
+                if await self._threads.do(partial(box.hold, letter)):
+                    self._leave(f"dead letter {letter.info.key} is held: {_cause(state, letter)}")
+
+    async def _delivered(self, letter: Found) -> bool:
+        """Whether the index knows its block; then the letter goes."""
+        meta = letter.meta
+        if meta is None or not registration.known(self._leader.state, meta.id):
+            return False
+        self._leader.confirm()
+        await self._threads.do(partial(self._store.delete, letter.info.key))
+        self._metrics.letters_delivered.inc()
+        return True
 
 
 def _first_whole(
@@ -304,6 +317,10 @@ def _still_there(blocks: Sequence[BlockId], state: MetaState, _: LeaseTime) -> l
 
 def _waiting(box: Box) -> list[ObjectInfo]:
     return list(box.waiting())
+
+
+def _held(box: Box) -> list[ObjectInfo]:
+    return list(box.held())
 
 
 def _cause(state: MetaState, letter: Found) -> str:

@@ -24,6 +24,7 @@ log_ = logging.getLogger("maar.metastore")
 GROWTH = 16  # the newest snapshot is no larger than so many times the log behind it
 LOOK_S = 0.5
 BACKOFF_S = 30.0
+FIRST_S = 10.0  # in office without any: a log that is lost before its first one is hard to restore
 
 
 def snapshot_due(policy: Policy, *, entries: int, appended: int, size: int) -> bool:
@@ -56,6 +57,7 @@ class Snapshots:
         self._bytes = 0  # that the leader had folded at the newest
         self._size = 0  # of the newest
         self._hurried = False
+        self._began_s = 0.0
         self._taken_s: list[float] = []  # when the last two were begun
 
     @property
@@ -64,6 +66,7 @@ class Snapshots:
 
     async def take_forever(self, leader: Leader) -> None:
         await self._begin(leader)
+        self._began_s = asyncio.get_running_loop().time()
         while True:
             await asyncio.sleep(LOOK_S)
             if not self._due(leader):
@@ -104,12 +107,20 @@ class Snapshots:
         self._hurried = True
 
     def _due(self, leader: Leader) -> bool:
-        return self._hurry_due() or snapshot_due(
-            leader.state.policy,
-            entries=leader.state.index - self.newest,
-            appended=leader.folded_bytes - self._bytes,
-            size=self._size,
+        return (
+            self._hurry_due()
+            or self._first_due()
+            or snapshot_due(
+                leader.state.policy,
+                entries=leader.state.index - self.newest,
+                appended=leader.folded_bytes - self._bytes,
+                size=self._size,
+            )
         )
+
+    def _first_due(self) -> bool:
+        """Early, so that there is one; it also says which life of the log the store belongs to."""
+        return not self._verified and asyncio.get_running_loop().time() - self._began_s >= FIRST_S
 
     def _hurry_due(self) -> bool:
         """Two in a row let go all that can go; more of them only cost."""

@@ -10,8 +10,9 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 
-from maar.metastore import snapshot
+from maar.metastore import claim
 from maar.metastore.effects import Effect
 from maar.metastore.entries import (
     Entry,
@@ -120,18 +121,26 @@ class Leader:
         activation: Callable[[int], list[Entry]],
         *,
         begin_anew: bool = False,
+        log_url: str = "",  # for people
     ) -> None:
-        """Fold what others wrote, and say that we lead in the log before anything else."""
+        """Fold what others wrote, and say that we lead in the log before anything else.
+
+        Rejected when the store is another log's.
+        """
         self.hold()
         await self._follower.catch_up(self.hold)
         opening: list[Entry] = []
         if not self.state.incarnation:
             if not begin_anew:
-                await asyncio.to_thread(snapshot.check_unused, self._store)
+                look = partial(claim.check_unused, self._store, log_url=log_url)
+                await asyncio.to_thread(look)
             opening.append(Genesis(Incarnation(entropy(4).hex())))
         opening.append(TermStarted(self.term, name))
         opening += activation(self.state.version)
         await self.commit(opening, now=self.now())
+        settle = partial(claim.settle, self._store, self.state, begin_anew=begin_anew)
+        await asyncio.to_thread(settle)
+        self.hold()
         if self.state.policy != policy:
             await self.commit([PolicySet(policy)], now=self.now())
 

@@ -48,6 +48,7 @@ log_ = logging.getLogger("maar.metastore")
 BACKOFF_S = 1.0
 OBSERVE_S = 2.0  # a follower sets the gauges of its state this often
 REBUILD_S = 5.0  # whoever orders it waits so long for its outcome
+LAST_S = 5.0  # for a snapshot at the end: whoever stops us waits
 
 
 class Member:
@@ -98,6 +99,7 @@ class Member:
             peers=self._peers,
             dead_after_ms=dead_after_ms,
             begin_anew=begin_anew,
+            log_url=log_url,
         )
         self._follower: Follower | None = None  # None while a snapshot is read
         self._office: Office | None = None
@@ -121,11 +123,25 @@ class Member:
     async def stop(self) -> None:
         """Leave office, so that another need not wait for it, and close the log."""
         async with self._rebuilding:
+            await self._leave_snapshot()
             for task in (self._asking, self._life):
                 if task is not None:
                     task.cancel()
                     await asyncio.wait([task])
         await self._log.close()
+
+    async def _leave_snapshot(self) -> None:
+        """A log that ends in order before its first snapshot was due leaves one (S5)."""
+        office = self._in_office()
+        if office is None or office.snapshots.newest:
+            return
+        try:
+            async with asyncio.timeout(LAST_S):
+                await snapshot.make(self._log, self._store)
+        except TimeoutError:
+            log_.warning("no snapshot left at the end cause=it took over %d s", LAST_S)
+        except (MaarError, OSError) as error:
+            log_.warning("no snapshot left at the end cause=%s", error)
 
     async def ended(self) -> None:
         """Wait until a defect ends this replica, and raise it: its process has to go too.

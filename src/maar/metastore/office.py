@@ -75,6 +75,7 @@ class Means:
     peers: Peers
     dead_after_ms: int
     begin_anew: bool
+    log_url: str
 
     def wall(self) -> WallTime:
         return WallTime(self.clock.wall_ns())
@@ -113,6 +114,7 @@ class Office:
             means.entropy,
             means.peers.activation,
             begin_anew=means.begin_anew,
+            log_url=means.log_url,
         )
         office = cls(means, follower, leader)
         office._check_judgement()

@@ -1,4 +1,4 @@
-"""Gives a lost log a new life from what was saved of it: a snapshot, or a backup (S5).
+"""Gives a lost log a new life from what was saved of it: a snapshot, a backup, or objects (S5).
 
 The new log has another incarnation and begins far above the last index that was saved, so that no
 token, plan or index of the lost entries recurs. Its first snapshot already says that it adopts: no
@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 from typing import NamedTuple
 
-from maar.metastore import snapshot
+from maar.metastore import claim, snapshot
 from maar.metastore.copying import CopyLog
 from maar.metastore.entries import (
     VERSION,
@@ -41,6 +41,7 @@ class Origin(NamedTuple):
     state: MetaState
     head: Head
     name: str  # where it comes from, for people
+    lives: tuple[Incarnation, ...] = ()  # put together from their objects, without a snapshot
 
 
 class Restored(NamedTuple):
@@ -106,7 +107,8 @@ async def restore(
     wall: WallTime,
 ) -> Restored:
     """Fill an empty log. Broken off, it can be begun again; `origin` is used up."""
-    await asyncio.to_thread(check_store, store, origin.state)
+    if not origin.lives:
+        await asyncio.to_thread(check_store, store, origin.state)
     begun = await _begun(log, store)
     if begun is not None:
         try:
@@ -132,6 +134,7 @@ async def restore(
         await asyncio.to_thread(store.create, key, body)
     except AlreadyExists:
         snapshot.decode(await asyncio.to_thread(store.read, key))
+    await asyncio.to_thread(claim.mark, store, incarnation)  # it is the store of this life, too
     await log.begin(head, term=Term(state.term))
     await log.finish()
     await asyncio.to_thread(_end_former, store, state)

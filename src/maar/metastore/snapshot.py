@@ -122,22 +122,6 @@ def listed(store: ObjectStore) -> list[tuple[int, str]]:
     return sorted(((int(match[2]), match[0]) for match in found if match), reverse=True)
 
 
-def check_unused(store: ObjectStore) -> None:
-    """Before a log begins: Rejected when the store holds what another one, perhaps lost, left.
-
-    A new log would not know the blocks that are there, and nobody would see them again.
-    """
-    found = listed(store)
-    if found:
-        index, key = found[0]
-        incarnation = key.removeprefix(keys.SNAPSHOTS).partition("/")[0]
-        raise Rejected(
-            f"the log is empty, but the store holds the snapshots of log {incarnation} (to entry "
-            f"{index}): run `maar metastore restore`, correct --log, or, to begin a new log beside "
-            "it on purpose, set `metastore.begin_anew = true`"
-        )
-
-
 async def restore(
     log: Log, store: ObjectStore, *, judge: Judge | None = None, knows: int = VERSION
 ) -> Replica:

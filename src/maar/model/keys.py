@@ -8,6 +8,7 @@
     metastore/v1/<incarnation>/snapshot-<index>.maar
     metastore/v1/<incarnation>/entry-<index>-<hash>.msgpack     an entry too large for the log
     metastore/v1/<incarnation>/successor     the log was restored as another incarnation
+    metastore/v1/claim     the incarnation of the log that began in this store
     markers/v1/<incarnation>     the log of that incarnation keeps its blocks in this store
     dlq/v1/<incarnation>/<segment>.msgpack      a dead letter: a segment's metadata, not yet indexed
     dlq/v1/<incarnation>-held/<segment>.msgpack     one that cannot be delivered; a person must look
@@ -33,6 +34,7 @@ MANIFESTS = "lake/v1/manifests/"
 QUARANTINES = "quarantine/v1/"
 MARKERS = "markers/v1/"
 SNAPSHOTS = "metastore/v1/"  # of every incarnation
+CLAIM = "metastore/v1/claim"  # one key, created once: of two logs that begin at once, one wins
 DEAD_LETTERS = "dlq/v1/"  # of every incarnation, held ones too
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WRITTEN = re.compile(  # by a plan: any object that an intent may name

@@ -203,7 +203,8 @@ class LogCopy(Protocol):
         """Start behind `base`, with terms above `term`; the head so far.
 
         A copy that was interrupted goes on if it began with the same base. Rejected when the log
-        holds anything else.
+        holds anything else, or somebody leads in it; that somebody did, and wrote nothing, is no
+        harm: whoever is refused by the store that it was to use has led, too.
         """
         ...
 

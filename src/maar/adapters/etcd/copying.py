@@ -42,16 +42,17 @@ class Copying:
     async def begin(self, base: Head, *, term: Term) -> Head:
         keys = self._keys
         mark = packed(Mark.of(base))
-        made_of = (keys.copying, keys.head, keys.base, keys.term, keys.leader, keys.sealed)
+        made_of = (keys.copying, keys.head, keys.base, keys.leader, keys.sealed)
+        last = found(await self._connection.call(TXN, txn(success=[get(keys.term)])), 0)
         reply = await self._connection.call(
             TXN,
             txn(
-                [absent(key) for key in made_of],
+                [unchanged(keys.term, revision(last)), *map(absent, made_of)],
                 [
                     put(keys.copying, mark),
                     put(keys.base, mark),
                     put(keys.head, mark),
-                    put(keys.term, packed(int(term))),
+                    put(keys.term, packed(max(int(term), value(last, int, 0)))),
                 ],
                 [get(keys.copying), get(keys.head)],
             ),
@@ -61,7 +62,8 @@ class Copying:
         copying = found(reply, 0)
         if copying is None:
             raise Rejected(
-                "the log in etcd is not empty; copy into another prefix, or remove this one first"
+                "the log in etcd is not empty, or somebody leads in it; stop its replicas, copy "
+                "into another prefix, or remove this one first"
             )
         if value(copying, Mark, Mark.of(EMPTY)).head != base:
             raise Rejected(

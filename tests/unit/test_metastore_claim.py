@@ -1,0 +1,360 @@
+"""Whose a store is: who may begin in it, and what a lost log without a snapshot leaves (S5)."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from maar.block import dead_letter
+from maar.metastore import claim, restoring, snapshot, traces
+from maar.metastore.service import MetastoreService
+from maar.metastore.state import MetaState, Tally
+from maar.model import keys
+from maar.model.block import Kind
+from maar.model.errors import InvalidInput, NotFound, Rejected, Unavailable
+from maar.model.ids import (
+    BlockId,
+    FencingToken,
+    Incarnation,
+    PlanId,
+    Shard,
+    TenantId,
+    block_time_ns,
+)
+from maar.model.time import LeaseTime, WallTime
+from maar.ports.log import Candidate
+from maar.ports.object_store import ObjectStore
+from support.fake_clock import FakeClock
+from support.letters import FaultyStore
+from support.lives import Lives
+from support.logged import Logged
+from support.memory_log import MemoryLog, SharedLog
+from support.memory_store import MemoryStore
+from support.metastore import INCARNATION, SMALL
+
+OTHER = Incarnation("feedbeef")
+BLOCK = BlockId("000000000000000a00000000000000ff")
+ONE, TWO = b"\1", b"\2"
+WALL = WallTime(1_800_000_000_000_000_000)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+def server(
+    store: ObjectStore, shared: SharedLog | None = None, *, entropy: bytes = ONE, **how: Any
+) -> MetastoreService:
+    async def take() -> int:
+        return 0
+
+    return MetastoreService(
+        MemoryLog(shared or SharedLog()),
+        store,
+        FakeClock(),
+        SMALL,
+        entropy=lambda count: entropy * count,
+        candidate=Candidate("one"),
+        take_snapshot=take,
+        registry=CollectorRegistry(),
+        **how,
+    )
+
+
+def written(key: str) -> Callable[[], MemoryStore]:
+    def made() -> MemoryStore:
+        store = MemoryStore()
+        store.create(key, INCARNATION.encode())
+        return store
+
+    return made
+
+
+TOKEN = FencingToken(INCARNATION, 8)
+STEM = keys.stem(block=BLOCK, plan=PlanId(7, 0), token=TOKEN, attempt="a1")
+TENANT = TenantId("anonymous")
+
+
+# ── before a log begins ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("key", "what"),
+    [
+        (keys.marker(INCARNATION), "the marker of log 0badcafe"),
+        (keys.CLAIM, "the claim of log 0badcafe"),
+        (keys.segment(shard=Shard(3), block=BLOCK, incarnation=INCARNATION), "segments of log 0ba"),
+        (keys.manifest(tenant=TENANT, day=7, stem=STEM), "blocks of log 0badcafe"),
+        (keys.table(name="samples", tenant=TENANT, day=7, stem=STEM), "blocks of log 0badcafe"),
+        (keys.quarantine(tenant=TENANT, stem=STEM), "quarantined profiles of log 0badcafe"),
+        (keys.dead_letter(incarnation=INCARNATION, block=BLOCK), "dead letters of log 0badcafe"),
+        (keys.held_letter(incarnation=INCARNATION, name="x"), "dead letters of log 0badcafe"),
+        ("segments/v1/what-is-this", "segments. That log"),
+    ],
+)
+def test_an_empty_log_does_not_begin_over_anything_that_another_one_left(
+    key: str, what: str
+) -> None:
+    async def test() -> None:
+        store, shared = written(key)(), SharedLog()
+        before = [info.key for info in store.list("")]
+        stopped = server(store, shared, log_url="sqlite:///var/lib/my maar/log")
+        with pytest.raises(Rejected, match=what) as refusal:
+            await stopped.start()
+        command = "maar metastore restore --log 'sqlite:///var/lib/my maar/log' --store memory://"
+        assert f"run `{command}`" in str(refusal.value)
+        assert shlex.split(command)[4] == "sqlite:///var/lib/my maar/log"
+        await stopped.stop()
+        assert not shared.records, "the log is still empty, so that it can be restored into"
+        assert [info.key for info in store.list("")] == before
+        anew = server(store, shared, begin_anew=True)
+        await anew.start()
+        assert anew.ready() == ""
+        await anew.stop()
+
+    run(test())
+
+
+def test_a_look_at_a_large_store_is_a_short_one() -> None:
+    store = FaultyStore()
+    for number in range(3_000):
+        store.create(f"segments/v1/shard=1/{number:032x}-{INCARNATION}.parquet", b"")
+    with pytest.raises(Rejected):
+        claim.check_unused(store)
+    assert [call for call in store.calls if call[0] == "read"] == []
+    assert len([call for call in store.calls if call[0] == "list"]) <= 6
+
+
+# ── two that begin at once ─────────────────────────────────────────────────────────────────────
+
+
+def test_of_two_that_begin_at_once_in_one_store_one_gives_way() -> None:
+    """The second looked before the first had left anything."""
+
+    async def test() -> None:
+        store = MemoryStore()
+        first, second = SharedLog(), SharedLog()
+        one = server(store, first, entropy=ONE)
+        await one.start()
+        for info in list(store.list(keys.MARKERS)):
+            store.delete(info.key)  # it has only claimed so far
+        claimed = store.read(keys.CLAIM)
+        store.delete(keys.CLAIM)
+        two = server(_ClaimedMeanwhile(store, claimed), second, entropy=TWO)
+        with pytest.raises(Rejected, match="belongs to log 01010101, which began in it before"):
+            await two.start()
+        assert two.standing().standing == "stopped"
+        await two.stop()
+        assert [info.key for info in store.list(keys.MARKERS)] == [], "the loser has no marker"
+        again = server(store, second, entropy=TWO)
+        with pytest.raises(Rejected, match="belongs to log 01010101"):
+            await again.start()
+        await again.stop()
+        anew = server(store, second, begin_anew=True)  # somebody wants both
+        await anew.start()
+        assert (await anew.replica()).incarnation == "02020202"
+        await anew.stop()
+        await one.stop()
+        for shared in (first, second):  # each goes on from now on
+            later = server(store, shared)
+            await later.start()
+            await later.stop()
+
+    run(test())
+
+
+class _ClaimedMeanwhile(MemoryStore):
+    """Another log's claim arrives between a look and our own claim."""
+
+    def __init__(self, store: MemoryStore, claimed: bytes) -> None:
+        self.__dict__ = store.__dict__
+        self._claimed = claimed
+
+    def create(self, key: str, body: bytes) -> None:
+        if key == keys.CLAIM and self._claimed:
+            claimed, self._claimed = self._claimed, b""
+            super().create(key, claimed)
+        super().create(key, body)
+
+
+@pytest.mark.parametrize("lost", ["before the claim", "before the marker"])
+def test_who_dies_while_it_begins_goes_on_with_its_own_claim(lost: str) -> None:
+    async def test() -> None:
+        store, shared = MemoryStore(), SharedLog()
+        first = server(store, shared)
+        await first.start()
+        await first.stop()
+        kept = {"before the claim": (), "before the marker": (keys.CLAIM,)}[lost]
+        for info in list(store.list("")):
+            if info.key not in kept:
+                store.delete(info.key)  # as if it had come no further
+        again = server(store, shared, entropy=TWO)
+        await again.start()
+        assert (await again.replica()).incarnation == "01010101"
+        assert store.read(keys.CLAIM) == b"01010101"
+        assert [info.key for info in store.list(keys.MARKERS)] == [
+            keys.marker(Incarnation("01010101"))
+        ]
+        await again.stop()
+
+    run(test())
+
+
+def test_a_log_that_was_there_before_claims_goes_on() -> None:
+    """Its own marker is enough, whatever else is in the store."""
+    store = MemoryStore()
+    store.create(keys.marker(INCARNATION), b"")
+    store.create(keys.CLAIM, OTHER.encode())
+    claim.settle(store, MetaState(incarnation=INCARNATION))
+
+
+def test_a_log_that_has_led_goes_on_although_the_store_does_not_answer() -> None:
+    store = FaultyStore()
+    store.fault = lambda _operation, _key: Unavailable("the store is away")
+    claim.settle(store, MetaState(incarnation=INCARNATION, tally=Tally(profiles_added=1)))
+    claim.settle(store, MetaState(incarnation=INCARNATION, former=(OTHER,)))
+    with pytest.raises(Unavailable):
+        claim.settle(store, MetaState(incarnation=INCARNATION))
+    store.healed()
+    claim.settle(store, MetaState(incarnation=INCARNATION, former=(OTHER,)))
+    assert store.size(keys.marker(INCARNATION)) == 0
+
+
+# ── the first snapshot ─────────────────────────────────────────────────────────────────────────
+
+
+def test_a_log_that_ends_in_order_leaves_a_snapshot_if_there_is_none() -> None:
+    async def test() -> None:
+        store, shared = MemoryStore(), SharedLog()
+        first = server(store, shared)
+        await first.start()
+        index = (await first.replica()).index
+        await first.stop()
+        ((at, key),) = snapshot.listed(store)
+        assert at >= index
+        again = server(store, shared)
+        await again.start()
+        await again.stop()
+        assert key in [key for _, key in snapshot.listed(store)]
+
+    run(test())
+
+
+# ── a log that left no snapshot ────────────────────────────────────────────────────────────────
+
+
+def lost() -> Lives:
+    """Merged and not merged, replaced and still there, attempted and never completed."""
+    lake = Lives()
+    lake.pass_time(10**9)
+    lake.merge([lake.push(1, 2), lake.push(3)])
+    lake.pass_time(10**9)
+    attempted = lake.schedule([lake.push(4), lake.push(5)])
+    lake.write(attempted, lake.lease(attempted))
+    lake.push(6)
+    lake.upload([7])  # never announced: it may come back, or not
+    return lake
+
+
+def test_a_log_begins_again_from_the_objects_in_the_store_alone() -> None:
+    lake = lost()
+    names = [keys.segment_name(info.key) for info in lake.store.list(keys.SEGMENTS)]
+    newest = max(block_time_ns(name.block) for name in names if name)
+    before = lake.state.index
+    shown = lake.shown()
+
+    lake.lose_all()
+
+    assert lake.state.adopting == (INCARNATION,)
+    assert lake.state.lease_time == newest, "no name that was given is given again"
+    assert lake.state.index > before
+    assert lake.state.floor < 0, "what is in the store is above the floor"
+    lake.adopt()
+    assert lake.adoption.blocked == ()
+    assert lake.shown() >= shown
+    lake.merge([meta for meta in lake.live() if meta.kind is Kind.SEGMENT])
+    for _ in range(3):
+        lake.pass_time(SMALL.retire_delay_ns + 1)
+        lake.clean()
+    assert lake.shown() >= shown, "and merging and cleaning go on"
+
+
+def test_letters_are_delivered_held_ones_too() -> None:
+    lake = lost()
+    waiting, held = lake.upload([8]), lake.upload([9])
+    lake.store.create(
+        keys.dead_letter(incarnation=INCARNATION, block=waiting.id), dead_letter.encode(waiting)
+    )
+    lake.store.create(
+        keys.held_letter(incarnation=INCARNATION, name=f"{held.id}.msgpack"),
+        dead_letter.encode(held),
+    )
+    lake.store.create(keys.held_letter(incarnation=INCARNATION, name="what.msgpack"), b"is this")
+    lake.lose_all()
+    lake.adopt()
+    shown = {number for meta in (waiting, held) for number in lake.held(meta)}
+    assert shown <= lake.shown()
+    left = [info.key for info in lake.store.list(keys.DEAD_LETTERS)]
+    assert left == [keys.held_letter(incarnation=INCARNATION, name="what.msgpack")]
+
+
+def test_lives_that_were_restored_as_one_another_are_one_log() -> None:
+    store = lost().store
+    store.create(keys.segment(shard=Shard(1), block=BLOCK, incarnation=OTHER), b"")
+    with pytest.raises(Rejected, match=r"of several logs.*--adopt 0badcafe --adopt feedbeef"):
+        traces.origin(store)
+    assert traces.origin(store, (OTHER,)).lives == (OTHER,)
+    with pytest.raises(InvalidInput, match="holds nothing of such a log"):
+        traces.origin(store, (Incarnation("12345678"),))
+    store.create(keys.successor(INCARNATION), OTHER.encode())
+    found = traces.origin(store)
+    assert found.lives == (OTHER, INCARNATION)
+    assert found.state.incarnation == OTHER, "the last of them"
+
+
+def test_a_store_without_anything_has_nothing_to_restore() -> None:
+    store = MemoryStore()
+    store.create(keys.CLAIM, b"01010101")
+    with pytest.raises(NotFound, match=r"nothing to restore.*begin_anew"):
+        traces.origin(store)
+
+
+def test_names_that_no_log_gave_do_not_move_time_or_index() -> None:
+    found = traces.Traces()
+    for key in (
+        f"segments/v1/shard=1/{'f' * 32}-{INCARNATION}.parquet",
+        f"quarantine/v1/tenant=t/{BLOCK}-7.0-{INCARNATION}.{10**30}-a1.parquet",
+        f"dlq/v1/{INCARNATION}/{'e' * 32}.msgpack",
+    ):
+        found.see(key)
+    assert (found.lease_time, found.index) == (LeaseTime(10), 7)
+    assert found.objects == {INCARNATION: 3}
+
+
+def test_a_restored_log_leads_in_the_store_of_the_one_that_was_lost(tmp_path: Path) -> None:
+    """The claim is the old life's, and stays; broken off anywhere, it is done again."""
+
+    async def test() -> None:
+        ours = Logged()
+        await ours.begin()
+        await ours.add(3)
+        ours.store.create(keys.CLAIM, INCARNATION.encode())
+        log = MemoryLog(SharedLog())
+        origin = traces.origin(ours.store)
+        done = await restoring.restore(
+            log, ours.store, origin, incarnation=OTHER, adopts=origin.lives[1:], wall=WALL
+        )
+        assert done.adopts == (INCARNATION,)
+        leader = server(ours.store, log._shared)
+        await leader.start()
+        assert (await leader.replica()).incarnation == OTHER
+        await leader.stop()
+        assert ours.store.read(keys.successor(INCARNATION)) == OTHER.encode()
+
+    run(test())
