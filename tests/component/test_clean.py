@@ -34,6 +34,7 @@ POLICY = msgspec.structs.replace(
     SMALL,
     stall_ns=10**9 * SECOND_NS,  # the test's clock leaps
     retire_delay_ns=60 * SECOND_NS,
+    expired_delay_ns=60 * SECOND_NS,
     litter_ns=120 * SECOND_NS,
     retention_ns=DAY_NS,
 )

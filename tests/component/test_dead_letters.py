@@ -30,7 +30,10 @@ pytestmark = [pytest.mark.component, pytest.mark.timeout(240)]
 
 A, B, C = profile("a", 1), profile("b", 20), profile("c", 300)
 QUICK = patient(
-    retire_delay_ns=60 * SECOND_NS, retention_ns=2 * DAY_NS, floor_lag_ns=60 * SECOND_NS
+    retire_delay_ns=60 * SECOND_NS,
+    expired_delay_ns=60 * SECOND_NS,
+    retention_ns=2 * DAY_NS,
+    floor_lag_ns=60 * SECOND_NS,
 )
 
 

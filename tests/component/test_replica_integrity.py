@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore import peers, retention
+from maar.metastore import peers, trust
 from maar.metastore.digest import digest
 from maar.metastore.entries import StateHashed, TermStarted, VersionActivated
 from maar.metastore.integrity import STATE_NS
@@ -396,4 +396,4 @@ def test_a_leader_whose_clock_is_a_year_ahead_of_the_others_expires_nothing() ->
 
 
 def told(member: Member) -> str:
-    return retention.refusal(member.service._peers.clocks())
+    return trust.refusal(member.service._peers.clocks())

@@ -30,7 +30,9 @@ from support.metastore import DAY_START_NS, SMALL, segment
 
 DEADLINE_NS = 10 * SECOND_NS
 LAG_NS = 60 * SECOND_NS  # six deadlines, the least that settings allow
-POLICY = msgspec.structs.replace(SMALL, floor_lag_ns=LAG_NS, retire_delay_ns=0)
+POLICY = msgspec.structs.replace(
+    SMALL, floor_lag_ns=LAG_NS, retire_delay_ns=0, retention_ns=1, expired_delay_ns=0
+)
 
 
 @dataclass

@@ -18,6 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from maar.metastore import retirement
 from maar.metastore.effects import Completed, Leased
 from maar.metastore.entries import (
     AttemptFenced,
@@ -26,9 +27,12 @@ from maar.metastore.entries import (
     PinsTaken,
     PlanFailed,
     PlansLeased,
+    RetentionHeld,
+    RetentionUndone,
 )
 from maar.metastore.packs import unpack
 from maar.metastore.policy import MINUTE_NS
+from maar.metastore.retired import Cause
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, MaarError, Unavailable
 from maar.model.ids import FencingToken, PlanId, WorkerId
@@ -39,7 +43,12 @@ from support.metastore import SMALL
 
 TASK_NS = 30 * MINUTE_NS  # no task writes later than this after its beginning
 POLICY = msgspec.structs.replace(
-    SMALL, litter_ns=45 * MINUTE_NS, litter_max=50, pin_ns=50 * MINUTE_NS
+    SMALL,
+    litter_ns=45 * MINUTE_NS,
+    litter_max=50,
+    pin_ns=50 * MINUTE_NS,
+    retention_ns=1,  # everything is too old, and time explains it
+    expired_delay_ns=40 * MINUTE_NS,
 )
 
 
@@ -203,6 +212,27 @@ class Cleaning(RuleBasedStateMachine):
         if blocks:
             self.lake.fold.put(BlocksExpired(1 << 62, (data.draw(st.sampled_from(blocks)),)))
 
+    @rule(data=st.data(), minutes=st.sampled_from([0, 16, 38, 39, 40, 41]))
+    def bring_back(self, data: st.DataObject, minutes: int) -> None:
+        """What expired returns, with its objects, or is refused; other blocks always are."""
+        self.lake.pass_time(minutes * MINUTE_NS)
+        state = self.lake.state
+        if state.retired:
+            block = data.draw(st.sampled_from(sorted(state.retired)))
+            retired, live = state.retired[block], set(state.blocks.where)
+            lately = self.lake.fold.now - retired.at <= 39 * MINUTE_NS
+            self.lake.fold.put(RetentionUndone((block,)))
+            assert set(state.blocks.where) >= live
+            came = block in state.blocks
+            assert came or not (retired.cause is Cause.EXPIRED and lately)
+            if came:
+                assert retired.cause is Cause.EXPIRED
+                assert block in state.queue.places or state.blocks.get(block).level > 2
+
+    @rule(held=st.booleans())
+    def hold_or_release(self, held: bool) -> None:
+        self.lake.fold.put(RetentionHeld(held, "a person", confirmed=not held))
+
     @rule(data=st.data(), reader=st.sampled_from("ab"), going=st.booleans())
     def pin(self, data: st.DataObject, reader: str, going: bool) -> None:
         """A reader begins, and perhaps what it reads begins to go."""
@@ -246,7 +276,12 @@ class Cleaning(RuleBasedStateMachine):
         delayed = (
             unpack(retired.packed)
             for retired in state.retired.values()
-            if now - retired.at <= POLICY.retire_delay_ns
+            if now - retired.at <= retirement.delay_ns(state, retired)
+            or (
+                state.hold.why
+                and retired.at + POLICY.expired_delay_ns >= state.hold.at
+                and retired.cause is Cause.EXPIRED
+            )
         )
         needed = {key for meta in (*live, *delayed) for key in objects_of(meta)}
         assert needed <= self.lake.objects()
@@ -271,6 +306,7 @@ class Cleaning(RuleBasedStateMachine):
 
     def come_to_rest(self) -> None:
         self.store.failing = None
+        self.lake.fold.put(RetentionHeld(False, confirmed=True))
         for plan in list(self.lake.state.plans.values()):
             if plan.lease:
                 self.lake.fold.put(AttemptFenced(plan.id, plan.lease.token, "the end"))

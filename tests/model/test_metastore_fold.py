@@ -90,9 +90,11 @@ pytestmark = pytest.mark.timeout(1200)  # on a machine that has much else to do
 
 POLICY = msgspec.structs.replace(
     SMALL,
+    retention_ns=1,  # time explains whatever retention takes
     finished_max=50,
     attempts_max=3,
     retire_delay_ns=20 * SECOND_NS,
+    expired_delay_ns=20 * SECOND_NS,
     pin_ns=200 * SECOND_NS,
     plans_max=3,
     parked_max=2,

@@ -62,6 +62,7 @@ from maar.ports.metastore import (
     RetentionStatus,
     RingView,
     Status,
+    Undone,
     ViewRequest,
     ZoneStatus,
 )
@@ -194,6 +195,9 @@ class MemoryStore:
     def open(self, key: str) -> Any:
         raise NotImplementedError
 
+    def clock_ns(self) -> int | None:
+        return None
+
     def settings(self) -> StoreSettings:
         return StoreSettings("main", "memory://")
 
@@ -211,6 +215,7 @@ class MemoryMetastore:
         self.raised = 0
         self.periods: dict[str, int] = {}
         self.trouble = ""
+        self.undone: list[str] = []
         self.zones = Fold()  # rings, by the real decisions
         self.hearing = membership.Hearing()
         self.dead: set[NodeId] = set()
@@ -286,6 +291,19 @@ class MemoryMetastore:
         if period_ns is not None:
             self.periods[tenant] = period_ns
         return await self.retention()
+
+    async def hold_retention(self, *, why: str) -> RetentionStatus:
+        self.trouble = f"retention paused: {why}"
+        return await self.retention()
+
+    async def release_retention(self) -> RetentionStatus:
+        self.trouble = ""
+        return await self.retention()
+
+    async def undo_retention(self, *, tenant: str = "", why: str = "") -> Undone:
+        await self.hold_retention(why=why)
+        self.undone.append(tenant)
+        return Undone(3, 30)
 
     async def expiring(self, *, tenant: str = "", limit: int = 1000) -> tuple[Expiring, ...]:
         owners = {block: plan.id for plan in self.known.values() for block in plan.inputs}

@@ -187,8 +187,13 @@ def dated(meta: BlockMeta, time_ns: int) -> BlockMeta:
         for each in meta.datasets
     )
     return msgspec.structs.replace(
-        meta, min_time_ns=time_ns, max_time_ns=time_ns, datasets=datasets
+        meta, min_time_ns=time_ns, max_time_ns=time_ns, datasets=datasets, dated_ns=time_ns
     )
+
+
+def dated_here(meta: BlockMeta, time_ns: int) -> BlockMeta:
+    """The same, of profiles that carried no time and were dated by the server."""
+    return msgspec.structs.replace(dated(meta, time_ns), dated_ns=0)
 
 
 def shared(meta: BlockMeta, *tenants: TenantId) -> BlockMeta:

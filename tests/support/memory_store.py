@@ -17,6 +17,7 @@ class MemoryStore:
         self._name = name
         self._objects: dict[str, bytes] = {}
         self._lock = threading.Lock()
+        self.clock: int | None = None  # what it shows, when it has one of its own
 
     def create(self, key: str, body: bytes) -> None:
         with self._lock:
@@ -55,6 +56,9 @@ class MemoryStore:
 
     def open(self, key: str) -> io.BytesIO:
         return io.BytesIO(self.read(key))
+
+    def clock_ns(self) -> int | None:
+        return self.clock
 
     def settings(self) -> StoreSettings:
         return StoreSettings(self._name, "memory://")

@@ -84,6 +84,7 @@ def segment(
         datasets=(_dataset(tenant, service, start, profiles, size),),
         created_by="writer-1",
         created_at_ns=start,
+        dated_ns=start + SECOND_NS,
     )
 
 

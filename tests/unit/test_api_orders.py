@@ -40,6 +40,10 @@ def put(front: Front, url: str, body: Any, **how: Any) -> httpx.Response:
     return front.request("PUT", url, json=body, **how)
 
 
+def post(front: Front, url: str, body: Any) -> httpx.Response:
+    return front.request("POST", url, json=body)
+
+
 # ── plans ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -186,6 +190,17 @@ def test_retention_is_read_for_all_and_for_one_tenant() -> None:
     other = front.get("/api/v1/retention/other").json()
     assert (other["period_s"], other["is_default"]) == (90 * 86_400, True)
     assert front.get("/api/v1/retention/no%20tenant").status_code == 400
+
+
+def test_retention_is_held_released_and_undone() -> None:
+    front = Front()
+    held = post(front, "/api/v1/retention/hold", {"reason": "I want to look"})
+    assert "I want to look" in held.json()["trouble"]
+    assert post(front, "/api/v1/retention/release", {}).json()["trouble"] == ""
+    undone = post(front, "/api/v1/retention/undo", {"tenant": "acme", "reason": "a mistake"})
+    assert undone.json() == {"blocks": 3, "profiles": 30}
+    assert front.metastore.undone == ["acme"]
+    assert post(front, "/api/v1/retention/undo", {"tenant": "no tenant"}).status_code == 400
 
 
 def test_retention_is_set_for_ever_and_reset() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from maar.block import sample_labels
@@ -185,8 +186,7 @@ def test_the_version_is_a_column_of_series() -> None:
 
 def test_what_cannot_be_decoded_holds_up_nobody() -> None:
     good = pushed(profile())
-    bad = RawProfile(**{name: getattr(good, name) for name in good.__struct_fields__})
-    bad = type(good)(*[*(getattr(good, n) for n in good.__struct_fields__[:-2]), b"\x1f\x8bno", 4])
+    bad = msgspec.structs.replace(good, payload=b"\x1f\x8bno", raw_size=4)
     decoded = decode_profiles([bad, good])
     assert decoded.tables["profiles"].num_rows == 1
     ((held, cause),) = decoded.quarantined

@@ -283,6 +283,17 @@ def test_retention_is_read_and_set(front: Front, say: Say) -> None:
     assert json.loads(say("retention", "get", "--json")[1])["default_s"] == 90 * 86_400
 
 
+def test_retention_is_undone_held_and_released(front: Front, say: Say) -> None:
+    code, out, _ = say("retention", "undo", "--tenant", "acme")
+    assert code == 0
+    assert "3 blocks with 30 profiles are back; retention takes nothing until" in out
+    assert front.metastore.undone == ["acme"]
+    assert say("retention", "hold", "--reason", "Monday")[0] == 0
+    assert "Monday" in say("retention", "get")[1]
+    code, out, _ = say("retention", "release")
+    assert (code, out) == (0, "retention goes on\n")
+
+
 def test_the_preview_lists_what_would_go_with_totals(front: Front, say: Say) -> None:
     metas = [segment(n, size=1024) for n in range(3)]
     front.metastore.index = {meta.id: meta for meta in metas}

@@ -77,7 +77,7 @@ def test_what_nothing_had_to_replace_goes_after_its_time(cause: Cause) -> None:
 
 
 def due(world: Lake) -> list[cleaning.Removal]:
-    world.pass_time(SMALL.retire_delay_ns + 1)
+    world.pass_time(SMALL.expired_delay_ns + 1)
     return cleaning.removals(world.state, now=world.now(), limit=10)
 
 
@@ -110,7 +110,7 @@ def test_what_replaced_a_block_stays_while_that_block_has_to() -> None:
     (meta,) = world.add(1)
     made = world.merge([meta])
     expire(world, made)
-    world.pass_time(SMALL.retire_delay_ns + 1)
+    world.pass_time(SMALL.expired_delay_ns + 1)
     resting = {meta.id}
     assert retirement.due(world.state, now=world.now(), limit=10, resting=resting) == [made.id]
     assert cleaning.removals(world.state, now=world.now(), limit=10, resting=resting) == []

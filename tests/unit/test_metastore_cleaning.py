@@ -16,9 +16,9 @@ from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotLeading, Unavailable
 from maar.model.ids import BlockId, FencingToken, PlanId
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
-from support.lake import Lake, objects_of, put
+from support.lake import Lake, dated, objects_of, put
 from support.memory_store import MemoryStore
-from support.metastore import INCARNATION, SMALL, TENANT, Fold, output, segment
+from support.metastore import DAY_START_NS, INCARNATION, SMALL, TENANT, Fold, output, segment
 
 
 def remove(world: Lake) -> None:
@@ -182,9 +182,11 @@ def test_copies_in_another_store_are_not_ours_to_delete() -> None:
 
 def test_expired_blocks_have_no_successors_to_wait_for() -> None:
     world = Lake()
-    metas = world.add(1, 2, 3)
-    world.fold.put(BlocksExpired(metas[0].max_time_ns + DAY_NS, tuple(m.id for m in metas)))
-    world.pass_time(SMALL.retire_delay_ns + 1)
+    old_ns = DAY_START_NS - SMALL.retention_ns - DAY_NS
+    metas = tuple(dated(segment(n), old_ns) for n in (1, 2, 3))
+    world.register(*metas)
+    world.fold.put(BlocksExpired(old_ns + 1, tuple(m.id for m in metas)))
+    world.pass_time(SMALL.expired_delay_ns + 1)
     (removal,) = cleaning.removals(world.state, now=world.now(), limit=10)
     assert (len(removal.blocks), removal.successors) == (3, ())
     remove(world)

@@ -14,7 +14,7 @@ from maar.metastore.effects import Compared
 from maar.metastore.entries import StateHashed, VersionActivated
 from maar.metastore.integrity import Judge, Standing
 from maar.metastore.peers import CLOCK_FRESH_NS, FRESH_NS, Peers
-from maar.metastore.retention import Clocks
+from maar.metastore.trust import Clocks
 from maar.model.errors import Unavailable
 from maar.model.time import SECOND_NS
 from maar.ports.metastore import ReplicaStatus, Vote

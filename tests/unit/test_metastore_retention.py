@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore import cleaner, retention
+from maar.metastore import cleaner, retention, trust
 from maar.metastore.apply import apply
 from maar.metastore.digest import digest
 from maar.metastore.effects import (
@@ -61,6 +61,11 @@ def run(world: Lake) -> int:
 
 def kept(world: Lake) -> set[BlockId]:
     return world.fold.live()
+
+
+def release(world: Lake) -> None:
+    for entry in trust.released(world.state):
+        world.fold.put(entry)
 
 
 def status(world: Lake) -> RetentionStatus:
@@ -154,30 +159,33 @@ def test_blocks_of_one_tenant_and_day_go_like_segments() -> None:
 # ── which clock ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_leader_whose_clock_is_a_year_ahead_takes_only_what_is_truly_old() -> None:
+def test_a_leader_whose_clock_is_a_year_ahead_takes_nothing_until_a_person_has_looked() -> None:
     world = lake()
     old = aged(world, 1, 100)
     young = [aged(world, 2 + days, days).id for days in range(0, 89, 11)]
     world.clock.wall += YEAR_NS
     found = status(world)
-    assert "8,760.0 hours ahead" in found.trouble
-    assert found.now_ns == DAY_START_NS
-    run(world)
-    assert kept(world) == set(young)
-    assert old.id in world.state.retired
-    # and the profiles that come in meanwhile, rightly dated, change nothing about it
-    world.register(dated(segment(99, at=world.fold.now), DAY_START_NS))
+    assert "clock not trusted: it is 365.0 days ahead" in found.paused
     assert run(world) == 0
+    assert world.state.hold.why in found.paused
+    # profiles that come in meanwhile, rightly dated, or a clock that is right again, change nothing
+    world.register(dated(segment(99, at=world.fold.now), DAY_START_NS))
+    world.clock.wall -= YEAR_NS
+    assert run(world) == 0
+    assert kept(world) >= {old.id, *young}
+    release(world)
+    assert run(world) == 1
+    assert set(world.state.retired) == {old.id}
 
 
 def test_a_clock_that_cannot_be_trusted_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     world = lake()
     aged(world, 1, 0)
-    for ahead_ns, told in ((0, 0), (YEAR_NS, 1), (DAY_NS, 1), (-YEAR_NS - DAY_NS, 1), (-DAY_NS, 2)):
+    for ahead_ns, told in ((0, 0), (2 * DAY_NS, 1), (DAY_NS, 1), (-3 * DAY_NS, 1), (DAY_NS, 2)):
         world.clock.wall += ahead_ns
         run(world)
-        warnings = [record for record in caplog.records if record.levelname == "WARNING"]
-        assert len(warnings) == told
+        errors = [record for record in caplog.records if record.levelname == "ERROR"]
+        assert len(errors) == told
 
 
 def test_a_leader_whose_clock_is_a_year_behind_takes_nothing_and_says_so() -> None:
@@ -210,8 +218,8 @@ def test_a_leader_whose_clock_is_a_year_behind_takes_nothing_and_says_so() -> No
 def test_retention_is_refused_unless_most_replicas_share_the_leaders_clock(
     replicas: int, ahead_minutes: tuple[int, ...], refused: str
 ) -> None:
-    clocks = retention.Clocks(replicas, tuple(n * MINUTE_NS for n in ahead_minutes))
-    found = retention.refusal(clocks)
+    clocks = trust.Clocks(replicas, tuple(n * MINUTE_NS for n in ahead_minutes))
+    found = trust.refusal(clocks)
     assert refused in found
     assert bool(refused) == bool(found)
 
@@ -222,7 +230,7 @@ def test_nothing_expires_by_a_clock_that_the_other_replicas_do_not_share(
     """Not even what is truly old: it goes when somebody has set the clock right."""
     world = lake()
     old, fresh = aged(world, 1, 100), aged(world, 2, 0)
-    clocks = [retention.Clocks(3, (-YEAR_NS, -YEAR_NS))]
+    clocks = [trust.Clocks(3, (-YEAR_NS, -YEAR_NS))]
     world.cleaner = cleaner.Cleaner(
         world, world.store, world.clock, world.append, world.metrics, clocks=lambda: clocks[0]
     )
@@ -231,8 +239,8 @@ def test_nothing_expires_by_a_clock_that_the_other_replicas_do_not_share(
     assert "ahead of those of most replicas" in caplog.text
     now, wall = world.now(), WallTime(world.clock.wall)
     told = retention.status(world.state, now=now, wall=wall, clocks=clocks[0]).trouble
-    assert told.startswith("nothing expires")
-    clocks[0] = retention.Clocks(3, (0, 0))
+    assert told.startswith("retention paused: nothing expires")
+    clocks[0] = trust.Clocks(3, (0, 0))
     assert run(world) == 1
     assert kept(world) == {fresh.id}
 
@@ -245,9 +253,12 @@ def test_a_clock_that_goes_wrong_in_the_middle_of_a_run_takes_nothing_more(
     for number in range(3):
         aged(world, number, 100)
     aged(world, 9, 0)
-    agreed = [retention.Clocks(2, (0,))] * 2 + [retention.Clocks(2, (YEAR_NS,))] * 9
+
+    def clocks() -> trust.Clocks:
+        return trust.Clocks(2, (0 if len(kept(world)) == 4 else YEAR_NS,))
+
     world.cleaner = cleaner.Cleaner(
-        world, world.store, world.clock, world.append, world.metrics, clocks=lambda: agreed.pop(0)
+        world, world.store, world.clock, world.append, world.metrics, clocks=clocks
     )
     run(world)
     assert len(kept(world)) == 3
@@ -278,14 +289,26 @@ def test_an_idle_lake_expires_by_the_time_that_passes() -> None:
 
 def test_after_an_outage_retention_waits_for_data_and_tells_why() -> None:
     world = lake()
-    old = aged(world, 1, 80)
-    world.clock.wall += 30 * DAY_NS  # nobody measured lease time meanwhile
+    old = aged(world, 1, 88)
+    world.clock.wall += 5 * DAY_NS  # nobody measured lease time meanwhile
     assert run(world) == 0
-    assert "next profiles end this" in status(world).trouble
+    assert "the next profiles that carry a time of their own end this" in status(world).paused
     aged(world, 2, 0)
     assert status(world).trouble == ""
     assert run(world) == 1
     assert old.id in world.state.retired
+
+
+def test_after_an_outage_of_weeks_retention_waits_for_a_person() -> None:
+    world = lake()
+    old = aged(world, 1, 80)
+    world.clock.wall += 30 * DAY_NS
+    aged(world, 2, 0)  # it may come from this very host
+    assert run(world) == 0
+    assert "30.0 days ahead" in status(world).paused
+    release(world)
+    assert run(world) == 1
+    assert set(world.state.retired) == {old.id}
 
 
 def test_without_data_since_the_new_version_nothing_expires() -> None:
@@ -406,8 +429,9 @@ def test_a_period_that_changes_while_a_run_looks_is_the_one_that_counts() -> Non
     assert (found, ended) == ([meta.id], True)
     world.fold.put(RetentionSet(TENANT, 0))
     limits = retention.boundaries(world.state, now=world.now(), wall=WallTime(world.clock.wall))
-    assert retention.taken(world.state, found, limits) == []
-    assert retention.taken(world.state, [BlockId("f" * 32)], limits) == []
+    assert retention.taken(world.state, found, limits, now=world.now()) == []
+    unknown = [BlockId("f" * 32)]
+    assert retention.taken(world.state, unknown, limits, now=world.now()) == []
 
 
 def test_the_log_survives_a_restart_in_the_middle_of_a_run() -> None:
@@ -492,7 +516,7 @@ def test_a_pin_holds_what_expired_and_so_does_the_delay() -> None:
     aged(world, 2, 0)
     world.fold.put(PinsTaken(("reader",), LeaseTime(10**18)))
     run(world)
-    world.pass_time(POLICY.retire_delay_ns)
+    world.pass_time(POLICY.expired_delay_ns)
     asyncio.run(world.cleaner.remove())
     assert old.files[0].locations[0].key in world.objects()
     world.pass_time(1)
@@ -533,7 +557,7 @@ def test_an_expired_segment_is_never_registered_again() -> None:
     for _ in range(2):
         world.fold.put(BlocksAdded((old,)))
         assert old.id not in kept(world)
-        world.pass_time(POLICY.retire_delay_ns + 1)
+        world.pass_time(POLICY.expired_delay_ns + 1)
         asyncio.run(world.cleaner.remove())
     assert world.state.retired == {}
 

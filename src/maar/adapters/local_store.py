@@ -98,6 +98,10 @@ class LocalStore:
         path = self.local_path(key)
         return self._guarded(key, lambda: path.open("rb"))
 
+    def clock_ns(self) -> int | None:
+        """Files are dated by this very host."""
+        return None
+
     def settings(self) -> StoreSettings:
         return self._settings
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import builtins
 import io
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from maar.model.errors import (
     StoreFull,
     Unavailable,
 )
+from maar.model.time import SECOND_NS
 from maar.ports.object_store import ObjectInfo, StoreSettings
 
 OPTIONS = (
@@ -114,6 +116,21 @@ class S3Store:
                 self._sizes.clear()
             self._sizes[key] = size  # objects never change, and readers open them often
         return io.BufferedReader(RangedFile(self, key, size), buffer_size=READ_AHEAD)
+
+    def clock_ns(self) -> int | None:
+        """As the server dates an object that is written now, to the second."""
+        endpoint = urlsplit(dict(self._settings.options).get("endpoint", ""))
+        if _is_loopback(endpoint.hostname or ""):
+            return None
+        key = f"probe/clock-{secrets.token_hex(16)}"
+        try:
+            self.create(key, b"what time is it?")
+            stored: datetime = obstore.head(self._reader, key)["last_modified"]
+        except (BaseError, OSError) as error:
+            raise _translated(error, key) from error
+        finally:
+            self.delete(key)
+        return int(stored.timestamp()) * SECOND_NS
 
     def settings(self) -> StoreSettings:
         return self._settings

@@ -187,6 +187,10 @@ def retention_of(status: RetentionStatus) -> dict[str, Any]:
         "now_ns": status.now_ns,
         "wall_ns": status.wall_ns,
         "trouble": status.trouble,
+        "paused": status.paused,
+        "held": status.held,
+        "expired_blocks": status.expired,
+        "expired_delay_s": status.expired_delay_ns / SECOND_NS,
     }
 
 

@@ -21,7 +21,7 @@ from maar.api.door import ApiSettings, Door, OurNames
 from maar.api.errors import Unimplemented
 from maar.api.hosts import Hosts
 from maar.api.ingest import Ingest
-from maar.api.orders import Exclusion, Limit, Nothing, Order, Orders, Period, Removal
+from maar.api.orders import Exclusion, Limit, Nothing, Order, Orders, Pause, Period, Removal
 from maar.api.placement import PlacementView, ReadPlaced, nothing_placed
 from maar.api.push import PUSH, push_call
 from maar.api.quarantine import Causes
@@ -167,6 +167,7 @@ def _placement_route(door: Door, view: PlacementView) -> Route:
 def _order_routes(door: Door, orders: Orders) -> list[Route]:
     requeue, exclude = "/api/v1/plans/{id}/requeue", "/api/v1/plans/{id}/exclude"
     limit, retention = "/api/v1/plans/limit", "/api/v1/retention/{tenant}"
+    hold, release, undo = (f"/api/v1/retention/{verb}" for verb in ("hold", "release", "undo"))
     retry = "/api/v1/dead-letters/{id:path}/retry"
     remove = "/api/v1/ring/remove"
     return [
@@ -174,6 +175,9 @@ def _order_routes(door: Door, orders: Orders) -> list[Route]:
         Route(exclude, Order(door, exclude, Exclusion, orders.exclude), methods=["POST"]),
         Route(limit, Order(door, limit, Limit, orders.limit), methods=["POST"]),
         Route(retention, Order(door, retention, Period, orders.retention), methods=["PUT"]),
+        Route(hold, Order(door, hold, Pause, orders.hold_retention), methods=["POST"]),
+        Route(release, Order(door, release, Nothing, orders.release_retention), methods=["POST"]),
+        Route(undo, Order(door, undo, Pause, orders.undo_retention), methods=["POST"]),
         Route(retry, Order(door, retry, Nothing, orders.retry_letter), methods=["POST"]),
         Route(remove, Order(door, remove, Removal, orders.remove_writer), methods=["POST"]),
     ]

@@ -16,7 +16,7 @@ from maar.api.door import Door, Endpoint, status_of
 from maar.api.errors import text_error
 from maar.api.multipart import is_multipart, parse_form
 from maar.api.push import ids_header
-from maar.api.times import unix_ns
+from maar.api.times import is_own, unix_ns
 from maar.distributor.admit import PushedProfile
 from maar.distributor.service import Distributor
 from maar.model.errors import InvalidInput, MaarError
@@ -40,6 +40,7 @@ class IngestRequest(msgspec.Struct, frozen=True):
     until_ns: int
     sample_rate: int
     spy: str
+    own_time: bool = True  # of the client's clock, not of ours
 
 
 class Ingest(Endpoint):
@@ -112,6 +113,7 @@ def parse_query(query: QueryParams, content_type: str, *, now_ns: int) -> Ingest
         until_ns=max(from_ns, until_ns),
         sample_rate=_sample_rate(query.get("sampleRate", "")),
         spy=query.get("spyName", ""),
+        own_time=is_own(query.get("from", "") or query.get("until", "")),
     )
 
 
@@ -122,6 +124,7 @@ def pprof_profile(
         labels=request.name.pairs(spy=request.spy),
         body=body,
         time_ns=request.from_ns,
+        own_time=request.own_time,
         shown_as=shown_as or {},
     )
 
@@ -143,17 +146,20 @@ def text_profile(request: IngestRequest, body: bytes) -> PushedProfile:
     """Folded stacks; what their counts mean, the end of the name tells."""
     app, kind = type_of_suffix(request.name.app)
     parse = parse_groups if request.format == GROUPS else parse_lines
+    time_ns = request.from_ns or request.until_ns
     raw = parse(
         body,
         kind=kind,
         sample_rate=request.sample_rate,
-        time_ns=request.from_ns or request.until_ns,
+        time_ns=time_ns,
         duration_ns=request.until_ns - request.from_ns if request.from_ns else 0,
     )
     return PushedProfile(
         labels=((PROFILE_NAME, kind.name), *request.name.pairs(app=app, spy=request.spy)),
         body=raw,
         read_bytes=len(body),
+        time_ns=time_ns,
+        own_time=request.own_time,
     )
 
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope
 
-from maar.api.admin import period_of
+from maar.api.admin import period_of, retention_of
 from maar.api.body import header, read_body
 from maar.api.door import Door, Endpoint
 from maar.api.errors import UnsupportedMedia
@@ -44,6 +44,13 @@ class Period(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a tenant's profiles are kept; 0: for ever, null: as long as everybody else's."""
 
     period_s: Seconds | None
+
+
+class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why retention is to wait for a person; of an undo, whose blocks come back ('': all)."""
+
+    reason: str = ""
+    tenant: str = ""
 
 
 class Removal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,6 +122,17 @@ class Orders:
         tenant = tenant_id(request.path_params["tenant"])
         period_ns = None if asked.period_s is None else int(asked.period_s * SECOND_NS)
         return period_of(await self._metastore.set_retention(tenant, period_ns=period_ns), tenant)
+
+    async def hold_retention(self, _request: Request, asked: Pause) -> Any:
+        return retention_of(await self._metastore.hold_retention(why=asked.reason))
+
+    async def release_retention(self, _request: Request, _asked: Nothing) -> Any:
+        return retention_of(await self._metastore.release_retention())
+
+    async def undo_retention(self, _request: Request, asked: Pause) -> Any:
+        tenant = tenant_id(asked.tenant) if asked.tenant else ""
+        undone = await self._metastore.undo_retention(tenant=tenant, why=asked.reason)
+        return plain(undone)
 
     async def remove_writer(self, _request: Request, asked: Removal) -> Any:
         node = NodeId(asked.node)

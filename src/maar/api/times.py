@@ -41,6 +41,11 @@ def unix_ns(text: str, *, name: str, default_ns: int, now_ns: int) -> int:
     )
 
 
+def is_own(text: str) -> bool:
+    """Whether a time is the client's own: not left out, and not reckoned from our clock."""
+    return bool(text) and not _AGO.fullmatch(text)
+
+
 def unix_ms(text: str, *, name: str) -> int:
     """A unix time in milliseconds; 0 when it is not given."""
     if not text:

@@ -238,6 +238,7 @@ class RetentionSettings(Struct, frozen=True, kw_only=True):
     """How long profiles are kept, unless a tenant has a period of its own."""
 
     default_days: Days = _POLICY.retention_ns / DAY_NS
+    expired_delay_s: Age = _POLICY.expired_delay_ns / SECOND_NS
 
     def __post_init__(self) -> None:
         if 0 < self.default_days * DAY_NS < PERIOD_LEAST_NS:
@@ -306,7 +307,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     def policy(self) -> Policy:
         """What the metastore goes by; it reaches the fold as an entry."""
         policy = self.compaction.policy()
-        return msgspec.structs.replace(policy, retention_ns=self.retention.default_ns)
+        return msgspec.structs.replace(
+            policy,
+            retention_ns=self.retention.default_ns,
+            expired_delay_ns=_ns(self.retention.expired_delay_s),
+        )
 
     def store_settings(self) -> StoreSettings:
         url = self.store.url or (self.data_dir / "store").as_uri()

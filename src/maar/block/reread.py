@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from maar.block import checksum
-from maar.block.segment import ZONE_KEY, SegmentBytes, open_segment, read_group
+from maar.block.segment import DATED_KEY, ZONE_KEY, SegmentBytes, open_segment, read_group
 from maar.model.block import Dataset
 from maar.model.errors import Corrupt
 from maar.model.ids import TenantId, Zone
@@ -40,7 +40,13 @@ def reread(body: bytes) -> SegmentBytes:
         min_time_ns=min(dataset.min_time_ns for dataset in datasets),
         max_time_ns=max(dataset.max_time_ns for dataset in datasets),
         zone=_zone(parquet),
+        dated_ns=_dated_ns(parquet),
     )
+
+
+def _dated_ns(parquet: pq.ParquetFile) -> int:
+    text = (parquet.metadata.metadata or {}).get(DATED_KEY, b"0")
+    return int(text) if text.isdigit() else 0
 
 
 def _zone(parquet: pq.ParquetFile) -> Zone:

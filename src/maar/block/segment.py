@@ -40,6 +40,7 @@ from maar.ports.object_store import ObjectStore
 
 FORMAT_KEY = b"maar.format"
 FORMAT = b"segment/1"
+DATED_KEY = b"maar.dated"  # the newest time that a client gave; not where none did
 ZONE_KEY = b"maar.zone"  # where the writer ran; not in segments from before zones
 ROW_GROUP_BYTES = 32 << 20  # a reader holds one row group at a time
 
@@ -73,6 +74,7 @@ class SegmentBytes:
     min_time_ns: int
     max_time_ns: int
     zone: Zone = NO_ZONE
+    dated_ns: int = 0  # the newest time that a client gave
 
 
 def write_segment(
@@ -86,6 +88,7 @@ def write_segment(
         raise ValueError("a segment holds at least one profile")
     order = sorted(range(len(profiles)), key=lambda row: _sort_key(profiles[row]))
     rows = [profiles[row] for row in order]
+    dated_ns = max((row.time_ns for row in rows if row.dated), default=0)
     table = _table(rows, None if causes is None else [causes[row] for row in order])
     sink = io.BytesIO()
     writer = pq.ParquetWriter(
@@ -100,7 +103,8 @@ def write_segment(
     first = groups = 0
     with writer:
         named = {ZONE_KEY: zone.encode()} if zone else {}
-        writer.add_key_value_metadata({FORMAT_KEY: FORMAT, **named})
+        when = {DATED_KEY: str(dated_ns).encode()} if dated_ns else {}
+        writer.add_key_value_metadata({FORMAT_KEY: FORMAT, **named, **when})
         for (tenant, service), members in groupby(rows, key=lambda p: (p.tenant, p.service)):
             dataset = list(members)
             runs = _row_groups(dataset)
@@ -120,6 +124,7 @@ def write_segment(
         min_time_ns=min(row.time_ns for row in rows),
         max_time_ns=max(row.time_ns for row in rows),
         zone=zone,
+        dated_ns=dated_ns,
     )
 
 
@@ -167,6 +172,7 @@ def segment_meta(
         created_at_ns=created_at_ns,
         plan=plan,
         zone=segment.zone,
+        dated_ns=segment.dated_ns,
     )
 
 

@@ -38,6 +38,11 @@ def get(tenant: str, as_json: bool, server: str) -> None:
         if own:
             print_table(("tenant", "kept"), own)
         click.echo(f"by a clock that shows {moment(found['now_ns'])} UTC")
+    if found.get("expired_blocks"):
+        click.echo(
+            f"{found['expired_blocks']:,} blocks that it took can be brought back, each for "
+            f"{duration(found['expired_delay_s'])}: maar retention undo"
+        )
     if found["trouble"]:
         say(f"trouble: {found['trouble']}")
 
@@ -79,6 +84,43 @@ def preview(tenant: str, limit: int, as_json: bool, server: str) -> None:
     )
     if found["more"]:
         click.echo("there are more: raise --limit")
+
+
+@command.command("hold")
+@click.option("--reason", default="", help="Why, for whoever finds it held.")
+@json_option
+@server_option
+def hold(reason: str, as_json: bool, server: str) -> None:
+    """Take nothing, and delete nothing that was taken, until it is released."""
+    found = connected(server).order("POST", "/api/v1/retention/hold", {"reason": reason})
+    print_json(found) if as_json else click.echo(found["paused"] or "retention goes on")
+
+
+@command.command("release")
+@json_option
+@server_option
+def release(as_json: bool, server: str) -> None:
+    """Go on: you have looked, and the clock and the periods are right."""
+    found = connected(server).order("POST", "/api/v1/retention/release", {})
+    print_json(found) if as_json else click.echo(found["paused"] or "retention goes on")
+
+
+@command.command("undo")
+@click.option("--tenant", default="", help="Only blocks that this tenant has a part in.")
+@click.option("--reason", default="", help="Why, for whoever finds it held.")
+@json_option
+@server_option
+def undo(tenant: str, reason: str, as_json: bool, server: str) -> None:
+    """Bring back what retention took and has not deleted yet, and hold it from now on."""
+    asked = {"tenant": tenant, "reason": reason or "what it took was brought back by a person"}
+    found = connected(server).order("POST", "/api/v1/retention/undo", asked)
+    if as_json:
+        print_json(found)
+        return
+    click.echo(
+        f"{found['blocks']:,} blocks with {found['profiles']:,} profiles are back; retention takes "
+        "nothing until `maar retention release`"
+    )
 
 
 def period(seconds: float) -> str:

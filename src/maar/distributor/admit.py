@@ -27,6 +27,7 @@ class PushedProfile(msgspec.Struct, frozen=True):
     body: bytes  # pprof, gzip or not
     client_id: str = ""
     time_ns: int = 0  # when the agent says it began; used only if the profile is undated
+    own_time: bool = True  # that is the client's own; False: it was reckoned from this server's
     shown_as: dict[str, str] = {}  # display names of value types
     read_bytes: int = 0  # of the text that it was made from, decompressed
 
@@ -83,6 +84,7 @@ def admit(
         samples=summary.samples,
         payload=payload,
         raw_size=len(raw),
+        dated=bool(dated_ns) and (pushed.own_time or dated_ns != pushed.time_ns),
     )
 
 

@@ -18,6 +18,8 @@ from maar.metastore import (
     retention,
     retirement,
     ring,
+    trust,
+    undo,
     upgrade,
 )
 from maar.metastore.digest import digest
@@ -61,7 +63,9 @@ from maar.metastore.entries import (
     PlansUnparked,
     PolicySet,
     Reincarnated,
+    RetentionHeld,
     RetentionSet,
+    RetentionUndone,
     RingChanged,
     StateHashed,
     Stored,
@@ -161,6 +165,10 @@ def _fold(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
             return retention.set_period(state, entry)
         case BlocksExpired():
             return retention.expire(state, entry)
+        case RetentionUndone():
+            return undo.bring_back(state, entry)
+        case RetentionHeld():
+            return trust.hold(state, entry)
         case LitterSwept():
             return litter.sweep(state, entry)
         case RingChanged():
@@ -200,6 +208,7 @@ def _term(state: MetaState, entry: TermStarted) -> Effects:
 def _policy(state: MetaState, entry: PolicySet) -> Effects:
     """Blocks that the new policy wants merged, and the old one did not, enter the queue."""
     before, state.policy = state.policy, entry.policy
+    trust.follow_default(state)
     state.queue.reorder(state.policy)
     if _merges_alike(before, state.policy):
         return ()  # nothing new can be wanted, and the index may be large

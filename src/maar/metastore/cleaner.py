@@ -13,17 +13,25 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Generic, TypeVar
 
-from maar.metastore import cleaning, litter, retention, sweeping
+from maar.metastore import cleaning, litter, retention, sweeping, trust, undo
 from maar.metastore.duty import Append, Led
-from maar.metastore.entries import BlocksForgotten, LitterSwept, Remains
+from maar.metastore.entries import (
+    BlocksForgotten,
+    Entry,
+    LitterSwept,
+    Remains,
+    RetentionUndone,
+)
 from maar.metastore.metrics import Metrics
 from maar.metastore.policy import MINUTE_NS
+from maar.metastore.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import MaarError, Retryable
 from maar.model.ids import BlockId
 from maar.model.time import LeaseTime, WallTime, utc_day
 from maar.ports.clock import Clock
+from maar.ports.metastore import Undone
 from maar.ports.object_store import ObjectStore
 
 log_ = logging.getLogger("maar.metastore")
@@ -34,6 +42,7 @@ REMOVED_AT_ONCE = 128  # blocks
 SWEPT_AT_ONCE = 64  # attempts
 TAKEN_AT_ONCE = 64  # expired blocks: folding them must not hold up the loop
 EXPIRE_NS = MINUTE_NS  # from one run of retention to the next
+STORE_CLOCK_NS = 60 * MINUTE_NS  # from one question for the store's clock to the next
 REST_NS = MINUTE_NS  # what could not be cleaned is tried again after this
 HELD_MAX = 10_000  # so much gone wrong is no accident
 TOLD_MAX = 100  # sentences in a status
@@ -83,9 +92,9 @@ class Cleaner:
         append: Append,
         metrics: Metrics,
         *,
-        clocks: Callable[[], retention.Clocks] = lambda: retention.ALONE,
+        clocks: Callable[[], trust.Clocks] = lambda: trust.ALONE,
     ) -> None:
-        """`clocks` are those of all replicas, as heard lately."""
+        """`clocks` are those of all replicas, as heard lately; the store's is asked here."""
         self._leader = leader
         self._store = store
         self._clock = clock
@@ -99,7 +108,8 @@ class Cleaner:
         self._passed: set[Remains] = set()  # attempts that had their early sweep
         self._walk: Iterator[BlockMeta] | None = None  # retention's; the next run goes on with it
         self._expire_at_ns = clock.monotonic_ns() + EXPIRE_NS
-        self._distrusted = False  # the clock, when people were last told of it
+        self._told = ""  # why retention pauses or is careful, when people were last told of it
+        self._store_clock = StoreClock(store, clock)
 
     @property
     def blocked(self) -> tuple[str, ...]:
@@ -225,11 +235,9 @@ class Cleaner:
         """One run of retention; how many blocks it found too old."""
         if self._leader.state.adopting:
             return 0
+        if not await self._clock_is_trusted():
+            return 0
         state, now, wall = self._leader.state, self._leader.now(), self._wall()
-        clocks = self._clocks()
-        self._tell_trouble(retention.status(state, now=now, wall=wall, clocks=clocks).trouble)
-        if retention.refusal(clocks):
-            return 0  # by a clock that most replicas do not share, nothing goes (S2)
         limits = retention.boundaries(state, now=now, wall=wall)
         walk = self._walk or retention.within_reach(state.blocks, limits)
         look = partial(retention.look, walk, limits, limit=state.policy.retention_run_max)
@@ -244,20 +252,88 @@ class Cleaner:
 
     async def _take(self, blocks: Sequence[BlockId]) -> None:
         """By the boundaries of the moment: periods and clocks may have changed while we looked."""
-        if not retention.refusal(self._clocks()):
-            await self._append(
-                lambda state, now: retention.taken(
-                    state, blocks, retention.boundaries(state, now=now, wall=self._wall())
-                )
-            )
 
-    def _tell_trouble(self, trouble: str) -> None:
-        if trouble and not self._distrusted:
+        def entries(state: MetaState, now: LeaseTime) -> list[Entry]:
+            if not self._judged(state, now).takes:
+                return []
+            limits = retention.boundaries(state, now=now, wall=self._wall())
+            return retention.taken(state, blocks, limits, now=now)
+
+        await self._append(entries)
+
+    async def _clock_is_trusted(self) -> bool:
+        """Whether a run may begin; what witnesses say of the clock goes into the log (S2)."""
+        await self._store_clock.ask()
+
+        def entries(state: MetaState, now: LeaseTime) -> list[Entry]:
+            return trust.told(self._judged(state, now))
+
+        if trust.told(self._judged(self._leader.state, self._leader.now())):
+            await self._append(entries)
+        state, now, wall = self._leader.state, self._leader.now(), self._wall()
+        found = retention.status(state, now=now, wall=wall, clocks=self._witnesses())
+        self._tell(found.paused, found.trouble)
+        return self._judged(state, now).takes
+
+    def _judged(self, state: MetaState, now: LeaseTime) -> trust.Verdict:
+        return trust.judge(state, now=now, wall=self._wall(), clocks=self._witnesses())
+
+    def _witnesses(self) -> trust.Clocks:
+        return self._clocks()._replace(store_ahead_ns=self._store_clock.ahead_ns)
+
+    def _tell(self, paused: str, trouble: str) -> None:
+        """Once for each cause: the number of hours in a sentence changes all the time."""
+        kind = "paused" if paused else "careful" if trouble else ""
+        if paused and kind != self._told:
+            log_.error("%s", paused)
+        elif trouble and kind != self._told:
             log_.warning("retention is careful cause=%s", trouble)
-        self._distrusted = bool(trouble)
+        elif self._told and not kind:
+            log_.info("retention goes on")
+        self._told = kind
+
+    async def undo(self, *, tenant: str, why: str) -> Undone:
+        """Hold retention, then bring back what it took, some blocks at a time."""
+        await self._append(lambda state, _: trust.held(state, why=why))
+        found = list(undo.returning(self._leader.state, tenant=tenant, now=self._leader.now()))
+        before = self._leader.state.tally.profiles_expired
+        live = len(self._leader.state.retired.expired)
+        for first in range(0, len(found), TAKEN_AT_ONCE):
+            some = tuple(found[first : first + TAKEN_AT_ONCE])
+            await self._append(lambda *_, some=some: [RetentionUndone(some)])
+        state = self._leader.state
+        blocks = live - len(state.retired.expired)
+        log_.warning("retention undone blocks=%d cause=%s", blocks, why)
+        return Undone(blocks, before - state.tally.profiles_expired)
 
     def _wall(self) -> WallTime:
         return WallTime(self._clock.wall_ns())
+
+
+class StoreClock:
+    """How far the object store's own clock is ahead of this host's, asked once in a while.
+
+    A directory of this host, or a store that it runs, has the same clock and is no witness.
+    """
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._asked_ns: int | None = None
+        self.ahead_ns: int | None = None
+
+    async def ask(self) -> None:
+        asked_ns = self._clock.monotonic_ns()
+        fresh = self._asked_ns is not None and asked_ns - self._asked_ns < STORE_CLOCK_NS
+        if fresh and abs(self.ahead_ns or 0) <= trust.SKEW_MAX_NS:
+            return  # one that disagrees may be set right at any moment
+        shown_ns = await asyncio.to_thread(self._store.clock_ns)
+        self._asked_ns = asked_ns
+        took_ns = self._clock.monotonic_ns() - asked_ns
+        if shown_ns is None or took_ns > MINUTE_NS:  # an answer that took so long says little
+            self.ahead_ns = None
+        else:
+            self.ahead_ns = shown_ns - self._clock.wall_ns()
 
 
 async def _each(

@@ -60,6 +60,8 @@ def _parts(state: MetaState) -> Iterator[object]:
         yield "missed", tally.blocks_missed, tally.profiles_missed
     if state.version >= WHOLE_SINCE:
         yield "tally", dataclasses.astuple(tally)
+        yield "clock", state.clock, state.confirmed_ns, state.hold
+        yield "spent", len(state.spent), _bytes(state.spent.hash)
 
 
 def _plans(state: MetaState) -> bytes:

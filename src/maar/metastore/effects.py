@@ -45,6 +45,9 @@ class Refusal(StrEnum):
     INCARNATION = "the log has or had this incarnation already, or adopts too many"
     NOT_ADOPTING = "the log is not adopting what the store holds"
     ADOPTING = "nothing is deleted until everything in the store was adopted"
+    RETENTION_HELD = "retention waits for a person"
+    UNEXPLAINED = "time alone does not explain why the block is too old; a person has to say so"
+    NOT_EXPIRED = "the block was not taken by retention, or not so lately that it can come back"
 
 
 class Registered(msgspec.Struct, frozen=True, gc=False):
@@ -148,6 +151,21 @@ class RetentionChanged:
 class Expired:
     blocks: int
     profiles: int
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """Blocks that retention had taken are live again."""
+
+    blocks: int
+    profiles: int
+
+
+@dataclass(frozen=True, slots=True)
+class HoldChanged:
+    """Retention waits for a person ('' when it does not any more)."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +275,8 @@ Effect: TypeAlias = (
     | LimitSet
     | RetentionChanged
     | Expired
+    | Returned
+    | HoldChanged
     | Swept
     | RingReplaced
     | Pinned

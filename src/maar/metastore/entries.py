@@ -296,6 +296,25 @@ class AdoptionEnded(msgspec.Struct, frozen=True, array_like=True, tag=34):
     """Everything in the store is known: deleting may go on."""
 
 
+class RetentionUndone(msgspec.Struct, frozen=True, array_like=True, tag=36):
+    """Blocks that retention took return to the index; only while their objects are there."""
+
+    blocks: tuple[BlockId, ...]
+
+
+class RetentionHeld(msgspec.Struct, frozen=True, array_like=True, tag=37):
+    """Retention takes nothing, and deletes nothing that it took, until a person releases it.
+
+    Whoever does not hold it says that the wall clock of this entry is right: the leader, when
+    witnesses vouch for a clock that went another way than lease time, or a person, who thereby
+    confirms the periods too and ends a hold.
+    """
+
+    held: bool
+    why: str = ""
+    confirmed: bool = False  # by a person
+
+
 Entry: TypeAlias = (
     Genesis
     | TermStarted
@@ -331,6 +350,8 @@ Entry: TypeAlias = (
     | BlocksAdopted
     | BlocksMissed
     | AdoptionEnded
+    | RetentionUndone
+    | RetentionHeld
 )
 
 

@@ -253,10 +253,13 @@ def _retired(state: MetaState, block: BlockId, now: LeaseTime) -> Iterator[str]:
     if doubt := retirement.doubt(state, block):
         yield f"Its objects cannot be deleted: {doubt}."
         return
-    delay = state.policy.retire_delay_ns
-    left = delay - (now - retired.at)
-    if left >= 0:
-        yield f"Its objects stay for another {_span(left)} (compaction.retire_delay_s)."
+    expired = retired.cause is Cause.EXPIRED
+    setting = "retention.expired_delay_s" if expired else "compaction.retire_delay_s"
+    left = retirement.delay_ns(state, retired) - (now - retired.at)
+    if expired and state.hold.why:
+        yield "Its objects stay while retention waits for a person."
+    elif left >= 0:
+        yield f"Its objects stay for another {_span(left)} ({setting})."
     else:
         yield f"Its objects may go since {_span(-left)}, unless a reader holds them."
     pins = {

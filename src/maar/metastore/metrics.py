@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from maar.metastore import reads, retention
+from maar.metastore import reads, retention, trust
 from maar.metastore.effects import (
     AttemptEnded,
     Completed,
@@ -79,6 +79,11 @@ class Metrics:
             "retention_clock_ahead_seconds", "The leader's clock, before that of the data"
         )
         self.trouble = gauge("retention_trouble", "1 while retention cannot trust the clock")
+        self.paused = gauge("retention_paused", "1 while retention takes nothing")
+        self.retention_held = gauge("retention_held", "1 while retention waits for a person")
+        self.expired_waiting = gauge(
+            "expired_waiting_blocks", "Blocks that retention took and that can be brought back"
+        )
         self.effects = counter("effects_total", "What entries did", "effect")
         self.refusals = counter("refusals_total", "Items that the fold refused", "why")
         self.ended = counter(
@@ -161,7 +166,7 @@ class Metrics:
         state: MetaState,
         now: LeaseTime,
         wall: WallTime,
-        clocks: retention.Clocks = retention.ALONE,
+        clocks: trust.Clocks = trust.ALONE,
     ) -> None:
         standings = reads.standings(state)
         self._observe_levels(reads.levels(state, now, standings.held))
@@ -179,8 +184,11 @@ class Metrics:
         self.term.set(state.term)
         self.lease_time.set(now / SECOND_NS)
         self.ahead.set(retention.ahead(state, now=now, wall=wall) / SECOND_NS)
-        trouble = retention.status(state, now=now, wall=wall, clocks=clocks).trouble
-        self.trouble.set(bool(trouble))
+        found = retention.status(state, now=now, wall=wall, clocks=clocks)
+        self.trouble.set(bool(found.trouble))
+        self.paused.set(bool(found.paused))
+        self.retention_held.set(found.held)
+        self.expired_waiting.set(found.expired)
         if self._last_hour.go_on(state.blocks, now=now, wall=wall):
             self._observe_last_hour()
 

@@ -15,7 +15,7 @@ import msgspec
 
 from maar.metastore.entries import Entry, VersionActivated
 from maar.metastore.integrity import Judge
-from maar.metastore.retention import Clocks
+from maar.metastore.trust import Clocks
 from maar.model.errors import MaarError
 from maar.model.time import SECOND_NS
 from maar.ports.clock import Clock
@@ -93,7 +93,7 @@ class Peers:
         return [VersionActivated(known)] if known > version else []
 
     def clocks(self) -> Clocks:
-        """The replicas' wall clocks, for `retention.refusal`."""
+        """The replicas' wall clocks, for `trust.refusal`."""
         ahead = tuple(one.ahead_ns for one in self._fresh(CLOCK_FRESH_NS))
         return Clocks(1 + len(self._addresses), ahead)
 

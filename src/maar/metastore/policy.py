@@ -57,6 +57,7 @@ class Policy(msgspec.Struct, frozen=True, array_like=True):
     zones_max: int = 64  # with a ring
     writers_max: int = 1_000  # in one ring
     shards_max: int = 16_384  # of one ring
+    expired_delay_ns: int = 24 * HOUR_NS  # what retention took can be brought back this long
 
     def level(self, level: int) -> Level | None:
         """The rule for merging blocks of a level; None when they are never merged."""
@@ -78,7 +79,7 @@ def checked(policy: Policy) -> Policy:
     for name in (*bounds, "zones_max", "writers_max", "shards_max"):
         if getattr(policy, name) < 1:
             raise InvalidInput(f"{name} bounds the state and must be at least 1")
-    for name in ("litter_ns", "retention_ns"):
+    for name in ("litter_ns", "retention_ns", "expired_delay_ns"):
         if getattr(policy, name) < 0:
             raise InvalidInput(f"{name} is a time to keep something and cannot be negative")
     return policy

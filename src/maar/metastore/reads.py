@@ -7,7 +7,7 @@ from heapq import nlargest, nsmallest
 from itertools import chain
 from typing import NamedTuple
 
-from maar.metastore import registration, retention
+from maar.metastore import registration, retention, trust
 from maar.metastore.index import Chunk, Index, blocks_in
 from maar.metastore.packs import unpack
 from maar.metastore.plan import all_plans
@@ -195,7 +195,7 @@ def status(
     letters: LettersStatus = LettersStatus(),  # noqa: B008  (it never changes)
     leader: str = "",
     replicas: tuple[ReplicaStatus, ...] = (),
-    clocks: retention.Clocks = retention.ALONE,
+    clocks: trust.Clocks = trust.ALONE,
 ) -> Status:
     failed = filter(failing, chain(state.plans.values(), state.parked.values()))
     leased = [p for p in state.plans.values() if p.lease and not p.lease.expired(now)]

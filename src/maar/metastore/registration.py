@@ -15,6 +15,7 @@ from maar.model.time import LeaseTime
 
 ANCHORED_SINCE = 2  # the version of the log that began to keep an anchor
 MOST_SINCE = 2  # and to refuse blocks that are too large to be
+OWN_TIMES_SINCE = 5  # and to heed only times that clients gave
 SEGMENTS_SINCE = 4  # and to register nothing but segments
 MOST = 1 << 40  # bytes or profiles of a block: the sums of millions can still be written
 
@@ -29,9 +30,10 @@ def add(state: MetaState, blocks: Iterable[tuple[BlockOutline, bytes]]) -> Effec
 
 def anchor(state: MetaState, meta: BlockOutline) -> None:
     """Move the clock that data shows, as far as the leader's clock agrees: a profile from the
-    future must not spoil it for good (S2).
+    future must not spoil it for good (S2). What a server dated itself is no witness of its clock.
     """
-    shown = min(meta.max_time_ns, state.wall_time)
+    newest = meta.dated_ns if state.version >= OWN_TIMES_SINCE else meta.max_time_ns
+    shown = min(newest, meta.max_time_ns, state.wall_time)
     if state.version >= ANCHORED_SINCE and shown > state.anchor.reading(state.lease_time):
         state.anchor = Anchor(shown, state.lease_time)
 

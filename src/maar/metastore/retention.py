@@ -2,8 +2,8 @@
 
 The witnesses are the leader's wall clock and the data: the newest profile time that a registered
 block showed, and the lease time since. The earlier of the two is the time that retention goes by,
-so that neither a wrong clock nor a wrong profile alone deletes anything before its time. Where
-there are several replicas, nothing expires unless the leader's clock is also that of most of them.
+so that neither a wrong clock nor a wrong profile alone deletes anything before its time. Whether
+the leader's clock is believed at all, `trust` decides.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from maar.metastore import plan as plans
+from maar.metastore import trust
 from maar.metastore.effects import Effect, Effects, Expired, Refusal, Refused, RetentionChanged
-from maar.metastore.entries import BlocksExpired, Entry, RetentionSet
+from maar.metastore.entries import BlocksExpired, Entry, RetentionHeld, RetentionSet
 from maar.metastore.index import Index, blocks_in
-from maar.metastore.policy import HOUR_NS, MINUTE_NS
+from maar.metastore.policy import HOUR_NS
 from maar.metastore.retired import Cause, Retired, recorded
 from maar.metastore.state import NO_ANCHOR, MetaState
+from maar.metastore.trust import ALONE, NEVER, Clocks, Standing
 from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput
 from maar.model.ids import NO_TENANT, BlockId, TenantId, tenant_id
@@ -27,56 +29,34 @@ from maar.ports.metastore import Expiring, RetentionStatus
 PERIOD_LEAST_NS = HOUR_NS  # compaction takes a while, and a slip of the hand should not cost a lake
 PERIOD_MOST_NS = 100 * 365 * DAY_NS
 DISAGREEMENT_NS = HOUR_NS  # of the two witnesses, beyond which people are told
-SKEW_MAX_NS = 10 * MINUTE_NS  # of the leader's clock from those of most replicas
 CAUSE = "retention took some of its inputs"
 LOOKED_AT_MAX = 50_000  # blocks in one run, though a boundary may have reached more
-NEVER = -(1 << 63)  # the boundary that nothing is older than
 
 # ── decisions of the leader: they only read ────────────────────────────────────────────────────
-
-
-class Clocks(NamedTuple):
-    """The wall clocks of a metastore's replicas, as the leader heard them."""
-
-    replicas: int  # that are configured, the leader included
-    ahead_ns: tuple[int, ...]  # of the leader's: those of the others that have answered lately
-
-
-ALONE = Clocks(1, ())
-
-
-def refusal(clocks: Clocks) -> str:
-    """Why nothing may expire by the leader's clock; '' when most replicas share it."""
-    known = sorted((0, *clocks.ahead_ns))
-    if 2 * len(known) <= clocks.replicas:
-        return (
-            f"nothing expires: only {len(known)} of {clocks.replicas} replicas of the metastore "
-            "have lately said what time it is, so this one's clock has no witnesses; retention "
-            "goes on when most of them answer"
-        )
-    # of two in the middle, the one farther from ours: where half of them disagree, nobody is sure
-    middle = {known[(len(known) - 1) // 2], known[len(known) // 2]}
-    behind_ns = max(middle, key=abs)
-    if abs(behind_ns) <= SKEW_MAX_NS:
-        return ""
-    minutes = f"{abs(behind_ns) / MINUTE_NS:,.0f} minutes"
-    return (
-        f"nothing expires: this replica's clock is {minutes} "
-        f"{'behind' if behind_ns > 0 else 'ahead of'} those of most replicas; set the clocks of "
-        "the metastore's hosts"
-    )
 
 
 def status(
     state: MetaState, *, now: LeaseTime, wall: WallTime, clocks: Clocks = ALONE
 ) -> RetentionStatus:
+    paused = pause(trust.judge(state, now=now, wall=wall, clocks=clocks))
     return RetentionStatus(
         default_ns=state.policy.retention_ns,
         tenants={str(tenant): period for tenant, period in state.retention.items()},
         now_ns=clock(state, now=now, wall=wall),
         wall_ns=wall,
-        trouble=refusal(clocks) or trouble(state, ahead_ns=ahead(state, now=now, wall=wall)),
+        trouble=paused or trouble(state, ahead_ns=ahead(state, now=now, wall=wall)),
+        paused=paused,
+        held=bool(state.hold.why),
+        expired=len(state.retired.expired),
+        expired_delay_ns=state.policy.expired_delay_ns,
     )
+
+
+def pause(verdict: trust.Verdict) -> str:
+    """Why nothing goes just now; '' when retention goes on."""
+    if verdict.standing in (Standing.TRUSTED, Standing.VOUCHED):
+        return ""
+    return f"retention paused: {verdict.why}"
 
 
 def clock(state: MetaState, *, now: LeaseTime, wall: WallTime) -> int:
@@ -191,13 +171,29 @@ def expiring(
     return found
 
 
-def taken(state: MetaState, blocks: Iterable[BlockId], limits: Boundaries) -> list[Entry]:
-    """Entries that take those of the blocks that are still live and still too old."""
+def taken(
+    state: MetaState, blocks: Iterable[BlockId], limits: Boundaries, *, now: LeaseTime
+) -> list[Entry]:
+    """Entries that take those of the blocks that are still live and still too old.
+
+    Where a tenant would lose more than time explains, retention stops, and says so in the log.
+    """
     by_boundary: dict[int, list[BlockId]] = {}
+    waiting: dict[TenantId, int] = {}
+    taking = trust.Taking(state, now)
     for block in blocks:
-        if block in state.blocks and expired(meta := state.blocks.get(block), limits):
+        if block not in state.blocks or not expired(meta := state.blocks.get(block), limits):
+            continue
+        if taking.allows(meta, tenants_of(meta)):
             by_boundary.setdefault(limits.of_block(meta), []).append(block)
-    return [BlocksExpired(before, tuple(some)) for before, some in sorted(by_boundary.items())]
+        else:
+            waiting[meta.tenant] = waiting.get(meta.tenant, 0) + 1
+    entries: list[Entry] = [
+        BlocksExpired(before, tuple(some)) for before, some in sorted(by_boundary.items())
+    ]
+    for tenant, count in list(waiting.items())[:1]:
+        entries.append(RetentionHeld(True, trust.beyond_share(state, tenant, count)))
+    return entries
 
 
 def order(state: MetaState, tenant: TenantId, *, period_ns: int | None) -> list[Entry]:
@@ -241,17 +237,23 @@ def expire(state: MetaState, entry: BlocksExpired) -> Effects:
     """Blocks leave the index as if replaced by nothing: who reads them may finish (S10)."""
     if state.adopting:
         return (Refused(Refusal.ADOPTING),)
+    if state.hold.why:
+        return (Refused(Refusal.RETENTION_HELD),)
     refused: list[Effect] = []
     going: dict[BlockId, BlockMeta] = {}
+    taking = trust.Taking(state, state.lease_time)
     for block in entry.blocks:
         if block not in state.blocks:
             refused.append(Refused(Refusal.INPUT_GONE, what=block))
             continue
         meta = state.blocks.get(block)
-        if meta.max_time_ns < entry.before_ns:
-            going[block] = meta
-        else:
+        if meta.max_time_ns >= entry.before_ns:
             refused.append(Refused(Refusal.TOO_YOUNG, what=block))
+        elif block not in going and not taking.allows(meta, tenants_of(meta)):
+            refused.append(Refused(Refusal.UNEXPLAINED, what=block))
+        else:
+            going[block] = meta
+    trust.spend(state, taking)
     cancelled = _cancel_owners(state, frozenset(going))
     cause = recorded(Cause.EXPIRED, version=state.version)
     live = state.blocks.found(going)

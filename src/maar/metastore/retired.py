@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import msgspec
 
@@ -44,10 +45,13 @@ class RetiredBlocks(Marked[BlockId, Retired]):
     it is dead, so it holds little else.
     """
 
-    __slots__ = ("_loose", "whole")
+    __slots__ = ("_loose", "expired", "others", "whole")
 
     def __init__(self, *, whole: bool = False) -> None:
         super().__init__()
+        # Both oldest first: what expired stays for longer, and must not hold up the others.
+        self.expired: dict[BlockId, None] = {}
+        self.others: dict[BlockId, None] = {}
         self._loose: list[BlockId] = []
         self.whole = whole  # whether the hash is over all that is kept of a block
 
@@ -66,10 +70,26 @@ class RetiredBlocks(Marked[BlockId, Retired]):
 
     def __setitem__(self, key: BlockId, value: Retired) -> None:
         super().__setitem__(key, value)
+        lists = self.expired, self.others
+        mine, other = lists if value.cause is Cause.EXPIRED else reversed(lists)
+        other.pop(key, None)
+        mine[key] = None
         if isinstance(value.packed, bytes):
             self._loose.append(key)
         if len(self._loose) > LOOSE_MAX:
             self._pack()
+
+    def __delitem__(self, key: BlockId) -> None:
+        super().__delitem__(key)
+        self._unlist(key)
+
+    def pop(self, key: BlockId, *default: Any) -> Any:
+        self._unlist(key)
+        return super().pop(key, *default)
+
+    def _unlist(self, key: BlockId) -> None:
+        self.expired.pop(key, None)
+        self.others.pop(key, None)
 
     def _pack(self) -> None:
         """What a block is kept as does not change its hash."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from itertools import takewhile
 
 from maar.metastore.effects import Effect, Effects, Forgotten, Pinned, Refusal, Refused
 from maar.metastore.entries import BlocksForgotten, PinsDropped, PinsTaken
 from maar.metastore.packs import outline, unpack
-from maar.metastore.retired import Cause
+from maar.metastore.retired import Cause, Retired
 from maar.metastore.state import MetaState, Pin
 from maar.model.block import BlockMeta, Kind
 from maar.model.ids import BlockId, block_time_ns
@@ -23,14 +23,28 @@ def due(
     """Retired blocks whose objects may be deleted, oldest first; those that rest are passed by."""
     oldest_pin = min((p.entry for p in state.pins.values() if now <= p.expires_at), default=None)
     found: list[BlockId] = []
-    for block, retired in state.retired.items():
-        if len(found) >= limit or now - retired.at <= state.policy.retire_delay_ns:
-            break
-        if oldest_pin is not None and oldest_pin < retired.entry:
-            break
-        if block not in resting:
-            found.append(block)
+    for blocks in _by_delay(state):
+        for block in blocks:
+            retired = state.retired[block]
+            if len(found) >= limit or now - retired.at <= delay_ns(state, retired):
+                break
+            if oldest_pin is not None and oldest_pin < retired.entry:
+                break
+            if block not in resting:
+                found.append(block)
     return found
+
+
+def _by_delay(state: MetaState) -> tuple[Iterable[BlockId], ...]:
+    """Each list oldest first; what expired stays while retention waits for a person."""
+    return (state.retired.others, () if state.hold.why else state.retired.expired)
+
+
+def delay_ns(state: MetaState, retired: Retired) -> int:
+    """How long the objects of a retired block stay at least."""
+    if retired.cause is Cause.EXPIRED:
+        return state.policy.expired_delay_ns
+    return state.policy.retire_delay_ns
 
 
 def successors(state: MetaState, block: BlockId) -> list[BlockMeta]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from maar.metastore import explain, orders, reads, retention
+from maar.metastore import explain, orders, reads, retention, trust
 from maar.metastore.follower import PATIENCE_S, Follower
 from maar.metastore.inbox import Add, Pin, Poll
 from maar.metastore.member import Member
@@ -38,6 +38,7 @@ from maar.ports.metastore import (
     RetentionStatus,
     RingView,
     Status,
+    Undone,
     ViewRequest,
     Vote,
 )
@@ -236,3 +237,16 @@ class MetastoreService(Member):
         office = await self._led()
         await office.append(lambda state, _: retention.order(state, tenant, period_ns=period_ns))
         return await self.retention()
+
+    async def hold_retention(self, *, why: str) -> RetentionStatus:
+        office = await self._led()
+        await office.append(lambda state, _: trust.held(state, why=why))
+        return await self.retention()
+
+    async def release_retention(self) -> RetentionStatus:
+        office = await self._led()
+        await office.append(lambda state, _: trust.released(state))
+        return await self.retention()
+
+    async def undo_retention(self, *, tenant: str = "", why: str = "") -> Undone:
+        return await (await self._led()).cleaner.undo(tenant=tenant, why=why)

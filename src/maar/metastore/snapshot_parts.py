@@ -32,12 +32,15 @@ from maar.metastore.retired import Cause, Retired
 from maar.metastore.rows import ID_BYTES, raw_id
 from maar.metastore.state import (
     NO_ANCHOR,
+    NO_HOLD,
     NOT_RAISED,
     Anchor,
+    Hold,
     MetaState,
     Pin,
     RaisedLimit,
     Remnant,
+    Spent,
     Tally,
 )
 from maar.model.block import BlockMeta, Kind
@@ -76,6 +79,9 @@ class Core(msgspec.Struct, frozen=True, array_like=True, tag=1):
     blocks_missed: int = 0
     profiles_missed: int = 0
     former: tuple[Incarnation, ...] = ()
+    clock: Anchor = NO_ANCHOR
+    confirmed_ns: int = 0
+    hold: Hold = NO_HOLD
 
 
 class Blocks(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -208,6 +214,18 @@ class ZoneRing(msgspec.Struct, frozen=True, array_like=True, tag=15):
     ring: Ring
 
 
+class SpentRecord(msgspec.Struct, frozen=True, array_like=True):
+    tenant: TenantId
+    blocks: int
+    since: LeaseTime
+
+
+class Takings(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    """What retention took of tenants though time alone does not explain it."""
+
+    spent: tuple[SpentRecord, ...]
+
+
 Part: TypeAlias = (
     Core
     | Blocks
@@ -224,6 +242,7 @@ Part: TypeAlias = (
     | Litter
     | Periods
     | ZoneRing
+    | Takings
 )
 
 
@@ -251,6 +270,8 @@ def parts_of(state: MetaState) -> Iterator[Part]:
     periods = (PeriodRecord(tenant, period) for tenant, period in sorted(state.retention.items()))
     yield from (Periods(some) for some in _some(periods))
     yield from (ZoneRing(ring) for _, ring in sorted(state.rings.items()))
+    spent = (SpentRecord(tenant, *each) for tenant, each in sorted(state.spent.items()))
+    yield from (Takings(some) for some in _some(spent))
 
 
 def _core(state: MetaState) -> Core:
@@ -277,6 +298,9 @@ def _core(state: MetaState) -> Core:
         tally.blocks_missed,
         tally.profiles_missed,
         state.former,
+        state.clock,
+        state.confirmed_ns,
+        state.hold,
     )
 
 
@@ -355,6 +379,9 @@ class _Loading:
                     state.retention[period.tenant] = period.period_ns
             case ZoneRing():
                 state.rings[part.ring.zone] = part.ring
+            case Takings():
+                for one in part.spent:
+                    state.spent[one.tenant] = Spent(one.blocks, one.since)
             case _:
                 assert_never(part)
 
@@ -386,6 +413,7 @@ def _load_core(state: MetaState, core: Core) -> None:
     state.floor, state.policy = core.floor, core.policy
     state.raised, state.anchor, state.adopting = core.raised, core.anchor, core.adopting
     state.former = core.former
+    state.clock, state.confirmed_ns, state.hold = core.clock, core.confirmed_ns, core.hold
     state.tally = Tally(
         core.profiles_added,
         core.duplicates_removed,

@@ -51,6 +51,20 @@ class Anchor(NamedTuple):
         return self.data_ns + max(0, now - self.at)
 
 
+class Hold(NamedTuple):
+    """Why retention waits for a person, and since when; '' when it does not."""
+
+    why: str
+    at: LeaseTime
+
+
+class Spent(NamedTuple):
+    """Blocks of a tenant that retention took although time alone does not explain it."""
+
+    blocks: int
+    since: LeaseTime
+
+
 class Remnant(msgspec.Struct, frozen=True, gc=False):
     """What is known of an attempt that has ended and may have left objects."""
 
@@ -60,6 +74,7 @@ class Remnant(msgspec.Struct, frozen=True, gc=False):
 
 NOT_RAISED = RaisedLimit(0, GENESIS_TIME)
 NO_ANCHOR = Anchor(0, GENESIS_TIME)
+NO_HOLD = Hold("", GENESIS_TIME)
 
 
 @dataclass(slots=True)
@@ -106,6 +121,11 @@ class MetaState:
     # them, nothing is deleted (S5); () when the index knows everything
     adopting: tuple[Incarnation, ...] = ()
     former: tuple[Incarnation, ...] = ()  # lives whose cut-off writers may still leave letters
+    # retention's, from version 5 on (see metastore/trust.py)
+    clock: Anchor = NO_ANCHOR  # the wall clock as it was last vouched for
+    confirmed_ns: int = 0  # the default period that nobody needs to confirm any more; 0: for ever
+    hold: Hold = NO_HOLD
+    spent: Marked[TenantId, Spent] = field(default_factory=Marked)
     known_marks: KnownMarks = field(
         default_factory=KnownMarks
     )  # of plans; saves work, says nothing
@@ -149,6 +169,7 @@ BOUNDS: dict[str, Bound] = {
     "parked": Bound("parked_max", ("PlansUnparked", "PlanRequeued", "BlocksExpired")),
     "litter": Bound("litter_max", ("LitterSwept",)),
     "retention": Bound("tenants_max", ("RetentionSet",)),
+    "spent": Bound("tenants_max", ("BlocksExpired", "RetentionHeld")),
     "rings": Bound("zones_max", ("RingChanged",)),  # each is one value; see metastore/ring.py
 }
 

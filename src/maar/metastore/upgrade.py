@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from maar.metastore import trust
 from maar.metastore.effects import Effects
 from maar.metastore.entries import VersionActivated
 from maar.metastore.marks import WHOLE_SINCE, KnownMarks
@@ -19,6 +20,8 @@ def activate(state: MetaState, entry: VersionActivated) -> Effects:
         _move_to_new_lanes(state)
     if before < WHOLE_SINCE <= state.version:
         _hash_whole_records(state)
+    if before < trust.TRUST_SINCE <= state.version:
+        trust.begin(state)
     return ()
 
 

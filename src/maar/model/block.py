@@ -78,6 +78,7 @@ class BlockOutline(msgspec.Struct, frozen=True, array_like=True, gc=False):
     created_at_ns: int  # wall time, for people
     plan: PlanId | None = None
     zone: Zone = NO_ZONE  # of the writer; compaction never mixes zones
+    dated_ns: int = 0  # of a segment: the newest time that a client itself gave; 0: none did
 
 
 class BlockMeta(BlockOutline, frozen=True, array_like=True, gc=False):

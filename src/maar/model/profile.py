@@ -22,6 +22,7 @@ class RawProfile(msgspec.Struct, frozen=True, array_like=True):
     samples: int
     payload: bytes  # gzip pprof
     raw_size: int  # bytes after decompression
+    dated: bool = True  # by the client or its profile; False: by the clock of this server
 
 
 def profile_id(

@@ -123,6 +123,10 @@ class RetentionStatus(msgspec.Struct, frozen=True):
     now_ns: int  # the time that retention goes by
     wall_ns: int  # what the leader's clock says
     trouble: str  # '' when the clocks agree
+    paused: str = ""  # why nothing goes just now
+    held: bool = False  # it waits for a person
+    expired: int = 0  # blocks that it took and that can still be brought back
+    expired_delay_ns: int = 0  # how long they can, from when they were taken
 
 
 class ZoneStatus(msgspec.Struct, frozen=True):
@@ -281,6 +285,13 @@ class Expiring(msgspec.Struct, frozen=True):
     plan: PlanId | None  # that would be cancelled
 
 
+class Undone(msgspec.Struct, frozen=True):
+    """What came back."""
+
+    blocks: int
+    profiles: int
+
+
 class Beat(msgspec.Struct, frozen=True):
     """A segment writer's heartbeat: who it is and what it does now. The first one registers it."""
 
@@ -361,6 +372,18 @@ class Metastore(Protocol):
 
     async def expiring(self, *, tenant: str = "", limit: int = 1000) -> tuple[Expiring, ...]:
         """What retention would take now: a dry run."""
+        ...
+
+    async def hold_retention(self, *, why: str) -> RetentionStatus:
+        """Have retention take nothing, and delete nothing that it took, until it is released."""
+        ...
+
+    async def release_retention(self) -> RetentionStatus:
+        """A person vouches for the clock and the periods: retention goes on."""
+        ...
+
+    async def undo_retention(self, *, tenant: str = "", why: str = "") -> Undone:
+        """Bring back what retention took and did not delete yet, and hold it from now on."""
         ...
 
     async def beat(self, beat: Beat) -> BeatReply:

@@ -55,6 +55,10 @@ class ObjectStore(Protocol):
         """A seekable binary file over ranged reads (for pyarrow and DuckDB)."""
         ...
 
+    def clock_ns(self) -> int | None:
+        """What time it is by the store's own clock; None when that is the clock of this host."""
+        ...
+
     def settings(self) -> StoreSettings:
         """What another process (a Spark executor) needs to open the same store."""
         ...

@@ -16,6 +16,7 @@ from maar.adapters.rpc.methods import (
     EXCLUDE,
     EXPIRING,
     EXPLAIN,
+    HOLD_RETENTION,
     LETTER,
     LETTERS,
     NOW,
@@ -24,6 +25,7 @@ from maar.adapters.rpc.methods import (
     POLL,
     RAISE_LIMIT,
     READS,
+    RELEASE_RETENTION,
     REMOVE_WRITER,
     REQUEUE,
     RETENTION,
@@ -31,6 +33,7 @@ from maar.adapters.rpc.methods import (
     RINGS,
     SET_RETENTION,
     STATUS,
+    UNDO_RETENTION,
     VIEW,
     Method,
 )
@@ -58,6 +61,7 @@ from maar.ports.metastore import (
     RetentionStatus,
     RingView,
     Status,
+    Undone,
     ViewRequest,
 )
 
@@ -168,6 +172,15 @@ class MetastoreClient:
 
     async def set_retention(self, tenant: TenantId, *, period_ns: int | None) -> RetentionStatus:
         return await self._call(SET_RETENTION, tenant, period_ns)
+
+    async def hold_retention(self, *, why: str) -> RetentionStatus:
+        return await self._call(HOLD_RETENTION, why)
+
+    async def release_retention(self) -> RetentionStatus:
+        return await self._call(RELEASE_RETENTION)
+
+    async def undo_retention(self, *, tenant: str = "", why: str = "") -> Undone:
+        return await self._call(UNDO_RETENTION, tenant, why)
 
     async def expiring(self, *, tenant: str = "", limit: int = 1000) -> tuple[Expiring, ...]:
         return await self._call(EXPIRING, tenant, limit)

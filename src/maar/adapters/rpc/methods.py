@@ -31,6 +31,7 @@ from maar.ports.metastore import (
     RetentionStatus,
     RingView,
     Status,
+    Undone,
     ViewRequest,
     Vote,
 )
@@ -87,6 +88,9 @@ RAISE_LIMIT = _of(_M, "raise_limit", int, failure_limit=int, for_ns=int)
 EXPLAIN = _of(_M, "explain", Explanation, block=BlockId)
 RETENTION = _of(_M, "retention", RetentionStatus)
 SET_RETENTION = _of(_M, "set_retention", RetentionStatus, tenant=TenantId, period_ns=int | None)
+HOLD_RETENTION = _of(_M, "hold_retention", RetentionStatus, why=str)
+RELEASE_RETENTION = _of(_M, "release_retention", RetentionStatus)
+UNDO_RETENTION = _of(_M, "undo_retention", Undone, tenant=str, why=str)
 EXPIRING = _large(_of(_M, "expiring", tuple[Expiring, ...], tenant=str, limit=int))
 BEAT = _of(_M, "beat", BeatReply, beat=Beat)
 RINGS = _of(_M, "rings", tuple[RingView, ...])
@@ -128,7 +132,8 @@ READY = _of(_R, "ready", str)
 
 METASTORE_METHODS: tuple[Method[Any], ...] = (
     NOW, ADD_BLOCKS, POLL, VIEW, BLOCKS, BLOCK, PLANS, PLAN, REQUEUE, EXCLUDE, RAISE_LIMIT,
-    EXPLAIN, RETENTION, SET_RETENTION, EXPIRING, BEAT, RINGS, REMOVE_WRITER, LETTERS,
+    EXPLAIN, RETENTION, SET_RETENTION, HOLD_RETENTION, RELEASE_RETENTION, UNDO_RETENTION,
+    EXPIRING, BEAT, RINGS, REMOVE_WRITER, LETTERS,
     LETTER, RETRY_LETTER, STATUS,
 )  # fmt: skip
 # Answered by any replica; all others by the leader alone.

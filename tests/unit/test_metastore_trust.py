@@ -1,0 +1,421 @@
+"""Retention believes a clock that has witnesses, and takes no more than time explains (S2)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from maar.metastore import retention, snapshot_parts, trust
+from maar.metastore.cleaner import STORE_CLOCK_NS
+from maar.metastore.digest import digest
+from maar.metastore.effects import Expired, HoldChanged, Refusal, Refused, Returned
+from maar.metastore.entries import (
+    BlocksExpired,
+    PolicySet,
+    RetentionHeld,
+    RetentionSet,
+    RetentionUndone,
+    TermStarted,
+)
+from maar.metastore.policy import HOUR_NS, MINUTE_NS
+from maar.metastore.state import Anchor, MetaState, Spent
+from maar.metastore.trust import Standing
+from maar.model.block import BlockMeta
+from maar.model.errors import Rejected
+from maar.model.ids import BlockId, TenantId
+from maar.model.time import DAY_NS, LeaseTime, WallTime
+from support.lake import Lake, dated, dated_here
+from support.memory_store import MemoryStore
+from support.metastore import DAY_START_NS, SMALL, TENANT, Fold, segment
+
+YEAR_NS = 365 * DAY_NS
+POLICY = msgspec.structs.replace(SMALL, retention_ns=90 * DAY_NS)
+
+
+def lake(**policy: Any) -> Lake:
+    return Lake(msgspec.structs.replace(POLICY, **policy), MemoryStore())
+
+
+def aged(world: Lake, number: int, days: float) -> BlockMeta:
+    """A segment whose profiles are so many days old by the lake's clock."""
+    time_ns = world.clock.wall - int(days * DAY_NS)
+    meta = dated(segment(number, at=world.fold.now), time_ns)
+    world.register(meta)
+    return meta
+
+
+def run(world: Lake) -> int:
+    return asyncio.run(world.cleaner.expire())
+
+
+def undone(world: Lake, tenant: str = "") -> tuple[int, int]:
+    made = asyncio.run(world.cleaner.undo(tenant=tenant, why="it was a mistake"))
+    return made.blocks, made.profiles
+
+
+def release(world: Lake) -> None:
+    for entry in trust.released(world.state):
+        world.fold.put(entry)
+
+
+def paused(world: Lake) -> str:
+    wall = WallTime(world.clock.wall)
+    return retention.status(world.state, now=world.now(), wall=wall).paused
+
+
+# ── the year ahead ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_year_ahead_and_a_push_without_a_time_take_nothing_now_and_nothing_later() -> None:
+    """One host, one clock: the leader's, the server's that dates the push, and the store's."""
+    world = lake()
+    metas = [aged(world, number, number) for number in range(1, 60)]
+    live = {meta.id for meta in metas}
+    world.pass_time(HOUR_NS)
+    world.clock.wall += YEAR_NS
+    world.fold.put(TermStarted(2, "the server was started again"))
+    undated = dated_here(segment(99, at=world.fold.now), world.clock.wall)
+    world.register(undated)
+    for _ in range(60):
+        world.pass_time(MINUTE_NS)
+        assert run(world) == 0
+        asyncio.run(world.cleaner.remove())
+    assert world.fold.live() == live | {undated.id}
+    assert "clock not trusted: it is 365.0 days ahead" in paused(world)
+    # the alarm does not clear itself: not by time, not by data, not by a clock that is right again
+    world.pass_time(40 * DAY_NS)
+    world.clock.wall -= YEAR_NS
+    world.register(dated(segment(100, at=world.fold.now), world.clock.wall))
+    assert run(world) == 0
+    assert world.state.hold.why
+    assert "`maar retention release`" in paused(world)
+    release(world)
+    assert paused(world) == ""
+    assert run(world) == 10, "40 days have passed: what was 50 days old is too old now"
+    assert undated.id in world.fold.live()
+
+
+def test_what_a_server_dated_itself_moves_the_datas_clock_only_in_older_logs() -> None:
+    for version, moved in ((4, True), (5, False)):
+        world = lake()
+        world.state.version = version
+        before = world.state.anchor
+        world.register(dated_here(segment(1), world.clock.wall))
+        assert (world.state.anchor != before) == moved
+
+
+def test_of_mixed_profiles_the_newest_time_that_a_client_gave_counts() -> None:
+    world = lake()
+    wall = world.clock.wall
+    mixed = msgspec.structs.replace(dated(segment(1), wall), dated_ns=wall - HOUR_NS)
+    world.register(mixed)
+    assert world.state.anchor == Anchor(wall - HOUR_NS, LeaseTime(0))
+
+
+# ── witnesses ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("gap", "data_ns", "clocks", "standing"),
+    [
+        (0, None, trust.ALONE, Standing.TRUSTED),
+        (10 * MINUTE_NS, None, trust.ALONE, Standing.TRUSTED),
+        (-10 * MINUTE_NS, None, trust.ALONE, Standing.TRUSTED),
+        (10 * MINUTE_NS + 1, None, trust.ALONE, Standing.PAUSED),
+        (-10 * MINUTE_NS - 1, None, trust.ALONE, Standing.VOUCHED),  # going back harms nobody
+        (7 * DAY_NS, None, trust.ALONE, Standing.PAUSED),
+        (7 * DAY_NS, 0, trust.ALONE, Standing.VOUCHED),
+        (7 * DAY_NS, HOUR_NS, trust.ALONE, Standing.VOUCHED),
+        (7 * DAY_NS, HOUR_NS + 1, trust.ALONE, Standing.PAUSED),
+        (7 * DAY_NS + 1, 0, trust.ALONE, Standing.JUMPED),  # the data may be of this very host
+        (YEAR_NS, 0, trust.ALONE, Standing.JUMPED),
+        (YEAR_NS, None, trust.Clocks(1, (), 0), Standing.VOUCHED),
+        (YEAR_NS, None, trust.Clocks(1, (), -10 * MINUTE_NS), Standing.VOUCHED),
+        (YEAR_NS, 0, trust.Clocks(1, (), -YEAR_NS), Standing.JUMPED),
+        (0, 0, trust.Clocks(1, (), 11 * MINUTE_NS), Standing.JUMPED),
+        (YEAR_NS, None, trust.Clocks(3, (0, 0)), Standing.VOUCHED),
+        (YEAR_NS, None, trust.Clocks(3, (0,)), Standing.VOUCHED),  # two of three
+        (YEAR_NS, None, trust.Clocks(3, (-YEAR_NS, -YEAR_NS)), Standing.PAUSED),
+        (YEAR_NS, None, trust.Clocks(2, (0,)), Standing.JUMPED),  # two may be wrong together
+        (0, None, trust.Clocks(3, ()), Standing.PAUSED),
+    ],
+)
+def test_a_clock_that_went_elsewhere_needs_a_witness(
+    gap: int, data_ns: int | None, clocks: trust.Clocks, standing: Standing
+) -> None:
+    fold = Fold()
+    fold.now = HOUR_NS
+    wall = WallTime(DAY_START_NS + fold.now + gap)
+    if data_ns is not None:
+        fold.state.anchor = Anchor(wall - data_ns, LeaseTime(fold.now))
+    found = trust.judge(fold.state, now=LeaseTime(fold.now), wall=wall, clocks=clocks)
+    assert found.standing is standing
+    assert found.takes == (standing is Standing.TRUSTED)
+    assert bool(found.why) == (standing is not Standing.TRUSTED)
+
+
+def test_a_store_whose_clock_disagrees_holds_retention_until_a_person_has_looked() -> None:
+    world = lake()
+    old, _ = aged(world, 1, 91), aged(world, 2, 0)
+    assert isinstance(world.store, MemoryStore)
+    world.store.clock = world.clock.wall - DAY_NS
+    assert run(world) == 0
+    assert "the object store's clock is 24.0 hours behind" in world.state.hold.why
+    world.store.clock = world.clock.wall
+    assert run(world) == 0
+    release(world)
+    assert run(world) == 1
+    assert old.id in world.state.retired
+    world.store.clock -= DAY_NS
+    assert run(world) == 0
+    assert not world.state.hold.why, "while it agrees, it is asked once an hour"
+    world.pass_time(STORE_CLOCK_NS)
+    run(world)
+    assert world.state.hold.why
+
+
+def test_a_clock_that_is_vouched_for_is_the_clock_from_then_on() -> None:
+    world = lake()
+    assert isinstance(world.store, MemoryStore)
+    aged(world, 1, 0)
+    world.clock.wall += 100 * DAY_NS  # the log was away for so long
+    world.store.clock = world.clock.wall
+    index = world.state.index
+    run(world)
+    assert world.state.clock == Anchor(world.clock.wall, world.now())
+    assert world.state.index == index + 1
+    world.pass_time(MINUTE_NS)
+    run(world)
+    assert world.state.index == index + 1, "and is not written again and again"
+
+
+def test_only_a_person_ends_a_hold() -> None:
+    fold = Fold()
+    assert fold.put(RetentionHeld(True, "the first cause")) == (HoldChanged("the first cause"),)
+    fold.put(RetentionHeld(True, "another"))
+    fold.put(RetentionHeld(False, "witnesses came"))
+    assert fold.state.hold.why == "the first cause"
+    assert fold.put(RetentionHeld(False, confirmed=True)) == (HoldChanged(""),)
+    assert not fold.state.hold.why
+
+
+def test_nothing_expires_and_nothing_that_expired_is_deleted_while_it_is_held() -> None:
+    world = lake()
+    first, second = aged(world, 1, 91), aged(world, 2, 89.9)
+    aged(world, 3, 0)
+    assert run(world) == 1
+    world.fold.put(RetentionHeld(True, "somebody has a bad feeling"))
+    world.pass_time(3 * DAY_NS)
+    assert run(world) == 0
+    effects = world.fold.put(BlocksExpired(world.clock.wall - 90 * DAY_NS, (second.id,)))
+    assert effects == (Refused(Refusal.RETENTION_HELD),)
+    asyncio.run(world.cleaner.remove())
+    assert first.files[0].locations[0].key in world.objects()
+    release(world)
+    asyncio.run(world.cleaner.remove())
+    assert first.files[0].locations[0].key not in world.objects()
+
+
+def test_an_older_log_knows_no_holds() -> None:
+    state = MetaState(version=4)
+    with pytest.raises(Rejected, match="from version 5 on"):
+        trust.released(state)
+    with pytest.raises(Rejected, match="from version 5 on"):
+        trust.held(state, why="x")
+    fold = Fold(version=4)
+    assert fold.put(RetentionHeld(True, "x")) == (Refused(Refusal.VERSION),)
+
+
+def test_a_log_that_kept_no_clock_begins_with_the_datas_give_or_take_an_outage() -> None:
+    fold = Fold(version=4)
+    fold.state.anchor = Anchor(DAY_START_NS - 30 * DAY_NS, LeaseTime(0))
+    fold.state.version = 5
+    trust.begin(fold.state)
+    assert fold.state.clock.data_ns == DAY_START_NS - 23 * DAY_NS
+
+
+# ── what time explains ─────────────────────────────────────────────────────────────────────────
+
+
+def shorten(world: Lake, days: int) -> None:
+    """As a changed setting does when the server starts again."""
+    policy = msgspec.structs.replace(world.state.policy, retention_ns=days * DAY_NS)
+    world.fold.put(PolicySet(policy))
+
+
+def test_a_shorter_default_takes_a_tenth_and_waits_for_a_person_with_the_rest() -> None:
+    world = lake()
+    for number in range(40):
+        aged(world, number, number)
+    shorten(world, 10)
+    run(world)
+    assert len(world.state.retired) == 4
+    assert "more than one in 10 of 40 in a day" in paused(world)
+    world.pass_time(2 * DAY_NS)
+    assert run(world) == 0, "another day does not bring another tenth"
+    release(world)
+    run(world)
+    assert len(world.state.blocks) == 9, "of 0 to 8 days when it was set, which was 2 days ago"
+
+
+def test_a_period_that_an_operator_set_needs_nobody_else() -> None:
+    world = lake()
+    for number in range(40):
+        aged(world, number, number)
+    world.fold.put(RetentionSet(TENANT, 10 * DAY_NS))
+    run(world)
+    assert len(world.state.blocks) == 11, "of 0 to 10 days"
+    assert paused(world) == ""
+
+
+def test_a_default_that_was_shorter_from_the_beginning_needs_nobody() -> None:
+    world = lake(retention_ns=10 * DAY_NS)
+    for number in range(40):
+        aged(world, number, number)
+    run(world)
+    assert len(world.state.blocks) == 11, "of 0 to 10 days"
+
+
+def test_a_tenant_that_stopped_pushing_ages_away_without_a_person() -> None:
+    world = lake()
+    for number in range(5):
+        aged(world, number, 0)
+    world.pass_time(90 * DAY_NS + 1)
+    assert run(world) == 5
+    assert not len(world.state.blocks)
+    assert paused(world) == ""
+
+
+def test_the_fold_itself_refuses_more_than_a_tenth_in_a_day_of_lease_time() -> None:
+    world = lake()
+    metas = [aged(world, number, 1) for number in range(30)]
+    ids = tuple(meta.id for meta in metas)
+
+    def take(*blocks: BlockId) -> int:
+        effects = world.fold.put(BlocksExpired(1 << 62, blocks))
+        (made,) = (effect for effect in effects if isinstance(effect, Expired))
+        return made.blocks
+
+    assert take(*ids[:2]) == 2
+    assert take(*ids[2:20]) == 1
+    assert take(ids[20]) == 0
+    assert Refused(Refusal.UNEXPLAINED, what=ids[20]) in world.fold.put(
+        BlocksExpired(1 << 62, (ids[20],))
+    )
+    world.pass_time(DAY_NS)
+    assert take(ids[20]) == 0
+    world.pass_time(1)
+    assert take(*ids[20:]) == 2, "a tenth of the 27 that are left"
+
+
+def test_what_was_spent_is_bounded() -> None:
+    world = lake(tenants_max=1)
+    world.state.spent[TenantId("globex")] = Spent(1, LeaseTime(0))
+    meta = aged(world, 1, 1)
+    effects = world.fold.put(BlocksExpired(1 << 62, (meta.id,)))
+    assert Refused(Refusal.UNEXPLAINED, what=meta.id) in effects
+
+
+def test_clock_hold_and_what_was_spent_are_in_snapshots_and_in_the_hash() -> None:
+    world = lake()
+    for number in range(30):
+        aged(world, number, number)
+    shorten(world, 10)
+    run(world)
+    state = world.state
+    assert state.spent
+    assert state.hold.why
+    parts = [msgspec.msgpack.encode(part) for part in snapshot_parts.parts_of(state)]
+    decoder = msgspec.msgpack.Decoder(snapshot_parts.Part)
+    again = snapshot_parts.state_of(map(decoder.decode, parts))
+    assert (again.clock, again.confirmed_ns, again.hold) == (
+        state.clock,
+        state.confirmed_ns,
+        state.hold,
+    )
+    assert again.spent == state.spent
+    assert list(again.retired.expired) == list(state.retired.expired)
+    assert digest(again) == digest(state)
+    before = digest(again)
+    again.confirmed_ns += 1
+    assert digest(again) != before
+
+
+# ── bringing back ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_undo_brings_back_exactly_what_expired_and_holds_retention() -> None:
+    world = lake()
+    metas = [aged(world, number, 91 + number) for number in range(3)]
+    kept = aged(world, 9, 0)
+    assert run(world) == 3
+    expired = world.state.tally.profiles_expired
+    assert undone(world) == (3, expired)
+    assert world.fold.live() == {kept.id, *(meta.id for meta in metas)}
+    for meta in metas:
+        assert world.state.blocks.get(meta.id) == meta
+        assert meta.id in world.state.queue.places
+    assert not world.state.retired
+    assert world.state.tally.profiles_expired == 0
+    world.pass_time(30 * DAY_NS)
+    assert run(world) == 0, "else the next minute would take them again"
+    assert "it was a mistake" in paused(world)
+    release(world)
+    assert run(world) == 3
+
+
+def test_undo_of_one_tenant_leaves_the_others_where_they_are() -> None:
+    world = lake()
+    old_ns = world.clock.wall - 100 * DAY_NS
+    mine = dated(segment(1, tenant=TENANT), old_ns)
+    theirs = dated(segment(2, tenant=TenantId("globex")), old_ns)
+    world.register(mine, theirs)
+    aged(world, 3, 0)
+    run(world)
+    assert undone(world, tenant="globex")[0] == 1
+    assert theirs.id in world.fold.live()
+    assert mine.id in world.state.retired
+
+
+def test_what_was_replaced_never_comes_back_and_what_expired_not_at_the_last_minute() -> None:
+    world = lake()
+    merged = world.add(1, 2)
+    world.merge(merged)
+    old, edge = aged(world, 3, 91), aged(world, 4, 92)
+    run(world)
+    (effect, none) = world.fold.put(RetentionUndone((merged[0].id,)))
+    assert effect == Refused(Refusal.NOT_EXPIRED, what=merged[0].id)
+    assert none == Returned(0, 0)
+    world.pass_time(POLICY.expired_delay_ns - MINUTE_NS)
+    assert world.fold.put(RetentionUndone((old.id,))) == (Returned(1, old.profiles),)
+    world.pass_time(1)
+    assert Refused(Refusal.NOT_EXPIRED, what=edge.id) in world.fold.put(RetentionUndone((edge.id,)))
+
+
+def test_a_hold_stops_the_time_in_which_blocks_can_come_back() -> None:
+    world = lake()
+    old = aged(world, 1, 91)
+    aged(world, 2, 0)
+    run(world)
+    world.fold.put(RetentionHeld(True, "somebody comes on Monday"))
+    world.pass_time(5 * DAY_NS)
+    asyncio.run(world.cleaner.remove())
+    assert undone(world) == (1, old.profiles)
+
+
+def test_what_expired_does_not_hold_up_the_deletion_of_what_was_replaced() -> None:
+    world = lake()
+    old = aged(world, 1, 91)
+    aged(world, 2, 0)
+    run(world)
+    replaced = world.add(11, 12)
+    world.merge(replaced)
+    world.pass_time(POLICY.retire_delay_ns + 1)
+    asyncio.run(world.cleaner.remove())
+    assert list(world.state.retired) == [old.id]
+    world.pass_time(POLICY.expired_delay_ns)
+    asyncio.run(world.cleaner.remove())
+    assert not world.state.retired
