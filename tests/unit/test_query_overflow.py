@@ -71,6 +71,13 @@ def test_only_as_many_are_named_as_have_to_go() -> None:
     assert "a of shop at 2026-11-17T02:00:00+00:00" in said(rows)
 
 
+def test_five_are_shown_and_the_others_counted() -> None:
+    rows = [heavy(series(pod=str(n)), MOST, f"p{n}") for n in range(9)]
+    message = str(overflow(rows, weight=9 * MOST, series=set(), matchers=()))
+    assert "p4 of shop at 2026-11-17T02:00:00+00:00 and 3 more. To get" in message
+    assert "p5 " not in message
+
+
 def test_without_a_label_that_tells_them_apart_there_is_only_time() -> None:
     assert said([heavy(series())], series()).endswith("ask for a time range without them")
 

@@ -13,6 +13,7 @@ from maar.model.ids import profile_id_text
 from maar.model.labels import SERVICE_NAME, Labels
 from maar.ports.query import FlameGraph, Point, Scope, SeriesPoints, Top, TopRow
 from maar.query import sql
+from maar.query.budget import FRAME_BYTES, STACKS, Budget
 from maar.query.exact import ANSWER_MAX, integers
 from maar.query.flamegraph import Int, Stacks, flamegraph
 from maar.query.overflow import NAMED_MAX, Heavy, overflow
@@ -78,6 +79,7 @@ def select_series(
         f"SELECT {', '.join([*keys, ''])} (epoch_us(time) // {step}) * {step} // 1000 AS at_ms, "
         f"{value} AS value FROM {samples} GROUP BY ALL ORDER BY at_ms",
         statement,
+        objects=True,
     )
     return _grouped(table, group_by, limit=limit, series_max=series_max)
 
@@ -95,6 +97,7 @@ def label_sets(reading: Reading, scope: Scope, *, names: tuple[str, ...]) -> set
         "SELECT DISTINCT service, profile_type, map_entries(labels) AS labels "
         f"FROM ({samples}) JOIN ({reading.tables['series']}) USING (block, series_id)",
         statement,
+        objects=True,
     )
     found: set[Labels] = set()
     for row in table.to_pylist():
@@ -119,11 +122,13 @@ def _stacks(reading: Reading, scope: Scope, profile_type: str, *, positive: bool
         service=service_of(scope.matchers),
         positive=positive,
     )
-    return _as_stacks(reading.run(text, statement))
+    return _as_stacks(reading.run(text, statement), reading.budget)
 
 
-def _as_stacks(table: pa.Table) -> Stacks:
+def _as_stacks(table: pa.Table, budget: Budget) -> Stacks:
     lists = table["functions"]
+    frames = pc.sum(pc.list_value_length(lists)).as_py() or 0
+    budget.take(frames * FRAME_BYTES, STACKS)
     if lists.null_count:
         raise Corrupt(
             "stacks that samples refer to are missing from their block; compare its objects with "

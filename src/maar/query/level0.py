@@ -61,6 +61,8 @@ class Level0:
         self._pending: dict[Key, threading.Event] = {}  # others wait for a decoding under way
         self._bytes = 0
         self._lock = threading.Lock()
+        # One at a time: it is work for one core anyway, and what it needs meanwhile is bounded so.
+        self._decoding = threading.Lock()
 
     @property
     def bytes(self) -> int:
@@ -124,11 +126,12 @@ class Level0:
                 once.setdefault(profile.id, profile)
         if sum(profile.raw_size for profile in once.values()) > RAW_BYTES_MAX:
             raise _too_much(datasets)
-        parts = decode_in_batches(once.values(), batch_weight=WEIGHT_MAX, only=COLUMNS)
-        # What cannot be decoded is left out: compaction will put it into quarantine.
-        decoded = next(parts).tables
-        if next(parts, None) is not None:
-            raise _too_much(datasets)
+        with self._decoding:
+            parts = decode_in_batches(once.values(), batch_weight=WEIGHT_MAX, only=COLUMNS)
+            # What cannot be decoded is left out: compaction will put it into quarantine.
+            decoded = next(parts).tables
+            if next(parts, None) is not None:
+                raise _too_much(datasets)
         tables = {table: decoded[table].select(columns) for table, columns in COLUMNS.items()}
         tables["stacks"] = _scannable(tables["stacks"])
         self._on_decoded(len(once))

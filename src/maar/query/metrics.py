@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_BYTES = tuple(1 << shift for shift in range(16, 33, 2))
 
 
 class Metrics:
@@ -25,6 +26,27 @@ class Metrics:
         )
         self._running = Gauge(
             "maar_query_running", "Questions asked and not yet answered", registry=registry
+        )
+        self._waiting = Gauge(
+            "maar_query_waiting", "Questions that wait for a slot", registry=registry
+        )
+        self._waits = Histogram(
+            "maar_query_wait_seconds",
+            "Time that questions waited for a slot, of those that had to",
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self._refusals = Counter(
+            "maar_query_refused",
+            "Questions refused for lack of room to wait, or of time",
+            ["reason"],
+            registry=registry,
+        )
+        self._held = Histogram(
+            "maar_query_held_bytes",
+            "Memory that questions held outside of DuckDB",
+            registry=registry,
+            buckets=_BYTES,
         )
         self._blocks = Counter(
             "maar_query_blocks_read", "Blocks that questions touched", registry=registry
@@ -71,6 +93,23 @@ class Metrics:
         finally:
             self._running.dec()
             self._seconds.labels(kind).observe(time.perf_counter() - start)
+
+    @contextmanager
+    def waited(self) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._waits.observe(time.perf_counter() - start)
+
+    def refused(self, reason: str) -> None:
+        self._refusals.labels(reason).inc()
+
+    def held(self, size: int) -> None:
+        self._held.observe(size)
+
+    def watch_waiting(self, number: Callable[[], int]) -> None:
+        self._waiting.set_function(number)
 
     def read(self, *, blocks: int, raw: int) -> None:
         self._blocks.inc(blocks)

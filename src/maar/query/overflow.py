@@ -11,6 +11,7 @@ from maar.ports.query import Matcher
 from maar.query.exact import ANSWER_MAX
 
 NAMED_MAX = 20  # profiles that are looked at; when more are to blame, it is not the profiles
+SHOWN_MAX = 5  # errors travel in a header, and the selector comes last
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,10 @@ def overflow(
             f"{said}, and no {NAMED_MAX} of them alone are too large: ask for a shorter time range "
             "or for fewer series"
         )
-    shown = (f"{heavy.profile} of {heavy.service} at {heavy.time}" for heavy in blamed)
-    names = ", ".join(dict.fromkeys(shown))  # a profile has several series by labels of samples
-    without = _excluding({heavy.labels for heavy in blamed}, set(series))
     way = "ask for a time range without them"
-    if without:
+    if without := _excluding({heavy.labels for heavy in blamed}, set(series)):
         way += f", or leave them out with the selector {selector_text([*matchers, *without])}"
-    return _refused(f"{said}; too large are: {names}. To get an answer, {way}")
+    return _refused(f"{said}. Too large are {_listed(blamed)}. To get an answer, {way}")
 
 
 def selector_text(matchers: Iterable[Matcher]) -> str:
@@ -60,6 +58,16 @@ def _blamed(heaviest: Sequence[Heavy], weight: int) -> Sequence[Heavy]:
         if weight <= ANSWER_MAX:
             return heaviest[:number]
     return ()
+
+
+def _listed(blamed: Sequence[Heavy]) -> str:
+    """A profile has several series by labels of its samples, and is named once."""
+    names = list(
+        dict.fromkeys(f"{heavy.profile} of {heavy.service} at {heavy.time}" for heavy in blamed)
+    )
+    more = [f"{len(names) - SHOWN_MAX} more"] if len(names) > SHOWN_MAX else []
+    *others, last = [*names[:SHOWN_MAX], *more]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _excluding(blamed: set[Labels], series: set[Labels]) -> list[Matcher]:

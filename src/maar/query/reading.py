@@ -14,11 +14,18 @@ import pyarrow as pa
 from maar.model.block import BlockMeta, Dataset
 from maar.model.errors import Corrupt, InvalidInput, NotFound, Overloaded, Unavailable
 from maar.ports.object_store import ObjectStore
+from maar.query.budget import LEVEL_0, OBJECT_FACTOR, ROWS, Budget
 from maar.query.level0 import DecodedPart, Level0
 from maar.query.select import Parts
 from maar.query.sql import Statement
 from maar.query.tables import tables_of
 
+BATCH_ROWS = 65_536
+
+_KINDS: dict[str, type[duckdb.Error]] = {
+    "INTERRUPT Error": duckdb.InterruptException,
+    "Out of Memory Error": duckdb.OutOfMemoryException,
+}
 _GONE = ("No files found", "does not exist", "No such file")
 
 
@@ -33,10 +40,13 @@ class PartGone(Exception):
 class Reading:
     """Used by one thread; only `stop` may come from another."""
 
-    def __init__(self, cursor: Any, parts: Parts, *, store: ObjectStore, level0: Level0) -> None:
+    def __init__(
+        self, cursor: Any, parts: Parts, *, store: ObjectStore, level0: Level0, budget: Budget
+    ) -> None:
         self.parts = parts
         self.store = store
         self.level0 = level0
+        self.budget = budget
         self._cursor = cursor
         self._stopped = threading.Event()
         self._closing = threading.Lock()
@@ -66,10 +76,21 @@ class Reading:
         with translated():
             return tables_of(self._cursor, self.parts, store=self.store, decode=self._decode)
 
-    def run(self, text: str, statement: Statement) -> pa.Table:
+    def run(self, text: str, statement: Statement, *, objects: bool = False) -> pa.Table:
+        """The rows, counted as they come; `objects` when they will be made into Python's."""
         self.check()
+        factor = 1 + OBJECT_FACTOR if objects else 1
         with translated():
-            return self._cursor.sql(text, params=statement.values).to_arrow_table()
+            rows = self._cursor.sql(text, params=statement.values).to_arrow_reader(BATCH_ROWS)
+            try:
+                batches = []
+                while (batch := _next(rows)) is not None:
+                    self.check()
+                    self.budget.take(batch.nbytes * factor, ROWS)
+                    batches.append(batch)
+                return pa.Table.from_batches(batches, rows.schema)
+            finally:
+                rows.close()
 
     def register(self, name: str, table: pa.Table) -> None:
         self._cursor.register(name, table)
@@ -85,7 +106,9 @@ class Reading:
 
     def _decode(self, meta: BlockMeta, datasets: Sequence[Dataset]) -> list[DecodedPart]:
         self.check()
-        return self.level0.parts(meta, datasets)
+        parts = self.level0.parts(meta, datasets)
+        self.budget.take(sum(part.size for part in parts), LEVEL_0)
+        return parts
 
 
 @contextmanager
@@ -97,6 +120,16 @@ def translated() -> Iterator[None]:
         raise PartGone(str(error)) from error
     except duckdb.Error as error:
         raise _translated(error) from error
+
+
+def _next(rows: pa.RecordBatchReader) -> pa.RecordBatch | None:
+    """The next rows; an error of DuckDB between two batches comes as Arrow's, its kind as text."""
+    try:
+        return next(rows, None)
+    except (pa.ArrowException, OSError) as error:
+        text = str(error)
+        kind = next((kind for words, kind in _KINDS.items() if words in text), duckdb.Error)
+        raise kind(text) from error
 
 
 def _translated(error: Exception) -> Exception:

@@ -21,6 +21,7 @@ from maar.ports.metastore import Metastore, ViewRequest
 from maar.ports.object_store import ObjectStore
 from maar.ports.query import FlameGraph, Scope, SeriesPoints, Top
 from maar.query import answers
+from maar.query.budget import Budget
 from maar.query.database import open_database
 from maar.query.find import find
 from maar.query.letters import Letters
@@ -36,6 +37,7 @@ from maar.query.select import (
     service_of,
 )
 from maar.query.settings import QuerySettings
+from maar.query.turns import Bounds, Refused, Turns
 
 __all__ = ["DuckEngine", "QuerySettings"]
 
@@ -76,9 +78,15 @@ class DuckEngine:
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="maar-query")
         # A slot is a permission to run and the name of a pin: one that another question takes
         # over must not let go of the blocks that this one still reads.
-        self._slots: asyncio.LifoQueue[int] = asyncio.LifoQueue()
-        for slot in range(settings.concurrency):
-            self._slots.put_nowait(slot)
+        self._turns: Turns[asyncio.Future[int]] = Turns(
+            Bounds(
+                slots=settings.concurrency,
+                tenant_slots=settings.tenant_concurrency,
+                waiting=settings.waiting_max,
+                tenant_waiting=settings.tenant_waiting_max,
+            )
+        )
+        self._metrics.watch_waiting(lambda: self._turns.waiting)
         self._at_work: dict[int, asyncio.Future[Any]] = {}
         self._readings: dict[Future[Any], Reading] = {}
         self._stopping: set[asyncio.Task[None]] = set()
@@ -202,7 +210,7 @@ class DuckEngine:
             raise InvalidInput(
                 "the time range ends before it starts; swap its bounds", reason="time_range"
             )
-        slot = await self._take_slot()
+        slot = await self._take_slot(scope.tenant)
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 return await self._attempt_twice(slot, scope, work, decodes)
@@ -241,10 +249,17 @@ class DuckEngine:
         self._metrics.read(
             blocks=len(parts.blocks), raw=sum(len(datasets) for _, datasets in parts.raw)
         )
-        reading = Reading(self._database.cursor(), parts, store=self._store, level0=self._level0)
+        reading = Reading(
+            self._database.cursor(),
+            parts,
+            store=self._store,
+            level0=self._level0,
+            budget=Budget(self._settings.answer_bytes_max),
+        )
         thread = self._threads.submit(_worked, reading, scope, work)
         self._readings[thread] = reading
         thread.add_done_callback(lambda ended: self._readings.pop(ended, None))
+        thread.add_done_callback(lambda _: self._metrics.held(reading.budget.taken))
         running = asyncio.wrap_future(thread)
         self._at_work[slot] = running
         try:
@@ -278,23 +293,49 @@ class DuckEngine:
         self._metrics.letters_read(len(unseen))
         return (*view.blocks, *unseen)
 
-    async def _take_slot(self) -> int:
+    async def _take_slot(self, tenant: TenantId) -> int:
+        waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(self._settings.timeout_s):
-                return await self._slots.get()
-        except TimeoutError as error:
-            raise Overloaded(
-                f"{self._settings.concurrency} questions are at work and none ended within "
-                f"{self._settings.timeout_s:g} s; ask again later"
-            ) from error
+            slot = self._turns.ask(tenant, waiter)
+        except Refused as refused:
+            self._metrics.refused(refused.reason)
+            raise
+        if slot is not None:
+            return slot
+        with self._metrics.waited():
+            try:
+                async with asyncio.timeout(self._settings.timeout_s):
+                    return await waiter
+            except BaseException as error:
+                self._leave(tenant, waiter)
+                if not isinstance(error, TimeoutError):
+                    raise
+                self._metrics.refused("timeout")
+                raise Overloaded(
+                    f"{self._settings.concurrency} questions are at work and it was not this one's "
+                    f"turn within {self._settings.timeout_s:g} s; ask again later"
+                ) from error
+
+    def _leave(self, tenant: TenantId, waiter: asyncio.Future[int]) -> None:
+        if waiter.done() and not waiter.cancelled():
+            self._release(waiter.result())  # its turn came when it had given up
+        else:
+            self._turns.leave(tenant, waiter)
+
+    def _release(self, slot: int) -> None:
+        for waiter, given in self._turns.free(slot):
+            if waiter.done():  # it is about to leave, and has not been heard yet
+                self._release(given)
+            else:
+                waiter.set_result(given)
 
     def _free_slot(self, slot: int) -> None:
         """When its thread has ended, which may be after the asker has gone."""
         running = self._at_work.pop(slot, None)
         if running is None or running.done():
-            self._slots.put_nowait(slot)
+            self._release(slot)
         else:
-            running.add_done_callback(lambda _: self._slots.put_nowait(slot))
+            running.add_done_callback(lambda _: self._release(slot))
 
     def _check_backlog(self, profiles: int) -> None:
         if profiles > self._settings.level0_profiles_max:

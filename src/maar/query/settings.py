@@ -13,6 +13,10 @@ class QuerySettings(msgspec.Struct, kw_only=True, frozen=True):
     spill_dir: str = ""  # "" makes a temporary directory
     threads: int = 2
     concurrency: int = 4  # questions at work at once; more wait for their turn
+    tenant_concurrency: int = 0  # of one tenant; 0: one less than all
+    waiting_max: int = 256  # questions that wait; beyond, they are refused
+    tenant_waiting_max: int = 32  # of one tenant
+    answer_bytes_max: int = 512 << 20  # held for one question, outside of DuckDB's memory
     timeout_s: float = 30.0  # for a slot, and then for the answer
     level0_cache_bytes_max: int = 256 << 20
     level0_profiles_max: int = 50_000  # decoded for one question; beyond, compaction is too late
