@@ -1,12 +1,16 @@
 """What a question about the last hour has to open, against the same hour by the peer's rules.
 
-    python bench/read_amplification.py [--minutes 60] [--workers 4] [--slots 4]
+    python bench/read_amplification.py [--minutes 60] [--workers 4] [--slots 4] [--late-only]
 
 A virtual clock drives the real metastore (fold, planner, scheduler) through an hour of segments
 with a fleet of simulated workers; the time and the output of their merges follow from real merges,
 made first in the same run. The same segments, costs and fleet then go through a model of the peer:
 see synthetic_peer.py for what it keeps to. Four loads: steady, many small tenants, bursts, and a
 tail (traffic stopped 15 minutes ago). Means over questions at sixty random moments.
+
+Before that: steady traffic of which 5 % comes late, by 1 to 14 days, against the same without any
+late profiles, and against the same planner when lanes mix days. `late_day` is a question about one
+of the days before, after all.
 
 A block of ours is several files, of which a flame graph reads four; a block of the peer is one
 object: `blocks` compares the rules, `files` the requests. Prints: name value unit ratio baseline.
@@ -19,7 +23,8 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -30,12 +35,25 @@ import synthetic
 import synthetic_hour
 from maar.adapters.object_store import open_store
 from maar.block import decode
+from maar.metastore import queue
 from maar.model.block import BlockMeta
 from maar.model.ids import MAIN_STORE, TenantId
 from maar.model.plan import PlanResult
+from maar.model.time import DAY_NS, TimeRange
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.services.compact import compact
-from synthetic_hour import Cost, Costs, Hour, Load, Ours, Seen, Theirs, VirtualClock
+from synthetic_hour import (
+    NOON_NS,
+    Cost,
+    Costs,
+    Hour,
+    Load,
+    Opened,
+    Ours,
+    Seen,
+    Theirs,
+    VirtualClock,
+)
 
 SEGMENTS = 20
 PROFILES = 4  # in a segment
@@ -116,6 +134,16 @@ def fitted(merges: Sequence[Merge]) -> Cost:
     return Cost(float(fixed), float(megabyte) / 1e6, float(further), shrink)
 
 
+@contextmanager
+def lanes_of_all_days() -> Iterator[None]:
+    """The real planner with the keys that lanes had before they had days."""
+    since, queue.LANES_SINCE = queue.LANES_SINCE, 1 << 30
+    try:
+        yield
+    finally:
+        queue.LANES_SINCE = since
+
+
 async def by_our_rules(load: Load, costs: Costs, *, workers: int, slots: int) -> Seen:
     clock = VirtualClock()
     with tempfile.TemporaryDirectory(prefix="maar-hour-") as directory:
@@ -123,7 +151,12 @@ async def by_our_rules(load: Load, costs: Costs, *, workers: int, slots: int) ->
         ours = Ours(clock, costs, store)
         await ours.service.start()
         try:
-            return await Hour(ours, load, clock).run(workers=workers, slots=slots)
+            seen = await Hour(ours, load, clock).run(workers=workers, slots=slots)
+            for day in range(1, load.late_days + 1):
+                start_ns = NOON_NS - DAY_NS // 2 - day * DAY_NS
+                asked = TimeRange(start_ns, start_ns + DAY_NS)
+                seen.opened_days.append(await ours.opened_in(load.tenants[0], asked))
+            return seen
         finally:
             await ours.service.stop()
 
@@ -161,6 +194,20 @@ def report(load: Load, ours: Seen, theirs: Seen, *, threads: int) -> None:
         )
 
 
+def report_late(punctual: Seen, mixed: Seen, ours: Seen) -> None:
+    """With late profiles, against the same load without any, and against lanes of all days."""
+
+    def blocks(opened: Sequence[Opened]) -> float:
+        return statistics.mean(one.blocks for one in opened)
+
+    hour, without, before = (blocks(seen.opened) for seen in (ours, punctual, mixed))
+    print(f"opened_late_blocks {hour:.1f} blocks {hour / without:.2f} without_late_{without:.1f}")
+    print(f"opened_late_blocks {hour:.1f} blocks {hour / before:.2f} mixed_days_{before:.1f}")
+    day, before = (blocks(seen.opened_days) for seen in (ours, mixed))
+    print(f"opened_late_day {day:.1f} blocks {day / before:.2f} mixed_days_{before:.1f}")
+    print(f"# late: {ours.jobs} jobs, without late profiles {punctual.jobs}, mixed {mixed.jobs}")
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -169,6 +216,7 @@ async def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--merges", type=int, default=10, help="in the sample")
+    parser.add_argument("--late-only", action="store_true", help="no comparison with the peer")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="maar-bench-") as directory:
         costs = sampled(Path(directory), merges=options.merges)
@@ -178,7 +226,16 @@ async def main() -> None:
             f"{cost.further_s:.3f} s per further block, output {cost.shrink:.2f} of the input"
         )
     fleet = {"workers": options.workers, "slots": options.slots}
-    for load in loads(options.minutes):
+    punctual = synthetic_hour.steady(options.minutes, profiles=PROFILES)
+    late = synthetic_hour.late(options.minutes, profiles=PROFILES)
+    with lanes_of_all_days():
+        mixed = await by_our_rules(late, costs, **fleet)
+    report_late(
+        await by_our_rules(punctual, costs, **fleet),
+        mixed,
+        await by_our_rules(late, costs, **fleet),
+    )
+    for load in [] if options.late_only else loads(options.minutes):
         ours = await by_our_rules(load, costs, **fleet)
         theirs = await by_the_peers(load, costs, **fleet)
         report(load, ours, theirs, threads=options.workers * options.slots)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +20,7 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry
 
 import synthetic_peer
+from maar.metastore import snapshot
 from maar.metastore.policy import Policy
 from maar.metastore.service import MetastoreService
 from maar.model import keys
@@ -57,6 +59,7 @@ class Flush:
     at_ns: int
     shard: int
     profiles: dict[str, int]
+    late: tuple[int, ...] = ()  # of those of each tenant: how many days late
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Load:
     flushes: list[Flush]
     looks_ns: list[int]
     tenants: list[str]
+    late_days: int = 0  # at the end somebody asks for each of so many days before
 
 
 SHARDS = 4
@@ -80,6 +84,18 @@ def steady(minutes: int, *, profiles: int) -> Load:
     warm, end = _times(minutes)
     flushes = [Flush(at, shard, {"acme": profiles}) for at, shard in _every_flush(end)]
     return Load("steady", flushes, _looks(warm, end), ["acme"])
+
+
+def late(minutes: int, *, profiles: int, one_in: int = 20, days: int = 14) -> Load:
+    """As steady, and one profile in so many comes late, by up to so many days."""
+    warm, end = _times(minutes)
+    chance = Random(3)
+    flushes = []
+    for at, shard in _every_flush(end):
+        came_late = sum(chance.randrange(one_in) == 0 for _ in range(profiles))
+        by = tuple(chance.randrange(1, days + 1) for _ in range(came_late))
+        flushes.append(Flush(at, shard, {"acme": profiles}, by))
+    return Load("late", flushes, _looks(warm, end), ["acme"], days)
 
 
 def tenants(minutes: int, *, profiles: int, count: int = 200) -> Load:
@@ -288,14 +304,15 @@ class Ours:
         self._clock = clock
         self._costs = costs
         self._numbers = itertools.count(1)
+        self._log, self._store = MemoryLog(), store
         self.service = MetastoreService(
-            MemoryLog(),
+            self._log,
             store,
             clock,
             policy,
             entropy=Random(1).randbytes,
             candidate=Candidate("bench"),
-            take_snapshot=self._no_snapshot,
+            take_snapshot=self._take_snapshot,
             registry=CollectorRegistry(),
         )
 
@@ -335,7 +352,9 @@ class Ours:
         return [self._work(plan) for plan in reply.granted]
 
     async def opened(self, tenant: str, now_ns: int) -> Opened:
-        time = TimeRange(NOON_NS + now_ns - HOUR_NS, NOON_NS + now_ns)
+        return await self.opened_in(tenant, TimeRange(NOON_NS + now_ns - HOUR_NS, NOON_NS + now_ns))
+
+    async def opened_in(self, tenant: str, time: TimeRange) -> Opened:
         view = await self.service.view(ViewRequest(TenantId(tenant), time))
         segments = sum(meta.kind is Kind.SEGMENT for meta in view.blocks)
         files = segments + (len(view.blocks) - segments) * FILES_OF_BLOCK
@@ -343,14 +362,15 @@ class Ours:
 
     def _work(self, plan: LeasedPlan) -> Work:
         size = sum(meta.size for meta in plan.inputs)
-        outputs = len({one.tenant for meta in plan.inputs for one in meta.datasets})
+        outputs = len({_whose(one) for meta in plan.inputs for one in meta.datasets})
         return Work(plan, self._costs.of(plan.key.level).seconds(size, outputs))
 
     def _result(self, plan: LeasedPlan) -> PlanResult:
         return result_of(plan, shrink=self._costs.of(plan.key.level).shrink)
 
-    async def _no_snapshot(self) -> int:
-        raise AssertionError("no snapshot is due in an hour")
+    async def _take_snapshot(self) -> int:
+        """One is taken soon after the log began; no other is due in an hour."""
+        return await snapshot.make(self._log, self._store)
 
 
 def segment(
@@ -359,22 +379,35 @@ def segment(
     """What the index is told of a segment; there is no object."""
     block = segment_id(lease_time_ns=lease_time_ns, entropy=number)
     datasets = tuple(
-        _dataset(tenant, wall_ns - FLUSH_NS, wall_ns, count, count * profile_bytes)
-        for tenant, count in flush.profiles.items()
+        _dataset(tenant, end_ns - FLUSH_NS, end_ns, count, count * profile_bytes)
+        for tenant, profiles in flush.profiles.items()
+        for end_ns, count in _by_day(flush, profiles, wall_ns)
     )
     key = keys.segment(shard=Shard(flush.shard), block=block, incarnation=Incarnation("be9cbe9c"))
     return _meta(block, Kind.SEGMENT, 0, NO_TENANT, flush.shard, datasets, {"segment": key})
 
 
+def _by_day(flush: Flush, profiles: int, wall_ns: int) -> list[tuple[int, int]]:
+    """The newest time, and the number, of a tenant's profiles of each day."""
+    days = Counter({0: profiles - len(flush.late)})
+    days.update(flush.late)
+    return [(wall_ns - day * DAY_NS, count) for day, count in sorted(days.items()) if count]
+
+
+def _whose(one: Dataset) -> tuple[TenantId, int]:
+    """A block is of one tenant and day."""
+    return one.tenant, utc_day(one.min_time_ns)
+
+
 def result_of(plan: LeasedPlan, *, shrink: float) -> PlanResult:
-    """One block per tenant, as the compaction service makes them below the target size."""
+    """A block per tenant and day, as the compaction service makes them below the target size."""
     oldest = min(meta.id for meta in plan.inputs)
-    found: dict[TenantId, list[Dataset]] = {}
+    found: dict[tuple[TenantId, int], list[Dataset]] = {}
     for meta in plan.inputs:
         for one in meta.datasets:
-            found.setdefault(one.tenant, []).append(one)
+            found.setdefault(_whose(one), []).append(one)
     outputs = []
-    for ordinal, (tenant, datasets) in enumerate(sorted(found.items())):
+    for ordinal, ((tenant, day), datasets) in enumerate(sorted(found.items())):
         merged = _dataset(
             tenant,
             min(one.min_time_ns for one in datasets),
@@ -385,7 +418,6 @@ def result_of(plan: LeasedPlan, *, shrink: float) -> PlanResult:
         assert merged.size < plan.target_block_bytes, "too much load: blocks would be split"
         block = output_id(plan=plan.id, oldest_input=oldest, ordinal=ordinal)
         stem = keys.stem(block=block, plan=plan.id, token=plan.token, attempt="a1")
-        day = utc_day(merged.min_time_ns)
         files = {
             table: keys.table(name=table, tenant=tenant, day=day, stem=stem) for table in TABLES
         }
@@ -512,6 +544,7 @@ class Seen:
     """What the run showed."""
 
     opened: list[Opened] = field(default_factory=list)
+    opened_days: list[Opened] = field(default_factory=list)  # of each day with late profiles
     jobs: int = 0
     busy_s: float = 0.0
 

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore import peers, trust
+from maar.metastore import peers, snapshot, trust
 from maar.metastore.digest import digest
-from maar.metastore.entries import StateHashed, TermStarted, VersionActivated
+from maar.metastore.entries import VERSION, StateHashed, TermStarted, VersionActivated
 from maar.metastore.integrity import STATE_NS
 from maar.metastore.state import MetaState
 from maar.model.block import BlockMeta
@@ -243,7 +243,7 @@ def test_one_that_finds_itself_in_doubt_when_it_is_elected_does_not_take_office(
         async with world.running():
             bad = await world.leader()
             good = await world.followers()
-            await until(world, lambda: state_of(bad).version == 4)
+            await until(world, lambda: state_of(bad).version == VERSION)
             await world.even()
             world.cut.update(world.addresses)
             flip(bad)
@@ -279,7 +279,7 @@ def test_no_snapshot_is_made_while_the_newest_statement_is_wrong_and_then_again(
             flip(bad)
             with pytest.raises((Corrupt, Unavailable)):
                 await bad.service.snapshot()
-            assert not list(world.store.list("metastore/"))
+            assert not snapshot.listed(world.store)
             await until(world, lambda: standing(bad) == "stopped")
             leader = await world.leader(but=bad)
             index = await leader.service.snapshot()
@@ -294,7 +294,7 @@ def test_no_snapshot_is_made_while_the_newest_statement_is_wrong_and_then_again(
 
 
 def test_an_old_and_a_new_replica_go_through_an_upgrade_together() -> None:
-    world = ReplicatedWorld(knows=(3, 4))
+    world = ReplicatedWorld(knows=(3, VERSION))
     old, new = world.members
 
     async def lead(member: Member) -> None:
@@ -318,15 +318,15 @@ def test_an_old_and_a_new_replica_go_through_an_upgrade_together() -> None:
             await while_time_passes(world, STATE_NS)
             assert not [one for one in hashes(world) if one.replica]
 
-            old.knows = 4  # its program is replaced
+            old.knows = VERSION  # its program is replaced
             await old.restart()
-            await until(world, lambda: all(state_of(m).version == 4 for m in world.members))
+            await until(world, lambda: all(state_of(m).version == VERSION for m in world.members))
             await state_hash(world)
             await until(world, lambda: any(one.replica for one in hashes(world)))
             await world.even()
             assert len(states(world)) == 1
             activated = [e.entry for e in world.entries() if isinstance(e.entry, VersionActivated)]
-            assert activated.count(VersionActivated(4)) == 1
+            assert activated.count(VersionActivated(VERSION)) == 1
 
             new.knows = 3  # and nobody goes back
             await new.service.stop()
@@ -356,7 +356,7 @@ def test_while_a_replica_is_silent_no_version_is_activated() -> None:
             await while_time_passes(world, SECOND_NS)
             assert {state_of(member).version for member in world.members} == {1}
             world.cut.clear()
-            await until(world, lambda: all(state_of(m).version == 4 for m in world.members))
+            await until(world, lambda: all(state_of(m).version == VERSION for m in world.members))
 
     asyncio.run(test())
 
@@ -381,8 +381,8 @@ def test_a_leader_whose_clock_is_a_year_ahead_of_the_others_expires_nothing() ->
             await until(world, lambda: "ahead of those of most" in told(leader))
             assert await office.cleaner.expire() == 0
             status = await leader.service.status()
-            assert status.retention.trouble.startswith("nothing expires")
-            assert (await leader.service.retention()).trouble.startswith("nothing expires")
+            assert "nothing expires" in status.retention.trouble
+            assert "nothing expires" in (await leader.service.retention()).trouble
             assert len(state_of(leader).blocks) == 2
             leader.clock.wall -= YEAR_NS
             await until(world, lambda: not told(leader))

@@ -133,9 +133,10 @@ class Lake:
     def made(self, plan: PlanId, token: FencingToken, attempt: str = "a1") -> BlockMeta:
         inputs = self.fold.metas(self.state.plans[plan].inputs)
         profiles = sum(meta.profiles for meta in inputs)
-        return output(
+        made = output(
             plan, token, inputs, profiles=profiles, level=inputs[0].level + 1, attempt=attempt
         )
+        return msgspec.structs.replace(made, zone=self.state.plans[plan].key.zone)
 
     def complete(self, plan: PlanId, token: FencingToken, made: BlockMeta) -> Effects:
         account = Account(made.profiles, 0, 0)

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from maar.adapters.sqlite_log import SqliteLog
 from maar.block import dead_letter
 from maar.block.segment import segment_meta, write_segment
+from maar.metastore import snapshot
 from maar.metastore.dead_letters import DeadLetters
 from maar.metastore.policy import Level, Policy
 from maar.metastore.service import MetastoreService
@@ -65,8 +66,12 @@ class WholeLake:
     async def running(self) -> AsyncIterator[MetastoreService]:
         log = SqliteLog.open(self.directory / "log")
 
-        async def no_snapshot() -> int:
-            raise AssertionError("too few entries for one")
+        async def take_snapshot() -> int:
+            reader = SqliteLog.open_reader(self.directory / "log")
+            try:
+                return await snapshot.make(reader, self.store)
+            finally:
+                await reader.close()
 
         service = MetastoreService(
             log,
@@ -75,7 +80,7 @@ class WholeLake:
             self.policy,
             entropy=self.random.randbytes,
             candidate=Candidate("test"),
-            take_snapshot=no_snapshot,
+            take_snapshot=take_snapshot,
             registry=CollectorRegistry(),
         )
         try:

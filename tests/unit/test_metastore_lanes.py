@@ -30,6 +30,7 @@ from maar.metastore.policy import Level, Policy
 from maar.metastore.queue import key_of
 from maar.metastore.schedule import Wish
 from maar.metastore.state import MetaState
+from maar.model import keys
 from maar.model.block import NO_DAY, BlockMeta, Kind
 from maar.model.ids import HOME, MAIN_STORE, TenantId, WorkerId, Zone
 from maar.model.plan import Account, LeasedPlan, PlanResult, PlanState, QueueKey, Service
@@ -340,4 +341,7 @@ def test_late_profiles_are_merged_by_day_with_real_segments_and_merges(tmp_path:
     blocks = asyncio.run(run())
     assert sorted(meta.day for meta in blocks) == [NOON_NS // DAY_NS - n for n in range(20)][::-1]
     assert {meta.zone for meta in blocks} == {HOME}
+    manifests = [store.read(info.key) for info in store.list(keys.MANIFESTS)]
+    zones = {msgspec.msgpack.decode(body, type=BlockMeta).zone for body in manifests}
+    assert zones == {HOME}, "who adopts blocks from the store must find it again"
     assert sum(meta.profiles for meta in blocks) == 80

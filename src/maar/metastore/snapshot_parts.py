@@ -20,12 +20,11 @@ from maar.metastore.index import (
     Index,
     PartitionKey,
     Total,
-    blocks_in,
     one_pack,
     partition_of,
 )
 from maar.metastore.marks import WHOLE_SINCE, with_mark
-from maar.metastore.packs import Pack, alone, outline
+from maar.metastore.packs import Pack, alone, outline, unpack
 from maar.metastore.policy import Policy
 from maar.metastore.queue import PLACE_BYTES, Item, key_of
 from maar.metastore.retired import Cause, Retired
@@ -480,9 +479,10 @@ def audit(state: MetaState) -> None:
     queue, placed, places_hash = state.queue, 0, 0
     for partition in state.blocks.partitions():
         for chunk in partition.chunks:
-            metas = list(blocks_in((chunk,)))
+            kept = chunk.packed
+            metas = list(map(unpack, kept))
             _audit_chunk(partition.key, chunk, metas)
-            for meta, packed in zip(metas, chunk.packed, strict=True):
+            for meta, packed in zip(metas, kept, strict=True):
                 again.count(meta, packed, +1)
                 item = queue.places.at(raw_id(meta.id))
                 if item is None:
