@@ -1,7 +1,8 @@
 """Writers, letters, a floor, merges and deletions in any order: added once, seen once (S4, S20).
 
-Time passes; writers are slow, paused or cut off; the store fails; leaders change. Whatever was
-acknowledged is seen exactly once until retention takes it, and never again after.
+Time passes; writers are slow, paused or cut off; the store fails; leaders change; what nobody
+registered is swept. Whatever was acknowledged is seen exactly once, and its object is there, until
+retention takes it, and never again after. And nothing stays that nobody knows.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from random import Random
 import msgspec
 import pytest
 
-from maar.metastore import reads
+from maar.metastore import reads, registration
 from maar.metastore.dead_letters import DeadLetters
 from maar.metastore.effects import Registered
 from maar.metastore.entries import BlocksAdded, BlocksExpired
+from maar.metastore.orphans import Orphans
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import MaarError, Unavailable
@@ -33,6 +35,14 @@ LAG_NS = 60 * SECOND_NS  # six deadlines, the least that settings allow
 POLICY = msgspec.structs.replace(
     SMALL, floor_lag_ns=LAG_NS, retire_delay_ns=0, retention_ns=1, expired_delay_ns=0
 )
+
+
+def key_of(meta: BlockMeta) -> str:
+    return meta.files[0].locations[0].key
+
+
+def segment_named(block: BlockId) -> BlockMeta:
+    return segment(int(block[16:], 16), at=int(block[:16], 16))
 
 
 @dataclass
@@ -51,6 +61,11 @@ class Chaos:
         self.expired: set[BlockId] = set()
         self.times_added: Counter[BlockId] = Counter()
         self.sources: dict[BlockId, frozenset[BlockId]] = {}  # of merged blocks
+        self.lettered: set[BlockId] = set()  # with a letter before a sweep began, and a segment
+        self.sweeping = False
+        self.written: list[BlockMeta] = []
+        self.swept = 0
+        self.orphans = Orphans(self.office, self.office.store, self.office.metrics)
         self._number = 0
 
     # what writers do
@@ -60,6 +75,7 @@ class Chaos:
         ahead = self.random.choice((0, 0, SECOND_NS))  # its reading may be a little before ours
         meta = segment(self._number, at=self.office.fold.now + ahead)
         put(self.office.store, meta)
+        self.written.append(meta)
         self.flying.append(Written(meta, self.office.fold.now))
 
     def land(self) -> None:
@@ -68,18 +84,34 @@ class Chaos:
             return
         written = self.flying.pop(self.random.randrange(len(self.flying)))
         in_time = self.office.fold.now - written.named_at <= DEADLINE_NS
-        how = self.random.choice(("announced", "letter", "letter, then announced", "lost answer"))
+        how = self.random.choice(
+            ("announced", "letter", "letter, then announced", "lost answer", "nothing")
+        )
+        if how == "nothing":
+            return  # the writer died, or gave up: nobody was told that it is stored
         stored = False
         if how in ("announced", "lost answer"):
             stored = self.announce(written.meta)
         if how != "announced":
-            self.office.drop(written.meta)
+            self.drop(written.meta)
             stored = True
         if how == "letter, then announced":
             self.announce(written.meta)
         if in_time:
             assert stored, "a registration in time is never refused"
             self.acknowledged.add(written.meta.id)
+
+    def drop(self, meta: BlockMeta) -> None:
+        if not self.sweeping and key_of(meta) in self.office.objects():
+            self.lettered.add(meta.id)
+        self.office.drop(meta)
+
+    def hedge(self) -> None:
+        """The second of two uploads arrives, when the first is long gone."""
+        if self.written:
+            meta = self.random.choice(self.written)
+            if key_of(meta) not in self.office.objects():
+                put(self.office.store, meta)
 
     def announce(self, meta: BlockMeta) -> bool:
         effects = self.office.fold.put(BlocksAdded((meta,)))
@@ -130,6 +162,24 @@ class Chaos:
             made = self.office.merge(some)
             self.sources[made.id] = frozenset(meta.id for meta in some)
 
+    def sweep(self) -> None:
+        """Letters come and go beside it: a sweep may see any of it in any order."""
+        calls = 0
+
+        def meanwhile(_operation: str, key: str) -> None:
+            nonlocal calls
+            calls += key.startswith(keys.DEAD_LETTERS)
+            if calls == interrupted:
+                self.office.faulty.healed()
+                self.random.choice((self.land, self.drain, self.drain_and_keep_house))()
+
+        interrupted = self.random.choice((0, 1, 2))
+        self.office.faulty.fault = meanwhile
+        self.sweeping = True
+        self.swept += asyncio.run(self.orphans.sweep())
+        self.sweeping = False
+        self.office.faulty.healed()
+
     def forget(self) -> None:
         asyncio.run(self.office.cleaner.remove())
 
@@ -140,13 +190,44 @@ class Chaos:
             self.office.fold.put(BlocksExpired(DAY_START_NS * 2, (meta.id,)))
             self.expired |= self.sources.get(meta.id, frozenset({meta.id}))
 
+    def drain_and_keep_house(self) -> None:
+        self.drain()
+        self.office.pass_time(2 * LAG_NS)
+        self.drain()
+        self.keep_house()
+
     def keep_house(self) -> None:
         self.office.keep_house()
 
     def wait(self) -> None:
         self.office.pass_time(self.random.choice((1, 2, 5, 30, 70)) * SECOND_NS)
 
+    def register_one(self) -> None:
+        """So that there is something to merge, and the floor moves."""
+        self._number += 1
+        meta = segment(self._number, at=self.office.fold.now)
+        put(self.office.store, meta)
+        self.announce(meta)
+
     # what must hold
+
+    def late(self) -> list[BlockId]:
+        """Of held letters: they came when their segment was below the floor."""
+        names = (keys.letter_place(key)[2] for key in self.office.held())
+        return [block for name in names if (block := keys.letter_block(name)) is not None]
+
+    def strays(self) -> set[str]:
+        """Segments below floor and grace that neither index nor letters know."""
+        letters = (*self.office.waiting(), *self.office.held())
+        about = {keys.letter_place(key)[2].removesuffix(".msgpack") for key in letters}
+        limit = self.office.state.floor - LAG_NS
+        return {
+            key
+            for key in self.office.objects("segments/")
+            if (block := BlockId(key.rpartition("/")[2][:32])) not in about
+            and int(block[:16], 16) <= limit
+            and not registration.known(self.office.state, block)
+        }
 
     def seen(self) -> Counter[BlockId]:
         """Segments whose profiles a question reads: of live blocks, and of letters unseen."""
@@ -165,6 +246,14 @@ class Chaos:
         assert not self.expired & set(seen), "back from the dead"
         assert self.acknowledged - self.expired <= set(seen), "acknowledged and not seen"
         assert all(number == 1 for number in self.times_added.values()), "added twice"
+        objects = self.office.objects()
+        for block in self.office.fold.live():
+            assert key_of(self.office.state.blocks.get(block)) in objects, "live, and gone"
+        for key in (*self.office.waiting(), *self.office.held()):
+            about = keys.letter_block(keys.letter_place(key)[2])
+            kept = about in self.lettered | self.acknowledged
+            if about and kept and not self.times_added[about]:  # else it may have been merged
+                assert key_of(segment_named(about)) in objects, "a letter's segment was swept"
         held = {keys.letter_block(keys.letter_place(key)[2]) for key in self.office.held()}
         assert not held & (self.acknowledged - self.expired), "acknowledged and held"
 
@@ -176,19 +265,42 @@ def test_whatever_happens_a_letter_is_added_once_or_not_at_all(seed: int) -> Non
         *(chaos.name, chaos.name, chaos.land, chaos.land, chaos.land, chaos.drain, chaos.drain),
         *(chaos.keep_house, chaos.keep_house, chaos.merge, chaos.forget, chaos.forget),
         *(chaos.expire, chaos.wait, chaos.wait, chaos.wait, chaos.new_leader),
+        *(chaos.sweep, chaos.sweep, chaos.hedge),
     ]
     for _ in range(500):
         chaos.random.choice(acts)()
         chaos.check()
-    for _ in range(3):
-        chaos.office.pass_time(2 * LAG_NS)
-        chaos.office.drain()
+    for _ in range(4):
+        chaos.office.pass_time(3 * LAG_NS)
+        chaos.drain()
+        chaos.register_one()
+        chaos.merge()
         chaos.keep_house()
         chaos.forget()
+        chaos.keep_house()
+        chaos.sweep()
         chaos.check()
+    chaos.office.drain()
     assert chaos.office.waiting() == set()
+    assert chaos.strays() == set()
     assert chaos.acknowledged
     assert chaos.office.state.floor > 0
+
+
+def test_this_test_sees_orphans_swept_and_letters_that_keep_theirs() -> None:
+    swept = kept = 0
+    for seed in range(8):
+        chaos = Chaos(seed)
+        for _ in range(6):
+            for act in (chaos.name, chaos.name, chaos.register_one, chaos.merge, chaos.forget):
+                act()
+            for act in (chaos.wait, chaos.drain_and_keep_house, chaos.land, chaos.sweep):
+                act()
+        objects = chaos.office.objects()
+        swept += chaos.swept
+        kept += sum(key_of(segment_named(about)) in objects for about in chaos.late())
+    assert swept
+    assert kept
 
 
 def test_this_test_sees_letters_held_and_floors_that_matter() -> None:

@@ -23,8 +23,10 @@ from maar.model.time import LeaseTime
 from support.lives import Lives
 from support.metastore import SMALL
 
-POLICY = msgspec.structs.replace(SMALL, litter_ns=10 * MINUTE_NS, retire_delay_ns=5 * MINUTE_NS)
 LAG_NS = 20 * MINUTE_NS
+POLICY = msgspec.structs.replace(
+    SMALL, litter_ns=10 * MINUTE_NS, retire_delay_ns=5 * MINUTE_NS, floor_lag_ns=LAG_NS
+)
 
 
 class LostLog(RuleBasedStateMachine):
@@ -188,6 +190,7 @@ class LostLog(RuleBasedStateMachine):
         assert self.acknowledged <= self.lake.shown()
         snapshot_parts.audit(self.lake.state)
         self.lake.adoption.close()
+        self.lake.orphans.close()
         self.lake.cleaner.close()
 
 

@@ -12,6 +12,7 @@ from maar.metastore import restoring, snapshot, traces
 from maar.metastore.adoption import Adoption
 from maar.metastore.effects import Effects
 from maar.metastore.entries import BlocksAdded, PlanCompleted, PolicySet
+from maar.metastore.orphans import Orphans
 from maar.metastore.policy import Policy
 from maar.metastore.restoring import Origin
 from maar.model import keys
@@ -36,6 +37,7 @@ class Lives(Lake):
         super().__init__(policy, store)
         self.contents: dict[str, frozenset[int]] = {}  # of the first file of a block
         self.adoption = Adoption(self, self.store, self.clock, self.append, self.metrics)
+        self.orphans = Orphans(self, self.store, self.metrics)
         self.entropy = 0
         self.lives = 1
 
@@ -147,6 +149,8 @@ class Lives(Lake):
             while await self.cleaner.remove():
                 pass
             while await self.cleaner.sweep():
+                pass
+            while await self.orphans.sweep():
                 pass
 
         asyncio.run(all_of_it())

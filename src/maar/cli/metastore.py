@@ -146,6 +146,8 @@ def _findings(found: Findings) -> dict[str, Any]:
         "hashes": len(found.hashes),
         "blocks": found.blocks,
         "objects": None if found.objects < 0 else found.objects,
+        "orphans": found.orphans,
+        "orphans_due": found.orphans_due,
         "adopting": found.adopting,
         "wrong": found.wrong,
         "elsewhere": found.elsewhere,
@@ -155,6 +157,11 @@ def _findings(found: Findings) -> dict[str, Any]:
 def _print_findings(found: Findings) -> None:
     bad = sum(map(bool, found.snapshots.values()))
     objects = "not looked for" if found.objects < 0 else f"{found.objects:,} looked for"
+    if found.orphans:
+        objects += (
+            f"; {found.orphans:,} segments that nobody registered, {found.orphans_due:,} of them "
+            "to be swept"
+        )
     facts = [
         ("log", f"entries {found.first:,} to {found.head:,}, incarnation {found.incarnation}"),
         ("state", f"{found.blocks:,} live blocks, hash {found.digest.hex()[:16]}"),

@@ -132,7 +132,7 @@ def made_of(store: ObjectStore, one: Candidate, listing: Listing) -> BlockMeta |
     except NotFound:
         return None
     if one.plan is None:
-        return _segment(store, one, body)
+        return segment_of(store, one, body)
     meta = _checked(one, _opened(one, body), StoreName(store.settings().name))
     return meta if listing.whole(meta) else None
 
@@ -164,7 +164,8 @@ def quarantined(store: ObjectStore, one: Candidate, sibling: Sibling) -> BlockMe
     )
 
 
-def _segment(store: ObjectStore, one: Candidate, body: bytes) -> BlockMeta:
+def segment_of(store: ObjectStore, one: Candidate, body: bytes) -> BlockMeta:
+    """The block that a segment of these bytes is; Corrupt when it is none."""
     name = keys.segment_name(one.key)
     assert name is not None
     try:

@@ -98,6 +98,9 @@ class Metrics:
         self.evicted = counter("evictions_total", "Failed plans that had to leave a full schedule")
         self.expired = counter("expired_blocks_total", "Blocks that retention took")
         self.cleaned = counter("cleaned_blocks_total", "Retired blocks whose objects are deleted")
+        self.orphans = counter("orphans_swept_total", "Segments that nobody registered, deleted")
+        self.orphans_bytes = counter("orphans_swept_bytes_total", "Bytes of deleted orphans")
+        self.orphans_left = gauge("orphans_left", "Why orphans are not swept: damage, odd letters")
         self.writers = gauge("ring_writers", "Segment writers of a zone", "zone", "state")
         self.shards = gauge("ring_shards", "Shards of a zone's ring", "zone")
         self.incomplete = gauge("ring_incomplete", "1 while the dead are not yet known", "zone")
@@ -197,7 +200,8 @@ class Metrics:
         self.leads.set(0)
         self.observe_zones(())
         letters = (self.letters_waiting, self.letters_oldest, self.letters_held)
-        for gauge in (self.blocked, self.litter_held, *letters, self.letters_foreign):
+        cleaning = (self.blocked, self.litter_held, self.orphans_left)
+        for gauge in (*cleaning, *letters, self.letters_foreign):
             gauge.set(0)
         self.letters_drain_age.set(-1)
 

@@ -23,6 +23,7 @@ from maar.metastore.inbox import Add, Command, Inbox, Pin, Poll, Prepare, Reply,
 from maar.metastore.integrity import Standing
 from maar.metastore.leader import Leader
 from maar.metastore.metrics import Metrics
+from maar.metastore.orphans import Orphans
 from maar.metastore.peers import Peers
 from maar.metastore.placement_manager import PlacementManager
 from maar.metastore.policy import Policy
@@ -95,6 +96,7 @@ class Office:
         self._housekept_ns = 0
         self._crew = Crew(hearing_since=leader.state.lease_time)
         self._adoption = Adoption(leader, store, clock, self.append, metrics)
+        self._orphans = Orphans(leader, store, metrics)
         self.leader = leader
         self.rings = Rings(leader, self.command, metrics, dead_after_ms=means.dead_after_ms)
         self.letters = DeadLetters(leader, store, self.append, metrics, means.entropy)
@@ -128,6 +130,7 @@ class Office:
             self._serve,
             self._adoption.forever,
             self.cleaner.forever,
+            self._orphans.forever,
             lambda: self._means.placement.forever(leader),
             self.letters.forever,
             lambda: self.snapshots.take_forever(leader),
@@ -182,7 +185,7 @@ class Office:
             state,
             now=self.leader.now(),
             wall=means.wall(),
-            blocked=(*self._adoption.blocked, *self.cleaner.blocked),
+            blocked=(*self._adoption.blocked, *self.cleaner.blocked, *self._orphans.blocked),
             snapshot_index=self.snapshots.newest,
             log_first=log_first,
             zones=self.rings.zones(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from maar.metastore import snapshot
+from maar.metastore import orphans, snapshot
 from maar.metastore import snapshot_parts as parts
 from maar.metastore.digest import digest
 from maar.metastore.entries import StateHashed, decode
@@ -38,6 +38,8 @@ class Findings:
     hashes: dict[int, bytes] = field(default_factory=dict)  # of the states that leaders stated
     blocks: int = 0  # live
     objects: int = -1  # of them, that were looked for; -1: none were
+    orphans: int = 0  # segments that nobody registered, as far as objects were looked for
+    orphans_due: int = 0  # of them, what the leader's next sweep takes
     adopting: bool = False
     wrong: list[str] = field(default_factory=list)
     elsewhere: list[str] = field(default_factory=list)  # wrong with other logs in the store
@@ -152,8 +154,13 @@ def _compare_snapshot(
 
 def _look_for_objects(store: ObjectStore, state: MetaState, found: Findings) -> None:
     listing = Listing(store)
-    for _ in listing.walk():
-        pass
+    names = (keys.letter_place(info.key)[2] for info in store.list(keys.DEAD_LETTERS))
+    letters = {block for name in names if (block := keys.letter_about(name)) is not None}
+    for info in listing.walk():
+        segment = keys.segment_name(info.key)
+        if segment and orphans.unregistered(state, segment, named=letters):
+            found.orphans += 1
+            found.orphans_due += orphans.fenced(state, segment.block, floor=state.floor)
     found.objects = 0
     for partition in state.blocks.partitions():
         for meta in blocks_in(partition.chunks):

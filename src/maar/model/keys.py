@@ -43,6 +43,7 @@ _WRITTEN = re.compile(  # by a plan: any object that an intent may name
 )
 _SEGMENT = re.compile(r"segments/v1/shard=([0-9]{1,9})/([0-9a-f]{32})-([^/-]+)\.parquet")
 _LETTER = re.compile(r"([0-9a-f]{32})\.msgpack")
+_ABOUT = re.compile(r"([0-9a-f]{32})(?:-[0-9a-f]+)*\.msgpack")
 _HELD = "-held"
 _PLACEMENT = re.compile(r"placement/v1/[^/]+/(rules|stats)-([0-9]{20})\.binpb")
 
@@ -175,6 +176,12 @@ def held_letters(incarnation: Incarnation) -> str:
 def letter_block(name: str) -> BlockId | None:
     """The block that a letter is about, by the name of its object; None when it is no such name."""
     parts = _LETTER.fullmatch(name)
+    return BlockId(parts[1]) if parts else None
+
+
+def letter_about(name: str) -> BlockId | None:
+    """The same, of any name that a letter may have: one that was held twice has a longer one."""
+    parts = _ABOUT.fullmatch(name)
     return BlockId(parts[1]) if parts else None
 
 
