@@ -1,23 +1,32 @@
 """What placement buys and costs, against plain consistent hashing of labels on the same pushes.
 
-    python bench/placement_quality.py [--seeds 1] [--minutes 1440] [--scenarios steady …]
+    python bench/placement_quality.py [--seeds 1] [--minutes 1440] [--scenarios steady …] [--heirs]
 
 Every scenario of `maar simulate placement`, on a virtual clock; the mean over the seeds. Each line:
 name value unit ratio baseline. Moved is in percent of the load: 25 means that a quarter of the
 series, by bytes, was sent to another place once. `moved_shard` and `moved_node` are what nodes that
 came, went or died moved; `moved_by_rules` has no counterpart, for label hashing has no rules.
+With --heirs only this: how much more than its share the heaviest heir of a dead writer takes, of
+1,000 datasets and the worst of six writers, against the owner of the next shard.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections import Counter
+from itertools import count
 from random import Random
 from statistics import fmean
 
-from maar.placement.rules import PlacementSettings
+from maar.model.ids import NodeId, TenantId
+from maar.placement.locate import Placement
+from maar.placement.rules import PlacementSettings, Rules, TenantLimits
+from maar.placement.simulation.fleet import fleet_of, ring_of
 from maar.placement.simulation.replay import Replay
 from maar.placement.simulation.report import Report, Way
 from maar.placement.simulation.scenarios import SCENARIOS, scenario
+
+DATASETS = 1000  # of a dead writer
 
 
 def replayed(name: str, seed: int, minutes: float) -> Report:
@@ -53,12 +62,43 @@ def tell(name: str, reports: list[Report]) -> None:
     print(f"# {name}: at most {max(switches)} switches of balancing by one dataset")
 
 
+def heaviest_heir(nodes: int, *, next_shard: bool) -> float:
+    """As a multiple of the fair share."""
+    ring = ring_of(fleet_of(nodes, 4))
+    placement = Placement(ring, Rules(), lambda _: TenantLimits(), Random(1).randrange)
+    wanted = {writer.node: Counter[NodeId]() for writer in ring.writers[:6]}
+    for number in count():
+        place = placement.place(TenantId(f"tenant-{number % 7}"), f"service-{number}", 0)
+        dead = ring.writer_of(place.shard).node
+        if dead in wanted and wanted[dead].total() < DATASETS:
+            others = (
+                map(ring.writer_of, placement.order(place))
+                if next_shard
+                else placement.writers(place)
+            )
+            wanted[dead][next(one.node for one in others if one.node != dead)] += 1
+        if all(heirs.total() == DATASETS for heirs in wanted.values()):
+            break
+    most = max(max(heirs.values()) for heirs in wanted.values())
+    return most * (nodes - 1) / DATASETS
+
+
+def tell_heirs() -> None:
+    for nodes in (4, 6, 11, 26):
+        value, other = (heaviest_heir(nodes, next_shard=way) for way in (False, True))
+        print(f"heaviest_heir_of_{nodes} {value:.2f} x_fair {value / other:.2f} next_{other:.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=24 * 60)
     parser.add_argument("--scenarios", nargs="+", choices=list(SCENARIOS), default=list(SCENARIOS))
+    parser.add_argument("--heirs", action="store_true")
     given = parser.parse_args()
+    if given.heirs:
+        tell_heirs()
+        return
     for name in given.scenarios:
         tell(name, [replayed(name, seed, given.minutes) for seed in range(1, given.seeds + 1)])
 

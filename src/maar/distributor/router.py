@@ -2,7 +2,7 @@
 
 A batch keeps its shard wherever it goes, so that locality survives a failover. What a writer
 rejects is rejected; what it has no room for, or does not answer, goes to the next writer in the
-order of placement, within the deadline and the budget of retries. The same batch stored twice
+dataset's own order, within the deadline and the budget of retries. The same batch stored twice
 shows once (S9).
 """
 

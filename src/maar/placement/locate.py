@@ -1,12 +1,17 @@
-"""Where a profile goes: a tenant's subring, a dataset's within it, one shard, and whom to try next.
+"""Where a profile goes: a tenant's subring, a dataset's within it, one shard, and who stands in.
 
-The cost of a placement is a dictionary look-up; subrings are computed once per dataset.
+The cost of a placement is a dictionary look-up; subrings are computed once per dataset. The order
+of shards is the published one. Who takes a shard while its owner is away is not: neighbours of four
+shards are few writers, and one of them would get most of what a dead one had. So every dataset has
+an order of its own.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from itertools import chain
+from math import gcd
 from typing import NamedTuple
 
 import xxhash
@@ -35,6 +40,7 @@ class Place(NamedTuple):
     shard: Shard
     spot: Spot
     offset: int  # within the dataset's subring
+    mark: int = 0  # of the dataset: 64 bits that scatter those who stand in
 
 
 class Placement:
@@ -74,10 +80,23 @@ class Placement:
         for step in range(spot.tenant_shards, shards):
             yield Shard((spot.tenant_start + step) % shards + 1)
 
+    def stand_ins(self, place: Place) -> Iterator[Shard]:
+        """Every shard once, scattered: its owner stands in for the owner of the place's shard.
+
+        Those of the tenant come first, so that a tenant which is bound to a few stays with their
+        owners. A writer comes as early as it has shards: its share is fair by their number.
+        """
+        spot, shards = place.spot, len(self._ring.owners)
+        seed = xxhash.xxh64_intdigest(struct.pack("<QQ", place.mark, place.shard))
+        for step in scattered(spot.tenant_shards, seed):
+            yield Shard((spot.tenant_start + step) % shards + 1)
+        for step in scattered(shards - spot.tenant_shards, seed):
+            yield Shard((spot.tenant_start + spot.tenant_shards + step) % shards + 1)
+
     def writers(self, place: Place) -> Iterator[Writer]:
-        """Who takes the shards of that order, each writer once, whatever its state."""
+        """The shard's owner, then who stands in; each writer once, whatever its state."""
         owners, seen = self._ring.owners, set[int]()
-        for shard in self.order(place):
+        for shard in chain((place.shard,), self.stand_ins(place)):
             owner = owners[shard - 1]
             if owner not in seen:
                 seen.add(owner)
@@ -92,14 +111,12 @@ class Placement:
                 "with the zone as ring.zone), or see `maar ring`"
             )
         share = self._share(tenant, service)
-        spot = spot_of(
-            xxhash.xxh64_intdigest(tenant.encode()),
-            xxhash.xxh64_intdigest(service.encode("utf-8", "surrogateescape")),
-            share,
-            shards,
-        )
+        tenant_hash = xxhash.xxh64_intdigest(tenant.encode())
+        dataset_hash = xxhash.xxh64_intdigest(service.encode("utf-8", "surrogateescape"))
+        spot = spot_of(tenant_hash, dataset_hash, share, shards)
+        mark = both_hashed(tenant_hash, dataset_hash)
         places = tuple(
-            Place(shard_at(spot, offset, shards), spot, offset)
+            Place(shard_at(spot, offset, shards), spot, offset, mark)
             for offset in range(spot.dataset_shards)
         )
         if self._remembered + len(places) > REMEMBERED:
@@ -128,14 +145,34 @@ def spot_of(tenant_hash: int, dataset_hash: int, share: Share, shards: int) -> S
     if not 0 < share.tenant_shards < shards:
         # The tenant has all shards. A beginning of its own would only wrap half of its datasets
         # around the end of the ring, where every change of the ring's size moves them.
-        both = xxhash.xxh64_intdigest(struct.pack("<QQ", tenant_hash, dataset_hash))
-        return Spot(0, shards, jump(both, shards), min(shards, max(1, share.dataset_shards)))
+        start = jump(both_hashed(tenant_hash, dataset_hash), shards)
+        return Spot(0, shards, start, min(shards, max(1, share.dataset_shards)))
     return Spot(
         tenant_start=jump(tenant_hash, shards),
         tenant_shards=share.tenant_shards,
         dataset_start=jump(dataset_hash, share.tenant_shards),
         dataset_shards=min(share.tenant_shards, max(1, share.dataset_shards)),
     )
+
+
+def both_hashed(tenant_hash: int, dataset_hash: int) -> int:
+    return xxhash.xxh64_intdigest(struct.pack("<QQ", tenant_hash, dataset_hash))
+
+
+def scattered(count: int, seed: int) -> Iterator[int]:
+    """0 … count - 1, each once: from a place of the seed's, in strides of the seed's.
+
+    Any place is as likely to be the first, and the second. To begin costs next to nothing, as it
+    should, since every push asks who would be the next.
+    """
+    if count <= 0:
+        return
+    place, stride = seed % count, 1 + (seed >> 32) % max(1, count - 1)
+    while gcd(stride, count) != 1:
+        stride += 1
+    for _ in range(count):
+        yield place
+        place = (place + stride) % count
 
 
 def shard_at(spot: Spot, offset: int, shards: int) -> Shard:
