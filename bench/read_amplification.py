@@ -10,7 +10,7 @@ tail (traffic stopped 15 minutes ago). Means over questions at sixty random mome
 
 Before that: steady traffic of which 5 % comes late, by 1 to 14 days, against the same without any
 late profiles, and against the same planner when lanes mix days. `late_day` is a question about one
-of the days before, after all.
+of the days before, at the end.
 
 A block of ours is several files, of which a flame graph reads four; a block of the peer is one
 object: `blocks` compares the rules, `files` the requests. Prints: name value unit ratio baseline.
@@ -200,11 +200,13 @@ def report_late(punctual: Seen, mixed: Seen, ours: Seen) -> None:
     def blocks(opened: Sequence[Opened]) -> float:
         return statistics.mean(one.blocks for one in opened)
 
-    hour, without, before = (blocks(seen.opened) for seen in (ours, punctual, mixed))
-    print(f"opened_late_blocks {hour:.1f} blocks {hour / without:.2f} without_late_{without:.1f}")
-    print(f"opened_late_blocks {hour:.1f} blocks {hour / before:.2f} mixed_days_{before:.1f}")
-    day, before = (blocks(seen.opened_days) for seen in (ours, mixed))
-    print(f"opened_late_day {day:.1f} blocks {day / before:.2f} mixed_days_{before:.1f}")
+    def line(name: str, value: float, baseline: float, called: str) -> None:
+        print(f"{name} {value:.1f} blocks {value / baseline:.2f} {called}_{baseline:.1f}")
+
+    hour, day = blocks(ours.opened), blocks(ours.opened_days)
+    line("opened_late_blocks", hour, blocks(punctual.opened), "without_late")
+    line("opened_late_blocks_by_day", hour, blocks(mixed.opened), "mixed_days")
+    line("opened_late_day_blocks", day, blocks(mixed.opened_days), "mixed_days")
     print(f"# late: {ours.jobs} jobs, without late profiles {punctual.jobs}, mixed {mixed.jobs}")
 
 
@@ -226,19 +228,19 @@ async def main() -> None:
             f"{cost.further_s:.3f} s per further block, output {cost.shrink:.2f} of the input"
         )
     fleet = {"workers": options.workers, "slots": options.slots}
-    punctual = synthetic_hour.steady(options.minutes, profiles=PROFILES)
+    steady, *others = loads(options.minutes)
+    punctual = await by_our_rules(steady, costs, **fleet)
     late = synthetic_hour.late(options.minutes, profiles=PROFILES)
     with lanes_of_all_days():
         mixed = await by_our_rules(late, costs, **fleet)
-    report_late(
-        await by_our_rules(punctual, costs, **fleet),
-        mixed,
-        await by_our_rules(late, costs, **fleet),
-    )
-    for load in [] if options.late_only else loads(options.minutes):
+    report_late(punctual, mixed, await by_our_rules(late, costs, **fleet))
+    if options.late_only:
+        return
+    threads = options.workers * options.slots
+    report(steady, punctual, await by_the_peers(steady, costs, **fleet), threads=threads)
+    for load in others:
         ours = await by_our_rules(load, costs, **fleet)
-        theirs = await by_the_peers(load, costs, **fleet)
-        report(load, ours, theirs, threads=options.workers * options.slots)
+        report(load, ours, await by_the_peers(load, costs, **fleet), threads=threads)
 
 
 if __name__ == "__main__":

@@ -80,9 +80,11 @@ def test_read_amplification_of_a_few_minutes(tmp_path: Path) -> None:
         temporary=tmp_path,
     )
     found = by_name(lines)
-    assert set(found) == {
+    late = {"opened_late_blocks", "opened_late_blocks_by_day", "opened_late_day_blocks"}
+    assert set(found) == late | {
         f"opened_{load}_{what}" for load in LOADS for what in ("segments", "blocks", "files")
     }
+    assert all(found[name].value > 0 for name in late)
     for load in LOADS:
         segments, blocks, files = (
             found[f"opened_{load}_{what}"].value for what in ("segments", "blocks", "files")

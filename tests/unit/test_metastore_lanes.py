@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -27,7 +30,7 @@ from maar.metastore.entries import (
 )
 from maar.metastore.packs import outline, pack
 from maar.metastore.policy import Level, Policy
-from maar.metastore.queue import key_of
+from maar.metastore.queue import Item, Queue, key_of
 from maar.metastore.schedule import Wish
 from maar.metastore.state import MetaState
 from maar.model import keys
@@ -154,6 +157,31 @@ def test_zones_are_never_merged_with_each_other() -> None:
     }
     merged(fold)
     assert Counter(meta.zone for meta in live(fold.state)) == {EAST: 1, WEST: 1}
+
+
+def test_a_poll_looks_at_few_lanes_however_many_days_wait() -> None:
+    fold = Fold()
+    fold.put(BlocksAdded((of_days(1, 200),)))
+    fold.now += 30 * SECOND_NS
+    (plan,) = leased(fold)
+    fold.put(PlanCompleted(plan.id, plan.token, made_of(plan)))
+    fold.now += 60 * SECOND_NS
+    assert len(fold.state.queue.lanes) == 200
+    looked_at: list[QueueKey] = []
+
+    class Watched:
+        def __getattr__(self, name: str) -> object:
+            return getattr(fold.state.queue, name)
+
+        def items(self, key: QueueKey) -> Iterator[Item]:
+            looked_at.append(key)
+            return fold.state.queue.items(key)
+
+    state = dataclasses.replace(fold.state, queue=cast(Queue, Watched()))
+    (_, granted) = schedule.assign(state, [Wish(W1, 2)], now=LeaseTime(fold.now))
+    assert isinstance(granted, PlansLeased)
+    assert len(granted.grants) == 2
+    assert len(looked_at) <= 4
 
 
 # ── what a plan may make ───────────────────────────────────────────────────────────────────────
