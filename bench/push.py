@@ -215,7 +215,7 @@ async def serve_front(address: str, directory: Path) -> None:
     distributor = Distributor(Limits(), router, SystemClock(), registry)
     await distributor.start()
 
-    async def nothing() -> Any:
+    async def nothing(*_: str) -> Any:
         return ""
 
     app = build_app(

@@ -20,12 +20,12 @@ from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput
 from maar.model.ids import MAIN_STORE, TenantId, WorkerId
 from maar.model.plan import Account, LeasedPlan, PlanResult
-from maar.model.time import DAY_NS, SECOND_NS
+from maar.model.time import DAY_NS, SECOND_NS, TimeRange
 from maar.ports.log import Candidate
-from maar.ports.metastore import PollRequest, Report, Status
+from maar.ports.metastore import PollRequest, Report, Status, ViewRequest
 from maar.ports.object_store import ObjectStore, StoreSettings
 from support.fake_clock import FakeClock
-from support.lake import announce, objects_of, put
+from support.lake import announce, dated_here, objects_of, put
 from support.metastore import DAY_START_NS, SMALL, output, segment
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(240)]
@@ -255,5 +255,45 @@ def test_an_operator_sets_and_reads_retention_and_sees_what_would_go(
             assert await service._office.cleaner.expire() == 2
             assert await service.expiring() == ()
             assert (await service.status()).profiles_expired == 20
+
+    asyncio.run(test())
+
+
+def test_a_year_ahead_and_an_undated_push_take_nothing_and_undo_brings_back_what_was_right_to_take(
+    local: World,
+) -> None:
+    """A whole metastore over a real log: one host, whose clock is wrong when it starts again."""
+    year_ns = 365 * DAY_NS
+
+    async def test() -> None:
+        async with local.running() as service:
+            await added(local, service, 1, 2)
+        local.clock.wall += year_ns
+        async with local.running() as service:
+            now = await service.now()
+            undated = dated_here(segment(3, at=now.lease_time), local.clock.wall)
+            await local.put(undated)
+            await service.add_blocks((undated,))
+            local.clock.advance(61 * SECOND_NS)
+            status = await until(service, lambda s: s.retention.held)
+            assert "clock not trusted: it is 365.0 days ahead" in status.retention.trouble
+            assert (status.profiles_expired, status.retired) == (0, 0)
+        local.clock.wall -= year_ns
+        async with local.running() as service:
+            status = await service.status()
+            assert status.retention.held, "neither a restart nor a clock that is right ends it"
+            found = await service.release_retention()
+            assert (found.held, found.paused) == (False, "")
+            local.clock.advance(DAY_NS + 61 * SECOND_NS)
+            status = await until(service, lambda s: s.profiles_expired == 20)
+            assert status.retention.expired == 2
+            undone = await service.undo_retention(why="a mistake")
+            assert (undone.blocks, undone.profiles) == (2, 20)
+            local.clock.advance(10 * DAY_NS)
+            status = await service.status()
+            assert (status.profiles_expired, status.retired) == (0, 0)
+            assert "a mistake" in status.retention.paused
+            view = await service.view(ViewRequest(TenantId("acme"), TimeRange(0, 1 << 62)))
+            assert len(view.blocks) == 3
 
     asyncio.run(test())

@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from maar.cli.client import Server
@@ -51,7 +52,10 @@ def test_a_full_store_refuses_pushes_loses_nothing_and_recovers(tmp_path: Path) 
         with contextlib.closing(Server(server.url)) as api, pytest.raises(Failed) as refused:
             api.push([("service_name", "hardy")], profile(function="lane_full"))
         assert refused.value.exit_code == EXIT_UNAVAILABLE
-        assert "no room" in str(refused.value)
+        assert "left: nothing can be written until some is freed" in str(refused.value)
+        assert _ready(server, "push") == _ready(server) == 503
+        assert _ready(server, "query") == 200
+        assert "TROUBLE the disk of" in server.cli("status").stdout
         check_exactly_once(server, acknowledged)
         os.kill(server.children()["metastore"], signal.SIGKILL)
         wait_for(lambda: _answers(server), 30, server.log)
@@ -61,8 +65,16 @@ def test_a_full_store_refuses_pushes_loses_nothing_and_recovers(tmp_path: Path) 
         while not (later := push(server, ["lane_after"])):
             assert time.monotonic() < deadline, server.log()[-4000:]
         acknowledged |= later
+        wait_for(lambda: _ready(server) == 200, 30, server.log)
+        assert "TROUBLE the disk" not in server.cli("status").stdout
         wait_for(lambda: all_compacted(server), 90, server.log)
         check_exactly_once(server, acknowledged)
+
+
+def _ready(server: Served, duty: str = "") -> int:
+    asked = {"for": duty} if duty else {}
+    url = f"{server.url}/ready"
+    return httpx.get(url, params=asked, trust_env=False, timeout=30).status_code
 
 
 def _answers(server: Served) -> bool:

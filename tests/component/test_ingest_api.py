@@ -108,7 +108,7 @@ async def running(directory: Path, **settings: Any) -> AsyncIterator[Running]:
     )
     distributor = Distributor(Limits(), router, clock, registry)
 
-    async def ready() -> str:
+    async def ready(_duty: str) -> str:
         return ""
 
     async def no_metrics() -> list[str]:

@@ -133,7 +133,7 @@ def of_today(number: int, *, at: int) -> BlockMeta:
     (dataset,) = meta.datasets
     times = {"min_time_ns": now, "max_time_ns": now + 1}
     return msgspec.structs.replace(
-        meta, datasets=(msgspec.structs.replace(dataset, **times),), **times
+        meta, datasets=(msgspec.structs.replace(dataset, **times),), dated_ns=now, **times
     )
 
 

@@ -494,7 +494,9 @@ class Front:
         self.metastore = MemoryMetastore()
         self.clock = SetClock()
         self.not_ready = ""
+        self.failing = "push"  # the duty that it is not ready for
         self.processes: list[dict[str, Any]] = []
+        self.disks: list[dict[str, Any]] = []
         self.limits = limits or Limits()
         self.distributor = Distributor(
             self.limits, OneShard(self.writer), self.clock, self.registry
@@ -514,6 +516,7 @@ class Front:
                 self.limits.future_ns,
                 placed,
                 lambda: self.processes,
+                lambda: self.disks,
             ),
             door=self.door,
             hosts=hosts,
@@ -541,8 +544,8 @@ class Front:
     def counted(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(name, labels) or 0.0
 
-    async def _ready(self) -> str:
-        return self.not_ready
+    async def _ready(self, duty: str) -> str:
+        return self.not_ready if duty in ("", self.failing) else ""
 
     async def _extra_metrics(self) -> list[str]:
         return ["maar_other_up 1.0\n"]

@@ -73,6 +73,9 @@ def test_ready_tells_the_truth_and_health_only_that_it_lives() -> None:
     front.not_ready = "the metastore does not answer"
     reply = front.get("/ready")
     assert (reply.status_code, reply.text) == (503, "the metastore does not answer\n")
+    assert front.get("/ready?for=push").status_code == 503
+    assert front.get("/ready?for=query").text == "ready\n"
+    assert front.get("/ready?for=coffee").status_code == 400
     assert front.get("/healthz").status_code == 200
 
 

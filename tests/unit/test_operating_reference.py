@@ -43,6 +43,9 @@ WRITTEN_OUT = {
     "maar_role_up": ("role",),  # by app/readiness.py, which speaks for the others
     "maar_process_restarts_total": ("process",),  # by app/processes.py, for the supervisor
     "maar_process_hangs_total": ("process",),
+    "maar_disk_free_bytes": ("directory",),  # by app/disks.py, which measures when it is asked
+    "maar_disk_total_bytes": ("directory",),
+    "maar_disk_reserve_bytes": ("directory",),
 }
 KNOWN = (
     metrics_of(Metrics)

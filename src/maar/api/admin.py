@@ -32,6 +32,12 @@ LETTERS_DEFAULT, LETTERS_MAX = 100, 1000  # each is read from the store
 
 
 Processes = Callable[[], list[dict[str, Any]]]
+Disks = Callable[[], list[dict[str, Any]]]
+
+
+def no_disks() -> list[dict[str, Any]]:
+    """This process takes no pushes, and measures no disk."""
+    return []
 
 
 def no_processes() -> list[dict[str, Any]]:
@@ -60,7 +66,9 @@ class Admin:
         whole_range: Callable[[], TimeRange],
         causes: Causes,
         processes: Processes,
+        disks: Disks,
     ) -> None:
+        self._disks = disks
         self._causes = causes
         self._processes = processes
         self._metastore = metastore
@@ -69,7 +77,7 @@ class Admin:
 
     async def status(self, _tenant: TenantId, _request: Request) -> Response:
         status: dict[str, Any] = plain(await self._metastore.status())
-        return JSONResponse(status | {"processes": self._processes()})
+        return JSONResponse(status | {"processes": self._processes(), "disks": self._disks()})
 
     async def blocks(self, _tenant: TenantId, request: Request) -> Response:
         query = request.query_params

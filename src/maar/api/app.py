@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from maar.api import pages, wire
-from maar.api.admin import Admin, Processes, View, no_processes
+from maar.api.admin import Admin, Disks, Processes, View, no_disks, no_processes
 from maar.api.connect import Method, Unary
 from maar.api.door import ApiSettings, Door, OurNames
 from maar.api.errors import Unimplemented
@@ -40,7 +40,8 @@ log = logging.getLogger("maar.api")
 ON_LOOPBACK = Hosts()
 QUERIER = "/querier.v1.QuerierService"
 
-Readiness = Callable[[], Awaitable[str]]  # '' when ready, else why not
+DUTIES = ("push", "query")
+Readiness = Callable[[str], Awaitable[str]]  # for a duty ('': all); '' when ready, else why not
 ExtraMetrics = Callable[[], Awaitable[list[str]]]  # what other roles expose, as text
 
 
@@ -54,6 +55,7 @@ class Asked(NamedTuple):
     future_ns: int  # how far ahead of the clock profiles may be dated
     placed: ReadPlaced = nothing_placed
     processes: Processes = no_processes
+    disks: Disks = no_disks
 
     def whole_range(self) -> TimeRange:
         """Everything that is kept, however long: what a query without times asks for."""
@@ -87,6 +89,7 @@ def build_app(
                     asked.whole_range,
                     asked.causes,
                     asked.processes,
+                    asked.disks,
                 ),
             ),
             *_order_routes(door, Orders(asked.metastore)),
@@ -186,8 +189,12 @@ def _order_routes(door: Door, orders: Orders) -> list[Route]:
 def health_routes(
     registries: Sequence[CollectorRegistry], readiness: Readiness, extra_metrics: ExtraMetrics
 ) -> list[Route]:
-    async def ready(_request: Request) -> Response:
-        why_not = await readiness()
+    async def ready(request: Request) -> Response:
+        duty = request.query_params.get("for", "")
+        if duty and duty not in DUTIES:
+            known = " or ".join(f"for={name}" for name in DUTIES)
+            return PlainTextResponse(f"for={duty[:60]!r} is no duty; ask {known}\n", 400)
+        why_not = await readiness(duty)
         return PlainTextResponse(f"{why_not or 'ready'}\n", 503 if why_not else 200)
 
     async def healthz(_request: Request) -> Response:

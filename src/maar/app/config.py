@@ -62,6 +62,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     allowed_hosts: tuple[str, ...] = ()
     data_dir: str = "./.maar"
     drain_s: Seconds = 10.0
+    reserve_bytes: Annotated[int, Meta(ge=0)] = 0
     hung_after_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"

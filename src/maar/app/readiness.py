@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 
 from maar.adapters.object_store import probe
 from maar.adapters.rpc import Role, RoleClient, addresses_in
+from maar.api.app import DUTIES
+from maar.app.disks import Disks
 from maar.model.errors import MaarError
 from maar.ports.clock import Clock
 from maar.ports.object_store import ObjectStore
@@ -15,6 +17,7 @@ from maar.ports.object_store import ObjectStore
 log = logging.getLogger("maar.front")
 
 STORE_CHECK_NS = 5_000_000_000
+PUSH, QUERY = DUTIES
 
 
 class MetastoreRole:
@@ -69,22 +72,40 @@ class Readiness:
         store: ObjectStore | None,  # that must take writes; None when others write
         clock: Clock,
         *,
-        needed: tuple[str, ...],  # of the others; the worker may be away: compaction waits
-        also: Callable[[], str],
+        pushes: bool,  # it takes them
+        asks: bool,  # it answers queries; the worker may be away: compaction waits
+        placed: Callable[[], str],  # whether it is known where to send profiles
+        disks: Disks | None = None,  # that pushes need
     ) -> None:
         self._others = others
-        self._needed = needed
-        self._also = also
+        self._duties = [duty for duty, has in ((PUSH, pushes), (QUERY, asks)) if has]
+        self._placed = placed
+        self._disks = disks
         self._store = store
         self._clock = clock
         self._store_checked_ns: int | None = None
         self._store_trouble = ""
         self._store_lock = asyncio.Lock()
 
-    async def __call__(self) -> str:
-        """'' when ready, else every reason why not."""
-        asked = (self._role(name) for name in self._needed)
-        reasons = [*await asyncio.gather(*asked, self._writable()), self._also()]
+    async def __call__(self, duty: str = "") -> str:
+        """'' when ready, else every duty that fails, and why; a duty that it has not is none."""
+        duties = [each for each in self._duties if duty in ("", each)]
+        if duty and not duties:
+            return f"{duty}: this process does not do that"
+        found = await asyncio.gather(*map(self._trouble, duties))
+        failing = zip(duties, found, strict=True)
+        return "\n".join(f"{name}: {why}" for name, why in failing if why)
+
+    async def _trouble(self, duty: str) -> str:
+        """Why a duty cannot be done, in sentences."""
+        if duty == PUSH:
+            asked = (self._role("metastore"), self._writable())
+            no_room = self._disks.no_room() if self._disks else ""
+            reasons = [*await asyncio.gather(*asked), self._placed(), no_room]
+        else:
+            asked = (self._role("metastore"), self._role("query"))
+            no_room = self._disks.no_room_to_read() if self._disks else ""
+            reasons = [*await asyncio.gather(*asked), no_room]
         return "; ".join(reason for reason in reasons if reason)
 
     async def metrics(self) -> list[str]:

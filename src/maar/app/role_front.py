@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from maar.adapters.rpc import MetastoreClient, QueryClient, RoleClient, SegmentWriterClient
 from maar.adapters.system_clock import SystemClock
+from maar.api.admin import no_disks
 from maar.api.app import Asked, build_app
 from maar.api.door import Door
 from maar.api.grpc import PushServer
@@ -80,6 +81,7 @@ async def run(
                 settings.limits.future_ns,
                 placed_in(store),
                 lambda: processes.plain(supervised(settings)),
+                here.disks.plain if here.disks else no_disks,
             )
         for other in others.values():
             stack.push_async_callback(other.close)
@@ -87,8 +89,10 @@ async def run(
             others,
             store if here.writer is not None else None,
             clock,
-            needed=("metastore", "query") if asks else ("metastore",),
-            also=whether_placed,
+            pushes=pushes,
+            asks=asks,
+            placed=whether_placed,
+            disks=here.disks,
         )
         door, gate = Door(settings.api, registry), Gate(settings.api, registry)
         app = build_app(

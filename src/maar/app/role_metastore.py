@@ -21,6 +21,7 @@ from maar.adapters.object_store import probe
 from maar.adapters.rpc import ReplicaClient, serve_metastore
 from maar.adapters.system_clock import SystemClock
 from maar.app.config import Settings
+from maar.app.disks import disks_of
 from maar.app.log_url import shown
 from maar.app.marker import check_not_ended
 from maar.app.replica import replica_place
@@ -75,7 +76,10 @@ async def run(
         )
         stack.push_async_callback(service.stop)
         beginning = Beginning()
-        told = Told(registry, lambda: beginning.trouble or service.ready())
+        no_room = _no_room
+        if listener is not None:  # else the front of this host tells of its disks
+            no_room = disks_of(settings, SystemClock()).shown_in(registry).no_room_to_read
+        told = Told(registry, lambda: beginning.trouble or service.ready() or no_room())
         server = await serve_metastore(place.listen, service, told)
         stack.push_async_callback(server.stop)
         await stack.enter_async_context(telling(told, registry, listener))
@@ -86,6 +90,10 @@ async def run(
         if life.done():
             life.result()
         yield life
+
+
+def _no_room() -> str:
+    return ""
 
 
 class Lines:

@@ -12,6 +12,7 @@ from random import Random
 from maar.adapters.rpc import MetastoreClient, serve_writer
 from maar.adapters.system_clock import SystemClock
 from maar.app.config import ANY_HOST, Settings, host_and_port
+from maar.app.disks import disks_of
 from maar.app.telling import telling
 from maar.app.wiring import Here, LocalWriter, Told, build_store, new_registry, writer_node
 from maar.model.errors import InvalidInput, MaarError
@@ -34,6 +35,7 @@ async def run(
     told_address = advertised(settings)
     registry, clock, node = new_registry("segment_writer"), SystemClock(), writer_node(settings)
     metastore, letters = MetastoreClient(settings.roles.metastore), settings.dead_letters
+    disks = disks_of(settings, clock).shown_in(registry)
     service = SegmentService(
         settings.segment,
         build_store(settings),
@@ -45,7 +47,9 @@ async def run(
         zone=Zone(settings.ring.zone),
         dead_letter_after_ms=letters.after_ms if letters.enabled else None,
         floor_lag_ms=int(settings.compaction.floor_lag_s * 1000),
+        no_room=disks.no_room,
     )
+    here.disks = disks
     await service.start()
     ring = settings.ring
     address = settings.roles.segment_writer
@@ -58,7 +62,7 @@ async def run(
         random=Random(secrets.randbits(64)),
         registry=registry,
     )
-    told = Told(registry, member.ready)
+    told = Told(registry, lambda: member.ready() or disks.no_room())
     server = await serve_writer(address, service, told)
     here.writer = LocalWriter(node, service)
     here.registries.append(registry)

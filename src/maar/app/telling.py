@@ -27,7 +27,7 @@ async def telling(
         yield
         return
     http = HttpServer(
-        Starlette(routes=health_routes([registry], told.ready, _nothing_more)),
+        Starlette(routes=health_routes([registry], lambda _duty: told.ready(), _nothing_more)),
         drain_s=DRAIN_S,
         gate=Gate(ApiSettings(), CollectorRegistry()),
     )

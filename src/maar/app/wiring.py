@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 
 from maar.adapters.object_store import open_store
 from maar.app.config import Settings
+from maar.app.disks import Disks
 from maar.app.log_url import EtcdPlace, FilePlace
 from maar.model.ids import NodeId
 from maar.ports.log import Log
@@ -94,6 +95,7 @@ class Here:
     """What roles of one process give each other directly."""
 
     writer: LocalWriter | None = None
+    disks: Disks | None = None  # that pushes to this process need
     registries: list[CollectorRegistry] = field(default_factory=list)  # shown beside the front's
 
 

@@ -111,6 +111,9 @@ def _troubles(status: Json) -> Iterator[str]:
                 f"{process['hangs']:,} times in all, last {duration(max(0.0, ago_s))} ago: "
                 "docs/operating.md#a-process-hangs"
             )
+    for sentence in dict.fromkeys(disk["trouble"] for disk in status.get("disks", ())):
+        if sentence:
+            yield f"TROUBLE {sentence}: docs/operating.md#disk-full"
     if status.get("adopting"):
         yield (
             "TROUBLE the metastore was restored from a snapshot and is still looking through the "

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from maar.model.errors import Draining, InvalidInput, MaarError, Overloaded, Retryable, Unavailable
+from maar.model.errors import (
+    Draining,
+    InvalidInput,
+    MaarError,
+    Overloaded,
+    Retryable,
+    StoreFull,
+    Unavailable,
+)
 from maar.model.ids import HOME, Shard, StoreName, Zone
 from maar.model.profile import RawProfile
 from maar.ports.clock import Clock
@@ -29,6 +38,7 @@ from maar.segment.writing import Failed, Flight, LetterRules, Writing
 log = logging.getLogger("maar.segment")
 
 SHARDS_REMEMBERED = 1024
+NO_ROOM_RETRY_S = 30.0  # disks are not emptied in a moment
 
 
 class SegmentSettings(msgspec.Struct, frozen=True):
@@ -91,6 +101,7 @@ class SegmentService:
         zone: Zone = HOME,
         dead_letter_after_ms: int | None = None,  # None: there are none (S20)
         floor_lag_ms: int = 3_600_000,
+        no_room: Callable[[], str] = lambda: "",  # on the disks that a push needs; '': there is
     ) -> None:
         self._settings = settings
         self._bounds = settings.bounds()
@@ -101,6 +112,7 @@ class SegmentService:
         self._known: dict[Shard, _Known] = {}
         self._flights: set[asyncio.Task[None]] = set()
         self._refusal = ""
+        self._no_room = no_room
         self._metrics = SegmentMetrics(registry)
         self._metrics.buffered_bytes.set_function(lambda: self._memory.size)
         self._metrics.buffered_profiles.set_function(lambda: self._memory.profiles)
@@ -177,6 +189,9 @@ class SegmentService:
         if self._refusal:
             self._metrics.refusals.labels("draining").inc()
             raise Draining(self._refusal)
+        if why := self._no_room():
+            self._metrics.refusals.labels("disk").inc()
+            raise StoreFull(f"{why}; send it again later", retry_after_s=NO_ROOM_RETRY_S)
         if self._uploads.behind(limit_ns=self._deadline_ns // 2):
             self._metrics.refusals.labels("store").inc()
             raise Overloaded(
