@@ -324,8 +324,8 @@ def _describe(saved: Origin, others: list[Any]) -> None:
     if saved.lives:
         what = (
             f"without a snapshot, from {saved.name}, of incarnation {', '.join(saved.lives)}: all "
-            "segments and whole blocks are adopted. Orders are lost, such as the retention of "
-            "tenants: give them again"
+            "segments and whole blocks are adopted. Orders are lost. Retention is held: give the "
+            "periods of tenants again (maar retention set), then run `maar retention release`"
         )
     say = [
         what,

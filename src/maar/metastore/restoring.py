@@ -17,6 +17,7 @@ from maar.metastore.entries import (
     VERSION,
     Entry,
     Reincarnated,
+    RetentionHeld,
     TermStarted,
     VersionActivated,
     encode,
@@ -33,6 +34,10 @@ from maar.ports.object_store import ObjectStore
 
 LIFE = 10_000_000_000  # indexes; more than a log can lose between a backup and its end
 NAME = "restore"  # who led the term in which the log was restored
+ORDERS_LOST = (
+    "the log was restored without a snapshot, so that the periods of tenants are not known: give "
+    "them again (maar retention set), then release retention"
+)
 
 
 class Origin(NamedTuple):
@@ -174,8 +179,11 @@ async def reborn(
     if state.version < VERSION:
         opening.append(VersionActivated(VERSION))
     bodies = [_enveloped(state, wall, entry, state.version) for entry in opening]
-    reincarnated = Reincarnated(incarnation, adopts)
-    bodies.append(_enveloped(state, wall, reincarnated, max(state.version, VERSION)))
+    following: list[Entry] = [Reincarnated(incarnation, adopts)]
+    if origin.lives:
+        following.append(RetentionHeld(True, ORDERS_LOST))
+    version = max(state.version, VERSION)
+    bodies += [_enveloped(state, wall, entry, version) for entry in following]
     replica = Replica(_NoStore(), state, base)
     await replica.fold(follow(base, bodies, term))
     return replica
