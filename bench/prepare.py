@@ -35,6 +35,7 @@ from maar.adapters.system_clock import SystemClock
 from maar.metastore.entries import Tick
 from maar.metastore.policy import Policy
 from maar.metastore.service import MetastoreService
+from maar.model.errors import Unavailable
 from maar.model.ids import MAIN_STORE, WorkerId
 from maar.model.plan import LeasedPlan
 from maar.ports.log import Candidate, Head, Term
@@ -131,7 +132,7 @@ async def measure(directory: Path, polls: int) -> tuple[dict[tuple[str, str], Ta
 
 
 async def no_snapshot() -> int:
-    raise AssertionError("no snapshot is due")
+    raise Unavailable("there is nobody who makes one")
 
 
 async def register(service: MetastoreService, *, plans: int) -> None:

@@ -46,6 +46,7 @@ from maar.distributor.admit import Limits, PushedProfile, admit
 from maar.distributor.rings import Rings
 from maar.distributor.router import Router, RouterSettings
 from maar.distributor.service import Distributor
+from maar.model.errors import Unavailable
 from maar.model.ids import ANONYMOUS, HOME, NodeId
 from maar.model.labels import labels_of
 from maar.model.profile import RawProfile, profile_id
@@ -173,7 +174,7 @@ async def serve_meta(address: str, directory: Path) -> None:
     log = SqliteLog.open(directory / "log")
 
     async def no_snapshot() -> int:
-        return 0
+        raise Unavailable("there is nobody who makes one")
 
     service = MetastoreService(
         log,

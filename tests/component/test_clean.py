@@ -17,7 +17,7 @@ from maar.adapters.sqlite_log import SqliteLog
 from maar.metastore import cleaner
 from maar.metastore.service import MetastoreService
 from maar.model.block import BlockMeta
-from maar.model.errors import InvalidInput
+from maar.model.errors import InvalidInput, Unavailable
 from maar.model.ids import MAIN_STORE, TenantId, WorkerId
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
@@ -57,7 +57,7 @@ class World:
         self.registry = CollectorRegistry()
 
         async def no_snapshot() -> int:
-            raise AssertionError("too few entries for one")
+            raise Unavailable("there is nobody who makes one")
 
         service = MetastoreService(
             log,

@@ -52,7 +52,7 @@ class World:
         self, limits: Callable[[TenantId], TenantLimits] | None = None
     ) -> AsyncIterator[MetastoreService]:
         async def no_snapshot() -> int:
-            raise AssertionError("nobody asked for a snapshot")
+            raise Unavailable("there is nobody who makes one")
 
         self.registry = CollectorRegistry()
         service = MetastoreService(
