@@ -20,6 +20,7 @@ from maar.metastore.effects import Completed, Refusal, Refused, Scheduled
 from maar.metastore.entries import (
     VERSION,
     BlocksAdded,
+    BlocksOutlined,
     Entry,
     Grant,
     PlanCompleted,
@@ -27,6 +28,8 @@ from maar.metastore.entries import (
     PlanSpec,
     PlansScheduled,
     VersionActivated,
+    decode_to_fold,
+    encode_entry,
 )
 from maar.metastore.packs import outline, pack
 from maar.metastore.policy import Level, Policy
@@ -337,6 +340,20 @@ def test_under_an_older_version_a_block_is_kept_as_older_programs_keep_it() -> N
     for plan in fold.state.finished.values():
         assert plan.result is not None
         assert {meta.zone for meta in plan.result.outputs} == {""}
+
+
+@pytest.mark.parametrize(
+    ("version", "fields"), [(4, 18), (VERSION, len(BlockMeta.__struct_fields__))]
+)
+def test_a_log_has_no_more_of_a_block_than_its_version_knows(version: int, fields: int) -> None:
+    """A program that writes a log of an older version: others would keep what they do not know."""
+    body = encode_entry(BlocksAdded((of_days(1, 1),)), version=version)
+    assert [len(block) for block in msgspec.msgpack.decode(body)[1]] == [fields]
+    read = decode_to_fold(body, index=1)
+    assert isinstance(read, BlocksOutlined)
+    ((found, kept),) = read.blocks
+    assert found.zone == (EAST if version == VERSION else "")
+    assert kept == pack(of_days(1, 1), version=version)
 
 
 # ── with real segments and merges ──────────────────────────────────────────────────────────────

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, Union, get_args
 
 import msgspec
 
+from maar.metastore.packs import ZONES_SINCE, pack
 from maar.metastore.policy import Policy
 from maar.model.block import BlockMeta, BlockOutline
 from maar.model.errors import Corrupt, InvalidInput, Rejected
@@ -413,9 +414,15 @@ def encode(version: int, lease_time: LeaseTime, wall_time: WallTime, entry: byte
     return _encode(_Sealed(version, lease_time, wall_time, msgspec.Raw(entry)))
 
 
-def encode_entry(entry: Entry) -> bytes:
-    """Its bytes, or InvalidInput: what cannot be written must fail before anything is."""
+def encode_entry(entry: Entry, *, version: int = VERSION) -> bytes:
+    """Its bytes, or InvalidInput: what cannot be written must fail before anything is.
+
+    Blocks are kept as the log has them, so it has no more of them than its version knows.
+    """
     try:
+        if isinstance(entry, BlocksAdded) and version < ZONES_SINCE:
+            blocks = [msgspec.Raw(pack(meta, version=version)) for meta in entry.blocks]
+            return _encode(_BlocksUnread(tuple(blocks)))
         return _encode(entry)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInput(f"a value cannot be written to the log: {error}") from error

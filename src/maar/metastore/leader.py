@@ -154,7 +154,7 @@ class Leader:
         entries = list(entries)
         reserve = all(isinstance(entry, RESERVED) for entry in entries)
         for index, entry in enumerate(entries, start=self.state.index + 1):
-            body = await self._fitting(encode_entry(entry), index)
+            body = await self._fitting(encode_entry(entry, version=self.state.version), index)
             bodies.append(encode(self.state.version, now, wall, body))
         effects: list[Effect] = []
         for batch in in_batches(bodies):
