@@ -172,7 +172,7 @@ def test_refusals_are_sentences_with_exit_codes(server: Served, tmp_path: Path) 
         (("query", "flamegraph", "--type", "nonsense"), 1),
         (("push", str(good), "--service", "x", "--tenant", "../../etc"), 1),
         (("status", "--server", "http://127.0.0.1:1"), 3),
-        (("status", "--server", "nonsense"), 1),
+        (("status", "--server", "nonsense"), 2),
         (("push", "--service", "x"), 2),
     ):
         result = server.cli(*arguments)
