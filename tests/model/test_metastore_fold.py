@@ -26,7 +26,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from maar.metastore import orders, prepare, retirement, schedule
+from maar.metastore import orders, prepare, retirement, schedule, snapshot_parts
 from maar.metastore.apply import apply
 from maar.metastore.digest import digest
 from maar.metastore.effects import (
@@ -80,7 +80,7 @@ from maar.metastore.timeline import Timeline
 from maar.metastore.workers import Crew
 from maar.model.block import BlockMeta
 from maar.model.errors import Rejected
-from maar.model.ids import BlockId, FencingToken, PlanId, WorkerId
+from maar.model.ids import BlockId, FencingToken, PlanId, WorkerId, Zone
 from maar.model.plan import Account, AttemptEnd, PlanResult, PlanState, Service
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.log import Head
@@ -200,6 +200,7 @@ class MetastoreFold(RuleBasedStateMachine):
     def added(self, *, shard: int, at: int) -> BlockMeta:
         self.count += 1
         meta = segment(self.count, at=at, shard=shard, profiles=self.count % 5 + 1)
+        meta = msgspec.structs.replace(meta, zone=Zone(("", "east", "west")[shard % 3]))
         (effect,) = self.put(BlocksAdded((meta,)))
         assert isinstance(effect, Registered)
         assert (effect.refusal == "") is (at > self.state.floor)
@@ -490,6 +491,8 @@ class MetastoreFold(RuleBasedStateMachine):
         state, head = decode(encode(self.state, Head(self.state.index, b"h" * 32)))
         assert head.index == self.state.index
         assert digest(state) == digest(self.state)
+        snapshot_parts.audit(state)
+        snapshot_parts.compare(self.state, state)
         self.fold.state = state
 
     @invariant()
