@@ -47,7 +47,7 @@ from maar.metastore.packs import pack
 from maar.metastore.policy import Policy
 from maar.metastore.service import MetastoreService
 from maar.model import keys
-from maar.model.block import NO_DAY, BlockMeta, Dataset, File, Kind, Location
+from maar.model.block import NO_DAY, TABLES, BlockMeta, Dataset, File, Kind, Location
 from maar.model.ids import (
     MAIN_STORE,
     NO_TENANT,
@@ -59,7 +59,7 @@ from maar.model.ids import (
     segment_id,
 )
 from maar.model.plan import Account, LeasedPlan, PlanResult
-from maar.model.time import utc_day
+from maar.model.time import DAY_NS, utc_day
 from maar.ports.log import Candidate
 from maar.ports.metastore import PollRequest, Report
 from maar.ports.object_store import ObjectStore, StoreSettings
@@ -72,6 +72,7 @@ BLOCKS_A_CALL = 50  # while the queue is filled
 AT_ONCE = 1_000  # segments made at a time
 TENANT = TenantId("acme")
 START_NS = 1_800_000_000_000_000_000
+INCARNATION = Incarnation("0badcafe")
 TYPES = (
     ("process_cpu:cpu:nanoseconds:cpu:nanoseconds",),
     ("memory:inuse_objects:count:space:bytes", "memory:inuse_space:bytes:space:bytes"),
@@ -80,6 +81,12 @@ TYPES = (
 
 
 # ── segments and what becomes of them ──────────────────────────────────────────────────────────
+
+
+def entropy(size: int) -> bytes:
+    """The log that a service begins with it is the one whose segments are made here."""
+    life = bytes.fromhex(INCARNATION)
+    return life if size == len(life) else Random(1).randbytes(size)
 
 
 class Segments:
@@ -100,7 +107,7 @@ class Segments:
         end = START_NS + self._made * 1_000_000
         datasets = tuple(self._dataset(shard * SERVICES + n, n, end, bits) for n in range(SERVICES))
         size = sum(dataset.size for dataset in datasets)
-        key = keys.segment(shard=shard, block=block, incarnation=Incarnation("0badcafe"))
+        key = keys.segment(shard=shard, block=block, incarnation=INCARNATION)
         file = File(
             *("segment", size, self._draw.randbytes(16), 4096 + bits(12), SERVICES),
             (Location(MAIN_STORE, key),),
@@ -139,9 +146,9 @@ def result(plan: LeasedPlan) -> PlanResult:
     """One block of what the inputs held."""
     profiles = sum(meta.profiles for meta in plan.inputs)
     block = output_id(plan=plan.id, oldest_input=min(m.id for m in plan.inputs), ordinal=0)
-    day = utc_day(plan.inputs[0].min_time_ns)
+    end = max(meta.max_time_ns for meta in plan.inputs)
+    day = utc_day(end)
     stem = keys.stem(block=block, plan=plan.id, token=plan.token, attempt="0-0-bench")
-    key = keys.table(name="samples", tenant=TENANT, day=day, stem=stem)
     first = plan.inputs[0]
     size = sum(meta.size for meta in plan.inputs)
     made = BlockMeta(
@@ -153,12 +160,18 @@ def result(plan: LeasedPlan) -> PlanResult:
         shard=plan.key.shard,
         store=MAIN_STORE,
         day=day,
-        min_time_ns=min(meta.min_time_ns for meta in plan.inputs),
-        max_time_ns=max(meta.max_time_ns for meta in plan.inputs),
+        min_time_ns=max(day * DAY_NS, min(meta.min_time_ns for meta in plan.inputs)),
+        max_time_ns=end,
         profiles=profiles,
         samples=profiles * 100,
         size=size,
-        files=(File("samples", size, b"c" * 16, 4096, profiles, (Location(MAIN_STORE, key),)),),
+        files=tuple(
+            File(
+                table, size // len(TABLES), b"c" * 16, 4096, profiles, (Location(MAIN_STORE, key),)
+            )
+            for table in TABLES
+            for key in [keys.table(name=table, tenant=TENANT, day=day, stem=stem)]
+        ),
         datasets=first.datasets,
         created_by=str(plan.id),
         created_at_ns=START_NS,
@@ -186,7 +199,7 @@ def service_of(directory: Path, log: SqliteLog) -> MetastoreService:
         open_objects(directory),
         SystemClock(),
         Policy(snapshot_entries=10**9, snapshot_bytes=10**15),  # when the measurement says so
-        entropy=Random(1).randbytes,
+        entropy=entropy,
         candidate=Candidate("bench"),
         take_snapshot=take_snapshot,
         registry=CollectorRegistry(),

@@ -24,7 +24,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 
 from prometheus_client import CollectorRegistry
 
@@ -41,7 +40,7 @@ from maar.model.plan import LeasedPlan
 from maar.ports.log import Candidate, Head, Term
 from maar.ports.metastore import PollReply, PollRequest, Renewal, Report
 from maar.ports.object_store import StoreSettings
-from synthetic_hour import Flush, result_of, segment
+from synthetic_hour import Flush, entropy, result_of, segment
 
 SEGMENTS = 20
 WAYS = ("append", "head", "entry")
@@ -106,7 +105,7 @@ async def measure(directory: Path, polls: int) -> tuple[dict[tuple[str, str], Ta
         open_store(StoreSettings(MAIN_STORE, (directory / "store").as_uri())),
         SystemClock(),
         Policy(snapshot_entries=10**9, snapshot_bytes=10**15),
-        entropy=Random(1).randbytes,
+        entropy=entropy,
         candidate=Candidate("bench"),
         take_snapshot=no_snapshot,
         registry=CollectorRegistry(),

@@ -35,7 +35,6 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from random import Random
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -112,7 +111,7 @@ async def metastore(place: Place) -> AsyncIterator[MetastoreService]:
         bench.open_objects(place.directory),
         SystemClock(),
         Policy(snapshot_entries=10**9, snapshot_bytes=10**15),  # when the measurement says so
-        entropy=Random(1).randbytes,
+        entropy=bench.entropy,
         candidate=Candidate("bench"),
         take_snapshot=take_snapshot,
         registry=CollectorRegistry(),

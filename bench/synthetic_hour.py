@@ -47,6 +47,7 @@ from maar.worker.service import WorkerSettings
 
 NOON_NS = 20_700 * DAY_NS + DAY_NS // 2  # no run here crosses midnight
 FLUSH_NS = SECOND_NS // 2
+INCARNATION = Incarnation("be9cbe9c")
 FILES_OF_BLOCK = len(COLUMNS)  # the tables that a flame graph reads; a segment is one file
 
 # ── what arrives ───────────────────────────────────────────────────────────────────────────────
@@ -310,7 +311,7 @@ class Ours:
             store,
             clock,
             policy,
-            entropy=Random(1).randbytes,
+            entropy=entropy,
             candidate=Candidate("bench"),
             take_snapshot=self._take_snapshot,
             registry=CollectorRegistry(),
@@ -373,6 +374,12 @@ class Ours:
         return await snapshot.make(self._log, self._store)
 
 
+def entropy(size: int) -> bytes:
+    """The log that a service begins with it is the one whose segments are made here."""
+    life = bytes.fromhex(INCARNATION)
+    return life if size == len(life) else Random(1).randbytes(size)
+
+
 def segment(
     number: int, flush: Flush, *, lease_time_ns: int, wall_ns: int, profile_bytes: int
 ) -> BlockMeta:
@@ -383,7 +390,7 @@ def segment(
         for tenant, profiles in flush.profiles.items()
         for end_ns, count in _by_day(flush, profiles, wall_ns)
     )
-    key = keys.segment(shard=Shard(flush.shard), block=block, incarnation=Incarnation("be9cbe9c"))
+    key = keys.segment(shard=Shard(flush.shard), block=block, incarnation=INCARNATION)
     return _meta(block, Kind.SEGMENT, 0, NO_TENANT, flush.shard, datasets, {"segment": key})
 
 
@@ -411,7 +418,7 @@ def result_of(plan: LeasedPlan, *, shrink: float) -> PlanResult:
         merged = _dataset(
             tenant,
             min(one.min_time_ns for one in datasets),
-            max(one.max_time_ns for one in datasets),
+            min((day + 1) * DAY_NS - 1, max(one.max_time_ns for one in datasets)),
             sum(one.profiles for one in datasets),
             int(sum(one.size for one in datasets) * shrink),
         )

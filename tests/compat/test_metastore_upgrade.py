@@ -61,7 +61,7 @@ async def led(directory: Path, store: MemoryStore, policy: Policy) -> Leader:
     leader = Leader(log, store, clock, follower, await log.campaign(candidate))
     await leader.begin("test", policy, lambda size: b"\x0b" * size, newest)
     at = leader.state.lease_time
-    added = segment(leader.state.index, at=at)
+    added = segment(leader.state.index, at=at, life=leader.state.incarnation)
     await leader.commit([BlocksAdded((added,))], now=leader.now())
     assert added.id in leader.state.blocks
     await log.close()

@@ -26,7 +26,7 @@ from maar.ports.metastore import PollRequest, Report, Status, ViewRequest
 from maar.ports.object_store import ObjectStore, StoreSettings
 from support.fake_clock import FakeClock
 from support.lake import announce, dated_here, objects_of, put
-from support.metastore import DAY_START_NS, SMALL, output, segment
+from support.metastore import DAY_START_NS, SMALL, entropy, output, segment
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(240)]
 
@@ -64,7 +64,7 @@ class World:
             self.store,
             self.clock,
             POLICY,
-            entropy=self.random.randbytes,
+            entropy=entropy(self.random),
             candidate=Candidate("test"),
             take_snapshot=no_snapshot,
             registry=self.registry,

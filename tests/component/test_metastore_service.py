@@ -31,7 +31,7 @@ from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
 from maar.ports.log import ENTRY_BYTES_MAX, Candidate, Head, Log, Term
 from maar.ports.metastore import PollReply, PollRequest, Renewal, Report, ViewRequest
 from support.fake_clock import FakeClock
-from support.metastore import DAY_START_NS, SMALL, TENANT, result, segment
+from support.metastore import DAY_START_NS, SMALL, TENANT, entropy, result, segment
 from support.metastore_world import PATIENT, World
 
 pytestmark = pytest.mark.component
@@ -606,7 +606,7 @@ def test_before_it_leads_it_says_so_and_answers_nothing(world: World) -> None:
             world.store,
             world.clock,
             PATIENT,
-            entropy=world.random.randbytes,
+            entropy=entropy(world.random),
             candidate=Candidate("test"),
             take_snapshot=world.snapshot,
             registry=CollectorRegistry(),

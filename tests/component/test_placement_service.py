@@ -18,9 +18,9 @@ from maar.block import dead_letter
 from maar.distributor.agent import PlacementAgent
 from maar.metastore.service import MetastoreService
 from maar.model import keys
-from maar.model.block import BlockMeta, Location
+from maar.model.block import BlockMeta
 from maar.model.errors import TermLost, Unavailable
-from maar.model.ids import MAIN_STORE, TenantId
+from maar.model.ids import TenantId
 from maar.model.time import SECOND_NS
 from maar.placement import wire
 from maar.placement.rules import PlacementSettings, Rules, Share, TenantLimits
@@ -28,7 +28,7 @@ from maar.ports.log import Candidate, Head
 from maar.ports.metastore import Now
 from maar.ports.object_store import ObjectStore, StoreSettings
 from support.fake_clock import FakeClock
-from support.metastore import SMALL, TENANT, segment
+from support.metastore import SMALL, TENANT, entropy, segment
 
 pytestmark = pytest.mark.component
 
@@ -60,7 +60,7 @@ class World:
             self.store,
             self.clock,
             PATIENT,
-            entropy=self.random.randbytes,
+            entropy=entropy(self.random),
             candidate=Candidate("test"),
             take_snapshot=no_snapshot,
             registry=self.registry,
@@ -92,12 +92,9 @@ class World:
 
 def stored_segment(world: World, now: Now) -> BlockMeta:
     """One whose object is in the store, where a writer of this log would have put it."""
-    meta = segment(next(world.numbers), at=now.lease_time)
-    key = keys.segment(shard=meta.shard, block=meta.id, incarnation=now.incarnation)
-    world.store.create(key, bytes(meta.size))
-    (file,) = meta.files
-    moved = msgspec.structs.replace(file, locations=(Location(MAIN_STORE, key),))
-    return msgspec.structs.replace(meta, files=(moved,))
+    meta = segment(next(world.numbers), at=now.lease_time, life=now.incarnation)
+    world.store.create(meta.files[0].locations[0].key, bytes(meta.size))
+    return meta
 
 
 async def eventually(holds: Callable[[], object]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,7 +30,7 @@ from maar.ports.log import Candidate
 from maar.ports.metastore import PollRequest, Renewal, Report, ViewRequest
 from support.etcd_cluster import EtcdCluster, running
 from support.memory_store import MemoryStore
-from support.metastore import SMALL, TENANT, result, segment
+from support.metastore import SMALL, TENANT, entropy, result, segment
 
 pytestmark = [pytest.mark.component, pytest.mark.serial]
 
@@ -74,7 +75,7 @@ class Household:
             self._store,
             WrongClock(ahead_ns),
             policy,
-            entropy=secrets.token_bytes,
+            entropy=entropy(random.Random()),
             candidate=Candidate(name, name),
             take_snapshot=self._snapshot,
             registry=CollectorRegistry(),

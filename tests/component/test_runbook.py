@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
-import secrets
+import random
 import shutil
 import signal
 import socket
@@ -35,7 +35,7 @@ from maar.ports.object_store import ObjectStore, StoreSettings
 from support.crowd import profile
 from support.etcd_cluster import PREFIX, EtcdCluster, running, until
 from support.lake import put
-from support.metastore import segment
+from support.metastore import entropy, segment
 from support.runbook import Runbook, maar, section, sections
 from support.serving import Served, living, wait_for
 
@@ -373,7 +373,7 @@ async def three(etcd: EtcdSettings, store: ObjectStore) -> AsyncIterator[list[Re
                 store,
                 SystemClock(),
                 Policy(),
-                entropy=secrets.token_bytes,
+                entropy=entropy(random.Random()),
                 candidate=Candidate(member.name, member.address),
                 take_snapshot=take,
                 registry=registry,

@@ -23,7 +23,7 @@ from maar.model.time import WallTime
 from maar.ports.log import Head
 from maar.ports.object_store import ObjectStore
 from support.lake import Lake
-from support.metastore import DAY, SMALL, TENANT
+from support.metastore import SMALL, TENANT
 from support.segments import raw_profile
 
 ONE = Shard(1)
@@ -75,7 +75,7 @@ class Lives(Lake):
         files = tuple(
             File(name, SIZE, b"c" * 16, 10, 1, (Location(MAIN_STORE, key),))
             for name in TABLES
-            for key in [keys.table(name=name, tenant=TENANT, day=DAY, stem=stem)]
+            for key in [keys.table(name=name, tenant=TENANT, day=made.day, stem=stem)]
         )
         self.contents[files[0].locations[0].key] = held
         return msgspec.structs.replace(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from maar.metastore.apply import Indexed, apply
@@ -18,7 +20,7 @@ from maar.metastore.entries import (
 from maar.metastore.policy import Level, Policy
 from maar.metastore.state import MetaState
 from maar.model import keys
-from maar.model.block import NO_DAY, BlockMeta, Dataset, File, Kind, Location
+from maar.model.block import NO_DAY, TABLES, BlockMeta, Dataset, File, Kind, Location
 from maar.model.ids import (
     MAIN_STORE,
     NO_TENANT,
@@ -32,7 +34,7 @@ from maar.model.ids import (
     segment_id,
 )
 from maar.model.plan import Account, PlanResult
-from maar.model.time import SECOND_NS, LeaseTime, WallTime
+from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, WallTime, utc_day
 
 TENANT = TenantId("acme")
 INCARNATION = Incarnation("0badcafe")
@@ -52,6 +54,12 @@ SMALL = Policy(
 )
 
 
+def entropy(chance: random.Random) -> Callable[[int], bytes]:
+    """For a service: the log that it begins is INCARNATION, whose segments are made below."""
+    life = bytes.fromhex(INCARNATION)
+    return lambda size: life if size == len(life) else chance.randbytes(size)
+
+
 def segment(
     number: int,
     *,
@@ -61,10 +69,11 @@ def segment(
     size: int = 1000,
     tenant: TenantId = TENANT,
     service: str = "checkout",
+    life: Incarnation = INCARNATION,
 ) -> BlockMeta:
     """The nth segment, named by lease time `at`."""
     block = segment_id(lease_time_ns=at, entropy=number)
-    key = keys.segment(shard=Shard(shard), block=block, incarnation=INCARNATION)
+    key = keys.segment(shard=Shard(shard), block=block, incarnation=life)
     start = DAY_START_NS + number
     return BlockMeta(
         version=1,
@@ -104,8 +113,11 @@ def output(
     """What a worker would have made of the inputs."""
     block = output_id(plan=plan, oldest_input=min(m.id for m in inputs), ordinal=ordinal)
     stem = keys.stem(block=block, plan=plan, token=token, attempt=attempt)
-    key = keys.table(name="samples", tenant=tenant, day=DAY, stem=stem)
-    start = min(m.min_time_ns for m in inputs)
+    start, end = min(m.min_time_ns for m in inputs), max(m.max_time_ns for m in inputs)
+    day = NO_DAY
+    if kind is Kind.BLOCK:  # of the last day that there is
+        day = utc_day(end)
+        start = max(start, day * DAY_NS)
     return BlockMeta(
         version=1,
         id=block,
@@ -114,13 +126,13 @@ def output(
         tenant=tenant,
         shard=inputs[0].shard,
         store=MAIN_STORE,
-        day=DAY,
+        day=day,
         min_time_ns=start,
-        max_time_ns=max(m.max_time_ns for m in inputs),
+        max_time_ns=end,
         profiles=profiles,
         samples=profiles * 100,
         size=size,
-        files=(_file("samples", key, size, profiles),),
+        files=_files(kind, tenant, day, stem, size, profiles),
         datasets=(_dataset(tenant, "checkout", start, profiles, size),),
         created_by=str(plan),
         created_at_ns=start,
@@ -141,6 +153,16 @@ def result(
     level = inputs[0].level + 1
     made = output(plan, token, inputs, profiles=came - duplicates, level=level, size=size)
     return PlanResult((made,), Account(came - duplicates, duplicates, 0))
+
+
+def _files(
+    kind: Kind, tenant: TenantId, day: int, stem: str, size: int, profiles: int
+) -> tuple[File, ...]:
+    if kind is Kind.QUARANTINE:
+        key = keys.quarantine(tenant=tenant, stem=stem)
+        return (_file("segment", key, size, profiles),)
+    tables = {name: keys.table(name=name, tenant=tenant, day=day, stem=stem) for name in TABLES}
+    return tuple(_file(name, key, size, profiles) for name, key in tables.items())
 
 
 def _file(table: str, key: str, size: int, rows: int) -> File:

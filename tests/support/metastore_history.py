@@ -104,7 +104,7 @@ def every_kind_of_entry() -> Fold:
 
 def restored(fold: Fold) -> None:
     """A log that was lost behind a snapshot: two blocks are found in the store, one is missed."""
-    lost, kept, found = (segment(n, at=0) for n in (80, 81, 82))
+    lost, kept, found = (segment(n, at=0, life=FIRST_LIFE) for n in (80, 81, 82))
     fold.put(e.BlocksAdded((lost, kept)))
     plan, token = PlanId(3, 0), FencingToken(FIRST_LIFE, 4)
     merged = output(plan, token, (lost,), profiles=9)

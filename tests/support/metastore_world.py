@@ -18,7 +18,7 @@ from maar.model.time import SECOND_NS
 from maar.ports.log import Candidate, Log
 from support.fake_clock import FakeClock
 from support.memory_store import MemoryStore
-from support.metastore import SMALL
+from support.metastore import SMALL, entropy
 
 PATIENT = msgspec.structs.replace(SMALL, stall_ns=10**6 * SECOND_NS)  # the test's clock may leap
 
@@ -47,7 +47,7 @@ class World:
             self.store,
             self.clock,
             policy,
-            entropy=self.random.randbytes,
+            entropy=entropy(self.random),
             candidate=Candidate("test"),
             take_snapshot=self.snapshot,
             registry=self.registry,

@@ -16,7 +16,7 @@ from maar.model.errors import Retryable
 from maar.model.ids import FencingToken, PlanId, TenantId, WorkerId
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.time import TimeRange
-from maar.ports.metastore import PollReply, PollRequest, Report, ViewRequest
+from maar.ports.metastore import Now, PollReply, PollRequest, Report, ViewRequest
 from support.history import Added, Call, Merged, Shown, Viewed, step
 from support.linearizable import Operation, running_backwards, violations
 from support.metastore import output, segment
@@ -152,21 +152,22 @@ class Load:
     # writers
 
     async def _write(self, client: MetastoreClient, tenant: TenantId, shard: int) -> None:
-        at = 0
+        now: Now | None = None
         while not self._over.is_set():
             try:
-                at = at or (await client.now()).lease_time
+                now = now or await client.now()
             except Retryable as error:
                 self.record.errors.append(f"now: {error}")
                 continue
-            await self._register(client, tenant, shard, at)
+            await self._register(client, tenant, shard, now)
             await self._pause()
 
     async def _register(
-        self, client: MetastoreClient, tenant: TenantId, shard: int, at: int
+        self, client: MetastoreClient, tenant: TenantId, shard: int, now: Now
     ) -> None:
         """The same again until it is answered, as a segment writer does."""
-        meta = segment(next(_numbers), at=at, shard=shard, tenant=tenant)
+        at, life = now.lease_time, now.incarnation
+        meta = segment(next(_numbers), at=at, shard=shard, tenant=tenant, life=life)
         called = time.monotonic_ns()
         while True:
             try:

@@ -21,6 +21,7 @@ from maar.ports.metastore import MetastoreReplica
 from support.fake_clock import FakeClock
 from support.memory_log import MemoryLog, SharedLog
 from support.memory_store import MemoryStore
+from support.metastore import entropy
 from support.metastore_world import PATIENT
 
 PATIENCE_S = 100.0
@@ -85,7 +86,7 @@ class Member:
             world.store,
             self.clock,
             world.policy,
-            entropy=world.random.randbytes,
+            entropy=entropy(world.random),
             candidate=self.candidate,
             take_snapshot=world.snapshot,
             registry=self.registry,

@@ -163,8 +163,10 @@ class Tormented:
         client = self.replicas.client()
         try:
             await self._hashed()  # what is written now is behind the newest snapshot: it is read
-            at = (await client.now()).lease_time
-            await client.add_blocks((segment(time.monotonic_ns(), at=at, service=needle),))
+            now = await client.now()
+            at, life = now.lease_time, now.incarnation
+            meta = segment(time.monotonic_ns(), at=at, service=needle, life=life)
+            assert (await client.add_blocks((meta,))).refusals == ("",)
         finally:
             await client.close()
         bad = await asyncio.to_thread(lambda: self.replicas.etcd.followers()[0])

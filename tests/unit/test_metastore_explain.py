@@ -100,7 +100,7 @@ def test_a_batch_closes_by_size_too_and_by_a_gap_in_time() -> None:
 
 def test_the_batch_is_the_one_that_the_planner_would_cut() -> None:
     fold = Fold()
-    metas = added(fold, *(segment(n, size=(n % 4) * 300_000) for n in range(40)))
+    metas = added(fold, *(segment(n, size=1 + (n % 4) * 300_000) for n in range(40)))
     level = SMALL.levels[0]
     items = list(fold.state.queue.items(fold.state.queue.places[metas[0].id].key))
     closed = cut(iter(items), level, span_ns=SMALL.span_ns, now=LeaseTime(0))

@@ -124,7 +124,11 @@ def test_the_floor_never_falls_and_never_passes_the_present() -> None:
         ({"size": 1 << 63}, "cannot have"),
         ({"profiles": 1 << 63}, "cannot have"),
         ({"max_time_ns": 0}, "ends before"),
-        ({"id": segment_id(lease_time_ns=2 * 3600 * SECOND_NS, entropy=1)}, "not reached"),
+        ({"id": segment_id(lease_time_ns=0, entropy=2)}, "not its own"),
+        ({"shard": 2}, "not its own"),
+        ({"files": ()}, "no files"),
+        ({"level": 1}, "no segment"),
+        ({"tenant": "acme"}, "no segment"),
     ],
 )
 def test_a_block_that_makes_no_sense_is_refused(change: dict[str, Any], why: str) -> None:
@@ -133,6 +137,13 @@ def test_a_block_that_makes_no_sense_is_refused(change: dict[str, Any], why: str
     assert isinstance(effect, Registered)
     assert why in effect.refusal
     assert fold.live() == set()
+
+
+def test_a_block_of_a_time_that_the_log_has_not_reached_is_refused() -> None:
+    fold = Fold()
+    (effect,) = fold.put(BlocksAdded((segment(1, at=2 * 3600 * SECOND_NS),)))
+    assert isinstance(effect, Registered)
+    assert "not reached" in effect.refusal
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from maar.metastore import attempts, lease, registration
+from maar.metastore import accounting, attempts, lease, objects, registration
 from maar.metastore import plan as plans
 from maar.metastore.effects import Completed, Effects, Refusal, Refused
 from maar.metastore.entries import PlanCompleted
@@ -17,7 +17,7 @@ from maar.metastore.retired import Cause, Retired, recorded
 from maar.metastore.state import MetaState
 from maar.model.block import NO_DAY, BlockMeta, Kind
 from maar.model.ids import NO_ZONE, BlockId, FencingToken
-from maar.model.plan import Plan, PlanResult, PlanState, QueueKey
+from maar.model.plan import Plan, PlanState, QueueKey
 
 
 def complete(state: MetaState, entry: PlanCompleted) -> Effects:
@@ -48,23 +48,13 @@ def _refusal(
         return Refusal.INPUT_GONE
     if any(state.owners.get(block) != plan.id for block in plan.inputs):
         return Refusal.INPUT_OWNED
-    if not _accounts_for_all(live, entry.result):
+    if not accounting.adds_up(live, entry.result):
         return Refusal.ACCOUNT
-    return _output_refusal(state, plan, entry)
-
-
-def _accounts_for_all(live: Mapping[BlockId, Found], result: PlanResult) -> bool:
-    """Every input profile was kept, was a duplicate, or is in quarantine (S7)."""
-    account = result.account
-    came = sum(each.outline.profiles for each in live.values())
-    kept = sum(m.profiles for m in result.outputs if m.kind is not Kind.QUARANTINE)
-    quarantined = sum(m.profiles for m in result.outputs if m.kind is Kind.QUARANTINE)
-    return (
-        min(account.kept, account.duplicates, account.quarantined) >= 0
-        and account.total() == came
-        and account.kept == kept
-        and account.quarantined == quarantined
-    )
+    refusal = _output_refusal(state, plan, entry)
+    if refusal is not None or state.version < accounting.SHARES_SINCE:
+        return refusal
+    possible = accounting.possible(live, entry.result, level=plan.key.level)
+    return None if possible else Refusal.SHARE
 
 
 def _output_refusal(state: MetaState, plan: Plan, entry: PlanCompleted) -> Refusal | None:
@@ -77,9 +67,22 @@ def _output_refusal(state: MetaState, plan: Plan, entry: PlanCompleted) -> Refus
         return Refusal.OUTPUT_TAKEN
     if not all(_belongs(meta, plan, version=state.version) for meta in outputs):
         return Refusal.OUTPUT
+    if state.version >= objects.OBJECTS_SINCE:
+        return _objects_refusal(plan, entry)
     mark = f"-{plan.id}-{entry.token}-"  # every key carries plan and token (S3)
     keys = [at.key for meta in outputs for file in meta.files for at in file.locations]
     return None if all(mark in key for key in keys) else Refusal.OUTPUT_KEY
+
+
+def _objects_refusal(plan: Plan, entry: PlanCompleted) -> Refusal | None:
+    """Every output has its files, under keys that this attempt gave it (S1, S3)."""
+    if any(objects.wrong_with_files(meta) for meta in entry.result.outputs):
+        return Refusal.OUTPUT_FILES
+    own = all(
+        not objects.wrong_with_keys(meta, plan=plan.id, token=entry.token)
+        for meta in entry.result.outputs
+    )
+    return None if own else Refusal.OUTPUT_KEY
 
 
 def _belongs(meta: BlockMeta, plan: Plan, *, version: int) -> bool:

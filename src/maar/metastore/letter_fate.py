@@ -73,6 +73,7 @@ def second_chance(state: MetaState, letter: Found, *, now: LeaseTime) -> bool:
         meta is not None
         and not registration.known(state, meta.id)
         and not registration.malformed(meta, version=state.version)
+        and not registration.foreign(state, meta)
         and not letter.absent
         and registration.below_floor(state, meta.id)
         and not registration.not_now(state, meta, now=now)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from maar.metastore import queue
+from maar.metastore import objects, queue
 from maar.metastore.effects import Effects, Registered
 from maar.metastore.entries import Floor
 from maar.metastore.rows import raw_id
 from maar.metastore.state import Anchor, MetaState
 from maar.model.block import BlockOutline, Kind
-from maar.model.ids import BlockId, block_time_ns
+from maar.model.ids import BlockId, Incarnation, block_time_ns
 from maar.model.time import LeaseTime
 
 ANCHORED_SINCE = 2  # the version of the log that began to keep an anchor
@@ -87,15 +87,30 @@ def known(state: MetaState, block: BlockId) -> bool:
 
 def never(state: MetaState, meta: BlockOutline) -> str:
     """Why a block that is not known can never be added; '' when it may."""
-    wrong = malformed(meta, version=state.version)
-    if not wrong and state.version >= SEGMENTS_SINCE and meta.kind is not Kind.SEGMENT:
+    if wrong := malformed(meta, version=state.version):
+        return wrong
+    if state.version >= SEGMENTS_SINCE and meta.kind is not Kind.SEGMENT:
         return f"block {meta.id} is no segment; other blocks come only from plans"
-    if not wrong and below_floor(state, meta.id):
+    if wrong := foreign(state, meta):
+        return wrong
+    if below_floor(state, meta.id):
         return (
             f"block {meta.id} is older than the floor of the log and may have been merged and "
             "forgotten; write its profiles again in a new segment"
         )
-    return wrong
+    return ""
+
+
+def foreign(state: MetaState, meta: BlockOutline) -> str:
+    """Why a segment's object cannot be its own; '' when it can."""
+    if state.version < objects.OBJECTS_SINCE:
+        return ""
+    return objects.wrong_with_segment(meta, lives(state))
+
+
+def lives(state: MetaState) -> tuple[Incarnation, ...]:
+    """Of this log: now, before, and those that it adopts."""
+    return (state.incarnation, *state.former, *state.adopting)
 
 
 def below_floor(state: MetaState, block: BlockId) -> bool:

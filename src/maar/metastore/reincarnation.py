@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from maar.metastore import objects, registration
 from maar.metastore import plan as plans
-from maar.metastore import registration
 from maar.metastore.effects import (
     Adopted,
     AdoptionOver,
@@ -86,9 +86,12 @@ def refused(state: MetaState, meta: BlockMeta) -> str:
     A segment may be named by a time that the log had before, and has not reached again. The index
     may get too full by it: merging and deleting, which make room, wait for the end of adoption.
     """
-    if meta.kind is Kind.SEGMENT and (never := registration.never(state, meta)):
-        return never
-    return registration.malformed(meta, version=state.version)
+    if meta.kind is Kind.SEGMENT:
+        return registration.never(state, meta)
+    malformed = registration.malformed(meta, version=state.version)
+    if malformed or state.version < objects.OBJECTS_SINCE:
+        return malformed
+    return objects.wrong_with_adopted(meta, registration.lives(state))
 
 
 def bereft(state: MetaState, block: BlockId) -> bool:

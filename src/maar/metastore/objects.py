@@ -1,0 +1,87 @@
+"""Which objects a block must have: every file its kind has, somewhere, under names of its own.
+
+A key names its block (model/keys.py), and ids are unique in the index: so an object has one owner,
+and no list of owners has to be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from maar.model import keys
+from maar.model.block import NO_DAY, SEGMENT_TABLE, TABLES, BlockOutline, File, Kind
+from maar.model.ids import FencingToken, Incarnation, PlanId
+from maar.model.time import utc_day
+
+OBJECTS_SINCE = 5  # the version of the log that began to look at them
+
+_TABLES = {
+    Kind.SEGMENT: (SEGMENT_TABLE,),
+    Kind.BLOCK: tuple(sorted(TABLES)),
+    Kind.QUARANTINE: (SEGMENT_TABLE,),
+}
+
+OwnKey = Callable[[File, str], bool]
+
+
+def wrong_with_segment(meta: BlockOutline, lives: Iterable[Incarnation]) -> str:
+    """Why a segment's object cannot be its own; '' when it can. `lives` are those of the log."""
+    if meta.level or meta.tenant or meta.day != NO_DAY:
+        return f"block {meta.id} is no segment: it has a level, a tenant or a day"
+    own = [keys.segment(shard=meta.shard, block=meta.id, incarnation=life) for life in lives]
+    return wrong_with_files(meta) or _foreign(meta, lambda _, key: key in own)
+
+
+def wrong_with_files(meta: BlockOutline) -> str:
+    """Which file is missing or unwanted, empty, or nowhere; '' when every one is as it must be."""
+    had, wanted = sorted([file.table for file in meta.files]), _TABLES[meta.kind]
+    if (*had,) != wanted:
+        has = ", ".join(had)[:200] or "no files"
+        return f"block {meta.id} has {has}, and must have {', '.join(wanted)}"
+    for file in meta.files:
+        if file.size < 1:
+            return f"block {meta.id} has no bytes in {file.table}"
+        if all(at.store != meta.store for at in file.locations):
+            return f"block {meta.id} has no {file.table} in its own store {meta.store!r}"
+    return ""
+
+
+def wrong_with_keys(meta: BlockOutline, *, plan: PlanId, token: FencingToken) -> str:
+    """Which object is not one that this attempt wrote for this block; '' when all are."""
+    if meta.kind is Kind.BLOCK and not _of_one_day(meta):
+        return f"block {meta.id} holds profiles that are not of its day"
+    return _foreign(
+        meta,
+        lambda file, key: (
+            keys.written_by(key, plan=plan, token=token) == meta.id
+            and key == _placed(meta, file, stem=key.rpartition("/")[2].removesuffix(".parquet"))
+        ),
+    )
+
+
+def wrong_with_adopted(meta: BlockOutline, lives: Iterable[Incarnation]) -> str:
+    """As for an output, of whichever attempt its keys say, in a life that the log adopts."""
+    if trouble := wrong_with_files(meta):
+        return trouble
+    named = keys.output_name(meta.files[0].locations[0].key)
+    if named is None or named.token.incarnation not in lives:
+        return f"block {meta.id} is of no plan of a log that is adopted"
+    return wrong_with_keys(meta, plan=named.plan, token=named.token)
+
+
+def _foreign(meta: BlockOutline, own: OwnKey) -> str:
+    for file in meta.files:
+        for at in file.locations:
+            if not own(file, at.key):
+                return f"block {meta.id} names the object {at.key[:200]!r}, which is not its own"
+    return ""
+
+
+def _of_one_day(meta: BlockOutline) -> bool:
+    return utc_day(meta.min_time_ns) == meta.day == utc_day(meta.max_time_ns)
+
+
+def _placed(meta: BlockOutline, file: File, *, stem: str) -> str:
+    if meta.kind is Kind.QUARANTINE:
+        return keys.quarantine(tenant=meta.tenant, stem=stem)
+    return keys.table(name=file.table, tenant=meta.tenant, day=meta.day, stem=stem)
