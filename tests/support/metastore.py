@@ -109,15 +109,17 @@ def output(
     kind: Kind = Kind.BLOCK,
     attempt: str = "a1",
     tenant: TenantId = TENANT,
+    day: int | None = None,
 ) -> BlockMeta:
-    """What a worker would have made of the inputs."""
+    """What a worker would have made of the inputs: of the last day that there is, or of `day`."""
     block = output_id(plan=plan, oldest_input=min(m.id for m in inputs), ordinal=ordinal)
     stem = keys.stem(block=block, plan=plan, token=token, attempt=attempt)
     start, end = min(m.min_time_ns for m in inputs), max(m.max_time_ns for m in inputs)
-    day = NO_DAY
-    if kind is Kind.BLOCK:  # of the last day that there is
-        day = utc_day(end)
-        start = max(start, day * DAY_NS)
+    if kind is Kind.BLOCK:
+        day = utc_day(end) if day is None else day
+        start, end = max(start, day * DAY_NS), min(end, (day + 1) * DAY_NS - 1)
+    else:
+        day = NO_DAY
     return BlockMeta(
         version=1,
         id=block,

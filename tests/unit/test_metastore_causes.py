@@ -104,6 +104,17 @@ def test_what_was_replaced_stays_when_its_successor_is_not_known_any_more() -> N
     assert len(world.objects("segments/")) == 1
 
 
+def test_what_nothing_is_left_of_is_forgotten_though_its_successor_is_not_known() -> None:
+    """After a restore: block and successor were merged on, and are gone from the store."""
+    world = lake()
+    (meta,) = world.add(1)
+    made = world.merge([meta])
+    world.state.blocks.remove(made.id)
+    world.store.delete(meta.files[0].locations[0].key)
+    (removal,) = due(world)
+    assert cleaning.carry_out(world.store, removal) == ""
+
+
 def test_what_replaced_a_block_stays_while_that_block_has_to() -> None:
     """Else nobody could say any more what became of it, and it would stay for ever."""
     world = lake()

@@ -71,9 +71,14 @@ def made_of(plan: LeasedPlan) -> PlanResult:
         days.update(held(meta))
     outputs = []
     for ordinal, (day, profiles) in enumerate(sorted(days.items())):
-        made = output(plan.id, plan.token, plan.inputs, profiles=profiles, ordinal=ordinal)
-        change = {"day": day, "level": plan.key.level + 1, "zone": plan.key.zone}
-        outputs.append(msgspec.structs.replace(made, min_time_ns=day * DAY_NS, **change))
+        made = output(
+            *(plan.id, plan.token, plan.inputs),
+            profiles=profiles,
+            ordinal=ordinal,
+            level=plan.key.level + 1,
+            day=day,
+        )
+        outputs.append(msgspec.structs.replace(made, zone=plan.key.zone))
     return PlanResult(tuple(outputs), Account(days.total(), 0, 0))
 
 

@@ -62,9 +62,10 @@ def removals(
 
 def carry_out(store: ObjectStore, removal: Removal) -> str:
     """'' when the objects are gone, else why they have to stay."""
-    trouble = removal.doubt or _foreign(store, removal) or _incomplete(store, removal)
-    if trouble:
-        return f"{removal.title} cannot be deleted: {trouble}"
+    trouble = _foreign(store, removal)
+    doubt = trouble or removal.doubt or _incomplete(store, removal)
+    if trouble or (doubt and _left(store, removal)):
+        return f"{removal.title} cannot be deleted: {doubt}"
     for meta in removal.blocks:
         _delete(store, meta)
     return ""
@@ -83,6 +84,24 @@ def _delete(store: ObjectStore, meta: BlockMeta) -> None:
     for prefix in dict.fromkeys(map(keys.intents_of, files)):
         for intent in list(store.list(prefix)):  # its outputs are known: nothing is litter
             store.delete(intent.key)
+
+
+def _left(store: ObjectStore, removal: Removal) -> bool:
+    """Whether there is anything of the blocks to lose."""
+    return any(
+        _there(store, location.key)
+        for meta in removal.blocks
+        for file in meta.files
+        for location in file.locations
+    )
+
+
+def _there(store: ObjectStore, key: str) -> bool:
+    try:
+        store.size(key)
+    except NotFound:
+        return False
+    return True
 
 
 def _incomplete(store: ObjectStore, removal: Removal) -> str:
