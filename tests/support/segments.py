@@ -10,13 +10,13 @@ from random import Random
 import pyarrow as pa
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.system_clock import SystemClock
 from maar.block.segment import read_segment
 from maar.model.ids import ProfileId, Shard, TenantId
 from maar.model.profile import RawProfile
 from maar.ports.clock import Clock
 from maar.segment.service import SegmentService, SegmentSettings
-from support.front import CPU, NOW_NS, MemoryMetastore, MemoryStore, gz, pprof, run
+from support.front import CPU, NOW_NS, MemoryMetastore, MemoryStore, gz, pprof
+from support.virtual_time import LoopClock, run_virtually
 
 ONE = Shard(1)
 QUICK = SegmentSettings(flush_interval_ms=5, flush_interval_max_ms=5, ack_deadline_ms=2_000)
@@ -57,7 +57,7 @@ class World:
             settings,
             self.store,
             self.metastore,
-            clock or SystemClock(),
+            clock or LoopClock(),
             Random(4711),
             self.registry,
             "here",
@@ -98,7 +98,7 @@ def in_world(
             await until(lambda: world.value(name) == 0)  # noqa: B023  # asked before the next turn
         return world
 
-    return run(told())
+    return run_virtually(told())
 
 
 async def until(condition: Callable[[], bool]) -> None:

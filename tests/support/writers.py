@@ -8,7 +8,6 @@ from random import Random
 
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.system_clock import SystemClock
 from maar.distributor.rings import Rings
 from maar.distributor.router import Router, RouterSettings
 from maar.model.errors import MaarError
@@ -21,6 +20,7 @@ from maar.placement.table import begun
 from maar.ports.clock import Clock
 from maar.ports.metastore import RingView
 from maar.ports.segment_writer import SegmentWriter
+from support.virtual_time import LoopClock
 
 ACME = TenantId("acme")
 
@@ -90,7 +90,7 @@ class Fleet:
             lambda: self.rules,
             limits or (lambda _: TenantLimits()),
             self._connect,
-            clock or SystemClock(),
+            clock or LoopClock(),
             Random(7),
             self.registry,
             local=here,

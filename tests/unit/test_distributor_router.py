@@ -28,7 +28,8 @@ from maar.model.ring import WriterState
 from maar.model.time import SECOND_NS
 from maar.placement.locate import Place, Spot
 from maar.placement.rules import Balancing, Rules, Share
-from support.front import SetClock, run
+from support.front import SetClock
+from support.virtual_time import run_virtually
 from support.writers import ACME, Fleet, profile
 
 SERVICES = [f"service-{n}" for n in range(24)]
@@ -45,7 +46,7 @@ def told(fleet: Fleet, story: Callable[[Fleet], Coroutine[Any, Any, None]]) -> F
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert not left
 
-    run(whole())
+    run_virtually(whole())
     return fleet
 
 

@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from prometheus_client import CollectorRegistry
 
 from maar.model.errors import MaarError
-from maar.model.ids import WorkerId
+from maar.model.ids import FencingToken, WorkerId
 from maar.model.plan import LeasedPlan, PlanResult
 from maar.ports.clock import Clock
 from maar.ports.metastore import Outcome, PollReply, PollRequest
@@ -88,6 +88,7 @@ class Worker:
         self._silence = Backoff(settings.retry_least_ms * _MS, settings.retry_most_ms * _MS)
         self._faults = Backoff(settings.fault_least_ms * _MS, settings.fault_most_ms * _MS)
         self._faulty = 0  # plans that wait to be run again after a fault
+        self._given_up: dict[FencingToken, asyncio.Event] = {}  # of those that wait
         self._slots = 0  # what the runner said last
         self._asking: asyncio.Task[int] | None = None
         self._wake = asyncio.Event()
@@ -179,7 +180,7 @@ class Worker:
         until_ns = min(now_ns + self._poll_ns, now_ns + self._poll_ns if due_ns is None else due_ns)
         if now_ns < self._drain_until_ns:
             until_ns = min(until_ns, self._drain_until_ns)
-        await _either(self._wake, (until_ns - now_ns) / 1e9)
+        await _first((until_ns - now_ns) / 1e9, self._wake)
         self._wake.clear()
 
     async def _poll(self, request: PollRequest) -> None:
@@ -242,6 +243,8 @@ class Worker:
         for plan in plans:
             self._metrics.lost.inc()
             log.warning("plan given up plan=%s token=%s cause=%s", plan.id, plan.token, cause)
+            if waits := self._given_up.get(plan.token):
+                waits.set()
             self._hold(asyncio.create_task(self._cancel_one(plan)))
 
     async def _cancel_one(self, plan: LeasedPlan) -> None:
@@ -320,7 +323,11 @@ class Worker:
             wait_ns // _MS,
             fault.cause,
         )
-        await _either(self._stopping, wait_ns / 1e9)
+        given_up = self._given_up.setdefault(plan.token, asyncio.Event())
+        try:
+            await _first(wait_ns / 1e9, self._stopping, given_up)
+        finally:
+            del self._given_up[plan.token]
 
     def _ended(self, plan: LeasedPlan, begun_ns: int, end: End) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -356,10 +363,11 @@ class _NotBegun(Exception):
     """The worker was stopped before it came to the plan, which goes back untouched."""
 
 
-async def _either(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event, but not longer than that."""
+async def _first(seconds: float, *events: asyncio.Event) -> None:
+    """Wait for one of the events, but not longer than that."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
-        async with asyncio.timeout(max(0.0, seconds)):
-            await event.wait()
-    except TimeoutError:
-        pass
+        await asyncio.wait(waits, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
