@@ -362,7 +362,7 @@ def test_undo_brings_back_exactly_what_expired_and_holds_retention() -> None:
     assert world.state.tally.profiles_expired == 0
     world.pass_time(30 * DAY_NS)
     assert run(world) == 0, "else the next minute would take them again"
-    assert "it was a mistake" in paused(world)
+    assert "it was a mistake; it waits for `maar retention release`" in paused(world)
     release(world)
     assert run(world) == 3
 

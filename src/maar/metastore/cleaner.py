@@ -295,19 +295,26 @@ class Cleaner:
     async def undo(self, *, tenant: str, why: str) -> Undone:
         """Hold retention, then bring back what it took, some blocks at a time."""
         await self._append(lambda state, _: trust.held(state, why=why))
-        found = list(undo.returning(self._leader.state, tenant=tenant, now=self._leader.now()))
-        before = self._leader.state.tally.profiles_expired
-        live = len(self._leader.state.retired.expired)
-        for first in range(0, len(found), TAKEN_AT_ONCE):
-            some = tuple(found[first : first + TAKEN_AT_ONCE])
-            await self._append(lambda *_, some=some: [RetentionUndone(some)])
-        state = self._leader.state
-        blocks = live - len(state.retired.expired)
+        blocks = profiles = 0
+        taken = list(self._leader.state.retired.expired)
+        for first in range(0, len(taken), TAKEN_AT_ONCE):
+            some = taken[first : first + TAKEN_AT_ONCE]
+            state, now = self._leader.state, self._leader.now()
+            if found := undo.returning(state, some, tenant=tenant, now=now):
+                expired = state.tally.profiles_expired
+                await self._append(partial(_undone, found))
+                blocks += sum(block in state.blocks for block in found)
+                profiles += expired - state.tally.profiles_expired
+            await asyncio.sleep(0)  # there may be many, and others wait
         log_.warning("retention undone blocks=%d cause=%s", blocks, why)
-        return Undone(blocks, before - state.tally.profiles_expired)
+        return Undone(blocks, profiles)
 
     def _wall(self) -> WallTime:
         return WallTime(self._clock.wall_ns())
+
+
+def _undone(blocks: tuple[BlockId, ...], *_: object) -> list[Entry]:
+    return [RetentionUndone(blocks)]
 
 
 class StoreClock:

@@ -56,7 +56,12 @@ def pause(verdict: trust.Verdict) -> str:
     """Why nothing goes just now; '' when retention goes on."""
     if verdict.standing in (Standing.TRUSTED, Standing.VOUCHED):
         return ""
-    return f"retention paused: {verdict.why}"
+    out = (
+        ""
+        if trust.RELEASE in verdict.why or verdict.standing is not Standing.HELD
+        else (f"; it waits for {trust.RELEASE}")
+    )
+    return f"retention paused: {verdict.why}{out}"
 
 
 def clock(state: MetaState, *, now: LeaseTime, wall: WallTime) -> int:

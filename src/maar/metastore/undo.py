@@ -6,7 +6,7 @@ that: a deletion may have been decided on while the entry that brings it back is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from maar.metastore import registration
 from maar.metastore.effects import Effect, Effects, Refusal, Refused, Returned
@@ -16,19 +16,22 @@ from maar.metastore.policy import MINUTE_NS
 from maar.metastore.retention import tenants_of
 from maar.metastore.retired import Cause
 from maar.metastore.state import MetaState
-from maar.model.ids import BlockId, TenantId
+from maar.model.ids import BlockId
 from maar.model.time import LeaseTime
 
 MARGIN_NS = MINUTE_NS  # far longer than an append may be under way
 
 
-def returning(state: MetaState, *, tenant: str, now: LeaseTime) -> Iterator[BlockId]:
-    """What can be brought back: of all, or only what a tenant has a part in; newest last."""
-    for block in list(state.retired.expired):
-        if not can_return(state, block, now=now):
-            continue
-        if not tenant or TenantId(tenant) in tenants_of(unpack(state.retired[block].packed)):
-            yield block
+def returning(
+    state: MetaState, blocks: Iterable[BlockId], *, tenant: str, now: LeaseTime
+) -> tuple[BlockId, ...]:
+    """Those of the blocks that can be brought back: all, or only what a tenant has a part in."""
+    return tuple(
+        block
+        for block in blocks
+        if can_return(state, block, now=now)
+        and (not tenant or tenant in tenants_of(unpack(state.retired[block].packed)))
+    )
 
 
 def can_return(state: MetaState, block: BlockId, *, now: LeaseTime) -> bool:
