@@ -20,6 +20,7 @@ import pytest
 
 from maar.adapters import local_store, s3_store
 from maar.adapters.object_store import open_store, probe
+from maar.adapters.s3_store import S3Store
 from maar.model.errors import (
     AlreadyExists,
     InvalidInput,
@@ -28,6 +29,7 @@ from maar.model.errors import (
     StoreFull,
     Unavailable,
 )
+from maar.model.time import SECOND_NS
 from maar.ports.object_store import ObjectInfo, ObjectStore, StoreSettings
 from support.memory_store import MemoryStore
 from support.s3_server import S3Server
@@ -191,6 +193,20 @@ def test_a_store_that_ignores_conditional_writes_is_refused(store: ObjectStore) 
     with pytest.raises(InvalidInput, match="ignores conditional writes"):
         probe(OverwritingStore(store))
     assert list(store.list("")) == []
+
+
+def test_a_store_of_this_host_is_no_witness_of_its_clock(store: ObjectStore) -> None:
+    assert store.clock_ns() is None
+
+
+def test_an_s3_server_tells_its_time_and_keeps_nothing_of_the_question(
+    s3_server: S3Server,
+) -> None:
+    asked = S3Store(s3_server.bucket())
+    before_ns = time.time_ns()
+    shown_ns = asked.server_time_ns()
+    assert before_ns - SECOND_NS <= shown_ns <= time.time_ns()
+    assert list(asked.list("")) == []
 
 
 def test_settings_open_the_same_store_elsewhere(tmp_path: Path, s3_server: S3Server) -> None:

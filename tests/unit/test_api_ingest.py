@@ -163,6 +163,23 @@ def test_text_in_any_language_is_kept_as_it_is() -> None:
     assert ("ort", "köln") in only(front).labels
 
 
+@pytest.mark.parametrize(
+    ("times", "dated"),
+    [
+        (f"&from={NOW_S - 10}", True),
+        (f"&until={NOW_S}", True),
+        ("&from=now-10s&until=now", False),
+        ("&until=now", False),
+        ("", False),
+    ],
+)
+def test_folded_stacks_are_dated_by_whose_clock_gave_the_time(times: str, dated: bool) -> None:
+    front = Front()
+    assert front.post(f"/ingest?name=shop{times}", content=b"main;work 1\n").status_code == 200
+    (profile,) = front.writer.profiles()
+    assert profile.dated is dated
+
+
 def test_folded_lines_are_counted() -> None:
     front = Front()
     reply = front.post(

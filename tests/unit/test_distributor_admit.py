@@ -103,6 +103,21 @@ def test_an_undated_profile_without_any_time_is_of_now() -> None:
     assert admitted(pprof(time_ns=7)).time_ns == NOW_NS
 
 
+def test_whose_clock_dated_a_profile_is_known() -> None:
+    reckoned = NOW_NS - SECOND_NS  # from=now-1s, or folded stacks that we encode ourselves
+    assert admitted(pprof()).dated
+    assert admitted(pprof(time_ns=0), time_ns=NOW_NS - SECOND_NS).dated
+    assert not admitted(pprof(time_ns=0)).dated
+    for body, dated in (
+        (pprof(time_ns=0), False),
+        (pprof(time_ns=reckoned), False),
+        (pprof(), True),
+    ):
+        pushed = PushedProfile(LABELS, body, time_ns=reckoned, own_time=False)
+        made = admit(pushed, tenant=ANONYMOUS, now_ns=NOW_NS, limits=Limits())
+        assert made.dated is dated
+
+
 def test_an_undated_profile_sent_again_under_its_client_id_is_the_same() -> None:
     first = admitted(pprof(time_ns=0), client_id="a", now_ns=NOW_NS)
     again = admitted(pprof(time_ns=0), client_id="a", now_ns=NOW_NS + SECOND_NS)

@@ -47,6 +47,15 @@ def test_what_is_written_is_read_back_in_order() -> None:
     assert (written.min_time_ns, written.max_time_ns) == (min(times), max(times))
 
 
+def test_a_segment_knows_the_newest_time_that_a_client_gave() -> None:
+    first, second = some(2)
+    assert first.time_ns > second.time_ns
+    here = msgspec.structs.replace(first, dated=False)
+    assert write_segment([first, second]).dated_ns == first.time_ns
+    assert write_segment([here, second]).dated_ns == second.time_ns
+    assert write_segment([here]).dated_ns == 0
+
+
 def test_a_dataset_is_a_run_of_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment, "ROW_GROUP_BYTES", 1)  # each profile in a row group of its own
     profiles = some()

@@ -118,10 +118,11 @@ class S3Store:
         return io.BufferedReader(RangedFile(self, key, size), buffer_size=READ_AHEAD)
 
     def clock_ns(self) -> int | None:
-        """As the server dates an object that is written now, to the second."""
         endpoint = urlsplit(dict(self._settings.options).get("endpoint", ""))
-        if _is_loopback(endpoint.hostname or ""):
-            return None
+        return None if _is_loopback(endpoint.hostname or "") else self.server_time_ns()
+
+    def server_time_ns(self) -> int:
+        """As the server dates an object that is written now, to the second."""
         key = f"probe/clock-{secrets.token_hex(16)}"
         try:
             self.create(key, b"what time is it?")
