@@ -4,11 +4,12 @@
 
 The server is two real processes, the front (uvicorn, API, distributor, segment writer, a local
 directory as the store, fsync on) and the metastore (SQLite log); a third process sends. Counted is
-the CPU of both servers, from /proc, while the sender is at work. Three doors are taken in turn:
+the CPU of both servers, from /proc, while the sender is at work. Four doors are taken in turn:
 
     push     Connect Push, the profile gzip
     agent    Connect Push as pyroscope-io 1.4 sends it: the profile raw, the request gzip
     ingest   POST /ingest?format=pprof, the profile gzip
+    grpc     gRPC Push, the profile gzip; as many calls at once, over a few connections
 
 The baseline, measured in the same run on the same bytes, is the least that any server must do to
 know that it holds a profile: zlib and a protobuf parse, no HTTP, nothing stored.
@@ -19,10 +20,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gzip
+import itertools
 import json
 import os
 import random
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -30,7 +33,8 @@ import tempfile
 import time
 import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +45,8 @@ from maar.adapters.rpc import MetastoreClient, serve_metastore
 from maar.adapters.system_clock import SystemClock
 from maar.api.app import ApiSettings, build_app
 from maar.api.wire import PushRequest
+from maar.app.gate import Gate
+from maar.app.http import HttpServer
 from maar.block.segment import write_segment
 from maar.distributor.admit import Limits, PushedProfile, admit
 from maar.distributor.rings import Rings
@@ -64,7 +70,8 @@ from maar.segment.service import SegmentService, SegmentSettings
 
 TARGET = 24.0  # MB/s per core
 TICKS = os.sysconf("SC_CLK_TCK")
-DOORS = ("push", "agent", "ingest")
+DOORS = ("push", "agent", "ingest", "grpc")
+CALLS_PER_CHANNEL = 25
 SERVICES = 8
 LABELS = {
     "__name__": "process_cpu",
@@ -203,8 +210,6 @@ class _Role:
 
 
 async def serve_front(address: str, directory: Path) -> None:
-    import uvicorn
-
     registry = CollectorRegistry()
     metastore = MetastoreClient(address)
     store = open_store(StoreSettings("main", (directory / "store").as_uri()))
@@ -219,17 +224,12 @@ async def serve_front(address: str, directory: Path) -> None:
     async def nothing(*_: str) -> Any:
         return ""
 
-    app = build_app(
-        ApiSettings(), [registry], nothing, nothing, distributor=distributor, asked=None
-    )
-    config = uvicorn.Config(
-        app, port=0, http="httptools", lifespan="off", access_log=False, log_level="warning"
-    )
-    server = uvicorn.Server(config)
-    life = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
-    print(server.servers[0].sockets[0].getsockname()[1], flush=True)
+    settings = ApiSettings()
+    app = build_app(settings, [registry], nothing, nothing, distributor=distributor, asked=None)
+    server = HttpServer(app, drain_s=1, gate=Gate(settings, registry))
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    life = asyncio.create_task(server.serve(sockets=[listener]))
+    print(listener.getsockname()[1], flush=True)
     await _signalled()
     server.should_exit = True
     await life
@@ -290,7 +290,7 @@ def requests_for(door: str, profiles: list[bytes]) -> list[tuple[bytearray, int,
             series = request.series.add()
             for name, value in {"service_name": service, **LABELS}.items():
                 series.labels.add(name=name, value=value)
-            series.samples.add(raw_profile=packed if door == "push" else raw, ID=mark)
+            series.samples.add(raw_profile=raw if door == "agent" else packed, ID=mark)
             body = request.SerializeToString()
             path = "/push.v1.PusherService/Push"
             extra = "content-type: application/proto\r\n"
@@ -299,6 +299,9 @@ def requests_for(door: str, profiles: list[bytes]) -> list[tuple[bytearray, int,
                 extra += "content-encoding: gzip\r\n"
             else:
                 at = body.find(mark.encode())
+        if door == "grpc":
+            made.append((bytearray(body), at, len(packed)))
+            continue
         head = (
             f"POST {path} HTTP/1.1\r\nhost: localhost\r\n{extra}"
             f"user-agent: pyroscope-rs/pyspy/1.4.0 reqwest\r\naccept: */*\r\n"
@@ -351,6 +354,9 @@ async def send(door: str, port: int, seconds: float, connections: int, files: li
     """Push for a while and print what was acknowledged."""
     profiles = from_files(files) if files else sample_profiles()
     requests = requests_for(door, profiles)
+    if door == "grpc":
+        await send_by_grpc(requests, port, seconds, connections)
+        return
     loop = asyncio.get_running_loop()
     senders = []
     for number in range(connections):
@@ -368,6 +374,41 @@ async def send(door: str, port: int, seconds: float, connections: int, files: li
         name: sum(getattr(sender, name) for sender in senders)
         for name in ("bytes", "answers", "failures")
     }
+    print(json.dumps(totals), flush=True)
+
+
+async def send_by_grpc(
+    requests: list[tuple[bytearray, int, int]], port: int, seconds: float, calls: int
+) -> None:
+    import grpc.aio
+
+    ends = time.monotonic() + seconds
+    totals = {"bytes": 0, "answers": 0, "failures": 0}
+
+    async def one_after_another(call: Any, first: int) -> None:
+        for number in itertools.count(first):
+            if time.monotonic() > ends:
+                return
+            request, at, size = requests[number % len(requests)]
+            request[at : at + 36] = str(uuid.uuid4()).encode()
+            totals["answers"] += 1
+            try:
+                await call(bytes(request), timeout=30)
+                totals["bytes"] += size
+            except grpc.aio.AioRpcError:
+                totals["failures"] += 1
+
+    options = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
+    async with AsyncExitStack() as stack:
+        loops: list[Coroutine[Any, Any, None]] = []
+        for _ in range(max(1, calls // CALLS_PER_CHANNEL)):
+            channel = await stack.enter_async_context(
+                grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
+            )
+            call = channel.unary_unary("/push.v1.PusherService/Push")
+            several = min(calls, CALLS_PER_CHANNEL)
+            loops += [one_after_another(call, len(loops) + n) for n in range(several)]
+        await asyncio.gather(*loops)
     print(json.dumps(totals), flush=True)
 
 

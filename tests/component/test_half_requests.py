@@ -9,12 +9,14 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+import hpack
 import pytest
 import uvloop
 
 from maar.api.wire import PushRequest
 from support.front import gz, pprof
 from support.front_process import front_process
+from support.h2_client import framed
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(180)]
 
@@ -23,7 +25,8 @@ HALVES = 1100
 STRANGER = "127.0.0.9"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 PUSH = (
-    b"POST /push.v1.PusherService/Push HTTP/1.1\r\nhost: x\r\ncontent-type: application/proto\r\n"
+    b"POST /push.v1.PusherService/Push HTTP/1.1\r\nhost: localhost\r\n"
+    b"content-type: application/proto\r\n"
 )
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -38,9 +41,18 @@ def push_body() -> bytes:
 
 BODY = push_body()
 HONEST_PUSH = PUSH + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
-QUERY = b"{}"
+SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+H2_PUSH = hpack.Encoder().encode(
+    [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/push.v1.PusherService/Push"),
+        (":authority", "localhost"),
+        ("content-type", "application/proto"),
+    ]
+)
 HONEST_QUERY = (
-    b"POST /querier.v1.QuerierService/ProfileTypes HTTP/1.1\r\nhost: x\r\n"
+    b"POST /querier.v1.QuerierService/ProfileTypes HTTP/1.1\r\nhost: localhost\r\n"
     b"content-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 )
 
@@ -114,15 +126,25 @@ async def dribbled(streams: list[Stream], piece: bytes, stop: asyncio.Event) -> 
 HALF = {
     "silent": (b"", b""),
     "half a request line": (b"POST /push.v1", b"x"),
-    "headers byte by byte": (b"GET / HTTP/1.1\r\nhost: x\r\nx-a: ", b"a"),
-    "headers line by line": (b"GET / HTTP/1.1\r\nhost: x\r\n", b"x-a: a\r\n"),
+    "headers byte by byte": (b"GET / HTTP/1.1\r\nhost: localhost\r\nx-a: ", b"a"),
+    "headers line by line": (b"GET / HTTP/1.1\r\nhost: localhost\r\n", b"x-a: a\r\n"),
     "empty lines": (b"\r\n", b"\r\n"),
     "a slow body": (PUSH + b"content-length: 100000\r\n\r\n", b"x"),
     "a slow body that nobody reads": (
-        b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n",
+        b"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n",
         b"x",
     ),
     "half a preface of HTTP/2": (PREFACE[:5], b""),
+    "half a frame of HTTP/2": (PREFACE + SETTINGS + b"\0\x40\0\x01\x04\0\0\0\x01", b"\x82"),
+    "a header block of HTTP/2 without end": (
+        PREFACE + SETTINGS + b"\0\0\1\x01\0\0\0\0\x01\x82",
+        b"\0\0\1\x09\0\0\0\0\x01\x82",
+    ),
+    "a slow body over HTTP/2": (
+        PREFACE + SETTINGS + framed(1, 4, 1, H2_PUSH),
+        framed(0, 0, 1, b"x"),
+    ),
+    "silent over HTTP/2": (PREFACE + SETTINGS, b""),
 }
 
 
@@ -150,7 +172,7 @@ def test_honest_requests_are_answered_beside_a_thousand_halves(half: str, addres
 def test_headers_that_do_not_come_to_an_end_in_time_get_408_and_all_of_them_go() -> None:
     async def story(crowd: Crowd) -> None:
         began = time.monotonic()
-        streams = await crowd.many(b"GET / HTTP/1.1\r\nhost: x\r\nx-a: ", 100)
+        streams = await crowd.many(b"GET / HTTP/1.1\r\nhost: localhost\r\nx-a: ", 100)
         stop = asyncio.Event()
         dribbling = asyncio.create_task(dribbled(streams, b"a", stop))
         for reader, _ in streams:
@@ -170,8 +192,8 @@ def test_headers_that_do_not_come_to_an_end_in_time_get_408_and_all_of_them_go()
 @pytest.mark.parametrize(
     ("begun", "piece"),
     [
-        (b"GET / HTTP/1.1\r\nhost: x\r\nx-a: ", b"a" * 4096),
-        (b"GET / HTTP/1.1\r\nhost: x\r\n", b"x-a: a\r\n" * 512),
+        (b"GET / HTTP/1.1\r\nhost: localhost\r\nx-a: ", b"a" * 4096),
+        (b"GET / HTTP/1.1\r\nhost: localhost\r\n", b"x-a: a\r\n" * 512),
         (b"GET /", b"a" * 4096),
     ],
     ids=["one header", "many headers", "request line"],
@@ -195,7 +217,7 @@ def test_headers_without_end_get_431_long_before_they_are_large(begun: bytes, pi
 @pytest.mark.parametrize(("size", "status"), [(60_000, b" 404 "), (70_000, b" 431 ")])
 def test_the_limit_of_headers_does_not_depend_on_their_pieces(size: int, status: bytes) -> None:
     async def story(crowd: Crowd) -> None:
-        head = b"GET /nowhere HTTP/1.1\r\nhost: x\r\nx-a: " + b"a" * size + b"\r\n\r\n"
+        head = b"GET /nowhere HTTP/1.1\r\nhost: localhost\r\nx-a: " + b"a" * size + b"\r\n\r\n"
         assert status in await crowd.honest(head)
         reader, writer = await crowd.connected()
         for first in range(0, len(head), 10_000):

@@ -3,147 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import statistics
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from types import SimpleNamespace
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import grpc.aio
 import httpx
 import pytest
-import uvloop
-from prometheus_client import CollectorRegistry
 
-from maar.api import grpc as api_grpc
+from maar.api import body as api_body
 from maar.api.app import ApiSettings
-from maar.api.grpc import DETAILS_KEY, PushServer, RetryInfo, RpcStatus
-from maar.api.wire import PushRequest
-from maar.app import one_port
-from maar.app.gate import Gate
-from maar.app.http import HttpServer
+from maar.api.grpc import RetryInfo, RpcStatus
+from maar.app import http2, one_port
+from maar.app.http2_frames import PREFACE
 from maar.distributor.admit import Limits
 from maar.model.errors import MaarError, Overloaded, StoreFull, Unavailable
 from maar.model.ids import Shard
 from maar.model.profile import RawProfile
 from support.front import Front, gz, pprof
+from support.port import PATIENCE_S, PUSH, Port, called, request, told, until
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
 
-PUSH = "/push.v1.PusherService/Push"
-PATIENCE_S = 30.0
 GZIP = grpc.Compression.Gzip
-
-
-def request(*services: str, body: bytes | None = None) -> bytes:
-    message = PushRequest()
-    for service in services or ("shop",):
-        series = message.series.add()
-        series.labels.add(name="service_name", value=service)
-        series.samples.add(raw_profile=pprof() if body is None else body, ID="1")
-    return bytes(message.SerializeToString())
-
-
-class Port:
-    """A front that listens, and clients of both kinds."""
-
-    def __init__(self, front: Front, number: int, server: HttpServer, grpc_server: PushServer):
-        self.front = front
-        self.number = number
-        self.http_server = server
-        self.grpc_server = grpc_server
-        self.ended: asyncio.Task[None]
-        self.opened: list[asyncio.StreamWriter] = []
-
-    @asynccontextmanager
-    async def channel(self, compression: Any = None) -> AsyncIterator[grpc.aio.Channel]:
-        options = (
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.enable_http_proxy", 0),
-            ("grpc.max_send_message_length", -1),
-        )
-        address = f"127.0.0.1:{self.number}"
-        async with grpc.aio.insecure_channel(
-            address, options=options, compression=compression
-        ) as made:
-            yield made
-
-    async def push(self, body: bytes, *, tenant: str = "", compression: Any = None) -> Any:
-        """The call, answered."""
-        async with self.channel(compression) as channel:
-            return await called(channel, body, tenant=tenant)
-
-    async def refused(self, body: bytes, **how: Any) -> grpc.aio.AioRpcError:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await self.push(body, **how)
-        return caught.value
-
-    async def get(self, path: str) -> httpx.Response:
-        async with httpx.AsyncClient(trust_env=False) as client:
-            return await client.get(f"http://127.0.0.1:{self.number}{path}")
-
-    async def raw(self, *parts: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.number)
-        self.opened.append(writer)
-        for part in parts:
-            writer.write(part)
-            await writer.drain()
-        return reader, writer
-
-    async def stop(self, grace_s: float = 5.0) -> None:
-        self.http_server.should_exit = True
-        await self.grpc_server.stop(grace_s)
-        await self.ended
-
-
-async def called(channel: grpc.aio.Channel, body: bytes, *, tenant: str = "") -> Any:
-    metadata = (("x-scope-orgid", tenant),) if tenant else ()
-    call = channel.unary_unary(PUSH)(body, metadata=metadata, timeout=PATIENCE_S)
-    await call
-    return call
-
-
-Story = Callable[[Port], Coroutine[Any, Any, None]]
-
-
-def told(story: Story, front: Front | None = None) -> Front:
-    """Tell a story of a port in the event loop that real servers have."""
-    front = front or Front()
-
-    async def whole() -> None:
-        with TemporaryDirectory() as directory:
-            path = str(Path(directory) / "push.sock")
-            grpc_server = PushServer(front.door, front.distributor)
-            await grpc_server.start(f"unix:{path}")
-            gate = Gate(front.door.settings, front.registry)
-            server = HttpServer(front.app, drain_s=5, gate=gate, grpc_socket=path)
-            listener = socket.create_server(("127.0.0.1", 0))
-            port = Port(front, listener.getsockname()[1], server, grpc_server)
-            port.ended = asyncio.create_task(server.serve(sockets=[listener]))
-            await until(lambda: server.started)
-            try:
-                async with asyncio.timeout(90):
-                    await story(port)
-            finally:
-                for writer in port.opened:
-                    writer.transport.abort()
-                    await asyncio.gather(writer.wait_closed(), return_exceptions=True)
-                await port.stop()
-            assert front.door.budget.held == 0
-
-    uvloop.run(whole())
-    return front
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not true():
-            await asyncio.sleep(0.005)
+DETAILS = "grpc-status-details-bin"
 
 
 # ------------------------------------------------------------------ one handler
@@ -243,7 +126,7 @@ def test_what_may_succeed_later_says_when(failure: MaarError, code: Any, wait_s:
         assert (error.code(), error.details()) == (code, str(failure))
         trailer: dict[str, Any] = dict(error.trailing_metadata() or ())
         assert float(trailer["retry-after"]) == wait_s
-        status = RpcStatus.FromString(trailer[DETAILS_KEY])
+        status = RpcStatus.FromString(trailer[DETAILS])
         assert (status.code, status.message) == (code.value[0], str(failure))
         (detail,) = status.details
         assert detail.type_url == "type.googleapis.com/google.rpc.RetryInfo"
@@ -260,7 +143,7 @@ def test_a_message_over_the_limit_is_refused_as_it_comes_and_unpacked() -> None:
         for body, compression in ((bytes(100_001), None), (bytes(400_000), GZIP)):
             error = await port.refused(body, compression=compression)
             assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert DETAILS_KEY not in dict(error.trailing_metadata() or ())
+            assert DETAILS not in dict(error.trailing_metadata() or ())
         swelling = request(body=pprof(functions=[letter * 60_000 for letter in "abc"]))
         assert 100_000 < len(swelling) < 300_000
         await port.push(swelling, compression=GZIP)  # small as it comes, as by HTTP
@@ -356,7 +239,7 @@ def test_many_calls_on_one_connection() -> None:
 def test_a_preface_that_comes_byte_by_byte_is_understood() -> None:
     async def story(port: Port) -> None:
         reader, writer = await port.raw()
-        for byte in one_port.PREFACE:
+        for byte in PREFACE:
             writer.write(bytes([byte]))
             await asyncio.sleep(0.002)
         writer.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # SETTINGS
@@ -367,7 +250,7 @@ def test_a_preface_that_comes_byte_by_byte_is_understood() -> None:
     told(story)
 
 
-@pytest.mark.parametrize("said", [one_port.PREFACE[:10], b""])
+@pytest.mark.parametrize("said", [PREFACE[:10], b""])
 def test_half_a_preface_or_nothing_at_all_is_hung_up_on(
     monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
@@ -388,7 +271,7 @@ def test_half_a_preface_and_then_the_end_leaves_nothing() -> None:
     async def story(port: Port) -> None:
         before = len(port.http_server.server_state.connections)
         for length in (0, 1, 10, 23):
-            _, writer = await port.raw(one_port.PREFACE[:length])
+            _, writer = await port.raw(PREFACE[:length])
             writer.close()
         await until(lambda: len(port.http_server.server_state.connections) == before)
 
@@ -405,7 +288,7 @@ def test_what_only_begins_like_http2_is_answered_as_http(begun: bytes) -> None:
     async def story(port: Port) -> None:
         reader, writer = await port.raw(begun)
         await asyncio.sleep(0.02)
-        writer.write(b"OPFIND /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        writer.write(b"OPFIND /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert (await asyncio.wait_for(reader.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 4")
         writer.close()
 
@@ -417,9 +300,8 @@ def test_a_request_that_comes_in_pieces_is_still_one() -> None:
         reader, writer = await port.raw(b"P")
         await asyncio.sleep(0.02)
         body = pprof()
-        head = (
-            f"OST /ingest?format=pprof&name=shop HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}"
-        )
+        head = "OST /ingest?format=pprof&name=shop HTTP/1.1\r\nhost: localhost\r\n"
+        head += f"content-length: {len(body)}"
         writer.write(head.encode() + b"\r\n\r\n" + body)
         assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 200 OK\r\n"
         writer.close()
@@ -454,8 +336,8 @@ def test_a_client_that_hangs_up_in_mid_call_loses_nothing_that_others_count() ->
 
 
 def test_calls_that_say_nothing_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_grpc, "CALLS_MAX", 2)
-    monkeypatch.setattr(api_grpc, "READ_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(http2, "STREAMS_MAX", 2)
+    monkeypatch.setattr(api_body, "READ_SECONDS_MAX", 0.5)
 
     async def nothing() -> AsyncIterator[bytes]:
         await asyncio.Event().wait()
@@ -504,11 +386,11 @@ def test_when_it_ends_who_waits_is_answered_and_nobody_new_is_let_in() -> None:
 
     async def story(port: Port) -> None:
         idle, _ = await port.raw()
-        half, _ = await port.raw(one_port.PREFACE[:5])
+        half, _ = await port.raw(PREFACE[:5])
         async with port.channel() as channel:
             call = asyncio.create_task(called(channel, request()))
             await asyncio.wait_for(begun.wait(), PATIENCE_S)
-            ending = asyncio.create_task(port.stop(grace_s=20))
+            ending = asyncio.create_task(port.stop())
             await asyncio.sleep(0.3)
             assert not ending.done()
             gate.set()
@@ -537,93 +419,8 @@ def test_a_call_that_never_ends_does_not_keep_the_server() -> None:
         async with port.channel() as channel:
             call = asyncio.create_task(called(channel, request()))
             await asyncio.wait_for(begun.wait(), PATIENCE_S)
-            await asyncio.wait_for(port.stop(grace_s=0.2), PATIENCE_S)
+            await asyncio.wait_for(port.stop(), PATIENCE_S)
             with pytest.raises(grpc.aio.AioRpcError):
                 await call
 
-    told(story, front)
-
-
-Behind = Callable[[asyncio.StreamReader, asyncio.StreamWriter, asyncio.Event], Any]
-
-
-async def pipe(behind: Behind) -> int:
-    """Bytes that a client could send, of 64 MiB, to a server behind the splice."""
-    sent, connections, enough = 0, set[Any](), asyncio.Event()
-    with TemporaryDirectory() as directory:
-        path = str(Path(directory) / "push.sock")
-        server = await asyncio.start_unix_server(
-            lambda reader, writer: behind(reader, writer, enough), path
-        )
-        client, ours = socket.socketpair()
-        loop = asyncio.get_running_loop()
-        accept = one_port.both(Gate(ApiSettings(), CollectorRegistry()), path)
-        await loop.connect_accepted_socket(
-            lambda: accept(server_state=SimpleNamespace(connections=connections)), ours
-        )
-        client.setblocking(False)
-        await loop.sock_sendall(client, one_port.PREFACE)
-        try:
-            while sent < 64 << 20:
-                await asyncio.wait_for(loop.sock_sendall(client, bytes(1 << 16)), 1.0)
-                sent += 1 << 16
-        except TimeoutError:
-            pass  # nobody takes any more
-        enough.set()
-        client.close()
-        await until(lambda: not connections)
-        server.close()
-        await server.wait_closed()
-    return sent
-
-
-def test_a_client_is_read_no_faster_than_its_bytes_are_taken() -> None:
-    async def takes_nothing(
-        _: asyncio.StreamReader, writer: asyncio.StreamWriter, enough: asyncio.Event
-    ) -> None:
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await enough.wait()
-        writer.transport.abort()
-
-    assert uvloop.run(pipe(takes_nothing)) < 8 << 20
-
-
-def test_a_client_whose_bytes_are_taken_is_read_to_the_end() -> None:
-    async def takes_all(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: asyncio.Event
-    ) -> None:
-        while await reader.read(1 << 20):
-            pass
-        writer.close()
-
-    assert uvloop.run(pipe(takes_all)) == 64 << 20
-
-
-def test_http_is_as_quick_as_on_a_port_of_its_own() -> None:
-    """The median of requests on new connections, of both kinds of port in turn."""
-
-    async def timed(number: int) -> float:
-        began = time.perf_counter()
-        reader, writer = await asyncio.open_connection("127.0.0.1", number)
-        writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-        await reader.readline()
-        writer.close()
-        await writer.wait_closed()
-        return time.perf_counter() - began
-
-    async def story(port: Port) -> None:
-        gate = Gate(ApiSettings(), CollectorRegistry())
-        plain = HttpServer(port.front.app, drain_s=1, gate=gate)
-        listener = socket.create_server(("127.0.0.1", 0))
-        life = asyncio.create_task(plain.serve(sockets=[listener]))
-        await until(lambda: plain.started)
-        alone, shared = [], []
-        number = listener.getsockname()[1]
-        for _ in range(300):
-            alone.append(await timed(number))
-            shared.append(await timed(port.number))
-        plain.should_exit = True
-        await life
-        assert statistics.median(shared) < 1.5 * statistics.median(alone) + 0.001
-
-    told(story)
+    told(story, front, drain_s=1)

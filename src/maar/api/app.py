@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
@@ -16,18 +17,17 @@ from starlette.types import ASGIApp
 
 from maar.api import pages, wire
 from maar.api.admin import Admin, Disks, Processes, View, no_disks, no_processes
-from maar.api.connect import Method, Unary
+from maar.api.connect import Method, Service, Unary, not_offered
 from maar.api.door import ApiSettings, Door, OurNames
-from maar.api.errors import Unimplemented
+from maar.api.errors import FAULT, Fault, json_error
 from maar.api.hosts import Hosts
 from maar.api.ingest import Ingest
 from maar.api.orders import Exclusion, Limit, Nothing, Order, Orders, Pause, Period, Removal
 from maar.api.placement import PlacementView, ReadPlaced, nothing_placed
-from maar.api.push import PUSH, push_call
+from maar.api.push import pusher_service
 from maar.api.quarantine import Causes
 from maar.api.querier import Querier
 from maar.distributor.service import Distributor
-from maar.model.ids import TenantId
 from maar.model.time import TimeRange
 from maar.ports.clock import Clock
 from maar.ports.metastore import Metastore
@@ -38,7 +38,7 @@ __all__ = ["ApiSettings", "Asked", "build_app"]
 log = logging.getLogger("maar.api")
 
 ON_LOOPBACK = Hosts()
-QUERIER = "/querier.v1.QuerierService"
+QUERIER = "querier.v1.QuerierService"
 
 DUTIES = ("push", "query")
 Readiness = Callable[[str], Awaitable[str]]  # for a duty ('': all); '' when ready, else why not
@@ -75,12 +75,14 @@ def build_app(
 ) -> ASGIApp:
     """With a distributor, profiles can be pushed; with the rest, questions are answered."""
     door = door or Door(settings, registries[-1])
+    services: list[Service] = []
     routes: list[Route] = []
     if distributor is not None:
-        routes += _write_routes(door, distributor)
+        services.append(pusher_service(door, distributor))  # first, since it is asked most
+        routes += _ingest_routes(door, distributor)
     if asked is not None:
+        services.append(_querier_service(door, Querier(asked.engine, asked.whole_range)))
         routes += [
-            *_query_routes(door, Querier(asked.engine, asked.whole_range)),
             *_admin_routes(
                 door,
                 Admin(
@@ -97,23 +99,16 @@ def build_app(
             Route("/", pages.page),
             Route("/ui/{path:path}", pages.asset),
         ]
+    routes = [*_service_routes(services), *routes]
     routes += health_routes(registries, readiness, extra_metrics)
-    handlers = {HTTPException: _http_error, Exception: _internal_error}
+    handlers: dict[Any, Any] = {
+        HTTPException: partial(_http_error, services),
+        Exception: _internal_error,
+    }
     return OurNames(Starlette(routes=routes, exception_handlers=handlers), hosts, door)
 
 
-def _write_routes(door: Door, distributor: Distributor) -> list[Route]:
-    ingest = Ingest(door, "/ingest", distributor)
-    return [
-        Route(
-            PUSH, push_call(door, distributor), methods=["POST"]
-        ),  # first, since it is asked most
-        Route("/ingest", ingest, methods=["POST"]),
-        Route("/pyroscope/ingest", ingest, methods=["POST"]),
-    ]
-
-
-def _query_routes(door: Door, querier: Querier) -> list[Route]:
+def _querier_service(door: Door, querier: Querier) -> Service:
     methods: dict[str, tuple[object, Method]] = {
         "ProfileTypes": (wire.ProfileTypesRequest, querier.profile_types),
         "LabelNames": (wire.LabelNamesRequest, querier.label_names),
@@ -125,18 +120,26 @@ def _query_routes(door: Door, querier: Querier) -> list[Route]:
         ),
         "SelectSeries": (wire.SelectSeriesRequest, querier.select_series),
     }
+    calls = {
+        name: Unary(door, name, request_type, method)
+        for name, (request_type, method) in methods.items()
+    }
+    return Service(QUERIER, calls)
 
-    async def not_offered(_tenant: TenantId, request: Request) -> Response:
-        raise Unimplemented(
-            f"{request.path_params['method'][:60]} is not offered; there are {', '.join(methods)}"
-        )
 
+def _service_routes(services: list[Service]) -> list[Route]:
     return [
-        *(
-            Route(f"{QUERIER}/{name}", Unary(door, name, request_type, method), methods=["POST"])
-            for name, (request_type, method) in methods.items()
-        ),
-        Route(f"{QUERIER}/{{method}}", View(door, "other", not_offered), methods=["POST"]),
+        Route(f"/{service.name}/{name}", call, methods=["POST"])
+        for service in services
+        for name, call in service.calls.items()
+    ]
+
+
+def _ingest_routes(door: Door, distributor: Distributor) -> list[Route]:
+    ingest = Ingest(door, "/ingest", distributor)
+    return [
+        Route("/ingest", ingest, methods=["POST"]),
+        Route("/pyroscope/ingest", ingest, methods=["POST"]),
     ]
 
 
@@ -209,9 +212,12 @@ def health_routes(
     return [Route("/ready", ready), Route("/healthz", healthz), Route("/metrics", metrics)]
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
+async def _http_error(services: list[Service], request: Request, error: Exception) -> Any:
     """Routes that are not there, methods that they do not take."""
     status = error.status_code if isinstance(error, HTTPException) else 500
+    answer = not_offered(services, request.scope, request.url.path) if status == 404 else None
+    if answer is not None:
+        return answer
     sentence = {
         404: f"there is nothing at {request.url.path[:200]}",
         405: f"{request.url.path[:200]} does not take {request.method[:20]}",
@@ -223,10 +229,4 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _internal_error(request: Request, error: Exception) -> Response:
     log.error("request failed path=%s", request.url.path, exc_info=error)
-    return JSONResponse(
-        {
-            "code": "internal",
-            "message": "the server failed to answer this request; its log says why",
-        },
-        500,
-    )
+    return json_error(Fault(FAULT))

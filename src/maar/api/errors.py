@@ -37,8 +37,19 @@ class TooSlow(Rejected):
     """The request's body did not arrive in time."""
 
 
+class TooLate(Rejected):
+    """The time that the client gave a call is over."""
+
+
 class EndlessBody(TooLarge):
     """A body that went on beyond the limit: hanging up is the only way to end it."""
+
+
+class Fault(MaarError):
+    """Ours; what it was is in the log, and for nobody else."""
+
+
+FAULT = "the server failed to answer this request; its log says why"
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -56,6 +67,8 @@ def answer_to(error: MaarError) -> Answer:
             return Answer(404, "not_found")
         case TooSlow():
             return Answer(408, "deadline_exceeded")
+        case TooLate():
+            return Answer(504, "deadline_exceeded")
         case AlreadyExists():
             return Answer(409, "already_exists")
         case TooLarge():

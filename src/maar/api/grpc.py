@@ -1,39 +1,47 @@
-"""push.v1.PusherService over gRPC: the same call as by Connect, with the same limits and errors.
+"""gRPC and gRPC-Web around a call: five bytes before the message, the status after it.
 
-Messages are not unpacked by gRPC, but here, where all requests together have a bound.
+Whatever HTTP carries it, the call itself is the one that Connect has, with its limits and errors.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import AsyncIterator
-from typing import Any
+import base64
+import re
+from typing import NamedTuple
+from urllib.parse import quote
 
-import grpc
-import grpc.aio
+from starlette.types import Receive, Scope, Send
 
-from maar.api.body import READ_SECONDS_MAX
-from maar.api.connect import PROTO, Reply, Unary
-from maar.api.door import Door, only_tenant
-from maar.api.errors import TooSlow, answer_to, retry_after_s
-from maar.api.push import PUSH, push_call
-from maar.distributor.service import Distributor
-from maar.model.errors import InvalidInput, MaarError, Retryable, Unavailable
-from maar.model.ids import TenantId
+from maar.api.errors import Unimplemented, answer_to, retry_after_s
+from maar.model.errors import InvalidInput, MaarError, Retryable
 from maar.model.messages import messages
 
-log = logging.getLogger("maar.api")
-
-ROUTE = f"grpc:{PUSH}"
-IDLE_MS_MAX = 300_000  # of a connection without a call
-CALLS_MAX = 2000  # at once; beyond it, RESOURCE_EXHAUSTED
+PREFIX_BYTES = 5
 SENTENCE_BYTES_MAX = 1200  # it travels twice in the trailer, whose bytes take up to three
-TENANT_KEY = "x-scope-orgid"
-RETRY_KEY = "retry-after"
-DETAILS_KEY = "grpc-status-details-bin"
+CODES = {
+    "canceled": 1,
+    "unknown": 2,
+    "invalid_argument": 3,
+    "deadline_exceeded": 4,
+    "not_found": 5,
+    "already_exists": 6,
+    "permission_denied": 7,
+    "resource_exhausted": 8,
+    "failed_precondition": 9,
+    "aborted": 10,
+    "out_of_range": 11,
+    "unimplemented": 12,
+    "internal": 13,
+    "unavailable": 14,
+    "data_loss": 15,
+    "unauthenticated": 16,
+}
+DETAILS_KEY = b"grpc-status-details-bin"
+RETRY_KEY = b"retry-after"
 _RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
-_IDENTITY_AND_GZIP = 0b101
+_COMPRESSED, _TRAILER = 0x01, 0x80
+_UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_PADDED = re.compile(rb"[^=]+=*")
 
 _message = messages(
     {
@@ -50,109 +58,133 @@ _message = messages(
 RetryInfo = _message("google.rpc.RetryInfo")
 RpcStatus = _message("google.rpc.Status")
 
+Headers = list[tuple[bytes, bytes]]
 
-class PushServer:
-    """The gRPC door of the front, at a socket of its own."""
 
-    def __init__(self, door: Door, distributor: Distributor) -> None:
-        self._door = door
-        self._push = push_call(door, distributor)
-        self._under_way: set[asyncio.Task[Reply]] = set()
-        self._server = grpc.aio.server(
-            options=(
-                ("grpc.max_receive_message_length", door.settings.body_bytes_max),
-                ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
-                ("grpc.per_message_decompression", 0),
-                ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_AND_GZIP),
-            ),
-            maximum_concurrent_rpcs=CALLS_MAX,
+class Framing(NamedTuple):
+    """What a content type such as application/grpc-web-text+json says."""
+
+    kind: str  # the content type, given back with the answer
+    web: bool
+    text: bool
+    json: bool
+
+
+def framing_of(kind: str) -> Framing | None:
+    """None for a content type that is not gRPC's."""
+    base, _, codec = kind.partition("+")
+    if codec not in ("", "proto", "json"):
+        return None
+    match base:
+        case "application/grpc":
+            return Framing(kind, web=False, text=False, json=codec == "json")
+        case "application/grpc-web":
+            return Framing(kind, web=True, text=False, json=codec == "json")
+        case "application/grpc-web-text":
+            return Framing(kind, web=True, text=True, json=codec == "json")
+        case _:
+            return None
+
+
+def message_in(framing: Framing, body: bytes, *, encoding: str) -> bytes:
+    """The one message of a request; a gzip one stays so, and is unpacked where all bodies are."""
+    if framing.text:
+        body = _from_text(body)
+    if not body:
+        raise InvalidInput("the call has no message", reason="empty")
+    if len(body) < PREFIX_BYTES or len(body) - PREFIX_BYTES != int.from_bytes(body[1:5]):
+        raise InvalidInput(
+            "the call's body is not one message with its length before it", reason="request"
         )
-        service, _, method = PUSH.strip("/").rpartition("/")
-        # To gRPC a call with one message is a stream of one; so we can end one that never comes.
-        handler = grpc.stream_unary_rpc_method_handler(self._answer)
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service, {method: handler}),)
-        )
-
-    async def start(self, address: str) -> None:
-        try:
-            self._server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise Unavailable(f"cannot listen on {address}; does its directory exist?") from error
-        await self._server.start()
-
-    async def stop(self, grace_s: float) -> None:
-        """No new calls; those under way get their answers, for so long."""
-        await self._server.stop(grace_s)
-        late = list(self._under_way)  # nobody waits for their answers any more
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
-
-    async def _answer(self, sent: AsyncIterator[bytes], context: Any) -> bytes:
-        try:
-            tenant, body = _tenant(context), await _read(sent)
-            # A client that hangs up must not take along what the budget of bytes still counts.
-            reply, headers = await asyncio.shield(self._begun(tenant, body))
-            if headers:
-                metadata = tuple((name.lower(), value) for name, value in headers.items())
-                await context.send_initial_metadata(metadata)
-            return bytes(reply.SerializeToString())
-        except MaarError as error:
-            code = grpc.StatusCode[answer_to(error).code.upper()]
-            self._door.count(ROUTE, code.name, error)
-            await context.abort(code, *_told(code, error))
-        except Exception:  # the edge: a fault in one call must not end the server
-            log.exception("gRPC call failed method=%s", PUSH)
-            sentence = "the server failed to answer this request; its log says why"
-            await context.abort(grpc.StatusCode.INTERNAL, sentence)
-        raise AssertionError("abort raises")
-
-    def _begun(self, tenant: TenantId, body: bytes) -> asyncio.Task[Reply]:
-        task = asyncio.create_task(_called(self._push, self._door, tenant, body))
-        self._under_way.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[Reply]) -> None:
-        self._under_way.discard(task)
-        if not task.cancelled():
-            task.exception()  # seen, also when the client has hung up
+    if body[0] & _COMPRESSED and encoding != "gzip":
+        raise Unimplemented(f"grpc-encoding {encoding[:60]!r} is not read here; use gzip")
+    return body[PREFIX_BYTES:]
 
 
-async def _read(sent: AsyncIterator[bytes]) -> bytes:
-    """The one message: as by HTTP it has its time, for a call that waits takes another's place."""
-    try:
-        async with asyncio.timeout(READ_SECONDS_MAX):
-            return await anext(sent)
-    except TimeoutError as error:
-        raise TooSlow(
-            f"the message did not arrive within {READ_SECONDS_MAX:.0f} s; send it again"
-        ) from error
-    except StopAsyncIteration:
-        raise InvalidInput("the call has no message", reason="empty") from None
+def timeout_s_of(text: str) -> float | None:
+    """What grpc-timeout says, or None when there is none."""
+    if not text:
+        return None
+    number, unit = text[:-1], text[-1]
+    if not number.isascii() or not number.isdigit() or len(number) > 8 or unit not in _UNITS_S:
+        raise InvalidInput(f"grpc-timeout {text[:40]!r} is no time", reason="request")
+    return int(number) * _UNITS_S[unit]
 
 
-async def _called(push: Unary, door: Door, tenant: TenantId, body: bytes) -> Reply:
-    with door.budget.hold() as hold:
-        hold.take(len(body))
-        return await push.call(tenant, PROTO, body, hold)
+class GrpcAnswer:
+    """A message, or the error that there is instead of one."""
+
+    def __init__(
+        self,
+        framing: Framing,
+        content: bytes | None,
+        headers: dict[str, str] | None = None,
+        trailers: Headers | None = None,
+    ) -> None:
+        self._framing = framing
+        self._content = content
+        self._headers = [
+            (b"content-type", framing.kind.encode()),
+            (b"grpc-accept-encoding", b"identity, gzip"),
+            *((name.lower().encode(), value.encode()) for name, value in (headers or {}).items()),
+        ]
+        self._trailers = trailers or [(b"grpc-status", b"0")]
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        if self._framing.web:
+            await self._send(send, self._headers, self._web_body())
+        elif self._content is None:  # nothing but trailers, which are the only headers then
+            await self._send(send, [*self._headers, *self._trailers], b"")
+        else:
+            start = {"type": "http.response.start", "status": 200, "headers": self._headers}
+            await send({**start, "trailers": True})
+            await send({"type": "http.response.body", "body": _framed(0, self._content)})
+            await send({"type": "http.response.trailers", "headers": self._trailers})
+
+    def _web_body(self) -> bytes:
+        lines = b"".join(name + b": " + value + b"\r\n" for name, value in self._trailers)
+        message = b"" if self._content is None else _framed(0, self._content)
+        body = message + _framed(_TRAILER, lines)
+        return base64.b64encode(body) if self._framing.text else body
+
+    @staticmethod
+    async def _send(send: Send, headers: Headers, body: bytes) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
 
-def _tenant(context: Any) -> TenantId:
-    sent = context.invocation_metadata() or ()
-    return only_tenant([value for key, value in sent if key == TENANT_KEY])
+def grpc_error(framing: Framing, error: MaarError) -> GrpcAnswer:
+    """With the sentence, and when to try again, if ever."""
+    return GrpcAnswer(framing, None, trailers=trailers_of(error))
 
 
-def _told(code: Any, error: MaarError) -> tuple[str, tuple[tuple[str, str | bytes], ...]]:
-    """The sentence, and a trailer that says when to try again, if ever."""
+def trailers_of(error: MaarError) -> Headers:
+    code = CODES[answer_to(error).code]
     sentence = str(error).encode(errors="replace")[:SENTENCE_BYTES_MAX].decode(errors="ignore")
+    trailers = [
+        (b"grpc-status", b"%d" % code),
+        (b"grpc-message", quote(sentence, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~").encode()),
+    ]
     if not isinstance(error, Retryable):
-        return sentence, ()
+        return trailers
     wait_s = retry_after_s(error)
     info = RetryInfo()
     info.retry_delay.seconds = int(wait_s)
     info.retry_delay.nanos = int(wait_s % 1 * 1e9)
-    status = RpcStatus(code=code.value[0], message=sentence)
+    status = RpcStatus(code=code, message=sentence)
     status.details.add(type_url=_RETRY_INFO, value=info.SerializeToString())
-    return sentence, ((RETRY_KEY, f"{wait_s:.3f}"), (DETAILS_KEY, status.SerializeToString()))
+    details = base64.b64encode(status.SerializeToString()).rstrip(b"=")
+    return [*trailers, (RETRY_KEY, b"%.3f" % wait_s), (DETAILS_KEY, details)]
+
+
+def _framed(flags: int, message: bytes) -> bytes:
+    return bytes((flags,)) + len(message).to_bytes(4) + message
+
+
+def _from_text(body: bytes) -> bytes:
+    """Base64, in any number of padded pieces."""
+    try:
+        pieces = (base64.b64decode(piece, validate=True) for piece in _PADDED.findall(body))
+        return b"".join(pieces)
+    except ValueError as error:
+        raise InvalidInput(f"the body is not base64: {error}", reason="request") from error

@@ -1,10 +1,10 @@
-"""push.v1.PusherService/Push: how today's agents send profiles, by Connect and by gRPC."""
+"""push.v1.PusherService/Push: how today's agents send profiles, by Connect and gRPC."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from maar.api.connect import Reply, RequestLimits, Unary
+from maar.api.connect import Reply, RequestLimits, Service, Unary
 from maar.api.door import Door
 from maar.api.fields import check_fields
 from maar.api.wire import PushRequest, PushResponse
@@ -12,7 +12,8 @@ from maar.distributor.admit import PushedProfile
 from maar.distributor.service import Distributor
 from maar.model.ids import ProfileId, TenantId
 
-PUSH = "/push.v1.PusherService/Push"
+PUSHER = "push.v1.PusherService"
+PUSH = f"/{PUSHER}/Push"
 JSON_BYTES_MAX = 16 << 20
 FIELDS_MAX = 100_000  # labels and profiles of one push, all series together
 IDS_HEADER = "Maar-Profile-Ids"
@@ -28,10 +29,10 @@ class Pusher:
         return PushResponse(), ids_header(ids)
 
 
-def push_call(door: Door, distributor: Distributor) -> Unary:
+def pusher_service(door: Door, distributor: Distributor) -> Service:
     """The one way of a push, whatever brought it here."""
     settings = door.settings
-    return Unary(
+    push = Unary(
         door,
         PUSH,
         PushRequest,
@@ -42,7 +43,9 @@ def push_call(door: Door, distributor: Distributor) -> Unary:
             json=min(JSON_BYTES_MAX, settings.request_bytes_max),
         ),
         check=lambda raw: check_fields(raw, depth=2, fields_max=FIELDS_MAX),
+        finishes=True,  # what was begun may be stored, and is found by those who send it again
     )
+    return Service(PUSHER, {"Push": push})
 
 
 def pushed_profiles(request: Any) -> list[PushedProfile]:

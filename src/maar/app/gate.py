@@ -7,6 +7,7 @@ import resource
 from collections.abc import Hashable
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol, cast
+from urllib.parse import quote
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -26,10 +27,32 @@ LINGER_S = 1.0
 BODY_GRACE_S = 5.0  # the handler that reads a body gives up first, and with a better answer
 
 
+_GRPC_CODES = {"deadline_exceeded": 4, "resource_exhausted": 8, "unavailable": 14}
+Headers = list[tuple[bytes, bytes]]
+
+
 class Refusal(NamedTuple):
     status: int
     code: str
     sentence: str
+
+    def in_json(self) -> tuple[Headers, bytes]:
+        body = msgspec.json.encode({"code": self.code, "message": self.sentence})
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+        ]
+        if self.status in (429, 503):
+            headers.append((b"retry-after", b"1"))
+        return headers, body
+
+    def in_grpc(self) -> tuple[Headers, bytes]:
+        headers = [
+            (b"content-type", b"application/grpc"),
+            (b"grpc-status", b"%d" % _GRPC_CODES[self.code]),
+            (b"grpc-message", quote(self.sentence, safe=" ").encode()),
+        ]
+        return headers, b""
 
 
 class Held(Hashable, Protocol):
@@ -138,7 +161,7 @@ class Gate:
                     f"more than {settings.unfinished_max} requests have begun and are not whole; "
                     "send it again later",
                 )
-            case Why.CONNECTIONS:
+            case Why.CONNECTIONS | Why.FLOOD:
                 return Refusal(
                     503,
                     "unavailable",
@@ -172,14 +195,10 @@ def caller_of(transport: asyncio.BaseTransport) -> str:
 
 
 def answer_in_http1(refusal: Refusal) -> bytes:
-    body = msgspec.json.encode({"code": refusal.code, "message": refusal.sentence})
-    later = "retry-after: 1\r\n" if refusal.status in (429, 503) else ""
-    head = (
-        f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{later}"
-        "connection: close\r\n\r\n"
-    )
-    return head.encode() + body
+    headers, body = refusal.in_json()
+    lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+    head = f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n".encode()
+    return head + lines + b"connection: close\r\n\r\n" + body
 
 
 def _descriptors_raised() -> int:

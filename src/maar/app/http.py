@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import uvicorn
 
 from maar.app.gate import Gate
-from maar.app.http1 import Http1
 from maar.app.one_port import both
 
 KEEP_ALIVE_S = 75
 
 
 class HttpServer(uvicorn.Server):
-    """With the socket of a gRPC server it also takes that one's connections, on the same port."""
+    """HTTP/1.1 and HTTP/2, and whatever is spoken over them, on the same port."""
 
-    def __init__(self, app: Any, *, drain_s: float, gate: Gate, grpc_socket: str = "") -> None:
+    def __init__(self, app: Any, *, drain_s: float, gate: Gate) -> None:
         self._gate = gate
         super().__init__(
             uvicorn.Config(
                 app,
-                http=both(gate, grpc_socket) if grpc_socket else partial(Http1, gate),  # type: ignore[arg-type]
+                http=both(gate),  # type: ignore[arg-type]
                 ws="none",
                 loop="none",
                 lifespan="off",

@@ -1,4 +1,4 @@
-"""The front in this process: HTTP and gRPC for those who push, HTTP for those who ask."""
+"""The front in this process: HTTP and gRPC for those who push and for those who ask."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 
 from prometheus_client import CollectorRegistry
 
@@ -21,7 +19,6 @@ from maar.adapters.system_clock import SystemClock
 from maar.api.admin import no_disks
 from maar.api.app import Asked, build_app
 from maar.api.door import Door
-from maar.api.grpc import PushServer
 from maar.api.hosts import hosts_of
 from maar.api.placement import placed_in
 from maar.api.quarantine import causes_in
@@ -109,37 +106,14 @@ async def run(
                 own_name=socket.gethostname(),
             ),
         )
-        async with _grpc(settings, door, distributor) as grpc_socket:
-            server = HttpServer(
-                app, drain_s=settings.server.drain_s, gate=gate, grpc_socket=grpc_socket
-            )
-            serving = asyncio.create_task(server.serve(sockets=[listener]))
-            life = asyncio.create_task(first_end(serving, *following))
-            stack.push_async_callback(_ended, serving, life)  # before what they need is closed
-            try:
-                yield life
-            finally:
-                server.should_exit = True  # no new connections; who waits gets an answer
-
-
-@asynccontextmanager
-async def _grpc(
-    settings: Settings, door: Door, distributor: Distributor | None
-) -> AsyncIterator[str]:
-    """The path of the socket where pushes by gRPC are taken; '' when none are."""
-    if distributor is None:
-        yield ""
-        return
-    with TemporaryDirectory(prefix="maar-front-") as private:
-        query = settings.roles.query  # in `maar serve`, all private sockets lie together
-        directory = Path(query[5:]).parent if query.startswith("unix:") else Path(private)
-        path = str(directory / "push.sock")
-        server = PushServer(door, distributor)
-        await server.start(f"unix:{path}")
+        server = HttpServer(app, drain_s=settings.server.drain_s, gate=gate)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        life = asyncio.create_task(first_end(serving, *following))
+        stack.push_async_callback(_ended, serving, life)  # before what they need is closed
         try:
-            yield path
+            yield life
         finally:
-            await server.stop(settings.server.drain_s)
+            server.should_exit = True  # no new connections; who waits gets an answer
 
 
 @asynccontextmanager

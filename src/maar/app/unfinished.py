@@ -26,6 +26,7 @@ class Why(StrEnum):
     ADDRESS_FULL = "address_full"
     FULL = "full"
     CONNECTIONS = "connections"
+    FLOOD = "flood"
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
