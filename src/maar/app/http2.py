@@ -445,7 +445,7 @@ class Http2(asyncio.Protocol):
 
     def _block_whole(self, one: Frame, block: bytes) -> None:
         try:
-            pairs: list[tuple[bytes, bytes]] = self._decoder.decode(block, raw=True)  # type: ignore[assignment]
+            pairs: list[tuple[bytes, bytes]] = self._decoder.decode(block, raw=True)
         except OversizedHeaderListError:
             self._too_large()
         except HPACKError as error:

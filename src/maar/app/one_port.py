@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from maar.app.gate import Gate, answer_in_http1, caller_of, hung_up
 from maar.app.http1 import Http1
-from maar.app.http2 import Http2
 from maar.app.http2_frames import PREFACE
 from maar.app.unfinished import Why
+
+if TYPE_CHECKING:  # it is loaded when somebody speaks it
+    from maar.app.http2 import Http2
 
 SILENT_S = 75.0  # for a client that says nothing at all, as between two requests
 
@@ -50,6 +52,8 @@ class _Undecided(asyncio.Protocol):
             return
         heard = self._heard = self._heard + data
         if heard.startswith(PREFACE):
+            from maar.app.http2 import Http2
+
             app, state = self._how["config"].loaded_app, self._how["server_state"]
             self._decided(Http2(self._gate, app, state), heard[len(PREFACE) :])
         elif not PREFACE.startswith(heard):
