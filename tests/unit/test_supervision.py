@@ -48,7 +48,7 @@ class Childless(Supervisor):
 
     def __init__(self, codes: dict[ProcessName, list[int]]) -> None:
         listener = listen(settings(MAAR_SERVER__LISTEN="127.0.0.1:0"))
-        super().__init__(settings(), listener)
+        super().__init__(settings(MAAR_SERVER__DATA_DIR="/proc/nowhere"), listener)
         self.codes = codes
 
     async def _start(self, role: ProcessName, restarts: int, beats: int) -> Process:

@@ -162,23 +162,30 @@ class Supervisor:
 
     async def _live(self, role: ProcessName, restarts: int) -> int:
         """One life of a role's process; its exit code."""
-        ours, theirs = os.pipe()  # for its heartbeats
         try:
-            process = await self._start(role, restarts, theirs)
-        except OSError as error:  # no memory or no process to spare: that may pass
+            process, beats = await self._started(role, restarts)
+        except OSError as error:  # no memory, file or process to spare: that may pass
             log.error("role not started child=%s cause=%s", role, error)
-            os.close(ours)
             return NOT_STARTED
-        finally:
-            os.close(theirs)
         pump = asyncio.create_task(self._pump(role, process))
-        watch = asyncio.create_task(self._watch(role, ours))
+        watch = asyncio.create_task(self._watch(role, beats))
         code = await process.wait()
         watch.cancel()
         await asyncio.gather(watch, return_exceptions=True)
         await self._session_ends(process.pid)
         await pump
         return code
+
+    async def _started(self, role: ProcessName, restarts: int) -> tuple[Process, int]:
+        """The process, and the end of the pipe that its heartbeats come from."""
+        ours, theirs = os.pipe()
+        try:
+            return await self._start(role, restarts, theirs), ours
+        except OSError:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
 
     async def _watch(self, role: ProcessName, pipe: int) -> None:
         """Kill the role's process when it is silent for too long; it is started again then."""

@@ -107,9 +107,9 @@ def _troubles(status: Json) -> Iterator[str]:
         ago_s = (status["wall_time_ns"] - process["hung_at_ns"]) / 1e9
         if process["hangs"] and ago_s < HANG_TOLD_S:
             yield (
-                f"TROUBLE the process {process['process']} hung and was started again, "
-                f"{process['hangs']:,} times in all, last {duration(max(0.0, ago_s))} ago: "
-                "docs/operating.md#a-process-hangs"
+                f"TROUBLE the process {process['process']} hung and was started again "
+                f"{duration(max(0.0, ago_s))} ago ({process['hangs']:,} hangs since the server "
+                "began): docs/operating.md#a-process-hangs"
             )
     for sentence in dict.fromkeys(disk["trouble"] for disk in status.get("disks", ())):
         if sentence:
