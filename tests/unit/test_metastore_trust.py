@@ -25,7 +25,7 @@ from maar.metastore.state import Anchor, MetaState, Spent
 from maar.metastore.trust import Standing
 from maar.model.block import BlockMeta
 from maar.model.errors import Rejected
-from maar.model.ids import BlockId, TenantId
+from maar.model.ids import NO_TENANT, BlockId, TenantId
 from maar.model.time import DAY_NS, LeaseTime, WallTime
 from support.lake import Lake, dated, dated_here
 from support.memory_store import MemoryStore
@@ -305,15 +305,31 @@ def test_the_fold_itself_refuses_more_than_a_tenth_in_a_day_of_lease_time() -> N
     assert Refused(Refusal.UNEXPLAINED, what=ids[20]) in world.fold.put(
         BlocksExpired(1 << 62, (ids[20],))
     )
-    world.pass_time(DAY_NS)
-    assert take(ids[20]) == 0
-    world.pass_time(1)
+    world.pass_time(24 * HOUR_NS)
+    assert take(ids[20]) == 0, "it is counted by the hour"
+    world.pass_time(HOUR_NS)
     assert take(*ids[20:]) == 2, "a tenth of the 27 that are left"
+
+
+def test_no_24_hours_take_more_than_a_tenth_however_they_are_cut() -> None:
+    world = lake()
+    ids = [aged(world, number, 1).id for number in range(40)]
+    took: list[tuple[int, int]] = []
+    for hour in range(100):
+        left = tuple(block for block in ids if block in world.state.blocks)
+        most = 1 if hour < 20 else len(left)
+        effects = world.fold.put(BlocksExpired(1 << 62, left[:most]))
+        took += [(hour, made.blocks) for made in effects if isinstance(made, Expired)]
+        world.pass_time(HOUR_NS)
+    assert sum(blocks for _, blocks in took) > 8, "it goes on, a tenth at a time"
+    for start in range(100):
+        assert sum(blocks for hour, blocks in took if start <= hour < start + 24) <= 4
+    assert len(world.state.spent[NO_TENANT].hours) <= 25
 
 
 def test_what_was_spent_is_bounded() -> None:
     world = lake(tenants_max=1)
-    world.state.spent[TenantId("globex")] = Spent(1, LeaseTime(0))
+    world.state.spent[TenantId("globex")] = Spent(((0, 1),))
     meta = aged(world, 1, 1)
     effects = world.fold.put(BlocksExpired(1 << 62, (meta.id,)))
     assert Refused(Refusal.UNEXPLAINED, what=meta.id) in effects

@@ -215,8 +215,7 @@ class ZoneRing(msgspec.Struct, frozen=True, array_like=True, tag=15):
 
 class SpentRecord(msgspec.Struct, frozen=True, array_like=True):
     tenant: TenantId
-    blocks: int
-    since: LeaseTime
+    hours: tuple[tuple[int, int], ...]
 
 
 class Takings(msgspec.Struct, frozen=True, array_like=True, tag=16):
@@ -380,7 +379,7 @@ class _Loading:
                 state.rings[part.ring.zone] = part.ring
             case Takings():
                 for one in part.spent:
-                    state.spent[one.tenant] = Spent(one.blocks, one.since)
+                    state.spent[one.tenant] = Spent(one.hours)
             case _:
                 assert_never(part)
 

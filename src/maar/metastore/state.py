@@ -61,8 +61,7 @@ class Hold(NamedTuple):
 class Spent(NamedTuple):
     """Blocks of a tenant that retention took although time alone does not explain it."""
 
-    blocks: int
-    since: LeaseTime
+    hours: tuple[tuple[int, int], ...]  # of lease time, and how many in each; the last day's
 
 
 class Remnant(msgspec.Struct, frozen=True, gc=False):

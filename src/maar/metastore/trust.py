@@ -28,7 +28,8 @@ TRUST_SINCE = 5  # the version of the log that began to keep a clock, holds and 
 SKEW_MAX_NS = 10 * MINUTE_NS  # clocks of one opinion differ by less
 DATA_SKEW_MAX_NS = HOUR_NS  # profiles show the time in which they began, and come later
 OUTAGE_MAX_NS = 7 * DAY_NS  # a longer one has people about who can vouch for the clock
-DAY_OF_SPENDING_NS = DAY_NS
+HOURS_KEPT = 24  # so that any 24 hours of lease time are seen
+NOTHING_SPENT = Spent(())
 SHARE = 10  # one block in so many of a tenant
 WHY_MAX = 1_000  # characters
 NEVER = -(1 << 63)  # the boundary that nothing is older than
@@ -229,7 +230,7 @@ class Taking:
         state = self._state
         if tenant not in state.spent and len(state.spent) >= state.policy.tenants_max:
             return 0
-        spent = _spent(state, tenant, now=self._now).blocks
+        spent = sum(blocks for blocks in _lately(state, tenant, now=self._now).values())
         return max(1, (size(state, tenant) + spent) // SHARE) - spent
 
 
@@ -245,12 +246,10 @@ def size(state: MetaState, tenant: TenantId) -> int:
     return sum(len(chunk) for shelf in shelves for chunk in shelf.chunks)
 
 
-def _spent(state: MetaState, tenant: TenantId, *, now: LeaseTime) -> Spent:
-    """A day of lease time begins with the first block that was unexplained."""
-    spent = state.spent.get(tenant)
-    if spent is None or now - spent.since > DAY_OF_SPENDING_NS:
-        return Spent(0, now)
-    return spent
+def _lately(state: MetaState, tenant: TenantId, *, now: LeaseTime) -> dict[int, int]:
+    """Blocks by the hour of lease time, of the last 24 hours and the part of one before."""
+    spent = state.spent.get(tenant, NOTHING_SPENT)
+    return {hour: blocks for hour, blocks in spent.hours if hour >= now // HOUR_NS - HOURS_KEPT}
 
 
 # ── the fold ───────────────────────────────────────────────────────────────────────────────────
@@ -280,8 +279,10 @@ def follow_default(state: MetaState) -> None:
 
 def spend(state: MetaState, taking: Taking) -> None:
     for tenant, blocks in taking.unexplained.items():
-        spent = _spent(state, tenant, now=state.lease_time)
-        state.spent[tenant] = Spent(spent.blocks + blocks, spent.since)
+        hours = _lately(state, tenant, now=state.lease_time)
+        this = state.lease_time // HOUR_NS
+        hours[this] = hours.get(this, 0) + blocks
+        state.spent[tenant] = Spent(tuple(sorted(hours.items())))
 
 
 def hold(state: MetaState, entry: RetentionHeld) -> Effects:
