@@ -412,10 +412,16 @@ def rapid_reset(client: H2Client) -> None:
     client.write(framed(RST, 0, stream, (8).to_bytes(4, "big")))
 
 
+def rapid_reset_of_whole_requests(client: H2Client) -> None:
+    stream = client.begin("/metrics", method="GET", end=True)
+    client.write(framed(RST, 0, stream, (8).to_bytes(4, "big")))
+
+
 FLOODS: dict[str, Flood] = {
     "pings": lambda client: client.write(framed(PING, 0, 0, bytes(8))),
     "settings": lambda client: client.write(framed(SETTINGS, 0, 0)),
     "rapid reset": rapid_reset,
+    "rapid reset of whole requests": rapid_reset_of_whole_requests,
     "window updates": lambda client: client.write(framed(WINDOW, 0, 0, b"\0\0\0\1")),
     "unknown frames": lambda client: client.write(framed(77, 0, 0)),
 }

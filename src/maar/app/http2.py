@@ -7,7 +7,6 @@ nothing (floods), and by the gate whatever has not arrived yet.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
@@ -40,148 +39,17 @@ from maar.app.http2_frames import (
     split,
     unpadded,
 )
+from maar.app.http2_stream import STREAM_WINDOW, Stream
+from maar.app.patience import Patience
 from maar.app.unfinished import Why
-
-log = logging.getLogger("maar.front")
 
 STREAMS_MAX = 128  # at once, on one connection; beyond this, REFUSED_STREAM
 FRAME_BYTES_MAX = 1 << 16
-STREAM_WINDOW = 1 << 20  # what a client may send ahead of whoever reads its body
 CONNECTION_WINDOW = 1 << 21  # of all its streams
 IDLE_S = 300.0  # of a connection without a request
-STALL_S = 60.0  # for a client to take some of its answer
 UNSENT_BYTES_MAX = 1 << 20  # replies to pings and the like that a client does not read
-PATIENCE = 1000.0  # frames that bring nothing, at once
-PATIENCE_PER_S = 50.0
-COSTS = {Kind.PING: 1.0, Kind.SETTINGS: 5.0, Kind.PRIORITY: 1.0, Kind.RST_STREAM: 5.0}
+EMPTY, CHEAP, DEAR = 1.0, 0.5, 5.0  # what frames that bring nothing cost of our patience
 RESET_REMEMBERED = 256
-
-
-class Stream:
-    """One request and its answer; what the application calls."""
-
-    def __init__(self, connection: Http2, number: int, window: int) -> None:
-        self.connection = connection
-        self.number = number
-        self.window_out = window
-        self.window_in = STREAM_WINDOW
-        self.returned = 0  # of window_in, by whoever read the body
-        self.received = 0
-        self.expected = -1
-        self.chunks: list[bytes] = []
-        self.ended = False  # the request is whole
-        self.held = False  # the gate knows that it is not
-        self.gone = False  # nobody waits for the answer
-        self.started: dict[str, Any] | None = None  # the answer's head, not sent yet
-        self.trailers = False  # and more after its body
-        self.answering = False
-        self.answered = False
-        self.bodyless = False  # the answer to HEAD
-        self.read = False  # the application has the whole request
-        self.grpc = False
-        self.news = asyncio.Event()
-        self.room = asyncio.Event()
-        self.task: asyncio.Task[None] | None = None
-
-    async def run(self, app: Any, scope: dict[str, Any]) -> None:
-        try:
-            await app(scope, self.receive, self.send)
-            if not self.answered and not self.gone:
-                raise RuntimeError("the application returned without an answer")
-        except asyncio.CancelledError:  # the server ends
-            self.connection.reset(self, Code.CANCEL)
-            raise
-        except Exception:  # the edge: a fault in one request must not end the others
-            log.exception("request failed path=%s", scope["path"])
-            self.connection.reset(self, Code.INTERNAL_ERROR)
-
-    async def receive(self) -> dict[str, Any]:
-        while not (self.chunks or self.gone or self.answered or self.ended):
-            self.news.clear()
-            await self.news.wait()
-        if self.gone or self.answered or (self.ended and not self.chunks and self.read):
-            while not (self.gone or self.answered):
-                self.news.clear()
-                await self.news.wait()
-            return {"type": "http.disconnect"}
-        body = b"".join(self.chunks)
-        self.chunks.clear()
-        self.connection.taken(self, len(body))
-        self.read = self.ended
-        return {"type": "http.request", "body": body, "more_body": not self.ended}
-
-    async def send(self, message: dict[str, Any]) -> None:
-        if self.gone:
-            return
-        match message["type"]:
-            case "http.response.start":
-                self.started = message
-            case "http.response.body":
-                await self._send_body(message.get("body", b""), message.get("more_body", False))
-            case "http.response.trailers":
-                self._headers(message["headers"], end=True)
-            case other:
-                raise RuntimeError(f"an application cannot send {other!r} here")
-
-    async def _send_body(self, body: bytes, more: bool) -> None:
-        assert self.started is not None or self.answering
-        if self.bodyless:
-            body, more = b"", False
-        if self.started is not None:
-            started, self.started, self.answering = self.started, None, True
-            self.trailers = bool(started.get("trailers"))
-            end = not body and not more and not self.trailers
-            headers = list(started.get("headers", ()))
-            if not self.grpc:  # to whom they would be metadata of the call
-                headers += self.connection.default_headers
-            self._headers(headers, status=started["status"], end=end)
-            if end:
-                return
-        await self._send_data(body, end=not more and not self.trailers)
-
-    async def _send_data(self, body: bytes, *, end: bool) -> None:
-        connection = self.connection
-        at = 0
-        while at < len(body) and not self.gone:
-            size = min(
-                len(body) - at, self.window_out, connection.window_out, connection.frame_bytes_out
-            )
-            if size <= 0 or connection.write_paused:
-                await self._room()
-                continue
-            self.window_out -= size
-            connection.window_out -= size
-            last = end and at + size == len(body)
-            connection.write_data(self, body[at : at + size], end=last)
-            at += size
-        if end and not body and not self.gone:
-            connection.write_data(self, b"", end=True)
-
-    async def _room(self) -> None:
-        self.room.clear()
-        self.connection.waiting.add(self)
-        try:
-            async with asyncio.timeout(STALL_S):
-                await self.room.wait()
-        except TimeoutError:
-            self.connection.reset(self, Code.CANCEL)
-        finally:
-            self.connection.waiting.discard(self)
-
-    def _headers(self, headers: Any, *, status: int = 0, end: bool) -> None:
-        pairs = [(name.lower(), value) for name, value in headers if name.lower() != b"connection"]
-        self.connection.write_headers(self, header_block(pairs, status), end=end)
-
-    def leave(self) -> None:
-        """Nobody waits any more; whoever works on it hears so."""
-        self.gone = True
-        self.chunks.clear()
-        self.news.set()
-        self.room.set()
-
-    def refuse(self, why: Why) -> None:
-        self.held = False
-        self.connection.refuse_stream(self, why)
 
 
 class Http2(asyncio.Protocol):
@@ -209,8 +77,6 @@ class Http2(asyncio.Protocol):
         self.waiting: set[Stream] = set()
         self._going = False  # no new streams
         self._failed = False
-        self._patience = PATIENCE
-        self._refilled_at = 0.0
         self._decoder = Decoder(max_header_list_size=4 * gate.settings.head_bytes_max)
 
     @property
@@ -223,7 +89,7 @@ class Http2(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self._transport: asyncio.Transport = transport
         self._loop = asyncio.get_running_loop()
-        self._refilled_at = self._loop.time()
+        self._patience = Patience(self._loop.time())
         self._address = caller_of(transport)
         self._server, self._client = get_local_addr(transport), get_remote_addr(transport)
         self._state.connections.add(self)
@@ -381,13 +247,13 @@ class Http2(asyncio.Protocol):
             self._going = True
             self._close_if_done()
         elif kind == Kind.PRIORITY:
-            self._endured(COSTS[Kind.PRIORITY])
+            self._endured(EMPTY)
             _check_stream(one, none=False)
             check_priority(one.stream, one.payload)
         elif kind == Kind.PUSH_PROMISE:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "clients do not push")
         else:
-            self._endured(1.0)  # unknown kinds are passed over
+            self._endured(EMPTY)  # unknown kinds are passed over
 
     def _data(self, one: Frame) -> None:
         _check_stream(one, none=False)
@@ -400,7 +266,7 @@ class Http2(asyncio.Protocol):
         if stream is None:
             self._check_closed(one.stream)
             self._give_back(size)
-            self._endured(1.0)
+            self._endured(EMPTY)
             return
         if stream.ended:
             self._give_back(size)
@@ -412,7 +278,7 @@ class Http2(asyncio.Protocol):
         if body:
             stream.chunks.append(body)
         elif not one.flags & Flag.END_STREAM:
-            self._endured(1.0)
+            self._endured(EMPTY)
         if size > len(body):
             self.taken(stream, size - len(body))
         if one.flags & Flag.END_STREAM:
@@ -430,7 +296,7 @@ class Http2(asyncio.Protocol):
         if self._block is None:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         if not one.payload:
-            self._endured(1.0)
+            self._endured(EMPTY)
         self._more_of_block(one.payload, one.flags)
 
     def _more_of_block(self, part: bytes, flags: int) -> None:
@@ -523,7 +389,6 @@ class Http2(asyncio.Protocol):
         if stream.expected not in (-1, stream.received):
             raise StreamFault(stream.number, Code.PROTOCOL_ERROR, "content-length is not so")
         stream.ended = True
-        self._patience = min(PATIENCE, self._patience + COSTS[Kind.RST_STREAM])
         if stream.held:
             stream.held = False
             self._gate.whole(stream)
@@ -533,7 +398,7 @@ class Http2(asyncio.Protocol):
         _check_stream(one, none=False)
         if one.stream > self._last:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "RST_STREAM for an idle stream")
-        self._endured(COSTS[Kind.RST_STREAM])
+        self._endured(DEAR)
         stream = self._streams.get(one.stream)
         if stream is not None:
             self._ended(stream)
@@ -543,7 +408,7 @@ class Http2(asyncio.Protocol):
 
     def _settings(self, one: Frame) -> None:
         _check_stream(one, none=True)
-        self._endured(COSTS[Kind.SETTINGS])
+        self._endured(DEAR)
         if one.flags & Flag.ACK:
             _check_length(one, exactly=0)
             return
@@ -566,13 +431,13 @@ class Http2(asyncio.Protocol):
     def _ping(self, one: Frame) -> None:
         _check_length(one, exactly=8)
         _check_stream(one, none=True)
-        self._endured(COSTS[Kind.PING])
+        self._endured(EMPTY)
         if not one.flags & Flag.ACK:
             self._reply(frame(Kind.PING, Flag.ACK, 0, one.payload))
 
     def _window_update(self, one: Frame) -> None:
         _check_length(one, exactly=4)
-        self._endured(0.5)
+        self._endured(CHEAP)
         more = int.from_bytes(one.payload) & WINDOW_MAX
         if one.stream == 0:
             if not more:
@@ -605,15 +470,7 @@ class Http2(asyncio.Protocol):
         raise ConnectionFault(Code.ENHANCE_YOUR_CALM, self._gate.refusal(Why.HEAD_LARGE).sentence)
 
     def _endured(self, cost: float) -> None:
-        """Frames that bring nothing use up our patience; time and whole requests restore it."""
-        self._patience -= cost
-        if self._patience > 0:
-            return
-        now = self._loop.time()
-        self._patience += (now - self._refilled_at) * PATIENCE_PER_S
-        self._patience = min(self._patience, PATIENCE)
-        self._refilled_at = now
-        if self._patience <= 0:
+        if not self._patience.spend(cost, self._loop.time):
             self._gate.count(Why.FLOOD)
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
 
@@ -654,7 +511,7 @@ class Http2(asyncio.Protocol):
     def write_data(self, stream: Stream, body: bytes, *, end: bool) -> None:
         flags = Flag.END_STREAM if end else 0
         self._transport.write(frame(Kind.DATA, flags, stream.number, body))
-        self._patience = min(PATIENCE, self._patience + 2)
+        self._patience.restore(4 * CHEAP)  # which clients acknowledge, for stream and connection
         if end:
             self._answered(stream)
 
@@ -690,6 +547,7 @@ class Http2(asyncio.Protocol):
         """The answer is out; a request that still arrives is of no use any more."""
         stream.answered = True
         stream.news.set()
+        self._patience.restore(DEAR)
         if stream.ended:
             self._ended(stream)
         else:
@@ -719,7 +577,7 @@ class Http2(asyncio.Protocol):
             self._gate.whole(stream)
 
     def _stream_failed(self, fault: StreamFault) -> None:
-        self._endured(COSTS[Kind.RST_STREAM])
+        self._endured(DEAR)
         stream = self._streams.get(fault.stream)
         if stream is not None:
             self.reset(stream, fault.code)
