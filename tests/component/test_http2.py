@@ -20,7 +20,7 @@ from maar.api.wire import (
     PushResponse,
     SelectMergeStacktracesRequest,
 )
-from maar.app import http2
+from maar.app import gate, http2
 from maar.model.errors import MaarError, Overloaded, Unavailable
 from support.front import CPU, Front
 from support.h2_client import (
@@ -362,6 +362,36 @@ def test_large_answers_keep_to_the_clients_windows() -> None:
             assert len(answer.body) == int(answer.headers["content-length"]) > 3000
 
     told(story)
+
+
+@pytest.mark.parametrize("version", [1, 2], ids=["http1", "http2"])
+def test_who_takes_nothing_of_its_answer_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    monkeypatch.setattr(gate, "STALL_S", 0.3)
+
+    async def large(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(64):
+            await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    front = Front()
+    front.app = large
+
+    async def story(port: Port) -> None:
+        if version == 2:
+            async with h2_client(port.number) as client:
+                client.takes = False
+                stream = client.begin("/", method="GET", end=True)
+                assert (await client.answer(stream)).reset == 8
+        else:
+            _, writer = await port.raw(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+        name = "maar_front_refused_total"
+        await until(lambda: front.counted(name, reason="answer_stalled") == 1)
+
+    told(story, front)
 
 
 def test_what_nobody_reads_is_bounded_by_windows() -> None:

@@ -45,6 +45,7 @@ class H2Client:
         self.closed = asyncio.Event()
         self.settings: dict[int, int] = {}
         self.granted = 0  # by WINDOW_UPDATE of the connection
+        self.takes = True  # more of an answer than the first window
         self._next = 1
 
     def write(self, data: bytes) -> None:
@@ -111,7 +112,7 @@ class H2Client:
                 (answer.trailers if answer.headers else answer.headers).update(fields)
             case 0:
                 answer.body += payload
-                if payload:
+                if payload and self.takes:
                     more = len(payload).to_bytes(4, "big")
                     self.write(framed(WINDOW, 0, 0, more) + framed(WINDOW, 0, stream, more))
             case 3:

@@ -24,6 +24,7 @@ from maar.app.unfinished import (
 )
 
 LINGER_S = 1.0
+STALL_S = 60.0  # for a client to take some of its answer
 BODY_GRACE_S = 5.0  # the handler that reads a body gives up first, and with a better answer
 
 
@@ -161,7 +162,7 @@ class Gate:
                     f"more than {settings.unfinished_max} requests have begun and are not whole; "
                     "send it again later",
                 )
-            case Why.CONNECTIONS | Why.FLOOD:
+            case Why.CONNECTIONS | Why.FLOOD | Why.ANSWER_STALLED:
                 return Refusal(
                     503,
                     "unavailable",

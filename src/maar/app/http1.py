@@ -7,6 +7,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from maar.app import gate as bounds
 from maar.app.gate import Gate, answer_in_http1, caller_of, hung_up
 from maar.app.unfinished import Why
 
@@ -22,6 +23,8 @@ class Http1(HttpToolsProtocol):
         self._head_began = False  # in the bytes that are being parsed
         self._too_large = False
         self._left = False
+        self._unsent = 0
+        self._stall: asyncio.TimerHandle | None = None
 
     # ------------------------------------------------------------------ what arrives
 
@@ -32,6 +35,7 @@ class Http1(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._not_stalled()
         self._gate.closed(self)
 
     def data_received(self, data: bytes) -> None:
@@ -101,6 +105,29 @@ class Http1(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         hung_up(self.transport)
+
+    # ------------------------------------------------------------------ answers that nobody takes
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unsent = self.transport.get_write_buffer_size()
+        self._stall = self.loop.call_later(bounds.STALL_S, self._look_at_stall)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._not_stalled()
+
+    def _not_stalled(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+
+    def _look_at_stall(self) -> None:
+        unsent, self._unsent = self._unsent, self.transport.get_write_buffer_size()
+        if self._unsent < unsent:  # slowly, but it does take it
+            self._stall = self.loop.call_later(bounds.STALL_S, self._look_at_stall)
+        else:
+            self._gate.count(Why.ANSWER_STALLED)
+            self.transport.abort()
 
     # ------------------------------------------------------------------ how it ends early
 

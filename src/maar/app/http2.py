@@ -534,6 +534,11 @@ class Http2(asyncio.Protocol):
         self._answered(stream)
         stream.leave()
 
+    def stalled(self, stream: Stream) -> None:
+        """Its client takes nothing of the answer."""
+        self._gate.count(Why.ANSWER_STALLED)
+        self.reset(stream, Code.CANCEL)
+
     def reset(self, stream: Stream, code: Code) -> None:
         if stream.answered or stream.gone:
             return

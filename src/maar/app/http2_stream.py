@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from maar.app import gate as bounds
 from maar.app.http2_frames import Code, header_block
 from maar.app.unfinished import Why
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("maar.front")
 
 STREAM_WINDOW = 1 << 20  # what a client may send ahead of whoever reads its body
-STALL_S = 60.0  # for a client to take some of its answer
 
 
 class Stream:
@@ -122,10 +122,10 @@ class Stream:
         self.room.clear()
         self.connection.waiting.add(self)
         try:
-            async with asyncio.timeout(STALL_S):
+            async with asyncio.timeout(bounds.STALL_S):
                 await self.room.wait()
         except TimeoutError:
-            self.connection.reset(self, Code.CANCEL)
+            self.connection.stalled(self)
         finally:
             self.connection.waiting.discard(self)
 

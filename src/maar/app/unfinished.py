@@ -27,6 +27,7 @@ class Why(StrEnum):
     FULL = "full"
     CONNECTIONS = "connections"
     FLOOD = "flood"
+    ANSWER_STALLED = "answer_stalled"
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
