@@ -13,8 +13,11 @@ from maar.metastore.cleaner import STORE_CLOCK_NS
 from maar.metastore.digest import digest
 from maar.metastore.effects import Expired, HoldChanged, Refusal, Refused, Returned
 from maar.metastore.entries import (
+    AdoptionEnded,
+    BlocksAdopted,
     BlocksExpired,
     PolicySet,
+    Reincarnated,
     RetentionHeld,
     RetentionSet,
     RetentionUndone,
@@ -25,7 +28,7 @@ from maar.metastore.state import Anchor, MetaState, Spent
 from maar.metastore.trust import Standing
 from maar.model.block import BlockMeta
 from maar.model.errors import Rejected
-from maar.model.ids import NO_TENANT, BlockId, TenantId
+from maar.model.ids import NO_TENANT, BlockId, Incarnation, TenantId
 from maar.model.time import DAY_NS, LeaseTime, WallTime
 from support.lake import Lake, dated, dated_here
 from support.memory_store import MemoryStore
@@ -235,6 +238,22 @@ def test_a_log_that_kept_no_clock_begins_with_the_datas_give_or_take_an_outage()
     fold.state.version = 5
     trust.begin(fold.state)
     assert fold.state.clock.data_ns == DAY_START_NS - 23 * DAY_NS
+
+
+@pytest.mark.parametrize(("ahead", "standing"), [(0, "TRUSTED"), (YEAR_NS, "JUMPED")])
+def test_a_log_that_begins_over_a_full_store_checks_its_clock_against_what_it_adopted(
+    ahead: int, standing: str
+) -> None:
+    world = lake()
+    world.fold.put(Reincarnated(Incarnation("0badcaf1")))
+    found = dated(segment(1), world.clock.wall)
+    world.clock.wall += ahead
+    world.fold.put(RetentionHeld(False, "as if this were the first entry"))
+    world.fold.put(BlocksAdopted((found,)))
+    world.fold.put(AdoptionEnded())
+    wall = WallTime(world.clock.wall)
+    verdict = trust.judge(world.state, now=world.now(), wall=wall, clocks=trust.ALONE)
+    assert verdict.standing is Standing[standing]
 
 
 # ── what time explains ─────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from maar.metastore import objects, registration
+from maar.metastore import objects, registration, trust
 from maar.metastore import plan as plans
 from maar.metastore.effects import (
     Adopted,
@@ -139,4 +139,5 @@ def end(state: MetaState) -> Effects:
     if not state.adopting:
         return (Refused(Refusal.NOT_ADOPTING),)
     state.adopting = ()
+    trust.doubt(state)
     return (AdoptionOver(),)

@@ -264,6 +264,21 @@ def begin(state: MetaState) -> None:
     state.confirmed_ns = state.policy.retention_ns
 
 
+def doubt(state: MetaState) -> None:
+    """A log that begins over a store full of blocks has no history to check its clock against:
+    what it adopted says how far the clock can have come when it began, give or take an outage.
+    """
+    times = [
+        chunk.max_time_ns
+        for shelves in state.blocks.tenants.values()
+        for shelf in shelves.values()
+        for chunk in shelf.chunks
+    ]
+    if state.version >= TRUST_SINCE and times:
+        began = min(state.clock.data_ns, max(times) + OUTAGE_MAX_NS)
+        state.clock = Anchor(began, state.clock.at)
+
+
 def follow_default(state: MetaState) -> None:
     """A shorter default is not confirmed by a setting: a slip there would cost every tenant.
 
