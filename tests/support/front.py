@@ -26,7 +26,7 @@ from maar.metastore import membership
 from maar.metastore.effects import RingReplaced
 from maar.metastore.entries import RingChanged
 from maar.metastore.ring import ring_of
-from maar.model.block import BlockMeta, Kind
+from maar.model.block import BlockMeta, Damage, Kind
 from maar.model.errors import AlreadyExists, InvalidInput, MaarError, NotFound, Rejected
 from maar.model.ids import (
     BlockId,
@@ -54,6 +54,7 @@ from maar.ports.metastore import (
     LetterRetried,
     Letters,
     LettersStatus,
+    Loss,
     Now,
     PlanDetail,
     PlanFilter,
@@ -216,6 +217,8 @@ class MemoryMetastore:
         self.periods: dict[str, int] = {}
         self.trouble = ""
         self.undone: list[str] = []
+        self.damages: tuple[Damage, ...] = ()
+        self.lost: list[tuple[BlockId, str]] = []
         self.zones = Fold()  # rings, by the real decisions
         self.hearing = membership.Hearing()
         self.dead: set[NodeId] = set()
@@ -299,6 +302,16 @@ class MemoryMetastore:
     async def release_retention(self) -> RetentionStatus:
         self.trouble = ""
         return await self.retention()
+
+    async def loss(self, block: BlockId) -> Loss:
+        return Loss(await self.block(block), self.damages)
+
+    async def lose(self, block: BlockId, *, note: str, force: bool = False) -> Loss:
+        loss = await self.loss(block)
+        if not loss.damages and not force:
+            raise Rejected(f"block {block} is whole")
+        self.lost.append((block, note))
+        return loss
 
     async def undo_retention(self, *, tenant: str = "", why: str = "") -> Undone:
         await self.hold_retention(why=why)

@@ -88,6 +88,7 @@ def every_kind_of_entry() -> Fold:
     put(e.RetentionHeld(False, "the clock is right"))
     put(e.RetentionHeld(False, "somebody has looked", confirmed=True))
     put(e.BlocksExpired(DAY_START_NS + 2 * s, (ids[2],)))
+    put(e.BlocksLost((ids[6],), "its object is gone"))
     put(e.LitterSwept((e.Remains(plans[0], held),)))
     rings(put, fold)
     put(e.PlansArchived((plans[1],)))

@@ -111,6 +111,9 @@ class Admin:
             plain(await self._metastore.plan(PlanId.parse(request.path_params["id"])))
         )
 
+    async def loss(self, _tenant: TenantId, request: Request) -> Response:
+        return JSONResponse(plain(await self._metastore.loss(BlockId(request.path_params["id"]))))
+
     async def explain(self, _tenant: TenantId, request: Request) -> Response:
         found = await self._metastore.explain(BlockId(request.path_params["id"]))
         if found.standing == "quarantined" and found.meta is not None:

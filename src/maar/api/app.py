@@ -22,7 +22,17 @@ from maar.api.door import ApiSettings, Door, OurNames
 from maar.api.errors import FAULT, Fault, json_error
 from maar.api.hosts import Hosts
 from maar.api.ingest import Ingest
-from maar.api.orders import Exclusion, Limit, Nothing, Order, Orders, Pause, Period, Removal
+from maar.api.orders import (
+    Exclusion,
+    Limit,
+    Nothing,
+    Order,
+    Orders,
+    Pause,
+    Period,
+    Removal,
+    Surrender,
+)
 from maar.api.placement import PlacementView, ReadPlaced, nothing_placed
 from maar.api.push import pusher_service
 from maar.api.quarantine import Causes
@@ -149,6 +159,7 @@ def _admin_routes(door: Door, admin: Admin) -> list[Route]:
         "/api/v1/blocks": admin.blocks,
         "/api/v1/blocks/{id}": admin.block,
         "/api/v1/blocks/{id}/explain": admin.explain,
+        "/api/v1/blocks/{id}/loss": admin.loss,
         "/api/v1/plans": admin.plans,
         "/api/v1/plans/{id}": admin.plan,
         "/api/v1/retention": admin.retention,
@@ -175,10 +186,11 @@ def _order_routes(door: Door, orders: Orders) -> list[Route]:
     limit, retention = "/api/v1/plans/limit", "/api/v1/retention/{tenant}"
     hold, release, undo = (f"/api/v1/retention/{verb}" for verb in ("hold", "release", "undo"))
     retry = "/api/v1/dead-letters/{id:path}/retry"
-    remove = "/api/v1/ring/remove"
+    remove, lose = "/api/v1/ring/remove", "/api/v1/blocks/{id}/lose"
     return [
         Route(requeue, Order(door, requeue, Nothing, orders.requeue), methods=["POST"]),
         Route(exclude, Order(door, exclude, Exclusion, orders.exclude), methods=["POST"]),
+        Route(lose, Order(door, lose, Surrender, orders.lose), methods=["POST"]),
         Route(limit, Order(door, limit, Limit, orders.limit), methods=["POST"]),
         Route(retention, Order(door, retention, Period, orders.retention), methods=["PUT"]),
         Route(hold, Order(door, hold, Pause, orders.hold_retention), methods=["POST"]),

@@ -16,7 +16,7 @@ from maar.api.door import Door, Endpoint
 from maar.api.errors import UnsupportedMedia
 from maar.api.plain import plain
 from maar.model.errors import InvalidInput, NotFound
-from maar.model.ids import NodeId, PlanId, Zone, tenant_id
+from maar.model.ids import BlockId, NodeId, PlanId, Zone, tenant_id
 from maar.model.time import SECOND_NS
 from maar.ports.metastore import Metastore
 
@@ -44,6 +44,13 @@ class Period(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a tenant's profiles are kept; 0: for ever, null: as long as everybody else's."""
 
     period_s: Seconds | None
+
+
+class Surrender(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A block that is given up; by force also one that is whole."""
+
+    reason: str = ""
+    force: bool = False
 
 
 class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,6 +116,11 @@ class Orders:
         if not asked.reason.strip():
             raise InvalidInput("say why: whoever finds the plan needs the reason", reason="request")
         return plain(await self._metastore.exclude(_plan(request), note=asked.reason))
+
+    async def lose(self, request: Request, asked: Surrender) -> Any:
+        block = BlockId(request.path_params["id"])
+        loss = await self._metastore.lose(block, note=asked.reason, force=asked.force)
+        return plain(loss)
 
     async def limit(self, _request: Request, asked: Limit) -> Any:
         for_ns = int(asked.for_s * SECOND_NS)

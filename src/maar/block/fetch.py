@@ -29,13 +29,14 @@ def fetch(store: ObjectStore, meta: BlockMeta, file: File, scratch: Path) -> Pat
     except NotFound as error:
         raise Corrupt(
             f"Block {meta.id} is in the index, and its object {key} is missing from the store. "
-            "Restore the object from a copy, or remove the block."
+            f"Restore it from a copy, or give the block up: `maar blocks lose {meta.id}`."
         ) from error
     size = path.stat().st_size
     if size != file.size or digest != file.checksum:
         raise Corrupt(
             f"Block {meta.id}: object {key} has {size} bytes and is not what was written "
-            f"({file.size} bytes, compared by checksum). Restore the object from a copy."
+            f"({file.size} bytes, compared by checksum). Restore it from a copy, or give the block "
+            f"up: `maar blocks lose {meta.id}`."
         )
     return path
 

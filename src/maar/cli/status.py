@@ -61,12 +61,19 @@ def _led_by(status: Json) -> str:
 
 def _adopted(status: Json) -> str:
     adopted, missed = status.get("blocks_adopted", 0), status.get("blocks_missed", 0)
+    lost = _lost(status)
     if not adopted and not missed:
-        return ""
+        return lost
     return (
         f"; after a restore {adopted:,} blocks were adopted and {missed:,} missed "
-        f"({status['profiles_missed']:,} profiles)"
+        f"({status['profiles_missed']:,} profiles){lost}"
     )
+
+
+def _lost(status: Json) -> str:
+    if not status.get("blocks_lost"):
+        return ""
+    return f"; {status['blocks_lost']:,} blocks given up ({status['profiles_lost']:,} profiles)"
 
 
 def _plans(status: Json) -> Iterator[str]:

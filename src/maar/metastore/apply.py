@@ -10,6 +10,7 @@ from maar.metastore import (
     completion,
     lease,
     litter,
+    losing,
     parking,
     plan,
     queue,
@@ -39,6 +40,7 @@ from maar.metastore.entries import (
     BlocksAdopted,
     BlocksExpired,
     BlocksForgotten,
+    BlocksLost,
     BlocksMissed,
     BlocksOutlined,
     Entry,
@@ -165,6 +167,8 @@ def _fold(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
             return retention.set_period(state, entry)
         case BlocksExpired():
             return retention.expire(state, entry)
+        case BlocksLost():
+            return losing.lose(state, entry)
         case RetentionUndone():
             return undo.bring_back(state, entry)
         case RetentionHeld():

@@ -171,6 +171,15 @@ class HoldChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """A block was given up by a person, who saw what is wrong with it."""
+
+    block: BlockId
+    profiles: int
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
 class Swept:
     attempts: int
 
@@ -279,6 +288,7 @@ Effect: TypeAlias = (
     | Expired
     | Returned
     | HoldChanged
+    | Lost
     | Swept
     | RingReplaced
     | Pinned

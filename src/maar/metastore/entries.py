@@ -297,6 +297,14 @@ class AdoptionEnded(msgspec.Struct, frozen=True, array_like=True, tag=34):
     """Everything in the store is known: deleting may go on."""
 
 
+class BlocksLost(msgspec.Struct, frozen=True, array_like=True, tag=35):
+    """A person gives blocks up whose objects are lost; plans that own one are cancelled (S8)."""
+
+    blocks: tuple[BlockId, ...]
+    note: str  # what is wrong with them
+    returning: tuple[BlockId, ...] = ()  # what they replaced, and is still there: live again
+
+
 class RetentionUndone(msgspec.Struct, frozen=True, array_like=True, tag=36):
     """Blocks that retention took return to the index; only while their objects are there."""
 
@@ -351,6 +359,7 @@ Entry: TypeAlias = (
     | BlocksAdopted
     | BlocksMissed
     | AdoptionEnded
+    | BlocksLost
     | RetentionUndone
     | RetentionHeld
 )

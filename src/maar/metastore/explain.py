@@ -233,8 +233,16 @@ def _held(state: MetaState, plan: Plan, now: LeaseTime) -> Iterator[str]:
     else:
         yield (
             f"It is tried again in {_span(plan.eligible_at - now)}, then after pauses that double; "
-            f"`maar plans requeue {plan.id}` does it now."
+            f"`maar plans requeue {plan.id}` does it now.{_look(plan)}"
         )
+
+
+def _look(plan: Plan) -> str:
+    """A plan of one block that keeps failing may have met a damaged object."""
+    (block, *others) = plan.inputs
+    if others:
+        return ""
+    return f" Should its objects be damaged: `maar blocks lose {block} --dry-run` looks at them."
 
 
 def _last_cause(plan: Plan) -> str:

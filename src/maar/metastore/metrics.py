@@ -117,6 +117,7 @@ class Metrics:
         self.beats = counter("beats_total", "Heartbeats of segment writers", "outcome")
         self.adopting = gauge("adopting", "1: restored, and the store is not looked through yet")
         self.adopted = gauge("adopted_blocks", "Blocks that restored logs found in the store")
+        self.given_up = gauge("lost_blocks", "Blocks that people gave up, since the log began")
         self.missed = gauge("missed_blocks", "Blocks that restored logs did not find there")
         self.snapshot_failures = counter("snapshot_failures_total", "Snapshots that went wrong")
         self.first_compaction = histogram(
@@ -182,6 +183,7 @@ class Metrics:
         self.litter.set(len(state.litter))
         self.adopting.set(bool(state.adopting))
         self.adopted.set(state.tally.blocks_adopted)
+        self.given_up.set(state.tally.blocks_lost)
         self.missed.set(state.tally.blocks_missed)
         self.head.set(state.index)
         self.term.set(state.term)

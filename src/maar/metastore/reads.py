@@ -234,6 +234,8 @@ def status(
         blocks_adopted=state.tally.blocks_adopted,
         blocks_missed=state.tally.blocks_missed,
         profiles_missed=state.tally.profiles_missed,
+        blocks_lost=state.tally.blocks_lost,
+        profiles_lost=state.tally.profiles_lost,
     )
 
 

@@ -8,14 +8,16 @@ who that is.
 from __future__ import annotations
 
 import asyncio
+import logging
 
-from maar.metastore import explain, orders, reads, retention, trust
+from maar.block.damage import damages
+from maar.metastore import explain, losing, orders, reads, retention, trust
 from maar.metastore.follower import PATIENCE_S, Follower
 from maar.metastore.inbox import Add, Pin, Poll
 from maar.metastore.member import Member
 from maar.metastore.office import Office
 from maar.model.block import BlockMeta
-from maar.model.errors import NotLeading, Unavailable
+from maar.model.errors import NotLeading, Rejected, Unavailable
 from maar.model.ids import BlockId, NodeId, PlanId, TenantId, Zone
 from maar.model.plan import Plan
 from maar.model.ring import Ring
@@ -30,6 +32,7 @@ from maar.ports.metastore import (
     Letter,
     LetterRetried,
     Letters,
+    Loss,
     Now,
     PlanDetail,
     PlanFilter,
@@ -42,6 +45,8 @@ from maar.ports.metastore import (
     ViewRequest,
     Vote,
 )
+
+log_ = logging.getLogger("maar.metastore")
 
 HANDOVER_S = 1.0  # a request waits so long for a leader, when there is none just now
 PIN_S = 2.0  # a leader that does not answer is about to be replaced; the caller asks again
@@ -232,6 +237,37 @@ class MetastoreService(Member):
             lambda state, now: orders.raise_limit(state, failure_limit, for_ns=for_ns, now=now),
             lambda _, state: state.raised.until,
         )
+
+    async def loss(self, block: BlockId) -> Loss:
+        """The store is looked at in a thread: a block may have gigabytes."""
+        office = await self._led()
+        meta = await self.block(block)
+        state = office.leader.state
+        before = losing.sources(state, block)
+        found = await asyncio.to_thread(lambda: tuple(damages(self._store, meta)))
+        there = await asyncio.to_thread(
+            lambda: tuple(each.id for each in before if not any(damages(self._store, each)))
+        )
+        return Loss(meta, found, losing.owner(state, block), there if found else ())
+
+    async def lose(self, block: BlockId, *, note: str, force: bool = False) -> Loss:
+        loss = await self.loss(block)
+        if not loss.damages and not force:
+            raise Rejected(
+                f"block {block} is whole: every object is there and as it was written. Force it if "
+                "its profiles are to go all the same"
+            )
+        wrong = "; ".join(map(str, loss.damages)) or "it is whole, and was given up by force"
+        said = f"{note.strip()}: {wrong}" if note.strip() else wrong
+        await (await self._led()).command(
+            lambda state, _: losing.order(state, block, note=said, returning=loss.returning),
+            lambda effects, _: losing.ordered(effects, block),
+        )
+        log_.warning(
+            "block given up block=%s profiles=%d returning=%d cause=%s",
+            *(block, loss.block.profiles, len(loss.returning), said),
+        )
+        return loss
 
     async def set_retention(self, tenant: TenantId, *, period_ns: int | None) -> RetentionStatus:
         office = await self._led()

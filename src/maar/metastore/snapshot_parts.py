@@ -81,6 +81,8 @@ class Core(msgspec.Struct, frozen=True, array_like=True, tag=1):
     clock: Anchor = NO_ANCHOR
     confirmed_ns: int = 0
     hold: Hold = NO_HOLD
+    blocks_lost: int = 0
+    profiles_lost: int = 0
 
 
 class Blocks(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -299,6 +301,8 @@ def _core(state: MetaState) -> Core:
         state.clock,
         state.confirmed_ns,
         state.hold,
+        tally.blocks_lost,
+        tally.profiles_lost,
     )
 
 
@@ -421,6 +425,8 @@ def _load_core(state: MetaState, core: Core) -> None:
         core.blocks_adopted,
         core.blocks_missed,
         core.profiles_missed,
+        core.blocks_lost,
+        core.profiles_lost,
     )
 
 

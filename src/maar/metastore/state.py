@@ -88,6 +88,8 @@ class Tally:
     blocks_adopted: int = 0  # from version 4 on, like the two below
     blocks_missed: int = 0
     profiles_missed: int = 0
+    blocks_lost: int = 0  # from version 5 on, like the one below
+    profiles_lost: int = 0
 
 
 @dataclass(slots=True)
@@ -165,7 +167,7 @@ BOUNDS: dict[str, Bound] = {
     "retired": Bound("blocks_max", ("BlocksForgotten",)),
     "remembered": Bound("blocks_max", ("Floor",)),
     "pins": Bound("pins_max", ("PinsDropped",)),
-    "parked": Bound("parked_max", ("PlansUnparked", "PlanRequeued", "BlocksExpired")),
+    "parked": Bound("parked_max", ("PlansUnparked", "PlanRequeued", "BlocksExpired", "BlocksLost")),
     "litter": Bound("litter_max", ("LitterSwept",)),
     "retention": Bound("tenants_max", ("RetentionSet",)),
     "spent": Bound("tenants_max", ("BlocksExpired", "RetentionHeld")),

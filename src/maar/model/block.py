@@ -88,3 +88,14 @@ class BlockMeta(BlockOutline, frozen=True, array_like=True, gc=False):
 
     def file(self, table: str) -> File:
         return next(file for file in self.files if file.table == table)
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """An object that is not what the index says, in words that follow its key."""
+
+    block: BlockId
+    key: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"object {self.key} of block {self.block} {self.what}"

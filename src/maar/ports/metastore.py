@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from maar.model.block import BlockMeta
+from maar.model.block import BlockMeta, Damage
 from maar.model.ids import (
     BlockId,
     FencingToken,
@@ -244,6 +244,8 @@ class Status(msgspec.Struct, frozen=True):
     blocks_adopted: int = 0  # after restores, since genesis; as are those that were missed
     blocks_missed: int = 0
     profiles_missed: int = 0
+    blocks_lost: int = 0  # given up by a person, since genesis
+    profiles_lost: int = 0
 
 
 class PlanFilter(msgspec.Struct, frozen=True):
@@ -275,6 +277,15 @@ class Explanation(msgspec.Struct, frozen=True):
     sentences: tuple[str, ...]
     meta: BlockMeta | None = None
     plan: PlanId | None = None
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """What giving a block up costs, after a look at its objects."""
+
+    block: BlockMeta
+    damages: tuple[Damage, ...]  # none: it is whole
+    plan: PlanId | None = None  # that owns it, and is cancelled
+    returning: tuple[BlockId, ...] = ()  # what it replaced, still whole: it comes back instead
 
 
 class Expiring(msgspec.Struct, frozen=True):
@@ -362,6 +373,14 @@ class Metastore(Protocol):
 
     async def explain(self, block: BlockId) -> Explanation:
         """Why a block is not compacted yet; NotFound when nothing is known of it."""
+        ...
+
+    async def loss(self, block: BlockId) -> Loss:
+        """What giving a live block up would cost, after a look at its objects; else NotFound."""
+        ...
+
+    async def lose(self, block: BlockId, *, note: str, force: bool = False) -> Loss:
+        """Give a damaged block up (by `force` a whole one too); else Rejected or NotFound."""
         ...
 
     async def retention(self) -> RetentionStatus: ...

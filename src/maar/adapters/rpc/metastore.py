@@ -19,6 +19,8 @@ from maar.adapters.rpc.methods import (
     HOLD_RETENTION,
     LETTER,
     LETTERS,
+    LOSE,
+    LOSS,
     NOW,
     PLAN,
     PLANS,
@@ -53,6 +55,7 @@ from maar.ports.metastore import (
     Letter,
     LetterRetried,
     Letters,
+    Loss,
     Now,
     PlanDetail,
     PlanFilter,
@@ -166,6 +169,12 @@ class MetastoreClient:
 
     async def explain(self, block: BlockId) -> Explanation:
         return await self._call(EXPLAIN, block)
+
+    async def loss(self, block: BlockId) -> Loss:
+        return await self._call(LOSS, block)
+
+    async def lose(self, block: BlockId, *, note: str, force: bool = False) -> Loss:
+        return await self._call(LOSE, block, note, force)
 
     async def retention(self) -> RetentionStatus:
         return await self._call(RETENTION)

@@ -22,6 +22,7 @@ from maar.ports.metastore import (
     Letter,
     LetterRetried,
     Letters,
+    Loss,
     Now,
     PlanDetail,
     PlanFilter,
@@ -86,6 +87,8 @@ REQUEUE = _of(_M, "requeue", Plan, plan=PlanId)
 EXCLUDE = _of(_M, "exclude", Plan, plan=PlanId, note=str)
 RAISE_LIMIT = _of(_M, "raise_limit", int, failure_limit=int, for_ns=int)
 EXPLAIN = _of(_M, "explain", Explanation, block=BlockId)
+LOSS = _of(_M, "loss", Loss, block=BlockId)
+LOSE = _of(_M, "lose", Loss, block=BlockId, note=str, force=bool)
 RETENTION = _of(_M, "retention", RetentionStatus)
 SET_RETENTION = _of(_M, "set_retention", RetentionStatus, tenant=TenantId, period_ns=int | None)
 HOLD_RETENTION = _of(_M, "hold_retention", RetentionStatus, why=str)
@@ -132,8 +135,8 @@ READY = _of(_R, "ready", str)
 
 METASTORE_METHODS: tuple[Method[Any], ...] = (
     NOW, ADD_BLOCKS, POLL, VIEW, BLOCKS, BLOCK, PLANS, PLAN, REQUEUE, EXCLUDE, RAISE_LIMIT,
-    EXPLAIN, RETENTION, SET_RETENTION, HOLD_RETENTION, RELEASE_RETENTION, UNDO_RETENTION,
-    EXPIRING, BEAT, RINGS, REMOVE_WRITER, LETTERS,
+    EXPLAIN, LOSS, LOSE, RETENTION, SET_RETENTION, HOLD_RETENTION, RELEASE_RETENTION,
+    UNDO_RETENTION, EXPIRING, BEAT, RINGS, REMOVE_WRITER, LETTERS,
     LETTER, RETRY_LETTER, STATUS,
 )  # fmt: skip
 # Answered by any replica; all others by the leader alone.

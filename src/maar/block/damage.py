@@ -1,0 +1,44 @@
+"""What is wrong with the objects of a block, by looking: gone, cut short, or of other bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import xxhash
+
+from maar.model.block import BlockMeta, Damage, File, Location
+from maar.model.errors import NotFound
+from maar.ports.object_store import ObjectStore
+
+_RANGE = 8 << 20  # bytes of one ranged read
+
+
+def damages(store: ObjectStore, meta: BlockMeta, *, bytes_max: int = 1 << 62) -> Iterator[Damage]:
+    """Every object of a block that is not as it was written.
+
+    Bytes are read and compared only as far as all of them are no more than `bytes_max`.
+    """
+    compare = meta.size <= bytes_max
+    for file in meta.files:
+        for at in file.locations:
+            if what := _wrong(store, file, at, compare=compare):
+                yield Damage(meta.id, at.key, what)
+
+
+def _wrong(store: ObjectStore, file: File, at: Location, *, compare: bool) -> str:
+    try:
+        size = store.size(at.key)
+        if size != file.size:
+            return f"has {size:,} bytes, and {file.size:,} were written"
+        if compare and _checksum(store, at.key, size) != file.checksum:
+            return "has other bytes than were written: its checksum differs"
+    except NotFound:
+        return "is missing"
+    return ""
+
+
+def _checksum(store: ObjectStore, key: str, size: int) -> bytes:
+    digest = xxhash.xxh3_128()
+    for start in range(0, size, _RANGE):
+        digest.update(store.read_range(key, start=start, length=min(_RANGE, size - start)))
+    return bytes(digest.digest())

@@ -1,0 +1,71 @@
+"""A lost object does not stop a service for ever: it is named, and its block can be given up."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from maar.model.block import BlockMeta
+from maar.model.errors import Rejected
+from support.lake import put
+from support.metastore import segment
+from support.metastore_world import World
+
+pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
+
+
+def test_a_lost_block_is_looked_at_and_given_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path / "log")
+
+    async def test() -> None:
+        async with world.running() as service:
+            now = await service.now()
+            metas: list[BlockMeta] = [segment(n, at=now.lease_time) for n in (1, 2)]
+            for meta in metas:
+                put(world.store, meta)
+            assert set((await service.add_blocks(tuple(metas))).refusals) == {""}
+            lost, kept = metas
+            key = lost.files[0].locations[0].key
+            world.store.delete(key)
+            loss = await service.loss(lost.id)
+            assert loss.block == lost
+            assert [str(each) for each in loss.damages] == [
+                f"object {key} of block {lost.id} is missing"
+            ]
+            done = await service.lose(lost.id, note="the disk died")
+            assert done.damages == loss.damages
+            assert [meta.id for meta in await service.blocks()] == [kept.id]
+            status = await service.status()
+            assert (status.blocks_lost, status.profiles_lost) == (1, lost.profiles)
+            assert "the disk died" in caplog.text
+            assert key in caplog.text
+
+        async with world.running() as service:
+            status = await service.status()
+            assert (status.blocks_lost, status.profiles_lost) == (1, lost.profiles)
+
+    asyncio.run(test())
+
+
+def test_a_whole_block_is_not_given_up_without_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The objects of this test have no true checksums: nothing is compared."""
+    monkeypatch.setattr("maar.metastore.service.damages", lambda *_: iter(()))
+    world = World(tmp_path / "log")
+
+    async def test() -> None:
+        async with world.running() as service:
+            meta = segment(1, at=(await service.now()).lease_time)
+            await service.add_blocks((meta,))
+            with pytest.raises(Rejected, match="whole"):
+                await service.lose(meta.id, note="")
+            assert [each.id for each in await service.blocks()] == [meta.id]
+            await service.lose(meta.id, note="", force=True)
+            assert await service.blocks() == ()
+
+    asyncio.run(test())
