@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry
 from maar.adapters.object_store import open_store
 from maar.model.errors import (
     Corrupt,
+    Damaged,
     InvalidInput,
     NotFound,
     Overloaded,
@@ -554,20 +555,60 @@ def test_a_view_that_lost_its_objects_is_renewed_once(store: ObjectStore, kind: 
 def test_a_missing_object_is_an_error_and_never_skipped(lake: Lake, ask: Asker, table: str) -> None:
     lake.add_block(some_profiles(Random(5), 5))
     meta = lake.add_block(some_profiles(Random(6), 5))
-    lake.store.delete(meta.file(table).locations[0].key)
-    with pytest.raises(Corrupt, match="missing"):
+    key = meta.file(table).locations[0].key
+    lake.store.delete(key)
+    with pytest.raises(Damaged, match=f"object {key} of block {meta.id} is missing") as error:
         ask.stacks()
+    assert f"maar blocks lose {meta.id}" in str(error.value)
+    assert error.value.blocks == ((meta.id, meta.min_time_ns, meta.max_time_ns),)
 
 
 @pytest.mark.parametrize("table", ["samples", "stacks", "profiles"])
 def test_a_damaged_object_is_an_error(lake: Lake, ask: Asker, table: str) -> None:
     lake.add_block(some_profiles(Random(5), 5))
     meta = lake.add_block(some_profiles(Random(6), 5))
-    path = lake.store.local_path(meta.file(table).locations[0].key)
+    key = meta.file(table).locations[0].key
+    path = lake.store.local_path(key)
     assert path is not None
     path.write_bytes(b"PAR1" + b"\0" * 100 + b"PAR1")
-    with pytest.raises(Corrupt):
+    with pytest.raises(Damaged, match=f"object {key} of block {meta.id} has 108 bytes"):
         ask.stacks()
+
+
+@pytest.mark.parametrize("kind", ["block", "segment"])
+def test_an_object_with_damage_within_is_named(lake: Lake, ask: Asker, kind: str) -> None:
+    """Its size is right, and so is its footer: only its checksum tells."""
+    add = lake.add_block if kind == "block" else lake.add_segment
+    add(some_profiles(Random(5), 50))
+    meta = add(some_profiles(Random(6), 50))
+    key = meta.files[0].locations[0].key
+    path = lake.store.local_path(key)
+    assert path is not None
+    body = path.read_bytes()
+    path.write_bytes(b"PAR1" + b"\xff" * (len(body) // 3) + body[4 + len(body) // 3 :])
+    with pytest.raises(Damaged, match=f"object {key} of block {meta.id} has other bytes"):
+        ask.stacks()
+
+
+@pytest.mark.parametrize("place", ["segment", "block", "quarantine"])
+def test_nobody_gets_a_profile_of_another_tenant_wherever_it_is(
+    lake: Lake, ask: Asker, place: str
+) -> None:
+    """The lake's index shows every block to everybody: the engine itself must tell them apart."""
+    other = TenantId("other")
+    (mine,) = some_profiles(Random(2), 1)
+    (theirs,) = some_profiles(Random(3), 1, tenant=other)
+    if place == "segment":
+        lake.add_segment([mine, theirs])
+    for each in (mine, theirs):
+        if place == "block":
+            lake.add_block([each])
+        elif place == "quarantine":
+            lake.add_quarantine([each.raw])
+    for owner, stranger, each in ((TENANT, other, mine), (other, TENANT, theirs)):
+        assert ask.run(ask.engine.profile(owner, each.raw.id, ALWAYS))
+        with pytest.raises(NotFound):
+            ask.run(ask.engine.profile(stranger, each.raw.id, ALWAYS))
 
 
 class Away:

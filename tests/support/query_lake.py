@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from maar.block import checksum
 from maar.block.decode import decode_profiles
 from maar.block.segment import segment_meta, write_segment
 from maar.block.tables import LAYOUTS
@@ -192,7 +193,7 @@ class Lake:
         return File(
             table=name,
             size=len(body),
-            checksum=b"",
+            checksum=checksum.of_bytes(body),
             footer_size=0,
             rows=table.num_rows,
             locations=(Location(MAIN_STORE, key),),

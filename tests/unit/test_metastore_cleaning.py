@@ -81,6 +81,45 @@ def test_a_merged_block_takes_its_manifest_and_intents_along_and_nobody_elses() 
     assert kept == {*objects_of(new), intents[1]}
 
 
+class Mortal(MemoryStore):
+    """Dies before a deletion, as the process that asks for it may."""
+
+    deletions = 0
+
+    def delete(self, key: str) -> None:
+        if self.deletions == 0:
+            raise Unavailable("killed")
+        self.deletions -= 1
+        super().delete(key)
+
+
+MANIFEST_TABLES_AND_INTENT = 1 + 5 + 1
+
+
+@pytest.mark.parametrize("deletions", range(MANIFEST_TABLES_AND_INTENT))
+def test_a_deletion_that_is_broken_off_leaves_nothing_that_comes_back(deletions: int) -> None:
+    """A log that is made from manifests must not know a block whose tables are going (S5)."""
+    world = Lake(store=Mortal())
+    (meta,) = world.add(1)
+    made = world.merge([meta])
+    intents = [info.key for info in world.store.list("attempts/")]
+    assert len(intents) == 1
+    assert isinstance(world.store, Mortal)
+    world.store.deletions = deletions
+    with pytest.raises(Unavailable):
+        cleaning.carry_out(world.store, cleaning.Removal((made,), ()))
+    left = {info.key for info in world.store.list("lake/")}
+    manifest = keys.manifest_of(made.files[0].locations[0].key)
+    tables = {file.locations[0].key for file in made.files}
+    assert manifest not in left or tables <= left
+    assert (manifest in left) == (deletions == 0)
+    if tables & left:
+        assert world.objects("attempts/") == set(intents), "what is left must still be announced"
+    world.store.deletions = 100
+    assert cleaning.carry_out(world.store, cleaning.Removal((made,), ())) == ""
+    assert not world.objects("lake/") | world.objects("attempts/")
+
+
 def test_a_quarantine_block_that_expired_goes_with_its_intents() -> None:
     plan, token = PlanId(7, 0), FencingToken(INCARNATION, 8)
     made = output(plan, token, (segment(1),), profiles=10, kind=Kind.QUARANTINE)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from maar.metastore import reads
+from maar.metastore.effects import Completed
 from maar.metastore.entries import (
     BlocksAdded,
     BlocksForgotten,
@@ -23,10 +24,11 @@ from maar.metastore.index import Index
 from maar.metastore.state import MetaState
 from maar.model.block import Kind
 from maar.model.errors import InvalidInput, NotFound
-from maar.model.ids import PlanId
-from maar.model.plan import PlanState
-from maar.model.time import SECOND_NS, LeaseTime, WallTime
-from maar.ports.metastore import PlanFilter, Status
+from maar.model.ids import PlanId, TenantId
+from maar.model.plan import Account, PlanResult, PlanState
+from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
+from maar.ports.metastore import PlanFilter, Status, ViewRequest
+from support.lake import Lake
 from support.metastore import DAY_START_NS, SMALL, Fold, output, result, segment
 from support.plans import completed, failed, leased, planned
 
@@ -221,3 +223,40 @@ class _Unseen(dict[Any, Any]):
         raise AssertionError("this costs as much as there are lanes")
 
     items = values = keys = __iter__
+
+
+def test_a_view_of_any_tenant_holds_nothing_of_another() -> None:
+    """At level 0 a block may be of several: then it is in the views of those, and of no others."""
+    tenants = [TenantId(name) for name in ("acme", "globex", "initech", "nobody")]
+    world = Lake()
+    shared = segment(50)
+    datasets = tuple(
+        msgspec.structs.replace(shared.datasets[0], tenant=tenant, profiles=5)
+        for tenant in tenants[:2]
+    )
+    world.register(msgspec.structs.replace(shared, datasets=datasets))
+    for number, tenant in enumerate(tenants[:3]):
+        world.register(segment(number, tenant=tenant))
+        merged = segment(10 + number, tenant=tenant)
+        world.register(merged)
+        plan = world.schedule([merged])
+        token = world.lease(plan)
+        good = output(plan, token, (merged,), profiles=9, tenant=tenant)
+        bad = output(
+            plan, token, (merged,), profiles=1, ordinal=1, tenant=tenant, kind=Kind.QUARANTINE
+        )
+        both = PlanResult((good, bad), Account(9, 0, 1))
+        (effect,) = world.fold.put(PlanCompleted(plan, token, both))
+        assert isinstance(effect, Completed), effect
+    ever = TimeRange(0, 1 << 62)
+    for tenant in tenants:
+        request = ViewRequest(tenant, ever)
+        seen = reads.select(reads.chunks_for(world.state.blocks, request), request)
+        for meta in seen:
+            assert tenant in {dataset.tenant for dataset in meta.datasets}, meta
+            assert meta.tenant in ("", tenant)
+        kinds = sorted(meta.kind for meta in seen)
+        wanted = [Kind.SEGMENT, Kind.BLOCK, Kind.QUARANTINE]
+        if tenant in tenants[:2]:
+            wanted = [Kind.SEGMENT, *wanted]
+        assert kinds == (wanted if tenant != "nobody" else [])

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from maar.model.errors import LeaseLost
+from maar.model import keys
+from maar.model.errors import LeaseLost, Unavailable
 from maar.services.compact import compact
 from support.memory_store import MemoryStore
 from support.spark_plans import TIME_NS, leased, segment
@@ -30,3 +31,46 @@ def test_not_one_object_is_written_after_the_guard_refused(allowed: int, tmp_pat
         compact(plan, store=store, attempt="a", scratch=tmp_path, wall_ns=TIME_NS, guard=guard)
     assert len({info.key for info in store.list("")} - before) == allowed
     assert list(tmp_path.iterdir()) == []
+
+
+class Failing(MemoryStore):
+    """Takes so many objects, and then no more."""
+
+    def __init__(self, takes: int) -> None:
+        super().__init__()
+        self.takes = takes
+        self.counts = False
+
+    def create(self, key: str, body: bytes) -> None:
+        if self.counts and self.takes == 0:
+            raise Unavailable("the store is away")
+        super().create(key, body)
+        self.takes -= self.counts
+
+
+@pytest.mark.parametrize("takes", range(INTENT_TABLES_AND_MANIFEST))
+def test_a_manifest_is_written_only_when_all_its_tables_are_there(
+    takes: int, tmp_path: Path
+) -> None:
+    """Whoever finds a manifest takes its block for whole: adoption, and people (S5)."""
+    store = Failing(takes)
+    plan = leased(segment(store, 1), segment(store, 2))
+    store.counts = True
+    with pytest.raises(Unavailable):
+        compact(plan, store=store, attempt="a", scratch=tmp_path, wall_ns=TIME_NS)
+    assert list(store.list(keys.MANIFESTS)) == []
+    tables = [info.key for info in store.list(keys.LAKE)]
+    intents = [info.key for info in store.list("attempts/")]
+    assert len(tables) == max(0, takes - 1)
+    assert not tables or intents, "what nobody announced is never cleaned"
+
+
+def test_a_whole_block_has_its_manifest_last(tmp_path: Path) -> None:
+    store = Failing(INTENT_TABLES_AND_MANIFEST)
+    plan = leased(segment(store, 1), segment(store, 2))
+    store.counts = True
+    done = compact(plan, store=store, attempt="a", scratch=tmp_path, wall_ns=TIME_NS)
+    assert store.takes == 0
+    (manifest,) = store.list(keys.MANIFESTS)
+    (meta,) = done.outputs
+    assert manifest.key == keys.manifest_of(meta.files[0].locations[0].key)

@@ -19,6 +19,7 @@ MaarError
 │   ├── StoreFull        the object store has no room
 │   └── OutcomeUnknown   it may or may not have happened; read before writing again
 └── Corrupt            stored bytes are not what was written; a person must look  500
+    └── Damaged          it is known which blocks
 """
 
 from __future__ import annotations
@@ -115,3 +116,11 @@ class OutcomeUnknown(Retryable):
 
 class Corrupt(MaarError):
     """Stored bytes are not what was written; a person must look."""
+
+
+class Damaged(Corrupt):
+    """The same, and it is known which blocks it is: what is left can be asked for without them."""
+
+    def __init__(self, message: str, *, blocks: tuple[tuple[str, int, int], ...] = ()) -> None:
+        super().__init__(message)
+        self.blocks = blocks  # the id of each, and the times of its first and last profile

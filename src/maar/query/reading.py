@@ -120,6 +120,8 @@ def translated() -> Iterator[None]:
         raise PartGone(str(error)) from error
     except duckdb.Error as error:
         raise _translated(error) from error
+    except (pa.ArrowException, OSError) as error:  # of level 0, which is read without DuckDB
+        raise _unreadable(str(error)) from error
 
 
 def _next(rows: pa.RecordBatchReader) -> pa.RecordBatch | None:
@@ -149,11 +151,15 @@ def _translated(error: Exception) -> Exception:
     if isinstance(error, duckdb.InvalidInputException | duckdb.IOException) or (
         type(error) is duckdb.Error  # an error of the store's file system, as text
     ):
-        return Corrupt(
-            f"a block could not be read: {_last_line(text)}. Its bytes may not be what was "
-            "written; compare the object with the checksum in the index"
-        )
+        return _unreadable(text)
     return error
+
+
+def _unreadable(text: str) -> Corrupt:
+    return Corrupt(
+        f"a block could not be read: {_last_line(text)}. Its bytes may not be what was written; "
+        "compare its objects with the checksums in the index"
+    )
 
 
 def _last_line(text: str) -> str:

@@ -22,6 +22,7 @@ from maar.ports.object_store import ObjectStore
 from maar.ports.query import FlameGraph, Scope, SeriesPoints, Top
 from maar.query import answers
 from maar.query.budget import Budget
+from maar.query.damaged import named
 from maar.query.database import open_database
 from maar.query.find import find
 from maar.query.letters import Letters
@@ -230,16 +231,16 @@ class DuckEngine:
             return await self._attempt(slot, scope, work, decodes)
         except PartGone as gone:
             log.warning("view renewed slot=%d cause=%s", slot, gone)
-        try:
-            return await self._attempt(slot, scope, work, decodes)
-        except PartGone as gone:
-            raise Corrupt(
-                f"an object that the index lists is missing from the store ({gone}); restore it "
-                "from a copy"
-            ) from gone
+        return await self._attempt(slot, scope, work, decodes, again=True)
 
     async def _attempt(
-        self, slot: int, scope: Scope, work: Callable[[Reading], T], decodes: bool
+        self,
+        slot: int,
+        scope: Scope,
+        work: Callable[[Reading], T],
+        decodes: bool,
+        *,
+        again: bool = False,
     ) -> T:
         service = service_of(scope.matchers)
         blocks = await self._blocks(scope, service, f"{self._reader}/{slot}")
@@ -256,7 +257,7 @@ class DuckEngine:
             level0=self._level0,
             budget=Budget(self._settings.answer_bytes_max),
         )
-        thread = self._threads.submit(_worked, reading, scope, work)
+        thread = self._threads.submit(_worked, reading, scope, work, again)
         self._readings[thread] = reading
         thread.add_done_callback(lambda ended: self._readings.pop(ended, None))
         thread.add_done_callback(lambda _: self._metrics.held(reading.budget.taken))
@@ -359,10 +360,14 @@ class DuckEngine:
         return step_ms
 
 
-def _worked(reading: Reading, scope: Scope, work: Callable[[Reading], T]) -> T:
+def _worked(reading: Reading, scope: Scope, work: Callable[[Reading], T], again: bool) -> T:
     try:
         reading.compile([m.value for m in scope.matchers if m.op in ("=~", "!~")])
         return work(reading)
+    except (Corrupt, PartGone) as error:
+        if isinstance(error, PartGone) and not again:
+            raise  # the view may have been too old
+        raise named(reading.store, reading.parts, error) from error
     finally:
         reading.close()
 
