@@ -7,10 +7,9 @@ nothing (floods), and by the gate whatever has not arrived yet.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import unquote
 
-from hpack import Decoder, HPACKError, OversizedHeaderListError
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 
 from maar.app.gate import LINGER_S, Gate, caller_of
@@ -27,7 +26,6 @@ from maar.app.http2_frames import (
     Kind,
     Setting,
     StreamFault,
-    block_of,
     check_priority,
     check_trailers,
     frame,
@@ -39,6 +37,7 @@ from maar.app.http2_frames import (
     split,
     unpadded,
 )
+from maar.app.http2_heads import Head, Heads, HeadTooLarge
 from maar.app.http2_stream import STREAM_WINDOW, Stream
 from maar.app.patience import Patience
 from maar.app.unfinished import Why
@@ -64,9 +63,7 @@ class Http2(asyncio.Protocol):
         self._left_over = b""
         self._begun = False  # a frame or header block is in part here, and the gate knows
         self._idle = True
-        self._block: list[bytes] | None = None  # a header block that is not whole
-        self._block_bytes = 0
-        self._block_of = Frame(0, 0, 0, b"")
+        self._heads = Heads(gate.settings.head_bytes_max)
         self._settled = False  # SETTINGS came, as the first frame
         self._window_in = CONNECTION_WINDOW
         self._returned = 0
@@ -77,7 +74,6 @@ class Http2(asyncio.Protocol):
         self.waiting: set[Stream] = set()
         self._going = False  # no new streams
         self._failed = False
-        self._decoder = Decoder(max_header_list_size=4 * gate.settings.head_bytes_max)
 
     @property
     def default_headers(self) -> list[tuple[bytes, bytes]]:
@@ -126,9 +122,11 @@ class Http2(asyncio.Protocol):
                 except StreamFault as fault:
                     self._stream_failed(fault)
         except ConnectionFault as fault:
+            if isinstance(fault, HeadTooLarge):
+                self._gate.count(Why.HEAD_LARGE)
             self._fail(fault.code, str(fault))
             return
-        self._tell_gate(progress=bool(frames) and self._block is None)
+        self._tell_gate(progress=bool(frames) and not self._heads.open)
 
     def pause_writing(self) -> None:
         self.write_paused = True
@@ -162,7 +160,7 @@ class Http2(asyncio.Protocol):
                 self._gate.begun(stream, self._address)
                 self._gate.head_whole(stream)
         self._new.clear()
-        partial = self._block is not None or bool(self._left_over and not self._in_body())
+        partial = self._heads.open or bool(self._left_over and not self._in_body())
         if self._begun and (progress or not partial):
             self._begun = False
             self._gate.whole(self)
@@ -221,9 +219,7 @@ class Http2(asyncio.Protocol):
         if self._failed:
             return
         kind = one.kind
-        if self._block is not None and (
-            kind != Kind.CONTINUATION or one.stream != self._block_of.stream
-        ):
+        if self._heads.open and kind != Kind.CONTINUATION:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "a header block was interrupted")
         if not self._settled and kind != Kind.SETTINGS:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "the first frame must be SETTINGS")
@@ -287,80 +283,56 @@ class Http2(asyncio.Protocol):
 
     def _headers(self, one: Frame) -> None:
         _check_stream(one, none=False)
-        self._block = []
-        self._block_bytes = 0
-        self._block_of = one
-        self._more_of_block(block_of(one), one.flags)
+        self._head(self._heads.begin(one))
 
     def _continuation(self, one: Frame) -> None:
-        if self._block is None:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         if not one.payload:
             self._endured(EMPTY)
-        self._more_of_block(one.payload, one.flags)
+        self._head(self._heads.go_on(one))
 
-    def _more_of_block(self, part: bytes, flags: int) -> None:
-        assert self._block is not None
-        self._block.append(part)
-        self._block_bytes += len(part)
-        if self._block_bytes > self._gate.settings.head_bytes_max:
-            self._too_large()
-        if flags & Flag.END_HEADERS:
-            block, self._block = b"".join(self._block), None
-            self._block_whole(self._block_of, block)
-
-    def _block_whole(self, one: Frame, block: bytes) -> None:
-        try:
-            pairs: list[tuple[bytes, bytes]] = self._decoder.decode(block, raw=True)
-        except OversizedHeaderListError:
-            self._too_large()
-        except HPACKError as error:
-            raise ConnectionFault(Code.COMPRESSION_ERROR, str(error)) from error
-        end = bool(one.flags & Flag.END_STREAM)
-        stream = self._streams.get(one.stream)
+    def _head(self, head: Head | None) -> None:
+        if head is None:
+            return
+        stream = self._streams.get(head.stream)
         if stream is not None:
-            self._trailers(stream, pairs, end=end)
+            self._trailers(stream, head)
             return
-        if one.stream % 2 == 0:
+        if head.stream % 2 == 0:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "clients use odd streams")
-        if one.stream <= self._last:
-            self._check_closed(one.stream)
+        if head.stream <= self._last:
+            self._check_closed(head.stream)
             return
-        self._last = one.stream
+        self._last = head.stream
         if self._going or len(self._streams) >= STREAMS_MAX:
-            raise StreamFault(one.stream, Code.REFUSED_STREAM, "too many at once, or ending")
-        self._request(heading(one.stream, pairs), one.stream, pairs, end=end)
+            raise StreamFault(head.stream, Code.REFUSED_STREAM, "too many at once, or ending")
+        self._request(head, heading(head.stream, head.pairs))
 
-    def _trailers(self, stream: Stream, pairs: list[tuple[bytes, bytes]], *, end: bool) -> None:
+    def _trailers(self, stream: Stream, head: Head) -> None:
         if stream.ended:
             raise StreamFault(stream.number, Code.STREAM_CLOSED, "the request had ended")
-        if not end:
+        if not head.end:
             raise StreamFault(stream.number, Code.PROTOCOL_ERROR, "trailers end a stream")
-        check_trailers(stream.number, pairs)
+        check_trailers(stream.number, head.pairs)
         self._whole(stream)
         stream.news.set()
 
-    def _request(
-        self, head: Heading, number: int, pairs: list[tuple[bytes, bytes]], *, end: bool
-    ) -> None:
-        stream = self._streams[number] = Stream(self, number, self._initial_window_out)
-        stream.expected = head.length
-        stream.bodyless = head.method == "HEAD"
+    def _request(self, head: Head, asked: Heading) -> None:
+        stream = self._streams[head.stream] = Stream(self, head.stream, self._initial_window_out)
+        stream.expected = asked.length
+        stream.bodyless = asked.method == "HEAD"
         stream.grpc = any(
             name == b"content-type" and value.startswith(b"application/grpc")
-            for name, value in head.headers
+            for name, value in asked.headers
         )
-        if sum(len(name) + len(value) + 32 for name, value in pairs) > (
-            self._gate.settings.head_bytes_max
-        ):
+        if head.size > self._gate.settings.head_bytes_max:
             self._gate.count(Why.HEAD_LARGE)
             self.refuse_stream(stream, Why.HEAD_LARGE)
             return
-        if end:
+        if head.end:
             self._whole(stream)
         else:
             self._new.append(stream)
-        task = self._loop.create_task(stream.run(self._app, self._scope(head)))
+        task = self._loop.create_task(stream.run(self._app, self._scope(asked)))
         stream.task = task
         self._state.tasks.add(task)
         task.add_done_callback(self._state.tasks.discard)
@@ -464,10 +436,6 @@ class Http2(asyncio.Protocol):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "a frame for an idle stream")
         if number not in self._reset:
             raise ConnectionFault(Code.STREAM_CLOSED, "a frame for a closed stream")
-
-    def _too_large(self) -> NoReturn:
-        self._gate.count(Why.HEAD_LARGE)
-        raise ConnectionFault(Code.ENHANCE_YOUR_CALM, self._gate.refusal(Why.HEAD_LARGE).sentence)
 
     def _endured(self, cost: float) -> None:
         if not self._patience.spend(cost, self._loop.time):
