@@ -142,6 +142,7 @@ def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
     [
         "segment.writes_in_flight_max=0",
         "query.concurrency=0",
+        "query.answer_bytes_max=0",
         "compaction.lease_s=0",
         "compaction.lease_s=inf",
         "compaction.retire_delay_s=1e300",

@@ -50,7 +50,7 @@ _NOT_ZERO = {
         *("segment_bytes_max", "index_bytes_max", "buffered_bytes_max"),
         *("buffered_profiles_max", "writes_in_flight_max", "ack_deadline_ms"),
     ),
-    "query": ("memory_bytes_max", "threads", "concurrency", "timeout_s"),
+    "query": ("memory_bytes_max", "threads", "concurrency", "answer_bytes_max", "timeout_s"),
 }
 
 
