@@ -309,6 +309,25 @@ def test_a_request_that_comes_in_pieces_is_still_one() -> None:
     assert len(told(story).writer.profiles()) == 1
 
 
+def test_an_offer_to_upgrade_is_passed_over_and_the_body_is_read() -> None:
+    """As curl and Java's client make one with their first request."""
+
+    async def story(port: Port) -> None:
+        body = pprof()
+        head = (
+            "POST /ingest?format=pprof&name=shop HTTP/1.1\r\nhost: localhost\r\n"
+            "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\n"
+            f"http2-settings: AAMAAABkAAQAAP__\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        reader, writer = await port.raw()
+        for _ in range(2):
+            writer.write(head.encode() + body)
+            assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 200 OK\r\n"
+            await reader.readuntil(b"\r\n\r\n")
+
+    assert len(told(story).writer.profiles()) == 2
+
+
 def test_a_client_that_hangs_up_in_mid_call_loses_nothing_that_others_count() -> None:
     front = Front()
     gate = asyncio.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -10,6 +11,18 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from maar.app import gate as bounds
 from maar.app.gate import Gate, answer_in_http1, caller_of, hung_up
 from maar.app.unfinished import Why
+
+_UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
+
+
+def without_upgrade(data: bytes) -> bytes:
+    """A request's first piece without its offer to speak something else (curl and Java make one).
+
+    We stay with HTTP/1.1, as we may; but the parser would take the body for that other protocol.
+    """
+    end = data.find(b"\r\n\r\n")
+    found = _UPGRADE.search(data, 0, end if end >= 0 else len(data))
+    return data if found is None else data[: found.start()] + data[found.end() :]
 
 
 class Http1(HttpToolsProtocol):
@@ -45,6 +58,7 @@ class Http1(HttpToolsProtocol):
             self._arriving = self._in_head = True
             self._head_bytes = 0
             self._gate.busy(self)
+            data = without_upgrade(data)
         self._head_began = False
         super().data_received(data)
         if self._left or self.transport.is_closing():
