@@ -56,6 +56,17 @@ def test_without_a_tenant_it_is_anonymous() -> None:
     assert [one.tenant for one in told(story).writer.profiles()] == ["anonymous"]
 
 
+def test_two_tenants_in_one_call_are_refused() -> None:
+    async def story(port: Port) -> None:
+        async with port.channel() as channel:
+            twice = (("x-scope-orgid", "proxy"), ("x-scope-orgid", "client"))
+            with pytest.raises(grpc.aio.AioRpcError, match="2 X-Scope-OrgID headers") as caught:
+                await channel.unary_unary(PUSH)(request(), metadata=twice, timeout=PATIENCE_S)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    assert told(story).writer.stored == []
+
+
 @pytest.mark.parametrize(("wrapped", "compression"), [(request(), GZIP), (gz(request()), None)])
 def test_messages_may_be_gzip_by_the_protocol_or_by_themselves(
     wrapped: bytes, compression: Any
