@@ -590,6 +590,16 @@ def test_an_object_with_damage_within_is_named(lake: Lake, ask: Asker, kind: str
         ask.stacks()
 
 
+def test_what_is_left_can_be_asked_for_without_the_damaged_block(lake: Lake, ask: Asker) -> None:
+    kept, lost = some_profiles(Random(5), 5), some_profiles(Random(6), 5)
+    lake.add_block(kept)
+    meta = lake.add_block(lost)
+    lake.store.delete(meta.file("samples").locations[0].key)
+    scope = Scope(TENANT, ALWAYS, without=(meta.id,))
+    graph = ask.run(ask.engine.flamegraph(scope, profile_type=CPU, max_nodes=1_000_000))
+    assert stacks_of(graph) == by_stack(rows(kept, time=ALWAYS))
+
+
 @pytest.mark.parametrize("place", ["segment", "block", "quarantine"])
 def test_nobody_gets_a_profile_of_another_tenant_wherever_it_is(
     lake: Lake, ask: Asker, place: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
@@ -37,8 +38,8 @@ def speaker(
     """What carries out a command line: exit code, stdout, stderr."""
 
     class Here(Server):
-        def __init__(self, _url: str, *, tenant: str = "") -> None:
-            super().__init__("http://maar", tenant=tenant)
+        def __init__(self, _url: str, **how: Any) -> None:
+            super().__init__("http://maar", **how)
             self._http.close()
             self._http = httpx.Client(
                 base_url="http://maar", headers=self._http.headers, transport=InProcess(front)

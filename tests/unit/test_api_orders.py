@@ -11,7 +11,7 @@ import pytest
 
 from maar.api.quarantine import causes_in
 from maar.block.segment import write_segment
-from maar.model.block import File, Kind, Location
+from maar.model.block import Damage, File, Kind, Location
 from maar.model.errors import Unavailable
 from maar.model.ids import MAIN_STORE, BlockId, PlanId, ProfileId, Shard, StoreName, TenantId
 from maar.model.plan import Plan, PlanState, QueueKey, Service
@@ -190,6 +190,23 @@ def test_retention_is_read_for_all_and_for_one_tenant() -> None:
     other = front.get("/api/v1/retention/other").json()
     assert (other["period_s"], other["is_default"]) == (90 * 86_400, True)
     assert front.get("/api/v1/retention/no%20tenant").status_code == 400
+
+
+def test_a_lost_block_is_looked_at_and_given_up() -> None:
+    front = Front()
+    meta = segment(1)
+    front.metastore.index = {meta.id: meta}
+    path = f"/api/v1/blocks/{meta.id}"
+    found = front.get(f"{path}/loss").json()
+    assert (found["block"]["id"], found["damages"]) == (meta.id, [])
+    refused = post(front, f"{path}/lose", {"reason": "why not"})
+    assert (refused.status_code, "whole" in refused.json()["message"]) == (409, True)
+    front.metastore.damages = (Damage(meta.id, "some/key", "is missing"),)
+    lost = post(front, f"{path}/lose", {"reason": "the disk died"}).json()
+    damage = {"block": meta.id, "key": "some/key", "what": "is missing"}
+    assert lost["damages"] == [damage]
+    assert front.metastore.lost == [(meta.id, "the disk died")]
+    assert front.get("/api/v1/blocks/unknown/loss").status_code == 404
 
 
 def test_retention_is_held_released_and_undone() -> None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from maar.metastore.timeline import NEVER
+from maar.model.block import Damage
 from maar.model.errors import Unavailable
 from maar.model.ids import (
     BlockId,
@@ -292,6 +293,41 @@ def test_retention_is_undone_held_and_released(front: Front, say: Say) -> None:
     assert "Monday" in say("retention", "get")[1]
     code, out, _ = say("retention", "release")
     assert (code, out) == (0, "retention goes on\n")
+
+
+def test_a_lost_block_is_shown_before_it_is_given_up(front: Front, say: Say) -> None:
+    meta = segment(1)
+    front.metastore.index = {meta.id: meta}
+    key = meta.files[0].locations[0].key
+    front.metastore.damages = (Damage(meta.id, key, "is missing"),)
+    code, out, _ = say("blocks", "lose", meta.id, "--dry-run")
+    assert code == 0
+    assert f"object {key} is missing" in out
+    assert "10 profiles from 2024-10-04" in out
+    assert "tenants: acme; services: checkout" in out
+    assert front.metastore.lost == []
+    code, out, _ = say("blocks", "lose", meta.id, "--yes", "--reason", "the disk died")
+    assert code == 0
+    assert "is given up: queries go on without it" in out
+    assert front.metastore.lost == [(meta.id, "the disk died")]
+
+
+def test_nothing_is_given_up_without_a_yes_nor_a_whole_block_without_force(
+    front: Front, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meta = segment(1)
+    front.metastore.index = {meta.id: meta}
+    code, out, err = say("blocks", "lose", meta.id, "--yes")
+    assert (code, "--force gives it up" in err) == (1, True)
+    assert "every object is there" in out
+    front.metastore.damages = (Damage(meta.id, "key", "is missing"),)
+    monkeypatch.setattr("click.confirm", lambda *_, **__: False)
+    assert say("blocks", "lose", meta.id)[0] == 1
+    assert front.metastore.lost == []
+    front.metastore.damages = ()
+    assert say("blocks", "lose", meta.id, "--yes", "--force")[0] == 0
+    assert [block for block, _ in front.metastore.lost] == [meta.id]
+    assert say("blocks", "lose", "0" * 32)[0] != 0
 
 
 def test_the_preview_lists_what_would_go_with_totals(front: Front, say: Say) -> None:

@@ -33,6 +33,7 @@ from maar.api.orders import (
     Removal,
     Surrender,
 )
+from maar.api.partly import Partly, PartlyEngine
 from maar.api.placement import PlacementView, ReadPlaced, nothing_placed
 from maar.api.push import pusher_service
 from maar.api.quarantine import Causes
@@ -91,13 +92,14 @@ def build_app(
         services.append(pusher_service(door, distributor))  # first, since it is asked most
         routes += _ingest_routes(door, distributor)
     if asked is not None:
-        services.append(_querier_service(door, Querier(asked.engine, asked.whole_range)))
+        engine = PartlyEngine(asked.engine, registries[-1])
+        services.append(_querier_service(door, Querier(engine, asked.whole_range)))
         routes += [
             *_admin_routes(
                 door,
                 Admin(
                     asked.metastore,
-                    asked.engine,
+                    engine,
                     asked.whole_range,
                     asked.causes,
                     asked.processes,
@@ -115,7 +117,7 @@ def build_app(
         HTTPException: partial(_http_error, services),
         Exception: _internal_error,
     }
-    return OurNames(Starlette(routes=routes, exception_handlers=handlers), hosts, door)
+    return OurNames(Partly(Starlette(routes=routes, exception_handlers=handlers)), hosts, door)
 
 
 def _querier_service(door: Door, querier: Querier) -> Service:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
+import click
 import httpx
 
 from maar.api import wire
@@ -20,9 +21,10 @@ TRY_LATER = (429, 502, 503, 504)
 
 
 class Server:
-    def __init__(self, url: str, *, tenant: str = "") -> None:
+    def __init__(self, url: str, *, tenant: str = "", allow_partial: bool = False) -> None:
         self._url = url.rstrip("/")
         headers = {TENANT_HEADER: tenant} if tenant else {}
+        headers |= {"X-Maar-Allow-Partial": "true"} if allow_partial else {}
         try:
             self._http = httpx.Client(
                 base_url=self._url,
@@ -110,6 +112,8 @@ class Server:
             sentence = f"the connection to {self._url} broke: {error}"
             raise Failed(sentence, EXIT_UNAVAILABLE, retry_after_s=0.0) from None
         if response.is_success:
+            if lacks := response.headers.get("X-Maar-Partial"):
+                click.echo(f"PARTIAL: damaged blocks are left out: {lacks}", err=True)
             return response
         if response.status_code in TRY_LATER:
             told_s = retry_after_s(response.headers.get("Retry-After", ""))

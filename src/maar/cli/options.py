@@ -13,6 +13,7 @@ from maar.cli.client import Server
 from maar.cli.times import parse_range_ms
 
 DEFAULT_SERVER = "http://127.0.0.1:4040"
+PARTIAL = "maar.allow_partial"  # in the context of a command: its answers may lack something
 
 _TYPED = click.core.ParameterSource.COMMANDLINE
 
@@ -56,10 +57,26 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="For scripts.")(command)
 
 
+def partial_option(command: F) -> F:
+    """For commands whose answer may lack what is damaged."""
+
+    def take(context: click.Context, _option: click.Parameter, value: bool) -> None:
+        context.meta[PARTIAL] = value
+
+    return click.option(
+        "--allow-partial",
+        is_flag=True,
+        expose_value=False,
+        callback=take,
+        help="Leave out blocks whose objects are damaged, and say so.",
+    )(command)
+
+
 def connected(server: str, tenant: str = "") -> Server:
     """The server, closed when the command ends."""
-    found = Server(server, tenant=tenant)
-    click.get_current_context().call_on_close(found.close)
+    context = click.get_current_context()
+    found = Server(server, tenant=tenant, allow_partial=context.meta.get(PARTIAL, False))
+    context.call_on_close(found.close)
     return found
 
 

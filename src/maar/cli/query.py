@@ -13,6 +13,7 @@ from maar.cli.client import Server
 from maar.cli.options import (
     connected,
     json_option,
+    partial_option,
     range_options,
     selector,
     server_options,
@@ -33,6 +34,7 @@ def which_options(command: F) -> F:
         click.option("--selector", "more", default="", help='Matchers, like {region=~"eu.*"}.'),
         click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Only these."),
         click.option("--service", default="", help="Only this service."),
+        partial_option,
     ):
         command = option(command)
     return command

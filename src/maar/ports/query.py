@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from maar.model.ids import ProfileId, TenantId
+from maar.model.ids import BlockId, ProfileId, TenantId
 from maar.model.labels import Labels
 from maar.model.time import TimeRange
 
@@ -25,6 +25,7 @@ class Scope(msgspec.Struct, frozen=True):
     tenant: TenantId
     range: TimeRange
     matchers: tuple[Matcher, ...] = ()
+    without: tuple[BlockId, ...] = ()  # damaged blocks that the answer may lack; others never
 
 
 class FlameGraph(msgspec.Struct, frozen=True):

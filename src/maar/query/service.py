@@ -243,7 +243,8 @@ class DuckEngine:
         again: bool = False,
     ) -> T:
         service = service_of(scope.matchers)
-        blocks = await self._blocks(scope, service, f"{self._reader}/{slot}")
+        view = await self._blocks(scope, service, f"{self._reader}/{slot}")
+        blocks = [meta for meta in view if meta.id not in scope.without]
         parts = parts_of(blocks, tenant=scope.tenant, time=scope.range, service=service)
         if decodes:
             self._check_backlog(sum(each.profiles for _, some in parts.raw for each in some))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import grpc
+import msgspec
 
 from maar.model import errors
 from maar.model.errors import MaarError, TooLarge, Unavailable, Unreachable
@@ -24,6 +25,7 @@ _ERROR_HEADER = "maar-error"
 _REASON_HEADER = "maar-reason"
 _RETRY_HEADER = "maar-retry-after-s"
 _LEADER_HEADER = "maar-leader"
+_BLOCKS_HEADER = "maar-damaged-blocks"
 
 
 async def refuse(context: Any, error: MaarError) -> None:
@@ -36,6 +38,8 @@ async def refuse(context: Any, error: MaarError) -> None:
         trailer.append((_RETRY_HEADER, f"{error.retry_after_s:.3f}"))
     if isinstance(error, errors.NotLeading) and error.leader:
         trailer.append((_LEADER_HEADER, error.leader))
+    if isinstance(error, errors.Damaged):
+        trailer.append((_BLOCKS_HEADER, msgspec.json.encode(error.blocks).decode()))
     sentence = str(error).encode(errors="replace")[:SENTENCE_BYTES_MAX].decode(errors="ignore")
     await context.abort(_status_code(error), sentence, trailing_metadata=tuple(trailer))
 
@@ -83,6 +87,8 @@ def raised(error: Any, *, path: str, address: str) -> MaarError:
                 leader = trailer.get(_LEADER_HEADER, "")
                 return kind(sentence, leader=leader, retry_after_s=retry_after_s)
             return kind(sentence, retry_after_s=retry_after_s)
+        if issubclass(kind, errors.Damaged):
+            return kind(sentence, blocks=_blocks(trailer.get(_BLOCKS_HEADER, "[]")))
         return kind(sentence)
     match error.code():
         case grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -95,6 +101,10 @@ def raised(error: Any, *, path: str, address: str) -> MaarError:
             return Unreachable(f"{address} does not serve {path}; is it another version or role?")
         case _:
             return MaarError(sentence or f"{path} at {address} failed")
+
+
+def _blocks(text: str) -> tuple[tuple[str, int, int], ...]:
+    return msgspec.json.decode(text, type=tuple[tuple[str, int, int], ...])
 
 
 def late(path: str, address: str) -> Unreachable:
