@@ -273,7 +273,9 @@ class MetastoreFold(RuleBasedStateMachine):
         inputs = job.inputs if job else ()
         made = PlanResult((), Account(0, 0, 0))
         if job and not job.done_by and all(b in self.model.profiles for b in inputs):
-            made = result(grant.plan, grant.token, self.fold.metas(inputs), duplicates=duplicates)
+            came = sum(self.model.profiles[block] for block in inputs)
+            copies = min(duplicates, came - 1)  # the first of them is always kept
+            made = result(grant.plan, grant.token, self.fold.metas(inputs), duplicates=copies)
             if lose:
                 made = self.short_of_one(made)
         before = self.fold.live()
