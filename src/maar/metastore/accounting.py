@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
+import msgspec
+
 from maar.metastore.index import Found
-from maar.metastore.packs import unpack
 from maar.model.block import NO_DAY, BlockOutline, Kind
 from maar.model.ids import BlockId, TenantId
 from maar.model.plan import PlanResult
@@ -47,12 +48,26 @@ def possible(live: Mapping[BlockId, Found], result: PlanResult, *, level: int) -
     )
 
 
+class _Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The first fields of a Dataset; those that do not count here stay unread."""
+
+    tenant: TenantId
+    service: msgspec.Raw
+    types: msgspec.Raw
+    min_time_ns: int
+    max_time_ns: int
+    profiles: int
+
+
+_parts = msgspec.msgpack.Decoder(tuple[_Part, ...]).decode
+
+
 def _from_segments(inputs: Iterable[Found]) -> Counter[Share]:
-    came = Counter[Share]()
+    profiles: dict[TenantId, int] = {}
     for each in inputs:
-        for dataset in unpack(each.packed).datasets:
-            came[dataset.tenant, NO_DAY] += dataset.profiles
-    return came
+        for part in _parts(each.outline.datasets):
+            profiles[part.tenant] = profiles.get(part.tenant, 0) + part.profiles
+    return Counter({(tenant, NO_DAY): count for tenant, count in profiles.items()})
 
 
 def _from_blocks(inputs: Iterable[Found]) -> Counter[Share]:
