@@ -16,9 +16,9 @@ from maar.model.time import utc_day
 OBJECTS_SINCE = 5  # the version of the log that began to look at them
 
 _TABLES = {
-    Kind.SEGMENT: (SEGMENT_TABLE,),
-    Kind.BLOCK: tuple(sorted(TABLES)),
-    Kind.QUARANTINE: (SEGMENT_TABLE,),
+    Kind.SEGMENT: [SEGMENT_TABLE],
+    Kind.BLOCK: sorted(TABLES),
+    Kind.QUARANTINE: [SEGMENT_TABLE],
 }
 
 OwnKey = Callable[[File, str], bool]
@@ -28,20 +28,23 @@ def wrong_with_segment(meta: BlockOutline, lives: Iterable[Incarnation]) -> str:
     """Why a segment's object cannot be its own; '' when it can. `lives` are those of the log."""
     if meta.level or meta.tenant or meta.day != NO_DAY:
         return f"block {meta.id} is no segment: it has a level, a tenant or a day"
+    if trouble := wrong_with_files(meta):
+        return trouble
     own = [keys.segment(shard=meta.shard, block=meta.id, incarnation=life) for life in lives]
-    return wrong_with_files(meta) or _foreign(meta, lambda _, key: key in own)
+    named = [at.key for file in meta.files for at in file.locations]
+    return "" if named == own else _foreign(meta, lambda _, key: key in own)
 
 
 def wrong_with_files(meta: BlockOutline) -> str:
     """Which file is missing or unwanted, empty, or nowhere; '' when every one is as it must be."""
     had, wanted = sorted([file.table for file in meta.files]), _TABLES[meta.kind]
-    if (*had,) != wanted:
+    if had != wanted:
         has = ", ".join(had)[:200] or "no files"
         return f"block {meta.id} has {has}, and must have {', '.join(wanted)}"
     for file in meta.files:
         if file.size < 1:
             return f"block {meta.id} has no bytes in {file.table}"
-        if all(at.store != meta.store for at in file.locations):
+        if meta.store not in [at.store for at in file.locations]:
             return f"block {meta.id} has no {file.table} in its own store {meta.store!r}"
     return ""
 

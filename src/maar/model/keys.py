@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -209,5 +210,6 @@ def placement_prefix(incarnation: Incarnation) -> str:
     return f"placement/v1/{incarnation}/"
 
 
+@lru_cache(maxsize=128)  # every key of a block has it, and a day has many blocks
 def date_text(day: int) -> str:
     return (_EPOCH + timedelta(days=day)).strftime("%Y-%m-%d")
