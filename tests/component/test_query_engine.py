@@ -15,11 +15,17 @@ from random import Random
 from threading import Barrier
 from typing import Any, TypeVar, cast
 
+import httpx
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
 
 from maar.adapters.object_store import open_store
+from maar.api.admin import Admin
+from maar.api.app import _admin_routes
+from maar.api.door import ApiSettings, Door
+from maar.api.quarantine import no_causes
 from maar.model.errors import (
     Corrupt,
     Damaged,
@@ -588,6 +594,37 @@ def test_an_object_with_damage_within_is_named(lake: Lake, ask: Asker, kind: str
     path.write_bytes(b"PAR1" + b"\xff" * (len(body) // 3) + body[4 + len(body) // 3 :])
     with pytest.raises(Damaged, match=f"object {key} of block {meta.id} has other bytes"):
         ask.stacks()
+
+
+@pytest.mark.parametrize("place", ["segment", "block", "quarantine"])
+def test_over_http_too_a_profile_is_only_its_own_tenants(
+    lake: Lake, ask: Asker, place: str
+) -> None:
+    other = TenantId("other")
+    (mine,) = some_profiles(Random(2), 1)
+    (theirs,) = some_profiles(Random(3), 1, tenant=other)
+    if place == "segment":
+        lake.add_segment([mine, theirs])
+    for each in (mine, theirs):
+        if place == "block":
+            lake.add_block([each])
+        elif place == "quarantine":
+            lake.add_quarantine([each.raw])
+    app = Starlette(
+        routes=_admin_routes(
+            Door(ApiSettings(), CollectorRegistry()),
+            Admin(cast(Metastore, lake), ask.engine, lambda: ALWAYS, no_causes, list, list),
+        )
+    )
+
+    async def status(tenant: TenantId, profile: Known) -> int:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://maar") as client:
+            path = f"/api/v1/profiles/{profile.raw.id.hex()}"
+            return (await client.get(path, headers={"X-Scope-OrgID": tenant})).status_code
+
+    assert ask.run(status(TENANT, mine)) == ask.run(status(other, theirs)) == 200
+    assert ask.run(status(other, mine)) == ask.run(status(TENANT, theirs)) == 404
 
 
 def test_what_is_left_can_be_asked_for_without_the_damaged_block(lake: Lake, ask: Asker) -> None:
