@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from maar.metastore.marks import with_mark
+from maar.metastore.marks import moved, whole_mark
 from maar.metastore.policy import Level, Policy
 from maar.metastore.queue import Front, Item, Queue
 from maar.metastore.rows import raw_id
@@ -142,7 +142,7 @@ class QueueAgainstAList(RuleBasedStateMachine):
     def teardown(self) -> None:
         total = 0
         for held in self.model.values():
-            total = with_mark(total, held.item)
+            total = moved(total, whole_mark(held.item))
         assert self.queue.hash == total
         for block in list(self.model):
             self.queue.leave(block, self.policy)

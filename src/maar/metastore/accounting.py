@@ -65,7 +65,12 @@ _parts = msgspec.msgpack.Decoder(tuple[_Part, ...]).decode
 def _from_segments(inputs: Iterable[Found]) -> Counter[Share]:
     profiles: dict[TenantId, int] = {}
     for each in inputs:
-        for part in _parts(each.outline.datasets):
+        parts = _parts(each.outline.datasets)
+        if len(tenants := {part.tenant for part in parts}) == 1:  # mostly
+            tenant = tenants.pop()
+            profiles[tenant] = profiles.get(tenant, 0) + each.outline.profiles
+            continue
+        for part in parts:
             profiles[part.tenant] = profiles.get(part.tenant, 0) + part.profiles
     return Counter({(tenant, NO_DAY): count for tenant, count in profiles.items()})
 

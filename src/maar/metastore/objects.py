@@ -6,10 +6,10 @@ and no list of owners has to be kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from maar.model import keys
-from maar.model.block import NO_DAY, SEGMENT_TABLE, TABLES, BlockOutline, File, Kind
+from maar.model.block import NO_DAY, SEGMENT_TABLE, TABLES, BlockOutline, File, Kind, Location
 from maar.model.ids import FencingToken, Incarnation, PlanId
 from maar.model.time import utc_day
 
@@ -24,15 +24,20 @@ _TABLES = {
 OwnKey = Callable[[File, str], bool]
 
 
-def wrong_with_segment(meta: BlockOutline, lives: Iterable[Incarnation]) -> str:
-    """Why a segment's object cannot be its own; '' when it can. `lives` are those of the log."""
+def wrong_with_segment(meta: BlockOutline, lives: Sequence[Incarnation]) -> str:
+    """Why a segment's object cannot be its own; '' when it can. `lives` are those of the log, the
+    present one first: most of a log is segments that are as they should be, in one look.
+    """
     if meta.level or meta.tenant or meta.day != NO_DAY:
         return f"block {meta.id} is no segment: it has a level, a tenant or a day"
+    if len(meta.files) == 1 and len((file := meta.files[0]).locations) == 1 and file.size > 0:
+        own = keys.segment(shard=meta.shard, block=meta.id, incarnation=lives[0])
+        if (file.table, *file.locations) == (SEGMENT_TABLE, Location(meta.store, own)):
+            return ""
     if trouble := wrong_with_files(meta):
         return trouble
-    own = [keys.segment(shard=meta.shard, block=meta.id, incarnation=life) for life in lives]
-    named = [at.key for file in meta.files for at in file.locations]
-    return "" if named == own else _foreign(meta, lambda _, key: key in own)
+    every = [keys.segment(shard=meta.shard, block=meta.id, incarnation=life) for life in lives]
+    return _foreign(meta, lambda _, key: key in every)
 
 
 def wrong_with_files(meta: BlockOutline) -> str:

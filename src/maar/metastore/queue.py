@@ -11,7 +11,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from maar.metastore.index import day_of
-from maar.metastore.marks import with_mark, without_mark
+from maar.metastore.marks import mark, moved, whole_mark
 from maar.metastore.policy import Policy
 from maar.metastore.rows import ID_BYTES, Numbers, Rows, block_id, raw_id
 from maar.metastore.sorted_chunks import SortedChunks
@@ -189,7 +189,7 @@ class Queue:
     def enter(self, item: Item, policy: Policy) -> None:
         """A new block takes its place, or one that a plan gave back returns to it."""
         if self.places.add(item):
-            self.hash = with_mark(self.hash, self.hashed(item))
+            self.hash = moved(self.hash, self.mark_of(item))
         lane = self.lanes.get(item.key)
         if lane is None:
             lane = self.lanes[item.key] = Lane()
@@ -230,7 +230,7 @@ class Queue:
         item = self.places.pop(block)
         if item is not None:
             self._take((item,), policy)
-            self.hash = without_mark(self.hash, self.hashed(item))
+            self.hash = moved(self.hash, -self.mark_of(item))
 
     def reorder(self, policy: Policy) -> None:
         """A new policy may close lanes that the old one left open."""
@@ -260,10 +260,10 @@ class Queue:
         """From now on all of a place counts; all are read once."""
         self.whole, self.hash = True, 0
         for item in self.places.all():
-            self.hash = with_mark(self.hash, self.hashed(item))
+            self.hash = moved(self.hash, self.mark_of(item))
 
-    def hashed(self, item: Item) -> object:
-        return item if self.whole else item[:4]
+    def mark_of(self, item: Item) -> int:
+        return whole_mark(item) if self.whole else mark(item[:4])
 
     def load(
         self, places: dict[QueueKey, list[bytes]], owned: Container[bytes], policy: Policy

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from maar.metastore.marks import Marked, with_mark
+from maar.metastore.marks import Marked, mark, moved, whole_mark
 from maar.metastore.packs import Bytes, Packed, alone, sealed
 from maar.model.ids import BlockId
 from maar.model.time import LeaseTime
@@ -55,25 +55,27 @@ class RetiredBlocks(Marked[BlockId, Retired]):
         self._loose: list[BlockId] = []
         self.whole = whole  # whether the hash is over all that is kept of a block
 
-    def parts(self, key: BlockId, value: Retired) -> object:
+    def mark_of(self, key: BlockId, value: Retired) -> int:
         """However the block itself is kept."""
+        known = key, value.entry, value.at, value.outputs
         if not self.whole:
-            return key, value.entry, value.at, value.outputs
-        fields = msgspec.structs.astuple(value)
-        return key, *(alone(each) if each is value.packed else each for each in fields)
+            return mark(known)
+        return whole_mark((*known, alone(value.packed), value.cause))
 
     def hash_whole(self) -> None:
         """From now on every byte of a record counts; all are read once."""
         self.whole, self.hash = True, 0
         for key, value in self.items():
-            self.hash = with_mark(self.hash, self.parts(key, value))
+            self.hash = moved(self.hash, self.mark_of(key, value))
 
     def __setitem__(self, key: BlockId, value: Retired) -> None:
         super().__setitem__(key, value)
-        lists = self.expired, self.others
-        mine, other = lists if value.cause is Cause.EXPIRED else reversed(lists)
-        other.pop(key, None)
-        mine[key] = None
+        if value.cause is Cause.EXPIRED:
+            self.others.pop(key, None)
+            self.expired[key] = None
+        else:
+            self.expired.pop(key, None)
+            self.others[key] = None
         if isinstance(value.packed, bytes):
             self._loose.append(key)
         if len(self._loose) > LOOSE_MAX:

@@ -23,7 +23,7 @@ from maar.metastore.index import (
     one_pack,
     partition_of,
 )
-from maar.metastore.marks import WHOLE_SINCE, with_mark
+from maar.metastore.marks import WHOLE_SINCE, moved
 from maar.metastore.packs import Pack, alone, outline, unpack
 from maar.metastore.policy import Policy
 from maar.metastore.queue import PLACE_BYTES, Item, key_of
@@ -494,7 +494,7 @@ def audit(state: MetaState) -> None:
                     continue
                 if (item.size, item.key) != (meta.size, key_of(meta, version=state.version)):
                     raise Corrupt(f"the place of block {meta.id} is not that of the block")
-                placed, places_hash = placed + 1, with_mark(places_hash, queue.hashed(item))
+                placed, places_hash = placed + 1, moved(places_hash, queue.mark_of(item))
     if (again.hash, again.totals) != (state.blocks.hash, state.blocks.totals):
         raise Corrupt("the sums that it states are not those of its blocks")
     if (placed, places_hash) != (len(queue.places), queue.hash):
