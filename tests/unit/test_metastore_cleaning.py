@@ -368,3 +368,30 @@ def test_a_status_tells_a_bounded_number_of_troubles(monkeypatch: pytest.MonkeyP
     for number in range(5):
         held.hold([BlockId(str(number))], f"because {number}", now=world.now())
     assert world.cleaner.blocked == ("because 0", "because 1")
+
+
+def test_whoever_holds_up_removal_finds_none_under_way() -> None:
+    """Giving up a block brings back what it had replaced: never while that is being deleted."""
+    deleting, released = threading.Event(), threading.Event()
+
+    class Slow(MemoryStore):
+        def delete(self, key: str) -> None:
+            deleting.set()
+            released.wait(100)
+            super().delete(key)
+
+    async def test() -> None:
+        world = Lake(store=Slow())
+        replaced(world, 1, 2)
+        removing = asyncio.create_task(world.cleaner.remove())
+        await asyncio.to_thread(deleting.wait, 100)
+        held = asyncio.create_task(world.cleaner.removal.acquire())
+        await asyncio.sleep(0)
+        assert not held.done()
+        released.set()
+        await held
+        assert world.state.retired == {}, "the deletion has ended, and the log knows"
+        world.cleaner.removal.release()
+        await removing
+
+    asyncio.run(test())

@@ -103,6 +103,7 @@ class Cleaner:
         self._clocks = clocks
         self._removing = ThreadPoolExecutor(THREADS, thread_name_prefix="remove")
         self._sweeping = ThreadPoolExecutor(THREADS, thread_name_prefix="sweep")
+        self.removal = asyncio.Lock()  # whoever holds it finds no deletion of blocks under way
         self._blocks: Held[BlockId] = Held()
         self._attempts: Held[Remains] = Held()
         self._passed: set[Remains] = set()  # attempts that had their early sweep
@@ -143,6 +144,10 @@ class Cleaner:
         """Delete the objects of some retired blocks; whether there may be more to do."""
         if self._leader.state.adopting:
             return False  # the index may lack what replaced them, or what is theirs (S5)
+        async with self.removal:
+            return await self._remove()
+
+    async def _remove(self) -> bool:
         now = self._leader.now()
         resting = self._blocks.resting(now)
         state = self._leader.state

@@ -251,6 +251,11 @@ class MetastoreService(Member):
         return Loss(meta, found, losing.owner(state, block), there if found else ())
 
     async def lose(self, block: BlockId, *, note: str, force: bool = False) -> Loss:
+        """What the block had replaced may come back, so nothing is deleted meanwhile."""
+        async with (await self._led()).cleaner.removal:
+            return await self._lose(block, note=note, force=force)
+
+    async def _lose(self, block: BlockId, *, note: str, force: bool) -> Loss:
         loss = await self.loss(block)
         if not loss.damages and not force:
             raise Rejected(
