@@ -32,7 +32,7 @@ from support.metastore_history import every_kind_of_entry
 
 GOLDEN = Path(__file__).parent / "golden"
 NEWEST = 5
-LAST_KIND = {1: 22, 2: 29, 3: 30, 4: 34}  # of the entries of a version
+LAST_KIND = {1: 22, 2: 29, 3: 30, 4: 34, 5: 37}  # of the entries of a version
 STORED_KEY = "metastore/v1/0badcafe/entry-0000000000000022-golden.msgpack"
 
 versions = pytest.mark.parametrize("version", LAST_KIND)
@@ -131,6 +131,23 @@ def told(state: MetaState) -> dict[str, object]:
             "former": list(state.former),
             "adopted": tally.blocks_adopted,
             "missed": [tally.blocks_missed, tally.profiles_missed],
+        }
+    if state.version >= 5:
+        tally = state.tally
+        found |= {
+            "lanes": {
+                block: list(msgspec.structs.astuple(item.key))
+                for block, item in sorted(state.queue.places.items())
+            },
+            "causes": {block: each.cause.name for block, each in sorted(state.retired.items())},
+            "lost": [tally.blocks_lost, tally.profiles_lost],
+            "clock": list(state.clock),
+            "hold": list(state.hold),
+            "confirmed": state.confirmed_ns,
+            "spent": {
+                tenant: [list(hour) for hour in each.hours]
+                for tenant, each in sorted(state.spent.items())
+            },
         }
     return found
 

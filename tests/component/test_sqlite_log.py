@@ -136,6 +136,12 @@ def test_a_log_of_a_newer_format_is_refused(directory: Path) -> None:
         SqliteLog.open(directory)
 
 
+def test_an_orderly_close_leaves_everything_in_the_one_file(directory: Path) -> None:
+    """Who copies the file of a server that was stopped has the log."""
+    asyncio.run(written(directory, 5))
+    assert {path.name for path in directory.iterdir()} == {DATABASE, "lock"}
+
+
 def test_a_full_disk_refuses_and_room_heals(directory: Path) -> None:
     async def test() -> None:
         log = SqliteLog.open(directory)

@@ -89,6 +89,8 @@ def every_kind_of_entry() -> Fold:
     put(e.RetentionHeld(False, "somebody has looked", confirmed=True))
     put(e.BlocksExpired(DAY_START_NS + 2 * s, (ids[2],)))
     put(e.BlocksLost((ids[6],), "its object is gone"))
+    put(e.RetentionHeld(True, "somebody has to look once more"))
+    put(e.BlocksAdded((msgspec.structs.replace(segment(8, at=8), zone=Zone("east")),)))
     put(e.LitterSwept((e.Remains(plans[0], held),)))
     rings(put, fold)
     put(e.PlansArchived((plans[1],)))

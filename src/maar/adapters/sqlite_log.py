@@ -181,9 +181,9 @@ class SqliteLog:
         if self._closed:
             return
         self._closed = True
-        await self._run(self._db.close)
         with self._looking:
             self._witness.close()
+        await self._run(self._db.close)  # the last to go empties the write-ahead file
         self._thread.shutdown()
         self._unlock()
 
