@@ -11,11 +11,12 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Set
 from contextlib import asynccontextmanager
+from functools import partial
 
 from maar.adapters.etcd_log import EtcdLog
 from maar.adapters.rpc import MetastoreClient, ReplicaClient
 from maar.model.errors import MaarError
-from maar.model.ids import BlockId
+from maar.model.ids import BlockId, Incarnation
 from support.cut import Way
 from support.etcd_cluster import Member as EtcdMember
 from support.etcd_cluster import apart
@@ -86,10 +87,12 @@ class Tormented:
         """Let it wake as a zombie, with requests in its hands that nobody else has seen."""
         zombie = await self.replicas.leader()
         term = (await asked(zombie.address)).term
+        life = await self._incarnation()
         began = time.monotonic_ns()
         zombie.pause()
         try:
-            late = [asyncio.create_task(self._register_at(zombie, seconds)) for _ in range(10)]
+            register = partial(self._register_at, zombie, seconds, life)
+            late = [asyncio.create_task(register()) for _ in range(10)]
             gap = await load.gap_s(began)
             await asyncio.sleep(max(0.0, seconds - (time.monotonic_ns() - began) / 1e9))
         finally:
@@ -100,12 +103,19 @@ class Tormented:
         assert (status.standing, status.term > term) == ("follower", True), status
         return gap
 
-    async def _register_at(self, member: Member, seconds: float) -> None:
+    async def _incarnation(self) -> Incarnation:
+        client = self.replicas.client()
+        try:
+            return (await client.now()).incarnation
+        finally:
+            await client.close()
+
+    async def _register_at(self, member: Member, seconds: float, life: Incarnation) -> None:
         """A registration that only this replica hears of at first."""
         client = MetastoreClient(member.address, deadline_s=seconds + 10)
         number = time.monotonic_ns()
         try:
-            await client.add_blocks((segment(number, at=1, shard=9),))
+            await client.add_blocks((segment(number, at=1, shard=9, life=life),))
         except MaarError:
             pass  # it may well refuse: what it stores is seen in the log
         finally:
