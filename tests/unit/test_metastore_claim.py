@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from support.logged import Logged
 from support.memory_log import MemoryLog, SharedLog
 from support.memory_store import MemoryStore
 from support.metastore import INCARNATION, SMALL
+from support.virtual_time import run_virtually
 
 OTHER = Incarnation("feedbeef")
 BLOCK = BlockId("000000000000000a00000000000000ff")
@@ -48,12 +49,18 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(test)
 
 
-def server(
-    store: ObjectStore, shared: SharedLog | None = None, *, entropy: bytes = ONE, **how: Any
-) -> MetastoreService:
-    async def take() -> int:
-        return 0
+async def no_snapshot() -> int:
+    return 0
 
+
+def server(
+    store: ObjectStore,
+    shared: SharedLog | None = None,
+    *,
+    entropy: bytes = ONE,
+    take: Callable[[], Awaitable[int]] = no_snapshot,
+    **how: Any,
+) -> MetastoreService:
     return MetastoreService(
         MemoryLog(shared or SharedLog()),
         store,
@@ -227,6 +234,28 @@ def test_a_log_that_has_led_goes_on_although_the_store_does_not_answer() -> None
 
 
 # ── the first snapshot ─────────────────────────────────────────────────────────────────────────
+
+
+def test_a_new_log_has_its_first_snapshot_within_seconds_and_no_other_before_one_is_due() -> None:
+    async def test() -> None:
+        store, shared = MemoryStore(), SharedLog()
+        now, asked_s = asyncio.get_running_loop().time, []
+
+        async def take() -> int:
+            asked_s.append(now())
+            return await snapshot.make(MemoryLog(shared), store)
+
+        service = server(store, shared, take=take)
+        await service.start()
+        await service.replica()
+        began_s = now()
+        await asyncio.sleep(3600)
+        (first_s,) = asked_s
+        assert 9 <= first_s - began_s <= 15
+        assert len(snapshot.listed(store)) == 1
+        await service.stop()
+
+    run_virtually(test())
 
 
 def test_a_log_that_ends_in_order_leaves_a_snapshot_if_there_is_none() -> None:
