@@ -152,8 +152,8 @@ def test_retention_by_tenant_with_a_preview(server: Served, tmp_path: Path) -> N
     old = pushed(server, tmp_path, "old", age_ns=20 * DAY_NS, tenant="short")
     new = pushed(server, tmp_path, "new", tenant="short")
     assert "0 blocks would go" in ok(server, "retention", "preview")
-    assert "at least 1 hour" in refused(server, "retention", "set", "short", "5m")
-    assert ok(server, "retention", "set", "short", "7d") == "short: 7.0 days\n"
+    assert "at least 1 hour" in refused(server, "retention", "set", "short", "5m", "--yes")
+    assert ok(server, "retention", "set", "short", "7d", "--yes") == "short: 7.0 days\n"
     assert as_json(server, "retention", "get")["tenants"] == {"short": 7 * 86_400}
     found = as_json(server, "retention", "preview")
     went = {block["id"] for block in found["blocks"]}
@@ -162,5 +162,5 @@ def test_retention_by_tenant_with_a_preview(server: Served, tmp_path: Path) -> N
     assert "(queued)" in ok(server, "explain", "block", new)
     assert ok(server, "retention", "set", "short", "forever") == "short: for ever\n"
     assert "0 blocks would go" in ok(server, "retention", "preview")
-    ok(server, "retention", "set", "short", "default")
+    ok(server, "retention", "set", "short", "default", "--yes")
     assert as_json(server, "retention", "get", "short")["is_default"] is True

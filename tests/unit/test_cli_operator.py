@@ -269,7 +269,7 @@ def test_a_block_is_explained_in_sentences(front: Front, say: Say) -> None:
 
 
 def test_retention_is_read_and_set(front: Front, say: Say) -> None:
-    assert say("retention", "set", "acme", "30d")[1] == "acme: 30.0 days\n"
+    assert say("retention", "set", "acme", "30d", "--yes")[1] == "acme: 30.0 days\n"
     assert front.metastore.periods == {"acme": 30 * DAY_NS}
     assert say("retention", "get", "acme")[1] == "acme: 30.0 days\n"
     assert say("retention", "set", "acme", "forever")[1] == "acme: for ever\n"
@@ -277,11 +277,39 @@ def test_retention_is_read_and_set(front: Front, say: Say) -> None:
     out = say("retention", "get")[1]
     assert "default: 90.0 days" in out
     assert ["acme", "for", "ever"] in [line.split() for line in out.splitlines()]
-    assert say("retention", "set", "acme", "default")[1] == "acme: 90.0 days (the default)\n"
+    out = say("retention", "set", "acme", "default", "--yes")[1]
+    assert out == "acme: 90.0 days (the default)\n"
     assert front.metastore.periods == {}
     front.metastore.trouble = "the clock is ahead"
     assert "trouble: the clock is ahead" in say("retention", "get")[1]
     assert json.loads(say("retention", "get", "--json")[1])["default_s"] == 90 * 86_400
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "asks"),
+    [
+        ("default", "30d", True),
+        ("forever", "400d", True),
+        ("forever", "default", True),
+        ("30d", "30d", False),
+        ("30d", "31d", False),
+        ("30d", "default", False),
+        ("30d", "forever", False),
+    ],
+)
+def test_only_a_shorter_retention_has_to_be_confirmed(
+    front: Front, say: Say, monkeypatch: pytest.MonkeyPatch, now: str, then: str, asks: bool
+) -> None:
+    assert say("retention", "set", "acme", now, "--yes")[0] == 0
+    before = dict(front.metastore.periods)
+    monkeypatch.setattr("click.confirm", lambda _text, **_: False)
+    code, _, err = say("retention", "set", "acme", then)
+    assert code == asks
+    assert ("nothing was changed" in err) == ("maar retention undo" in err) == asks
+    assert not asks or front.metastore.periods == before
+    monkeypatch.setattr("click.confirm", lambda _text, **_: True)
+    assert say("retention", "set", "acme", then)[0] == 0
+    assert say("retention", "get", "acme")[1] == say("retention", "set", "acme", then, "--yes")[1]
 
 
 def test_retention_is_undone_held_and_released(front: Front, say: Say) -> None:

@@ -115,7 +115,7 @@ def _retried(api: Server, letter: str) -> bool:
     except Failed as error:
         if error.exit_code != EXIT_REFUSED:
             raise
-        click.echo(f"maar: {error}", err=True)
+        say(f"maar: {error}", err=True)
         return False
     how = f"as block {done['block']}, written again" if done["rewritten"] else "into the index"
     click.echo(f"{letter} is delivered {how}")

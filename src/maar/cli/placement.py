@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from maar.cli.options import connected, json_option, server_option
-from maar.cli.show import duration, print_json, print_table, size
+from maar.cli.show import duration, print_json, print_table, say, size
 
 Json = dict[str, Any]
 
@@ -35,7 +35,7 @@ def command(
         _print_datasets(datasets)
     click.echo(_sentence(found))
     for sentence in found["unreadable"]:
-        click.echo(f"maar: {sentence}", err=True)
+        say(f"maar: {sentence}", err=True)
 
 
 def _print_datasets(datasets: list[Json]) -> None:

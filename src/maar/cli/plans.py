@@ -15,7 +15,7 @@ from maar.cli.options import (
     server_option,
     server_options,
 )
-from maar.cli.show import duration, print_json
+from maar.cli.show import duration, print_json, say
 from maar.cli.show_plan import print_plans, show_plan
 from maar.cli.times import parse_duration_s
 from maar.model.ids import PlanId
@@ -78,7 +78,7 @@ def _requeued(api: Server, plan: PlanId) -> bool:
     except Failed as error:
         if error.exit_code != EXIT_REFUSED:
             raise
-        click.echo(f"maar: {error}", err=True)
+        say(f"maar: {error}", err=True)
         return False
     click.echo(f"plan {plan} is requeued")
     return True

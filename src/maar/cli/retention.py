@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import click
 
+from maar.cli.failure import EXIT_REFUSED, Failed
 from maar.cli.options import connected, json_option, server_option
 from maar.cli.show import duration, moment, print_json, print_table, say, size
 from maar.cli.times import parse_duration_s
@@ -50,15 +51,19 @@ def get(tenant: str, as_json: bool, server: str) -> None:
 @command.command("set")
 @click.argument("tenant")
 @click.argument("kept", metavar="30d|forever|default")
+@click.option("--yes", is_flag=True, help="Do not ask when it is shorter than before.")
 @json_option
 @server_option
-def change(tenant: str, kept: str, as_json: bool, server: str) -> None:
+def change(tenant: str, kept: str, yes: bool, as_json: bool, server: str) -> None:
     """Keep the profiles of TENANT for so long, for ever, or as long as everybody else's."""
     special: dict[str, float | None] = {FOREVER: 0, DEFAULT: None}
     seconds = special[kept] if kept in special else parse_duration_s(kept)
     if seconds == 0 and kept != FOREVER:
         raise click.BadParameter(f"{kept!r} keeps nothing; say {FOREVER}, if you mean that")
-    found = connected(server).order("PUT", _path(tenant), {"period_s": seconds})
+    api = connected(server)
+    if not yes:
+        _confirm(api.get("/api/v1/retention"), tenant, seconds)
+    found = api.order("PUT", _path(tenant), {"period_s": seconds})
     print_json(found) if as_json else _say(found)
 
 
@@ -121,6 +126,22 @@ def undo(tenant: str, reason: str, as_json: bool, server: str) -> None:
         f"{found['blocks']:,} blocks with {found['profiles']:,} profiles are back; retention takes "
         "nothing until `maar retention release`"
     )
+
+
+def _confirm(found: dict[str, Any], tenant: str, seconds: float | None) -> None:
+    """A shorter period is a person's word: what it takes waits for nobody else (S2)."""
+    default_s = found["default_s"]
+    now_s = found["tenants"].get(tenant, default_s)
+    then_s = default_s if seconds is None else seconds
+    if not then_s or (now_s and then_s >= now_s):
+        return
+    say(
+        f"{tenant}: {period(now_s)} until now. With {period(then_s)}, older profiles go soon; for "
+        f"{duration(found['expired_delay_s'])} `maar retention undo` brings them back",
+        err=True,
+    )
+    if not click.confirm("Keep them for a shorter time?", err=True):
+        raise Failed("nothing was changed", EXIT_REFUSED)
 
 
 def period(seconds: float) -> str:
