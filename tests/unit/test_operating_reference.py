@@ -10,6 +10,8 @@ import click
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
+from starlette.applications import Starlette
+from starlette.routing import Route
 
 from maar.adapters.etcd.metrics import EtcdMetrics
 from maar.app.config import SECTIONS
@@ -23,6 +25,7 @@ from maar.metastore.placement_manager import PlacementMetrics
 from maar.query.metrics import Metrics as QueryMetrics
 from maar.segment.metrics import MembershipMetrics, SegmentMetrics
 from maar.worker.metrics import WorkerMetrics
+from support.front import Front
 
 REFERENCE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
 
@@ -40,6 +43,8 @@ def metrics_of(kind: type[Any]) -> dict[str, tuple[str, ...]]:
 
 
 WRITTEN_OUT = {
+    "maar_api_errors_total": ("route", "status", "reason"),  # by api/door.py
+    "maar_api_partial_answers_total": (),  # by api/partly.py
     "maar_role_up": ("role",),  # by app/readiness.py, which speaks for the others
     "maar_process_restarts_total": ("process",),  # by app/processes.py, for the supervisor
     "maar_process_hangs_total": ("process",),
@@ -63,13 +68,14 @@ KNOWN = (
 )
 
 
-def test_every_metric_that_is_named_exists_and_the_metastores_are_all_explained() -> None:
+def test_every_metric_that_is_named_exists_and_all_are_explained() -> None:
     named = set(re.findall(r"\bmaar_[a-z0-9_]+", REFERENCE))
     assert named <= set(KNOWN), named - set(KNOWN)
     explained = metrics_of(Metrics) | metrics_of(PlacementMetrics) | metrics_of(AgentMetrics)
     explained |= metrics_of(EtcdMetrics) | metrics_of(GateMetrics)
     explained |= metrics_of(PushMetrics) | metrics_of(RouterMetrics)
     explained |= metrics_of(SegmentMetrics) | metrics_of(MembershipMetrics)
+    explained |= metrics_of(QueryMetrics) | metrics_of(WorkerMetrics) | WRITTEN_OUT
     assert set(explained) <= named, set(explained) - named
 
 
@@ -92,6 +98,20 @@ def test_every_setting_that_is_named_exists() -> None:
     }
     assert named <= known, named - known
     assert named
+
+
+def test_every_request_beneath_api_v1_is_listed() -> None:
+    app: Any = Front().app
+    while not isinstance(app, Starlette):
+        app = app._app
+    offered = {
+        f"{method} {route.path.replace(':path', '')}"
+        for route in app.routes
+        if isinstance(route, Route) and route.path.startswith("/api/v1/")
+        for method in (route.methods or set()) - {"HEAD"}
+    }
+    listed = set(re.findall(r"`([A-Z]+ /api/v1/[^` ]+)`", REFERENCE))
+    assert listed == offered
 
 
 COMMANDS = sorted(set(re.findall(r"`maar ([a-z][^`]*)`", REFERENCE)))
