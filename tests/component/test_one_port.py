@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -337,6 +338,54 @@ def test_an_offer_to_upgrade_is_passed_over_and_the_body_is_read() -> None:
             await reader.readuntil(b"\r\n\r\n")
 
     assert len(told(story).writer.profiles()) == 2
+
+
+CHUNKED = (
+    b"POST /push.v1.PusherService/Push HTTP/1.1\r\nhost: localhost\r\n"
+    b"content-type: application/proto\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "trailer", [b"x: " + b"y" * 1000 + b"\r\n", b"y" * 1000], ids=["many", "endless"]
+)
+def test_trailers_have_the_limit_of_headers(trailer: bytes) -> None:
+    """Many, or one without end: they come after the headers were counted."""
+
+    async def story(port: Port) -> None:
+        reader, writer = await port.raw(CHUNKED, b"0\r\nx: ")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(200):
+                writer.write(trailer)
+                await writer.drain()
+                await asyncio.sleep(0)
+        status = await asyncio.wait_for(reader.readline(), PATIENCE_S)
+        assert status.startswith(b"HTTP/1.1 431 ")
+
+    front = told(story)
+    refused = {"reason": "head_large"}
+    assert front.registry.get_sample_value("maar_front_refused_total", refused) == 1
+
+
+def test_trailers_are_no_headers() -> None:
+    async def story(port: Port) -> None:
+        body = request()
+        chunk = b"%x\r\n%s\r\n" % (len(body), body)
+        reader, _ = await port.raw(CHUNKED + chunk + b"0\r\nx-scope-orgid: other\r\n\r\n")
+        assert (await asyncio.wait_for(reader.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 200 ")
+
+    assert [one.tenant for one in told(story).writer.profiles()] == ["anonymous"]
+
+
+def test_a_body_in_many_small_chunks_is_read() -> None:
+    async def story(port: Port) -> None:
+        body = request(*(f"s{number}" for number in range(300)))
+        chunks = b"".join(b"1;%s\r\n%c\r\n" % (b"e" * 50, byte) for byte in body)
+        assert len(chunks) > 1 << 20
+        reader, _ = await port.raw(CHUNKED, chunks + b"0\r\n\r\n")
+        assert (await asyncio.wait_for(reader.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 200 ")
+
+    assert len(told(story).writer.profiles()) == 300
 
 
 def test_a_client_that_hangs_up_in_mid_call_loses_nothing_that_others_count() -> None:

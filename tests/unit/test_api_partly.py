@@ -85,6 +85,32 @@ def test_whoever_allows_it_gets_what_is_left_and_is_told_what_is_missing(how: An
     assert answered.counted == 1
 
 
+def test_what_one_request_allows_is_not_allowed_by_the_next_on_its_connection() -> None:
+    """The server begins a pipelined request where the one before it is answered, in its context."""
+    engine = Broken(1)
+    partly = PartlyEngine(cast(QueryEngine, engine), CollectorRegistry())
+    later: list[asyncio.Task[None]] = []
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await partly.top(SCOPE, profile_type="x", limit=1)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def sent(_message: Any) -> None:
+        if not later:
+            later.append(asyncio.create_task(served([])))
+
+    async def served(headers: list[tuple[bytes, bytes]]) -> None:
+        scope = {"type": "http", "headers": headers, "query_string": b""}
+        await Partly(app)(scope, cast(Any, None), sent)
+
+    async def both() -> None:
+        await served([HEADER])
+        with pytest.raises(Damaged):
+            await later[0]
+
+    asyncio.run(both())
+
+
 def test_a_whole_answer_says_nothing_of_the_kind() -> None:
     answered = Answered(Broken(0), HEADER)
     assert (answered.total, answered.headers, answered.counted) == (7, {}, 0)

@@ -334,6 +334,8 @@ def test_a_lost_block_is_shown_before_it_is_given_up(front: Front, say: Say) -> 
     assert "10 profiles from 2024-10-04" in out
     assert "tenants: acme; services: checkout" in out
     assert front.metastore.lost == []
+    front.metastore.damages = (Damage(meta.id, "key\x1b[2J", "is missing"),)
+    assert "\x1b" not in say("blocks", "lose", meta.id, "--dry-run")[1]
     code, out, _ = say("blocks", "lose", meta.id, "--yes", "--reason", "the disk died")
     assert code == 0
     assert "is given up: queries go on without it" in out

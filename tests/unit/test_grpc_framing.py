@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maar.api.errors import Unimplemented
-from maar.api.grpc import CODES, Framing, framing_of, message_in, timeout_s_of, trailers_of
+from maar.api.grpc import (
+    CODES,
+    PIECES_MAX,
+    Framing,
+    framing_of,
+    message_in,
+    timeout_s_of,
+    trailers_of,
+)
 from maar.model.errors import InvalidInput, NotFound, Overloaded
 
 GRPC = Framing("application/grpc", web=False, text=False, json=False)
@@ -61,6 +69,13 @@ def test_only_gzip_is_unpacked() -> None:
     for encoding in ("", "identity", "snappy"):
         with pytest.raises(Unimplemented, match="use gzip"):
             message_in(GRPC, packed, encoding=encoding)
+
+
+def test_base64_in_crumbs_is_refused_before_it_is_taken_apart() -> None:
+    """A body of 64 MiB would be twenty million pieces, a gigabyte of them."""
+    crumbs = b"AA==" * (PIECES_MAX + 1) + b"\xff"  # which would be refused for itself
+    with pytest.raises(InvalidInput, match=f"more than {PIECES_MAX} pieces"):
+        message_in(TEXT, crumbs, encoding="")
 
 
 def test_what_is_not_base64_is_refused() -> None:

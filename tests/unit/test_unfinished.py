@@ -103,6 +103,19 @@ def test_of_idle_connections_the_one_that_is_idle_the_longest_goes() -> None:
     assert one.opened("c", HONEST) == Refused("b", Why.CONNECTIONS)
 
 
+def test_connections_that_come_together_each_push_out_another() -> None:
+    """Whoever was told to go is still there for a moment, and makes room only once."""
+    one = waiting(connections=3)
+    for name in ("a", "b", "half"):
+        one.opened(name, STRANGER)
+    one.busy("half")
+    one.begun("half", STRANGER, 0.0)
+    assert one.opened("c", STRANGER) == Refused("a", Why.CONNECTIONS)
+    one.idle("a")  # it lingers, so that its reason is read
+    gone = [one.opened(name, STRANGER) for name in ("d", "e")]
+    assert gone == [Refused("b", Why.CONNECTIONS), Refused("c", Why.CONNECTIONS)]
+
+
 def test_one_network_of_ipv6_is_one_address() -> None:
     assert address_of("2001:db8:1:2:3::1") == address_of("2001:db8:1:2:ffff::9")
     assert address_of("2001:db8:1:2::1") != address_of("2001:db8:1:3::1")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
+from itertools import islice
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -17,6 +18,7 @@ from maar.model.errors import InvalidInput, MaarError, Retryable
 from maar.model.messages import messages
 
 PREFIX_BYTES = 5
+PIECES_MAX = 1024  # of base64: each becomes an object
 SENTENCE_BYTES_MAX = 1200  # it travels twice in the trailer, whose bytes take up to three
 CODES = {
     "canceled": 1,
@@ -182,9 +184,14 @@ def _framed(flags: int, message: bytes) -> bytes:
 
 
 def _from_text(body: bytes) -> bytes:
-    """Base64, in any number of padded pieces."""
+    """Base64, in several padded pieces: one for each write of the client."""
+    pieces = list(islice(_PADDED.finditer(body), PIECES_MAX + 1))
+    if len(pieces) > PIECES_MAX:
+        raise InvalidInput(
+            f"the body is base64 in more than {PIECES_MAX} pieces; encode it as a whole",
+            reason="request",
+        )
     try:
-        pieces = (base64.b64decode(piece, validate=True) for piece in _PADDED.findall(body))
-        return b"".join(pieces)
+        return b"".join(base64.b64decode(piece[0], validate=True) for piece in pieces)
     except ValueError as error:
         raise InvalidInput(f"the body is not base64: {error}", reason="request") from error

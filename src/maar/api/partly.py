@@ -138,20 +138,18 @@ class Partly:
         self._app = app
 
     async def __call__(self, scope: Call, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not _allows(scope):
-            await self._app(scope, receive, send)
-            return
-        missing = Missing()
+        # Said of every request: one that is pipelined begins in the context of the one before it.
+        missing = Missing() if scope["type"] == "http" and _allows(scope) else None
 
         async def told(message: Message) -> None:
-            if message["type"] == "http.response.start" and missing.blocks:
+            if message["type"] == "http.response.start" and missing and missing.blocks:
                 mark = (TOLD.lower().encode(), str(missing).encode())
                 message["headers"] = [*message.get("headers", ()), mark]
             await send(message)
 
         token = _asked.set(missing)
         try:
-            await self._app(scope, receive, told)
+            await self._app(scope, receive, told if missing else send)
         finally:
             _asked.reset(token)
 

@@ -34,6 +34,7 @@ class Http1(HttpToolsProtocol):
         self._held = False  # the gate knows of it
         self._head_bytes = 0
         self._head_began = False  # in the bytes that are being parsed
+        self._body_came = False  # with them
         self._too_large = False
         self._left = False
         self._unsent = 0
@@ -59,11 +60,12 @@ class Http1(HttpToolsProtocol):
             self._head_bytes = 0
             self._gate.busy(self)
             data = without_upgrade(data)
-        self._head_began = False
+        self._head_began = self._body_came = False
         super().data_received(data)
         if self._left or self.transport.is_closing():
             return
-        if self._in_head and not self._head_began:
+        # The parser keeps what is of no body yet: of the head, and of a trailer without end.
+        if self._arriving and not self._head_began and not self._body_came:
             self._head_bytes += len(data)
             if self._head_bytes > self._gate.settings.head_bytes_max:
                 self._gate.count(Why.HEAD_LARGE)
@@ -90,13 +92,34 @@ class Http1(HttpToolsProtocol):
         self._arriving = self._in_head = self._head_began = True
         self._head_bytes = 0
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:
+            super().on_header(name, value)
+            return
+        # A trailer. Nobody here wants one, and as a header it could name a tenant or a host that
+        # no proxy has seen.
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > self._gate.settings.head_bytes_max:
+            self._too_large = True
+            raise ValueError("over the limit")  # as below
+
     def on_headers_complete(self) -> None:
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self._gate.settings.head_bytes_max:
             self._too_large = True
             raise ValueError("over the limit")  # ends the parsing; answered below
         self._in_head = False
+        self._head_bytes = 0  # from here on, of what comes between and behind the body's pieces
         super().on_headers_complete()
+
+    def on_chunk_header(self) -> None:
+        self._body_came = True
+        self._head_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        self._body_came = True
+        self._head_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._arriving = False

@@ -89,8 +89,10 @@ class Http2(asyncio.Protocol):
         self._address = caller_of(transport)
         self._server, self._client = get_local_addr(transport), get_remote_addr(transport)
         self._state.connections.add(self)
-        self._gate.opened(self, self._address)
         self._too_idle = self._loop.call_later(IDLE_S, self.shutdown)
+        self._gate.opened(self, self._address)
+        if self._failed:  # there is no room
+            return
         settings = {
             Setting.MAX_CONCURRENT_STREAMS: STREAMS_MAX,
             Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
@@ -149,6 +151,7 @@ class Http2(asyncio.Protocol):
             self._transport.abort()
         elif why is Why.CONNECTIONS:
             self._fail(Code.NO_ERROR, self._gate.refusal(why).sentence)
+            self._transport.close()  # at once: its descriptor is what is wanted
         else:
             self._fail(Code.ENHANCE_YOUR_CALM, self._gate.refusal(why).sentence)
 
@@ -301,6 +304,7 @@ class Http2(asyncio.Protocol):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "clients use odd streams")
         if head.stream <= self._last:
             self._check_closed(head.stream)
+            self._endured(EMPTY)
             return
         self._last = head.stream
         if self._going or len(self._streams) >= STREAMS_MAX:

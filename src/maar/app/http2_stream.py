@@ -72,7 +72,7 @@ class Stream:
         return {"type": "http.request", "body": body, "more_body": not self.ended}
 
     async def send(self, message: dict[str, Any]) -> None:
-        if self.gone:
+        if self.gone or self.answered:  # also of an answer to HEAD, whose body nobody wants
             return
         match message["type"]:
             case "http.response.start":

@@ -94,7 +94,10 @@ class Unfinished:
         refused = None
         if len(self._open) >= self._bounds.connections_max:
             groups = self._idle or self._by_address
-            refused = Refused(_oldest_of_most(groups) if groups else who, Why.CONNECTIONS)
+            goes = _oldest_of_most(groups) if groups else who
+            if self._idle:
+                self.busy(goes)  # with leaving; of those who come together each needs another
+            refused = Refused(goes, Why.CONNECTIONS)
         self._open[who] = address
         self.idle(who)
         return refused

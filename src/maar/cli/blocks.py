@@ -14,7 +14,7 @@ from maar.cli.options import (
     server_option,
     server_options,
 )
-from maar.cli.show import moment, print_json, print_table, size
+from maar.cli.show import moment, print_json, print_table, say, size
 
 NAMED_MAX = 20  # tenants, services
 
@@ -78,20 +78,20 @@ def _tell(loss: dict[str, Any]) -> None:
     block = loss["block"]
     tenants = sorted({each["tenant"] for each in block["datasets"]})
     services = sorted({each["service"] for each in block["datasets"]})
-    click.echo(f"block {block['id']} ({block['kind']}, level {block['level']})")
+    say(f"block {block['id']} ({block['kind']}, level {block['level']})")
     for damage in loss["damages"]:
-        click.echo(f"  object {damage['key']} {damage['what']}")
+        say(f"  object {damage['key']} {damage['what']}")
     if not loss["damages"]:
-        click.echo("  every object is there and as it was written")
-    click.echo(
+        say("  every object is there and as it was written")
+    say(
         f"  {block['profiles']:,} profiles from {moment(block['min_time_ns'])} until "
         f"{moment(block['max_time_ns'])}"
     )
-    click.echo(f"  tenants: {_named(tenants)}; services: {_named(services)}")
+    say(f"  tenants: {_named(tenants)}; services: {_named(services)}")
     if loss["plan"]:
-        click.echo(f"  plan {loss['plan']} holds it and would be cancelled")
+        say(f"  plan {loss['plan']} holds it and would be cancelled")
     if loss["returning"]:
-        click.echo(
+        say(
             f"  {len(loss['returning']):,} blocks that it replaced are still whole, and would come "
             "back instead: little or nothing would be lost"
         )

@@ -98,7 +98,7 @@ def preview(tenant: str, limit: int, as_json: bool, server: str) -> None:
 def hold(reason: str, as_json: bool, server: str) -> None:
     """Take nothing, and delete nothing that was taken, until it is released."""
     found = connected(server).order("POST", "/api/v1/retention/hold", {"reason": reason})
-    print_json(found) if as_json else click.echo(found["paused"] or "retention goes on")
+    print_json(found) if as_json else say(found["paused"] or "retention goes on")
 
 
 @command.command("release")
@@ -107,7 +107,7 @@ def hold(reason: str, as_json: bool, server: str) -> None:
 def release(as_json: bool, server: str) -> None:
     """Go on: you have looked, and the clock and the periods are right."""
     found = connected(server).order("POST", "/api/v1/retention/release", {})
-    print_json(found) if as_json else click.echo(found["paused"] or "retention goes on")
+    print_json(found) if as_json else say(found["paused"] or "retention goes on")
 
 
 @command.command("undo")
