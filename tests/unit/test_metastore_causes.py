@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -126,6 +128,22 @@ def test_what_replaced_a_block_stays_while_that_block_has_to() -> None:
     resting = {meta.id}
     assert retirement.due(world.state, now=world.now(), limit=10, resting=resting) == [made.id]
     assert cleaning.removals(world.state, now=world.now(), limit=10, resting=resting) == []
+
+
+def test_what_expired_does_not_go_before_what_it_replaced_however_short_its_own_time_is() -> None:
+    world = Lake(msgspec.structs.replace(SMALL, expired_delay_ns=0))
+    (meta,) = world.add(1)
+    made = world.merge([meta])
+    expire(world, made)
+    for _ in range(2):
+        asyncio.run(world.cleaner.remove())
+        assert set(world.state.retired) == {meta.id, made.id}
+        world.pass_time(SMALL.retire_delay_ns // 2)
+    world.pass_time(1)
+    while asyncio.run(world.cleaner.remove()):
+        pass
+    assert world.cleaner.blocked == ()
+    assert world.objects() == set()
 
 
 def test_an_operator_is_told_why_a_block_left() -> None:

@@ -16,6 +16,7 @@ from maar.metastore.entries import (
     AdoptionEnded,
     BlocksAdopted,
     BlocksExpired,
+    BlocksMissed,
     PolicySet,
     Reincarnated,
     RetentionHeld,
@@ -254,6 +255,20 @@ def test_a_log_that_begins_over_a_full_store_checks_its_clock_against_what_it_ad
     wall = WallTime(world.clock.wall)
     verdict = trust.judge(world.state, now=world.now(), wall=wall, clocks=trust.ALONE)
     assert verdict.standing is Standing[standing]
+
+
+def test_a_block_that_is_gone_says_nothing_of_the_clock() -> None:
+    """How a replica packs its blocks must not count: the bounds of a pack outlive its blocks."""
+    world = lake()
+    metas = [dated(segment(number, at=number), world.clock.wall) for number in (1, 2)]
+    late = msgspec.structs.replace(metas[1], max_time_ns=world.clock.wall + 30 * DAY_NS)
+    world.register(metas[0], late)
+    world.clock.wall += 60 * DAY_NS
+    world.fold.put(RetentionHeld(False, "as if this were the first entry"))
+    world.fold.put(Reincarnated(Incarnation("0badcaf1")))
+    world.fold.put(BlocksMissed((late.id,)))
+    world.fold.put(AdoptionEnded())
+    assert world.state.clock.data_ns == metas[0].max_time_ns + trust.OUTAGE_MAX_NS
 
 
 # ── what time explains ─────────────────────────────────────────────────────────────────────────

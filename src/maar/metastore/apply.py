@@ -211,7 +211,7 @@ def _term(state: MetaState, entry: TermStarted) -> Effects:
 
 def _policy(state: MetaState, entry: PolicySet) -> Effects:
     """Blocks that the new policy wants merged, and the old one did not, enter the queue."""
-    before, state.policy = state.policy, entry.policy
+    before, state.policy = state.policy, entry.policy.known_to(state.version)
     trust.follow_default(state)
     state.queue.reorder(state.policy)
     if _merges_alike(before, state.policy):

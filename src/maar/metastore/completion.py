@@ -11,7 +11,7 @@ from maar.metastore import plan as plans
 from maar.metastore.effects import Completed, Effects, Refusal, Refused
 from maar.metastore.entries import PlanCompleted
 from maar.metastore.index import Found, day_of
-from maar.metastore.packs import pack
+from maar.metastore.packs import ZONES_SINCE, pack
 from maar.metastore.queue import LANES_SINCE
 from maar.metastore.retired import Cause, Retired, recorded
 from maar.metastore.state import MetaState
@@ -105,16 +105,22 @@ def _of_lane(meta: BlockMeta, key: QueueKey) -> bool:
     return meta.zone in (NO_ZONE, key.zone) and key.day in (NO_DAY, day_of(meta))
 
 
-def _zoned(meta: BlockMeta, plan: Plan) -> BlockMeta:
-    """Outputs inherit the zone of their lane, which has none before lanes had zones."""
-    zone = plan.key.zone
-    return meta if meta.zone == zone else msgspec.structs.replace(meta, zone=zone)
+def _kept(meta: BlockMeta, plan: Plan, *, version: int) -> BlockMeta:
+    """Outputs inherit the zone of their lane, which has none before lanes had zones.
+
+    A plan that ended is hashed with its outputs, so an older log has no more of them than its
+    programs know.
+    """
+    dated_ns = meta.dated_ns if version >= ZONES_SINCE else 0
+    if (meta.zone, meta.dated_ns) == (plan.key.zone, dated_ns):
+        return meta
+    return msgspec.structs.replace(meta, zone=plan.key.zone, dated_ns=dated_ns)
 
 
 def _replace(
     state: MetaState, plan: Plan, live: Mapping[BlockId, Found], entry: PlanCompleted
 ) -> Completed:
-    metas = tuple(_zoned(meta, plan) for meta in entry.result.outputs)
+    metas = tuple(_kept(meta, plan, version=state.version) for meta in entry.result.outputs)
     result = msgspec.structs.replace(entry.result, outputs=metas)
     done = attempts.completed(state, plan)
     plans.finish(state, msgspec.structs.replace(done, result=result))

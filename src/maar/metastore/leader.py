@@ -141,7 +141,11 @@ class Leader:
         settle = partial(claim.settle, self._store, self.state, begin_anew=begin_anew)
         await asyncio.to_thread(settle)
         self.hold()
-        if self.state.policy != policy:
+        await self.set_policy(policy)
+
+    async def set_policy(self, policy: Policy) -> None:
+        """Say it in the log, unless the log has it, as far as its version knows it."""
+        if self.state.policy != policy.known_to(self.state.version):
             await self.commit([PolicySet(policy)], now=self.now())
 
     async def commit(self, entries: Iterable[Entry], *, now: LeaseTime) -> list[Effect]:

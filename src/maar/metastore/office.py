@@ -285,7 +285,10 @@ class Office:
         now = leader.now()
         state = leader.state
         opinions = self._judge.entries(state, monotonic_ns=self._means.clock.monotonic_ns())
-        await self._commit([*opinions, *self._means.peers.activation(state.version)], now)
+        activation = self._means.peers.activation(state.version)
+        await self._commit([*opinions, *activation], now)
+        if activation:
+            await leader.set_policy(self._means.policy)  # a newer log may keep more of it
         self._check_judgement()
         since = self._crew.hearing_since
         entries = prepare.housekeeping(

@@ -41,10 +41,15 @@ def _by_delay(state: MetaState) -> tuple[Iterable[BlockId], ...]:
 
 
 def delay_ns(state: MetaState, retired: Retired) -> int:
-    """How long the objects of a retired block stay at least."""
+    """How long the objects of a retired block stay at least.
+
+    What it replaced goes first, so that it can be asked what became of that: however short their
+    own time is, expired blocks do not overtake.
+    """
+    policy = state.policy
     if retired.cause is Cause.EXPIRED:
-        return state.policy.expired_delay_ns
-    return state.policy.retire_delay_ns
+        return max(policy.expired_delay_ns, policy.retire_delay_ns)
+    return policy.retire_delay_ns
 
 
 def successors(state: MetaState, block: BlockId) -> list[BlockMeta]:

@@ -252,10 +252,12 @@ class MetastoreService(Member):
 
     async def lose(self, block: BlockId, *, note: str, force: bool = False) -> Loss:
         """What the block had replaced may come back, so nothing is deleted meanwhile."""
-        async with (await self._led()).cleaner.removal:
-            return await self._lose(block, note=note, force=force)
+        office = await self._led()
+        async with office.cleaner.removal:
+            return await self._lose(office, block, note=note, force=force)
 
-    async def _lose(self, block: BlockId, *, note: str, force: bool) -> Loss:
+    async def _lose(self, office: Office, block: BlockId, *, note: str, force: bool) -> Loss:
+        """By the office whose cleaner waits: the next one has a cleaner that does not."""
         loss = await self.loss(block)
         if not loss.damages and not force:
             raise Rejected(
@@ -264,7 +266,7 @@ class MetastoreService(Member):
             )
         wrong = "; ".join(map(str, loss.damages)) or "it is whole, and was given up by force"
         said = f"{note.strip()}: {wrong}" if note.strip() else wrong
-        await (await self._led()).command(
+        await office.command(
             lambda state, _: losing.order(state, block, note=said, returning=loss.returning),
             lambda effects, _: losing.ordered(effects, block),
         )

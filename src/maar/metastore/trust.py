@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from maar.metastore.effects import Effects, HoldChanged, Refusal, Refused
 from maar.metastore.entries import Entry, RetentionHeld
+from maar.metastore.packs import outline
 from maar.metastore.policy import HOUR_NS, MINUTE_NS
 from maar.metastore.state import NO_ANCHOR, NO_HOLD, Anchor, Hold, MetaState, Spent
 from maar.model.block import BlockMeta
@@ -268,15 +269,16 @@ def doubt(state: MetaState) -> None:
     """A log that begins over a store full of blocks has no history to check its clock against:
     what it adopted says how far the clock can have come when it began, give or take an outage.
     """
-    times = [
-        chunk.max_time_ns
-        for shelves in state.blocks.tenants.values()
-        for shelf in shelves.values()
-        for chunk in shelf.chunks
-    ]
-    if state.version >= TRUST_SINCE and times:
-        began = min(state.clock.data_ns, max(times) + OUTAGE_MAX_NS)
-        state.clock = Anchor(began, state.clock.at)
+    if state.version < TRUST_SINCE or not len(state.blocks):
+        return
+    newest_ns = max(  # of the blocks themselves: bounds of chunks differ from replica to replica
+        outline(packed).max_time_ns
+        for partition in state.blocks.partitions()
+        for chunk in partition.chunks
+        for packed in chunk.packed
+    )
+    began = min(state.clock.data_ns, newest_ns + OUTAGE_MAX_NS)
+    state.clock = Anchor(began, state.clock.at)
 
 
 def follow_default(state: MetaState) -> None:
