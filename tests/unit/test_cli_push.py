@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ from maar.cli.failure import EXIT_REFUSED, EXIT_UNAVAILABLE
 from maar.model.time import SECOND_NS
 from support.command_line import Say, speaker
 from support.front import NOW_NS, Front, gz, pprof
+
+PATIENCE_S = 100.0
 
 
 class Forgetful(Front):
@@ -114,6 +119,47 @@ def test_what_goes_wrong_in_a_thread_is_not_lost() -> None:
     assert next(outcomes) == 1
     with pytest.raises(ZeroDivisionError):
         next(outcomes)
+
+
+def test_as_many_are_under_way_at_once_as_there_may_be() -> None:
+    together = threading.Barrier(4)  # nobody passes alone
+
+    def work(number: int) -> int:
+        together.wait(PATIENCE_S)
+        return number
+
+    assert list(push.in_order(work, range(12), at_once=4)) == list(range(12))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "shown"),
+    [
+        (Terminal, Terminal, "stdout"),
+        (io.StringIO, Terminal, "stderr"),  # ids go into a file
+        (io.StringIO, io.StringIO, ""),
+    ],
+)
+def test_how_far_it_is_is_shown_on_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch,
+    stdout: type[io.StringIO],
+    stderr: type[io.StringIO],
+    shown: str,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    out = {"stdout": stdout(), "stderr": stderr()}
+    for name, stream in out.items():
+        monkeypatch.setattr(sys, name, stream)
+    with push._progress(3) as advance:
+        for _ in range(3):
+            advance()
+    told = {name for name, stream in out.items() if "3/3" in stream.getvalue()}
+    assert told == {shown} - {""}
+    assert all(name in told or not stream.getvalue() for name, stream in out.items())
 
 
 def test_how_a_file_is_compressed_makes_no_difference_to_who_it_is(
