@@ -148,6 +148,14 @@ def test_clocks_are_compared_at_the_moment_of_the_answer() -> None:
     assert world.peers.clocks() == Clocks(4, ())
 
 
+def test_a_clock_that_is_set_after_the_answers_is_seen_at_once() -> None:
+    world = World("b", "c").ask()
+    world.clock.advance(SECOND_NS)
+    assert world.peers.clocks() == Clocks(3, (0, 0))
+    world.clock.wall += 3600 * SECOND_NS
+    assert world.peers.clocks() == Clocks(3, (-3600 * SECOND_NS, -3600 * SECOND_NS))
+
+
 def test_a_slow_answer_shifts_a_clock_by_no_more_than_half_its_time() -> None:
     world = World("b")
 

@@ -181,6 +181,35 @@ def test_a_store_whose_clock_disagrees_holds_retention_until_a_person_has_looked
     assert world.state.hold.why
 
 
+def test_a_store_that_was_asked_before_the_clock_jumped_does_not_vouch_for_it() -> None:
+    """Its answer is an hour old at most, and says what time it was then, not where our clock is."""
+    world = lake()
+    assert isinstance(world.store, MemoryStore)
+    metas = [aged(world, number, number) for number in range(1, 60)]
+    world.store.clock = world.clock.wall
+    assert run(world) == 0
+    world.pass_time(20 * MINUTE_NS)
+    world.store.clock += 20 * MINUTE_NS
+    world.clock.wall += YEAR_NS
+    world.register(dated(segment(99, at=world.fold.now), world.clock.wall))  # of the same host
+    assert run(world) == 0
+    assert "the object store's clock is 365.0 days behind" in world.state.hold.why
+    assert {meta.id for meta in metas} <= world.fold.live()
+
+
+def test_a_host_that_slept_asks_the_store_again_before_it_mistrusts_its_clock() -> None:
+    world = lake()
+    assert isinstance(world.store, MemoryStore)
+    aged(world, 1, 0)
+    world.store.clock = world.clock.wall
+    run(world)
+    world.clock.wall += DAY_NS  # while no monotonic clock went on
+    world.store.clock = world.clock.wall
+    run(world)
+    assert not world.state.hold.why
+    assert world.state.clock == Anchor(world.clock.wall, world.now())
+
+
 def test_a_clock_that_is_vouched_for_is_the_clock_from_then_on() -> None:
     world = lake()
     assert isinstance(world.store, MemoryStore)

@@ -325,14 +325,22 @@ def _undone(blocks: tuple[BlockId, ...], *_: object) -> list[Entry]:
 class StoreClock:
     """How far the object store's own clock is ahead of this host's, asked once in a while.
 
-    A directory of this host, or a store that it runs, has the same clock and is no witness.
+    In between it goes on by our monotonic clock: our wall clock may be set at any moment, and an
+    answer from before must not vouch for what it shows since. A directory of this host, or a store
+    that it runs, has the same clock and is no witness.
     """
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._asked_ns: int | None = None
-        self.ahead_ns: int | None = None
+        self._since_ns: int | None = None  # what the store shows, less our monotonic clock
+
+    @property
+    def ahead_ns(self) -> int | None:
+        if self._since_ns is None:
+            return None
+        return self._since_ns + self._clock.monotonic_ns() - self._clock.wall_ns()
 
     async def ask(self) -> None:
         asked_ns = self._clock.monotonic_ns()
@@ -341,11 +349,11 @@ class StoreClock:
             return  # one that disagrees may be set right at any moment
         shown_ns = await asyncio.to_thread(self._store.clock_ns)
         self._asked_ns = asked_ns
-        took_ns = self._clock.monotonic_ns() - asked_ns
-        if shown_ns is None or took_ns > MINUTE_NS:  # an answer that took so long says little
-            self.ahead_ns = None
+        now_ns = self._clock.monotonic_ns()
+        if shown_ns is None or now_ns - asked_ns > MINUTE_NS:  # so late an answer says little
+            self._since_ns = None
         else:
-            self.ahead_ns = shown_ns - self._clock.wall_ns()
+            self._since_ns = shown_ns - now_ns
 
 
 async def _each(

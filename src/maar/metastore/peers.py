@@ -34,8 +34,7 @@ class Heard:
     """The last answer of a replica."""
 
     status: ReplicaStatus
-    at_ns: int  # by our monotonic clock
-    ahead_ns: int  # its wall clock, of ours
+    at_ns: int  # by our monotonic clock, in the middle between question and answer
 
 
 class Peers:
@@ -93,8 +92,14 @@ class Peers:
         return [VersionActivated(known)] if known > version else []
 
     def clocks(self) -> Clocks:
-        """The replicas' wall clocks, for `trust.refusal`."""
-        ahead = tuple(one.ahead_ns for one in self._fresh(CLOCK_FRESH_NS))
+        """The replicas' wall clocks, for `trust.judge`.
+
+        They went on by our monotonic clock since: our wall clock may have been set meanwhile, and
+        answers from before must not vouch for it.
+        """
+        since_ns = self._clock.monotonic_ns() - self._clock.wall_ns()
+        fresh = self._fresh(CLOCK_FRESH_NS)
+        ahead = tuple(one.status.wall_ns - one.at_ns + since_ns for one in fresh)
         return Clocks(1 + len(self._addresses), ahead)
 
     def trouble(self) -> str:
@@ -122,14 +127,13 @@ class Peers:
     async def _ask(self, address: str) -> None:
         try:
             async with asyncio.timeout(ANSWER_S):
-                before_ns = self._clock.wall_ns()
+                before_ns = self._clock.monotonic_ns()
                 status = await self._connect(address).replica()
         except (MaarError, OSError, TimeoutError) as error:
             self._silence[address] = str(error) or "it did not answer in time"
             return
-        between_ns = (before_ns + self._clock.wall_ns()) // 2
-        ahead_ns = status.wall_ns - between_ns
-        self._heard[address] = Heard(status, self._clock.monotonic_ns(), ahead_ns)
+        between_ns = (before_ns + self._clock.monotonic_ns()) // 2
+        self._heard[address] = Heard(status, between_ns)
         self._silence.pop(address, None)
 
     async def _vote(self, vote: Vote | None, own: ReplicaStatus) -> None:
