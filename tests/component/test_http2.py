@@ -394,6 +394,32 @@ def test_who_takes_nothing_of_its_answer_is_hung_up_on(
     told(story, front)
 
 
+def test_who_takes_its_answer_by_bytes_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte of a window woke every stream of the connection, whose clocks began again."""
+    monkeypatch.setattr(gate, "STALL_S", 0.5)
+
+    async def large(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(1 << 20)})
+
+    front = Front()
+    front.app = large
+
+    async def story(port: Port) -> None:
+        async with h2_client(port.number) as client:
+            client.takes = False
+            streams = [client.begin("/", method="GET", end=True) for _ in range(3)]
+            name = "maar_front_refused_total"
+            async with asyncio.timeout(20):
+                while front.counted(name, reason="answer_stalled") != 3:
+                    client.write(framed(WINDOW, 0, 0, b"\0\0\0\1"))
+                    client.write(framed(WINDOW, 0, streams[0], b"\0\0\0\1"))
+                    await asyncio.sleep(0.1)
+            assert [(await client.answer(stream)).reset for stream in streams] == [8, 8, 8]
+
+    told(story, front)
+
+
 def test_what_nobody_reads_is_bounded_by_windows() -> None:
     async def never_reads(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.Event().wait()

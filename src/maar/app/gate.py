@@ -24,7 +24,8 @@ from maar.app.unfinished import (
 )
 
 LINGER_S = 1.0
-STALL_S = 60.0  # for a client to take some of its answer
+STALL_S = 60.0  # for a client to take some of its answer,
+TAKEN_LEAST = 16 << 10  # at least so many bytes: one now and then would keep the whole in memory
 BODY_GRACE_S = 5.0  # the handler that reads a body gives up first, and with a better answer
 
 

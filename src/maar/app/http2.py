@@ -70,6 +70,7 @@ class Http2(asyncio.Protocol):
         self.window_out = WINDOW_DEFAULT
         self._initial_window_out = WINDOW_DEFAULT
         self.frame_bytes_out = FRAME_BYTES_LEAST
+        self.sent = 0  # bytes of answers
         self.write_paused = False
         self.waiting: set[Stream] = set()
         self._going = False  # no new streams
@@ -483,6 +484,7 @@ class Http2(asyncio.Protocol):
     def write_data(self, stream: Stream, body: bytes, *, end: bool) -> None:
         flags = Flag.END_STREAM if end else 0
         self._transport.write(frame(Kind.DATA, flags, stream.number, body))
+        self.sent += len(body)
         self._patience.restore(4 * CHEAP)  # which clients acknowledge, for stream and connection
         if end:
             self._answered(stream)

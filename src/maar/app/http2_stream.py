@@ -43,6 +43,8 @@ class Stream:
         self.news = asyncio.Event()
         self.room = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+        self._stalls_at = 0.0
+        self._sent_then = 0  # on the whole connection, when that was set
 
     async def run(self, app: Any, scope: dict[str, Any]) -> None:
         try:
@@ -119,10 +121,14 @@ class Stream:
             connection.write_data(self, b"", end=True)
 
     async def _room(self) -> None:
+        """Time begins again when the connection moves, also for a stream whose turn comes later."""
+        now, sent = asyncio.get_running_loop().time(), self.connection.sent
+        if now >= self._stalls_at or sent - self._sent_then >= bounds.TAKEN_LEAST:
+            self._stalls_at, self._sent_then = now + bounds.STALL_S, sent
         self.room.clear()
         self.connection.waiting.add(self)
         try:
-            async with asyncio.timeout(bounds.STALL_S):
+            async with asyncio.timeout_at(self._stalls_at):
                 await self.room.wait()
         except TimeoutError:
             self.connection.stalled(self)
