@@ -33,7 +33,7 @@ from maar.model.ids import NO_TENANT, BlockId, Incarnation, TenantId
 from maar.model.time import DAY_NS, LeaseTime, WallTime
 from support.lake import Lake, dated, dated_here
 from support.memory_store import MemoryStore
-from support.metastore import DAY_START_NS, SMALL, TENANT, Fold, segment
+from support.metastore import DAY_START_NS, SMALL, TENANT, Fold, output, segment
 
 YEAR_NS = 365 * DAY_NS
 POLICY = msgspec.structs.replace(SMALL, retention_ns=90 * DAY_NS)
@@ -396,6 +396,26 @@ def test_what_was_spent_is_bounded() -> None:
     meta = aged(world, 1, 1)
     effects = world.fold.put(BlocksExpired(1 << 62, (meta.id,)))
     assert Refused(Refusal.UNEXPLAINED, what=meta.id) in effects
+
+
+def test_what_was_spent_is_bounded_within_an_entry_too() -> None:
+    world = lake(tenants_max=1)
+    old = []
+    for number, tenant in enumerate((TENANT, TenantId("globex"))):
+        (meta,) = world.add(number, tenant=tenant)
+        old.append(merged(world, meta, tenant).id)
+    effects = world.fold.put(BlocksExpired(1 << 62, tuple(old)))
+    assert set(world.state.spent) == {TENANT}
+    assert Refused(Refusal.UNEXPLAINED, what=old[1]) in effects
+
+
+def merged(world: Lake, meta: BlockMeta, tenant: TenantId) -> BlockMeta:
+    plan = world.schedule([meta])
+    token = world.lease(plan)
+    made = output(plan, token, (meta,), profiles=meta.profiles, tenant=tenant)
+    world.complete(plan, token, made)
+    assert made.id in world.state.blocks
+    return made
 
 
 def test_clock_hold_and_what_was_spent_are_in_snapshots_and_in_the_hash() -> None:

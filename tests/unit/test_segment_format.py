@@ -89,6 +89,13 @@ def test_the_footer_is_as_long_as_the_index_says() -> None:
     assert pq.read_metadata(pa.BufferReader(b"PAR1" + footer)).num_rows == 3
 
 
+def test_a_quarantine_is_no_witness_of_a_clock() -> None:
+    """Whether client or server dated a profile is not known any more when it gets there."""
+    profiles = some(1)
+    assert write_segment(profiles).dated_ns == profiles[0].time_ns
+    assert write_segment(profiles, causes=["broken"]).dated_ns == 0
+
+
 def test_a_quarantine_keeps_the_cause_of_each_profile() -> None:
     profiles = some(3)
     written = write_segment(profiles, causes=["one", "two", "three"])

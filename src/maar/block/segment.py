@@ -88,7 +88,9 @@ def write_segment(
         raise ValueError("a segment holds at least one profile")
     order = sorted(range(len(profiles)), key=lambda row: _sort_key(profiles[row]))
     rows = [profiles[row] for row in order]
-    dated_ns = max((row.time_ns for row in rows if row.dated), default=0)
+    # What comes into quarantine was read from segments, which do not say who dated each profile.
+    witnesses = [row.time_ns for row in rows if row.dated] if causes is None else []
+    dated_ns = max(witnesses, default=0)
     table = _table(rows, None if causes is None else [causes[row] for row in order])
     sink = io.BytesIO()
     writer = pq.ParquetWriter(

@@ -229,7 +229,9 @@ class Taking:
     def _left(self, tenant: TenantId) -> int:
         """A tenant with few blocks may lose one."""
         state = self._state
-        if tenant not in state.spent and len(state.spent) >= state.policy.tenants_max:
+        new = [one for one in self.unexplained if one not in state.spent and one != tenant]
+        full = len(state.spent) + len(new) >= state.policy.tenants_max
+        if full and tenant not in state.spent:
             return 0
         spent = sum(blocks for blocks in _lately(state, tenant, now=self._now).values())
         return max(1, (size(state, tenant) + spent) // SHARE) - spent
