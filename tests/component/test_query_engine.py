@@ -764,6 +764,17 @@ def test_a_segment_that_swells_is_not_decoded_at_once(
     assert ask.stacks() == by_stack(rows(profiles, time=ALWAYS))
 
 
+def test_services_that_swell_only_together_are_decoded_one_by_one(
+    lake: Lake, ask: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = [some_profiles(Random(n), 4, service=f"s{n}") for n in range(3)]
+    sizes = [sum(each.raw.raw_size for each in some) for some in services]
+    profiles = [each for some in services for each in some]
+    lake.add_segment(profiles)
+    monkeypatch.setattr(level0, "RAW_BYTES_MAX", max(sizes))
+    assert ask.stacks() == by_stack(rows(profiles, time=ALWAYS))
+
+
 def test_a_deep_backlog_is_an_error_and_not_half_an_answer(lake: Lake) -> None:
     lake.add_segment(some_profiles(Random(10), 10))
     ask = Asker(lake, level0_profiles_max=9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -31,6 +32,10 @@ COLUMNS = {
     "stacks": ["service", "stack_id", "functions"],
     "series": ["series_id", "labels"],
 }
+
+
+class TooMuch(Overloaded):
+    """More than can be decoded at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,8 @@ class Level0:
             return [whole]
         every = [each for each in meta.datasets if each.tenant == datasets[0].tenant]
         if decoded_together(datasets, every):
-            return [self._part(meta, EVERY, every)]
+            with suppress(TooMuch):  # together, but not each by itself
+                return [self._part(meta, EVERY, every)]
         return [self._part(meta, dataset.service, [dataset]) for dataset in datasets]
 
     def _whole(self, meta: BlockMeta, tenant: str) -> DecodedPart | None:
@@ -157,10 +163,10 @@ def decoded_together(wanted: Sequence[Dataset], every: Sequence[Dataset]) -> boo
     return len(wanted) * 2 > len(every) > 1 and size <= TOGETHER_MAX
 
 
-def _too_much(datasets: Sequence[Dataset]) -> Overloaded:
+def _too_much(datasets: Sequence[Dataset]) -> TooMuch:
     """A segment is bounded as gzip, which may swell to a thousand times as much."""
     of = datasets[0].service if len(datasets) == 1 else f"{len(datasets)} services"
-    return Overloaded(
+    return TooMuch(
         f"a segment with {sum(each.profiles for each in datasets)} profiles of {of} is not yet "
         "compacted, and they are more than can be decoded at once; ask for one service or another "
         "time range, or wait for compaction"
