@@ -13,13 +13,13 @@ from maar.metastore.entries import BlocksAdded, BlocksAdopted, PlanCompleted, Re
 from maar.metastore.letter_fate import Fate, Found, second_chance, verdict
 from maar.metastore.policy import Policy
 from maar.model import keys
-from maar.model.block import BlockMeta, Kind, Location
+from maar.model.block import NO_DAY, BlockMeta, Kind, Location
 from maar.model.ids import FencingToken, Incarnation, PlanId, StoreName, TenantId
 from maar.model.plan import Account, PlanResult
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.ports.object_store import ObjectInfo
 from support.lake import Lake
-from support.metastore import SMALL, TENANT, Fold, output, segment
+from support.metastore import DAY, SMALL, TENANT, Fold, output, segment
 
 OTHER = TenantId("globex")
 STRANGER = Incarnation("ffffffff")
@@ -74,6 +74,27 @@ def test_what_is_in_quarantine_is_left_too() -> None:
     work = Work(segment(1))
     bad = work.made(1, kind=Kind.QUARANTINE)
     assert isinstance(work.end([bad], quarantined=1), Completed)
+
+
+@pytest.mark.parametrize("day", [NO_DAY, DAY, 10**12])  # the last one is in no calendar
+def test_no_plan_makes_a_segment(day: int) -> None:
+    work = Work(segment(1))
+    made = work.made(10)
+    stem = made.files[0].locations[0].key.rpartition("/")[2].removesuffix(".parquet")
+    key = keys.table(name="segment", tenant=TENANT, day=DAY, stem=stem)
+    file = msgspec.structs.replace(
+        made.files[0], table="segment", locations=(Location(made.store, key),)
+    )
+    odd = msgspec.structs.replace(made, kind=Kind.SEGMENT, day=day, files=(file,))
+    assert work.refused([odd]) is Refusal.OUTPUT_KEY
+
+
+def test_what_is_in_quarantine_has_no_day() -> None:
+    work = Work(segment(1))
+    bad = msgspec.structs.replace(work.made(1, kind=Kind.QUARANTINE), day=DAY)
+    effect = work.end([bad], quarantined=1)
+    assert isinstance(effect, Refused)
+    assert effect.why is Refusal.OUTPUT_KEY
 
 
 def test_no_tenant_may_vanish_behind_another() -> None:

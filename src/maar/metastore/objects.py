@@ -56,8 +56,12 @@ def wrong_with_files(meta: BlockOutline) -> str:
 
 def wrong_with_keys(meta: BlockOutline, *, plan: PlanId, token: FencingToken) -> str:
     """Which object is not one that this attempt wrote for this block; '' when all are."""
+    if meta.kind is Kind.SEGMENT:
+        return f"block {meta.id} is a segment, and no plan makes those"
     if meta.kind is Kind.BLOCK and not _of_one_day(meta):
         return f"block {meta.id} holds profiles that are not of its day"
+    if meta.kind is Kind.QUARANTINE and meta.day != NO_DAY:
+        return f"block {meta.id} is in quarantine, where profiles of any day are"
     return _foreign(
         meta,
         lambda file, key: (
