@@ -236,7 +236,7 @@ def test_a_log_that_has_led_goes_on_although_the_store_does_not_answer() -> None
 # ── the first snapshot ─────────────────────────────────────────────────────────────────────────
 
 
-def test_a_new_log_has_its_first_snapshot_within_seconds_and_no_other_before_one_is_due() -> None:
+def test_a_new_log_has_its_first_snapshot_within_a_minute_and_no_other_before_one_is_due() -> None:
     async def test() -> None:
         store, shared = MemoryStore(), SharedLog()
         now, asked_s = asyncio.get_running_loop().time, []
@@ -251,7 +251,7 @@ def test_a_new_log_has_its_first_snapshot_within_seconds_and_no_other_before_one
         began_s = now()
         await asyncio.sleep(3600)
         (first_s,) = asked_s
-        assert 9 <= first_s - began_s <= 15
+        assert 9 <= first_s - began_s <= 60
         assert len(snapshot.listed(store)) == 1
         await service.stop()
 
