@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,40 @@ def test_a_lost_block_is_looked_at_and_given_up(
         async with world.running() as service:
             status = await service.status()
             assert (status.blocks_lost, status.profiles_lost) == (1, lost.profiles)
+
+    asyncio.run(test())
+
+
+def test_nothing_is_deleted_before_the_log_has_answered_though_nobody_waits_for_it_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes back was seen to be there, and must still be when it does."""
+    world = World(tmp_path / "log")
+
+    async def test() -> None:
+        async with world.running() as service:
+            meta = segment(1, at=(await service.now()).lease_time)
+            await service.add_blocks((meta,))
+            office = await service._led()
+            asked, may_go, command = asyncio.Event(), asyncio.Event(), office.command
+
+            async def slow(*how: Any) -> Any:
+                asked.set()
+                await may_go.wait()
+                return await command(*how)
+
+            monkeypatch.setattr(office, "command", slow)
+            losing = asyncio.create_task(service.lose(meta.id, note=""))
+            await asked.wait()
+            losing.cancel()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert office.cleaner.removal.locked()
+            may_go.set()
+            with pytest.raises(asyncio.CancelledError):
+                await losing
+            assert not office.cleaner.removal.locked()
+            assert await service.blocks() == ()
 
     asyncio.run(test())
 

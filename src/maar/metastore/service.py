@@ -266,10 +266,16 @@ class MetastoreService(Member):
             )
         wrong = "; ".join(map(str, loss.damages)) or "it is whole, and was given up by force"
         said = f"{note.strip()}: {wrong}" if note.strip() else wrong
-        await office.command(
-            lambda state, _: losing.order(state, block, note=said, returning=loss.returning),
-            lambda effects, _: losing.ordered(effects, block),
+        asked = asyncio.ensure_future(
+            office.command(
+                lambda state, _: losing.order(state, block, note=said, returning=loss.returning),
+                lambda effects, _: losing.ordered(effects, block),
+            )
         )
+        try:
+            await asyncio.shield(asked)
+        finally:
+            await asyncio.wait([asked])  # though nobody waits for us: the log has it, or has not
         log_.warning(
             "block given up block=%s profiles=%d returning=%d cause=%s",
             *(block, loss.block.profiles, len(loss.returning), said),
