@@ -914,3 +914,27 @@ def test_versions_wait_for_all_and_the_status_knows_all(world: ReplicatedWorld) 
             same_states(world)
 
     asyncio.run(test())
+
+
+def test_what_only_the_new_version_knows_of_a_policy_is_set_when_it_is_activated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peers, "ASK_S", 0.05)
+    policy = msgspec.structs.replace(PATIENT, expired_delay_ns=90 * SECOND_NS)
+    world = ReplicatedWorld(policy=policy)
+    late = world.members.pop()
+
+    async def test() -> None:
+        async with world.running():
+            leader = await world.leader()
+            await add(leader.service, 1)
+            await world.even()
+            assert all(follower_of(m).state.policy == PATIENT for m in world.members)
+            world.members.append(late)
+            await late.service.start()
+            await world.until(lambda: world.kinds().count("PolicySet") == 2)
+            await world.even()
+            assert all(follower_of(m).state.policy == policy for m in world.members)
+            same_states(world)
+
+    asyncio.run(test())
