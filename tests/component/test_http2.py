@@ -45,6 +45,7 @@ QUERIER = "/querier.v1.QuerierService"
 PROTO = [("content-type", "application/proto")]
 JSON = [("content-type", "application/json")]
 GRPC = [("content-type", "application/grpc"), ("te", "trailers")]
+WEB = [("content-type", "application/grpc-web+proto")]
 CALM = 11
 
 
@@ -564,7 +565,7 @@ def test_unfinished_streams_count_and_the_oldest_goes_with_an_answer() -> None:
         async with h2_client(port.number) as client:
             streams = []
             for number in range(6):
-                style = GRPC if number == 1 else PROTO
+                style = {1: GRPC, 2: WEB}.get(number, PROTO)
                 streams.append(client.begin(PUSH, style))
                 client.send(streams[-1], b"x", end=False)
                 await asyncio.sleep(0.02)
@@ -575,6 +576,9 @@ def test_unfinished_streams_count_and_the_oldest_goes_with_an_answer() -> None:
             second = await client.answer(streams[1])
             assert (second.status, second.headers["grpc-status"]) == (200, "8")
             assert not client.answers[streams[2]].done.is_set()
+            client.begin(PUSH, PROTO)
+            third = await client.answer(streams[2])  # no answer of gRPC is one of gRPC-Web
+            assert (third.status, third.headers["content-type"]) == (429, "application/json")
         await until(lambda: port.front.counted("maar_front_unfinished_requests") == 0)
 
     told(story, Front(api=ApiSettings(unfinished_per_address_max=5)))

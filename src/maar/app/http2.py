@@ -7,6 +7,7 @@ nothing (floods), and by the gate whatever has not arrived yet.
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 from urllib.parse import unquote
 
@@ -49,6 +50,7 @@ IDLE_S = 300.0  # of a connection without a request
 UNSENT_BYTES_MAX = 1 << 20  # replies to pings and the like that a client does not read
 EMPTY, CHEAP, DEAR = 1.0, 0.5, 5.0  # what frames that bring nothing cost of our patience
 RESET_REMEMBERED = 256
+_GRPC = re.compile(rb"application/grpc(?!-web)").match  # whose errors are no HTTP statuses
 
 
 class Http2(asyncio.Protocol):
@@ -326,8 +328,7 @@ class Http2(asyncio.Protocol):
         stream.expected = asked.length
         stream.bodyless = asked.method == "HEAD"
         stream.grpc = any(
-            name == b"content-type" and value.startswith(b"application/grpc")
-            for name, value in asked.headers
+            name == b"content-type" and _GRPC(value.lower()) for name, value in asked.headers
         )
         if head.size > self._gate.settings.head_bytes_max:
             self._gate.count(Why.HEAD_LARGE)
