@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,11 @@ def front() -> Front:
 @pytest.fixture
 def say(front: Front, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
     return speaker(front, monkeypatch, capsys)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def attempt(end: AttemptEnd, cause: str = "", *, counted: bool = True, at_s: int = 20) -> Attempt:
@@ -302,6 +308,7 @@ def test_only_a_shorter_retention_has_to_be_confirmed(
 ) -> None:
     assert say("retention", "set", "acme", now, "--yes")[0] == 0
     before = dict(front.metastore.periods)
+    monkeypatch.setattr("sys.stdin", Terminal())
     monkeypatch.setattr("click.confirm", lambda _text, **_: False)
     code, _, err = say("retention", "set", "acme", then)
     assert code == asks
@@ -310,6 +317,14 @@ def test_only_a_shorter_retention_has_to_be_confirmed(
     monkeypatch.setattr("click.confirm", lambda _text, **_: True)
     assert say("retention", "set", "acme", then)[0] == 0
     assert say("retention", "get", "acme")[1] == say("retention", "set", "acme", then, "--yes")[1]
+
+
+def test_a_script_that_shortens_retention_is_not_asked(
+    front: Front, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert say("retention", "set", "acme", "30d")[:2] == (0, "acme: 30.0 days\n")
+    assert front.metastore.periods == {"acme": 30 * DAY_NS}
 
 
 def test_retention_is_undone_held_and_released(front: Front, say: Say) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 from urllib.parse import quote
 
@@ -51,7 +52,7 @@ def get(tenant: str, as_json: bool, server: str) -> None:
 @command.command("set")
 @click.argument("tenant")
 @click.argument("kept", metavar="30d|forever|default")
-@click.option("--yes", is_flag=True, help="Do not ask when it is shorter than before.")
+@click.option("--yes", is_flag=True, help="Do not ask before a shorter period.")
 @json_option
 @server_option
 def change(tenant: str, kept: str, yes: bool, as_json: bool, server: str) -> None:
@@ -61,7 +62,7 @@ def change(tenant: str, kept: str, yes: bool, as_json: bool, server: str) -> Non
     if seconds == 0 and kept != FOREVER:
         raise click.BadParameter(f"{kept!r} keeps nothing; say {FOREVER}, if you mean that")
     api = connected(server)
-    if not yes:
+    if not yes and sys.stdin.isatty():  # a script has nobody to ask, and means what it says
         _confirm(api.get("/api/v1/retention"), tenant, seconds)
     found = api.order("PUT", _path(tenant), {"period_s": seconds})
     print_json(found) if as_json else _say(found)
