@@ -246,10 +246,18 @@ class Tormented:
         assert found == (audit.profiles, len(audit.winners)), f"{found} profiles and merges"
 
     async def _hashed(self) -> int:
-        """Have the leader state its hash, and a snapshot made of it; where."""
+        """Have the leader state its hash, and a snapshot made of it; where.
+
+        A statement that another entry overtook says nothing, and has to be made again.
+        """
         leader = ReplicaClient((await self.replicas.leader()).address)
-        try:
+
+        async def stated() -> bool:
             await leader.snapshot()
+            return (await leader.replica()).hashed_at > 0
+
+        try:
+            await until(stated, "the leader has stated its hash")
             return (await leader.replica()).hashed_at
         finally:
             await leader.close()
