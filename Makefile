@@ -63,13 +63,13 @@ $(VENV)/bin/python:
 $(VENV)/.demo: requirements.lock pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
-	$(BIN)/python -c "from maar.block.decode import warm; warm()" # compile once, not in every process
+	$(BIN)/python -c "from maar.block.decode.to_tables import warm; warm()" # compile once, not in every process
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
-	$(BIN)/python -c "from maar.block.decode import warm; warm()"
+	$(BIN)/python -c "from maar.block.decode.to_tables import warm; warm()"
 	@touch $@ $(VENV)/.demo
 
 # Debian's names of what the tests need beside Python: a browser for the page, etcd for the log.

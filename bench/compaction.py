@@ -28,7 +28,7 @@ from pathlib import Path
 from random import Random
 
 import synthetic
-from maar.adapters.object_store import open_store
+from maar.adapters.stores.open import open_store
 from maar.model.block import BlockMeta
 from maar.model.ids import MAIN_STORE
 from maar.model.plan import LeasedPlan, PlanResult

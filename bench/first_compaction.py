@@ -33,12 +33,12 @@ from random import Random
 import httpx
 
 import synthetic
-from maar.adapters.object_store import open_store
-from maar.adapters.sqlite_log import SqliteLog
-from maar.metastore.effects import Completed, Leased, Registered
-from maar.metastore.entries import BlocksAdded, decode
-from maar.metastore.policy import Policy
-from maar.metastore.replica import Replica
+from maar.adapters.sqlite.log import SqliteLog
+from maar.adapters.stores.open import open_store
+from maar.metastore.records.effects import Completed, Leased, Registered
+from maar.metastore.records.entries import BlocksAdded, decode
+from maar.metastore.records.policy import Policy
+from maar.metastore.replica.log_fold import Replica
 from maar.model.ids import ANONYMOUS, HOME, MAIN_STORE, BlockId, NodeId, PlanId, Shard
 from maar.model.ring import Ring, Writer, WriterState
 from maar.placement.locate import Placement

@@ -22,8 +22,8 @@ from typing import Any, cast
 import duckdb
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.object_store import open_store
-from maar.block.segment import segment_meta, write_segment
+from maar.adapters.stores.open import open_store
+from maar.block.format.segment import segment_meta, write_segment
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.ids import (

@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from maar.adapters.etcd_log import EtcdLog
-from maar.adapters.sqlite_log import SqliteLog
+from maar.adapters.etcd.log import EtcdLog
+from maar.adapters.sqlite.log import SqliteLog
 from maar.ports.log import Candidate, Head, Log, Term
 from support.etcd_cluster import running
 

@@ -18,8 +18,8 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from maar.adapters.object_store import open_store
-from maar.block.segment import segment_meta, write_segment
+from maar.adapters.stores.open import open_store
+from maar.block.format.segment import segment_meta, write_segment
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.ids import (

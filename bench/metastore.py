@@ -39,12 +39,13 @@ from random import Random
 from prometheus_client import CollectorRegistry
 
 import synthetic
-from maar.adapters.object_store import open_store
-from maar.adapters.sqlite_log import SqliteLog
+from maar.adapters.sqlite.log import SqliteLog
+from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
-from maar.metastore import chores, snapshot
-from maar.metastore.packs import pack
-from maar.metastore.policy import Policy
+from maar.metastore.leader import snapshots
+from maar.metastore.records.packs import pack
+from maar.metastore.records.policy import Policy
+from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model import keys
 from maar.model.block import NO_DAY, TABLES, BlockMeta, Dataset, File, Kind, Location
@@ -72,7 +73,7 @@ BLOCKS_A_CALL = 50  # while the queue is filled
 AT_ONCE = 1_000  # segments made at a time
 TENANT = TenantId("acme")
 START_NS = 1_800_000_000_000_000_000
-chores.FIRST_S = float("inf")  # a snapshot is measured by itself, not under what else is
+snapshots.FIRST_S = float("inf")  # a snapshot is measured by itself, not under what else is
 INCARNATION = Incarnation("0badcafe")
 TYPES = (
     ("process_cpu:cpu:nanoseconds:cpu:nanoseconds",),

@@ -21,10 +21,10 @@ from statistics import fmean
 from maar.model.ids import NodeId, TenantId
 from maar.placement.locate import Placement
 from maar.placement.rules import PlacementSettings, Rules, TenantLimits
-from maar.placement.simulation.fleet import fleet_of, ring_of
-from maar.placement.simulation.replay import Replay
-from maar.placement.simulation.report import Report, Way
-from maar.placement.simulation.scenarios import SCENARIOS, scenario
+from maar.tools.simulate.fleet import fleet_of, ring_of
+from maar.tools.simulate.replay import Replay
+from maar.tools.simulate.report import Report, Way
+from maar.tools.simulate.scenarios import SCENARIOS, scenario
 
 DATASETS = 1000  # of a dead writer
 

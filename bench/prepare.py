@@ -28,11 +28,11 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 import synthetic
-from maar.adapters.object_store import open_store
-from maar.adapters.sqlite_log import SqliteLog
+from maar.adapters.sqlite.log import SqliteLog
+from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
-from maar.metastore.entries import Tick
-from maar.metastore.policy import Policy
+from maar.metastore.records.entries import Tick
+from maar.metastore.records.policy import Policy
 from maar.metastore.service import MetastoreService
 from maar.model.errors import Unavailable
 from maar.model.ids import MAIN_STORE, WorkerId

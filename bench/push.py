@@ -40,14 +40,14 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.object_store import open_store
 from maar.adapters.rpc import MetastoreClient, serve_metastore
+from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
 from maar.api.app import ApiSettings, build_app
-from maar.api.wire import PushRequest
-from maar.app.gate import Gate
-from maar.app.http import HttpServer
-from maar.block.segment import write_segment
+from maar.api.protocol.wire import PushRequest
+from maar.app.http.gate import Gate
+from maar.app.http.server import HttpServer
+from maar.block.format.segment import write_segment
 from maar.distributor.admit import Limits, PushedProfile, admit
 from maar.distributor.rings import Rings
 from maar.distributor.router import Router, RouterSettings
@@ -173,8 +173,8 @@ def from_files(paths: list[Path]) -> list[bytes]:
 
 
 async def serve_meta(address: str, directory: Path) -> None:
-    from maar.adapters.sqlite_log import SqliteLog
-    from maar.metastore.policy import Policy
+    from maar.adapters.sqlite.log import SqliteLog
+    from maar.metastore.records.policy import Policy
     from maar.metastore.service import MetastoreService
 
     store = open_store(StoreSettings("main", (directory / "store").as_uri()))

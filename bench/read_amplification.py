@@ -33,9 +33,9 @@ import numpy as np
 
 import synthetic
 import synthetic_hour
-from maar.adapters.object_store import open_store
-from maar.block import decode
-from maar.metastore import queue
+from maar.adapters.stores.open import open_store
+from maar.block.decode import to_tables
+from maar.metastore.state import queue
 from maar.model.block import BlockMeta
 from maar.model.ids import MAIN_STORE, TenantId
 from maar.model.plan import PlanResult
@@ -112,7 +112,7 @@ class Sample:
 def sampled(directory: Path, *, merges: int) -> Costs:
     """What merges cost on this machine, now."""
     sample = Sample(directory)
-    decode.warm()
+    to_tables.warm()
     sample.merge(sample.segments(2))  # the first is not like the others
     segments = [sample.segments(SEGMENTS) for _ in range(merges)]
     results = [sample.merge(inputs) for inputs in segments]

@@ -43,13 +43,13 @@ from prometheus_client import CollectorRegistry
 import metastore as bench
 import synthetic
 import synthetic_log
-from maar.adapters.etcd_log import EtcdLog, EtcdSettings
-from maar.adapters.sqlite_log import SqliteLog
+from maar.adapters.etcd.log import EtcdLog, EtcdSettings
+from maar.adapters.sqlite.log import SqliteLog
 from maar.adapters.system_clock import SystemClock
-from maar.metastore import snapshot
-from maar.metastore.packs import pack
-from maar.metastore.policy import Policy
-from maar.metastore.replica import Replica
+from maar.metastore.records.packs import pack
+from maar.metastore.records.policy import Policy
+from maar.metastore.replica import snapshot
+from maar.metastore.replica.log_fold import Replica
 from maar.metastore.service import MetastoreService
 from maar.ports.log import Candidate, Log
 from support.etcd_cluster import running

@@ -20,8 +20,8 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry
 
 import synthetic_peer
-from maar.metastore import snapshot
-from maar.metastore.policy import Policy
+from maar.metastore.records.policy import Policy
+from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model import keys
 from maar.model.block import NO_DAY, TABLES, BlockMeta, Dataset, File, Kind, Location
@@ -42,7 +42,7 @@ from maar.model.time import DAY_NS, SECOND_NS, TimeRange, utc_day
 from maar.ports.log import EMPTY, Candidate, Head, Office, Record, Term, check_limits, follow
 from maar.ports.metastore import PollRequest, Renewal, Report, ViewRequest
 from maar.ports.object_store import ObjectStore
-from maar.query.level0 import COLUMNS
+from maar.query.read.level0 import COLUMNS
 from maar.worker.service import WorkerSettings
 
 NOON_NS = 20_700 * DAY_NS + DAY_NS // 2  # no run here crosses midnight

@@ -14,9 +14,9 @@ from contextlib import suppress
 from itertools import islice
 
 import metastore as bench
-from maar.metastore import entries as e
-from maar.metastore.policy import Policy
-from maar.metastore.queue import key_of
+from maar.metastore.records import entries as e
+from maar.metastore.records.policy import Policy
+from maar.metastore.state.queue import key_of
 from maar.model.block import BlockMeta
 from maar.model.errors import HeadMoved, Retryable, TermLost
 from maar.model.ids import FencingToken, Incarnation, PlanId, WorkerId

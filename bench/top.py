@@ -26,8 +26,8 @@ from typing import Any, NamedTuple, cast
 import duckdb
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.object_store import open_store
-from maar.block import decode
+from maar.adapters.stores.open import open_store
+from maar.block.decode import to_tables
 from maar.model.block import BlockMeta
 from maar.model.ids import Shard
 from maar.model.labels import labels_of
@@ -263,7 +263,7 @@ def main() -> None:
     parser.add_argument("--profiles", type=int, default=7500)
     arguments = parser.parse_args()
     tell_of_neighbours(load_now())
-    decode.warm()
+    to_tables.warm()
     costs = []
     for mark, services in (("", arguments.services), ("_tenth", arguments.services // 10)):
         with tempfile.TemporaryDirectory(prefix="maar-bench-") as directory:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from maar.block import dead_letter
+from maar.block.format import dead_letter
 from maar.model.errors import Corrupt
 from maar.model.ids import MAIN_STORE, StoreName
 from support.letters import letter_key

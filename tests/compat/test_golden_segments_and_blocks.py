@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from maar.block import checksum
-from maar.block.restore import profile_from_block
-from maar.block.segment import load_segment, read_causes, read_segment
+from maar.block.format import checksum
+from maar.block.format.segment import load_segment, read_causes, read_segment
+from maar.block.read.restore import profile_from_block
 from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.ids import ProfileId
 from maar.pprof.gzip import gunzip

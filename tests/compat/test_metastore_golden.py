@@ -18,12 +18,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # when it runs as a script
 
-from maar.adapters.sqlite_log import DATABASE, SqliteLog
-from maar.metastore import entries as e
-from maar.metastore import snapshot, snapshot_parts
-from maar.metastore.digest import digest
-from maar.metastore.replica import Replica
-from maar.metastore.state import MetaState
+from maar.adapters.sqlite.log import DATABASE, SqliteLog
+from maar.metastore.records import entries as e
+from maar.metastore.replica import snapshot
+from maar.metastore.replica.log_fold import Replica
+from maar.metastore.state import snapshot_parts
+from maar.metastore.state.digest import digest
+from maar.metastore.state.state import MetaState
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.log import EMPTY, Candidate, Record
 from support.memory_store import MemoryStore

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from maar.adapters.sqlite_log import DATABASE, SqliteLog
-from maar.metastore import entries, snapshot
-from maar.metastore.digest import digest
-from maar.metastore.entries import (
+from maar.adapters.sqlite.log import DATABASE, SqliteLog
+from maar.metastore.leader.leader import Leader
+from maar.metastore.records import entries
+from maar.metastore.records.entries import (
     VERSION,
     BlocksAdded,
     Entry,
@@ -20,10 +20,11 @@ from maar.metastore.entries import (
     TermStarted,
     VersionActivated,
 )
-from maar.metastore.follower import Follower
-from maar.metastore.leader import Leader
-from maar.metastore.policy import Policy
-from maar.metastore.replica import Replica
+from maar.metastore.records.policy import Policy
+from maar.metastore.replica import snapshot
+from maar.metastore.replica.follower import Follower
+from maar.metastore.replica.log_fold import Replica
+from maar.metastore.state.digest import digest
 from maar.model.errors import Rejected
 from maar.ports.log import Candidate, Head
 from support.fake_clock import FakeClock

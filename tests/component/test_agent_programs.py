@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from maar.app.under import command_under
+from maar.app.processes.run_with_parent import command_under
 from support.serving import Served, served, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.object_store import open_store
-from maar.adapters.sqlite_log import SqliteLog
+from maar.adapters.sqlite.log import SqliteLog
+from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
-from maar.metastore import restoring, snapshot, traces
-from maar.metastore.policy import Policy
+from maar.metastore.records.policy import Policy
+from maar.metastore.recovery import restoring, traces
+from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model import keys
 from maar.model.errors import MaarError, Rejected

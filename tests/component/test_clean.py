@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.object_store import open_store
-from maar.adapters.sqlite_log import SqliteLog
-from maar.metastore import cleaner
+from maar.adapters.sqlite.log import SqliteLog
+from maar.adapters.stores.open import open_store
+from maar.metastore.leader import cleaner
 from maar.metastore.service import MetastoreService
 from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput, Unavailable

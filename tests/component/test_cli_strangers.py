@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from maar.cli.failure import EXIT_REFUSED, EXIT_USAGE
 from maar.cli.main import run
+from maar.cli.output.failure import EXIT_REFUSED, EXIT_USAGE
 
 pytestmark = pytest.mark.component
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.object_store import open_store
 from maar.adapters.rpc import MetastoreClient, serve_metastore
-from maar.app.wiring import Told
-from maar.block import dead_letter
-from maar.metastore import cleaner, dead_letters
+from maar.adapters.stores.open import open_store
+from maar.app.roles.wiring import Told
+from maar.block.format import dead_letter
+from maar.metastore.leader import cleaner, dead_letters
 from maar.metastore.service import MetastoreService
 from maar.model import keys
 from maar.model.block import BlockMeta
@@ -23,7 +23,7 @@ from maar.model.ids import MAIN_STORE
 from maar.model.time import DAY_NS, SECOND_NS
 from maar.ports.metastore import IndexView, LetterRetried, Now, Status, ViewRequest
 from maar.ports.object_store import StoreSettings
-from maar.query import letters as query_letters
+from maar.query.read import letters as query_letters
 from support.whole_lake import WholeLake, letters_of, patient, profile
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(240)]

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from maar.block.segment import read_segment
+from maar.block.format.segment import read_segment
 from support.crowd import CPU
 from support.fleet import Acknowledged, Fleet, Loading, fleet, totals
 from support.serving import wait_for

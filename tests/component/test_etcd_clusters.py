@@ -13,8 +13,8 @@ from aetcd.rpc import rpc_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from maar.adapters.etcd.connection import Connection
+from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.etcd.settings import EtcdSettings
-from maar.adapters.etcd_log import EtcdLog
 from maar.model.errors import InvalidInput, Rejected, StoreFull, Unavailable
 from maar.ports.log import EMPTY, Candidate
 from support.etcd_cluster import EtcdCluster, apart, running

@@ -15,13 +15,13 @@ import pytest
 from aetcd import rpc
 from prometheus_client import CollectorRegistry
 
-from maar.adapters import etcd_log
 from maar.adapters.etcd import connection, election, hints, truncation, upkeep
+from maar.adapters.etcd import log as etcd_log
 from maar.adapters.etcd.connection import Connection
+from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.etcd.room import MemberStatus
 from maar.adapters.etcd.settings import EtcdSettings
 from maar.adapters.etcd.values import batches, packed
-from maar.adapters.etcd_log import EtcdLog
 from maar.model.errors import (
     Corrupt,
     HeadMoved,

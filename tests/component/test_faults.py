@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from maar.cli.client import Server
-from maar.cli.failure import EXIT_UNAVAILABLE, Failed
+from maar.cli.output.failure import EXIT_UNAVAILABLE, Failed
 from support.crowd import FAST, check_exactly_once, level0, profile
 from support.serving import Served, processes, served, wait_for
 

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from maar.adapters.rpc import serve_role
-from maar.app import role_front
-from maar.app.config import load
-from maar.app.wiring import Here
+from maar.app.roles import front
+from maar.app.roles.wiring import Here
+from maar.app.settings.config import load
 from maar.model.errors import Unavailable
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
@@ -49,7 +49,7 @@ def test_who_waits_is_answered_before_the_front_is_gone(tmp_path: Path, fails: b
         async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
             asked = asyncio.create_task(client.get(url))  # the listener lets it wait
             try:
-                async with role_front.run(settings, Here(), listener, pushes=True, asks=False):
+                async with front.run(settings, Here(), listener, pushes=True, asks=False):
                     await metastore.asked.wait()
                     asyncio.get_running_loop().call_later(0.5, metastore.go_on.set)
                     if fails:

@@ -13,7 +13,7 @@ import hpack
 import pytest
 import uvloop
 
-from maar.api.wire import PushRequest
+from maar.api.protocol.wire import PushRequest
 from support.front import gz, pprof
 from support.front_process import front_process
 from support.h2_client import framed

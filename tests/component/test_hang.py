@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from maar.adapters.rpc import MetastoreClient
-from maar.app.config import load
-from maar.app.heart import Heart
-from maar.app.roles import ProcessName
-from maar.app.supervisor import HANG_HELP, Supervisor, _with_sockets, listen
+from maar.app.processes.heart import Heart
+from maar.app.processes.supervisor import HANG_HELP, Supervisor, _with_sockets, listen
+from maar.app.roles.run import ProcessName
+from maar.app.settings.config import load
 from maar.model.errors import Retryable
 from maar.ports.metastore import Now
 

@@ -13,14 +13,14 @@ import httpx
 import pytest
 
 from maar.api.app import ApiSettings
-from maar.api.wire import (
+from maar.api.protocol.wire import (
     LabelValuesRequest,
     LabelValuesResponse,
     ProfileTypesResponse,
     PushResponse,
     SelectMergeStacktracesRequest,
 )
-from maar.app import gate, http2
+from maar.app.http import gate, http2
 from maar.model.errors import MaarError, Overloaded, Unavailable
 from support.front import CPU, Front
 from support.h2_client import (

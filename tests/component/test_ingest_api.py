@@ -18,12 +18,12 @@ import pytest
 import uvicorn
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.object_store import open_store
+from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
 from maar.api import body
+from maar.api.admin.quarantine import no_causes
 from maar.api.app import ApiSettings, Asked, build_app
-from maar.api.quarantine import no_causes
-from maar.block.segment import read_segment
+from maar.block.format.segment import read_segment
 from maar.distributor.admit import Limits
 from maar.distributor.rings import Rings
 from maar.distributor.router import Router, RouterSettings

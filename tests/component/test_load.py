@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from maar.api.wire import PushRequest
-from maar.cli.failure import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_UNAVAILABLE
+from maar.api.protocol.wire import PushRequest
 from maar.cli.main import run
+from maar.cli.output.failure import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_UNAVAILABLE
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
 

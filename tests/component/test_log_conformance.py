@@ -9,8 +9,8 @@ from typing import Protocol, TypeVar
 
 import pytest
 
-from maar.adapters.etcd_log import EtcdLog
-from maar.adapters.sqlite_log import SqliteLog
+from maar.adapters.etcd.log import EtcdLog
+from maar.adapters.sqlite.log import SqliteLog
 from maar.model.errors import (
     Corrupt,
     HeadMoved,

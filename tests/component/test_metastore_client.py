@@ -24,7 +24,7 @@ from maar.adapters.rpc import (
     serve_metastore,
 )
 from maar.adapters.rpc.failover import LEARNED_MAX
-from maar.app import worker_alone
+from maar.app.roles import worker_alone
 from maar.model import errors
 from maar.model.ids import ANONYMOUS, Incarnation
 from maar.model.time import LeaseTime, TimeRange

@@ -9,16 +9,17 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from maar.metastore import chores, peers, snapshot
-from maar.metastore import leader as leading
-from maar.metastore.chores import Snapshots
-from maar.metastore.cleaner import Cleaner
-from maar.metastore.digest import digest
-from maar.metastore.entries import VERSION, BlocksAdded, TermStarted
-from maar.metastore.follower import Follower
-from maar.metastore.leader import Leader
-from maar.metastore.replica import Replica
+from maar.metastore.leader import leader as leading
+from maar.metastore.leader import peers, snapshots
+from maar.metastore.leader.cleaner import Cleaner
+from maar.metastore.leader.leader import Leader
+from maar.metastore.leader.snapshots import Snapshots
+from maar.metastore.records.entries import VERSION, BlocksAdded, TermStarted
+from maar.metastore.replica import snapshot
+from maar.metastore.replica.follower import Follower
+from maar.metastore.replica.log_fold import Replica
 from maar.metastore.service import MetastoreService
+from maar.metastore.state.digest import digest
 from maar.model.block import BlockMeta
 from maar.model.errors import (
     Corrupt,
@@ -578,8 +579,8 @@ def test_a_log_that_stays_full_does_not_make_one_snapshot_after_the_other(
     world: ReplicatedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two let go all that can go. When they made no room, more of them only cost."""
-    monkeypatch.setattr(chores, "LOOK_S", 0.01)
-    monkeypatch.setattr(chores, "BACKOFF_S", 600.0)
+    monkeypatch.setattr(snapshots, "LOOK_S", 0.01)
+    monkeypatch.setattr(snapshots, "BACKOFF_S", 600.0)
     looks = taken = 0
     due, take = Snapshots._due, Snapshots.take
 
@@ -620,7 +621,7 @@ def test_a_log_that_stays_full_does_not_make_one_snapshot_after_the_other(
             for _ in range(10):
                 await refused(leader)
             assert taken == 2
-            monkeypatch.setattr(chores, "BACKOFF_S", 0.0)  # as if that had passed
+            monkeypatch.setattr(snapshots, "BACKOFF_S", 0.0)  # as if that had passed
             await world.until(lambda: taken > 2)
 
     asyncio.run(test())

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from maar.adapters.rpc import MetastoreClient, serve_metastore
-from maar.adapters.sqlite_log import SqliteLog
+from maar.adapters.sqlite.log import SqliteLog
 from maar.metastore.service import MetastoreService
 from maar.model.errors import InvalidInput, NotFound, Rejected, TermLost, Unavailable
 from maar.model.ids import HOME, NodeId, Zone

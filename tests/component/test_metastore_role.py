@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from maar.adapters.rpc import MetastoreClient, ReplicaClient, serve_role
-from maar.app.readiness import MetastoreRole
+from maar.app.roles.readiness import MetastoreRole
 from maar.model import keys
 from maar.model.errors import MaarError, Unavailable
 from maar.model.ids import Incarnation

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from maar.adapters.sqlite_log import SqliteLog
-from maar.metastore import entries, snapshot
-from maar.metastore.policy import Level
+from maar.adapters.sqlite.log import SqliteLog
+from maar.metastore.records import entries
+from maar.metastore.records.policy import Level
+from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model.block import BlockMeta
 from maar.model.errors import (

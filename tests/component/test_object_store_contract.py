@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from maar.adapters import local_store, s3_store
-from maar.adapters.object_store import open_store, probe
-from maar.adapters.s3_store import S3Store
+from maar.adapters.stores import local, s3
+from maar.adapters.stores.open import open_store, probe
+from maar.adapters.stores.s3 import S3Store
 from maar.model.errors import (
     AlreadyExists,
     InvalidInput,
@@ -251,7 +251,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing(
         with pytest.raises(StoreFull):
             store.create("a/key", b"x" * 1000)
     assert list(store.list("")) == []
-    assert list((tmp_path / local_store.TEMPORARY).iterdir()) == []
+    assert list((tmp_path / local.TEMPORARY).iterdir()) == []
     store.create("a/key", b"room again")
 
 
@@ -307,7 +307,7 @@ def test_every_new_directory_is_synced_before_the_name_is_given(
     assert synced[1:] == [str(tmp_path / "a/b")]
 
 
-@pytest.mark.parametrize("size", [0, 1, local_store.PIECE, 2 * local_store.PIECE + 1])
+@pytest.mark.parametrize("size", [0, 1, local.PIECE, 2 * local.PIECE + 1])
 def test_a_large_object_reaches_the_disk_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
@@ -327,7 +327,7 @@ def test_a_large_object_reaches_the_disk_in_pieces(
     store.create("a/body", body)
     store.create_from_file("a/file", source)
     assert store.read("a/body") == store.read("a/file") == body
-    ends = [*range(local_store.PIECE, size, local_store.PIECE), size]
+    ends = [*range(local.PIECE, size, local.PIECE), size]
     assert grown == ends * 2
 
 
@@ -359,10 +359,10 @@ def test_creating_and_emptying_one_directory_at_once_loses_nothing(tmp_path: Pat
 
 def test_only_old_leftovers_of_dead_writers_are_removed(tmp_path: Path) -> None:
     open_store(directory(tmp_path))
-    temporary = tmp_path / local_store.TEMPORARY
+    temporary = tmp_path / local.TEMPORARY
     (temporary / "old").write_bytes(b"x")
     (temporary / "young").write_bytes(b"x")
-    long_ago = time.time() - local_store.LEFTOVER_AGE_S - 10
+    long_ago = time.time() - local.LEFTOVER_AGE_S - 10
     os.utime(temporary / "old", (long_ago, long_ago))
     store = open_store(directory(tmp_path))
     assert [path.name for path in temporary.iterdir()] == ["young"]
@@ -373,7 +373,7 @@ def test_only_old_leftovers_of_dead_writers_are_removed(tmp_path: Path) -> None:
 
 
 def test_a_dead_endpoint_is_unavailable_for_creates_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_store, "CREATE_PAUSES_S", (0.01,))
+    monkeypatch.setattr(s3, "CREATE_PAUSES_S", (0.01,))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -385,7 +385,7 @@ def test_a_dead_endpoint_is_unavailable_for_creates_too(monkeypatch: pytest.Monk
 def test_a_create_without_an_answer_has_an_unknown_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(s3_store, "CREATE_PAUSES_S", ())
+    monkeypatch.setattr(s3, "CREATE_PAUSES_S", ())
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -399,7 +399,7 @@ def test_a_create_without_an_answer_has_an_unknown_outcome(
 def test_after_a_lost_answer_our_own_bytes_are_a_success_and_others_are_not(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_store, "CREATE_PAUSES_S", (0.01,))
+    monkeypatch.setattr(s3, "CREATE_PAUSES_S", (0.01,))
     store = open_store(s3_server.bucket())
     put = obstore.put
     lost: list[str] = []
@@ -421,7 +421,7 @@ def test_after_a_lost_answer_our_own_bytes_are_a_success_and_others_are_not(
 def test_a_refusal_after_a_lost_answer_does_not_say_that_nothing_was_written(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_store, "CREATE_PAUSES_S", (0.01,))
+    monkeypatch.setattr(s3, "CREATE_PAUSES_S", (0.01,))
     store = open_store(s3_server.bucket())
     refusal = obstore.exceptions.GenericError("server returned non-2xx status code: 507")
     failures = [obstore.exceptions.GenericError("kind: Timeout"), refusal, refusal]

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.object_store import open_store
-from maar.adapters.sqlite_log import SqliteLog
-from maar.block import dead_letter
+from maar.adapters.sqlite.log import SqliteLog
+from maar.adapters.stores.open import open_store
+from maar.block.format import dead_letter
 from maar.distributor.agent import PlacementAgent
 from maar.metastore.service import MetastoreService
 from maar.model import keys

@@ -21,11 +21,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 
-from maar.adapters.object_store import open_store
-from maar.api.admin import Admin
+from maar.adapters.stores.open import open_store
+from maar.api.admin.admin import Admin
+from maar.api.admin.quarantine import no_causes
 from maar.api.app import _admin_routes
-from maar.api.door import ApiSettings, Door
-from maar.api.quarantine import no_causes
+from maar.api.guard import ApiSettings, Door
 from maar.model.errors import (
     Corrupt,
     Damaged,
@@ -54,12 +54,12 @@ from maar.ports.query import FlameGraph, Matcher, Scope
 from maar.pprof.gzip import gunzip
 from maar.pprof.plain import canonical
 from maar.pprof.schema import Profile
-from maar.query import level0
-from maar.query.level0 import DecodedPart, Level0
-from maar.query.reading import Reading, Stopped
-from maar.query.selector import parse_selector
+from maar.query.decide.selector import parse_selector
+from maar.query.read import level0
+from maar.query.read.level0 import DecodedPart, Level0
+from maar.query.read.reading import Reading, Stopped
+from maar.query.read.sql import Statement
 from maar.query.service import DuckEngine, QuerySettings
-from maar.query.sql import Statement
 from maar.services.compact import compact
 from support.query_lake import (
     COUNT,

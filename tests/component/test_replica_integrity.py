@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore import peers, snapshot, trust
-from maar.metastore.digest import digest
-from maar.metastore.entries import VERSION, StateHashed, TermStarted, VersionActivated
-from maar.metastore.integrity import STATE_NS
-from maar.metastore.state import MetaState
+from maar.metastore.fold import trust
+from maar.metastore.leader import peers
+from maar.metastore.records.entries import VERSION, StateHashed, TermStarted, VersionActivated
+from maar.metastore.replica import snapshot
+from maar.metastore.replica.integrity import STATE_NS
+from maar.metastore.state.digest import digest
+from maar.metastore.state.state import MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, Unavailable
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange

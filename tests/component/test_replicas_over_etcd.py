@@ -17,10 +17,10 @@ import pytest
 from aetcd import rpc
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.etcd_log import EtcdLog
+from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.system_clock import SystemClock
-from maar.metastore import snapshot
-from maar.metastore.policy import Level, Policy
+from maar.metastore.records.policy import Level, Policy
+from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model.block import BlockMeta
 from maar.model.errors import StoreFull

@@ -23,7 +23,7 @@ import httpx
 import msgspec
 import pytest
 
-from maar.app.watcher import session_members
+from maar.app.processes.watcher import session_members
 from support.crowd import CPU
 from support.fleet import SMALL, Loading, free_port, totals
 from support.replicas import Replicas, replicas
@@ -97,7 +97,7 @@ class Worker:
         return False
 
     def end(self) -> None:
-        mine = f"maar.app.child worker {self._process.pid} "
+        mine = f"maar.app.processes.child worker {self._process.pid} "
         drivers = [pid for pid, command in processes().items() if mine in command]
         self._process.kill()
         self._process.wait()

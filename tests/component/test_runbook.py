@@ -21,15 +21,15 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.etcd_log import EtcdLog, EtcdSettings
-from maar.adapters.object_store import open_store
+from maar.adapters.etcd.log import EtcdLog, EtcdSettings
 from maar.adapters.rpc import ReplicaClient, serve_metastore
+from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
-from maar.app.wiring import Told
+from maar.app.roles.wiring import Told
 from maar.cli.client import Server
-from maar.cli.failure import EXIT_UNAVAILABLE, Failed
-from maar.metastore import snapshot
-from maar.metastore.policy import Policy
+from maar.cli.output.failure import EXIT_UNAVAILABLE, Failed
+from maar.metastore.records.policy import Policy
+from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model.ids import MAIN_STORE
 from maar.ports.log import Candidate

@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.object_store import open_store
+from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
-from maar.metastore import dead_letters
+from maar.metastore.leader import dead_letters
 from maar.metastore.service import MetastoreService
 from maar.model.block import BlockMeta
 from maar.model.errors import Unavailable

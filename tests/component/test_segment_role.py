@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from maar.adapters.rpc import ADD_BLOCKS, BEAT, NOW, RpcServer, SegmentWriterClient
-from maar.app import role_segment
-from maar.app.config import Settings, load
-from maar.app.wiring import Here
+from maar.app.roles import segment
+from maar.app.roles.wiring import Here
+from maar.app.settings.config import Settings, load
 from maar.model.errors import Draining, InvalidInput, MaarError, Unavailable
 from maar.model.ring import WriterState
 from maar.ports.metastore import Beat, BeatReply
@@ -84,7 +84,7 @@ async def running(directory: Path, ring: Ring, *more: str) -> AsyncIterator[At]:
     server = await serve(metastore, ring)
     client = SegmentWriterClient(address, deadline_s=60)
     try:
-        async with role_segment.run(settings, Here(), None) as life:
+        async with segment.run(settings, Here(), None) as life:
             assert life is not None
             yield At(ring, client, life)
     finally:
@@ -120,7 +120,7 @@ def test_a_drain_loses_no_push_and_refuses_the_late_ones_at_once(
             time.sleep(0.3)
             super().create(key, body)
 
-    monkeypatch.setattr(role_segment, "build_store", lambda _: Slow())
+    monkeypatch.setattr(segment, "build_store", lambda _: Slow())
 
     async def story() -> None:
         ring = Ring()
@@ -203,7 +203,7 @@ def test_a_metastore_that_is_away_only_delays(tmp_path: Path) -> None:
         ring = Ring()
         metastore, address = (f"127.0.0.1:{free_port()}" for _ in range(2))
         settings = settings_of(tmp_path, metastore, address)
-        async with role_segment.run(settings, Here(), None) as life:
+        async with segment.run(settings, Here(), None) as life:
             assert life is not None
             await asyncio.sleep(0.3)  # a few beats in vain
             assert not life.done()
@@ -233,14 +233,14 @@ def test_an_address_that_names_no_machine_is_not_told_to_distributors(
         settings = settings_of(tmp_path, metastore, address, remote)
         server = await serve(metastore, ring)
         with pytest.raises(InvalidInput, match=r"ring\.advertise"):
-            async with role_segment.run(settings, Here(), None):
+            async with segment.run(settings, Here(), None):
                 pass
         assert ring.heard == []
         told_as = "writer-0.example:4044"
         settings = settings_of(
             tmp_path, metastore, address, remote, f"MAAR_RING__ADVERTISE={told_as}"
         )
-        async with role_segment.run(settings, Here(), None):
+        async with segment.run(settings, Here(), None):
             await until(lambda: ring.state() is WriterState.ACTIVE)
         assert ring.heard[0].writer.address == told_as
         await server.stop()

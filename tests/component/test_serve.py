@@ -16,9 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
-from maar.app.watcher import session_members
+from maar.app.processes.watcher import session_members
 from maar.cli.client import Server
-from maar.cli.failure import Failed
+from maar.cli.output.failure import Failed
 from maar.pprof.plain import PlainLabel, PlainSample, canonical
 from support.crowd import CPU, FAST, Pushers, check_exactly_once, level0, profile
 from support.etcd_cluster import running

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from maar.app import role_metastore
-from maar.app.config import Settings
-from maar.app.role_metastore import snapshot_in_another_process
+from maar.app.roles import metastore
+from maar.app.roles.metastore import snapshot_in_another_process
+from maar.app.settings.config import Settings
 from maar.model.errors import Unavailable
 
 Program = Callable[[str], None]
@@ -65,7 +65,7 @@ def test_one_that_ends_otherwise_is_known_by_its_code(
 def test_one_that_takes_too_long_is_killed(
     program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(role_metastore, "SNAPSHOT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(metastore, "SNAPSHOT_TIMEOUT_S", 0.3)
     program(f"echo $$ > {tmp_path}/pid; exec sleep 60")
     with pytest.raises(Unavailable, match=r"took over 0\.3 s"):
         taken()
@@ -98,8 +98,8 @@ def test_nothing_of_ours_runs_in_the_copy_of_a_process_with_threads(
     program("cat > /dev/null; echo 7")
     script = """
         import os, sys, uvloop
-        from maar.app.config import Settings
-        from maar.app.role_metastore import snapshot_in_another_process
+        from maar.app.settings.config import Settings
+        from maar.app.roles.metastore import snapshot_in_another_process
 
         os.register_at_fork(after_in_child=os.abort)
         sys.executable = sys.argv[1]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from maar.adapters.object_store import open_store
-from maar.app.watcher import session_members
+from maar.adapters.stores.open import open_store
+from maar.app.processes.watcher import session_members
 from maar.model import keys
 from maar.model.ids import FencingToken
 from maar.model.plan import LeasedPlan, PlanResult

@@ -22,9 +22,9 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from maar.adapters.object_store import open_store
 from maar.adapters.rpc import MetastoreClient
-from maar.app.watcher import session_members
+from maar.adapters.stores.open import open_store
+from maar.app.processes.watcher import session_members
 from maar.model.block import Kind
 from maar.model.errors import Retryable
 from maar.ports.metastore import Status
@@ -253,7 +253,7 @@ class Lake:
 
     def driver(self) -> int:
         """The worker's own process, once it has one."""
-        return self._of_worker("maar.app.child")
+        return self._of_worker("maar.app.processes.child")
 
     def jvm(self) -> int:
         return self._of_worker("SparkSubmit")

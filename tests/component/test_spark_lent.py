@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import maar.spark
-from maar.adapters.object_store import open_store
 from maar.adapters.rpc import NOW, POLL, RpcServer
-from maar.metastore.claim import mark
+from maar.adapters.stores.open import open_store
+from maar.metastore.leader.claim import mark
 from maar.model.errors import InvalidInput, Unavailable
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.runner import session as sessions

@@ -21,7 +21,7 @@ from py4j.protocol import get_return_value
 from pyspark import cloudpickle
 from pyspark.errors.exceptions.captured import capture_sql_exception
 
-from maar.adapters.object_store import open_store
+from maar.adapters.stores.open import open_store
 from maar.model.ids import FencingToken, WorkerId
 from maar.model.plan import Account, PlanResult
 from maar.ports.object_store import ObjectStore, StoreSettings

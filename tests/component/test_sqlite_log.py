@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from maar.adapters import mounts, sqlite_log
-from maar.adapters.sqlite_log import DATABASE, LOCK, STEP_MOST, STEP_S, SqliteLog, next_step
+from maar.adapters.sqlite import log as sqlite_log
+from maar.adapters.sqlite import mounts
+from maar.adapters.sqlite.log import DATABASE, LOCK, STEP_MOST, STEP_S, SqliteLog, next_step
 from maar.model.errors import (
     Corrupt,
     InvalidInput,
@@ -103,7 +104,7 @@ def test_a_second_server_on_a_directory_is_refused_with_a_sentence(directory: Pa
             SqliteLog.open(directory)
         assert str(directory) in str(refusal.value)
         script = (
-            "import sys; from pathlib import Path; from maar.adapters.sqlite_log import SqliteLog\n"
+            "import sys; from pathlib import Path; from maar.adapters.sqlite.log import SqliteLog\n"
             "SqliteLog.open(Path(sys.argv[1]))"
         )
         other = subprocess.run(
@@ -179,7 +180,7 @@ def test_nothing_acknowledged_is_lost_when_the_writer_is_killed(directory: Path)
     script = """
 import asyncio, sys
 from pathlib import Path
-from maar.adapters.sqlite_log import SqliteLog
+from maar.adapters.sqlite.log import SqliteLog
 from maar.ports.log import Candidate
 
 async def main():

@@ -25,7 +25,7 @@ def test_the_demo_finds_its_programs_in_a_wheel(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     installed = tmp_path / "installed"
     zipfile.ZipFile(wheel).extractall(installed)
-    program = "from maar.app.demo import find_examples; print(find_examples())"
+    program = "from maar.tools.demo.processes import find_examples; print(find_examples())"
     found = subprocess.run(
         [sys.executable, "-c", program],
         cwd=tmp_path,

@@ -14,13 +14,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from maar.adapters.object_store import open_store
 from maar.adapters.rpc import MetastoreClient
-from maar.app import marker
-from maar.app.watcher import session_members
+from maar.adapters.stores.open import open_store
+from maar.app.processes.watcher import session_members
+from maar.app.roles import marker
 from maar.cli.client import Server
-from maar.cli.failure import EXIT_USAGE
 from maar.cli.main import run
+from maar.cli.output.failure import EXIT_USAGE
 from maar.model.ids import MAIN_STORE, Incarnation
 from maar.ports.object_store import StoreSettings
 from support.crowd import FAST, check_exactly_once, level0, profile
@@ -88,14 +88,14 @@ class Alone:
 
     def driver(self) -> int:
         """The process that holds Spark; 0 when there is none just now."""
-        mine = f"maar.app.child worker {self.process.pid} "
+        mine = f"maar.app.processes.child worker {self.process.pid} "
         return next((pid for pid, command in processes().items() if mine in command), 0)
 
 
 def test_a_metastore_that_is_not_there_is_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maar.app.worker_alone.METASTORE_ANSWERS_S", 0.5)
+    monkeypatch.setattr("maar.app.roles.worker_alone.METASTORE_ANSWERS_S", 0.5)
     address = f"127.0.0.1:{free_port()}"
     assert run(["worker", "--metastore", address, "--store", tmp_path.as_uri()]) == 3
     said = capsys.readouterr().err

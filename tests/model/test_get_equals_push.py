@@ -12,7 +12,7 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from maar.block.hashing import ALL_BITS
+from maar.block.format.hashing import ALL_BITS
 from maar.model.block import BlockMeta
 from maar.model.ids import TenantId
 from maar.model.labels import Labels

@@ -16,11 +16,12 @@ from random import Random
 import msgspec
 import pytest
 
-from maar.metastore import reads, registration
-from maar.metastore.dead_letters import DeadLetters
-from maar.metastore.effects import Registered
-from maar.metastore.entries import BlocksAdded, BlocksExpired
-from maar.metastore.orphans import Orphans
+from maar.metastore.fold import registration
+from maar.metastore.leader.dead_letters import DeadLetters
+from maar.metastore.leader.orphans import Orphans
+from maar.metastore.records.effects import Registered
+from maar.metastore.records.entries import BlocksAdded, BlocksExpired
+from maar.metastore.views import reads
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import MaarError, Unavailable

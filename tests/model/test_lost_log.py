@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from maar.metastore import snapshot_parts
-from maar.metastore.entries import BlocksAdded, Floor
-from maar.metastore.policy import MINUTE_NS
+from maar.metastore.records.entries import BlocksAdded, Floor
+from maar.metastore.records.policy import MINUTE_NS
+from maar.metastore.state import snapshot_parts
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.ids import FencingToken, Incarnation, PlanId, block_time_ns

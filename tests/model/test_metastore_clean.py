@@ -18,9 +18,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from maar.metastore import retirement
-from maar.metastore.effects import Completed, Leased
-from maar.metastore.entries import (
+from maar.metastore.fold import retirement
+from maar.metastore.records.effects import Completed, Leased
+from maar.metastore.records.entries import (
     AttemptFenced,
     BlocksExpired,
     Grant,
@@ -30,9 +30,9 @@ from maar.metastore.entries import (
     RetentionHeld,
     RetentionUndone,
 )
-from maar.metastore.packs import unpack
-from maar.metastore.policy import MINUTE_NS
-from maar.metastore.retired import Cause
+from maar.metastore.records.packs import unpack
+from maar.metastore.records.policy import MINUTE_NS
+from maar.metastore.state.retired import Cause
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, MaarError, Unavailable
 from maar.model.ids import FencingToken, PlanId, WorkerId

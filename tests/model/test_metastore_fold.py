@@ -26,10 +26,12 @@ from hypothesis.stateful import (
     rule,
 )
 
-from maar.metastore import orders, prepare, retirement, schedule, snapshot_parts
-from maar.metastore.apply import apply
-from maar.metastore.digest import digest
-from maar.metastore.effects import (
+from maar.metastore.decide import operator_commands, prepare, schedule
+from maar.metastore.decide.schedule import Wish
+from maar.metastore.decide.workers import Crew
+from maar.metastore.fold import retirement
+from maar.metastore.fold.apply import apply
+from maar.metastore.records.effects import (
     AttemptEnded,
     Bisected,
     Cancelled,
@@ -46,7 +48,7 @@ from maar.metastore.effects import (
     Scheduled,
     Unparked,
 )
-from maar.metastore.entries import (
+from maar.metastore.records.entries import (
     AttemptFenced,
     BlocksAdded,
     BlocksExpired,
@@ -72,12 +74,12 @@ from maar.metastore.entries import (
     StateHashed,
     TermStarted,
 )
-from maar.metastore.queue import mergeable
-from maar.metastore.schedule import Wish
-from maar.metastore.snapshot import decode, encode
-from maar.metastore.state import BOUNDS, MetaState, sizes
-from maar.metastore.timeline import Timeline
-from maar.metastore.workers import Crew
+from maar.metastore.replica.snapshot import decode, encode
+from maar.metastore.state import snapshot_parts
+from maar.metastore.state.digest import digest
+from maar.metastore.state.queue import mergeable
+from maar.metastore.state.state import BOUNDS, MetaState, sizes
+from maar.metastore.state.timeline import Timeline
 from maar.model.block import BlockMeta
 from maar.model.errors import Rejected
 from maar.model.ids import BlockId, FencingToken, PlanId, WorkerId, Zone
@@ -404,7 +406,7 @@ class MetastoreFold(RuleBasedStateMachine):
             return
         plan = data.draw(st.sampled_from(sorted(self.model.jobs)))
         try:
-            (entry,) = orders.exclude(self.state, plan, note="by hand")
+            (entry,) = operator_commands.exclude(self.state, plan, note="by hand")
         except Rejected:
             assert plan not in self.state.plans
             return

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maar.metastore.apply import Indexed, apply
-from maar.metastore.effects import Effect
-from maar.metastore.entries import (
+from maar.metastore.fold.apply import Indexed, apply
+from maar.metastore.records.effects import Effect
+from maar.metastore.records.entries import (
     VERSION,
     Entry,
     Envelope,
     PinsTaken,
     TermStarted,
 )
-from maar.metastore.integrity import STATE_NS, Judge, Standing
-from maar.metastore.state import MetaState
+from maar.metastore.replica.integrity import STATE_NS, Judge, Standing
+from maar.metastore.state.state import MetaState
 from maar.model.errors import Corrupt
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.metastore import Vote

@@ -9,11 +9,11 @@ from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from maar.metastore.apply import apply
-from maar.metastore.digest import digest
-from maar.metastore.membership import Hearing
-from maar.metastore.snapshot import decode, encode
-from maar.metastore.state import MetaState
+from maar.metastore.decide.membership import Hearing
+from maar.metastore.fold.apply import apply
+from maar.metastore.replica.snapshot import decode, encode
+from maar.metastore.state.digest import digest
+from maar.metastore.state.state import MetaState
 from maar.model.errors import Rejected, Unavailable
 from maar.model.ids import HOME, Zone
 from maar.model.ring import Ring, Writer, WriterState

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
-from maar.block.hashing import ALL_BITS
-from maar.block.restore import profile_from_block, profile_from_segment
-from maar.block.segment import segment_meta, write_segment
+from maar.block.format.hashing import ALL_BITS
+from maar.block.format.segment import segment_meta, write_segment
+from maar.block.read.restore import profile_from_block, profile_from_segment
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind
 from maar.model.ids import (

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from maar.cli import options
 from maar.cli.client import Server
+from maar.cli.input import options
 from maar.cli.main import run
 from support.front import Front
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from maar.cli.client import Server
-from maar.cli.failure import Failed
+from maar.cli.output.failure import Failed
 from maar.pprof.encode import encode
 from maar.pprof.plain import (
     PlainFunction,

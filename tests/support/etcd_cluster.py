@@ -19,7 +19,7 @@ from random import Random
 import httpx
 import pytest
 
-from maar.adapters.etcd_log import EtcdSettings
+from maar.adapters.etcd.log import EtcdSettings
 from support.certificates import Certificates
 
 PREFIX = "/maar"

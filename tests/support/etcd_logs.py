@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 from prometheus_client import CollectorRegistry
 
+from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.etcd.settings import EtcdSettings
-from maar.adapters.etcd_log import EtcdLog
 from maar.model.errors import TermLost
 from maar.ports.log import Candidate, Log, Term
 

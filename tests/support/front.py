@@ -15,17 +15,17 @@ import httpx
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from maar.api.admin.placement import ReadPlaced, nothing_placed
+from maar.api.admin.quarantine import Causes, no_causes
 from maar.api.app import ApiSettings, Asked, build_app
-from maar.api.door import Door
+from maar.api.guard import Door
 from maar.api.hosts import Hosts
-from maar.api.placement import ReadPlaced, nothing_placed
-from maar.api.quarantine import Causes, no_causes
 from maar.distributor.admit import Limits
 from maar.distributor.service import Distributor
-from maar.metastore import membership
-from maar.metastore.effects import RingReplaced
-from maar.metastore.entries import RingChanged
-from maar.metastore.ring import ring_of
+from maar.metastore.decide import membership
+from maar.metastore.fold.ring import ring_of
+from maar.metastore.records.effects import RingReplaced
+from maar.metastore.records.entries import RingChanged
 from maar.model.block import BlockMeta, Damage, Kind
 from maar.model.errors import AlreadyExists, InvalidInput, MaarError, NotFound, Rejected
 from maar.model.ids import (

@@ -23,8 +23,8 @@ import msgspec
 
 
 async def serve(settings: Any) -> None:
-    from maar.app.gate import Gate
-    from maar.app.http import HttpServer
+    from maar.app.http.gate import Gate
+    from maar.app.http.server import HttpServer
     from support.front import Front
 
     front = Front(api=settings)

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from maar.app.gate import Gate
-from maar.app.http import HttpServer
+from maar.app.http.gate import Gate
+from maar.app.http.server import HttpServer
 from support.front import Front
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from maar.metastore.apply import Indexed, apply
-from maar.metastore.cleaner import Cleaner
-from maar.metastore.effects import Completed, Effects, Leased
-from maar.metastore.entries import (
+from maar.metastore.fold.apply import Indexed, apply
+from maar.metastore.leader.cleaner import Cleaner
+from maar.metastore.leader.inbox import Prepare
+from maar.metastore.records.effects import Completed, Effects, Leased
+from maar.metastore.records.entries import (
     VERSION,
     BlocksAdded,
     Entry,
@@ -22,12 +23,11 @@ from maar.metastore.entries import (
     PlanSpec,
     PlansScheduled,
 )
-from maar.metastore.inbox import Prepare
-from maar.metastore.metrics import Metrics
-from maar.metastore.packs import unpack
-from maar.metastore.policy import Policy
-from maar.metastore.queue import key_of
-from maar.metastore.state import MetaState
+from maar.metastore.records.packs import unpack
+from maar.metastore.records.policy import Policy
+from maar.metastore.replica.metrics import Metrics
+from maar.metastore.state.queue import key_of
+from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotLeading

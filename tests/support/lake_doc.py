@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from maar.adapters.object_store import open_store
+from maar.adapters.stores.open import open_store
 from maar.model.block import BlockMeta
 from maar.model.ids import ANONYMOUS, TenantId
 from maar.model.time import DAY_NS

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Iterator
 from random import Random
 
-from maar.block import dead_letter
-from maar.metastore.dead_letters import DeadLetters
-from maar.metastore.entries import BlocksForgotten, Entry
-from maar.metastore.policy import Policy
-from maar.metastore.prepare import housekeeping
+from maar.block.format import dead_letter
+from maar.metastore.decide.prepare import housekeeping
+from maar.metastore.leader.dead_letters import DeadLetters
+from maar.metastore.records.entries import BlocksForgotten, Entry
+from maar.metastore.records.policy import Policy
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import MaarError

@@ -7,14 +7,15 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from maar.block.segment import segment_meta, write_segment
-from maar.metastore import restoring, snapshot, traces
-from maar.metastore.adoption import Adoption
-from maar.metastore.effects import Effects
-from maar.metastore.entries import BlocksAdded, PlanCompleted, PolicySet
-from maar.metastore.orphans import Orphans
-from maar.metastore.policy import Policy
-from maar.metastore.restoring import Origin
+from maar.block.format.segment import segment_meta, write_segment
+from maar.metastore.leader.adoption import Adoption
+from maar.metastore.leader.orphans import Orphans
+from maar.metastore.records.effects import Effects
+from maar.metastore.records.entries import BlocksAdded, PlanCompleted, PolicySet
+from maar.metastore.records.policy import Policy
+from maar.metastore.recovery import restoring, traces
+from maar.metastore.recovery.restoring import Origin
+from maar.metastore.replica import snapshot
 from maar.model import keys
 from maar.model.block import FORMAT_VERSION, TABLES, BlockMeta, File, Kind, Location
 from maar.model.ids import HOME, MAIN_STORE, FencingToken, Incarnation, PlanId, Shard, segment_id

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from maar.metastore import entries
-from maar.metastore.apply import Indexed, apply
-from maar.metastore.digest import digest
-from maar.metastore.entries import Envelope, StateHashed, TermStarted
-from maar.metastore.state import MetaState
+from maar.metastore.fold.apply import Indexed, apply
+from maar.metastore.records import entries
+from maar.metastore.records.entries import Envelope, StateHashed, TermStarted
+from maar.metastore.state.digest import digest
+from maar.metastore.state.state import MetaState
 from maar.model.errors import Retryable
 from maar.ports.log import EMPTY, Head, Log, Record, verify
 from support.soak.audit import Audit

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from maar.metastore import snapshot
-from maar.metastore.digest import digest
-from maar.metastore.entries import (
+from maar.metastore.records.entries import (
     VERSION,
     BlocksAdded,
     Entry,
@@ -18,8 +16,10 @@ from maar.metastore.entries import (
     encode,
     encode_entry,
 )
-from maar.metastore.replica import Replica
-from maar.metastore.state import MetaState
+from maar.metastore.replica import snapshot
+from maar.metastore.replica.log_fold import Replica
+from maar.metastore.state.digest import digest
+from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.time import LeaseTime, WallTime

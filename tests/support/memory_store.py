@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from maar.adapters.object_key import checked
+from maar.adapters.stores.key import checked
 from maar.model.errors import AlreadyExists, NotFound
 from maar.ports.object_store import ObjectInfo, StoreSettings
 

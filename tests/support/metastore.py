@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from maar.metastore.apply import Indexed, apply
-from maar.metastore.effects import Effects
-from maar.metastore.entries import (
+from maar.metastore.fold.apply import Indexed, apply
+from maar.metastore.records.effects import Effects
+from maar.metastore.records.entries import (
     VERSION,
     Entry,
     Envelope,
@@ -17,8 +17,8 @@ from maar.metastore.entries import (
     TermStarted,
     VersionActivated,
 )
-from maar.metastore.policy import Level, Policy
-from maar.metastore.state import MetaState
+from maar.metastore.records.policy import Level, Policy
+from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import NO_DAY, TABLES, BlockMeta, Dataset, File, Kind, Location
 from maar.model.ids import (

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from maar.metastore import entries as e
-from maar.metastore.digest import digest
-from maar.metastore.effects import Refused
+from maar.metastore.records import entries as e
+from maar.metastore.records.effects import Refused
+from maar.metastore.state.digest import digest
 from maar.model.block import Kind
 from maar.model.ids import (
     HOME,

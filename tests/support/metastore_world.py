@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.sqlite_log import SqliteLog
-from maar.metastore import snapshot
-from maar.metastore.policy import Policy
+from maar.adapters.sqlite.log import SqliteLog
+from maar.metastore.records.policy import Policy
+from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model.time import SECOND_NS
 from maar.ports.log import Candidate, Log

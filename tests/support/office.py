@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from maar.metastore import prepare, schedule
-from maar.metastore.effects import Effect, Leased
-from maar.metastore.entries import Entry
-from maar.metastore.schedule import Wish
-from maar.metastore.workers import Crew
+from maar.metastore.decide import prepare, schedule
+from maar.metastore.decide.schedule import Wish
+from maar.metastore.decide.workers import Crew
+from maar.metastore.records.effects import Effect, Leased
+from maar.metastore.records.entries import Entry
 from maar.model.ids import BlockId, PlanId, WorkerId
 from maar.model.plan import Plan
 from maar.model.time import SECOND_NS, LeaseTime

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maar.metastore.entries import (
+from maar.metastore.records.entries import (
     BlocksAdded,
     Grant,
     PlanCompleted,

@@ -14,9 +14,9 @@ import httpx
 import pytest
 import uvloop
 
-from maar.api.wire import PushRequest
-from maar.app.gate import Gate
-from maar.app.http import HttpServer
+from maar.api.protocol.wire import PushRequest
+from maar.app.http.gate import Gate
+from maar.app.http.server import HttpServer
 from support.front import Front, pprof
 
 PUSH = "/push.v1.PusherService/Push"

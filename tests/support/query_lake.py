@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from maar.block import checksum
-from maar.block.decode import decode_profiles
-from maar.block.segment import segment_meta, write_segment
-from maar.block.tables import LAYOUTS
+from maar.block.decode.to_tables import decode_profiles
+from maar.block.format import checksum
+from maar.block.format.segment import segment_meta, write_segment
+from maar.block.format.tables import LAYOUTS
 from maar.model import keys
 from maar.model.block import FORMAT_VERSION, TABLES, BlockMeta, Dataset, File, Kind, Location
 from maar.model.ids import MAIN_STORE, BlockId, Incarnation, Shard, TenantId

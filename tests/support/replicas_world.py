@@ -10,9 +10,9 @@ from typing import cast
 
 from prometheus_client import CollectorRegistry
 
-from maar.metastore import snapshot
-from maar.metastore.entries import VERSION, Envelope, decode
-from maar.metastore.policy import Policy
+from maar.metastore.records.entries import VERSION, Envelope, decode
+from maar.metastore.records.policy import Policy
+from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model.errors import OutcomeUnknown, Unavailable, Unreachable
 from maar.model.time import SECOND_NS

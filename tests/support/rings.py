@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from maar.metastore import membership
-from maar.metastore.apply import apply
-from maar.metastore.effects import Effects, RingReplaced
-from maar.metastore.entries import Entry
-from maar.metastore.membership import Hearing, Replaced
-from maar.metastore.ring import ring_of
+from maar.metastore.decide import membership
+from maar.metastore.decide.membership import Hearing, Replaced
+from maar.metastore.fold.apply import apply
+from maar.metastore.fold.ring import ring_of
+from maar.metastore.records.effects import Effects, RingReplaced
+from maar.metastore.records.entries import Entry
 from maar.model.ids import HOME, NodeId, Shard, Zone
 from maar.model.ring import Ring, Writer, WriterState
 from maar.model.time import SECOND_NS, LeaseTime

@@ -10,7 +10,7 @@ from random import Random
 import pyarrow as pa
 from prometheus_client import CollectorRegistry
 
-from maar.block.segment import read_segment
+from maar.block.format.segment import read_segment
 from maar.model.ids import ProfileId, Shard, TenantId
 from maar.model.profile import RawProfile
 from maar.ports.clock import Clock

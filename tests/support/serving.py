@@ -94,9 +94,9 @@ class Served:
         """Role names to process ids."""
         found = {}
         for pid, command in processes().items():
-            if "maar.app.child" in command and f" {self.pid} " in f"{command} ":
+            if "maar.app.processes.child" in command and f" {self.pid} " in f"{command} ":
                 words = command.split()
-                found[words[words.index("maar.app.child") + 1]] = pid
+                found[words[words.index("maar.app.processes.child") + 1]] = pid
         return found
 
     def everyone(self) -> set[int]:

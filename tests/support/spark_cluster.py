@@ -15,7 +15,7 @@ from typing import Any
 
 import pyspark
 
-from maar.app.watcher import session_members
+from maar.app.processes.watcher import session_members
 
 PATIENCE_S = 120.0
 HOME = Path(pyspark.__file__).parent

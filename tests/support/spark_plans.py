@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyspark import cloudpickle
 
-from maar.block.segment import segment_meta, write_segment
+from maar.block.format.segment import segment_meta, write_segment
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, Unavailable

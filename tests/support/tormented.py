@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Set
 from contextlib import asynccontextmanager
 from functools import partial
 
-from maar.adapters.etcd_log import EtcdLog
+from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.rpc import MetastoreClient, ReplicaClient
 from maar.model.errors import MaarError
 from maar.model.ids import BlockId, Incarnation

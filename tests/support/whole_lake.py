@@ -14,12 +14,12 @@ from typing import Any, cast
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.sqlite_log import SqliteLog
-from maar.block import dead_letter
-from maar.block.segment import segment_meta, write_segment
-from maar.metastore import snapshot
-from maar.metastore.dead_letters import DeadLetters
-from maar.metastore.policy import Level, Policy
+from maar.adapters.sqlite.log import SqliteLog
+from maar.block.format import dead_letter
+from maar.block.format.segment import segment_meta, write_segment
+from maar.metastore.leader.dead_letters import DeadLetters
+from maar.metastore.records.policy import Level, Policy
+from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model import keys
 from maar.model.block import BlockMeta

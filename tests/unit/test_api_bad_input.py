@@ -12,7 +12,7 @@ import pytest
 from maar.api import body
 from maar.api.app import ApiSettings
 from maar.api.errors import TooSlow
-from maar.api.wire import PushRequest
+from maar.api.protocol.wire import PushRequest
 from maar.distributor.admit import Limits
 from maar.model import keys
 from maar.model.ids import tenant_id

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maar.api.multipart import parse_form
+from maar.api.push.multipart import parse_form
 from maar.model.errors import InvalidInput
 
 TYPE = "multipart/form-data; boundary=xyz"

@@ -9,8 +9,8 @@ import httpx
 import msgspec
 import pytest
 
-from maar.api.quarantine import causes_in
-from maar.block.segment import write_segment
+from maar.api.admin.quarantine import causes_in
+from maar.block.format.segment import write_segment
 from maar.model.block import Damage, File, Kind, Location
 from maar.model.errors import Unavailable
 from maar.model.ids import MAIN_STORE, BlockId, PlanId, ProfileId, Shard, StoreName, TenantId

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from maar.adapters.rpc import refusals
-from maar.api.partly import ROUNDS_MAX, Partly, PartlyEngine
+from maar.api.query.partly import ROUNDS_MAX, Partly, PartlyEngine
 from maar.model.errors import Corrupt, Damaged
 from maar.model.ids import TenantId
 from maar.model.time import TimeRange

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from maar.adapters.object_store import open_store
-from maar.api.placement import placed_in
+from maar.adapters.stores.open import open_store
+from maar.api.admin.placement import placed_in
 from maar.model import keys
 from maar.model.ids import HOME, Incarnation, Shard, TenantId, Zone
 from maar.model.time import SECOND_NS, LeaseTime

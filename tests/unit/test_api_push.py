@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from maar.api import door
+from maar.api import guard
 from maar.api.app import ApiSettings
-from maar.api.wire import PushRequest
+from maar.api.protocol.wire import PushRequest
 from maar.distributor.admit import Limits
 from maar.model.errors import MaarError, Overloaded, StoreFull, Unavailable
 from maar.model.ids import TenantId
@@ -223,7 +223,7 @@ def test_what_a_request_held_is_given_back(body: bytes) -> None:
 def test_a_large_request_is_unpacked_and_parsed_beside_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(door, "INLINE_BYTES_MAX", 10)
+    monkeypatch.setattr(guard, "INLINE_BYTES_MAX", 10)
     reply = Front().post(PUSH, content=gz(agent_1_4_request()), headers=PROTO)
     assert reply.status_code == 200
 

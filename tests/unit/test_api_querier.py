@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from maar.api import wire
+from maar.api.protocol import wire
 from support.front import CPU, NOW_NS, Front, gz, pprof
 
 SERVICE = "/querier.v1.QuerierService/"

@@ -9,9 +9,18 @@ from random import Random
 import pytest
 from prometheus_client import CollectorRegistry
 
-from maar.app.config import load
-from maar.app.disks import LOOK_NS, Disk, Disks, Free, Standing, disks_of, measured, reserve_of
-from maar.app.readiness import Readiness
+from maar.app.roles.disks import (
+    LOOK_NS,
+    Disk,
+    Disks,
+    Free,
+    Standing,
+    disks_of,
+    measured,
+    reserve_of,
+)
+from maar.app.roles.readiness import Readiness
+from maar.app.settings.config import load
 from maar.model.errors import StoreFull
 from maar.model.ids import Shard
 from maar.segment.service import SegmentService

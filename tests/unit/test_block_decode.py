@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.block import sample_labels
-from maar.block.decode import decode_in_batches, decode_profiles
-from maar.block.tables import LAYOUTS
+from maar.block.decode import sample_labels
+from maar.block.decode.to_tables import decode_in_batches, decode_profiles
+from maar.block.format.tables import LAYOUTS
 from maar.model.labels import series_id
 from maar.model.profile import RawProfile
 from maar.pprof.columns import NONE

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from maar.block import hashing
-from maar.block.frames import _text
+from maar.block.decode.frames import _text
+from maar.block.format import hashing
 
 
 def test_spans_hash_like_the_reference() -> None:

@@ -12,14 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from maar.block import merge, streams, writer
-from maar.block.build import Built, build
-from maar.block.decode import decode_profiles
-from maar.block.duplicates import id_words, later_ones
-from maar.block.order import same_as_before, sorted_table
-from maar.block.run import Place, Run
-from maar.block.split import places
-from maar.block.tables import DIMENSIONS, LAYOUTS
+from maar.block.decode.to_tables import decode_profiles
+from maar.block.format import writer
+from maar.block.format.order import same_as_before, sorted_table
+from maar.block.format.tables import DIMENSIONS, LAYOUTS
+from maar.block.merge import sorted_runs, streams
+from maar.block.merge.build import Built, build
+from maar.block.merge.duplicates import id_words, later_ones
+from maar.block.merge.run import Place, Run
+from maar.block.merge.split import places
 from maar.model.errors import Corrupt
 from support.block_plans import NOON_NS, TENANT, pushed
 from support.pprof_scramble import random_profile
@@ -62,8 +63,8 @@ def sort_key(table: str, row: dict[str, Any]) -> tuple[Any, ...]:
 def test_the_merge_holds_everything_once_and_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge, "BUDGET", 1)  # many small pieces
-    monkeypatch.setattr("maar.block.run.ROWS_MIN", 2)
+    monkeypatch.setattr(sorted_runs, "BUDGET", 1)  # many small pieces
+    monkeypatch.setattr("maar.block.merge.run.ROWS_MIN", 2)
     runs = some_runs()
     built = build(runs, tmp_path / "out", tenant=TENANT)
     for table in LAYOUTS:
@@ -185,8 +186,8 @@ def test_ids_that_clash_between_runs_are_given_others(tmp_path: Path) -> None:
 def test_what_was_given_other_ids_is_in_order_and_can_be_merged_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved_rows: int
 ) -> None:
-    monkeypatch.setattr(merge, "BUDGET", 1)
-    monkeypatch.setattr("maar.block.run.ROWS_MIN", 2)
+    monkeypatch.setattr(sorted_runs, "BUDGET", 1)
+    monkeypatch.setattr("maar.block.merge.run.ROWS_MIN", 2)
     monkeypatch.setattr(streams, "MOVED_ROWS", moved_rows)
     random = Random(11)
     plain = [random_profile(random, size=4) for _ in range(6)]
@@ -224,9 +225,9 @@ def test_what_was_given_other_ids_is_in_order_and_can_be_merged_again(
 def test_a_row_group_ends_before_its_text_is_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge, "BUDGET", 1)
+    monkeypatch.setattr(sorted_runs, "BUDGET", 1)
     monkeypatch.setattr(writer, "ROW_GROUP_BYTES", 1_000)
-    monkeypatch.setattr("maar.block.run.ROWS_MIN", 2)
+    monkeypatch.setattr("maar.block.merge.run.ROWS_MIN", 2)
     built = build(some_runs(), tmp_path / "out", tenant=TENANT)
     locations = pq.ParquetFile(built.paths["locations"])
     assert locations.num_row_groups > 3

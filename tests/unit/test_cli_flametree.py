@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maar.cli import flametree
+from maar.cli.output import flametree
 
 NAMES = ["total", "main", "idle", "parse", "match"]
 # total 100: main 70 (own 10) and idle 30; under main: parse 40, match 20

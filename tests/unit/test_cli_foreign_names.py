@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from maar.cli import flametree, query
+from maar.cli.commands import query
 from maar.cli.main import run
-from maar.cli.show import print_json, print_table, say
+from maar.cli.output import flametree
+from maar.cli.output.show import print_json, print_table, say
 from maar.model.text import visible, visible_lines
 
 EVIL = "evil\x1b]0;owned\x07\x1b[2J\x9b1A\nmain\u202e"

@@ -8,16 +8,17 @@ from random import Random
 
 import pytest
 
-from maar.cli.failure import Failed
-from maar.cli.load_http import Address
-from maar.cli.load_plan import PAUSE_MAX_S, Crowd, pause_s
-from maar.cli.load_profiles import synthetic, template_of
-from maar.cli.load_report import SENTENCES_MAX, Tally, lines, quantile, report
+from maar.cli.output.failure import Failed
+from maar.cli.retry import PAUSE_MAX_S, pause_s
 from maar.distributor.admit import Limits, PushedProfile, admit
 from maar.model.errors import MalformedProfile
 from maar.model.ids import ANONYMOUS
 from maar.model.time import SECOND_NS
 from maar.pprof.plain import read_plain
+from maar.tools.load.http import Address
+from maar.tools.load.plan import Crowd
+from maar.tools.load.profiles import synthetic, template_of
+from maar.tools.load.report import SENTENCES_MAX, Tally, lines, quantile, report
 from support.crowd import profile
 
 NOW_NS = 1_794_000_000 * SECOND_NS

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from maar.cli.failure import EXIT_REFUSED, EXIT_UNAVAILABLE, EXIT_USAGE
 from maar.cli.main import exit_code_of, run
+from maar.cli.output.failure import EXIT_REFUSED, EXIT_UNAVAILABLE, EXIT_USAGE
 from maar.model.errors import (
     Corrupt,
     InvalidInput,

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from maar.adapters.object_store import open_store
-from maar.adapters.sqlite_log import SqliteLog
+from maar.adapters.sqlite.log import SqliteLog
+from maar.adapters.stores.open import open_store
 from maar.app import operations
-from maar.app.config import Settings, load
-from maar.app.layers import Key
+from maar.app.settings.config import Settings, load
+from maar.app.settings.layers import Key
 from maar.cli.main import run
-from maar.metastore.verify import Findings
+from maar.metastore.recovery.verify import Findings
 from maar.model import keys
 from maar.model.errors import NotLeading, Unavailable
 from maar.model.ids import BlockId, Incarnation, Shard

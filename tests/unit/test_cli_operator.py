@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore.timeline import NEVER
+from maar.metastore.state.timeline import NEVER
 from maar.model.block import Damage
 from maar.model.errors import Unavailable
 from maar.model.ids import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 import pytest
 
-from maar.cli.options import label_pair, selector
-from maar.cli.push import is_folded
-from maar.cli.show import bar, duration, percent, print_table, quantity, size
+from maar.cli.commands.push import is_folded
+from maar.cli.input.options import label_pair, selector
+from maar.cli.output.show import bar, duration, percent, print_table, quantity, size
 from maar.pprof.gzip import compress
 
 

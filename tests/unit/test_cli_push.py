@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from maar.cli import push
-from maar.cli.failure import EXIT_REFUSED, EXIT_UNAVAILABLE
+from maar.cli.commands import push
+from maar.cli.output.failure import EXIT_REFUSED, EXIT_UNAVAILABLE
 from maar.model.time import SECOND_NS
 from support.command_line import Say, speaker
 from support.front import NOW_NS, Front, gz, pprof

@@ -11,10 +11,10 @@ from random import Random
 import pytest
 
 from maar.cli.main import run
-from maar.cli.simulate_plot import draw
 from maar.placement.rules import PlacementSettings
-from maar.placement.simulation.replay import Replay
-from maar.placement.simulation.scenarios import SCENARIOS, scenario
+from maar.tools.simulate.plot import draw
+from maar.tools.simulate.replay import Replay
+from maar.tools.simulate.scenarios import SCENARIOS, scenario
 
 SHORT = ("simulate", "placement", "--scenario", "uneven", "--minutes", "10")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maar.cli.times import parse_duration_s, parse_range_ms, parse_time_ms
+from maar.cli.input.times import parse_duration_s, parse_range_ms, parse_time_ms
 from maar.model.errors import InvalidInput
 
 NOW_MS = 1_800_000_000_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from maar.cli.failure import EXIT_REFUSED, EXIT_USAGE, Failed
-from maar.cli.type_names import full_type
+from maar.cli.input.type_names import full_type
+from maar.cli.output.failure import EXIT_REFUSED, EXIT_USAGE, Failed
 
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
 TICKS = "process_cpu:samples:count:cpu:nanoseconds"

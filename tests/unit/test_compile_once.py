@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from maar.app.process import compiled_code
+from maar.app.processes.process import compiled_code
 from maar.pprof import compile_once
 from maar.pprof.compile_once import doing, once
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from maar.app.layers import (
+from maar.app.settings.layers import (
     Key,
     build,
     from_environment,

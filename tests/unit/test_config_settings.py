@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.app.config import SECTIONS, Settings, load
-from maar.app.layers import Key, setting_types
-from maar.app.log_url import FilePlace
-from maar.metastore.policy import Policy
+from maar.app.settings.config import SECTIONS, Settings, load
+from maar.app.settings.layers import Key, setting_types
+from maar.app.settings.log_url import FilePlace
+from maar.metastore.records.policy import Policy
 from maar.model.errors import InvalidInput
 from maar.model.time import SECOND_NS
 

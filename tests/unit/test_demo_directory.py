@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from maar.app.demo import Demo
 from maar.model.errors import InvalidInput
+from maar.tools.demo.processes import Demo
 
 
 def test_a_directory_that_no_demo_made_is_not_deleted(tmp_path: Path) -> None:

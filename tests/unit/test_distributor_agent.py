@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.object_store import open_store
+from maar.adapters.stores.open import open_store
 from maar.distributor.agent import PlacementAgent
 from maar.model import keys
 from maar.model.errors import Unavailable

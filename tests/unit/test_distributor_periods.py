@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from maar.app.config import Settings
+from maar.app.settings.config import Settings
 from maar.distributor import periods
 from maar.distributor.admit import Limits, PushedProfile
 from maar.distributor.periods import Periods

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maar.api.errors import Unimplemented
-from maar.api.grpc import (
+from maar.api.protocol.grpc import (
     CODES,
     PIECES_MAX,
     Framing,

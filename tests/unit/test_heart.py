@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from maar.app import processes
-from maar.app.heart import BEAT_S, STARTING_PATIENCE, TICK_S, Beats, Heart
-from maar.app.processes import ProcessState
+from maar.app.processes import status_file
+from maar.app.processes.heart import BEAT_S, STARTING_PATIENCE, TICK_S, Beats, Heart
+from maar.app.processes.status_file import ProcessState
 from maar.model.errors import MaarError
 
 STARTING, RUNNING = b"s", b"r"
@@ -106,18 +106,18 @@ def test_a_process_that_nobody_watches_does_not_beat() -> None:
 
 
 def test_word_of_the_processes_is_for_those_of_the_same_supervisor(tmp_path: Path) -> None:
-    assert processes.read(tmp_path, supervisor=os.getpid()) == ()
+    assert status_file.read(tmp_path, supervisor=os.getpid()) == ()
     states = (ProcessState(process="metastore", restarts=3, hangs=1, hung_at_ns=7),)
-    processes.write(tmp_path, states)
-    assert processes.read(tmp_path, supervisor=os.getpid()) == states
-    assert processes.read(tmp_path, supervisor=1) == (), "of a server that was here before"
-    (tmp_path / processes.FILE).write_bytes(b"{")
+    status_file.write(tmp_path, states)
+    assert status_file.read(tmp_path, supervisor=os.getpid()) == states
+    assert status_file.read(tmp_path, supervisor=1) == (), "of a server that was here before"
+    (tmp_path / status_file.FILE).write_bytes(b"{")
     with pytest.raises(MaarError, match="cannot read"):
-        processes.read(tmp_path, supervisor=os.getpid())
+        status_file.read(tmp_path, supervisor=os.getpid())
 
 
 def test_metrics_of_the_processes() -> None:
-    page = processes.exposed([ProcessState(process="query", restarts=2, hangs=1)])
+    page = status_file.exposed([ProcessState(process="query", restarts=2, hangs=1)])
     assert 'maar_process_restarts_total{process="query"} 2\n' in page
     assert 'maar_process_hangs_total{process="query"} 1\n' in page
-    assert processes.exposed(()) == ""
+    assert status_file.exposed(()) == ""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maar.app.http2_frames import (
+from maar.app.http.http2_frames import (
     Code,
     ConnectionFault,
     Frame,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maar.app.http2_frames import Code, ConnectionFault, Frame
-from maar.app.http2_heads import Head, Heads, HeadTooLarge
+from maar.app.http.http2_frames import Code, ConnectionFault, Frame
+from maar.app.http.http2_heads import Head, Heads, HeadTooLarge
 
 HEADERS, CONTINUATION = 1, 9
 END_STREAM, END_HEADERS = 1, 4

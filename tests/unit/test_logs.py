@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-from maar.app.logs import RoleFormatter, is_structured, line
+from maar.app.processes.logs import RoleFormatter, is_structured, line
 
 
 def record(message: str, *arguments: object, exc_info: bool = False) -> logging.LogRecord:

@@ -7,13 +7,14 @@ import asyncio
 import msgspec
 import pytest
 
-from maar.block import dead_letter
-from maar.block.reread import reread
-from maar.block.segment import write_segment
-from maar.metastore import prepare, snapshot
-from maar.metastore.dead_letters import DeadLetters
-from maar.metastore.effects import Adopted, Missed, Refusal, Refused
-from maar.metastore.entries import (
+from maar.block.format import dead_letter
+from maar.block.format.segment import write_segment
+from maar.block.read.reread import reread
+from maar.metastore.decide import prepare
+from maar.metastore.decide.workers import Crew
+from maar.metastore.leader.dead_letters import DeadLetters
+from maar.metastore.records.effects import Adopted, Missed, Refusal, Refused
+from maar.metastore.records.entries import (
     AdoptionEnded,
     BlocksAdded,
     BlocksAdopted,
@@ -27,9 +28,9 @@ from maar.metastore.entries import (
     Reincarnated,
     Remains,
 )
-from maar.metastore.policy import HOUR_NS, MINUTE_NS
-from maar.metastore.state import Anchor
-from maar.metastore.workers import Crew
+from maar.metastore.records.policy import HOUR_NS, MINUTE_NS
+from maar.metastore.replica import snapshot
+from maar.metastore.state.state import Anchor
 from maar.model import keys
 from maar.model.block import TABLES, Kind
 from maar.model.errors import MaarError, NotFound, Unavailable
@@ -302,7 +303,7 @@ def test_a_segment_is_read_back_as_it_was_written() -> None:
 def test_a_segment_of_many_row_groups_is_read_back_as_it_was_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("maar.block.segment.ROW_GROUP_BYTES", 100)
+    monkeypatch.setattr("maar.block.format.segment.ROW_GROUP_BYTES", 100)
     profiles = [raw_profile(n, size=60) for n in range(9)]
     kinds = [msgspec.structs.replace(each, types=(f"type{n}",)) for n, each in enumerate(profiles)]
     written = write_segment(kinds)

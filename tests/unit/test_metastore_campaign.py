@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from maar.metastore import campaign as campaigns
-from maar.metastore.campaign import Campaign, resign
-from maar.metastore.tasks import first_ended
+from maar.metastore.leader import campaign as campaigns
+from maar.metastore.leader.campaign import Campaign, resign
+from maar.metastore.replica.tasks import first_ended
 from maar.model.errors import Rejected, Unavailable
 from maar.ports.log import Candidate, Term
 from support.memory_log import MemoryLog, SharedLog

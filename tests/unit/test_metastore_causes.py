@@ -7,12 +7,14 @@ import asyncio
 import msgspec
 import pytest
 
-from maar.metastore import cleaning, retirement, snapshot_parts
-from maar.metastore.digest import digest
-from maar.metastore.entries import BlocksExpired
-from maar.metastore.explain import explain
-from maar.metastore.marks import mark
-from maar.metastore.retired import Cause
+from maar.metastore.fold import retirement
+from maar.metastore.leader import cleaning
+from maar.metastore.records.entries import BlocksExpired
+from maar.metastore.state import snapshot_parts
+from maar.metastore.state.digest import digest
+from maar.metastore.state.marks import mark
+from maar.metastore.state.retired import Cause
+from maar.metastore.views.explain import explain
 from maar.model.block import BlockMeta
 from maar.model.time import DAY_NS
 from support.lake import Lake

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from maar.block import dead_letter
-from maar.metastore import claim, restoring, snapshot, traces
+from maar.block.format import dead_letter
+from maar.metastore.leader import claim
+from maar.metastore.recovery import restoring, traces
+from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
-from maar.metastore.state import MetaState, Tally
+from maar.metastore.state.state import MetaState, Tally
 from maar.model import keys
 from maar.model.block import Kind
 from maar.model.errors import InvalidInput, NotFound, Rejected, Unavailable

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore import cleaner, cleaning, retirement
-from maar.metastore.entries import BlocksExpired, PinsTaken
+from maar.metastore.fold import retirement
+from maar.metastore.leader import cleaner, cleaning
+from maar.metastore.records.entries import BlocksExpired, PinsTaken
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotLeading, Unavailable
@@ -279,7 +280,7 @@ def test_a_part_that_breaks_stops_neither_itself_nor_the_others(
         broken["sweeps"] += 1
         raise ZeroDivisionError
 
-    monkeypatch.setattr("maar.metastore.litter.due", breaks)
+    monkeypatch.setattr("maar.metastore.fold.leftovers.due", breaks)
 
     async def test() -> None:
         parts = asyncio.create_task(world.cleaner.forever())

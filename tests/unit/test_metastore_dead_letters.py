@@ -10,12 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.block import dead_letter
-from maar.metastore import dead_letters, letter_fate, reads
-from maar.metastore.dead_letters import DeadLetters
-from maar.metastore.entries import BlocksAdded, BlocksExpired, Floor
-from maar.metastore.letter_fate import Fate, Found, reach, verdict
-from maar.metastore.state import NO_FLOOR
+from maar.block.format import dead_letter
+from maar.metastore.decide import dead_letter_rules
+from maar.metastore.decide.dead_letter_rules import Fate, Found, reach, verdict
+from maar.metastore.leader import dead_letters
+from maar.metastore.leader.dead_letters import DeadLetters
+from maar.metastore.records.entries import BlocksAdded, BlocksExpired, Floor
+from maar.metastore.state.state import NO_FLOOR
+from maar.metastore.views import reads
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind, Location
 from maar.model.errors import MaarError, NotFound, NotLeading, Rejected, StoreFull, Unavailable
@@ -98,7 +100,7 @@ def test_many_letters_are_delivered_in_bounded_steps(
     office: PostOffice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dead_letters, "LISTED_AT_ONCE", 7)
-    monkeypatch.setattr(letter_fate, "ADDED_BYTES_MAX", 1000)
+    monkeypatch.setattr(dead_letter_rules, "ADDED_BYTES_MAX", 1000)
     metas = [office.post(number) for number in range(1, 51)]
     sizes: list[int] = []
     plain = office.append
@@ -112,7 +114,7 @@ def test_many_letters_are_delivered_in_bounded_steps(
     assert office.fold.live() == {meta.id for meta in metas}
     assert len(sizes) > 10
     assert office.waiting() == set()
-    steps = list(letter_fate.in_steps([found(meta, size=600) for meta in metas[:5]]))
+    steps = list(dead_letter_rules.in_steps([found(meta, size=600) for meta in metas[:5]]))
     assert [len(step) for step in steps] == [1] * 5
 
 

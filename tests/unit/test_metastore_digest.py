@@ -15,14 +15,15 @@ import msgspec
 import pytest
 from test_metastore_snapshot import change_chunk, everything, first_chunk
 
-from maar.metastore import snapshot, snapshot_parts
-from maar.metastore.digest import digest
-from maar.metastore.index import Index, blocks_in
-from maar.metastore.marks import mark_of_bytes
-from maar.metastore.packs import Pack, Packed, outline, pack, unpack
-from maar.metastore.queue import Item
-from maar.metastore.retired import Retired
-from maar.metastore.state import MetaState
+from maar.metastore.records.packs import Pack, Packed, outline, pack, unpack
+from maar.metastore.replica import snapshot
+from maar.metastore.state import snapshot_parts
+from maar.metastore.state.digest import digest
+from maar.metastore.state.index import Index, blocks_in
+from maar.metastore.state.marks import mark_of_bytes
+from maar.metastore.state.queue import Item
+from maar.metastore.state.retired import Retired
+from maar.metastore.state.state import MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt
 from maar.model.ids import BlockId, PlanId, WorkerId

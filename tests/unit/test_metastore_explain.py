@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from maar.metastore import explain as explaining
-from maar.metastore.entries import (
+from maar.metastore.fold.plan import cut
+from maar.metastore.records.entries import (
     BlocksAdded,
     BlocksExpired,
     BlocksForgotten,
@@ -19,10 +19,10 @@ from maar.metastore.entries import (
     PolicySet,
     Start,
 )
-from maar.metastore.explain import explain
-from maar.metastore.plan import cut
-from maar.metastore.policy import Level
-from maar.metastore.timeline import NEVER
+from maar.metastore.records.policy import Level
+from maar.metastore.state.timeline import NEVER
+from maar.metastore.views import explain as explaining
+from maar.metastore.views.explain import explain
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotFound
 from maar.model.ids import BlockId, Zone

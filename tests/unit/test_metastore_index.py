@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from maar.metastore import index as indexes
-from maar.metastore import rows as row_store
-from maar.metastore.entries import VERSION
-from maar.metastore.index import Index, blocks_in, partition_of
-from maar.metastore.packs import alone, pack, unpack
-from maar.metastore.policy import Policy
-from maar.metastore.queue import Item, Queue, key_of
-from maar.metastore.retired import LOOSE_MAX, Retired, RetiredBlocks
-from maar.metastore.rows import Ids, Numbers, Rows, block_id, raw_id
+from maar.metastore.records.entries import VERSION
+from maar.metastore.records.packs import alone, pack, unpack
+from maar.metastore.records.policy import Policy
+from maar.metastore.state import index as indexes
+from maar.metastore.state import rows as row_store
+from maar.metastore.state.index import Index, blocks_in, partition_of
+from maar.metastore.state.queue import Item, Queue, key_of
+from maar.metastore.state.retired import LOOSE_MAX, Retired, RetiredBlocks
+from maar.metastore.state.rows import Ids, Numbers, Rows, block_id, raw_id
 from maar.model.block import NO_DAY, BlockMeta, Dataset, File, Kind, Location
 from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, Shard, TenantId, segment_id
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, TimeRange

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from maar.metastore.digest import digest
-from maar.metastore.effects import Compared, Diverged, Voted
-from maar.metastore.entries import StateHashed, Tick
-from maar.metastore.integrity import (
+from maar.metastore.records.effects import Compared, Diverged, Voted
+from maar.metastore.records.entries import StateHashed, Tick
+from maar.metastore.replica.integrity import (
     BALLOTS_MAX,
     CHANGES_MAX,
     REPLICAS_MAX,
@@ -17,6 +16,7 @@ from maar.metastore.integrity import (
     Standing,
     judged,
 )
+from maar.metastore.state.digest import digest
 from maar.model.errors import Corrupt
 from maar.ports.metastore import Vote
 from support.metastore import Fold

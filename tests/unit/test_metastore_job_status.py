@@ -9,9 +9,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from maar.metastore import plan as plans
-from maar.metastore.effects import AttemptEnded, Completed, Leased, Refused, Renewed
-from maar.metastore.entries import PlanExcluded
+from maar.metastore.fold import plan as plans
+from maar.metastore.records.effects import AttemptEnded, Completed, Leased, Refused, Renewed
+from maar.metastore.records.entries import PlanExcluded
 from maar.model.ids import PlanId
 from maar.model.plan import AttemptEnd, PlanState
 from maar.ports.metastore import Report

@@ -12,12 +12,12 @@ from typing import cast
 import msgspec
 import pytest
 
-from maar.adapters.object_store import open_store
-from maar.metastore import schedule, snapshot, snapshot_parts
-from maar.metastore.apply import apply
-from maar.metastore.digest import digest
-from maar.metastore.effects import Completed, Refusal, Refused, Scheduled
-from maar.metastore.entries import (
+from maar.adapters.stores.open import open_store
+from maar.metastore.decide import schedule
+from maar.metastore.decide.schedule import Wish
+from maar.metastore.fold.apply import apply
+from maar.metastore.records.effects import Completed, Refusal, Refused, Scheduled
+from maar.metastore.records.entries import (
     VERSION,
     BlocksAdded,
     BlocksOutlined,
@@ -32,11 +32,13 @@ from maar.metastore.entries import (
     decode_to_fold,
     encode_entry,
 )
-from maar.metastore.packs import outline, pack, unpack
-from maar.metastore.policy import Level, Policy
-from maar.metastore.queue import Item, Queue, key_of
-from maar.metastore.schedule import Wish
-from maar.metastore.state import MetaState
+from maar.metastore.records.packs import outline, pack, unpack
+from maar.metastore.records.policy import Level, Policy
+from maar.metastore.replica import snapshot
+from maar.metastore.state import snapshot_parts
+from maar.metastore.state.digest import digest
+from maar.metastore.state.queue import Item, Queue, key_of
+from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import NO_DAY, BlockMeta, Kind
 from maar.model.ids import HOME, MAIN_STORE, TenantId, WorkerId, Zone

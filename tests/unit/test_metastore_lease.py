@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore.apply import apply
-from maar.metastore.effects import (
+from maar.metastore.fold.apply import apply
+from maar.metastore.records.effects import (
     AttemptEnded,
     Bisected,
     Completed,
@@ -20,7 +20,7 @@ from maar.metastore.effects import (
     Scheduled,
     Started,
 )
-from maar.metastore.entries import (
+from maar.metastore.records.entries import (
     AttemptFenced,
     BlocksAdded,
     Extension,

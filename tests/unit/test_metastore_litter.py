@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore import cleaner, litter, sweeping
-from maar.metastore.effects import Leased, Refusal, Refused, Swept
-from maar.metastore.entries import (
+from maar.metastore.fold import leftovers
+from maar.metastore.leader import cleaner, sweeping
+from maar.metastore.records.effects import Leased, Refusal, Refused, Swept
+from maar.metastore.records.entries import (
     AttemptFenced,
     Grant,
     LitterSwept,
@@ -20,8 +21,8 @@ from maar.metastore.entries import (
     PlansLeased,
     Remains,
 )
-from maar.metastore.policy import MINUTE_NS
-from maar.metastore.state import Remnant
+from maar.metastore.records.policy import MINUTE_NS
+from maar.metastore.state.state import Remnant
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, NotLeading, Unavailable
@@ -100,7 +101,7 @@ def test_a_failed_attempt_leaves_nothing_in_the_end() -> None:
     failed(world, plan, token)
     sweep(world)
     assert set(objects_of(made)) <= world.objects()  # its tasks may not have stopped yet
-    world.pass_time(litter.EARLY_NS + 1)
+    world.pass_time(leftovers.EARLY_NS + 1)
     sweep(world)
     assert not set(objects_of(made)) & world.objects()
     assert world.objects("attempts/") != set()  # what it may still write must be found
@@ -116,7 +117,7 @@ def test_what_is_written_after_the_first_sweep_is_found_by_the_final_one() -> No
     late = world.made(plan, token)
     announce(world.store, late, plan, token, "a1")
     failed(world, plan, token)
-    world.pass_time(litter.EARLY_NS + 1)
+    world.pass_time(leftovers.EARLY_NS + 1)
     sweep(world)
     put(world.store, late)
     later = world.made(plan, token, "a2")
@@ -331,7 +332,7 @@ def test_old_ends_come_first_then_early_looks_at_failures_only_and_within_the_li
     def due(
         limit: int = 10, passed: Iterable[int] = (), resting: Iterable[int] = ()
     ) -> list[tuple[int, bool]]:
-        found = litter.due(
+        found = leftovers.due(
             all_of_them,
             now=LeaseTime(60 * MINUTE_NS),
             litter_ns=45 * MINUTE_NS,

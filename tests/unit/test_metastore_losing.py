@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from maar.block.damage import damages
-from maar.metastore import cleaning, losing
-from maar.metastore.digest import digest
-from maar.metastore.effects import Cancelled, Lost, Refusal, Refused
-from maar.metastore.entries import BlocksLost, Reincarnated
-from maar.metastore.explain import explain
-from maar.metastore.retired import Cause
+from maar.block.read.damage import damages
+from maar.metastore.fold import losing
+from maar.metastore.leader import cleaning
+from maar.metastore.records.effects import Cancelled, Lost, Refusal, Refused
+from maar.metastore.records.entries import BlocksLost, Reincarnated
+from maar.metastore.state.digest import digest
+from maar.metastore.state.retired import Cause
+from maar.metastore.views.explain import explain
 from maar.model.block import BlockMeta, Damage
 from maar.model.errors import NotFound, Rejected
 from maar.model.ids import BlockId, Incarnation

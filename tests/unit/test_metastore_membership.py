@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from maar.metastore import membership
-from maar.metastore.membership import Hearing, Session
+from maar.metastore.decide import membership
+from maar.metastore.decide.membership import Hearing, Session
 from maar.model.errors import InvalidInput, NotFound, Overloaded, Rejected, Unavailable
 from maar.model.ids import HOME, NodeId, Zone
 from maar.model.ring import Writer

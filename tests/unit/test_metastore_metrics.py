@@ -9,17 +9,17 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from maar.metastore import last_hour
-from maar.metastore.effects import AttemptEnded, Effects, Expired
-from maar.metastore.entries import (
+from maar.metastore.records.effects import AttemptEnded, Effects, Expired
+from maar.metastore.records.entries import (
     BlocksAdded,
     Entry,
     PlanExcluded,
     PlansParked,
 )
-from maar.metastore.index import Chunk, Index
-from maar.metastore.last_hour import HOUR_NS, PAUSE_NS, LastHour, Opened, walk
-from maar.metastore.metrics import Metrics
+from maar.metastore.replica.metrics import Metrics
+from maar.metastore.state.index import Chunk, Index
+from maar.metastore.views import last_hour
+from maar.metastore.views.last_hour import HOUR_NS, PAUSE_NS, LastHour, Opened, walk
 from maar.model.block import TABLES, BlockMeta, Kind
 from maar.model.ids import FencingToken, PlanId, TenantId, segment_id
 from maar.model.plan import AttemptEnd

@@ -6,12 +6,11 @@ import random
 
 import pytest
 
-from maar.metastore import plan as plans
-from maar.metastore import schedule, verdict
-from maar.metastore.apply import apply
-from maar.metastore.digest import digest
-from maar.metastore.effects import Leased, Scheduled
-from maar.metastore.entries import (
+from maar.metastore.decide import schedule, verdict
+from maar.metastore.fold import plan as plans
+from maar.metastore.fold.apply import apply
+from maar.metastore.records.effects import Leased, Scheduled
+from maar.metastore.records.entries import (
     Entry,
     Grant,
     PlanBisected,
@@ -21,7 +20,8 @@ from maar.metastore.entries import (
     StateHashed,
     TermStarted,
 )
-from maar.metastore.state import MetaState
+from maar.metastore.state.digest import digest
+from maar.metastore.state.state import MetaState
 from maar.model.ids import PlanId, WorkerId
 from maar.model.plan import Service
 from maar.model.time import SECOND_NS, LeaseTime

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from maar.app.marker import check_not_ended
-from maar.metastore import backup, copying, restoring, snapshot
-from maar.metastore.digest import digest
-from maar.metastore.entries import (
+from maar.app.roles.marker import check_not_ended
+from maar.metastore.decide.schedule import Wish, assign
+from maar.metastore.records.entries import (
     VERSION,
     BlocksAdded,
     PlansLeased,
@@ -24,10 +23,12 @@ from maar.metastore.entries import (
     encode,
     encode_entry,
 )
-from maar.metastore.restoring import LIFE, Origin
-from maar.metastore.schedule import Wish, assign
+from maar.metastore.recovery import backup, copying, restoring
+from maar.metastore.recovery.restoring import LIFE, Origin
+from maar.metastore.recovery.verify import compare_replicas, verify
+from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
-from maar.metastore.verify import compare_replicas, verify
+from maar.metastore.state.digest import digest
 from maar.model import keys
 from maar.model.errors import (
     AlreadyExists,

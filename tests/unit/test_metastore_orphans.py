@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from maar.block import dead_letter
-from maar.metastore import orphans, snapshot
-from maar.metastore.entries import BlocksAdded, Floor
-from maar.metastore.policy import MINUTE_NS
-from maar.metastore.verify import verify
+from maar.block.format import dead_letter
+from maar.metastore.leader import orphans
+from maar.metastore.records.entries import BlocksAdded, Floor
+from maar.metastore.records.policy import MINUTE_NS
+from maar.metastore.recovery.verify import verify
+from maar.metastore.replica import snapshot
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import NotLeading, Unavailable

@@ -9,12 +9,10 @@ from random import Random
 import msgspec
 import pytest
 
-from maar.metastore import index as indexes
-from maar.metastore import packs
-from maar.metastore.apply import Indexed, apply
-from maar.metastore.digest import digest
-from maar.metastore.effects import Completed
-from maar.metastore.entries import (
+from maar.metastore.fold.apply import Indexed, apply
+from maar.metastore.records import packs
+from maar.metastore.records.effects import Completed
+from maar.metastore.records.entries import (
     BlocksAdded,
     BlocksOutlined,
     Genesis,
@@ -30,10 +28,12 @@ from maar.metastore.entries import (
     encode_entry,
     opened,
 )
-from maar.metastore.index import Index, blocks_in
-from maar.metastore.packs import Pack, alone, outline, pack, unpack
-from maar.metastore.rows import Rows
-from maar.metastore.state import MetaState
+from maar.metastore.records.packs import Pack, alone, outline, pack, unpack
+from maar.metastore.state import index as indexes
+from maar.metastore.state.digest import digest
+from maar.metastore.state.index import Index, blocks_in
+from maar.metastore.state.rows import Rows
+from maar.metastore.state.state import MetaState
 from maar.model.block import BlockMeta, BlockOutline, Dataset
 from maar.model.errors import Corrupt
 from maar.model.ids import BlockId, PlanId, WorkerId, Zone

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from maar.metastore import orders, parking, schedule
-from maar.metastore import plan as plans
-from maar.metastore.effects import (
+from maar.metastore.decide import operator_commands, schedule
+from maar.metastore.fold import parking
+from maar.metastore.fold import plan as plans
+from maar.metastore.records.effects import (
     AttemptEnded,
     Cancelled,
     Leased,
@@ -17,7 +18,7 @@ from maar.metastore.effects import (
     Requeued,
     Unparked,
 )
-from maar.metastore.entries import (
+from maar.metastore.records.entries import (
     Grant,
     LimitRaised,
     PlanExcluded,
@@ -27,7 +28,7 @@ from maar.metastore.entries import (
     PlansParked,
     PlansUnparked,
 )
-from maar.metastore.timeline import NEVER
+from maar.metastore.state.timeline import NEVER
 from maar.model.errors import InvalidInput, NotFound, Rejected
 from maar.model.ids import PlanId
 from maar.model.plan import AttemptEnd, PlanState
@@ -127,7 +128,7 @@ def test_who_leaves_first_is_excluded_then_failed_most_often_then_oldest() -> No
     for lease, count in zip(leases, (1, 2, 0, 2), strict=False):
         fail_often(office, lease, count)
     a, b, _, d, e, _ = (lease.plan for lease in leases)
-    office.put(orders.exclude(office.fold.state, e, note="by hand"))
+    office.put(operator_commands.exclude(office.fold.state, e, note="by hand"))
     assert parking.evicted(office.fold.state, 9, spare=()) == (e, b, d, a)
     assert parking.evicted(office.fold.state, 2, spare=(e,)) == (b, d)
 
@@ -203,7 +204,7 @@ def test_a_parked_plan_comes_back_as_it_left() -> None:
     office = office_with(plans_max=3, failure_limit=9)
     hand, failed, other = running(office, 3)
     fail_often(office, failed, 2)
-    office.put(orders.exclude(office.fold.state, hand.plan, note="by hand"))
+    office.put(operator_commands.exclude(office.fold.state, hand.plan, note="by hand"))
     before = [office.plan(lease.plan) for lease in (hand, failed)]
     entry = PlansParked((hand.plan, failed.plan))
     assert office.put([entry]) == [Parked(hand.plan), Parked(failed.plan)]
@@ -224,13 +225,13 @@ def test_a_parked_plan_does_not_return_into_a_full_schedule() -> None:
 
 
 def requeue(office: Office, plan: PlanId) -> object:
-    effects = office.put(orders.requeue(office.fold.state, plan))
-    return orders.ordered(effects, office.fold.state, plan)
+    effects = office.put(operator_commands.requeue(office.fold.state, plan))
+    return operator_commands.ordered(effects, office.fold.state, plan)
 
 
 def exclude(office: Office, plan: PlanId, note: str = "known to be bad") -> object:
-    effects = office.put(orders.exclude(office.fold.state, plan, note=note))
-    return orders.ordered(effects, office.fold.state, plan)
+    effects = office.put(operator_commands.exclude(office.fold.state, plan, note=note))
+    return operator_commands.ordered(effects, office.fold.state, plan)
 
 
 def test_an_excluded_plan_that_is_requeued_begins_anew_at_once() -> None:
@@ -249,7 +250,7 @@ def test_a_parked_plan_is_requeued_when_there_is_room_and_refused_when_not() -> 
         requeue(office, plan)
     other = next(iter(office.fold.state.plans))
     plans.cancel(office.fold.state, other, gone=frozenset(), cause="x")
-    effects = office.put(orders.requeue(office.fold.state, plan))
+    effects = office.put(operator_commands.requeue(office.fold.state, plan))
     assert effects == [Requeued(plan)]
     assert office.plan(plan).state is PlanState.REQUESTED
     assert office.fold.state.parked == {}
@@ -294,10 +295,10 @@ def test_a_plan_excluded_by_hand_is_fenced_and_never_probed() -> None:
 def test_an_order_that_was_overtaken_is_refused() -> None:
     office = Office()
     (lease,) = running(office, 1)
-    late = orders.exclude(office.fold.state, lease.plan, note="x")
+    late = operator_commands.exclude(office.fold.state, lease.plan, note="x")
     office.fail(lease)
     with pytest.raises(Rejected, match="moved on"):
-        orders.ordered(office.put(late), office.fold.state, lease.plan)
+        operator_commands.ordered(office.put(late), office.fold.state, lease.plan)
     assert office.plan(lease.plan).state is PlanState.REQUESTED
 
 
@@ -322,15 +323,15 @@ def test_what_cannot_be_excluded_says_why() -> None:
 def test_the_limit_is_raised_for_a_while_or_not_at_all() -> None:
     office = Office()
     state = office.fold.state
-    (entry,) = orders.raise_limit(state, 9, for_ns=5, now=LeaseTime(10))
+    (entry,) = operator_commands.raise_limit(state, 9, for_ns=5, now=LeaseTime(10))
     assert entry == LimitRaised(9, LeaseTime(15))
     office.put([entry])
     assert [state.raised_limit(LeaseTime(now)) for now in (15, 16)] == [9, 0]
-    office.put(orders.raise_limit(state, 0, for_ns=0, now=LeaseTime(12)))
+    office.put(operator_commands.raise_limit(state, 0, for_ns=0, now=LeaseTime(12)))
     assert state.raised_limit(LeaseTime(12)) == 0
     for limit, for_ns in ((2, 5), (10**6, 5), (9, -1), (9, 10**18)):
         with pytest.raises(InvalidInput):
-            orders.raise_limit(state, limit, for_ns=for_ns, now=LeaseTime(0))
+            operator_commands.raise_limit(state, limit, for_ns=for_ns, now=LeaseTime(0))
 
 
 # ── cancelling ─────────────────────────────────────────────────────────────────────────────────

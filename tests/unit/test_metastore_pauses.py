@@ -7,13 +7,13 @@ import asyncio
 import msgspec
 import pytest
 
-from maar.metastore import index as indexes
-from maar.metastore import marks
-from maar.metastore.digest import digest
-from maar.metastore.entries import BlocksAdded, PolicySet, Tick
-from maar.metastore.inbox import TAKEN_AT_ONCE, Add, Inbox, Pin, Request
-from maar.metastore.replica import UNBROKEN_BYTES, Replica
-from maar.metastore.schedule import Wish, assign
+from maar.metastore.decide.schedule import Wish, assign
+from maar.metastore.leader.inbox import TAKEN_AT_ONCE, Add, Inbox, Pin, Request
+from maar.metastore.records.entries import BlocksAdded, PolicySet, Tick
+from maar.metastore.replica.log_fold import UNBROKEN_BYTES, Replica
+from maar.metastore.state import index as indexes
+from maar.metastore.state import marks
+from maar.metastore.state.digest import digest
 from maar.model.ids import WorkerId
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.log import EMPTY, Term, follow

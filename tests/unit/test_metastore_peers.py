@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore import peers as peers_module
-from maar.metastore.effects import Compared
-from maar.metastore.entries import StateHashed, VersionActivated
-from maar.metastore.integrity import Judge, Standing
-from maar.metastore.peers import CLOCK_FRESH_NS, FRESH_NS, Peers
-from maar.metastore.trust import Clocks
+from maar.metastore.fold.trust import Clocks
+from maar.metastore.leader import peers as peers_module
+from maar.metastore.leader.peers import CLOCK_FRESH_NS, FRESH_NS, Peers
+from maar.metastore.records.effects import Compared
+from maar.metastore.records.entries import StateHashed, VersionActivated
+from maar.metastore.replica.integrity import Judge, Standing
 from maar.model.errors import Unavailable
 from maar.model.time import SECOND_NS
 from maar.ports.metastore import ReplicaStatus, Vote

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.object_store import open_store
-from maar.metastore import placement_manager
-from maar.metastore.effects import Registered
-from maar.metastore.entries import RingChanged
-from maar.metastore.placement_manager import PlacementManager, next_time, surroundings
-from maar.metastore.state import MetaState
+from maar.adapters.stores.open import open_store
+from maar.metastore.leader import placement_manager
+from maar.metastore.leader.placement_manager import PlacementManager, next_time, surroundings
+from maar.metastore.records.effects import Registered
+from maar.metastore.records.entries import RingChanged
+from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import MaarError, NotLeading, StoreFull, Unavailable

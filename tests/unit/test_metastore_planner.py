@@ -10,10 +10,11 @@ from typing import cast
 import msgspec
 import xxhash
 
-from maar.metastore import plan as plans
-from maar.metastore import prepare, schedule
-from maar.metastore.effects import Leased, Registered
-from maar.metastore.entries import (
+from maar.metastore.decide import prepare, schedule
+from maar.metastore.decide.schedule import Wish
+from maar.metastore.fold import plan as plans
+from maar.metastore.records.effects import Leased, Registered
+from maar.metastore.records.entries import (
     BlocksAdded,
     PlanCompleted,
     PlansLeased,
@@ -21,9 +22,8 @@ from maar.metastore.entries import (
     PolicySet,
     Tick,
 )
-from maar.metastore.policy import Level
-from maar.metastore.queue import Item, Queue
-from maar.metastore.schedule import Wish
+from maar.metastore.records.policy import Level
+from maar.metastore.state.queue import Item, Queue
 from maar.model.block import Kind
 from maar.model.ids import BlockId, TenantId, WorkerId
 from maar.model.plan import QueueKey

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore.effects import Adopted, Completed, Effect, Refusal, Refused, Registered
-from maar.metastore.entries import BlocksAdded, BlocksAdopted, PlanCompleted, Reincarnated
-from maar.metastore.letter_fate import Fate, Found, second_chance, verdict
-from maar.metastore.policy import Policy
+from maar.metastore.decide.dead_letter_rules import Fate, Found, second_chance, verdict
+from maar.metastore.records.effects import Adopted, Completed, Effect, Refusal, Refused, Registered
+from maar.metastore.records.entries import BlocksAdded, BlocksAdopted, PlanCompleted, Reincarnated
+from maar.metastore.records.policy import Policy
 from maar.model import keys
 from maar.model.block import NO_DAY, BlockMeta, Kind, Location
 from maar.model.ids import FencingToken, Incarnation, PlanId, StoreName, TenantId

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from maar.metastore.read_ahead import ReadAhead
-from maar.metastore.replica import Replica
+from maar.metastore.replica.log_fold import Replica
+from maar.metastore.replica.read_ahead import ReadAhead
 from maar.model.errors import Unavailable
 from maar.ports.log import BATCH_BYTES_MAX, EMPTY, Log, Record, Term, follow
 from support.memory_store import MemoryStore

@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore import reads
-from maar.metastore.effects import Completed
-from maar.metastore.entries import (
+from maar.metastore.records.effects import Completed
+from maar.metastore.records.entries import (
     BlocksAdded,
     BlocksForgotten,
     LimitRaised,
@@ -20,8 +19,9 @@ from maar.metastore.entries import (
     PlansStarted,
     Start,
 )
-from maar.metastore.index import Index
-from maar.metastore.state import MetaState
+from maar.metastore.state.index import Index
+from maar.metastore.state.state import MetaState
+from maar.metastore.views import reads
 from maar.model.block import Kind
 from maar.model.errors import InvalidInput, NotFound
 from maar.model.ids import PlanId, TenantId

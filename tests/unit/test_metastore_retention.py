@@ -8,26 +8,27 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore import cleaner, retention, trust
-from maar.metastore.apply import apply
-from maar.metastore.digest import digest
-from maar.metastore.effects import (
+from maar.metastore.fold import retention, trust
+from maar.metastore.fold.apply import apply
+from maar.metastore.leader import cleaner
+from maar.metastore.records.effects import (
     Completed,
     Expired,
     Refusal,
     Refused,
     RetentionChanged,
 )
-from maar.metastore.entries import (
+from maar.metastore.records.entries import (
     BlocksAdded,
     BlocksExpired,
     PinsTaken,
     PlansParked,
     RetentionSet,
 )
-from maar.metastore.index import Chunk, Shelf
-from maar.metastore.policy import HOUR_NS, MINUTE_NS
-from maar.metastore.state import NO_ANCHOR, MetaState
+from maar.metastore.records.policy import HOUR_NS, MINUTE_NS
+from maar.metastore.state.digest import digest
+from maar.metastore.state.index import Chunk, Shelf
+from maar.metastore.state.state import NO_ANCHOR, MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput
 from maar.model.ids import NO_TENANT, BlockId, TenantId

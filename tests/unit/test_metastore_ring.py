@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore.digest import digest
-from maar.metastore.effects import Effects, Refusal, Refused, RingReplaced
-from maar.metastore.entries import RingChanged, VersionActivated
-from maar.metastore.ring import moved
+from maar.metastore.fold.ring import moved
+from maar.metastore.records.effects import Effects, Refusal, Refused, RingReplaced
+from maar.metastore.records.entries import RingChanged, VersionActivated
+from maar.metastore.state.digest import digest
 from maar.model.ids import HOME, Zone
 from maar.model.ring import Ring
 from support.metastore import SMALL, Fold

@@ -5,9 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from maar.metastore import schedule
-from maar.metastore.effects import AttemptEnded, Leased, Refusal, Refused
-from maar.metastore.entries import (
+from maar.metastore.decide import schedule
+from maar.metastore.decide.schedule import Wish
+from maar.metastore.decide.verdict import ALWAYS
+from maar.metastore.decide.workers import PRESENT_NS
+from maar.metastore.records.effects import AttemptEnded, Leased, Refusal, Refused
+from maar.metastore.records.entries import (
     AttemptFenced,
     Grant,
     LimitRaised,
@@ -20,10 +23,7 @@ from maar.metastore.entries import (
     PolicySet,
     Remains,
 )
-from maar.metastore.policy import Policy
-from maar.metastore.schedule import Wish
-from maar.metastore.verdict import ALWAYS
-from maar.metastore.workers import PRESENT_NS
+from maar.metastore.records.policy import Policy
 from maar.model.block import BlockMeta
 from maar.model.ids import PlanId, WorkerId
 from maar.model.plan import PlanState

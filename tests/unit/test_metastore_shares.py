@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maar.metastore import shares
+from maar.metastore.decide import shares
 
 ZERO, ONE, TWO, ALONE = 0, 1, 2, 99
 

@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore import snapshot, snapshot_parts
-from maar.metastore.apply import apply
-from maar.metastore.chores import snapshot_due
-from maar.metastore.digest import digest
-from maar.metastore.entries import (
+from maar.metastore.decide.schedule import Wish, assign
+from maar.metastore.fold.apply import apply
+from maar.metastore.leader.snapshots import snapshot_due
+from maar.metastore.records.entries import (
     BlocksAdded,
     Entry,
     LimitRaised,
@@ -23,11 +22,13 @@ from maar.metastore.entries import (
     RetentionSet,
     Tick,
 )
-from maar.metastore.index import Chunk, Index, blocks_in
-from maar.metastore.marks import KnownMarks
-from maar.metastore.policy import Policy
-from maar.metastore.schedule import Wish, assign
-from maar.metastore.state import MetaState
+from maar.metastore.records.policy import Policy
+from maar.metastore.replica import snapshot
+from maar.metastore.state import snapshot_parts
+from maar.metastore.state.digest import digest
+from maar.metastore.state.index import Chunk, Index, blocks_in
+from maar.metastore.state.marks import KnownMarks
+from maar.metastore.state.state import MetaState
 from maar.model.errors import Corrupt, Rejected
 from maar.model.ids import BlockId, Incarnation, TenantId, WorkerId
 from maar.model.time import SECOND_NS, LeaseTime

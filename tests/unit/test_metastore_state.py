@@ -9,11 +9,13 @@ from typing import Any, get_origin, get_type_hints
 import msgspec
 import pytest
 
-from maar.metastore import prepare, reads, retirement
-from maar.metastore.apply import Indexed, apply
-from maar.metastore.digest import digest
-from maar.metastore.effects import Compared, Diverged, Refusal, Refused, Registered, Voted
-from maar.metastore.entries import (
+from maar.metastore.decide import prepare
+from maar.metastore.decide.lease_clock import LeaseClock
+from maar.metastore.decide.schedule import Wish, assign
+from maar.metastore.fold import retirement
+from maar.metastore.fold.apply import Indexed, apply
+from maar.metastore.records.effects import Compared, Diverged, Refusal, Refused, Registered, Voted
+from maar.metastore.records.entries import (
     VERSION,
     BlocksAdded,
     BlocksForgotten,
@@ -33,11 +35,11 @@ from maar.metastore.entries import (
     encode,
     encode_entry,
 )
-from maar.metastore.lease_clock import LeaseClock
-from maar.metastore.policy import Level, Policy, checked
-from maar.metastore.schedule import Wish, assign
-from maar.metastore.sorted_chunks import SortedChunks
-from maar.metastore.state import BOUNDS, MetaState, sizes
+from maar.metastore.records.policy import Level, Policy, checked
+from maar.metastore.state.digest import digest
+from maar.metastore.state.sorted_chunks import SortedChunks
+from maar.metastore.state.state import BOUNDS, MetaState, sizes
+from maar.metastore.views import reads
 from maar.model.errors import Corrupt, InvalidInput, Rejected
 from maar.model.ids import BlockId, TenantId, WorkerId, segment_id
 from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime

@@ -7,12 +7,18 @@ from random import Random
 import msgspec
 import pytest
 
-from maar.metastore import orders
-from maar.metastore.effects import Completed, Leased, Refusal, Refused, Scheduled
-from maar.metastore.entries import VERSION, BlocksAdded, PlanCompleted, PlanSpec, PlansScheduled
-from maar.metastore.plan import all_plans
-from maar.metastore.policy import Level
-from maar.metastore.queue import key_of
+from maar.metastore.decide import operator_commands
+from maar.metastore.fold.plan import all_plans
+from maar.metastore.records.effects import Completed, Leased, Refusal, Refused, Scheduled
+from maar.metastore.records.entries import (
+    VERSION,
+    BlocksAdded,
+    PlanCompleted,
+    PlanSpec,
+    PlansScheduled,
+)
+from maar.metastore.records.policy import Level
+from maar.metastore.state.queue import key_of
 from maar.model.block import BlockMeta
 from maar.model.errors import MaarError
 from maar.model.ids import BlockId, StoreName
@@ -90,7 +96,7 @@ class Stores:
         ]
         for plan in aside:
             try:
-                self.office.put(orders.requeue(state, plan))
+                self.office.put(operator_commands.requeue(state, plan))
             except MaarError:
                 continue  # it runs, or there is no room
 

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore import retention, snapshot_parts, trust
-from maar.metastore.cleaner import STORE_CLOCK_NS
-from maar.metastore.digest import digest
-from maar.metastore.effects import Expired, HoldChanged, Refusal, Refused, Returned
-from maar.metastore.entries import (
+from maar.metastore.fold import retention, trust
+from maar.metastore.fold.trust import Standing
+from maar.metastore.leader.cleaner import STORE_CLOCK_NS
+from maar.metastore.records.effects import Expired, HoldChanged, Refusal, Refused, Returned
+from maar.metastore.records.entries import (
     AdoptionEnded,
     BlocksAdopted,
     BlocksExpired,
@@ -24,9 +24,10 @@ from maar.metastore.entries import (
     RetentionUndone,
     TermStarted,
 )
-from maar.metastore.policy import HOUR_NS, MINUTE_NS
-from maar.metastore.state import Anchor, MetaState, Spent
-from maar.metastore.trust import Standing
+from maar.metastore.records.policy import HOUR_NS, MINUTE_NS
+from maar.metastore.state import snapshot_parts
+from maar.metastore.state.digest import digest
+from maar.metastore.state.state import Anchor, MetaState, Spent
 from maar.model.block import BlockMeta
 from maar.model.errors import Rejected
 from maar.model.ids import NO_TENANT, BlockId, Incarnation, TenantId

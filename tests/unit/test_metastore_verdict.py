@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from maar.app.config import CompactionSettings
-from maar.metastore import verdict
-from maar.metastore.effects import AttemptEnded
-from maar.metastore.entries import Grant, PlansLeased, TermStarted
-from maar.metastore.lease_clock import LeaseClock
-from maar.metastore.office import patience_s
-from maar.metastore.workers import Crew
+from maar.app.settings.config import CompactionSettings
+from maar.metastore.decide import verdict
+from maar.metastore.decide.lease_clock import LeaseClock
+from maar.metastore.decide.workers import Crew
+from maar.metastore.leader.term import patience_s
+from maar.metastore.records.effects import AttemptEnded
+from maar.metastore.records.entries import Grant, PlansLeased, TermStarted
 from maar.model.plan import AttemptEnd
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore import SMALL, Fold

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from maar.adapters.mounts import file_system, over_network
+from maar.adapters.sqlite.mounts import file_system, over_network
 
 MOUNTS = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

@@ -14,14 +14,14 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from maar.adapters.etcd.metrics import EtcdMetrics
-from maar.app.config import SECTIONS
-from maar.app.gate import GateMetrics
-from maar.app.layers import setting_types
+from maar.app.http.gate import GateMetrics
+from maar.app.settings.config import SECTIONS
+from maar.app.settings.layers import setting_types
 from maar.cli.main import cli
 from maar.distributor.agent import AgentMetrics
 from maar.distributor.metrics import PushMetrics, RouterMetrics
-from maar.metastore.metrics import Metrics
-from maar.metastore.placement_manager import PlacementMetrics
+from maar.metastore.leader.placement_manager import PlacementMetrics
+from maar.metastore.replica.metrics import Metrics
 from maar.query.metrics import Metrics as QueryMetrics
 from maar.segment.metrics import MembershipMetrics, SegmentMetrics
 from maar.worker.metrics import WorkerMetrics
@@ -43,12 +43,12 @@ def metrics_of(kind: type[Any]) -> dict[str, tuple[str, ...]]:
 
 
 WRITTEN_OUT = {
-    "maar_api_errors_total": ("route", "status", "reason"),  # by api/door.py
-    "maar_api_partial_answers_total": (),  # by api/partly.py
-    "maar_role_up": ("role",),  # by app/readiness.py, which speaks for the others
-    "maar_process_restarts_total": ("process",),  # by app/processes.py, for the supervisor
+    "maar_api_errors_total": ("route", "status", "reason"),  # by api/guard.py
+    "maar_api_partial_answers_total": (),  # by api/query/partly.py
+    "maar_role_up": ("role",),  # by app/roles/readiness.py, which speaks for the others
+    "maar_process_restarts_total": ("process",),  # by app/processes/status_file.py
     "maar_process_hangs_total": ("process",),
-    "maar_disk_free_bytes": ("directory",),  # by app/disks.py, which measures when it is asked
+    "maar_disk_free_bytes": ("directory",),  # by app/roles/disks.py, when it is asked
     "maar_disk_total_bytes": ("directory",),
     "maar_disk_reserve_bytes": ("directory",),
 }

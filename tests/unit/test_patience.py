@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maar.app.patience import MOST, PER_S, Patience
+from maar.app.http.patience import MOST, PER_S, Patience
 
 
 def test_a_burst_is_endured_and_a_flood_is_not() -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from maar.model.ids import TenantId
 from maar.placement.rules import Balancing, PlacementSettings, TenantLimits
-from maar.placement.simulation.fleet import Event, Fleet, Happening, after, fleet_of, node_name
-from maar.placement.simulation.plain import Plain
-from maar.placement.simulation.replay import Replay
-from maar.placement.simulation.report import Report, Switch, restlessness, skew
-from maar.placement.simulation.scenarios import (
+from maar.tools.simulate.fleet import Event, Fleet, Happening, after, fleet_of, node_name
+from maar.tools.simulate.plain import Plain
+from maar.tools.simulate.replay import Replay
+from maar.tools.simulate.report import Report, Switch, restlessness, skew
+from maar.tools.simulate.scenarios import (
     HOUR,
     KIB,
     MIB,

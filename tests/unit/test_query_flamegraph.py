@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from maar.ports.query import FlameGraph
-from maar.query.flamegraph import Stacks, flamegraph
+from maar.query.decide.flamegraph import Stacks, flamegraph
 
 Sums = list[tuple[tuple[str, ...], int]]
 

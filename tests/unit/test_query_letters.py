@@ -8,8 +8,8 @@ import threading
 from prometheus_client import CollectorRegistry
 
 from maar.model import keys
-from maar.query.letters import Letters
 from maar.query.metrics import Metrics
+from maar.query.read.letters import Letters
 from support.letters import PostOffice, letter_key
 from support.metastore import INCARNATION
 

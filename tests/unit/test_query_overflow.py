@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from maar.model.labels import Labels
 from maar.ports.query import Matcher
-from maar.query.exact import integers, magnitude
-from maar.query.overflow import NAMED_MAX, Heavy, overflow, selector_text
-from maar.query.selector import parse_selector
+from maar.query.decide.exact import integers, magnitude
+from maar.query.decide.overflow import NAMED_MAX, Heavy, overflow, selector_text
+from maar.query.decide.selector import parse_selector
 
 MOST = 2**63 - 1
 

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from maar.app.config import Settings, load
-from maar.app.role_query import room_to_spill
+from maar.app.roles.query import room_to_spill
+from maar.app.settings.config import Settings, load
 
 KILLED = """
 import os, signal, sys

@@ -7,9 +7,9 @@ from maar.model.errors import InvalidInput
 from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, Shard, TenantId
 from maar.model.time import TimeRange
 from maar.ports.query import Matcher
-from maar.query import sql
-from maar.query.level0 import TOGETHER_MAX, decoded_together
-from maar.query.select import checked, dataset_labels, parts_of, profile_type_of, service_of
+from maar.query.decide.select import checked, dataset_labels, parts_of, profile_type_of, service_of
+from maar.query.read import sql
+from maar.query.read.level0 import TOGETHER_MAX, decoded_together
 
 ACME = TenantId("acme")
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"

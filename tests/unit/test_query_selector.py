@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from maar.model.errors import InvalidInput
 from maar.ports.query import Matcher
-from maar.query.selector import parse_selector
+from maar.query.decide.selector import parse_selector
 
 
 @pytest.mark.parametrize("text", ["", "  ", "{}", " { } "])

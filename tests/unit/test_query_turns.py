@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from maar.model.errors import Overloaded, TooLarge
 from maar.model.ids import TenantId
-from maar.query.budget import ROWS, Budget
-from maar.query.turns import Bounds, Refused, Turns
+from maar.query.decide.budget import ROWS, Budget
+from maar.query.decide.turns import Bounds, Refused, Turns
 
 A, B, C = map(TenantId, "abc")
 

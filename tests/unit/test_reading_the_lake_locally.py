@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from maar.api.plain import plain
+from maar.api.admin.plain import plain
 from maar.model.ids import ANONYMOUS
 from support.lake_doc import STRANGER, DocumentedLake, documented_lake, programs
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from maar.app.config import Settings, load
-from maar.app.log_url import EtcdPlace, FilePlace, place_in
-from maar.app.replica import replica_place
-from maar.app.supervisor import _with_sockets
-from maar.app.wiring import etcd_settings
+from maar.app.processes.supervisor import _with_sockets
+from maar.app.roles.replica import replica_place
+from maar.app.roles.wiring import etcd_settings
+from maar.app.settings.config import Settings, load
+from maar.app.settings.log_url import EtcdPlace, FilePlace, place_in
 from maar.model.errors import InvalidInput
 from maar.ports.log import Candidate
 

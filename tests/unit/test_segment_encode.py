@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from maar.block.segment import SegmentBytes, write_segment
+from maar.block.format.segment import SegmentBytes, write_segment
 from maar.model.errors import InvalidInput, Unavailable
 from maar.model.profile import RawProfile
 from maar.segment import encode

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from maar.block import segment
-from maar.block.segment import load_segment, read_causes, read_segment, write_segment
+from maar.block.format import segment
+from maar.block.format.segment import load_segment, read_causes, read_segment, write_segment
 from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.errors import Corrupt
 from maar.model.ids import TenantId

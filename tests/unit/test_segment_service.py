@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from maar.block.reread import reread
+from maar.block.read.reread import reread
 from maar.model.errors import (
     Draining,
     InvalidInput,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maar.app.config import load
+from maar.app.settings.config import load
 from maar.model.errors import InvalidInput
 from maar.segment.service import SegmentSettings
 

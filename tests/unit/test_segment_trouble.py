@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from maar.block import dead_letter
+from maar.block.format import dead_letter
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import Overloaded, StoreFull, Unavailable

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from maar.block.segment import read_causes, read_segment
+from maar.block.format.segment import read_causes, read_segment
 from maar.model import keys
 from maar.model.block import SEGMENT_TABLE, TABLES, BlockMeta, Kind
 from maar.model.errors import AlreadyExists, Corrupt, StoreFull
@@ -141,7 +141,7 @@ def test_a_profile_that_swells_beyond_all_bounds_fails_no_neighbour(bench: Bench
 def test_a_segment_of_another_format_is_named(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maar.block.segment.FORMAT", b"segment/2")
+    monkeypatch.setattr("maar.block.format.segment.FORMAT", b"segment/2")
     segment = bench.segment(some(1))
     monkeypatch.undo()
     with pytest.raises(Corrupt, match=f"{segment.id}.*segment/2"):

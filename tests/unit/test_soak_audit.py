@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from maar.metastore.entries import (
+from maar.metastore.records.entries import (
     BlocksAdded,
     BlocksForgotten,
     Entry,
@@ -218,7 +218,7 @@ def test_segments_of_refused_pushes_are_no_more_than_those() -> None:
 
 
 def test_a_crash_is_seen_and_the_complaint_of_a_killed_spark_is_none() -> None:
-    ours = f'level=error trace="{checks.TRACE} File maar/metastore/plan.py, line 1: KeyError"\n'
+    ours = f'level=error trace="{checks.TRACE} File maar/metastore/fold/plan.py: KeyError"\n'
     sparks = f"{checks.TRACE}\nFile site-packages/pyspark/accumulators.py\nEOFError\n"
     later = "event=quiet\n" * checks.TRACE_LINES
     assert checks.crashes(sparks + later) == []

@@ -10,7 +10,7 @@ import pytest
 
 from maar.model.errors import InvalidInput
 from maar.ports.runner import RunnerDied
-from maar.spark.lent import _warm, context_of
+from maar.spark.borrowed_spark import _warm, context_of
 
 
 def test_a_spark_connect_session_is_refused_with_a_sentence() -> None:

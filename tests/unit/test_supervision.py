@@ -11,11 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from maar.app.config import METASTORE_ADDRESS, Settings, load
-from maar.app.marker import check
-from maar.app.process import CANNOT_RUN, lock_directory
-from maar.app.roles import ProcessName
-from maar.app.supervisor import (
+from maar.app.processes.process import CANNOT_RUN, lock_directory
+from maar.app.processes.supervisor import (
     EXIT_CANNOT_RUN,
     NOT_STARTED,
     RESTART_MAX_S,
@@ -25,7 +22,10 @@ from maar.app.supervisor import (
     restart_delay_s,
     stop_signals,
 )
-from maar.metastore.claim import mark
+from maar.app.roles.marker import check
+from maar.app.roles.run import ProcessName
+from maar.app.settings.config import METASTORE_ADDRESS, Settings, load
+from maar.metastore.leader.claim import mark
 from maar.model.errors import InvalidInput
 from maar.model.ids import Incarnation
 from support.memory_store import MemoryStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maar.app.unfinished import (
+from maar.app.http.unfinished import (
     Bounds,
     Refused,
     Unfinished,

@@ -15,14 +15,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from maar.api import pages, wire
-from maar.api.admin import Admin, Disks, Processes, View, no_disks, no_processes
-from maar.api.connect import Method, Service, Unary, not_offered
-from maar.api.door import ApiSettings, Door, OurNames
-from maar.api.errors import FAULT, Fault, json_error
-from maar.api.hosts import Hosts
-from maar.api.ingest import Ingest
-from maar.api.orders import (
+from maar.api.admin.admin import Admin, Disks, Processes, View, no_disks, no_processes
+from maar.api.admin.operator_commands import (
     Exclusion,
     Limit,
     Nothing,
@@ -33,11 +27,18 @@ from maar.api.orders import (
     Removal,
     Surrender,
 )
-from maar.api.partly import Partly, PartlyEngine
-from maar.api.placement import PlacementView, ReadPlaced, nothing_placed
-from maar.api.push import pusher_service
-from maar.api.quarantine import Causes
-from maar.api.querier import Querier
+from maar.api.admin.placement import PlacementView, ReadPlaced, nothing_placed
+from maar.api.admin.quarantine import Causes
+from maar.api.errors import FAULT, Fault, json_error
+from maar.api.guard import ApiSettings, Door, OurNames
+from maar.api.hosts import Hosts
+from maar.api.protocol import wire
+from maar.api.protocol.connect import Method, Service, Unary, not_offered
+from maar.api.push.ingest import Ingest
+from maar.api.push.pusher import pusher_service
+from maar.api.query.partly import Partly, PartlyEngine
+from maar.api.query.querier import Querier
+from maar.api.ui import pages
 from maar.distributor.service import Distributor
 from maar.model.time import TimeRange
 from maar.ports.clock import Clock

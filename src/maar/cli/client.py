@@ -9,8 +9,8 @@ from typing import Any, Literal
 import click
 import httpx
 
-from maar.api import wire
-from maar.cli.failure import EXIT_UNAVAILABLE, EXIT_USAGE, Failed
+from maar.api.protocol import wire
+from maar.cli.output.failure import EXIT_UNAVAILABLE, EXIT_USAGE, Failed
 
 TENANT_HEADER = "X-Scope-OrgID"
 IDS_HEADER = "Maar-Profile-Ids"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from maar import __version__
-from maar.cli.failure import (
+from maar.cli.output.failure import (
     EXIT_INTERRUPTED,
     EXIT_REFUSED,
     EXIT_UNAVAILABLE,
@@ -24,25 +24,34 @@ if TYPE_CHECKING:
 
 # One module a command; imported when it is called, since `maar push` needs no Spark.
 _COMMANDS = {
-    "serve": ("maar.cli.serve", "Run the server: all roles, or some of them."),
-    "worker": ("maar.cli.worker", "Run one more compaction worker for a server elsewhere."),
-    "spark": ("maar.cli.spark", "Pack maar for the executors of a Spark cluster."),
-    "push": ("maar.cli.push", "Send profiles: pprof (gzip or not) or folded stacks."),
-    "load": ("maar.cli.load", "Push as many services would, and report how it went."),
-    "get": ("maar.cli.get", "Fetch one profile as pprof."),
-    "query": ("maar.cli.query", "Ask: flamegraph, top, types, labels, series."),
-    "status": ("maar.cli.status", "Blocks by level, backlog, running jobs, failures."),
-    "blocks": ("maar.cli.blocks", "List the live blocks."),
-    "plans": ("maar.cli.plans", "List the plans; show, requeue or exclude one; raise the limit."),
-    "placement": ("maar.cli.placement", "Shards of each dataset, and the rates behind them."),
-    "explain": ("maar.cli.explain", "Say why a block is not compacted yet."),
-    "ring": ("maar.cli.ring", "List the segment writers and their shards; remove one."),
-    "metastore": ("maar.cli.metastore", "The replicas and their log: look, save, repair, move."),
-    "dead-letters": ("maar.cli.dead_letters", "List the dead letters; show one, retry some."),
-    "retention": ("maar.cli.retention", "How long profiles are kept, and what would go now."),
-    "simulate": ("maar.cli.simulate", "Replay a load on a virtual clock: what placement does."),
-    "demo": ("maar.cli.demo", "Start a server and sample programs that push to it."),
-    "version": ("maar.cli.version", "Print the version."),
+    "serve": ("cli.commands.serve", "Run the server: all roles, or some of them."),
+    "worker": ("cli.commands.worker", "Run one more compaction worker for a server elsewhere."),
+    "spark": ("cli.commands.spark", "Pack maar for the executors of a Spark cluster."),
+    "push": ("cli.commands.push", "Send profiles: pprof (gzip or not) or folded stacks."),
+    "load": ("tools.load.command", "Push as many services would, and report how it went."),
+    "get": ("cli.commands.get", "Fetch one profile as pprof."),
+    "query": ("cli.commands.query", "Ask: flamegraph, top, types, labels, series."),
+    "status": ("cli.commands.status", "Blocks by level, backlog, running jobs, failures."),
+    "blocks": ("cli.commands.blocks", "List the live blocks."),
+    "plans": (
+        "cli.commands.plans",
+        "List the plans; show, requeue or exclude one; raise the limit.",
+    ),
+    "placement": ("cli.commands.placement", "Shards of each dataset, and the rates behind them."),
+    "explain": ("cli.commands.explain", "Say why a block is not compacted yet."),
+    "ring": ("cli.commands.ring", "List the segment writers and their shards; remove one."),
+    "metastore": (
+        "cli.commands.metastore",
+        "The replicas and their log: look, save, repair, move.",
+    ),
+    "dead-letters": ("cli.commands.dead_letters", "List the dead letters; show one, retry some."),
+    "retention": ("cli.commands.retention", "How long profiles are kept, and what would go now."),
+    "simulate": (
+        "tools.simulate.command",
+        "Replay a load on a virtual clock: what placement does.",
+    ),
+    "demo": ("tools.demo.command", "Start a server and sample programs that push to it."),
+    "version": ("cli.commands.version", "Print the version."),
 }
 
 
@@ -55,7 +64,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _COMMANDS:
             return None
-        module = __import__(_COMMANDS[cmd_name][0], fromlist=["command"])
+        module = __import__(f"maar.{_COMMANDS[cmd_name][0]}", fromlist=["command"])
         command: click.Command = module.command
         return command
 

@@ -14,19 +14,19 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from maar.metastore import snapshot
-from maar.metastore.campaign import Campaign, resign
-from maar.metastore.entries import VERSION
-from maar.metastore.follower import Follower, LeftBehind
-from maar.metastore.integrity import Judge, Standing
-from maar.metastore.membership import DEAD_AFTER_MS
-from maar.metastore.metrics import Metrics
-from maar.metastore.office import Means, Office
-from maar.metastore.peers import Peers
-from maar.metastore.placement_manager import PlacementManager
-from maar.metastore.policy import Policy, checked
-from maar.metastore.replica import Replica
-from maar.metastore.tasks import first_ended
+from maar.metastore.decide.membership import DEAD_AFTER_MS
+from maar.metastore.leader.campaign import Campaign, resign
+from maar.metastore.leader.peers import Peers
+from maar.metastore.leader.placement_manager import PlacementManager
+from maar.metastore.leader.term import Means, Office
+from maar.metastore.records.entries import VERSION
+from maar.metastore.records.policy import Policy, checked
+from maar.metastore.replica import snapshot
+from maar.metastore.replica.follower import Follower, LeftBehind
+from maar.metastore.replica.integrity import Judge, Standing
+from maar.metastore.replica.log_fold import Replica
+from maar.metastore.replica.metrics import Metrics
+from maar.metastore.replica.tasks import first_ended
 from maar.model.errors import (
     Corrupt,
     HeadMoved,

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from maar.block.damage import damages
-from maar.metastore import explain, losing, orders, reads, retention, trust
-from maar.metastore.follower import PATIENCE_S, Follower
-from maar.metastore.inbox import Add, Pin, Poll
+from maar.block.read.damage import damages
+from maar.metastore.decide import operator_commands
+from maar.metastore.fold import losing, retention, trust
+from maar.metastore.leader.inbox import Add, Pin, Poll
+from maar.metastore.leader.term import Office
 from maar.metastore.member import Member
-from maar.metastore.office import Office
+from maar.metastore.replica.follower import PATIENCE_S, Follower
+from maar.metastore.views import explain, reads
 from maar.model.block import BlockMeta
 from maar.model.errors import NotLeading, Rejected, Unavailable
 from maar.model.ids import BlockId, NodeId, PlanId, TenantId, Zone
@@ -222,19 +224,21 @@ class MetastoreService(Member):
 
     async def requeue(self, plan: PlanId) -> Plan:
         return await (await self._led()).command(
-            lambda state, _: orders.requeue(state, plan),
-            lambda effects, state: orders.ordered(effects, state, plan),
+            lambda state, _: operator_commands.requeue(state, plan),
+            lambda effects, state: operator_commands.ordered(effects, state, plan),
         )
 
     async def exclude(self, plan: PlanId, *, note: str) -> Plan:
         return await (await self._led()).command(
-            lambda state, _: orders.exclude(state, plan, note=note),
-            lambda effects, state: orders.ordered(effects, state, plan),
+            lambda state, _: operator_commands.exclude(state, plan, note=note),
+            lambda effects, state: operator_commands.ordered(effects, state, plan),
         )
 
     async def raise_limit(self, failure_limit: int, *, for_ns: int) -> LeaseTime:
         return await (await self._led()).command(
-            lambda state, now: orders.raise_limit(state, failure_limit, for_ns=for_ns, now=now),
+            lambda state, now: operator_commands.raise_limit(
+                state, failure_limit, for_ns=for_ns, now=now
+            ),
             lambda _, state: state.raised.until,
         )
 

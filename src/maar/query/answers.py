@@ -12,14 +12,14 @@ from maar.model.errors import Corrupt, InvalidInput, TooLarge
 from maar.model.ids import profile_id_text
 from maar.model.labels import SERVICE_NAME, Labels
 from maar.ports.query import FlameGraph, Point, Scope, SeriesPoints, Top, TopRow
-from maar.query import sql
-from maar.query.budget import FRAME_BYTES, STACKS, Budget
-from maar.query.exact import ANSWER_MAX, integers
-from maar.query.flamegraph import Int, Stacks, flamegraph
-from maar.query.overflow import NAMED_MAX, Heavy, overflow
-from maar.query.reading import Reading
-from maar.query.select import DATASET_LABELS, TYPE_LABELS, dataset_labels, service_of
-from maar.query.sql import Statement
+from maar.query.decide.budget import FRAME_BYTES, STACKS, Budget
+from maar.query.decide.exact import ANSWER_MAX, integers
+from maar.query.decide.flamegraph import Int, Stacks, flamegraph
+from maar.query.decide.overflow import NAMED_MAX, Heavy, overflow
+from maar.query.decide.select import DATASET_LABELS, TYPE_LABELS, dataset_labels, service_of
+from maar.query.read import sql
+from maar.query.read.reading import Reading
+from maar.query.read.sql import Statement
 
 
 def draw(reading: Reading, scope: Scope, *, profile_type: str, max_nodes: int) -> FlameGraph:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from maar.block import decode
+from maar.block.decode import to_tables
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, InvalidInput, NotFound, Overloaded, Unavailable
 from maar.model.ids import ProfileId, TenantId, profile_id_text
@@ -21,15 +21,8 @@ from maar.ports.metastore import Metastore, ViewRequest
 from maar.ports.object_store import ObjectStore
 from maar.ports.query import FlameGraph, Scope, SeriesPoints, Top
 from maar.query import answers
-from maar.query.budget import Budget
-from maar.query.damaged import named
-from maar.query.database import open_database
-from maar.query.find import find
-from maar.query.letters import Letters
-from maar.query.level0 import Level0
-from maar.query.metrics import Metrics
-from maar.query.reading import PartGone, Reading
-from maar.query.select import (
+from maar.query.decide.budget import Budget
+from maar.query.decide.select import (
     PROFILE_TYPE,
     checked,
     datasets_of,
@@ -37,8 +30,15 @@ from maar.query.select import (
     profile_type_of,
     service_of,
 )
+from maar.query.decide.turns import Bounds, Refused, Turns
+from maar.query.metrics import Metrics
+from maar.query.read.damaged import named
+from maar.query.read.database import open_database
+from maar.query.read.find import find
+from maar.query.read.letters import Letters
+from maar.query.read.level0 import Level0
+from maar.query.read.reading import PartGone, Reading
 from maar.query.settings import QuerySettings
-from maar.query.turns import Bounds, Refused, Turns
 
 __all__ = ["DuckEngine", "QuerySettings"]
 
@@ -176,7 +176,7 @@ class DuckEngine:
 
     def warm(self) -> None:
         """Return when the first question would not have to wait for a compilation. Blocks."""
-        decode.warm()
+        to_tables.warm()
 
     def close(self) -> None:
         """Stop what is at work, then give everything back."""

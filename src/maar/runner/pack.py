@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import maar
-from maar.block import decode
+from maar.block.decode import to_tables
 from maar.model.errors import InvalidInput
 
 # What tasks import; PySpark itself comes with the executors' Spark. Their needs are added.
@@ -49,7 +49,7 @@ class Packed(NamedTuple):
 
 def pack(output: Path) -> Packed:
     """Write the archive, or leave nothing behind."""
-    decode.warm()  # compiled here, so that not every executor has to
+    to_tables.warm()  # compiled here, so that not every executor has to
     chosen = closure(ROOTS)
     half = output.with_name(f".{output.name}.{secrets.token_hex(4)}")
     try:

@@ -109,10 +109,10 @@ def work(body: bytes, *, open_store: OpenStore, carry_out: CarryOut) -> bytes:
 
 def load_compaction() -> None:
     """Import and compile all that a compaction needs."""
-    from maar.block import decode
+    from maar.block.decode import to_tables
     from maar.services import compact as _service  # noqa: F401  # for what it imports itself
 
-    decode.warm()
+    to_tables.warm()
 
 
 def warm_up(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from maar.block.segment import SegmentBytes, write_segment
+from maar.block.format.segment import SegmentBytes, write_segment
 from maar.model.errors import InvalidInput, MaarError
 from maar.model.ids import NO_ZONE, TenantId, Zone
 from maar.model.profile import RawProfile

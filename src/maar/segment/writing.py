@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
 
-from maar.block import dead_letter
-from maar.block.segment import SegmentBytes, segment_meta
+from maar.block.format import dead_letter
+from maar.block.format.segment import SegmentBytes, segment_meta
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import MaarError, Retryable, StoreFull, Unavailable

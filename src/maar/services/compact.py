@@ -19,16 +19,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from maar.block.build import Built, build
-from maar.block.decode import Decoded, decode_in_batches
-from maar.block.duplicates import id_words, later_ones
-from maar.block.fetch import fetch, run_of_block
-from maar.block.hashing import ALL_BITS
-from maar.block.merge import BUDGET
-from maar.block.run import Run
-from maar.block.segment import open_segment, read_groups
-from maar.block.split import places
-from maar.block.writer import SCRATCH
+from maar.block.decode.to_tables import Decoded, decode_in_batches
+from maar.block.format.hashing import ALL_BITS
+from maar.block.format.segment import open_segment, read_groups
+from maar.block.format.writer import SCRATCH
+from maar.block.merge.build import Built, build
+from maar.block.merge.duplicates import id_words, later_ones
+from maar.block.merge.run import Run
+from maar.block.merge.sorted_runs import BUDGET
+from maar.block.merge.split import places
+from maar.block.read.fetch import fetch, run_of_block
 from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.errors import Corrupt
 from maar.model.ids import TenantId

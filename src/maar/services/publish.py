@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from maar.block import checksum
-from maar.block.build import Built
-from maar.block.segment import segment_meta, write_segment
+from maar.block.format import checksum
+from maar.block.format.segment import segment_meta, write_segment
+from maar.block.merge.build import Built
 from maar.model import keys
 from maar.model.block import FORMAT_VERSION, TABLES, BlockMeta, File, Kind, Location
 from maar.model.ids import BlockId, TenantId, output_id

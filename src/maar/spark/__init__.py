@@ -1,5 +1,5 @@
 """maar inside a Spark program of yours."""
 
-from maar.spark.lent import run_worker
+from maar.spark.borrowed_spark import run_worker
 
 __all__ = ["run_worker"]

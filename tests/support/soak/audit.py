@@ -14,8 +14,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from maar.metastore import entries
-from maar.metastore.entries import (
+from maar.metastore.records import entries
+from maar.metastore.records.entries import (
     AttemptFenced,
     BlocksAdded,
     BlocksExpired,

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from maar.adapters.object_store import open_store
-from maar.app.under import command_under
-from maar.app.watcher import session_members
+from maar.adapters.stores.open import open_store
+from maar.app.processes.run_with_parent import command_under
+from maar.app.processes.watcher import session_members
 from maar.model.ids import MAIN_STORE
 from maar.ports.object_store import ObjectStore, StoreSettings
 from support.serving import processes, wait_for

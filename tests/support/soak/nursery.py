@@ -14,8 +14,8 @@ from multiprocessing.connection import Connection, Listener
 
 import msgspec
 
-from maar.app.process import die_with
-from maar.block import decode
+from maar.app.processes.process import die_with
+from maar.block.decode import to_tables
 from support.soak import sleepwalker, task, worker
 from support.soak.orders import Order, Sleepwalk, Task, Work
 
@@ -23,7 +23,7 @@ from support.soak.orders import Order, Sleepwalk, Task, Work
 def main() -> None:
     path, parent = sys.argv[1], int(sys.argv[2])
     die_with(parent)
-    decode.warm()
+    to_tables.warm()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the dead
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the run's business
     with Listener(path, family="AF_UNIX", backlog=64) as listener:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from random import Random
 
 from maar.adapters.rpc import MetastoreClient
-from maar.app import logs
+from maar.app.processes import logs
 from maar.model.errors import MaarError
 from maar.model.ids import WorkerId
 from maar.model.plan import LeasedPlan, PlanResult, PlanState

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from random import Random
 
-from maar.adapters.local_store import LocalStore
-from maar.adapters.object_store import open_store
+from maar.adapters.stores.local import LocalStore
+from maar.adapters.stores.open import open_store
 from maar.model.errors import Retryable, Unavailable
 from maar.services.compact import compact
 from support.soak.orders import Answer, Done, Failed, Task

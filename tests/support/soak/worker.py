@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from maar.adapters.rpc import MetastoreClient
 from maar.adapters.system_clock import SystemClock
-from maar.app import logs
+from maar.app.processes import logs
 from maar.model.ids import WorkerId
 from maar.worker.service import Worker, WorkerSettings
 from support.soak.orders import Work

@@ -1,1 +1,1 @@
-"""What the log in etcd is made of; `adapters/etcd_log.py` puts it together."""
+"""What the log in etcd is made of; `adapters/etcd/log.py` puts it together."""

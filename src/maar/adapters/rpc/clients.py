@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maar.adapters.rpc.line import Line
+from maar.adapters.rpc.channel import Line
 from maar.adapters.rpc.methods import (
     FLAMEGRAPH,
     LABEL_NAMES,

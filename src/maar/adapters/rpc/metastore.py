@@ -6,8 +6,8 @@ import asyncio
 import time
 from typing import Any, TypeVar
 
+from maar.adapters.rpc.channel import Line
 from maar.adapters.rpc.failover import Replicas, Search, passes, share_s
-from maar.adapters.rpc.line import Line
 from maar.adapters.rpc.methods import (
     ADD_BLOCKS,
     BEAT,

@@ -1,0 +1,1 @@
+"""Object stores: a directory or an S3 bucket."""

@@ -1,0 +1,241 @@
+"""A directory as an object store: an object appears whole, durably and once, or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from maar.adapters.stores.key import PRIVATE, checked, directory_of
+from maar.model.errors import (
+    AlreadyExists,
+    InvalidInput,
+    MaarError,
+    NotFound,
+    OutcomeUnknown,
+    StoreFull,
+    Unavailable,
+)
+from maar.ports.object_store import ObjectInfo, StoreSettings
+
+TEMPORARY = f"{PRIVATE}tmp"
+LEFTOVER_AGE_S = 3600  # far longer than any upload: what is older was left by a dead process
+PIECE = 4 << 20  # on the disk before the next: others that sync would wait for all of it
+LINK_TRIES = 100  # against others that remove the same directory at the same time
+
+T = TypeVar("T")
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+
+
+class LocalStore:
+    """See ports.object_store. Objects are written beside, then linked to their name."""
+
+    def __init__(self, root: Path, settings: StoreSettings) -> None:
+        self._root = root
+        self._settings = settings
+        self._temporary = root / TEMPORARY
+        self._durable: set[Path] = set()  # directories whose own entry this process has synced
+        self._lock = threading.Lock()
+        try:
+            self._temporary.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _translated(error, str(root)) from error
+        self._remove_leftovers()
+
+    def create(self, key: str, body: bytes) -> None:
+        view = memoryview(body)
+        self._create(key, (view[at : at + PIECE] for at in range(0, max(1, len(view)), PIECE)))
+
+    def create_from_file(self, key: str, path: Path) -> None:
+        self._create(key, _pieces(path))
+
+    def read(self, key: str) -> bytes:
+        return self._guarded(key, self.local_path(key).read_bytes)
+
+    def read_range(self, key: str, *, start: int, length: int) -> bytes:
+        path = self.local_path(key)
+
+        def some() -> bytes:
+            with path.open("rb") as file:
+                file.seek(start)
+                return file.read(max(length, 0))
+
+        return self._guarded(key, some)
+
+    def size(self, key: str) -> int:
+        path = self.local_path(key)
+        info = self._guarded(key, path.stat)
+        if not path.is_file():
+            raise NotFound(f"object {key} does not exist")
+        return info.st_size
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        folder = directory_of(prefix)
+        for info in self._walk(self._root / folder, f"{folder}/" if folder else ""):
+            if info.key.startswith(prefix):
+                yield info
+
+    def delete(self, key: str) -> None:
+        path = self.local_path(key)
+        try:
+            path.unlink()
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                raise _translated(error, key) from error
+        self._remove_empty(path.parent)
+
+    def local_path(self, key: str) -> Path:
+        return self._root / checked(key)
+
+    def open(self, key: str) -> Any:
+        path = self.local_path(key)
+        return self._guarded(key, lambda: path.open("rb"))
+
+    def clock_ns(self) -> int | None:
+        """Files are dated by this very host."""
+        return None
+
+    def settings(self) -> StoreSettings:
+        return self._settings
+
+    def _create(self, key: str, pieces: Iterable[bytes | memoryview]) -> None:
+        final = self.local_path(key)
+        temporary = self._temporary / f"{os.getpid()}-{secrets.token_hex(8)}"
+        try:
+            with temporary.open("xb") as file:
+                for piece in pieces:
+                    file.write(piece)
+                    file.flush()
+                    os.fsync(file.fileno())
+            self._link(temporary, final)
+        except FileExistsError as error:
+            # Whoever finds its own earlier try here takes it for stored: then it must be.
+            self._sync_entry(final, key)
+            raise AlreadyExists(f"object {key} exists already; keys are written once") from error
+        except OSError as error:
+            raise _translated(error, key, creating=True) from error
+        finally:
+            temporary.unlink(missing_ok=True)
+        self._sync_entry(final, key)
+
+    def _link(self, temporary: Path, final: Path) -> None:
+        """Give the file its name; a directory that another process found empty is made again."""
+        for tries_left in reversed(range(LINK_TRIES)):
+            try:
+                self._make_durable(final.parent)
+                os.link(temporary, final)
+                return
+            except FileNotFoundError:
+                if not tries_left:
+                    raise
+                with self._lock:
+                    self._durable.difference_update(final.parents)
+
+    def _remove_empty(self, directory: Path) -> None:
+        """Directories are no objects: they go with the last of theirs."""
+        while directory != self._root:
+            try:
+                directory.rmdir()
+            except OSError:
+                return  # something is in it, or somebody was faster
+            with self._lock:
+                self._durable.discard(directory)
+            directory = directory.parent
+
+    def _sync_entry(self, final: Path, key: str) -> None:
+        try:
+            _sync_directory(final.parent)
+        except OSError as error:
+            # The name is there, but a power cut may take it away: neither success nor failure.
+            raise OutcomeUnknown(
+                f"object {key} was linked, but its directory could not be synced ({error}); "
+                "read it before writing again"
+            ) from error
+
+    def _make_durable(self, directory: Path) -> None:
+        """Make a directory and sync each entry above it that this process has not yet synced.
+
+        Another process may have made it and not have synced it yet, so existence is no proof.
+        """
+        if directory == self._root or directory in self._durable:
+            return
+        self._make_durable(directory.parent)
+        try:
+            # Not with exist_ok: that fails when somebody removes the directory in between, and a
+            # FileExistsError from here would pass for an object that exists.
+            directory.mkdir()
+        except FileExistsError:
+            pass  # if it is gone again, linking finds out, and we begin anew
+        _sync_directory(directory.parent)
+        with self._lock:
+            self._durable.add(directory)
+
+    def _walk(self, directory: Path, prefix: str) -> Iterator[ObjectInfo]:
+        try:
+            with os.scandir(directory) as entries:
+                found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return
+            raise _translated(error, prefix) from error
+        # A directory sorts as its keys do: with the slash that follows its name.
+        for name in sorted(f"{name}/" if folder else name for name, folder in found):
+            if name.startswith(PRIVATE):
+                continue
+            if name.endswith("/"):
+                yield from self._walk(directory / name, prefix + name)
+            else:
+                try:
+                    yield ObjectInfo(prefix + name, (directory / name).stat().st_size)
+                except FileNotFoundError:
+                    continue  # deleted while we listed
+
+    def _remove_leftovers(self) -> None:
+        oldest = time.time() - LEFTOVER_AGE_S
+        for path in self._temporary.iterdir():
+            try:
+                if path.stat().st_mtime < oldest:
+                    path.unlink()
+            except FileNotFoundError:
+                continue  # its owner, or another opener, was faster
+
+    def _guarded(self, key: str, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except OSError as error:
+            raise _translated(error, key) from error
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as source:
+        yield source.read(PIECE)
+        while piece := source.read(PIECE):
+            yield piece
+
+
+def _translated(error: OSError, key: str, *, creating: bool = False) -> MaarError:
+    if error.errno in _FULL:
+        return StoreFull(
+            f"the object store has no room for {key} ({error.strerror}); nothing was written. "
+            "Free some space and try again"
+        )
+    if error.errno == errno.ENAMETOOLONG:
+        return InvalidInput(f"object key {key!r} has a part that is too long for this file system")
+    if error.errno in _ABSENT and not creating:
+        return NotFound(f"object {key} does not exist")
+    return Unavailable(f"the object store could not serve {key}: {error}")

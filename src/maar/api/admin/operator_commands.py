@@ -1,0 +1,174 @@
+"""/api/v1, the part that changes something: what an operator orders, in JSON bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope
+
+from maar.api.admin.admin import period_of, retention_of
+from maar.api.admin.plain import plain
+from maar.api.body import header, read_body
+from maar.api.errors import UnsupportedMedia
+from maar.api.guard import Door, Endpoint
+from maar.model.errors import InvalidInput, NotFound
+from maar.model.ids import BlockId, NodeId, PlanId, Zone, tenant_id
+from maar.model.time import SECOND_NS
+from maar.ports.metastore import Metastore
+
+BODY_BYTES_MAX = 64 << 10
+
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e10)]  # about 300 years
+
+
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An order whose path says it all."""
+
+
+class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    reason: str
+
+
+class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How often plans may fail, for how long; 0 seconds: as the settings say again."""
+
+    for_s: Seconds
+    limit: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+
+
+class Period(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long a tenant's profiles are kept; 0: for ever, null: as long as everybody else's."""
+
+    period_s: Seconds | None
+
+
+class Surrender(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A block that is given up; by force also one that is whole."""
+
+    reason: str = ""
+    force: bool = False
+
+
+class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why retention is to wait for a person; of an undo, whose blocks come back ('': all)."""
+
+    reason: str = ""
+    tenant: str = ""
+
+
+class Removal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A segment writer that will not come back; '' is the zone that has it, if only one has."""
+
+    node: str
+    zone: str = ""
+
+
+Asked = TypeVar("Asked", bound=msgspec.Struct)
+
+
+class Order(Endpoint, Generic[Asked]):
+    """A route that changes something.
+
+    Its body has to say that it is JSON: a page of another site cannot send that without asking
+    first, and is not answered.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        route: str,
+        kind: type[Asked],
+        carry_out: Callable[[Request, Asked], Awaitable[Any]],
+    ) -> None:
+        super().__init__(door, route)
+        self._kind = kind
+        self._carry_out = carry_out
+
+    async def respond(self, scope: Scope, receive: Receive) -> Response:
+        content = header(scope, b"content-type").partition(";")[0].strip().lower()
+        if content != "application/json":
+            raise UnsupportedMedia(
+                f"content-type {content[:60]!r} is not read here; use application/json"
+            )
+        with self.door.budget.hold() as hold:
+            body = await read_body(scope, receive, limit=BODY_BYTES_MAX, hold=hold)
+        try:
+            asked = msgspec.json.decode(body or b"{}", type=self._kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidInput(
+                f"the body is not what {self.route} takes: {error}", reason="request"
+            ) from error
+        return JSONResponse(await self._carry_out(Request(scope), asked))
+
+
+class Orders:
+    def __init__(self, metastore: Metastore) -> None:
+        self._metastore = metastore
+
+    async def requeue(self, request: Request, _asked: Nothing) -> Any:
+        return plain(await self._metastore.requeue(_plan(request)))
+
+    async def exclude(self, request: Request, asked: Exclusion) -> Any:
+        if not asked.reason.strip():
+            raise InvalidInput("say why: whoever finds the plan needs the reason", reason="request")
+        return plain(await self._metastore.exclude(_plan(request), note=asked.reason))
+
+    async def lose(self, request: Request, asked: Surrender) -> Any:
+        block = BlockId(request.path_params["id"])
+        loss = await self._metastore.lose(block, note=asked.reason, force=asked.force)
+        return plain(loss)
+
+    async def limit(self, _request: Request, asked: Limit) -> Any:
+        for_ns = int(asked.for_s * SECOND_NS)
+        until = await self._metastore.raise_limit(asked.limit, for_ns=for_ns)
+        return {"limit": asked.limit, "for_s": asked.for_s, "until_lease_time": until}
+
+    async def retry_letter(self, request: Request, _asked: Nothing) -> Any:
+        return plain(await self._metastore.retry_letter(request.path_params["id"]))
+
+    async def retention(self, request: Request, asked: Period) -> Any:
+        tenant = tenant_id(request.path_params["tenant"])
+        period_ns = None if asked.period_s is None else int(asked.period_s * SECOND_NS)
+        return period_of(await self._metastore.set_retention(tenant, period_ns=period_ns), tenant)
+
+    async def hold_retention(self, _request: Request, asked: Pause) -> Any:
+        return retention_of(await self._metastore.hold_retention(why=asked.reason))
+
+    async def release_retention(self, _request: Request, _asked: Nothing) -> Any:
+        return retention_of(await self._metastore.release_retention())
+
+    async def undo_retention(self, _request: Request, asked: Pause) -> Any:
+        tenant = tenant_id(asked.tenant) if asked.tenant else ""
+        undone = await self._metastore.undo_retention(tenant=tenant, why=asked.reason)
+        return plain(undone)
+
+    async def remove_writer(self, _request: Request, asked: Removal) -> Any:
+        node = NodeId(asked.node)
+        zone = Zone(asked.zone) if asked.zone else await self._zone_of(node)
+        ring = await self._metastore.remove_writer(zone, node)
+        return {
+            "zone": ring.zone,
+            "changed_at": ring.changed_at,
+            "writers": len(ring.writers),
+            "shards": len(ring.owners),
+        }
+
+    async def _zone_of(self, node: NodeId) -> Zone:
+        rings = [view.ring for view in await self._metastore.rings()]
+        zones = [ring.zone for ring in rings if any(w.node == node for w in ring.writers)]
+        if not zones:
+            raise NotFound(f"there is no writer {node[:60]!r} in any zone")
+        if len(zones) > 1:
+            raise InvalidInput(
+                f"the zones {', '.join(zones)} have a writer {node}; say which you mean",
+                reason="request",
+            )
+        return zones[0]
+
+
+def _plan(request: Request) -> PlanId:
+    return PlanId.parse(request.path_params["id"])

@@ -1,0 +1,42 @@
+"""Why profiles are in quarantine: the index does not know, their object does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from maar.block.format.segment import count_causes
+from maar.model.block import SEGMENT_TABLE, BlockMeta
+from maar.model.errors import MaarError
+from maar.ports.object_store import ObjectStore
+
+CAUSES_MAX = 5  # sentences
+CAUSE_LENGTH_MAX = 300  # characters
+
+Causes = Callable[[BlockMeta], Awaitable[tuple[str, ...]]]
+
+
+def causes_in(store: ObjectStore) -> Causes:
+    """Sentences for people; that the object cannot be read is one, too."""
+
+    async def causes(meta: BlockMeta) -> tuple[str, ...]:
+        try:
+            return await asyncio.to_thread(_causes, store, meta)
+        except (MaarError, OSError) as error:
+            return (f"The causes cannot be read now: {error}",)
+
+    return causes
+
+
+async def no_causes(_meta: BlockMeta) -> tuple[str, ...]:
+    """For a front that has no store to look into."""
+    return ()
+
+
+def _causes(store: ObjectStore, meta: BlockMeta) -> tuple[str, ...]:
+    with store.open(meta.file(SEGMENT_TABLE).locations[0].key) as open_file:
+        counts = count_causes(open_file)
+    listed = counts.most_common(CAUSES_MAX)
+    sentences = [f"{count} of them: {cause[:CAUSE_LENGTH_MAX]}" for cause, count in listed]
+    rest = counts.total() - sum(count for _, count in listed)
+    return (*sentences, f"{rest} of them: other causes.") if rest else tuple(sentences)

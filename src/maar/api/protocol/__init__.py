@@ -1,0 +1,1 @@
+"""Connect, gRPC and gRPC-Web: one message in, one message out."""

@@ -1,0 +1,281 @@
+"""Unary calls: a message in, a message out, by Connect, gRPC or gRPC-Web, as protobuf or JSON.
+
+Connect and gRPC-Web come over HTTP/1.1 and HTTP/2, gRPC over HTTP/2. The content type says which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import msgspec
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from maar.api.body import Hold, header, read_body
+from maar.api.errors import (
+    FAULT,
+    Fault,
+    TooLate,
+    Unimplemented,
+    UnsupportedMedia,
+    answer_to,
+    json_error,
+)
+from maar.api.guard import Door
+from maar.api.protocol.grpc import (
+    PREFIX_BYTES,
+    Framing,
+    GrpcAnswer,
+    framing_of,
+    grpc_error,
+    message_in,
+    timeout_s_of,
+)
+from maar.api.protocol.wire import json_of
+from maar.model.errors import InvalidInput, MaarError, Unavailable
+from maar.model.ids import TenantId
+
+log = logging.getLogger("maar.api")
+
+PROTO = "application/proto"
+JSON = "application/json"
+
+# What a method gives: its message, and headers to send along.
+Reply = tuple[Any, dict[str, str] | None]
+Method = Callable[[TenantId, Any], Awaitable[Reply]]
+
+
+class RequestLimits(msgspec.Struct, frozen=True):
+    """Bytes of one request: as it comes, and expanded.
+
+    Expanded JSON has its own, since a byte of it may become thirty bytes of Python objects.
+    """
+
+    body: int = 1 << 20
+    proto: int = 4 << 20
+    json: int = 4 << 20
+
+
+class Spoken(NamedTuple):
+    """How a client speaks: Connect, unless its content type has gRPC's framing."""
+
+    codec: str
+    framing: Framing | None = None
+
+    @property
+    def label(self) -> str:
+        """Before the route, in metrics."""
+        if self.framing is None:
+            return ""
+        return "grpc-web:" if self.framing.web else "grpc:"
+
+    def answer(self, content: bytes, headers: dict[str, str] | None) -> ASGIApp:
+        if self.framing is not None:
+            return GrpcAnswer(self.framing, content, headers)
+        return Response(content, headers=headers, media_type=self.codec)
+
+    def refusal(self, error: MaarError) -> tuple[str, ASGIApp]:
+        """The status as it is counted, and the answer."""
+        answer = answer_to(error)
+        if self.framing is None:
+            return str(answer.status), json_error(error)
+        return answer.code.upper(), grpc_error(self.framing, error)
+
+
+def spoken_in(scope: Scope) -> Spoken:
+    """By the content type, or UnsupportedMedia."""
+    kind = _kind(scope)
+    framing = framing_of(kind)
+    if framing is not None:
+        if not framing.web and scope["http_version"] != "2":
+            raise UnsupportedMedia(
+                f"{kind} is not read here without HTTP/2; use {PROTO}, or gRPC-Web"
+            )
+        return Spoken(JSON if framing.json else PROTO, framing)
+    encoding = header(scope, b"content-encoding").strip().lower()
+    if encoding not in ("", "identity", "gzip"):
+        raise UnsupportedMedia(f"content-encoding {encoding[:60]!r} is not read here; use gzip")
+    if kind not in (PROTO, JSON):
+        raise UnsupportedMedia(
+            f"content-type {kind[:60]!r} is not read here; use {PROTO} or {JSON}"
+        )
+    return Spoken(kind)
+
+
+class Unary:
+    """One method of one service. `check` sees the protobuf bytes before they are parsed."""
+
+    def __init__(
+        self,
+        door: Door,
+        route: str,
+        request_type: Any,
+        method: Method,
+        *,
+        limits: RequestLimits = RequestLimits(),  # noqa: B008 - frozen
+        check: Callable[[bytes], None] | None = None,
+        finishes: bool = False,  # also when its client is gone, or has waited long enough
+    ) -> None:
+        self.door = door
+        self.route = route
+        self._request_type = request_type
+        self._method = method
+        self._limits = limits
+        self._check = check
+        self._finishes = finishes
+        self._left: set[asyncio.Task[Reply]] = set()  # nobody waits for their answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        spoken = Spoken(PROTO, _framing_in(scope))
+        response: ASGIApp
+        try:
+            response = await self._respond(scope, receive)
+        except MaarError as error:
+            status, response = spoken.refusal(error)
+            self.door.count(f"{spoken.label}{self.route}", status, error)
+        except Exception:  # the edge: a fault in one call must not end others
+            log.exception("call failed route=%s", self.route)
+            _, response = spoken.refusal(Fault(FAULT))
+        await response(scope, receive, send)
+
+    async def _respond(self, scope: Scope, receive: Receive) -> ASGIApp:
+        tenant = self.door.tenant(scope)
+        spoken = spoken_in(scope)
+        deadline_s = _deadline_s(spoken, scope)
+        with ExitStack() as stack:
+            hold = stack.enter_context(self.door.budget.hold())
+            limit = self._limits.body
+            if spoken.framing is not None:
+                limit = limit * (4 if spoken.framing.text else 3) // 3 + PREFIX_BYTES
+            body = await read_body(scope, receive, limit=limit, hold=hold)
+            if spoken.framing is not None:
+                encoding = header(scope, b"grpc-encoding").strip().lower()
+                body = message_in(spoken.framing, body, encoding=encoding)
+            work = self._worked(stack.pop_all(), tenant, spoken.codec, body, hold)
+        if self._finishes and deadline_s is None:
+            reply, headers = await work
+        else:
+            reply, headers = await self._in_time(work, receive, deadline_s)
+        if spoken.codec == JSON:
+            size = reply.ByteSize()
+            content = await self.door.parsed(size, lambda: msgspec.json.encode(json_of(reply)))
+        else:
+            content = reply.SerializeToString()
+        return spoken.answer(content, headers)
+
+    async def _worked(
+        self, held: ExitStack, tenant: TenantId, codec: str, body: bytes, hold: Hold
+    ) -> Reply:
+        with held:
+            return await self.call(tenant, codec, body, hold)
+
+    async def _in_time(self, work: Any, receive: Receive, deadline_s: float | None) -> Reply:
+        """The reply, unless the client's deadline passes or the client leaves before.
+
+        What need not finish is cancelled then; what does goes on, and its bytes count as long.
+        """
+        task: asyncio.Task[Reply] = asyncio.create_task(work)
+        waited: set[asyncio.Task[Any]] = {task}
+        gone = None if self._finishes else asyncio.create_task(_hung_up(receive))
+        if gone is not None:
+            waited.add(gone)
+        try:
+            await asyncio.wait(waited, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # the server ends
+            task.cancel()
+            raise
+        finally:
+            if gone is not None:
+                gone.cancel()
+        if task.done():
+            return task.result()
+        self._give_up(task)
+        if gone is not None and gone.done():
+            raise Unavailable("the client hung up before it was answered")
+        raise TooLate(f"there was no answer within the {deadline_s:g} s that the client gave it")
+
+    def _give_up(self, task: asyncio.Task[Reply]) -> None:
+        self._left.add(task)
+        task.add_done_callback(self._over)
+        if not self._finishes:
+            task.cancel()
+
+    def _over(self, task: asyncio.Task[Reply]) -> None:
+        self._left.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, though nobody is told
+
+    async def call(self, tenant: TenantId, codec: str, body: bytes, hold: Hold) -> Reply:
+        """What the method gives for a body that is here, gzip or not, and counted in."""
+        limit = self._limits.proto if codec == PROTO else self._limits.json
+        raw = await self.door.expanded(body, limit=limit, hold=hold)
+        request = await self.door.parsed(len(raw), self._parse, codec, raw)
+        return await self._method(tenant, request)
+
+    def _parse(self, codec: str, raw: bytes) -> Any:
+        try:
+            if codec == PROTO:
+                if self._check is not None:
+                    self._check(raw)
+                return self._request_type.FromString(raw)
+            return json_format.Parse(raw, self._request_type(), ignore_unknown_fields=True)
+        except (DecodeError, json_format.ParseError, ValueError, RecursionError) as error:
+            raise InvalidInput(
+                f"the request is not a {self._request_type.DESCRIPTOR.full_name} in {codec}: "
+                f"{str(error)[:200]}",
+                reason="request",
+            ) from error
+
+
+class Service(NamedTuple):
+    """The one declaration of a service: its calls, by name, in every protocol."""
+
+    name: str
+    calls: dict[str, Unary]
+
+
+def not_offered(services: list[Service], scope: Scope, path: str) -> ASGIApp | None:
+    """The answer to a call that there is not, in its own protocol; None for other paths."""
+    service, _, method = path.strip("/").partition("/")
+    framing = _framing_in(scope)
+    if framing is None and ("." not in service or not method or "/" in method):
+        return None
+    calls = {one.name: ", ".join(one.calls) for one in services}.get(service)
+    error = Unimplemented(
+        f"{method[:60]} is not offered; there are {calls}"
+        if calls
+        else f"there is nothing at {path[:200]}"
+    )
+    return json_error(error) if framing is None else grpc_error(framing, error)
+
+
+def _framing_in(scope: Scope) -> Framing | None:
+    """As the answer must have it; gRPC over HTTP/1.1 cannot be answered in its own way."""
+    framing = framing_of(_kind(scope))
+    return framing if framing and (framing.web or scope["http_version"] == "2") else None
+
+
+def _kind(scope: Scope) -> str:
+    return header(scope, b"content-type").partition(";")[0].strip().lower()
+
+
+async def _hung_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _deadline_s(spoken: Spoken, scope: Scope) -> float | None:
+    if spoken.framing is not None:
+        return timeout_s_of(header(scope, b"grpc-timeout"))
+    text = header(scope, b"connect-timeout-ms")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 10:
+        raise InvalidInput(f"connect-timeout-ms {text[:40]!r} is no number", reason="request")
+    return int(text) / 1000

@@ -1,0 +1,1 @@
+"""The ways in for questions: Grafana, our own page and our commands."""

@@ -1,0 +1,208 @@
+"""querier.v1.QuerierService: what Grafana and our own page and commands ask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from maar.api.errors import Unimplemented
+from maar.api.protocol import wire
+from maar.api.protocol.connect import Reply
+from maar.api.times import range_of_ms
+from maar.model.errors import InvalidInput
+from maar.model.ids import TenantId
+from maar.model.labels import Labels, sanitize_name
+from maar.model.time import SECOND_NS, TimeRange
+from maar.ports.query import QueryEngine, Scope
+from maar.query.decide.select import profile_type_of
+from maar.query.decide.selector import parse_selector
+
+NODES_DEFAULT = 8192
+NODES_MAX = 1 << 20
+POINTS_MAX = 11_000
+SELECTORS_MAX = 32
+NAMES_MAX = 64
+TYPE_LENGTH_MAX = 2048
+SERIES_LIMIT_MAX = 10_000
+FLAMEGRAPH_FORMATS = (0, 1)
+NO_EXEMPLARS = (0, 1)  # unspecified, none
+AGGREGATIONS = {0: "sum", 1: "avg"}
+
+
+class Querier:
+    """Each method takes a tenant and a request message, and gives a response message."""
+
+    def __init__(self, engine: QueryEngine, whole_range: Callable[[], TimeRange]) -> None:
+        self._engine = engine
+        self._whole_range = whole_range
+
+    async def profile_types(self, tenant: TenantId, request: Any) -> Reply:
+        scope = Scope(tenant, self._range(request))
+        reply = wire.ProfileTypesResponse()
+        for text in sorted(await self._engine.profile_types(scope)):
+            name, sample_type, sample_unit, period_type, period_unit = profile_type_parts(text)
+            reply.profile_types.add(
+                ID=text,
+                name=name,
+                sample_type=sample_type,
+                sample_unit=sample_unit,
+                period_type=period_type,
+                period_unit=period_unit,
+            )
+        return reply, None
+
+    async def label_names(self, tenant: TenantId, request: Any) -> Reply:
+        names: set[str] = set()
+        for scope in self._scopes(tenant, request):
+            names.update(await self._engine.label_names(scope))
+        return wire.LabelNamesResponse(names=sorted(names)), None
+
+    async def label_values(self, tenant: TenantId, request: Any) -> Reply:
+        if not request.name:
+            raise InvalidInput("the request names no label whose values it wants", reason="request")
+        values: set[str] = set()
+        name = sanitize_name(request.name)
+        for scope in self._scopes(tenant, request):
+            values.update(await self._engine.label_values(scope, name=name))
+        return wire.LabelValuesResponse(names=sorted(values)), None
+
+    async def series(self, tenant: TenantId, request: Any) -> Reply:
+        found: set[Labels] = set()
+        label_names = _names(request.label_names)
+        for scope in self._scopes(tenant, request):
+            found.update(await self._engine.series(scope, label_names=label_names))
+        reply = wire.SeriesResponse()
+        for labels in sorted(found):
+            _add_labels(reply.labels_set.add(), labels)
+        return reply, None
+
+    async def select_merge_stacktraces(self, tenant: TenantId, request: Any) -> Reply:
+        if request.format not in FLAMEGRAPH_FORMATS:
+            raise Unimplemented(
+                f"profile format {request.format} is not offered; ask for a flame graph (format 1)"
+            )
+        _refuse_selectors(
+            request,
+            ("stack_trace_selector", "profile_id_selector", "async"),
+            ("trace_id_selector", "span_selector"),
+        )
+        graph = await self._engine.flamegraph(
+            self._selected(tenant, request),
+            profile_type=checked_type(request.profile_typeID),
+            max_nodes=_max_nodes(request),
+        )
+        reply = wire.SelectMergeStacktracesResponse()
+        reply.flamegraph.names.extend(graph.names)
+        for level in graph.levels:
+            reply.flamegraph.levels.add().values.extend(level)
+        reply.flamegraph.total = graph.total
+        reply.flamegraph.max_self = graph.max_self
+        return reply, None
+
+    async def select_series(self, tenant: TenantId, request: Any) -> Reply:
+        _refuse_selectors(request, ("stack_trace_selector",))
+        if request.exemplar_type not in NO_EXEMPLARS:
+            raise Unimplemented(
+                "exemplars are not offered; leave out exemplar_type, or ask for none (1)"
+            )
+        scope = self._selected(tenant, request)
+        found = await self._engine.select_series(
+            scope,
+            profile_type=checked_type(request.profile_typeID),
+            group_by=_names(request.group_by),
+            step_ns=_step_ns(request.step, scope.range),
+            aggregation=_aggregation(request.aggregation),
+            limit=max(0, min(request.limit, SERIES_LIMIT_MAX)),
+        )
+        reply = wire.SelectSeriesResponse()
+        for one in found:
+            series = reply.series.add()
+            _add_labels(series, one.labels)
+            for point in one.points:
+                series.points.add(value=point.value, timestamp=point.time_ms)
+        return reply, None
+
+    def _range(self, request: Any) -> TimeRange:
+        return range_of_ms(request.start, request.end, whole=self._whole_range())
+
+    def _scopes(self, tenant: TenantId, request: Any) -> list[Scope]:
+        """One for each selector; what matches any of them is wanted."""
+        if len(request.matchers) > SELECTORS_MAX:
+            raise InvalidInput(
+                f"{len(request.matchers)} selectors are over {SELECTORS_MAX}", reason="selector"
+            )
+        wanted = self._range(request)
+        return [
+            Scope(tenant, wanted, parse_selector(text)) for text in (request.matchers or ("{}",))
+        ]
+
+    def _selected(self, tenant: TenantId, request: Any) -> Scope:
+        return Scope(tenant, self._range(request), parse_selector(request.label_selector))
+
+
+def profile_type_parts(text: str) -> tuple[str, str, str, str, str]:
+    """Split from both ends: a colon in the middle belongs to the sample type."""
+    name, _, rest = text.partition(":")
+    parts = rest.rsplit(":", 3)
+    if len(parts) != 4:
+        return text, "", "", "", ""
+    return name, parts[0], parts[1], parts[2], parts[3]
+
+
+def checked_type(text: str) -> str:
+    """A profile type id as it is stored."""
+    if len(text) > TYPE_LENGTH_MAX:
+        raise InvalidInput(
+            f"a profile type of {len(text)} characters is over {TYPE_LENGTH_MAX}",
+            reason="profile_type",
+        )
+    return profile_type_of(text)
+
+
+def _names(given: Sequence[str]) -> tuple[str, ...]:
+    """Label names as they are stored; each costs a column of the answer."""
+    if len(given) > NAMES_MAX:
+        raise InvalidInput(f"{len(given)} label names are over {NAMES_MAX}", reason="request")
+    return tuple(map(sanitize_name, given))
+
+
+def _refuse_selectors(request: Any, *groups: tuple[str, ...]) -> None:
+    given = {field.name for field, _ in request.ListFields()}
+    for name in (name for group in groups for name in group):
+        if name in given:
+            raise Unimplemented(f"{name} is not offered; leave it out")
+
+
+def _max_nodes(request: Any) -> int:
+    if request.max_nodes < 0 or request.max_nodes > NODES_MAX:
+        raise InvalidInput(
+            f"max_nodes {request.max_nodes} is not between 1 and {NODES_MAX}", reason="max_nodes"
+        )
+    return int(request.max_nodes) or NODES_DEFAULT
+
+
+def _step_ns(step_s: float, over: TimeRange) -> int:
+    if not math.isfinite(step_s) or step_s < 0.001:
+        raise InvalidInput(
+            f"step {step_s} is not a number of seconds, of at least 0.001", reason="step"
+        )
+    step_ns = int(min(step_s, 1e9) * SECOND_NS)
+    points = (over.end_ns - over.start_ns) // step_ns
+    if points > POINTS_MAX:
+        raise InvalidInput(
+            f"a step of {step_s} s gives {points} points, over {POINTS_MAX}; take a longer step",
+            reason="step",
+        )
+    return step_ns
+
+
+def _aggregation(number: int) -> str:
+    if number not in AGGREGATIONS:
+        raise InvalidInput(f"aggregation {number} is neither 0 (sum) nor 1 (avg)", reason="request")
+    return AGGREGATIONS[number]
+
+
+def _add_labels(target: Any, labels: Labels) -> None:
+    for name, value in labels:
+        target.labels.add(name=name, value=value)

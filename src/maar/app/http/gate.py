@@ -1,0 +1,215 @@
+"""The gate of the port: carries out what `unfinished` decides, and counts it."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Hashable
+from http import HTTPStatus
+from typing import Any, NamedTuple, Protocol, cast
+from urllib.parse import quote
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from maar.api.body import READ_SECONDS_MAX
+from maar.api.guard import ApiSettings
+from maar.app.http.unfinished import (
+    Bounds,
+    Refused,
+    Unfinished,
+    Why,
+    address_of,
+    connections_within,
+)
+
+LINGER_S = 1.0
+STALL_S = 60.0  # for a client to take some of its answer,
+TAKEN_LEAST = 16 << 10  # at least so many bytes: one now and then would keep the whole in memory
+BODY_GRACE_S = 5.0  # the handler that reads a body gives up first, and with a better answer
+
+
+_GRPC_CODES = {"deadline_exceeded": 4, "resource_exhausted": 8, "unavailable": 14}
+Headers = list[tuple[bytes, bytes]]
+
+
+class Refusal(NamedTuple):
+    status: int
+    code: str
+    sentence: str
+
+    def in_json(self) -> tuple[Headers, bytes]:
+        body = msgspec.json.encode({"code": self.code, "message": self.sentence})
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+        ]
+        if self.status in (429, 503):
+            headers.append((b"retry-after", b"1"))
+        return headers, body
+
+    def in_grpc(self) -> tuple[Headers, bytes]:
+        headers = [
+            (b"content-type", b"application/grpc"),
+            (b"grpc-status", b"%d" % _GRPC_CODES[self.code]),
+            (b"grpc-message", quote(self.sentence, safe=" ").encode()),
+        ]
+        return headers, b""
+
+
+class Held(Hashable, Protocol):
+    """A connection or a request that can be hung up on."""
+
+    def refuse(self, why: Why) -> None: ...
+
+
+class GateMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.refused = Counter(
+            "maar_front_refused",
+            "Connections and half requests that were hung up on",
+            ["reason"],
+            registry=registry,
+        )
+        self.connections = Gauge("maar_front_connections", "Open connections", registry=registry)
+        self.unfinished = Gauge(
+            "maar_front_unfinished_requests",
+            "Requests that have begun to arrive and are not whole",
+            registry=registry,
+        )
+        for why in Why:
+            self.refused.labels(why.value)
+
+
+class Gate:
+    """One for all connections of a port; used in the event loop only."""
+
+    def __init__(self, settings: ApiSettings, registry: CollectorRegistry) -> None:
+        self.settings = settings
+        connections_max = connections_within(
+            settings.connections_max, descriptors=_descriptors_raised()
+        )
+        self._waiting = Unfinished(
+            Bounds(
+                head_s=settings.head_s,
+                body_s=READ_SECONDS_MAX + BODY_GRACE_S,
+                unfinished_max=settings.unfinished_max,
+                unfinished_per_address_max=settings.unfinished_per_address_max,
+                connections_max=connections_max,
+            )
+        )
+        self._metrics = GateMetrics(registry)
+        self._metrics.connections.set_function(lambda: self._waiting.connections)
+        self._metrics.unfinished.set_function(lambda: self._waiting.requests)
+
+    def opened(self, who: Held, address: str) -> None:
+        self._carry_out(self._waiting.opened(who, address))
+
+    def closed(self, who: Held) -> None:
+        self._waiting.closed(who)
+
+    def idle(self, who: Held) -> None:
+        self._waiting.idle(who)
+
+    def busy(self, who: Held) -> None:
+        self._waiting.busy(who)
+
+    def begun(self, what: Held, address: str) -> None:
+        self._carry_out(self._waiting.begun(what, address, _now()))
+
+    def head_whole(self, what: Held) -> None:
+        self._waiting.head_whole(what, _now())
+
+    def whole(self, what: Held) -> None:
+        self._waiting.whole(what)
+
+    def sweep(self) -> None:
+        """Now and then: hang up on whoever is late."""
+        for refused in self._waiting.overdue(_now()):
+            self._carry_out(refused)
+
+    def count(self, why: Why) -> None:
+        self._metrics.refused.labels(why.value).inc()
+
+    def refusal(self, why: Why) -> Refusal:
+        """What it means to whom it happens, and what to do."""
+        settings = self.settings
+        match why:
+            case Why.HEAD_SLOW:
+                sentence = f"the request's headers did not arrive within {settings.head_s:g} s"
+                return Refusal(408, "deadline_exceeded", f"{sentence}; send it again")
+            case Why.BODY_SLOW:
+                sentence = f"the body did not arrive within {READ_SECONDS_MAX:.0f} s"
+                return Refusal(408, "deadline_exceeded", f"{sentence}; send it again")
+            case Why.HEAD_LARGE:
+                return Refusal(
+                    431,
+                    "resource_exhausted",
+                    "the request line and headers are over the limit of "
+                    f"{settings.head_bytes_max} bytes",
+                )
+            case Why.ADDRESS_FULL:
+                return Refusal(
+                    429,
+                    "resource_exhausted",
+                    f"more than {settings.unfinished_per_address_max} requests from this address "
+                    "have begun and are not whole, and this is the oldest; send it again at once "
+                    "and whole",
+                )
+            case Why.FULL:
+                return Refusal(
+                    503,
+                    "unavailable",
+                    f"more than {settings.unfinished_max} requests have begun and are not whole; "
+                    "send it again later",
+                )
+            case Why.CONNECTIONS | Why.FLOOD | Why.ANSWER_STALLED:
+                return Refusal(
+                    503,
+                    "unavailable",
+                    "the server has as many connections as it can keep; connect again later",
+                )
+
+    def _carry_out(self, refused: Refused | None) -> None:
+        if refused is None:
+            return
+        held = cast(Held, refused.who)
+        self._waiting.whole(held)  # whatever it does, it is no longer waited for
+        self.count(refused.why)
+        held.refuse(refused.why)
+
+
+def hung_up(transport: asyncio.Transport, *, answered: bool = False) -> None:
+    """Close within a while, whether or not the client reads what there is for it.
+
+    After an answer we read on meanwhile: else the kernel resets who still sends, answer unread.
+    """
+    if answered:
+        transport.write_eof()
+    else:
+        transport.close()
+    asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
+
+
+def caller_of(transport: asyncio.BaseTransport) -> str:
+    peer: Any = transport.get_extra_info("peername")
+    return address_of(peer[0]) if isinstance(peer, tuple) else ""
+
+
+def answer_in_http1(refusal: Refusal) -> bytes:
+    headers, body = refusal.in_json()
+    lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+    head = f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n".encode()
+    return head + lines + b"connection: close\r\n\r\n" + body
+
+
+def _descriptors_raised() -> int:
+    """How many descriptors this process may open; up to the hard limit, which is there for it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return 1 << 20 if hard == resource.RLIM_INFINITY else hard
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

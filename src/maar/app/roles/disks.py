@@ -1,0 +1,189 @@
+"""The disks that this host writes to: how much is free, and what may still be done with that.
+
+Below a reserve pushes are refused, so that the log, compaction and cleaning, which make room again,
+can still write. People are told well before. A disk that gets room again is in use again at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+
+from maar.app.settings.config import Settings
+from maar.app.settings.log_url import FilePlace
+from maar.ports.clock import Clock
+
+DATA, LOG, STORE = "data", "log", "store"  # data: scratch files, and what queries spill
+RESERVE_PART = 20  # of a disk, when nothing else is said
+RESERVE_MAX = 512 << 20
+WARNED_AT = 3  # reserves that are left
+SPENT_AT = 8  # parts of the reserve: with less of it left, the log may not take another entry
+LOOK_NS = 1_000_000_000  # it is not measured more often
+
+
+class Free(NamedTuple):
+    bytes: int
+    of: int  # bytes in all
+    device: int = 0  # directories of the same one share it
+
+
+class Standing(IntEnum):
+    ROOMY = 0
+    LOW = 1  # people are told
+    FULL = 2  # pushes are refused
+    SPENT = 3  # nothing can be written
+
+
+class Disk(NamedTuple):
+    """One of the directories, as it was found."""
+
+    name: str
+    path: str
+    free: Free
+    reserve: int
+
+    @property
+    def standing(self) -> Standing:
+        if self.free.bytes * SPENT_AT < self.reserve:
+            return Standing.SPENT
+        if self.free.bytes < self.reserve:
+            return Standing.FULL
+        return Standing.LOW if self.free.bytes < WARNED_AT * self.reserve else Standing.ROOMY
+
+    @property
+    def sentence(self) -> str:
+        """'' while there is room."""
+        left = f"the disk of {self.path} ({self.name}) has {_size(self.free.bytes)} left"
+        match self.standing:
+            case Standing.ROOMY:
+                return ""
+            case Standing.LOW:
+                refused = f"below {_size(self.reserve)} pushes are refused"
+                return f"{left} of {_size(self.free.of)}; {refused}: free some space, or add some"
+            case Standing.FULL:
+                kept = f"{_size(self.reserve)} are kept for the log and compaction"
+                return f"{left}, and {kept}, so that pushes are refused until some is freed"
+            case Standing.SPENT:
+                return f"{left}: nothing can be written until some is freed"
+
+
+def reserve_of(free: Free, told: int) -> int:
+    return told or min(RESERVE_MAX, free.of // RESERVE_PART)
+
+
+def measured(path: Path) -> Free | None:
+    """None when there is no such directory: it is not on this host."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    room = found.f_bavail if found.f_favail or not found.f_files else 0  # no inode, no file
+    return Free(room * found.f_frsize, found.f_blocks * found.f_frsize, os.stat(path).st_dev)
+
+
+class Disks:
+    """Measured when somebody asks, and not again within a second."""
+
+    def __init__(
+        self,
+        directories: Mapping[str, Path],
+        clock: Clock,
+        *,
+        reserve_bytes: int = 0,  # 0: a twentieth of each disk, at most 512 MiB
+        measure: Callable[[Path], Free | None] = measured,
+    ) -> None:
+        self._directories = directories
+        self._clock = clock
+        self._reserve_bytes = reserve_bytes
+        self._measure = measure
+        self._looked_ns: int | None = None
+        self._found: Sequence[Disk] = ()
+
+    def look(self) -> Sequence[Disk]:
+        now_ns = self._clock.monotonic_ns()
+        if self._looked_ns is None or now_ns - self._looked_ns >= LOOK_NS:
+            self._looked_ns = now_ns
+            self._found = [
+                Disk(name, str(path), free, reserve_of(free, self._reserve_bytes))
+                for name, path in self._directories.items()
+                if (free := self._measure(path)) is not None
+            ]
+        return self._found
+
+    def no_room(self) -> str:
+        """Why no push can be taken; '' when one can."""
+        return "; ".join(told(d for d in self.look() if d.standing >= Standing.FULL).values())
+
+    def no_room_to_read(self) -> str:
+        """Why no query can be answered; what they read needs no room, pins and spilling do."""
+        needed = (disk for disk in self.look() if disk.name in (DATA, LOG))
+        return "; ".join(told(d for d in needed if d.standing is Standing.SPENT).values())
+
+    def plain(self) -> list[dict[str, Any]]:
+        """For people."""
+        troubles = told(self.look())
+        return [
+            {
+                "name": disk.name,
+                "path": disk.path,
+                "free_bytes": disk.free.bytes,
+                "total_bytes": disk.free.of,
+                "reserve_bytes": disk.reserve,
+                "trouble": troubles.get(disk.name, ""),
+            }
+            for disk in self.look()
+        ]
+
+    def collect(self) -> Sequence[GaugeMetricFamily]:
+        """For Prometheus."""
+        labels = ["directory"]
+        free = GaugeMetricFamily("maar_disk_free_bytes", "Free on the disk", labels=labels)
+        total = GaugeMetricFamily("maar_disk_total_bytes", "Size of the disk", labels=labels)
+        kept = GaugeMetricFamily(
+            "maar_disk_reserve_bytes", "Below this, pushes are refused", labels=labels
+        )
+        for disk in self.look():
+            free.add_metric([disk.name], disk.free.bytes)
+            total.add_metric([disk.name], disk.free.of)
+            kept.add_metric([disk.name], disk.reserve)
+        return free, total, kept
+
+    def shown_in(self, registry: CollectorRegistry) -> Disks:
+        registry.register(self)
+        return self
+
+
+def told(disks: Iterable[Disk]) -> dict[str, str]:
+    """What is wrong, by the first directory of each disk: those of one disk are told together."""
+    by_device: dict[int, list[Disk]] = {}
+    for disk in disks:
+        by_device.setdefault(disk.free.device, []).append(disk)
+    return {
+        some[0].name: some[0]._replace(name=", ".join(disk.name for disk in some)).sentence
+        for some in by_device.values()
+    }
+
+
+def disks_of(settings: Settings, clock: Clock) -> Disks:
+    """The directories of these settings that are on this host."""
+    directories = {DATA: settings.data_dir}
+    place = settings.log_place
+    if isinstance(place, FilePlace):
+        directories[LOG] = place.directory
+    store = urlsplit(settings.store_settings().url)
+    if store.scheme == "file":
+        directories[STORE] = Path(unquote(store.path))
+    return Disks(directories, clock, reserve_bytes=settings.server.reserve_bytes)
+
+
+def _size(number: int) -> str:
+    if number >= 10 << 30:
+        return f"{number / (1 << 30):,.0f} GiB"
+    return f"{number / (1 << 20):,.1f} MiB"

@@ -1,0 +1,192 @@
+"""The front in this process: HTTP and gRPC for those who push and for those who ask."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from random import Random
+
+from prometheus_client import CollectorRegistry
+
+from maar.adapters.rpc import MetastoreClient, QueryClient, RoleClient, SegmentWriterClient
+from maar.adapters.system_clock import SystemClock
+from maar.api.admin.admin import no_disks
+from maar.api.admin.placement import placed_in
+from maar.api.admin.quarantine import causes_in
+from maar.api.app import Asked, build_app
+from maar.api.guard import Door
+from maar.api.hosts import hosts_of
+from maar.app.http.gate import Gate
+from maar.app.http.server import HttpServer
+from maar.app.processes import status_file
+from maar.app.processes.status_file import ProcessState
+from maar.app.roles.readiness import MetastoreRole, Readiness
+from maar.app.roles.wiring import Here, build_store, first_end, new_registry
+from maar.app.settings.config import Settings
+from maar.app.settings.tenants import Tenants
+from maar.distributor.agent import PlacementAgent
+from maar.distributor.periods import Periods
+from maar.distributor.rings import Rings
+from maar.distributor.router import Router
+from maar.distributor.service import Distributor
+from maar.model.errors import MaarError
+from maar.model.ids import Zone
+from maar.ports.object_store import ObjectStore
+from maar.pprof.compile_once import doing
+
+log = logging.getLogger("maar.front")
+
+
+@asynccontextmanager
+async def run(
+    settings: Settings, here: Here, listener: socket.socket, *, pushes: bool, asks: bool
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Gives the task that ends when the HTTP server does, or something that it follows."""
+    registry, clock = new_registry("front"), SystemClock()
+    here.registries.append(registry)
+    store, metastore = build_store(settings), MetastoreClient(settings.roles.metastore)
+    own = settings.metastore.advertise or settings.metastore.listen
+    others: dict[str, MetastoreRole | RoleClient] = {
+        "metastore": MetastoreRole(settings.roles.metastore, own=own)
+    }
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(metastore.close)
+        distributor, asked, whether_placed = None, None, always
+        following: list[asyncio.Task[None]] = []
+        if pushes:
+            distributor, whether_placed, following = await stack.enter_async_context(
+                _distributing(settings, here, store, metastore, clock, registry)
+            )
+        if asks:
+            engine = QueryClient(settings.roles.query)
+            stack.push_async_callback(engine.close)
+            others |= {
+                "query": RoleClient(settings.roles.query),
+                "worker": RoleClient(settings.roles.worker),
+            }
+            asked = Asked(
+                engine,
+                metastore,
+                causes_in(store),
+                clock,
+                settings.limits.future_ns,
+                placed_in(store),
+                lambda: status_file.plain(supervised(settings)),
+                here.disks.plain if here.disks else no_disks,
+            )
+        for other in others.values():
+            stack.push_async_callback(other.close)
+        readiness = Readiness(
+            others,
+            store if here.writer is not None else None,
+            clock,
+            pushes=pushes,
+            asks=asks,
+            placed=whether_placed,
+            disks=here.disks,
+        )
+        door, gate = Door(settings.api, registry), Gate(settings.api, registry)
+        app = build_app(
+            settings.api,
+            here.registries,
+            readiness,
+            partial(_metrics, readiness, settings),
+            distributor=distributor,
+            asked=asked,
+            door=door,
+            hosts=hosts_of(
+                settings.listen_address()[0],
+                settings.server.allowed_hosts,
+                own_name=socket.gethostname(),
+            ),
+        )
+        server = HttpServer(app, drain_s=settings.server.drain_s, gate=gate)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        life = asyncio.create_task(first_end(serving, *following))
+        stack.push_async_callback(_ended, serving, life)  # before what they need is closed
+        try:
+            yield life
+        finally:
+            server.should_exit = True  # no new connections; who waits gets an answer
+
+
+@asynccontextmanager
+async def _distributing(
+    settings: Settings,
+    here: Here,
+    store: ObjectStore,
+    metastore: MetastoreClient,
+    clock: SystemClock,
+    registry: CollectorRegistry,
+) -> AsyncIterator[tuple[Distributor, Callable[[], str], list[asyncio.Task[None]]]]:
+    """The distributor, whether it knows where to send profiles, and what it follows."""
+    ring = settings.ring
+    tenants = Tenants(settings)
+    periods = Periods(settings.retention.default_ns)
+    rings = Rings(Zone(ring.zone))
+    agent = PlacementAgent(store, metastore, registry)
+    router = Router(
+        settings.routing,
+        rings,
+        agent.rules,
+        tenants.placement,
+        partial(SegmentWriterClient, deadline_s=settings.routing.deadline_ms / 1000),
+        clock,
+        Random(secrets.randbits(64)),
+        registry,
+        local=here.writer,
+    )
+    distributor = Distributor(
+        settings.limits, router, clock, registry, periods, rate_of=tenants.rate
+    )
+    following = [
+        asyncio.create_task(work)
+        for work in (
+            _started(distributor),
+            periods.follow(metastore),
+            rings.follow(metastore, every_s=ring.refresh_ms / 1000),
+            agent.follow(every_s=settings.placement.reload_s),
+            tenants.follow(),
+        )
+    ]
+    try:
+        yield distributor, lambda: doing() or router.ready(), following
+    finally:
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
+        distributor.close()
+        await router.close()
+
+
+async def _metrics(readiness: Readiness, settings: Settings) -> list[str]:
+    return [*await readiness.metrics(), status_file.exposed(supervised(settings))]
+
+
+def supervised(settings: Settings) -> Sequence[ProcessState]:
+    """The processes beside this one, as the supervisor of all of them knows them."""
+    try:
+        return status_file.read(settings.data_dir, supervisor=os.getppid())
+    except MaarError as error:
+        log.warning("state of the processes not known cause=%s", error)
+        return ()
+
+
+async def _started(distributor: Distributor) -> None:
+    """Make it ready while it can be asked how it is; pushes that come before that wait for it."""
+    await distributor.start()
+    await asyncio.Event().wait()
+
+
+async def _ended(*tasks: asyncio.Task[None]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def always() -> str:
+    return ""

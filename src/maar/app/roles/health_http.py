@@ -1,0 +1,43 @@
+"""Health and metrics by HTTP, for a process whose role answers nothing else there."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
+
+from maar.api.app import ApiSettings, health_routes
+from maar.app.http.gate import Gate
+from maar.app.http.server import HttpServer
+from maar.app.roles.wiring import Told
+
+DRAIN_S = 0.2
+
+
+@asynccontextmanager
+async def telling(
+    told: Told, registry: CollectorRegistry, listener: socket.socket | None
+) -> AsyncIterator[None]:
+    """While it lasts, /ready, /healthz and /metrics are answered on the listener, if there is."""
+    if listener is None:
+        yield
+        return
+    http = HttpServer(
+        Starlette(routes=health_routes([registry], lambda _duty: told.ready(), _nothing_more)),
+        drain_s=DRAIN_S,
+        gate=Gate(ApiSettings(), CollectorRegistry()),
+    )
+    serving = asyncio.create_task(http.serve(sockets=[listener]))
+    try:
+        yield
+    finally:
+        http.should_exit = True
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def _nothing_more() -> list[str]:
+    return []

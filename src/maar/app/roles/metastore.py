@@ -1,0 +1,243 @@
+"""One replica of the metastore in this process: its log, its fold, its service, its health.
+
+It can be asked how it is before it has read anything, and also after it has stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import msgspec
+
+from maar.adapters.rpc import ReplicaClient, serve_metastore
+from maar.adapters.stores.open import probe
+from maar.adapters.system_clock import SystemClock
+from maar.app.roles.disks import disks_of
+from maar.app.roles.health_http import telling
+from maar.app.roles.marker import check_not_ended
+from maar.app.roles.replica import replica_place
+from maar.app.roles.wiring import Told, build_store, first_end, new_registry, open_log
+from maar.app.settings.config import Settings
+from maar.app.settings.log_url import shown
+from maar.app.settings.tenants import Tenants
+from maar.metastore.service import MetastoreService
+from maar.model.errors import InvalidInput, MaarError, Retryable, StoreFull, Unavailable
+from maar.model.ids import Incarnation
+from maar.ports.object_store import ObjectStore
+
+log = logging.getLogger("maar.metastore")
+
+SNAPSHOT_TIMEOUT_S = 600
+CHECK_EVERY_S = 5.0
+PROBE_EVERY_S = 1.0
+STRANGERS_EVERY_S = 10.0
+
+
+@asynccontextmanager
+async def run(
+    settings: Settings, stop: asyncio.Event, listener: socket.socket | None
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Gives the task that ends when the metastore cannot go on; it answers by then, or `stop` is
+    set.
+
+    With a listener it tells its state and metrics by HTTP there.
+    """
+    place = replica_place(settings)
+    registry = new_registry("metastore")
+    store = build_store(settings)
+    tenants = Tenants(settings)
+    lines = Lines()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(lines.close)
+        service = MetastoreService(
+            await open_log(settings, registry),
+            store,
+            SystemClock(),
+            settings.policy(),
+            entropy=secrets.token_bytes,
+            candidate=place.candidate,
+            take_snapshot=snapshot_in_another_process(settings),
+            registry=registry,
+            dead_after_ms=settings.ring.dead_after_ms,
+            placement=settings.placement,
+            limits=tenants.placement,
+            others=place.others,
+            connect=lines.to,
+            log_url=shown(settings.log_place),
+            begin_anew=settings.metastore.begin_anew,
+        )
+        stack.push_async_callback(service.stop)
+        beginning = Beginning()
+        no_room = _no_room
+        if listener is not None:  # else the front of this host tells of its disks
+            no_room = disks_of(settings, SystemClock()).shown_in(registry).no_room_to_read
+        told = Told(registry, lambda: beginning.trouble or service.ready() or no_room())
+        server = await serve_metastore(place.listen, service, told)
+        stack.push_async_callback(server.stop)
+        await stack.enter_async_context(telling(told, registry, listener))
+        known = {place.candidate.address, *place.others}
+        life = asyncio.create_task(_live(service, store, tenants, beginning, known))
+        stack.push_async_callback(_end, life)
+        await _any(beginning.over.wait(), stop.wait(), life)
+        if life.done():
+            life.result()
+        yield life
+
+
+def _no_room() -> str:
+    return ""
+
+
+class Lines:
+    """Connections to the other replicas, closed with this one."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, ReplicaClient] = {}
+
+    def to(self, address: str) -> ReplicaClient:
+        if address not in self._clients:
+            self._clients[address] = ReplicaClient(address)
+        return self._clients[address]
+
+    async def close(self) -> None:
+        for client in self._clients.values():
+            await client.close()
+
+
+class Beginning:
+    """How far it has come until it answers, and what keeps it."""
+
+    def __init__(self) -> None:
+        self.trouble = ""
+        self.over = asyncio.Event()
+
+
+async def _live(
+    service: MetastoreService,
+    store: ObjectStore,
+    tenants: Tenants,
+    beginning: Beginning,
+    known: set[str],
+) -> None:
+    await _probed(store, beginning)
+    try:
+        await service.start()
+    except InvalidInput:
+        raise  # no restart would help, nor would staying
+    except MaarError:
+        pass  # it has said so in the log, and goes on telling how it is to whoever asks
+    await _check_not_ended(service, store)
+    beginning.over.set()
+    lives = [
+        asyncio.create_task(work)
+        for work in (
+            service.ended(),
+            tenants.follow(),
+            _keep_checking(service, store),
+            _beware_of_strangers(service, known),
+        )
+    ]
+    try:
+        await first_end(*lives)
+    finally:
+        await _end(*lives)
+
+
+async def _probed(store: ObjectStore, beginning: Beginning) -> None:
+    """Return when the store is known to honour conditional writes; InvalidInput if it does not."""
+    while True:
+        try:
+            await asyncio.to_thread(probe, store)
+        except StoreFull as error:
+            # Questions need no room, and a store that honoured conditional writes still will.
+            log.warning("store not probed cause=%s", error)
+        except Retryable as error:
+            log.warning("store does not answer yet cause=%s", error)
+            beginning.trouble = f"the object store does not answer: {error}"
+            await asyncio.sleep(PROBE_EVERY_S)
+            continue
+        beginning.trouble = ""
+        return
+
+
+async def _keep_checking(service: MetastoreService, store: ObjectStore) -> None:
+    """The log may be restored elsewhere while we run."""
+    while True:
+        await asyncio.sleep(CHECK_EVERY_S)
+        await _check_not_ended(service, store)
+
+
+async def _beware_of_strangers(service: MetastoreService, known: set[str]) -> None:
+    """Replicas that do not know each other would count votes and versions wrongly."""
+    warned = ""
+    while True:
+        leader = (await service.replica()).leader
+        if leader and leader not in known and leader != warned:
+            warned = leader
+            log.warning(
+                "the leader is none of the replicas that roles.metastore names; name all of them "
+                "there, at every replica leader=%s",
+                leader,
+            )
+        await asyncio.sleep(STRANGERS_EVERY_S)
+
+
+async def _check_not_ended(service: MetastoreService, store: ObjectStore) -> None:
+    if incarnation := Incarnation((await service.replica()).incarnation):
+        await asyncio.to_thread(check_not_ended, store, incarnation)
+
+
+async def _any(*waits: Awaitable[object]) -> None:
+    """Wait for the first of them; those that were made for this are not left behind."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task, wait in zip(tasks, waits, strict=True):
+            if task is not wait:
+                task.cancel()
+
+
+async def _end(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def snapshot_in_another_process(settings: Settings) -> Callable[[], Awaitable[int]]:
+    """Folding the whole log would stall the metastore; another process does it (S13, S15).
+
+    Not started by the loop: uvloop forks, and runs Python in the copy of a process with gRPC's
+    threads, which is a crash now and then. `subprocess` shares the memory, and runs nothing of
+    ours, until the new program does.
+    """
+
+    async def take() -> int:
+        process = subprocess.Popen(  # in this thread: the process dies with the one that made it
+            [sys.executable, "-m", "maar.app.roles.snapshotter", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        told = msgspec.json.encode(settings)
+        ended = asyncio.ensure_future(asyncio.to_thread(process.communicate, told))
+        try:
+            async with asyncio.timeout(SNAPSHOT_TIMEOUT_S):
+                shown, _ = await asyncio.shield(ended)
+        except TimeoutError:
+            raise Unavailable(f"the snapshot took over {SNAPSHOT_TIMEOUT_S} s") from None
+        finally:
+            process.kill()
+            await ended
+        if process.returncode != 0 or not shown.strip().isdigit():
+            raise Unavailable(f"the snapshot process ended with code {process.returncode}")
+        return int(shown)
+
+    return take

@@ -1,0 +1,151 @@
+"""Whether pushes would be acknowledged and queries answered, asked of the parts themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from maar.adapters.rpc import Role, RoleClient, addresses_in
+from maar.adapters.stores.open import probe
+from maar.api.app import DUTIES
+from maar.app.roles.disks import Disks
+from maar.model.errors import MaarError
+from maar.ports.clock import Clock
+from maar.ports.object_store import ObjectStore
+
+log = logging.getLogger("maar.front")
+
+STORE_CHECK_NS = 5_000_000_000
+PUSH, QUERY = DUTIES
+
+
+class MetastoreRole:
+    """The metastore as one role: it is ready when one of its replicas is.
+
+    Of several replicas each tells its metrics by itself; here are those of our own, if we have one.
+    """
+
+    def __init__(self, addresses: str, *, own: str = "") -> None:
+        replicas = addresses_in(addresses)
+        self._replicas = {address: RoleClient(address) for address in replicas}
+        self._shown = replicas[0] if len(replicas) == 1 else own
+
+    async def ready(self) -> str:
+        asked = [asyncio.create_task(_why_not(each)) for each in self._replicas.values()]
+        try:
+            reasons = []
+            for answer in asyncio.as_completed(asked):
+                if not (reason := await answer):
+                    return ""  # whoever else is silent need not be waited for
+                reasons.append(reason)
+            return ", and ".join(dict.fromkeys(reasons))
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    async def metrics(self) -> str:
+        if shown := self._replicas.get(self._shown):
+            return await shown.metrics()
+        reason = await self.ready()
+        return "" if reason else "# Every replica of the metastore has a page of its own.\n"
+
+    async def close(self) -> None:
+        for client in self._replicas.values():
+            await client.close()
+
+
+async def _why_not(role: Role) -> str:
+    try:
+        return await role.ready()
+    except MaarError as error:
+        return str(error)
+
+
+class Readiness:
+    """/ready of the front, and the metrics of the roles behind it."""
+
+    def __init__(
+        self,
+        others: Mapping[str, Role],
+        store: ObjectStore | None,  # that must take writes; None when others write
+        clock: Clock,
+        *,
+        pushes: bool,  # it takes them
+        asks: bool,  # it answers queries; the worker may be away: compaction waits
+        placed: Callable[[], str],  # whether it is known where to send profiles
+        disks: Disks | None = None,  # that pushes need
+    ) -> None:
+        self._others = others
+        self._duties = [duty for duty, has in ((PUSH, pushes), (QUERY, asks)) if has]
+        self._placed = placed
+        self._disks = disks
+        self._store = store
+        self._clock = clock
+        self._store_checked_ns: int | None = None
+        self._store_trouble = ""
+        self._store_lock = asyncio.Lock()
+
+    async def __call__(self, duty: str = "") -> str:
+        """'' when ready, else every duty that fails, and why; a duty that it has not is none."""
+        duties = [each for each in self._duties if duty in ("", each)]
+        if duty and not duties:
+            return f"{duty}: this process does not do that"
+        found = await asyncio.gather(*map(self._trouble, duties))
+        failing = zip(duties, found, strict=True)
+        return "\n".join(f"{name}: {why}" for name, why in failing if why)
+
+    async def _trouble(self, duty: str) -> str:
+        """Why a duty cannot be done, in sentences."""
+        if duty == PUSH:
+            asked = (self._role("metastore"), self._writable())
+            no_room = self._disks.no_room() if self._disks else ""
+            reasons = [*await asyncio.gather(*asked), self._placed(), no_room]
+        else:
+            asked = (self._role("metastore"), self._role("query"))
+            no_room = self._disks.no_room_to_read() if self._disks else ""
+            reasons = [*await asyncio.gather(*asked), no_room]
+        return "; ".join(reason for reason in reasons if reason)
+
+    async def metrics(self) -> list[str]:
+        """What the other roles expose; a role that is away is missing here, and `up` says so."""
+        names = list(self._others)
+        texts = await asyncio.gather(*(self._metrics(name) for name in names))
+        up = "".join(
+            f'maar_role_up{{role="{name}"}} {int(bool(text))}\n'
+            for name, text in zip(names, texts, strict=True)
+        )
+        heading = "# HELP maar_role_up Whether the role answers.\n# TYPE maar_role_up gauge\n"
+        return [*texts, heading + up]
+
+    async def _role(self, name: str) -> str:
+        why_not = await _why_not(self._others[name])
+        return f"{name}: {why_not}" if why_not else ""
+
+    async def _metrics(self, name: str) -> str:
+        try:
+            return await self._others[name].metrics()
+        except MaarError as error:
+            log.info("metrics are missing of=%s cause=%s", name, error)
+            return ""
+
+    async def _writable(self) -> str:
+        """Whether the store takes a write; remembered for a while, since asking costs one."""
+        if self._store is None:
+            return ""
+        async with self._store_lock:
+            now_ns = self._clock.monotonic_ns()
+            checked_ns = self._store_checked_ns
+            if checked_ns is None or now_ns - checked_ns > STORE_CHECK_NS:
+                self._store_trouble = await asyncio.to_thread(_trouble_of, self._store)
+                self._store_checked_ns = self._clock.monotonic_ns()
+            return self._store_trouble
+
+
+def _trouble_of(store: ObjectStore) -> str:
+    try:
+        probe(store)
+    except MaarError as error:
+        return f"store: {error}"
+    return ""

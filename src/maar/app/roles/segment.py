@@ -1,0 +1,105 @@
+"""The segment writer in this process: its service, its place in the ring, its address."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+from maar.adapters.rpc import MetastoreClient, serve_writer
+from maar.adapters.system_clock import SystemClock
+from maar.app.roles.disks import disks_of
+from maar.app.roles.health_http import telling
+from maar.app.roles.wiring import Here, LocalWriter, Told, build_store, new_registry, writer_node
+from maar.app.settings.config import ANY_HOST, Settings, host_and_port
+from maar.model.errors import InvalidInput, MaarError
+from maar.model.ids import Zone
+from maar.model.ring import Writer, WriterState
+from maar.segment.membership import Membership
+from maar.segment.service import SegmentService
+
+HEARD_WITHIN = 1.5  # refreshes of a distributor until all of them know that we drain
+
+
+@asynccontextmanager
+async def run(
+    settings: Settings, here: Here, listener: socket.socket | None
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Gives the task that ends when the writer may take no more pushes.
+
+    With a listener it tells its state and metrics by HTTP there.
+    """
+    told_address = advertised(settings)
+    registry, clock, node = new_registry("segment_writer"), SystemClock(), writer_node(settings)
+    metastore, letters = MetastoreClient(settings.roles.metastore), settings.dead_letters
+    disks = disks_of(settings, clock).shown_in(registry)
+    service = SegmentService(
+        settings.segment,
+        build_store(settings),
+        metastore,
+        clock,
+        Random(secrets.randbits(64)),
+        registry,
+        node,
+        zone=Zone(settings.ring.zone),
+        dead_letter_after_ms=letters.after_ms if letters.enabled else None,
+        floor_lag_ms=int(settings.compaction.floor_lag_s * 1000),
+        no_room=disks.no_room,
+    )
+    here.disks = disks
+    await service.start()
+    ring = settings.ring
+    address = settings.roles.segment_writer
+    member = Membership(
+        metastore,
+        Zone(ring.zone),
+        Writer(node, told_address, secrets.token_hex(8), ring.shards, WriterState.JOINING),
+        every_s=ring.beat_ms / 1000,
+        leaves=ring.leave_on_stop,
+        random=Random(secrets.randbits(64)),
+        registry=registry,
+    )
+    told = Told(registry, lambda: member.ready() or disks.no_room())
+    server = await serve_writer(address, service, told)
+    here.writer = LocalWriter(node, service)
+    here.registries.append(registry)
+    life = asyncio.create_task(_live(member, service))
+    async with telling(told, registry, listener):
+        try:
+            yield life
+        finally:
+            heard = await member.drain()
+            if heard and not address.startswith("unix:"):  # where only our own process pushes
+                await asyncio.sleep(HEARD_WITHIN * ring.refresh_ms / 1000)
+            await service.stop()  # who has not heard yet is refused at once, and goes elsewhere
+            life.cancel()
+            await asyncio.gather(life, return_exceptions=True)
+            await member.leave()
+            await server.stop()
+            await metastore.close()
+
+
+def advertised(settings: Settings) -> str:
+    """Where distributors reach the writer; InvalidInput when that would be each one's own host."""
+    address = settings.roles.segment_writer
+    if settings.ring.advertise or address.startswith("unix:"):
+        return settings.ring.advertise or address
+    if host_and_port("roles.segment_writer", address)[0] in ANY_HOST:
+        raise InvalidInput(
+            f"roles.segment_writer = {address!r} does not say by which name other machines reach "
+            "this one, and distributors would push to themselves; set ring.advertise to host:port",
+            reason="settings",
+        )
+    return address
+
+
+async def _live(member: Membership, service: SegmentService) -> None:
+    """Beat for ever. A writer that the ring refuses takes nothing from that moment on."""
+    try:
+        await member.live()
+    except MaarError as error:
+        service.refuse(str(error))
+        raise

@@ -1,0 +1,127 @@
+"""What every role is built from: its store, its registry, its name, and what it tells of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+
+from maar.adapters.stores.open import open_store
+from maar.app.roles.disks import Disks
+from maar.app.settings.config import Settings
+from maar.app.settings.log_url import EtcdPlace, FilePlace
+from maar.model.ids import NodeId
+from maar.ports.log import Log
+from maar.ports.object_store import ObjectStore
+from maar.ports.segment_writer import SegmentWriter
+
+if TYPE_CHECKING:  # not every role needs it
+    from maar.adapters.etcd.log import EtcdSettings
+
+
+def new_registry(role: str) -> CollectorRegistry:
+    """Metrics of one role; the process's own are named by role, since one page shows them all."""
+    registry = CollectorRegistry()
+    ProcessCollector(namespace=f"maar_{role}", registry=registry)
+    return registry
+
+
+def node_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def writer_node(settings: Settings) -> NodeId:
+    """A segment writer's name, the same after every restart, so that it keeps its shards."""
+    address = settings.roles.segment_writer
+    port = "" if address.startswith("unix:") else f":{address.rpartition(':')[2]}"
+    return NodeId(settings.ring.node or f"{socket.gethostname()}{port}")
+
+
+def build_store(settings: Settings) -> ObjectStore:
+    return open_store(settings.store_settings())
+
+
+async def open_log(settings: Settings, registry: CollectorRegistry | None = None) -> Log:
+    """The log for a replica: to read, and to lead in."""
+    match settings.log_place:
+        case FilePlace(directory):
+            from maar.adapters.sqlite.log import SqliteLog
+
+            allowed = settings.log.allow_network_fs
+            return SqliteLog.open(directory, allow_network_fs=allowed)
+        case EtcdPlace() as place:
+            from maar.adapters.etcd.log import EtcdLog
+
+            return await EtcdLog.open(etcd_settings(settings, place), registry=registry)
+
+
+async def open_log_reader(settings: Settings) -> Log:
+    """The log for a process beside the replicas, which reads only."""
+    match settings.log_place:
+        case FilePlace(directory):
+            from maar.adapters.sqlite.log import SqliteLog
+
+            return SqliteLog.open_reader(directory)
+        case EtcdPlace() as place:
+            from maar.adapters.etcd.log import EtcdLog
+
+            return await EtcdLog.open_reader(etcd_settings(settings, place))
+
+
+def etcd_settings(settings: Settings, place: EtcdPlace) -> EtcdSettings:
+    from maar.adapters.etcd.log import EtcdSettings
+
+    log = settings.log
+    return EtcdSettings(
+        endpoints=place.endpoints,
+        prefix=place.prefix,
+        user=log.user,
+        password=log.password,
+        ca_file=log.ca_file,
+        cert_file=log.cert_file,
+        key_file=log.key_file,
+        election_s=log.election_s,
+        quota_bytes=log.quota_bytes,
+    )
+
+
+@dataclass(slots=True)
+class Here:
+    """What roles of one process give each other directly."""
+
+    writer: LocalWriter | None = None
+    disks: Disks | None = None  # that pushes to this process need
+    registries: list[CollectorRegistry] = field(default_factory=list)  # shown beside the front's
+
+
+class LocalWriter(NamedTuple):
+    """The segment writer of this process: pushes to its node need no network."""
+
+    node: NodeId
+    service: SegmentWriter
+
+
+class Told:
+    """What a role tells about itself to whoever asks by RPC."""
+
+    def __init__(self, registry: CollectorRegistry, ready: Callable[[], str]) -> None:
+        self._registry = registry
+        self._ready = ready
+
+    async def metrics(self) -> str:
+        return generate_latest(self._registry).decode()
+
+    async def ready(self) -> str:
+        return self._ready()
+
+
+async def first_end(*tasks: asyncio.Task[None]) -> None:
+    """Return when one of them does, or raise what it raised: none may end unseen."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()

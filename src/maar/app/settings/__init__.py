@@ -1,0 +1,1 @@
+"""Every setting, read once from a file, the environment and flags."""

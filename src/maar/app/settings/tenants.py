@@ -1,0 +1,108 @@
+"""Limits of single tenants, from a TOML file that is read again when it changes.
+
+    [acme]
+    rate_bytes = 8_000_000
+    burst_bytes = 32_000_000
+
+    [acme.placement]
+    dataset_shards_max = 16
+
+What a tenant does not name is as for everybody. A file that became wrong changes nothing, and says
+so; one that is wrong at the start is an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from maar.app.settings.config import Settings
+from maar.distributor.rates import Rate
+from maar.model.errors import InvalidInput
+from maar.model.ids import TenantId, tenant_id
+from maar.placement.rules import TenantLimits
+
+log = logging.getLogger("maar.tenants")
+
+LOOK_S = 5.0
+
+
+class Tenant(msgspec.Struct, frozen=True):
+    rate: Rate
+    placement: TenantLimits
+
+
+class Tenants:
+    def __init__(self, settings: Settings) -> None:
+        self._path = Path(settings.tenants.file) if settings.tenants.file else None
+        self._default = Tenant(settings.limits.rate(), settings.placement.tenant)
+        self._read_ns = self._changed_ns()
+        self._tenants = self._read()
+
+    def rate(self, tenant: TenantId) -> Rate:
+        return self._of(tenant).rate
+
+    def placement(self, tenant: TenantId) -> TenantLimits:
+        return self._of(tenant).placement
+
+    async def follow(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            changed_ns = self._changed_ns()
+            if changed_ns == self._read_ns:
+                continue
+            self._read_ns = changed_ns
+            try:
+                self._tenants = self._read()
+                log.info("tenants read again file=%s tenants=%d", self._path, len(self._tenants))
+            except InvalidInput as error:
+                log.error("tenants stay as they were cause=%s", error)
+
+    def _of(self, tenant: TenantId) -> Tenant:
+        return self._tenants.get(tenant, self._default)
+
+    def _changed_ns(self) -> int:
+        try:
+            return self._path.stat().st_mtime_ns if self._path is not None else 0
+        except OSError:
+            return -1
+
+    def _read(self) -> dict[TenantId, Tenant]:
+        if self._path is None:
+            return {}
+        try:
+            tree = tomllib.loads(self._path.read_text())
+        except OSError as error:
+            raise _wrong(f"cannot read tenants.file = {self._path}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise _wrong(f"tenants.file = {self._path} is not valid TOML: {error}") from error
+        return {tenant_id(name): self._tenant(name, given) for name, given in tree.items()}
+
+    def _tenant(self, name: str, given: Any) -> Tenant:
+        if not isinstance(given, dict):
+            raise _wrong(f"{name} in {self._path} must be a table, like [{name}]")
+        placement = given.pop("placement", {})
+        return Tenant(
+            self._over(self._default.rate, given, name),
+            self._over(self._default.placement, placement, f"{name}.placement"),
+        )
+
+    def _over(self, default: Any, given: Any, where: str) -> Any:
+        """The default with what is given instead, checked."""
+        known = msgspec.structs.asdict(default)
+        if not isinstance(given, dict) or not given.keys() <= known.keys():
+            raise _wrong(f"[{where}] in {self._path} knows {', '.join(known)} and nothing else")
+        try:
+            return msgspec.convert(known | given, type(default))
+        except msgspec.ValidationError as error:
+            raise _wrong(f"[{where}] in {self._path} is not allowed: {error}") from error
+
+
+def _wrong(sentence: str) -> InvalidInput:
+    return InvalidInput(sentence, reason="settings")

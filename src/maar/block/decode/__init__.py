@@ -1,0 +1,1 @@
+"""Raw profiles into the five tables of a block."""

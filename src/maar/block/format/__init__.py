@@ -1,0 +1,1 @@
+"""The files of the lake: segments, the five tables of a block, their order and checksums."""

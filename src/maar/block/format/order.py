@@ -1,0 +1,149 @@
+# mypy: disallow-untyped-decorators=False
+"""The order of rows in each table, by numbers only: sort, compare neighbours, compare across."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numba import njit
+
+from maar.block.format.hashing import Int
+
+
+def sorted_table(table: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    """The rows in the order of some columns."""
+    if table.num_rows < 2:
+        return table.combine_chunks()
+    table = table.combine_chunks()
+    keys = [numbers for column in key for numbers in _sort_keys(_only(table[column]))]
+    keys = [numbers for numbers in keys if (numbers != numbers[0]).any()]
+    if not keys:
+        return table
+    return table.take(pa.array(np.lexsort(keys[::-1])))
+
+
+def row_key(table: pa.Table, key: tuple[str, ...], row: int) -> tuple[Any, ...]:
+    """One row's place in the order, comparable with rows of other tables."""
+    return tuple(_comparable(table[column][row]) for column in key)
+
+
+def same_as_before(table: pa.Table) -> Any:
+    """Flags: is the row equal, in all columns, to the one before it?"""
+    same = np.ones(table.num_rows, np.bool_)
+    same[:1] = False
+    for column in table.columns:
+        for numbers, offset in _numbers(_only(column)):
+            if offset is None:
+                same[1:] &= numbers[1:] == numbers[:-1]
+            else:
+                _compare_lists(numbers, offset, same)
+    return same
+
+
+def _only(column: Any) -> pa.Array:
+    """A column as one array with one dictionary."""
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return column.combine_chunks() if column.num_chunks else pa.array([], column.type)
+
+
+def _comparable(scalar: Any) -> tuple[int, Any]:
+    if not scalar.is_valid:
+        return (0, 0)
+    if pa.types.is_timestamp(scalar.type):
+        return (1, scalar.value)
+    return (1, scalar.as_py())
+
+
+def _sort_keys(array: pa.Array) -> list[Int]:
+    """Numbers, most significant first, that order as the column's values do."""
+    kind = array.type
+    if pa.types.is_list(kind):
+        return [_list_rank(array)]
+    if pa.types.is_fixed_size_binary(kind):
+        words = _fixed_words(array).byteswap()
+        return [words[0::2].view(np.uint64), words[1::2].view(np.uint64)]
+    if pa.types.is_string(kind):
+        array = array.dictionary_encode()
+    if pa.types.is_dictionary(array.type):
+        return [_ranks(array)]
+    return [numbers for numbers, _ in _numbers(array)]
+
+
+def _ranks(array: pa.DictionaryArray) -> Int:
+    if not len(array.dictionary):
+        return np.full(len(array), -1, np.int64)
+    rank = pc.rank(array.dictionary, tiebreaker="dense").to_numpy().astype(np.int64)
+    codes = _codes(array)
+    return np.where(codes < 0, -1, rank[codes])
+
+
+def _list_rank(array: pa.ListArray) -> Int:
+    """Rank of lists of text: item ranks as big-endian words order like the lists."""
+    offset = array.offsets.to_numpy()
+    ranks = _ranks(array.values)[offset[0] : offset[-1]].astype(">u4")
+    ends = (offset.astype(np.int64) - offset[0]) * 4
+    keys = pa.Array.from_buffers(
+        pa.large_binary(), len(array), [None, pa.py_buffer(ends), pa.py_buffer(ranks.tobytes())]
+    )
+    ranked: Int = pc.rank(keys, tiebreaker="dense").to_numpy().astype(np.int64)
+    return ranked
+
+
+def _numbers(array: pa.Array) -> list[tuple[Int, Int | None]]:
+    """A column as numbers that are equal where values are; lists come with offsets."""
+    kind = array.type
+    if pa.types.is_list(kind):
+        offset = array.offsets.to_numpy().astype(np.int64)
+        return [(numbers, offset) for numbers, _ in _numbers(array.values)]
+    if pa.types.is_map(kind):
+        offset = array.offsets.to_numpy().astype(np.int64)
+        parts = [array.keys, array.items]
+        return [(numbers, offset) for part in parts for numbers, _ in _numbers(part)]
+    if pa.types.is_struct(kind):
+        return [numbers for child in array.flatten() for numbers in _numbers(child)]
+    if pa.types.is_fixed_size_binary(kind):
+        words = _fixed_words(array)
+        return [(words[0::2], None), (words[1::2], None)]
+    if pa.types.is_string(kind):
+        array = array.dictionary_encode()
+    if pa.types.is_dictionary(array.type):
+        return [(_codes(array), None)]
+    if not array.null_count and pa.types.is_int64(kind):
+        return [(array.to_numpy(), None)]
+    if pa.types.is_boolean(kind):
+        array = array.cast(pa.int8())
+    if pa.types.is_timestamp(kind):
+        array = array.cast(pa.int64())
+    there = array.is_valid().cast(pa.int8()).cast(pa.int64()).to_numpy()  # nulls come first
+    return [(there, None), (array.cast(pa.int64()).fill_null(0).to_numpy(), None)]
+
+
+def _codes(array: pa.DictionaryArray) -> Int:
+    codes: Int = array.indices.cast(pa.int64()).fill_null(-1).to_numpy()
+    return codes
+
+
+def _fixed_words(array: pa.Array) -> Int:
+    data = np.frombuffer(array.buffers()[1], np.int64)
+    return data[2 * array.offset : 2 * (array.offset + len(array))]
+
+
+@njit(cache=True)
+def _compare_lists(numbers: Any, offset: Any, same: Any) -> None:
+    for row in range(1, same.size):
+        if not same[row]:
+            continue
+        first, last, count = offset[row - 1], offset[row], offset[row + 1] - offset[row]
+        if last - first != count:
+            same[row] = False
+            continue
+        for item in range(count):
+            if numbers[first + item] != numbers[last + item]:
+                same[row] = False
+                break

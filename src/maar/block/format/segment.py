@@ -1,0 +1,378 @@
+"""Level 0: many raw profiles in one Parquet object, a run of row groups for each dataset."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from maar.block.format import checksum
+from maar.model.block import (
+    FORMAT_VERSION,
+    NO_DAY,
+    SEGMENT_TABLE,
+    BlockMeta,
+    Dataset,
+    File,
+    Kind,
+    Location,
+)
+from maar.model.errors import Corrupt, NotFound
+from maar.model.ids import (
+    NO_TENANT,
+    NO_ZONE,
+    BlockId,
+    PlanId,
+    ProfileId,
+    Shard,
+    StoreName,
+    TenantId,
+    Zone,
+)
+from maar.model.profile import RawProfile
+from maar.ports.object_store import ObjectStore
+
+FORMAT_KEY = b"maar.format"
+FORMAT = b"segment/1"
+DATED_KEY = b"maar.dated"  # the newest time that a client gave; not where none did
+ZONE_KEY = b"maar.zone"  # where the writer ran; not in segments from before zones
+ROW_GROUP_BYTES = 32 << 20  # a reader holds one row group at a time
+
+SCHEMA = pa.schema(
+    [
+        pa.field("tenant", pa.string(), nullable=False),
+        pa.field("service", pa.string(), nullable=False),
+        pa.field("labels", pa.map_(pa.string(), pa.string()), nullable=False),
+        pa.field("types", pa.list_(pa.string()), nullable=False),
+        pa.field("profile_id", pa.binary(16), nullable=False),
+        pa.field("time_nanos", pa.int64(), nullable=False),
+        pa.field("duration_nanos", pa.int64(), nullable=False),
+        pa.field("samples", pa.int64(), nullable=False),
+        pa.field("raw_size", pa.int64(), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+    ]
+)
+CAUSE = pa.field("cause", pa.string(), nullable=False)  # only in quarantine: why it is there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentBytes:
+    """A finished segment and what the index has to know of it."""
+
+    body: bytes
+    checksum: bytes
+    footer_size: int
+    datasets: tuple[Dataset, ...]
+    profiles: int
+    samples: int
+    min_time_ns: int
+    max_time_ns: int
+    zone: Zone = NO_ZONE
+    dated_ns: int = 0  # the newest time that a client gave
+
+
+def write_segment(
+    profiles: Sequence[RawProfile],
+    *,
+    zone: Zone = NO_ZONE,
+    causes: Sequence[str] | None = None,
+) -> SegmentBytes:
+    """Sort by tenant, service and time, and write; `causes` (one per profile) make a quarantine."""
+    if not profiles:
+        raise ValueError("a segment holds at least one profile")
+    order = sorted(range(len(profiles)), key=lambda row: _sort_key(profiles[row]))
+    rows = [profiles[row] for row in order]
+    # What comes into quarantine was read from segments, which do not say who dated each profile.
+    witnesses = [row.time_ns for row in rows if row.dated] if causes is None else []
+    dated_ns = max(witnesses, default=0)
+    table = _table(rows, None if causes is None else [causes[row] for row in order])
+    sink = io.BytesIO()
+    writer = pq.ParquetWriter(
+        sink,
+        table.schema,
+        compression="none",  # payloads are gzip already, the rest is small
+        use_dictionary=False,
+        write_statistics=["tenant", "service", "time_nanos"],
+        store_schema=False,
+    )
+    datasets: list[Dataset] = []
+    first = groups = 0
+    with writer:
+        named = {ZONE_KEY: zone.encode()} if zone else {}
+        when = {DATED_KEY: str(dated_ns).encode()} if dated_ns else {}
+        writer.add_key_value_metadata({FORMAT_KEY: FORMAT, **named, **when})
+        for (tenant, service), members in groupby(rows, key=lambda p: (p.tenant, p.service)):
+            dataset = list(members)
+            runs = _row_groups(dataset)
+            for length in runs:
+                writer.write_table(table.slice(first, length), row_group_size=length)
+                first += length
+            datasets.append(_dataset(tenant, service, dataset, groups, len(runs)))
+            groups += len(runs)
+    body = sink.getvalue()
+    return SegmentBytes(
+        body=body,
+        checksum=checksum.of_bytes(body),
+        footer_size=checksum.footer_size(body[-8:]),
+        datasets=tuple(datasets),
+        profiles=len(rows),
+        samples=sum(row.samples for row in rows),
+        min_time_ns=min(row.time_ns for row in rows),
+        max_time_ns=max(row.time_ns for row in rows),
+        zone=zone,
+        dated_ns=dated_ns,
+    )
+
+
+def segment_meta(
+    segment: SegmentBytes,
+    *,
+    block: BlockId,
+    key: str,
+    shard: Shard,
+    store: StoreName,
+    created_by: str,
+    created_at_ns: int,
+    kind: Kind = Kind.SEGMENT,
+    tenant: TenantId = NO_TENANT,
+    level: int = 0,
+    plan: PlanId | None = None,
+) -> BlockMeta:
+    """The index entry of a segment (or, with its tenant, of a quarantine block)."""
+    size = len(segment.body)
+    file = File(
+        table=SEGMENT_TABLE,
+        size=size,
+        checksum=segment.checksum,
+        footer_size=segment.footer_size,
+        rows=segment.profiles,
+        locations=(Location(store, key),),
+    )
+    return BlockMeta(
+        version=FORMAT_VERSION,
+        id=block,
+        kind=kind,
+        level=level,
+        tenant=tenant,
+        shard=shard,
+        store=store,
+        day=NO_DAY,
+        min_time_ns=segment.min_time_ns,
+        max_time_ns=segment.max_time_ns,
+        profiles=segment.profiles,
+        samples=segment.samples,
+        size=size,
+        files=(file,),
+        datasets=segment.datasets,
+        created_by=created_by,
+        created_at_ns=created_at_ns,
+        plan=plan,
+        zone=segment.zone,
+        dated_ns=segment.dated_ns,
+    )
+
+
+def read_segment(
+    open_file: Any, *, tenant: str | None = None, service: str | None = None
+) -> Iterator[RawProfile]:
+    """The profiles in stored order, one row group in memory at a time.
+
+    `open_file` is a path, a buffer or a seekable binary file; row groups of other tenants and
+    services are not read. Corrupt when this is not a segment of a version that we know.
+    """
+    parquet = open_segment(open_file)
+    for group in range(parquet.num_row_groups):
+        owner, name = _dataset_of_group(parquet, group)
+        if tenant in (None, owner) and service in (None, name):
+            yield from read_groups(parquet, [group])
+
+
+def read_datasets(open_file: Any, datasets: Iterable[Dataset]) -> Iterator[RawProfile]:
+    """The profiles of some datasets, from the row groups that the index names: others cost nothing.
+
+    Corrupt when those row groups are not theirs.
+    """
+    wanted = list(datasets)
+    parquet = open_segment(open_file)
+    groups = [
+        group
+        for dataset in wanted
+        for group in range(
+            dataset.row_group_first, dataset.row_group_first + dataset.row_group_count
+        )
+    ]
+    names = {(dataset.tenant, dataset.service) for dataset in wanted}
+    found = 0
+    for profile in read_groups(parquet, groups):
+        if (profile.tenant, profile.service) not in names:
+            raise Corrupt(
+                f"A segment holds {profile.service} of {profile.tenant} where the index says that "
+                "another dataset is. Restore the object from a copy."
+            )
+        found += 1
+        yield profile
+    if found != sum(dataset.profiles for dataset in wanted):
+        raise Corrupt(
+            f"A segment holds {found} profiles of {len(wanted)} datasets, and the index says "
+            f"{sum(dataset.profiles for dataset in wanted)}. Restore the object from a copy."
+        )
+
+
+def read_groups(parquet: pq.ParquetFile, groups: Iterable[int]) -> Iterator[RawProfile]:
+    """The profiles of some row groups of an opened segment."""
+    for group in groups:
+        yield from _profiles(read_group(parquet, group))
+
+
+def read_causes(open_file: Any) -> list[tuple[RawProfile, str]]:
+    """What a quarantine block holds, and why each profile is there."""
+    parquet = open_segment(open_file)
+    held: list[tuple[RawProfile, str]] = []
+    for group in range(parquet.num_row_groups):
+        table = read_group(parquet, group)
+        held += zip(_profiles(table), table["cause"].to_pylist(), strict=True)
+    return held
+
+
+def count_causes(open_file: Any) -> Counter[str]:
+    """Why profiles are in a quarantine block; of its columns only this one is read."""
+    parquet = open_segment(open_file)
+    counts: Counter[str] = Counter()
+    for group in range(parquet.num_row_groups):
+        counts.update(read_group(parquet, group, [CAUSE.name])[CAUSE.name].to_pylist())
+    return counts
+
+
+def open_segment(open_file: Any) -> pq.ParquetFile:
+    """Open and check the version; Corrupt when the bytes are anything else."""
+    try:
+        parquet = pq.ParquetFile(open_file)
+    except (pa.ArrowException, OSError) as error:
+        raise Corrupt(
+            f"A segment cannot be opened as Parquet ({error}). Its bytes are not what was written; "
+            "restore the object from a copy."
+        ) from error
+    found = (parquet.metadata.metadata or {}).get(FORMAT_KEY)
+    if found != FORMAT:
+        raise Corrupt(
+            f"A segment of format {FORMAT.decode()} was expected, and the file says "
+            f"{(found or b'nothing').decode('utf-8', 'replace')!r}. "
+            "It is another kind of file, or was written by a newer maar: upgrade this one."
+        )
+    return parquet
+
+
+def load_segment(store: ObjectStore, meta: BlockMeta) -> pa.BufferReader:
+    """The whole object in memory, its size and checksum compared with the index."""
+    file = meta.file(SEGMENT_TABLE)
+    key = file.locations[0].key
+    try:
+        body = store.read(key)
+    except NotFound as error:
+        raise Corrupt(
+            f"Block {meta.id} is in the index and its object {key} is missing from the store. "
+            "Restore the object from a copy, or remove the block."
+        ) from error
+    if len(body) != file.size or checksum.of_bytes(body) != file.checksum:
+        raise Corrupt(
+            f"Block {meta.id}: object {key} has {len(body)} bytes and is not what was written "
+            f"({file.size} bytes, by checksum). Restore the object from a copy."
+        )
+    return pa.BufferReader(body)
+
+
+def _sort_key(profile: RawProfile) -> tuple[str, str, int, bytes]:
+    return profile.tenant, profile.service, profile.time_ns, profile.id
+
+
+def _table(rows: list[RawProfile], causes: list[str] | None) -> pa.Table:
+    columns = [
+        pa.array([row.tenant for row in rows], pa.string()),
+        pa.array([row.service for row in rows], pa.string()),
+        pa.array([row.labels for row in rows], pa.map_(pa.string(), pa.string())),
+        pa.array([row.types for row in rows], pa.list_(pa.string())),
+        pa.array([row.id for row in rows], pa.binary(16)),
+        pa.array([row.time_ns for row in rows], pa.int64()),
+        pa.array([row.duration_ns for row in rows], pa.int64()),
+        pa.array([row.samples for row in rows], pa.int64()),
+        pa.array([row.raw_size for row in rows], pa.int64()),
+        pa.array([row.payload for row in rows], pa.binary()),
+    ]
+    if causes is None:
+        return pa.Table.from_arrays(columns, schema=SCHEMA)
+    schema = SCHEMA.append(CAUSE)
+    return pa.Table.from_arrays([*columns, pa.array(causes, pa.string())], schema=schema)
+
+
+def _row_groups(dataset: list[RawProfile]) -> list[int]:
+    """Lengths of runs of rows that keep a row group within its bound."""
+    lengths = [0]
+    held = 0
+    for profile in dataset:
+        if lengths[-1] and held + len(profile.payload) > ROW_GROUP_BYTES:
+            lengths.append(0)
+            held = 0
+        lengths[-1] += 1
+        held += len(profile.payload)
+    return lengths
+
+
+def _dataset(
+    tenant: TenantId, service: str, rows: list[RawProfile], first: int, count: int
+) -> Dataset:
+    return Dataset(
+        tenant=tenant,
+        service=service,
+        types=tuple(sorted({kind for row in rows for kind in row.types})),
+        min_time_ns=rows[0].time_ns,
+        max_time_ns=rows[-1].time_ns,
+        profiles=len(rows),
+        size=sum(len(row.payload) for row in rows),
+        row_group_first=first,
+        row_group_count=count,
+    )
+
+
+def _dataset_of_group(parquet: pq.ParquetFile, group: int) -> tuple[str, str]:
+    """A row group belongs to one dataset: its statistics name it, unless the name is very long."""
+    facts = [parquet.metadata.row_group(group).column(place).statistics for place in (0, 1)]
+    if all(each is not None and each.has_min_max for each in facts):
+        return facts[0].min, facts[1].min
+    (row,) = read_group(parquet, group, ["tenant", "service"]).slice(0, 1).to_pylist()
+    return row["tenant"], row["service"]
+
+
+def read_group(parquet: pq.ParquetFile, group: int, columns: list[str] | None = None) -> pa.Table:
+    """One row group of an opened segment, or some of its columns."""
+    try:
+        return parquet.read_row_group(group, columns=columns)
+    except (pa.ArrowException, OSError) as error:
+        raise Corrupt(
+            f"Row group {group} of a segment cannot be read ({error}). Its bytes are not what was "
+            "written; restore the object from a copy."
+        ) from error
+
+
+def _profiles(table: pa.Table) -> Iterator[RawProfile]:
+    columns = [table[name].to_pylist() for name in SCHEMA.names]
+    for tenant, service, labels, types, profile, time, duration, samples, size, payload in zip(
+        *columns, strict=True
+    ):
+        yield RawProfile(
+            id=ProfileId(profile),
+            tenant=TenantId(tenant),
+            service=service,
+            labels=tuple((name, value) for name, value in labels),
+            types=tuple(types),
+            time_ns=time,
+            duration_ns=duration,
+            samples=samples,
+            payload=payload,
+            raw_size=size,
+        )

@@ -1,0 +1,126 @@
+"""Write sorted tables as Parquet: row groups of one service, bounded, with full statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from maar.block.format.dictionary import plain_bytes, trimmed
+from maar.block.format.tables import FORMAT, FORMAT_KEY, LAYOUTS
+
+ROW_GROUP_ROWS = 131_072
+ROW_GROUP_VALUES = 1_000_000  # of all columns, items of lists twice: bounds memory in merges
+ROW_GROUP_BYTES = 32 << 20  # of plain columns in memory: text may be long
+DICTIONARY_PAGE_BYTES = 2 << 20
+SCRATCH = "lz4"  # compression of runs that are read once and thrown away
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One row group as it was written."""
+
+    service: str  # "" in tables that are not cut at services
+    rows: int
+
+
+class TableWriter:
+    """One table into one local file. Rows come in order, in pieces of any size."""
+
+    def __init__(self, path: Path, table: str, *, compression: str = "zstd") -> None:
+        self._layout = LAYOUTS[table]
+        self._writer = pq.ParquetWriter(
+            path,
+            self._layout.working,
+            compression=compression,
+            compression_level=3 if compression == "zstd" else None,
+            use_dictionary=self._layout.dictionary_columns,
+            dictionary_pagesize_limit=DICTIONARY_PAGE_BYTES,
+            write_page_index=True,
+            store_schema=False,
+        )
+        self._writer.add_key_value_metadata({FORMAT_KEY: FORMAT})
+        self._service = ""
+        self._held: list[pa.Table] = []
+        self._rows = 0
+        self._values = 0
+        self._bytes = 0
+        self.groups: list[Group] = []
+
+    def add(self, piece: pa.Table) -> None:
+        if not self._layout.by_service:
+            return self._add("", piece)
+        for service, part in by_service(piece):
+            self._add(service, part)
+        return None
+
+    def __enter__(self) -> TableWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._flush()
+        self._writer.close()
+
+    def _add(self, service: str, piece: pa.Table) -> None:
+        if service != self._service:
+            self._flush()
+            self._service = service
+        start = 0
+        while start < piece.num_rows:
+            part = piece.slice(start, ROW_GROUP_ROWS - self._rows)
+            start += part.num_rows
+            self._held.append(part)
+            self._rows += part.num_rows
+            self._values += _values(part)
+            self._bytes += plain_bytes(part)
+            if (
+                self._rows >= ROW_GROUP_ROWS
+                or self._values >= ROW_GROUP_VALUES
+                or self._bytes >= ROW_GROUP_BYTES
+            ):
+                self._flush()
+
+    def _flush(self) -> None:
+        if not self._rows:
+            return
+        table = trimmed(pa.concat_tables(self._held))  # Parquet writes dictionaries whole
+        self._writer.write_table(table, row_group_size=self._rows)
+        self.groups.append(Group(service=self._service, rows=self._rows))
+        self._held, self._rows, self._values, self._bytes = [], 0, 0, 0
+        pa.default_memory_pool().release_unused()  # else freed pages add up over the tables
+
+
+def by_service(piece: pa.Table) -> list[tuple[str, pa.Table]]:
+    """The parts of a sorted piece, one for each service."""
+    services = piece["service"].combine_chunks()
+    codes = services.indices.to_numpy()
+    if not codes.size:
+        return []
+    cuts = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), codes.size]
+    names = services.dictionary
+    return [
+        (names[int(codes[start])].as_py(), piece.slice(start, end - start))
+        for start, end in pairwise(cuts)
+    ]
+
+
+def _values(part: pa.Table) -> int:
+    """Numbers that the rows hold, those in lists counted one by one."""
+    nested = 0
+    for column in part.columns:
+        if pa.types.is_list(column.type):
+            for chunk in column.chunks:
+                offsets = chunk.offsets
+                nested += offsets[-1].as_py() - offsets[0].as_py()
+    return int(part.num_rows * part.num_columns + 2 * nested)  # readers hold an id and a name

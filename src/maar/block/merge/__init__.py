@@ -1,0 +1,1 @@
+"""Sorted runs into the files of one block."""

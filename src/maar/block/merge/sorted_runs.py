@@ -1,0 +1,104 @@
+"""Sorted runs into one sorted stream, holding a little of each run and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from maar.block.format.order import row_key, same_as_before, sorted_table
+from maar.block.format.tables import DIMENSIONS, LAYOUTS
+from maar.block.merge.run import Run, Share
+from maar.block.merge.streams import streams
+
+BUDGET = 32 << 20  # bytes of all runs together that are in memory at a time
+
+
+def merged(
+    table: str, runs: Sequence[Run], shares: Sequence[Share] | None = None
+) -> Iterator[pa.Table]:
+    """The rows of all runs in the table's order; of equal rows of a dimension, one."""
+    layout = LAYOUTS[table]
+    budget = BUDGET // max(len(runs), 1)
+    cursors = [
+        _Cursor(layout.key, stream)
+        for place, run in enumerate(runs)
+        for stream in streams(run, table, budget=budget, share=shares[place] if shares else None)
+    ]
+    stream = _in_order(layout.key, cursors)
+    if table in DIMENSIONS:
+        stream = _without_repeats(layout.unique, stream)
+    return stream
+
+
+class _Cursor:
+    """What is read of one run and not yet given away."""
+
+    def __init__(self, key: tuple[str, ...], pieces: Iterator[pa.Table]) -> None:
+        self._key = key
+        self._pieces = pieces
+        self.held: pa.Table | None = next(pieces, None)
+
+    def last(self) -> tuple[Any, ...]:
+        assert self.held is not None
+        return row_key(self.held, self._key, self.held.num_rows - 1)
+
+    def until(self, horizon: tuple[Any, ...]) -> pa.Table:
+        """Give away the rows up to a key (included) and read on when nothing is left."""
+        assert self.held is not None
+        low, high = 0, self.held.num_rows
+        while low < high:
+            middle = (low + high) // 2
+            if row_key(self.held, self._key, middle) <= horizon:
+                low = middle + 1
+            else:
+                high = middle
+        given = self.held.slice(0, low)
+        self.held = self.held.slice(low) if low < self.held.num_rows else next(self._pieces, None)
+        return given
+
+    def rest(self) -> Iterator[pa.Table]:
+        if self.held is not None:
+            yield self.held
+            yield from self._pieces
+
+
+def _in_order(key: tuple[str, ...], cursors: list[_Cursor]) -> Iterator[pa.Table]:
+    while True:
+        cursors = [cursor for cursor in cursors if cursor.held is not None]
+        if len(cursors) < 2:
+            break
+        # No run can still bring a row before the least of the last rows that we hold.
+        horizon = min(cursor.last() for cursor in cursors)
+        given = [cursor.until(horizon) for cursor in cursors]
+        parts = [part for part in given if part.num_rows]
+        if len(parts) == 1:
+            yield parts[0]
+        else:
+            yield sorted_table(pa.concat_tables(parts), key)
+    for cursor in cursors:
+        yield from cursor.rest()
+
+
+def _without_repeats(unique: str, stream: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Leave out rows that equal the row before them, also across pieces.
+
+    Rows with the same id and other content stay: they are found and re-keyed when the block is
+    written, by one who sees all of them.
+    """
+    before: list[dict[str, Any]] = []
+    for piece in stream:
+        ids = piece[unique].to_numpy()
+        repeated = np.zeros(ids.size, np.bool_)
+        repeated[1:] = ids[1:] == ids[:-1]
+        if repeated.any():
+            piece = piece.combine_chunks()
+            repeated &= same_as_before(piece)
+        repeated[0] = piece.slice(0, 1).to_pylist() == before
+        before = piece.slice(ids.size - 1).to_pylist()
+        if repeated.any():
+            piece = piece.filter(pa.array(~repeated))
+        if piece.num_rows:
+            yield piece

@@ -1,0 +1,1 @@
+"""One module for each noun that the user says."""

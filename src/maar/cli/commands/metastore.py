@@ -1,0 +1,363 @@
+"""`maar metastore`: the replicas and their log, and what to do when something was lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from maar.cli.input.options import connected, json_option, server_option
+from maar.cli.output.failure import EXIT_UNAVAILABLE, Failed
+from maar.cli.output.replicas import print_replicas, replica_troubles
+from maar.cli.output.show import moment, print_json
+
+if TYPE_CHECKING:
+    from maar.app.settings.config import Settings
+    from maar.metastore.recovery.restoring import Origin
+    from maar.metastore.recovery.verify import Findings
+    from maar.ports.metastore import ReplicaStatus
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group("metastore")
+def command() -> None:
+    """The replicas of the metastore and their log: look, save, repair, move.
+
+    docs/runbook.md says when to use which. They take the settings of `maar serve`.
+    """
+
+
+def settings_options(command: F) -> F:
+    """Where replicas, log and store are: the same settings as the server's."""
+    for option in (
+        click.option(
+            "--set", "others", multiple=True, metavar="SECTION.NAME=VALUE", help="Another setting."
+        ),
+        click.option("--store", help="The object store: file:///dir or s3://bucket/prefix."),
+        click.option("--log", help="Where the log is: etcd://h1:2379,h2:2379/maar; else a file."),
+        click.option("--metastore", help="Where the replicas are: host:port, several with commas."),
+        click.option("--data", help="The server's data directory."),
+        click.option("--config", type=click.Path(path_type=Path), help="A TOML file of settings."),
+    ):
+        command = option(command)
+    return command
+
+
+def _settings(config: Path | None, others: tuple[str, ...], **flags: Any) -> Settings:
+    from maar.app.settings.config import load_here
+    from maar.cli.commands.serve import flag_settings, other_settings
+
+    given = {**flag_settings(flags), **other_settings(others)}
+    return load_here(file=config, flags=given, roles_here=False)
+
+
+# ── look ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@command.command("status")
+@settings_options
+@json_option
+@server_option
+def status(as_json: bool, server: str, **where: Any) -> None:
+    """Each replica, asked directly: it works when nobody leads, too.
+
+    Without --metastore, and when no server of --data runs here, the server at --server is asked.
+
+    Exit codes: 0 all is well, 1 something wants a person, 3 no replica answers.
+    """
+    shown = _replicas(_settings(**where), server)
+    leads = any(each["standing"] == "leader" for each in shown)
+    troubles = list(replica_troubles(shown))
+    if not leads:
+        troubles.append("nobody leads: nothing can be registered, merged or pinned")
+    if as_json:
+        print_json({"replicas": shown, "troubles": troubles})
+    else:
+        print_replicas(shown)
+        for each in shown:
+            if each["log"]:
+                click.echo(f"log: {each['log']}, incarnation {each['incarnation'] or '-'}")
+                break
+        for sentence in troubles:
+            click.echo(f"trouble: {sentence}")
+    if all(each["standing"] == "unreachable" for each in shown):
+        raise Failed(
+            "no replica answers. Name them with --metastore host:port,…, or the data directory of "
+            "a server on this host with --data, or a server with --server; if that is right, see "
+            "docs/operating.md#a-process-does-not-answer",
+            EXIT_UNAVAILABLE,
+        )
+    if troubles:
+        raise Failed(f"{_things(troubles, 'wants', 'want')} a person; see docs/runbook.md")
+
+
+def _replicas(settings: Settings, server: str) -> list[dict[str, Any]]:
+    """As they say themselves; or as a server's leader knows them, when only that is to be found."""
+    from maar.app import operations
+
+    if not operations.known_addresses(settings):
+        try:
+            known: list[dict[str, Any]] = connected(server).get("/api/v1/status")["replicas"]
+            return known
+        except Failed as error:
+            if error.exit_code != EXIT_UNAVAILABLE or error.retry_after_s is not None:
+                raise  # somebody is there, and has said why not
+    return [_plain(each) for each in asyncio.run(operations.replicas(settings))]
+
+
+def _things(sentences: list[str], does: str, do: str) -> str:
+    return f"1 thing {does}" if len(sentences) == 1 else f"{len(sentences)} things {do}"
+
+
+def _plain(replica: ReplicaStatus) -> dict[str, Any]:
+    shown: dict[str, Any] = msgspec.to_builtins(replica, builtin_types=(bytes,))
+    return shown | {"digest": replica.digest.hex()}
+
+
+@command.command("verify")
+@click.option("--objects", is_flag=True, help="Also look for every object of every live block.")
+@settings_options
+@json_option
+def verify(objects: bool, as_json: bool, **where: Any) -> None:
+    """Read log and snapshots again, fold them, and compare what they come to; change nothing.
+
+    Exit codes: 0 all is well, 1 something is wrong with this log; damage of others is only told.
+    """
+    from maar.app import operations
+
+    found = asyncio.run(operations.verified(_settings(**where), objects=objects))
+    print_json(_findings(found)) if as_json else _print_findings(found)
+    if found.wrong:
+        raise Failed(f"{_things(found.wrong, 'is', 'are')} wrong")
+
+
+def _findings(found: Findings) -> dict[str, Any]:
+    return {
+        "incarnation": found.incarnation,
+        "first": found.first,
+        "head": found.head,
+        "digest": found.digest.hex(),
+        "snapshots": found.snapshots,
+        "hashes": len(found.hashes),
+        "blocks": found.blocks,
+        "objects": None if found.objects < 0 else found.objects,
+        "orphans": found.orphans,
+        "orphans_due": found.orphans_due,
+        "adopting": found.adopting,
+        "wrong": found.wrong,
+        "elsewhere": found.elsewhere,
+    }
+
+
+def _print_findings(found: Findings) -> None:
+    bad = sum(map(bool, found.snapshots.values()))
+    objects = "not looked for" if found.objects < 0 else f"{found.objects:,} looked for"
+    if found.orphans:
+        objects += (
+            f"; {found.orphans:,} segments that nobody registered, {found.orphans_due:,} of them "
+            "to be swept"
+        )
+    facts = [
+        ("log", f"entries {found.first:,} to {found.head:,}, incarnation {found.incarnation}"),
+        ("state", f"{found.blocks:,} live blocks, hash {found.digest.hex()[:16]}"),
+        ("hashes", f"{len(found.hashes):,} stated by leaders and compared"),
+        ("snapshots", f"{len(found.snapshots) - bad:,} good, {bad:,} damaged"),
+        ("objects", objects),
+    ]
+    for name, text in facts:
+        click.echo(f"{name:<9} {text}")
+    for sentence in found.wrong:
+        click.echo(f"wrong: {sentence}")
+    for sentence in found.elsewhere:
+        click.echo(f"of another log: {sentence}")
+
+
+# ── save ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@command.command("snapshot")
+@settings_options
+@json_option
+def snapshot(as_json: bool, **where: Any) -> None:
+    """Have a snapshot made and checked now, and the log behind the last two truncated."""
+    from maar.app import operations
+
+    index = asyncio.run(operations.snapshot(_settings(**where)))
+    print_json({"index": index}) if as_json else click.echo(f"snapshot made at entry {index:,}")
+
+
+@command.command("backup")
+@click.argument("file", type=click.Path(path_type=Path))
+@settings_options
+@json_option
+def backup(file: Path, as_json: bool, **where: Any) -> None:
+    """Write snapshot and log into FILE, checked by folding them; only the index, no profiles."""
+    from maar.app import operations
+
+    made = asyncio.run(operations.backed_up(_settings(**where), file))
+    if as_json:
+        print_json(
+            {
+                "file": str(file),
+                "incarnation": made.state.incarnation,
+                "snapshot": made.snapshot_index,
+                "entries": made.entries,
+                "head": made.head.index,
+            }
+        )
+        return
+    click.echo(
+        f"{file}: snapshot at entry {made.snapshot_index:,} and {made.entries:,} entries after it, "
+        f"{len(made.state.blocks):,} live blocks"
+    )
+
+
+# ── repair ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@command.command("rebuild")
+@click.argument("replicas", nargs=-1)
+@settings_options
+@json_option
+def rebuild(replicas: tuple[str, ...], as_json: bool, **where: Any) -> None:
+    """Let REPLICAS (names or addresses; without any, all that have stopped) read all again."""
+    from maar.app import operations
+
+    done = asyncio.run(operations.rebuild(_settings(**where), replicas))
+    if as_json:
+        print_json({"replicas": [_plain(each) for each in done]})
+    elif not done:
+        click.echo("no replica has stopped; name one to rebuild it all the same")
+    for each in done:
+        if not as_json:
+            click.echo(f"{each.name} at {each.address}: {each.standing}, entry {each.index:,}")
+        if each.fault:
+            raise Failed(f"{each.name} has stopped again: {each.fault}")
+
+
+@command.command("restore")
+@click.argument("file", type=click.Path(path_type=Path, exists=True), required=False)
+@click.option("--snapshot", "key", default="", help="A snapshot's key; else the newest good one.")
+@click.option(
+    "--adopt",
+    "adopts",
+    multiple=True,
+    metavar="INCARNATION",
+    help="Another life of this log whose objects to adopt; the one that is restored always is.",
+)
+@click.option(
+    "--without-snapshot",
+    is_flag=True,
+    help="From the objects in the store alone; without any snapshot there, that is the default.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@settings_options
+@json_option
+def restore(
+    file: Path | None,
+    key: str,
+    adopts: tuple[str, ...],
+    without_snapshot: bool,
+    yes: bool,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Give a lost log a new life in an empty place: from a backup FILE, or from the store.
+
+    Start the replicas afterwards. The leader looks through the store and adopts what was written
+    after the snapshot; until that is done nothing is merged or deleted. Without a snapshot it
+    adopts all that is there, and only orders are lost: the retention of tenants, and the like.
+    """
+    from maar.app import operations
+    from maar.app.roles.wiring import build_store
+    from maar.metastore.recovery.restoring import other_lives
+    from maar.model.ids import Incarnation
+
+    if (file is not None) + bool(key) + without_snapshot > 1:
+        raise click.UsageError("give a FILE, --snapshot or --without-snapshot, not both")
+    settings = _settings(**where)
+    lives = tuple(map(Incarnation, adopts))
+    saved = asyncio.run(
+        operations.origin(
+            settings, file=file, snapshot=key, without_snapshot=without_snapshot, adopts=lives
+        )
+    )
+    marked = other_lives(build_store(settings), saved.state)
+    if saved.lives:
+        lives = saved.lives[1:]
+    elif unknown := [life for life in adopts if life not in marked]:
+        raise click.UsageError(
+            f"--adopt {unknown[0]}: no other log of that incarnation has marked the store"
+        )
+    others = [life for life in marked if life not in lives]
+    _describe(saved, others)
+    if not yes and not click.confirm("Restore this into the log?", err=True):
+        raise Failed("nothing was restored")
+    done = asyncio.run(operations.restored(settings, saved, adopts=lives))
+    if as_json:
+        print_json(
+            {
+                "from": saved.name,
+                "incarnation": done.incarnation,
+                "adopts": list(done.adopts),
+                "others": others,
+                "head": done.head,
+            }
+        )
+        return
+    how = " (an earlier restore was finished)" if done.resumed else ""
+    click.echo(f"restored from {saved.name} as incarnation {done.incarnation}{how}")
+    click.echo("start the replicas: the leader adopts what the store holds")
+
+
+def _describe(saved: Origin, others: list[Any]) -> None:
+    state = saved.state
+    what = (
+        f"{saved.name}: entry {saved.head.index:,} of incarnation {state.incarnation}, "
+        f"{len(state.blocks):,} live blocks, written {moment(state.wall_time)} UTC"
+    )
+    if saved.lives:
+        what = (
+            f"without a snapshot, from {saved.name}, of incarnation {', '.join(saved.lives)}: all "
+            "segments and whole blocks are adopted. Orders are lost. Retention is held: give the "
+            "periods of tenants again (maar retention set), then run `maar retention release`"
+        )
+    say = [
+        what,
+        *(
+            f"the store also belongs to a log of incarnation {life}, from which nothing is "
+            "adopted; if that was a life of this log, add --adopt"
+            for life in others
+        ),
+    ]
+    for sentence in say:
+        click.echo(sentence, err=True)
+
+
+# ── move ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@command.command("migrate")
+@click.option("--to", required=True, help="etcd://h1:2379,h2:2379/maar or sqlite:///dir; empty.")
+@settings_options
+@json_option
+def migrate(to: str, as_json: bool, **where: Any) -> None:
+    """Move the log elsewhere, whole, and seal the old one. Stop the metastore first.
+
+    Broken off, run it again. Then start the replicas with --log as it is given here with --to.
+    """
+    from maar.app import operations
+
+    done = asyncio.run(operations.migrated(_settings(**where), to))
+    if as_json:
+        print_json({"to": to, "base": done.base, "head": done.head, "already": done.already})
+        return
+    if done.already:
+        click.echo(f"the log was moved to {to} before, whole; the old one is sealed")
+        return
+    click.echo(f"moved to {to}: entries {done.base + 1:,} to {done.head:,}; the old log is sealed")

@@ -1,0 +1,114 @@
+"""`maar plans`: the maintenance on the timeline, who works on it and how it went."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from maar.cli.client import Server
+from maar.cli.input.options import (
+    connected,
+    json_option,
+    refuse_options,
+    server_option,
+    server_options,
+)
+from maar.cli.input.times import parse_duration_s
+from maar.cli.output.failure import EXIT_REFUSED, Failed
+from maar.cli.output.plan import print_plans, show_plan
+from maar.cli.output.show import duration, print_json, say
+from maar.model.ids import PlanId
+from maar.model.plan import PlanState, Service
+
+STATES = tuple(member.name.lower() for member in PlanState)
+SERVICES = tuple(member.value for member in Service)
+
+
+@click.group("plans", invoke_without_command=True)
+@click.option("--state", type=click.Choice(STATES), help="Only plans in this state.")
+@click.option("--level", type=click.IntRange(min=0), help="Only of this level.")
+@click.option("--shard", type=click.IntRange(min=1), help="Only of this shard.")
+@click.option("--service", type=click.Choice(SERVICES), help="Only of this service.")
+@click.option("--failing", is_flag=True, help="Only with failures, excluded or parked.")
+@click.option("--limit", default=50, show_default=True, help="Rows.")
+@json_option
+@server_options
+def command(as_json: bool, server: str, tenant: str, **wanted: Any) -> None:
+    """List the plans, newest first; or show, requeue and exclude some, or raise their limit."""
+    context = click.get_current_context()
+    if context.invoked_subcommand is not None:
+        refuse_options(context)
+        return
+    params = {name: value for name, value in wanted.items() if value is not None}
+    found = connected(server).get("/api/v1/plans", {**params, "tenant": tenant})["plans"]
+    if as_json:
+        print_json({"plans": found})
+    else:
+        print_plans(found)
+        click.echo(f"{len(found)} plans")
+
+
+@command.command("show")
+@click.argument("plan_id")
+@json_option
+@server_option
+def show(plan_id: str, as_json: bool, server: str) -> None:
+    """Show PLAN_ID: inputs, attempts with their causes, failures, outputs, timings."""
+    found = connected(server).get(f"/api/v1/plans/{PlanId.parse(plan_id)}")
+    print_json(found) if as_json else show_plan(found)
+
+
+@command.command("requeue")
+@click.argument("plan_ids", nargs=-1, required=True)
+@server_option
+def requeue(plan_ids: tuple[str, ...], server: str) -> None:
+    """Give PLAN_IDS, excluded or parked, another chance, with no failures to their name."""
+    api = connected(server)
+    plans = [PlanId.parse(text) for text in plan_ids]
+    refused = [plan for plan in plans if not _requeued(api, plan)]
+    if refused:
+        raise Failed(f"{len(refused)} of {len(plans)} plans were not requeued")
+
+
+def _requeued(api: Server, plan: PlanId) -> bool:
+    """One that cannot be requeued does not keep the others from it."""
+    try:
+        api.order("POST", f"/api/v1/plans/{plan}/requeue", {})
+    except Failed as error:
+        if error.exit_code != EXIT_REFUSED:
+            raise
+        say(f"maar: {error}", err=True)
+        return False
+    click.echo(f"plan {plan} is requeued")
+    return True
+
+
+@command.command("exclude")
+@click.argument("plan_id")
+@click.option("--reason", required=True, help="Why; whoever finds the plan will need it.")
+@server_option
+def exclude(plan_id: str, reason: str, server: str) -> None:
+    """Set PLAN_ID aside until it is requeued; whoever works on it has to stop."""
+    plan = PlanId.parse(plan_id)
+    connected(server).order("POST", f"/api/v1/plans/{plan}/exclude", {"reason": reason})
+    click.echo(f"plan {plan} is excluded; `maar plans requeue {plan}` brings it back")
+
+
+@command.command("limit")
+@click.argument("failures", type=click.IntRange(min=1), required=False)
+@click.option("--for", "span", default="", help="For how long, like 1h.")
+@click.option("--reset", is_flag=True, help="Back to the limit of the settings, now.")
+@server_option
+def limit(failures: int | None, span: str, reset: bool, server: str) -> None:
+    """Let plans fail FAILURES times, for a while, before they are set aside."""
+    if reset == (failures is not None) or bool(span) == reset:
+        raise click.UsageError("say `maar plans limit 10 --for 1h`, or `maar plans limit --reset`")
+    body = {"for_s": 0} if reset else {"limit": failures, "for_s": parse_duration_s(span)}
+    if not reset and not body["for_s"]:
+        raise click.BadParameter(f"{span!r} is no time; say --reset, if you mean that")
+    done = connected(server).order("POST", "/api/v1/plans/limit", body)
+    if reset:
+        click.echo("the limit of the settings is in force again")
+    else:
+        click.echo(f"plans may fail {done['limit']} times for {duration(done['for_s'])}")

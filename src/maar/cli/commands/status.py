@@ -1,0 +1,164 @@
+"""`maar status`: the state of the lake on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from maar.cli.commands import dead_letters
+from maar.cli.commands.retention import period
+from maar.cli.input.options import connected, json_option, server_options
+from maar.cli.output.plan import print_plans
+from maar.cli.output.replicas import print_replicas, replica_troubles
+from maar.cli.output.show import duration, moment, print_json, print_table, say, size
+
+BLOCKED_SHOWN = 10
+HANG_TOLD_S = 86_400  # whoever comes in the morning wants to know of the night
+
+Json = dict[str, Any]
+
+
+@click.command("status")
+@json_option
+@server_options
+def command(as_json: bool, server: str, tenant: str) -> None:
+    """Blocks by level, backlog, running jobs, failures."""
+    status: Json = connected(server, tenant).get("/api/v1/status")
+    if as_json:
+        print_json(status)
+        return
+    click.echo(
+        f"as of {moment(status['wall_time_ns'])} UTC, index {status['index']}, "
+        f"term {status['term']}, incarnation {status['incarnation']}" + _led_by(status)
+    )
+    click.echo(
+        f"{status['profiles_added']:,} profiles added, "
+        f"{status['duplicates_removed']:,} duplicates removed, "
+        f"{status['profiles_quarantined']:,} quarantined, {status['profiles_expired']:,} expired"
+        + _adopted(status)
+    )
+    click.echo("")
+    headers = ("level", "kind", "blocks", "size", "profiles", "queued", "bytes", "oldest", "held")
+    rows = [_level(level) for level in status["levels"]]
+    print_table(headers, rows, right=[name for name in headers if name != "kind"])
+    click.echo("")
+    for line in (*_plans(status), *_rings(status), *_remains(status), *_troubles(status)):
+        say(line)
+    if len(status.get("replicas", ())) > 1:
+        click.echo("\nreplicas of the metastore:")
+        print_replicas(status["replicas"])
+    for title, name in (("running", "leased"), ("with failures", "failed")):
+        if status[name]:
+            click.echo(f"\n{title}:")
+            print_plans(status[name])
+
+
+def _led_by(status: Json) -> str:
+    return f", led by {status['leader']}" if len(status.get("replicas", ())) > 1 else ""
+
+
+def _adopted(status: Json) -> str:
+    adopted, missed = status.get("blocks_adopted", 0), status.get("blocks_missed", 0)
+    lost = _lost(status)
+    if not adopted and not missed:
+        return lost
+    return (
+        f"; after a restore {adopted:,} blocks were adopted and {missed:,} missed "
+        f"({status['profiles_missed']:,} profiles){lost}"
+    )
+
+
+def _lost(status: Json) -> str:
+    if not status.get("blocks_lost"):
+        return ""
+    return f"; {status['blocks_lost']:,} blocks given up ({status['profiles_lost']:,} profiles)"
+
+
+def _plans(status: Json) -> Iterator[str]:
+    states = ", ".join(f"{count:,} {state}" for state, count in status["plans"].items() if count)
+    yield f"plans: {states or 'none'}; {status['completed']:,} completed since the beginning"
+    if status["limit_raised_s"]:
+        yield (
+            f"the failure limit is raised to {status['failure_limit']} for another "
+            f"{duration(status['limit_raised_s'])}"
+        )
+
+
+def _rings(status: Json) -> Iterator[str]:
+    for zone in status["zones"]:
+        states = ", ".join(f"{count:,} {state}" for state, count in zone["writers"].items())
+        unsure = "" if zone["complete"] else " (the metastore is new: who is dead, it cannot say)"
+        yield f"ring of zone {zone['zone']}: {zone['shards']:,} shards; writers: {states}{unsure}"
+
+
+def _remains(status: Json) -> Iterator[str]:
+    yield (
+        f"{status['retired']:,} replaced blocks and the remains of {status['litter']:,} attempts "
+        f"wait for deletion; log from {status['log_first']}, snapshot at {status['snapshot_index']}"
+    )
+    kept, own = status["retention"], len(status["retention"]["tenants"])
+    yield (
+        f"profiles are kept {period(kept['default_ns'] / 1e9)}"
+        + (f"; {own:,} tenants differ (maar retention get)" if own else "")
+    )
+    yield dead_letters.summary(status["letters"])
+
+
+def _troubles(status: Json) -> Iterator[str]:
+    """What wants a person; docs/operating.md says what to do."""
+    for trouble in replica_troubles(status.get("replicas", ())):
+        yield f"TROUBLE {trouble}"
+    for process in status.get("processes", ()):
+        ago_s = (status["wall_time_ns"] - process["hung_at_ns"]) / 1e9
+        if process["hangs"] and ago_s < HANG_TOLD_S:
+            yield (
+                f"TROUBLE the process {process['process']} hung and was started again "
+                f"{duration(max(0.0, ago_s))} ago ({process['hangs']:,} hangs since the server "
+                "began): docs/operating.md#a-process-hangs"
+            )
+    for sentence in dict.fromkeys(disk["trouble"] for disk in status.get("disks", ())):
+        if sentence:
+            yield f"TROUBLE {sentence}: docs/operating.md#disk-full"
+    if status.get("adopting"):
+        yield (
+            "TROUBLE the metastore was restored from a snapshot and is still looking through the "
+            "store; nothing is deleted until it has taken in what it finds there"
+        )
+    if status["parked"]:
+        yield (
+            f"TROUBLE {status['parked']:,} plans are parked, since the schedule was full: "
+            "maar plans --state parked"
+        )
+    for zone in status["zones"]:
+        if dead := zone["writers"].get("dead", 0):
+            yield (
+                f"TROUBLE {dead:,} segment writers of zone {zone['zone']} are not heard from; "
+                "their shards fail over: maar ring"
+            )
+    letters = status["letters"]
+    if letters["held"]:
+        yield f"TROUBLE {letters['held']:,} dead letters cannot be delivered: maar dead-letters"
+    if letters["trouble"]:
+        yield f"TROUBLE dead letters: {letters['trouble']}"
+    if status["retention"]["trouble"]:
+        yield f"TROUBLE retention: {status['retention']['trouble']}"
+    for sentence in status["blocked"][:BLOCKED_SHOWN]:
+        yield f"TROUBLE clean: {sentence}"
+    if len(status["blocked"]) > BLOCKED_SHOWN:
+        yield f"TROUBLE clean: {len(status['blocked']) - BLOCKED_SHOWN:,} more like these"
+
+
+def _level(level: Json) -> tuple[str, ...]:
+    return (
+        str(level["level"]),
+        level["kind"],
+        f"{level['blocks']:,}",
+        size(level["bytes"]),
+        f"{level['profiles']:,}",
+        f"{level['queued']:,}",
+        size(level["queued_bytes"]),
+        duration(level["oldest_queued_s"]) if level["queued"] else "-",
+        f"{level['held']:,}",
+    )

@@ -1,0 +1,1 @@
+"""What a person reads: tables, trees, plans, and how a command fails."""

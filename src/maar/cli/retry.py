@@ -1,0 +1,18 @@
+"""How long a push that was refused waits before it is tried again. Pure."""
+
+from __future__ import annotations
+
+from random import Random
+
+PAUSE_FIRST_S = 0.1
+PAUSE_MAX_S = 5.0
+
+
+def pause_s(tries: int, *, told_s: float, chance: Random) -> float:
+    """How long to wait after so many tries in vain.
+
+    Doubling and bounded, never less than the server told us to; the jitter comes on top of that,
+    so that those whom it refused together do not come back together.
+    """
+    longest = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0 ** min(tries, 10))
+    return told_s + chance.uniform(longest / 2, longest)

@@ -1,0 +1,1 @@
+"""What the leader decides before it appends: from the state and a request to entries. Pure."""

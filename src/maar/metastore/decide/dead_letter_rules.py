@@ -1,0 +1,115 @@
+"""What becomes of a dead letter, and how far the floor may go: decisions that only read (S4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+from maar.metastore.fold import registration
+from maar.metastore.state.state import NO_FLOOR, MetaState
+from maar.model.block import BlockMeta
+from maar.model.ids import BlockId, block_time_ns
+from maar.model.time import LeaseTime
+from maar.ports.object_store import ObjectInfo
+
+ADDED_BYTES_MAX = 256 << 10  # of letters in one step of the loop: others wait meanwhile
+
+
+class Found(NamedTuple):
+    """A letter as it was read: its metadata, or why it has none that can be trusted."""
+
+    info: ObjectInfo
+    name: str
+    meta: BlockMeta | None
+    trouble: str = ""
+    absent: str = ""  # what is wrong with its segment
+
+
+class Fate(Enum):
+    DELIVER = "deliver"  # its block can be added
+    DELIVERED = "delivered"  # the index knows its block: the letter may go
+    WAITS = "waits"  # its block cannot be added yet
+    HELD = "held"  # nor ever: a person must look
+
+
+class Verdict(NamedTuple):
+    fate: Fate
+    cause: str = ""
+
+
+def verdict(state: MetaState, letter: Found, *, now: LeaseTime) -> Verdict:
+    """What is to become of a letter.
+
+    A known block comes first: when it has been merged and its objects are gone, all is well.
+    """
+    if letter.meta is None:
+        return Verdict(Fate.HELD, letter.trouble)
+    if registration.known(state, letter.meta.id):
+        return Verdict(Fate.DELIVERED)
+    if cause := registration.never(state, letter.meta) or letter.absent:
+        return Verdict(Fate.HELD, cause)
+    if cause := registration.not_now(state, letter.meta, now=now):
+        return Verdict(Fate.WAITS, cause)
+    return Verdict(Fate.DELIVER)
+
+
+def deliverable(state: MetaState, letters: Iterable[Found], *, now: LeaseTime) -> list[BlockMeta]:
+    return [
+        letter.meta
+        for letter in letters
+        if letter.meta is not None and verdict(state, letter, now=now).fate is Fate.DELIVER
+    ]
+
+
+def second_chance(state: MetaState, letter: Found, *, now: LeaseTime) -> bool:
+    """Whether a letter is held only because its block is below the floor: then its profiles may
+    come back as another block.
+    """
+    meta = letter.meta
+    return (
+        meta is not None
+        and not registration.known(state, meta.id)
+        and not registration.malformed(meta, version=state.version)
+        and not registration.foreign(state, meta)
+        and not letter.absent
+        and registration.below_floor(state, meta.id)
+        and not registration.not_now(state, meta, now=now)
+    )
+
+
+def reach(*, began: LeaseTime, margin_ns: int, left: Iterable[BlockId]) -> LeaseTime:
+    """How far the floor may go after a complete look for letters (S4).
+
+    A letter that was acknowledged is in the store soon after the time that names its segment, at
+    the latest when the writer's deadline ends. So a look that began much later has seen all that
+    were named before, and what it left where it was is younger than the floor.
+    """
+    oldest = min((block_time_ns(block) for block in left), default=None)
+    limit = began - margin_ns
+    return LeaseTime(max(NO_FLOOR, limit if oldest is None else min(limit, oldest - 1)))
+
+
+def in_steps(letters: Iterable[Found]) -> Iterator[list[Found]]:
+    """Together as many as are folded in a moment."""
+    step: list[Found] = []
+    size = 0
+    for letter in letters:
+        if step and size + letter.info.size > ADDED_BYTES_MAX:
+            yield step
+            step, size = [], 0
+        step.append(letter)
+        size += letter.info.size
+    if step:
+        yield step
+
+
+def rewritten(meta: BlockMeta, *, block: BlockId, key: str) -> BlockMeta:
+    """The same segment as another block, whose object has another key."""
+    (file,) = meta.files
+    (at,) = file.locations
+    copy = msgspec.structs.replace(at, key=key)
+    file = msgspec.structs.replace(file, locations=(copy,))
+    return msgspec.structs.replace(meta, id=block, files=(file,))

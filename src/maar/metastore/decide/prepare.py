@@ -1,0 +1,160 @@
+"""From what arrived to entries: decisions that only read, and state what they presume (S6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from maar.metastore.decide import schedule, verdict
+from maar.metastore.decide.workers import Crew
+from maar.metastore.fold import attempts, parking, retirement
+from maar.metastore.records.entries import (
+    BlocksAdded,
+    BlocksAdopted,
+    Entry,
+    Extension,
+    Floor,
+    LeasesRenewed,
+    PinsDropped,
+    PinsTaken,
+    PlanCompleted,
+    PlanFailed,
+    PlansArchived,
+    PlansStarted,
+    PlansUnparked,
+    Start,
+    Tick,
+    encode_entry,
+)
+from maar.metastore.state.state import NO_FLOOR, MetaState
+from maar.model.block import BlockMeta
+from maar.model.time import SECOND_NS, LeaseTime
+from maar.ports.log import ENTRY_BYTES_MAX
+from maar.ports.metastore import PollRequest, Report
+
+ADDED_BYTES_MAX = ENTRY_BYTES_MAX // 4  # so that an entry is folded in a few milliseconds
+ARCHIVED_AT_ONCE_MAX = 1_000
+TICK_NS = 60 * SECOND_NS  # while something waits for time, the log knows it to the minute
+IDLE_TICK_NS = 3600 * SECOND_NS  # else to the hour, so that restarts do not keep old data for ever
+
+
+def registrations(blocks: Iterable[BlockMeta]) -> Iterator[BlocksAdded]:
+    return map(BlocksAdded, _in_entries(blocks))
+
+
+def adoptions(blocks: Iterable[BlockMeta]) -> Iterator[BlocksAdopted]:
+    return map(BlocksAdopted, _in_entries(blocks))
+
+
+def _in_entries(blocks: Iterable[BlockMeta]) -> Iterator[tuple[BlockMeta, ...]]:
+    """As few entries as hold the blocks; one block that is too large makes an entry of its own."""
+    batch: list[BlockMeta] = []
+    size = 0
+    for meta in blocks:
+        length = len(encode_entry(BlocksAdded((meta,))))
+        if batch and size + length > ADDED_BYTES_MAX:
+            yield tuple(batch)
+            batch, size = [], 0
+        batch.append(meta)
+        size += length
+    if batch:
+        yield tuple(batch)
+
+
+def polled(state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTime) -> list[Entry]:
+    """Reports first, so that what they free or finish is known to the rest."""
+    entries: list[Entry] = [
+        _reported(state, report, now=now) for poll in polls for report in poll.reports
+    ]
+    renewals = [renewal for poll in polls for renewal in poll.renewals]
+    expires_at = LeaseTime(now + state.policy.lease_ns)
+    if renewals:
+        entries.append(
+            LeasesRenewed(tuple(Extension(r.plan, r.token, expires_at) for r in renewals))
+        )
+    starts = tuple(Start(r.plan, r.token) for r in renewals if r.started)
+    if starts:
+        entries.append(PlansStarted(starts))
+    return entries
+
+
+def _reported(state: MetaState, report: Report, *, now: LeaseTime) -> Entry:
+    if report.result is not None:
+        return PlanCompleted(report.plan, report.token, report.result)
+    cause = report.failure[: attempts.CAUSE_MAX] or "the worker gave no cause"
+    plan = state.plans.get(report.plan)
+    if plan is None:  # the fold refuses it, and says why
+        return PlanFailed(report.plan, report.token, cause, now)
+    counts = verdict.reported(plan, policy=state.policy, own=report.own)
+    failed = plan.failures + plan.spared + 1
+    rest = min(state.policy.retry_ns * failed, state.policy.probe_ns)
+    return PlanFailed(report.plan, report.token, cause, LeaseTime(now + rest), counts)
+
+
+def assignments(
+    state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTime, crew: Crew
+) -> list[Entry]:
+    """Nothing is handed out before it is known which inputs are still there (S5)."""
+    if state.adopting:
+        return []
+    wishes = [schedule.Wish(poll.worker, poll.capacity) for poll in polls]
+    return schedule.assign(state, wishes, now=now, crew=crew)
+
+
+def pins(state: MetaState, readers: Iterable[str], *, now: LeaseTime) -> list[Entry]:
+    """A pin with half its time left still covers what is live now: an older index holds more."""
+    due = tuple(
+        reader
+        for reader in dict.fromkeys(readers)
+        if (pin := state.pins.get(reader)) is None
+        or 2 * (pin.expires_at - now) < state.policy.pin_ns
+    )
+    return [PinsTaken(due, LeaseTime(now + state.policy.pin_ns))] if due else []
+
+
+def housekeeping(
+    state: MetaState,
+    *,
+    now: LeaseTime,
+    hearing_since: LeaseTime = verdict.ALWAYS,
+    floor_max: LeaseTime = NO_FLOOR,
+) -> list[Entry]:
+    """What time alone brings: each kind trims a collection, or records that time has passed.
+
+    `floor_max` is how far dead letters were looked for: the floor never passes one (S4).
+    """
+    policy = state.policy
+    entries: list[Entry] = schedule.set_aside(state, now, hearing_since=hearing_since)
+    returning = parking.returning(state)
+    if returning and not entries:  # a plan in two needs the room more
+        entries.append(PlansUnparked(returning))
+    expired = retirement.expired_pins(state, now)
+    if expired:
+        entries.append(PinsDropped(expired))
+    old = tuple(
+        plan.id
+        for plan in state.finished.values()
+        if plan.completed_at is not None and now - plan.completed_at > policy.finished_ns
+    )[:ARCHIVED_AT_ONCE_MAX]
+    if old:
+        entries.append(PlansArchived(old))
+    floor = LeaseTime(min(now - policy.floor_lag_ns, floor_max))
+    wanted = bool(state.remembered or old) and not state.adopting
+    if wanted and floor - max(state.floor, 0) > policy.floor_lag_ns // 12:
+        entries.append(Floor(floor))
+    if not entries and tick_due(state, now=now):
+        entries.append(Tick())
+    return entries
+
+
+def tick_due(state: MetaState, *, now: LeaseTime) -> bool:
+    """A lane that closed by age, or a while in which something waited."""
+    closes_at = state.queue.due_at(state.policy)
+    closed = closes_at is not None and state.lease_time <= closes_at < now
+    passed = now - state.lease_time
+    return closed or passed > IDLE_TICK_NS or (waits(state) and passed > TICK_NS)
+
+
+def waits(state: MetaState) -> bool:
+    """Something is due sooner or later by time alone, apart from retention."""
+    ended = state.finished or state.retired or state.litter
+    return bool(state.queue.queued or state.plans or state.parked or ended)

@@ -1,0 +1,362 @@
+"""Who gets which plan next: small jobs first among those that can run (S11). It only reads.
+
+Healthy plans wait in a line per level. Plans that have failed run alone on a worker, rather on
+another one than the last; together they are one more line, so that neither holds up the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import merge
+from itertools import chain, groupby, islice
+from typing import NamedTuple
+
+from maar.metastore.decide import shares, verdict
+from maar.metastore.decide.workers import PRESENT_NS, Crew
+from maar.metastore.fold import lease, parking
+from maar.metastore.fold import plan as plans
+from maar.metastore.records.entries import (
+    Entry,
+    Grant,
+    PlanBisected,
+    PlanExcluded,
+    PlansLeased,
+    PlansParked,
+    PlanSpec,
+)
+from maar.metastore.records.entries import PlansScheduled as Scheduled
+from maar.metastore.state.state import MetaState
+from maar.metastore.state.timeline import NEVER, Line, Standing, place_of
+from maar.model.ids import PlanId, WorkerId
+from maar.model.plan import Plan
+from maar.model.time import LeaseTime
+
+GRANTED_AT_ONCE = 64  # the leader's loop does not stop for long; who asks again gets more
+SET_ASIDE_AT_ONCE = 100
+FAILING_SEEN_MAX = 64  # of a level, in one round: among so many somebody's plan is found
+FAILING = 1 << 16  # the line of all plans that run alone, after all levels
+PROBE = FAILING + 1  # among those, the line of excluded plans
+
+
+class Wish(NamedTuple):
+    """A worker and how many plans it has room for."""
+
+    worker: WorkerId
+    capacity: int
+
+
+class Offer(NamedTuple):
+    """A plan that can be handed out, or one that would be scheduled for it."""
+
+    plan: Plan | None
+    spec: PlanSpec | None = None
+
+
+# ── plans at their limit ───────────────────────────────────────────────────────────────────────
+
+
+def set_aside(
+    state: MetaState, now: LeaseTime, *, hearing_since: LeaseTime = verdict.ALWAYS
+) -> list[Entry]:
+    """Plans at their limit: many inputs are divided, a single one is excluded (S17).
+
+    When the schedule has no room for another half, the whole is excluded: its probe tells more.
+    """
+    entries: list[Entry] = []
+    room = state.policy.plans_max - len(state.plans)  # a plan in two is one more
+    for plan, counts in islice(_at_limit(state, now, hearing_since), SET_ASIDE_AT_ONCE):
+        seen = plan.lease.token if plan.lease else None
+        if len(plan.inputs) > 1 and room > 0:
+            entries.append(PlanBisected(plan.id, seen, len(plan.inputs) // 2, counts))
+            room -= 1
+        else:
+            probes = plan.failures + counts - plan.failure_limit
+            until = LeaseTime(now + plans.probe_delay(state, probes))
+            entries.append(PlanExcluded(plan.id, seen, until, counts))
+    return entries
+
+
+def _at_limit(
+    state: MetaState, now: LeaseTime, hearing_since: LeaseTime
+) -> Iterator[tuple[Plan, bool]]:
+    """Plans that nobody works on and that may not fail again, and does their expiry count?"""
+    raised = state.raised_limit(now)
+    for line in sorted(state.plans.lines):
+        limit = max(line.limit, raised)
+        leased = line.standing is Standing.LEASED
+        if line.standing > Standing.LEASED or line.failures + leased < limit:
+            continue
+        for plan in state.plans.line(line, now if leased else NEVER):
+            counts = verdict.expired(plan, policy=state.policy, hearing_since=hearing_since)
+            if plan.failures + counts >= limit:
+                yield plan, counts
+
+
+# ── what waits ─────────────────────────────────────────────────────────────────────────────────
+
+
+def healthy(
+    state: MetaState, level: int, *, now: LeaseTime, hearing_since: LeaseTime
+) -> Iterator[Plan]:
+    """Plans of a level that have not failed, best first: unassigned, then abandoned ones."""
+    for plan in _waiting(state, now, lambda line: line.level == level and not line.failures):
+        if not verdict.expired(plan, policy=state.policy, hearing_since=hearing_since):
+            yield plan
+
+
+def failing(
+    state: MetaState, level: int, *, now: LeaseTime, hearing_since: LeaseTime
+) -> Iterator[Plan]:
+    """Plans of a level that have failed and may try again, best first.
+
+    While the limit is raised, excluded plans below it are among them, whatever their rest.
+    """
+    raised = state.raised_limit(now)
+    for plan in _waiting(state, now, lambda line: line.level == level and _may_fail(line)):
+        counts = verdict.expired(plan, policy=state.policy, hearing_since=hearing_since)
+        if 0 < plan.failures + counts < max(plan.failure_limit, raised):
+            yield plan
+    yield from _in_order(
+        state,
+        NEVER,
+        lambda line: (
+            line.standing is Standing.EXCLUDED and line.level == level and line.failures < raised
+        ),
+    )
+
+
+def _may_fail(line: Line) -> bool:
+    """Its plans have failed, or will have when somebody acts on their expired leases."""
+    return line.failures > 0 or line.standing is Standing.LEASED
+
+
+def probes(state: MetaState, now: LeaseTime) -> Iterator[Plan]:
+    """Excluded plans whose rest is over, longest since first; none while one is being tried."""
+    if state.plans.probing():
+        return iter(())
+    raised = state.raised_limit(now)
+    lines = (
+        state.plans.line(line, now)
+        for line in state.plans.lines
+        if line.standing is Standing.EXCLUDED and line.failures >= raised
+    )
+    return merge(*lines, key=place_of)
+
+
+def _waiting(state: MetaState, now: LeaseTime, wanted: Callable[[Line], bool]) -> Iterator[Plan]:
+    """Plans on the way that nobody holds any more."""
+    return _in_order(state, now, lambda line: line.standing <= Standing.LEASED and wanted(line))
+
+
+def _in_order(state: MetaState, now: LeaseTime, wanted: Callable[[Line], bool]) -> Iterator[Plan]:
+    """Level; standing; fewer failures; longest since; order of planning."""
+    lines = sorted(filter(wanted, state.plans.lines))
+    for _, same in groupby(lines, key=lambda line: line[:3]):
+        yield from merge(*(state.plans.line(line, now) for line in same), key=place_of)
+
+
+# ── a round of handing out ─────────────────────────────────────────────────────────────────────
+
+
+def assign(
+    state: MetaState, wishes: Sequence[Wish], *, now: LeaseTime, crew: Crew | None = None
+) -> list[Entry]:
+    """Hand out what waits, and plan more: as many as there are free slots.
+
+    At most three entries: who is evicted, what is planned, and leases, also of what is planned.
+    """
+    capacities: dict[WorkerId, int] = {}
+    for wish in wishes:
+        capacities[wish.worker] = capacities.get(wish.worker, 0) + max(0, wish.capacity)
+    crew = crew or Crew()
+    for worker, capacity in capacities.items():
+        crew.hear(worker, wants=capacity > 0, now=now)
+    crew.forget_absent(now)
+    if not any(capacities.values()):
+        return []
+    round_ = _Round(state, crew, now, sum(capacities.values()))
+    for worker, capacity in capacities.items():
+        round_.serve(worker, capacity)
+    return round_.entries()
+
+
+class _Line:
+    """Offers of one line; none is looked for before somebody asks."""
+
+    def __init__(self, offers: Iterator[Offer]) -> None:
+        self._offers = offers
+        self._seen: list[Offer] = []
+
+    def first(self) -> Offer | None:
+        if not self._seen:
+            self._seen = list(islice(self._offers, 1))
+        return self._seen[0] if self._seen else None
+
+    def take(self) -> Offer:
+        return self._seen.pop()
+
+
+class _Round:
+    """What there is to hand out, and what has been, while worker after worker is served."""
+
+    def __init__(self, state: MetaState, crew: Crew, now: LeaseTime, wanted: int) -> None:
+        self._state = state
+        self._crew = crew
+        self._now = now
+        self._left = min(wanted, GRANTED_AT_ONCE, lease.attempts_left(state))
+        self._given: list[tuple[Offer, WorkerId]] = []
+        self._new = 0  # plans to be scheduled
+        room = state.policy.plans_max - len(state.plans)
+        self._new_max = room if room > 0 else parking.room(state)
+        since = crew.hearing_since
+        levels = sorted({*range(len(state.policy.levels)), *(li.level for li in state.plans.lines)})
+        self._levels = {
+            level: _Line(
+                chain(
+                    map(Offer, healthy(state, level, now=now, hearing_since=since)),
+                    (Offer(None, spec) for spec in plans.batches(state, level, now=now)),
+                )
+            )
+            for level in levels
+        }
+        self._failing = {
+            level: list(
+                islice(failing(state, level, now=now, hearing_since=since), FAILING_SEEN_MAX)
+            )
+            for level in levels
+        }
+        self._failing[PROBE] = list(islice(probes(state, now), FAILING_SEEN_MAX))
+        if not any(self._failing.values()):
+            crew.drained = None  # others were quicker
+
+    # ── whom ──
+
+    def serve(self, worker: WorkerId, capacity: int) -> None:
+        work = self._state.plans.work_of(worker, self._now)
+        if any(plan.failures for plan in work):
+            return  # it runs alone until it ends
+        if self._crew.drained == worker:
+            if work:
+                return
+            self._crew.drained = None
+            if self._left > 0 and capacity > 0 and self._give_alone(worker):
+                return
+        for given in range(capacity):
+            alone = not work and not given
+            if self._left <= 0 or not self._serve_one(worker, alone=alone):
+                return
+
+    def _serve_one(self, worker: WorkerId, *, alone: bool) -> bool:
+        """Whether the worker may get more after this."""
+        waiting = self._waiting()
+        able = alone and bool(self._suspect(worker))
+        lines = [line for line in waiting if line != FAILING or able]
+        if not lines:
+            return False
+        share = self._state.policy.least_share
+        line = shares.next_line(self._crew.turns, lines, share=share)
+        if line == FAILING:
+            return not self._give_alone(worker)
+        if not alone and self._drain(worker):
+            return False
+        self._crew.turns = shares.after(self._crew.turns, waiting, line)
+        self._give(self._levels[line].take(), worker)
+        return True
+
+    def _waiting(self) -> list[int]:
+        """Lines that have something to offer, those that go first at the front."""
+        full = self._new >= self._new_max
+        levels = [
+            level
+            for level, line in self._levels.items()
+            if (offer := line.first()) and not (offer.spec and full)
+        ]
+        return [*levels, FAILING] if any(self._failing.values()) else levels
+
+    # ── plans that run alone ──
+
+    def _suspect(self, worker: WorkerId) -> dict[int, Plan]:
+        """By line, the first plan that this worker may try."""
+        found = {}
+        for line, candidates in self._failing.items():
+            for plan in candidates:
+                if self._suits(plan, worker):
+                    found[line] = plan
+                    break
+        return found
+
+    def _suits(self, plan: Plan, worker: WorkerId) -> bool:
+        """Rather not the worker that it failed on, if somebody else is there and comes soon."""
+        if not plan.attempts or plan.attempts[-1].worker != worker:
+            return True
+        since = place_of(plan).since
+        if since > self._now:  # its rest is cut short
+            since = plan.attempts[-1].ended_at or since
+        return self._now - since > PRESENT_NS or not self._crew.others(worker)
+
+    def _give_alone(self, worker: WorkerId) -> bool:
+        found = self._suspect(worker)
+        if not found:
+            return False
+        crew, share = self._crew, self._state.policy.least_share
+        line = shares.next_line(crew.failing_turns, sorted(found), share=share)
+        crew.failing_turns = shares.after(crew.failing_turns, sorted(found), line)
+        crew.turns = shares.after(crew.turns, self._waiting(), FAILING)
+        self._failing[line].remove(found[line])
+        if line == PROBE:
+            self._failing[PROBE] = []  # one at a time
+        self._give(Offer(found[line]), worker)
+        return True
+
+    def _drain(self, worker: WorkerId) -> bool:
+        """Whether this worker shall become free for a plan whose turn it is, if nobody is."""
+        crew, share = self._crew, self._state.policy.least_share
+        if crew.drained is not None or not shares.overdue(crew.turns, FAILING, share=share):
+            return False
+        if not self._suspect(worker) or any(self._free(other) for other in crew.heard):
+            return False
+        crew.drained = worker
+        return True
+
+    def _free(self, worker: WorkerId) -> bool:
+        """It asks for work and has none: it can take a plan that runs alone."""
+        busy = self._state.plans.work_of(worker, self._now)
+        served = any(worker == other for _, other in self._given)
+        return self._crew.heard[worker].wants and not busy and not served
+
+    # ── what comes of it ──
+
+    def _give(self, offer: Offer, worker: WorkerId) -> None:
+        self._given.append((offer, worker))
+        self._new += offer.spec is not None
+        self._left -= 1
+
+    def entries(self) -> list[Entry]:
+        state = self._state
+        granted = {offer.plan.id for offer, _ in self._given if offer.plan}
+        room = max(0, state.policy.plans_max - len(state.plans))
+        evicted = parking.evicted(state, self._new - room, spare=granted)
+        specs = tuple(offer.spec for offer, _ in self._given if offer.spec)[: room + len(evicted)]
+        scheduled_at = state.index + 1 + bool(evicted)
+        fresh = iter([PlanId(scheduled_at, ordinal) for ordinal in range(len(specs))])
+        grants = [
+            grant
+            for offer, worker in self._given
+            if (grant := self._grant(offer, worker, fresh)) is not None
+        ]
+        return [
+            *([PlansParked(evicted)] if evicted else []),
+            *([Scheduled(specs)] if specs else []),
+            *([PlansLeased(tuple(grants))] if grants else []),
+        ]
+
+    def _grant(self, offer: Offer, worker: WorkerId, fresh: Iterator[PlanId]) -> Grant | None:
+        expires_at = LeaseTime(self._now + self._state.policy.lease_ns)
+        plan = offer.plan
+        if plan is None:
+            scheduled = next(fresh, None)
+            return Grant(scheduled, worker, expires_at) if scheduled else None
+        seen = plan.lease.token if plan.lease else None
+        since = self._crew.hearing_since
+        counts = verdict.expired(plan, policy=self._state.policy, hearing_since=since)
+        return Grant(plan.id, worker, expires_at, seen, counts)

@@ -1,0 +1,46 @@
+"""What the leader remembers of its workers and their turns: soft, and begun anew with each term."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from maar.metastore.decide.verdict import ALWAYS
+from maar.model.ids import WorkerId
+from maar.model.time import SECOND_NS, LeaseTime
+
+PRESENT_NS = 30 * SECOND_NS  # a worker that was heard from within this is there
+
+
+class Heard(NamedTuple):
+    at: LeaseTime
+    wants: bool  # it asked for work
+
+
+@dataclass(slots=True)
+class Crew:
+    hearing_since: LeaseTime = ALWAYS  # without a pause in which a renewal could go unheard
+    listened_at: LeaseTime = ALWAYS
+    heard: dict[WorkerId, Heard] = field(default_factory=dict)
+    drained: WorkerId | None = None  # it gets nothing until it is free for a plan that runs alone
+    turns: dict[int, int] = field(default_factory=dict)  # of the lines
+    failing_turns: dict[int, int] = field(default_factory=dict)  # of lines of plans that run alone
+
+    def listen(self, now: LeaseTime, *, pause_ns: int) -> None:
+        """The leader's loop comes round; a round that took too long was a pause."""
+        if self.listened_at != ALWAYS and now - self.listened_at >= pause_ns:
+            self.hearing_since = now
+        self.listened_at = now
+
+    def hear(self, worker: WorkerId, *, wants: bool, now: LeaseTime) -> None:
+        self.heard[worker] = Heard(now, wants)
+
+    def forget_absent(self, now: LeaseTime) -> None:
+        for worker in [w for w, heard in self.heard.items() if now - heard.at > PRESENT_NS]:
+            del self.heard[worker]
+        if self.drained not in self.heard:
+            self.drained = None
+
+    def others(self, worker: WorkerId) -> bool:
+        """Somebody else is there."""
+        return len(self.heard) > (worker in self.heard)

@@ -1,0 +1,1 @@
+"""How an entry changes the state: the only code that does. Pure."""

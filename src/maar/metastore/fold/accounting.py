@@ -1,0 +1,86 @@
+"""Whether a plan's account of its inputs is possible: of what came, something is always left (S7).
+
+A copy of a profile is dropped only when an earlier one is among the inputs. So of each tenant's
+profiles at least one is kept or in quarantine, and from level 1 on, where blocks are of one day, of
+each day's; and no tenant, and no day, has more afterwards than it had before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from maar.metastore.state.index import Found
+from maar.model.block import NO_DAY, BlockOutline, Kind
+from maar.model.ids import BlockId, TenantId
+from maar.model.plan import PlanResult
+
+SHARES_SINCE = 5  # the version of the log that began to look at tenants and days
+
+Share: TypeAlias = tuple[TenantId, int]  # a tenant's day; of segments, which have none, NO_DAY
+
+
+def adds_up(live: Mapping[BlockId, Found], result: PlanResult) -> bool:
+    """Every input profile was kept, was a duplicate, or is in quarantine, by the numbers."""
+    account = result.account
+    came = sum(each.outline.profiles for each in live.values())
+    kept = sum(m.profiles for m in result.outputs if m.kind is not Kind.QUARANTINE)
+    quarantined = sum(m.profiles for m in result.outputs if m.kind is Kind.QUARANTINE)
+    return (
+        min(account.kept, account.duplicates, account.quarantined) >= 0
+        and account.total() == came
+        and account.kept == kept
+        and account.quarantined == quarantined
+    )
+
+
+def possible(live: Mapping[BlockId, Found], result: PlanResult, *, level: int) -> bool:
+    """Of every share something is left, and of none more than came."""
+    came = _from_segments(live.values()) if level == 0 else _from_blocks(live.values())
+    left = Counter[Share]()
+    for meta in result.outputs:
+        left[_share(meta, by_day=level > 0)] += meta.profiles
+    return left.keys() <= came.keys() and all(
+        min(1, profiles) <= left[share] <= profiles for share, profiles in came.items()
+    )
+
+
+class _Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The first fields of a Dataset; those that do not count here stay unread."""
+
+    tenant: TenantId
+    service: msgspec.Raw
+    types: msgspec.Raw
+    min_time_ns: int
+    max_time_ns: int
+    profiles: int
+
+
+_parts = msgspec.msgpack.Decoder(tuple[_Part, ...]).decode
+
+
+def _from_segments(inputs: Iterable[Found]) -> Counter[Share]:
+    profiles: dict[TenantId, int] = {}
+    for each in inputs:
+        parts = _parts(each.outline.datasets)
+        if len(tenants := {part.tenant for part in parts}) == 1:  # mostly
+            tenant = tenants.pop()
+            profiles[tenant] = profiles.get(tenant, 0) + each.outline.profiles
+            continue
+        for part in parts:
+            profiles[part.tenant] = profiles.get(part.tenant, 0) + part.profiles
+    return Counter({(tenant, NO_DAY): count for tenant, count in profiles.items()})
+
+
+def _from_blocks(inputs: Iterable[Found]) -> Counter[Share]:
+    came = Counter[Share]()
+    for each in inputs:
+        came[_share(each.outline, by_day=True)] += each.outline.profiles
+    return came
+
+
+def _share(meta: BlockOutline, *, by_day: bool) -> Share:
+    return meta.tenant, meta.day if by_day else NO_DAY

@@ -1,0 +1,248 @@
+"""The fold: the only code that changes the state; the same log gives the same state everywhere."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+
+from maar.metastore.fold import (
+    completion,
+    lease,
+    leftovers,
+    losing,
+    parking,
+    plan,
+    registration,
+    reincarnation,
+    retention,
+    retirement,
+    ring,
+    trust,
+    undo,
+    upgrade,
+)
+from maar.metastore.records.effects import (
+    Compared,
+    Diverged,
+    Effects,
+    LimitSet,
+    Refusal,
+    Refused,
+    Voted,
+)
+from maar.metastore.records.entries import (
+    AdoptionEnded,
+    AttemptFenced,
+    BlocksAdded,
+    BlocksAdopted,
+    BlocksExpired,
+    BlocksForgotten,
+    BlocksLost,
+    BlocksMissed,
+    BlocksOutlined,
+    Entry,
+    Envelope,
+    Floor,
+    Genesis,
+    LeasesRenewed,
+    LimitRaised,
+    LitterSwept,
+    PinsDropped,
+    PinsTaken,
+    PlanBisected,
+    PlanCompleted,
+    PlanExcluded,
+    PlanFailed,
+    PlanRequeued,
+    PlansArchived,
+    PlansLeased,
+    PlansParked,
+    PlansScheduled,
+    PlansStarted,
+    PlansUnparked,
+    PolicySet,
+    Reincarnated,
+    RetentionHeld,
+    RetentionSet,
+    RetentionUndone,
+    RingChanged,
+    StateHashed,
+    Stored,
+    TermStarted,
+    Tick,
+    VersionActivated,
+)
+from maar.metastore.records.packs import pack
+from maar.metastore.records.policy import Policy
+from maar.metastore.state import queue
+from maar.metastore.state.digest import digest
+from maar.metastore.state.index import blocks_in
+from maar.metastore.state.state import MetaState, RaisedLimit
+from maar.model.errors import Corrupt
+from maar.model.time import LeaseTime
+
+
+class Indexed(msgspec.Struct, frozen=True, gc=False):
+    """An envelope at its place in the log."""
+
+    index: int
+    envelope: Envelope
+
+
+def apply(state: MetaState, item: Indexed) -> Effects:
+    """Fold one entry. Folding it again does nothing; a gap is never folded over."""
+    if item.index <= state.index:
+        return ()
+    if item.index != state.index + 1:
+        raise Corrupt(f"entry {item.index} follows {state.index}: the log has a gap.")
+    envelope = item.envelope
+    state.index = item.index
+    state.lease_time = LeaseTime(max(state.lease_time, envelope.lease_time))  # never back (S2)
+    state.wall_time = envelope.wall_time
+    if not state.incarnation and not isinstance(envelope.entry, Genesis):
+        return (Refused(Refusal.NO_GENESIS),)
+    if envelope.version > state.version:
+        return (Refused(Refusal.VERSION),)
+    return _fold(state, envelope.entry)
+
+
+def _fold(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
+    match entry:
+        case Genesis():
+            return _genesis(state, entry)
+        case TermStarted():
+            return _term(state, entry)
+        case PolicySet():
+            return _policy(state, entry)
+        case BlocksAdded():
+            packed = (pack(meta, version=state.version) for meta in entry.blocks)
+            return registration.add(state, zip(entry.blocks, packed, strict=True))
+        case BlocksOutlined():
+            return registration.add(state, entry.blocks)
+        case PlansScheduled():
+            return plan.schedule(state, entry)
+        case PlansLeased():
+            return lease.grant(state, entry)
+        case LeasesRenewed():
+            return lease.renew(state, entry)
+        case PlansStarted():
+            return lease.start(state, entry)
+        case PlanCompleted():
+            return completion.complete(state, entry)
+        case PlanFailed():
+            return lease.fail(state, entry)
+        case PlanBisected():
+            return lease.bisect(state, entry)
+        case PlanExcluded():
+            return lease.exclude(state, entry)
+        case AttemptFenced():
+            return lease.fence(state, entry)
+        case Floor():
+            return registration.raise_floor(state, entry)
+        case Tick():
+            return ()
+        case PlansArchived():
+            return plan.archive(state, entry)
+        case BlocksForgotten():
+            return retirement.forget(state, entry)
+        case PinsTaken():
+            return retirement.pin(state, entry)
+        case PinsDropped():
+            return retirement.unpin(state, entry)
+        case StateHashed():
+            return _compare(state, entry)
+        case VersionActivated():
+            return upgrade.activate(state, entry)
+        case PlanRequeued():
+            return parking.requeue(state, entry)
+        case PlansParked():
+            return parking.park(state, entry)
+        case PlansUnparked():
+            return parking.unpark(state, entry)
+        case LimitRaised():
+            state.raised = RaisedLimit(entry.failure_limit, entry.until)
+            return (LimitSet(entry.failure_limit, entry.until),)
+        case RetentionSet():
+            return retention.set_period(state, entry)
+        case BlocksExpired():
+            return retention.expire(state, entry)
+        case BlocksLost():
+            return losing.lose(state, entry)
+        case RetentionUndone():
+            return undo.bring_back(state, entry)
+        case RetentionHeld():
+            return trust.hold(state, entry)
+        case LitterSwept():
+            return leftovers.sweep(state, entry)
+        case RingChanged():
+            return ring.change(state, entry)
+        case Reincarnated():
+            return reincarnation.reincarnate(state, entry)
+        case BlocksAdopted():
+            return reincarnation.adopt(state, entry)
+        case BlocksMissed():
+            return reincarnation.miss(state, entry)
+        case AdoptionEnded():
+            return reincarnation.end(state)
+        case Stored():
+            raise Corrupt(
+                f"entry {state.index} is kept as the object {entry.key}, which was not read before "
+                "folding it; this is a defect of the program."
+            )
+        case _:
+            assert_never(entry)
+
+
+def _genesis(state: MetaState, entry: Genesis) -> Effects:
+    if state.incarnation:
+        return (Refused(Refusal.SECOND_GENESIS),)
+    state.incarnation = entry.incarnation
+    return ()
+
+
+def _term(state: MetaState, entry: TermStarted) -> Effects:
+    if entry.term < state.term:
+        return (Refused(Refusal.OLD_TERM),)
+    state.term, state.leader = entry.term, entry.leader
+    lease.begin_anew(state)
+    return ()
+
+
+def _policy(state: MetaState, entry: PolicySet) -> Effects:
+    """Blocks that the new policy wants merged, and the old one did not, enter the queue."""
+    before, state.policy = state.policy, entry.policy.known_to(state.version)
+    trust.follow_default(state)
+    state.queue.reorder(state.policy)
+    if _merges_alike(before, state.policy):
+        return ()  # nothing new can be wanted, and the index may be large
+    ordinal = 0
+    for partition in state.blocks.partitions():
+        for meta in blocks_in(partition.chunks):
+            waits = meta.id in state.queue.places or meta.id in state.owners
+            if not waits and queue.mergeable(meta, state.policy):
+                key = queue.key_of(meta, version=state.version)
+                place = queue.Item(state.index, ordinal, state.lease_time, meta.id, meta.size, key)
+                state.queue.enter(place, state.policy)
+                ordinal += 1
+    return ()
+
+
+def _merges_alike(one: Policy, other: Policy) -> bool:
+    return (len(one.levels), one.target_block_bytes) == (
+        len(other.levels),
+        other.target_block_bytes,
+    )
+
+
+def _compare(state: MetaState, entry: StateHashed) -> Effects:
+    """Nothing changes: what follows from votes is judged beside the fold (`integrity`)."""
+    votes = state.version >= 4
+    if votes and entry.replica and entry.at < state.index:
+        return (Voted(entry.at, entry.replica, entry.digest),)
+    if entry.at != state.index - 1:
+        return (Refused(Refusal.OUTDATED),)
+    ours = digest(state)
+    if votes:
+        return (Compared(entry.at, state.leader, entry.digest, ours),)
+    return () if ours == entry.digest else (Diverged(entry.at, entry.digest, ours),)

@@ -1,0 +1,60 @@
+"""How an attempt ends: closed, counted or spared, and its remains remembered (S1, S11)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from maar.metastore.fold import leftovers
+from maar.metastore.records.effects import AttemptEnded, Effects
+from maar.metastore.state.state import MetaState
+from maar.model.plan import Attempt, AttemptEnd, Plan, PlanState
+
+CAUSE_MAX = 1_000  # characters
+
+
+def ended(
+    state: MetaState, plan: Plan, end: AttemptEnd, cause: str, *, counts: bool
+) -> tuple[Plan, Effects]:
+    """The plan with no lease any more; it is the caller's to put where it belongs."""
+    if plan.lease is None:
+        return plan, ()
+    last = _closed(state, plan, end, cause, counted=counts)
+    failed = end in (AttemptEnd.EXPIRED, AttemptEnd.FAILED)
+    failures, spared = plan.failures, plan.spared
+    if failed and counts:
+        failures, spared = failures + 1, 0
+    elif failed:
+        spared += 1
+    after = msgspec.structs.replace(
+        plan,
+        state=PlanState.REQUESTED,
+        lease=None,
+        attempts=(*plan.attempts[:-1], last),
+        failures=failures,
+        spared=spared,
+    )
+    return after, (AttemptEnded(plan.id, last.token, end, last.cause, counts),)
+
+
+def completed(state: MetaState, plan: Plan) -> Plan:
+    """The plan with its attempt at a good end."""
+    last = _closed(state, plan, AttemptEnd.COMPLETED, "", counted=True)
+    return msgspec.structs.replace(
+        plan,
+        state=PlanState.COMPLETED,
+        lease=None,
+        attempts=(*plan.attempts[:-1], last),
+        spared=0,
+    )
+
+
+def _closed(state: MetaState, plan: Plan, end: AttemptEnd, cause: str, *, counted: bool) -> Attempt:
+    last = msgspec.structs.replace(
+        plan.attempts[-1],
+        ended_at=state.lease_time,
+        end=end,
+        cause=cause[:CAUSE_MAX],
+        counted=counted,
+    )
+    leftovers.left(state, plan.id, last.token, completed=end is AttemptEnd.COMPLETED)
+    return last

@@ -1,0 +1,201 @@
+"""Who may work on what: grants, renewals and ends of attempts, each under one exact token (S3)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from maar.metastore.fold import attempts
+from maar.metastore.fold import plan as plans
+from maar.metastore.fold.leftovers import LITTER_SINCE
+from maar.metastore.records.effects import (
+    Effect,
+    Effects,
+    Leased,
+    Refusal,
+    Refused,
+    Renewed,
+    Started,
+)
+from maar.metastore.records.entries import (
+    AttemptFenced,
+    Extension,
+    Grant,
+    LeasesRenewed,
+    PlanBisected,
+    PlanExcluded,
+    PlanFailed,
+    PlansLeased,
+    PlansStarted,
+    Start,
+)
+from maar.metastore.state.state import MetaState
+from maar.metastore.state.timeline import NEVER
+from maar.model.ids import FencingToken, PlanId
+from maar.model.plan import Attempt, AttemptEnd, Lease, Plan, PlanState
+from maar.model.time import LeaseTime
+
+EXPIRED = "the lease expired before the worker reported"
+
+
+def grant(state: MetaState, entry: PlansLeased) -> Effects:
+    return tuple(effect for item in entry.grants for effect in _grant_one(state, item))
+
+
+def _grant_one(state: MetaState, item: Grant) -> Effects:
+    plan = state.plans.get(item.plan)
+    if plan is None:
+        return (Refused(Refusal.UNKNOWN_PLAN, item.plan),)
+    why = _not_presumed(state, plan, item.replaces)
+    if why is None and not eligible(state, plan, state.lease_time):
+        why = Refusal.NOT_ELIGIBLE
+    if why is None and attempts_left(state) < 1:
+        why = Refusal.TOO_MANY
+    if why is not None:
+        return (Refused(why, item.plan),)
+    plan, ended = attempts.ended(state, plan, AttemptEnd.EXPIRED, EXPIRED, counts=item.counts)
+    token = state.token()
+    attempt = Attempt(token, item.worker, state.lease_time, None, None, AttemptEnd.OPEN, "")
+    state.plans[plan.id] = msgspec.structs.replace(
+        plan,
+        state=PlanState.REQUESTED,
+        lease=Lease(token, item.worker, state.lease_time, item.expires_at),
+        attempts=(*plan.attempts, attempt)[-state.policy.attempts_max :],
+    )
+    return (*ended, Leased(plan.id, token, item.worker))
+
+
+def eligible(state: MetaState, plan: Plan, now: LeaseTime) -> bool:
+    """Its rest is over, or cut short: excluded plans come back while the limit is raised."""
+    if plan.eligible_at <= now:
+        return True
+    forgiven = plan.state is PlanState.EXCLUDED and plan.failures < state.raised_limit(now)
+    return forgiven and plan.eligible_at < NEVER
+
+
+def attempts_left(state: MetaState) -> int:
+    """How many more may begin before some of those that ended are swept: litter is bounded."""
+    if state.version < LITTER_SINCE:
+        return state.policy.plans_max
+    return state.policy.litter_max - len(state.litter) - state.plans.leases
+
+
+def renew(state: MetaState, entry: LeasesRenewed) -> Effects:
+    return tuple(_renew_one(state, item) for item in entry.extensions)
+
+
+def _renew_one(state: MetaState, item: Extension) -> Effect:
+    plan, why = held(state, item.plan, item.token)
+    if plan is None or plan.lease is None:
+        return Refused(why, item.plan, item.token)
+    later = max(plan.lease.expires_at, item.expires_at)
+    lease = msgspec.structs.replace(plan.lease, expires_at=later)
+    state.plans[plan.id] = msgspec.structs.replace(plan, lease=lease)
+    return Renewed(plan.id, item.token)
+
+
+def start(state: MetaState, entry: PlansStarted) -> Effects:
+    return tuple(_start_one(state, item) for item in entry.starts)
+
+
+def _start_one(state: MetaState, item: Start) -> Effect:
+    plan, why = held(state, item.plan, item.token)
+    if plan is None:
+        return Refused(why, item.plan, item.token)
+    if plan.state is not PlanState.INFLIGHT:
+        last = msgspec.structs.replace(plan.attempts[-1], started_at=state.lease_time)
+        state.plans[plan.id] = msgspec.structs.replace(
+            plan, state=PlanState.INFLIGHT, attempts=(*plan.attempts[:-1], last)
+        )
+    return Started(item.plan, item.token)
+
+
+def fail(state: MetaState, entry: PlanFailed) -> Effects:
+    plan, why = held(state, entry.plan, entry.token)
+    if plan is None:
+        return (Refused(why, entry.plan, entry.token),)
+    plan, ended = attempts.ended(state, plan, AttemptEnd.FAILED, entry.cause, counts=entry.counts)
+    state.plans[plan.id] = msgspec.structs.replace(plan, eligible_at=entry.eligible_at)
+    return ended
+
+
+def fence(state: MetaState, entry: AttemptFenced) -> Effects:
+    """For ever: no later entry can grant this token again, since indexes only grow."""
+    plan, why = held(state, entry.plan, entry.token)
+    if plan is None:
+        return (Refused(why, entry.plan, entry.token),)
+    return _ended(state, plan, AttemptEnd.FENCED, entry.cause, counts=False)
+
+
+def bisect(state: MetaState, entry: PlanBisected) -> Effects:
+    """End what the leader saw expired, then divide; all or nothing."""
+    plan = state.plans.get(entry.plan)
+    if plan is None:
+        return (Refused(Refusal.UNKNOWN_PLAN, entry.plan),)
+    why = _not_presumed(state, plan, entry.presumes)
+    if why is None and not divisible(state, plan, entry.at):
+        why = Refusal.NOT_DIVISIBLE
+    if why is not None:
+        return (Refused(why, entry.plan),)
+    ended = _ended(state, plan, AttemptEnd.EXPIRED, EXPIRED, counts=entry.counts)
+    return (*ended, *plans.bisect(state, entry))
+
+
+def exclude(state: MetaState, entry: PlanExcluded) -> Effects:
+    """End what the leader saw expired, then set aside. An operator's word ends a live lease too."""
+    plan = state.plans.get(entry.plan)
+    if plan is None:
+        return (Refused(Refusal.UNKNOWN_PLAN, entry.plan),)
+    why = _not_presumed(state, plan, entry.presumes)
+    if why is None or (entry.note and why is Refusal.LEASE_LIVE):
+        end, cause = (
+            (AttemptEnd.FENCED, entry.note) if entry.note else (AttemptEnd.EXPIRED, EXPIRED)
+        )
+        ended = _ended(state, plan, end, cause, counts=entry.counts and not entry.note)
+        return (*ended, *plans.exclude(state, entry))
+    return (Refused(why, entry.plan),)
+
+
+def divisible(state: MetaState, plan: Plan, at: int) -> bool:
+    return 0 < at < len(plan.inputs) and len(state.plans) < state.policy.plans_max
+
+
+def begin_anew(state: MetaState) -> None:
+    """A new leader gives every live lease its full length: it cannot know what went unheard."""
+    for plan in list(state.plans.values()):
+        lease = plan.lease
+        if lease is not None and not lease.expired(state.lease_time):
+            until = LeaseTime(state.lease_time + state.policy.lease_ns)
+            renewed = msgspec.structs.replace(lease, expires_at=max(lease.expires_at, until))
+            state.plans[plan.id] = msgspec.structs.replace(plan, lease=renewed)
+
+
+def held(
+    state: MetaState, plan_id: PlanId, token: FencingToken
+) -> tuple[Plan, Refusal] | tuple[None, Refusal]:
+    """The plan, if this token is the one it is held under: equal, not merely newer.
+
+    An expired lease still holds, as long as nobody else has taken the plan (S1).
+    """
+    plan = state.plans.get(plan_id)
+    if plan is None:
+        known = plan_id in state.finished or plan_id in state.parked
+        return None, Refusal.STALE_TOKEN if known else Refusal.UNKNOWN_PLAN
+    if plan.lease is None or plan.lease.token != token:
+        return None, Refusal.STALE_TOKEN
+    return plan, Refusal.STALE_TOKEN
+
+
+def _not_presumed(state: MetaState, plan: Plan, seen: FencingToken | None) -> Refusal | None:
+    """The leader presumed no lease, or this very one, expired."""
+    if plan.lease is None:
+        return None if seen is None else Refusal.OUTDATED
+    if plan.lease.token != seen:
+        return Refusal.OUTDATED
+    return None if plan.lease.expired(state.lease_time) else Refusal.LEASE_LIVE
+
+
+def _ended(state: MetaState, plan: Plan, end: AttemptEnd, cause: str, *, counts: bool) -> Effects:
+    after, effects = attempts.ended(state, plan, end, cause, counts=counts)
+    if effects:
+        state.plans[plan.id] = after
+    return effects

@@ -1,0 +1,98 @@
+"""What ended attempts may have left in the store, until a late listing finds nothing (S1).
+
+Every task attempt says in an *intent* what it is about to write. An attempt that has ended can
+never complete, so whatever it wrote and the index does not list is litter. But a task that nobody
+can reach may go on writing for a while: a listing later than any task lives has the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import NamedTuple
+
+from maar.metastore.records.effects import Effects, Refusal, Refused, Swept
+from maar.metastore.records.entries import LitterSwept, Remains
+from maar.metastore.records.packs import unpack
+from maar.metastore.records.policy import MINUTE_NS
+from maar.metastore.state.state import MetaState, Remnant
+from maar.model import keys
+from maar.model.block import BlockMeta, Kind
+from maar.model.ids import BlockId, FencingToken, PlanId
+from maar.model.time import LeaseTime
+
+LITTER_SINCE = 2  # the version of the log that began to record it
+EARLY_NS = MINUTE_NS  # most tasks have stopped this long after their attempt has ended
+
+# ── decisions of the leader: they only read ────────────────────────────────────────────────────
+
+
+class Sweep(NamedTuple):
+    remains: Remains
+    final: bool  # nothing can be written any more: what is found is all, and intents may go too
+
+
+def due(
+    litter: Mapping[Remains, Remnant],
+    *,
+    now: LeaseTime,
+    litter_ns: int,
+    passed: Container[Remains],
+    resting: Container[Remains],
+    limit: int,
+) -> list[Sweep]:
+    """Which attempts to look at, oldest end first.
+
+    Once early, since failed attempts can leave much (`passed` are those that were), once finally.
+    """
+    early: list[Sweep] = []
+    final: list[Sweep] = []
+    for remains, remnant in litter.items():
+        age = now - remnant.ended_at
+        if len(final) >= limit or age <= min(EARLY_NS, litter_ns):
+            break
+        if remains in resting:
+            continue
+        if age > litter_ns:
+            final.append(Sweep(remains, final=True))
+        elif not remnant.completed and remains not in passed and len(early) < limit:
+            early.append(Sweep(remains, final=False))
+    return [*final, *early][:limit]
+
+
+def unlisted(state: MetaState, written: Mapping[str, BlockId]) -> list[str]:
+    """Of the objects that an ended attempt may have written, those that nobody will ever read.
+
+    Twins under one token write blocks of the same id, so only the listed keys tell them apart.
+    """
+    listed = {key for block in set(written.values()) for key in _listed(state, block)}
+    return [key for key in written if key not in listed]
+
+
+def _listed(state: MetaState, block: BlockId) -> set[str]:
+    if block in state.blocks:
+        return _objects(state.blocks.get(block))
+    if block in state.retired:
+        return _objects(unpack(state.retired[block].packed))
+    return set()
+
+
+def _objects(meta: BlockMeta) -> set[str]:
+    """The files of a block, and the manifest that belongs to them."""
+    files = {location.key for file in meta.files for location in file.locations}
+    return files | set(map(keys.manifest_of, files)) if meta.kind is Kind.BLOCK else files
+
+
+# ── the fold ───────────────────────────────────────────────────────────────────────────────────
+
+
+def left(state: MetaState, plan: PlanId, token: FencingToken, *, completed: bool) -> None:
+    """An attempt has ended: its token can never complete, and what it wrote is known by it."""
+    if state.version >= LITTER_SINCE:
+        state.litter[Remains(plan, token)] = Remnant(state.lease_time, completed)
+
+
+def sweep(state: MetaState, entry: LitterSwept) -> Effects:
+    if state.adopting:
+        return (Refused(Refusal.ADOPTING),)
+    swept = sum(state.litter.pop(remains, None) is not None for remains in entry.attempts)
+    return (Swept(swept),)

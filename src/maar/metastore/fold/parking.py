@@ -1,0 +1,132 @@
+"""Failed plans that had to leave a full schedule: they own their inputs, and can come back (S7)."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from heapq import nsmallest
+from itertools import islice
+
+import msgspec
+
+from maar.metastore.records.effects import (
+    Effect,
+    Effects,
+    Parked,
+    Refusal,
+    Refused,
+    Requeued,
+    Unparked,
+)
+from maar.metastore.records.entries import PlanRequeued, PlansParked, PlansUnparked
+from maar.metastore.state.state import MetaState
+from maar.metastore.state.timeline import NEVER, Line, Standing
+from maar.model.ids import PlanId
+from maar.model.plan import Plan, PlanState
+from maar.model.time import LeaseTime
+
+UNPARKED_AT_ONCE = 100
+
+# ── decisions of the leader: they only read ────────────────────────────────────────────────────
+
+
+def room(state: MetaState) -> int:
+    """How many plans could be evicted now: none unless the schedule is full."""
+    if len(state.plans) < state.policy.plans_max:
+        return 0
+    failed = sum(len(places) for line, places in state.plans.lines.items() if _failed(line))
+    return max(0, min(failed, state.policy.parked_max - len(state.parked)))
+
+
+def evicted(state: MetaState, wanted: int, *, spare: Container[PlanId]) -> tuple[PlanId, ...]:
+    """Who leaves: the excluded first, then who failed most often, then the oldest."""
+    wanted = min(wanted, room(state))
+    if wanted <= 0:
+        return ()
+    candidates = (
+        (line.standing < Standing.EXCLUDED, -line.failures, place.plan)
+        for line, places in state.plans.lines.items()
+        if _failed(line)
+        for place in places
+        if place.plan not in spare
+    )
+    return tuple(plan for _, _, plan in nsmallest(wanted, candidates))
+
+
+def _failed(line: Line) -> bool:
+    """Plans that have failed, or were set aside, and that nobody holds."""
+    return line.standing >= Standing.EXCLUDED or (
+        line.standing is Standing.UNASSIGNED and line.failures > 0
+    )
+
+
+def returning(state: MetaState) -> tuple[PlanId, ...]:
+    """The oldest of the parked, when the schedule is less than half full."""
+    space = (state.policy.plans_max + 1) // 2 - len(state.plans)
+    return tuple(islice(state.parked, max(0, min(space, UNPARKED_AT_ONCE))))
+
+
+# ── the fold ───────────────────────────────────────────────────────────────────────────────────
+
+
+def park(state: MetaState, entry: PlansParked) -> Effects:
+    """Only out of a full schedule, and never a healthy plan or one that somebody may work on."""
+    if len(state.plans) < state.policy.plans_max:
+        return tuple(Refused(Refusal.OUTDATED, plan) for plan in entry.plans)
+    return tuple(_park_one(state, plan_id) for plan_id in entry.plans)
+
+
+def _park_one(state: MetaState, plan_id: PlanId) -> Effect:
+    plan = state.plans.get(plan_id)
+    if plan is None:
+        return Refused(Refusal.UNKNOWN_PLAN, plan_id)
+    failed = plan.failures > 0 or plan.state is PlanState.EXCLUDED
+    if not failed or plan.lease is not None:
+        return Refused(Refusal.NOT_FAILED, plan_id)
+    if len(state.parked) >= state.policy.parked_max:
+        return Refused(Refusal.TOO_MANY, plan_id)
+    del state.plans[plan_id]
+    state.parked[plan_id] = msgspec.structs.replace(plan, state=PlanState.PARKED)
+    return Parked(plan_id)
+
+
+def unpark(state: MetaState, entry: PlansUnparked) -> Effects:
+    return tuple(_unpark_one(state, plan_id) for plan_id in entry.plans)
+
+
+def _unpark_one(state: MetaState, plan_id: PlanId) -> Effect:
+    plan = state.parked.get(plan_id)
+    if plan is None:
+        return Refused(Refusal.UNKNOWN_PLAN, plan_id)
+    if len(state.plans) >= state.policy.plans_max:
+        return Refused(Refusal.TOO_MANY, plan_id)
+    del state.parked[plan_id]
+    aside = PlanState.EXCLUDED if _was_excluded(plan) else PlanState.REQUESTED
+    state.plans[plan_id] = msgspec.structs.replace(plan, state=aside)
+    return Unparked(plan_id)
+
+
+def _was_excluded(plan: Plan) -> bool:
+    """By an operator, or because it could not be divided; other plans go on where they were."""
+    at_limit = plan.failures >= plan.failure_limit
+    return plan.eligible_at >= NEVER or (at_limit and len(plan.inputs) == 1)
+
+
+def requeue(state: MetaState, entry: PlanRequeued) -> Effects:
+    """Excluded or parked, it begins anew: no failures, no rest, no reason."""
+    plan = state.plans.get(entry.plan) or state.parked.get(entry.plan)
+    if plan is None:
+        return (Refused(Refusal.UNKNOWN_PLAN, entry.plan),)
+    if plan.state not in (PlanState.EXCLUDED, PlanState.PARKED):
+        return (Refused(Refusal.NOT_SET_ASIDE, entry.plan),)
+    if plan.state is PlanState.PARKED and len(state.plans) >= state.policy.plans_max:
+        return (Refused(Refusal.TOO_MANY, entry.plan),)
+    state.parked.pop(plan.id, None)
+    state.plans[plan.id] = msgspec.structs.replace(
+        plan,
+        state=PlanState.REQUESTED,
+        failures=0,
+        spared=0,
+        eligible_at=LeaseTime(0),
+        note="",
+    )
+    return (Requeued(plan.id),)

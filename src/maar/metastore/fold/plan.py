@@ -1,0 +1,245 @@
+"""Which blocks are worth merging, and the life of a plan apart from its leases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop, heappush, merge
+from itertools import chain, takewhile
+
+import msgspec
+
+from maar.metastore.fold import attempts
+from maar.metastore.records.effects import (
+    Bisected,
+    Cancelled,
+    Effect,
+    Effects,
+    Excluded,
+    Refusal,
+    Refused,
+    Scheduled,
+)
+from maar.metastore.records.entries import (
+    PlanBisected,
+    PlanExcluded,
+    PlansArchived,
+    PlanSpec,
+    PlansScheduled,
+)
+from maar.metastore.records.policy import Level
+from maar.metastore.state.queue import Front, Item
+from maar.metastore.state.state import MetaState
+from maar.model.ids import BlockId, PlanId, block_time_ns
+from maar.model.plan import AttemptEnd, Plan, PlanState, Service
+from maar.model.time import LeaseTime
+
+KEYED_SINCE = 3  # the version of the log that began to refuse inputs of another lane
+
+# ── decisions of the leader: they only read ────────────────────────────────────────────────────
+
+
+def batches(state: MetaState, level: int, *, now: LeaseTime) -> Iterator[PlanSpec]:
+    """The plans that a level can be made into, by the age of their oldest block.
+
+    What is not asked for is not looked at. A lane with a deep backlog does not hold up the others.
+    """
+    rule = state.policy.level(level)
+    if rule is None:
+        return
+    lanes = _due_lanes(state, level, rule, now=now)
+    coming = next(lanes, None)
+    cuts: list[tuple[int, int, list[Item], Iterator[list[Item]]]] = []
+    while cuts or coming:
+        if coming and (not cuts or (coming.entry, coming.ordinal) < cuts[0][:2]):
+            items = state.queue.items(coming.key)
+            _push(cuts, cut(items, rule, span_ns=state.policy.span_ns, now=now))
+            coming = next(lanes, None)
+            continue
+        _, _, batch, lane = heappop(cuts)
+        inputs = tuple(item.block for item in batch)
+        yield PlanSpec(Service.COMPACT, False, batch[0].key, inputs, state.policy.failure_limit)
+        _push(cuts, lane)
+
+
+def _push(
+    cuts: list[tuple[int, int, list[Item], Iterator[list[Item]]]], lane: Iterator[list[Item]]
+) -> None:
+    batch = next(lane, None)
+    if batch:
+        heappush(cuts, (batch[0].entry, batch[0].ordinal, batch, lane))
+
+
+def _due_lanes(state: MetaState, number: int, level: Level, *, now: LeaseTime) -> Iterator[Front]:
+    """Lanes that are full, and lanes that are old, each once, oldest first."""
+    full = iter(state.queue.full.get(number, ()))
+    old = takewhile(lambda front: aged(front, level, now), state.queue.fronts.get(number, ()))
+    last = None
+    for front in merge(full, old):
+        if front != last:
+            yield front
+        last = front
+
+
+def aged(item: Item | Front, level: Level, now: LeaseTime) -> bool:
+    return now - item.added_at > level.age_ns
+
+
+def cut(
+    items: Iterator[Item], level: Level, *, span_ns: int, now: LeaseTime
+) -> Iterator[list[Item]]:
+    """Closed batches from the front of a lane, in its order."""
+    batch: list[Item] = []
+    size = oldest = newest = 0
+    for item in items:
+        time = block_time_ns(item.block)
+        oldest, newest = (min(oldest, time), max(newest, time)) if batch else (time, time)
+        if newest - oldest > span_ns:
+            yield batch  # it can never grow: what follows is too far away
+            batch, size, oldest, newest = [], 0, time, time
+        batch.append(item)
+        size += item.size
+        if len(batch) >= level.count or size >= level.bytes:
+            yield batch
+            batch, size = [], 0
+    if batch and aged(batch[0], level, now):
+        yield batch
+
+
+def probe_delay(state: MetaState, probes: int) -> int:
+    """How long an excluded plan rests: twice as long after every failed probe."""
+    return min(state.policy.probe_ns << min(max(0, probes), 30), state.policy.probe_max_ns)
+
+
+# ── the fold ───────────────────────────────────────────────────────────────────────────────────
+
+
+def schedule(state: MetaState, entry: PlansScheduled) -> Effects:
+    return tuple(
+        _schedule_one(state, spec, PlanId(state.index, ordinal))
+        for ordinal, spec in enumerate(entry.plans)
+    )
+
+
+def _schedule_one(state: MetaState, spec: PlanSpec, plan: PlanId) -> Effect:
+    why = _not_free(state, spec.inputs) or _mixed(state, spec)
+    if why is None and len(state.plans) >= state.policy.plans_max:
+        why = Refusal.TOO_MANY
+    if why is not None:
+        return Refused(why, plan)
+    _own(
+        state,
+        Plan(
+            id=plan,
+            service=spec.service,
+            removable=spec.removable,
+            key=spec.key,
+            inputs=spec.inputs,
+            state=PlanState.REQUESTED,
+            scheduled_at=state.lease_time,
+            failure_limit=max(1, spec.failure_limit),
+            eligible_at=spec.eligible_at,
+            resources=spec.resources,
+            rolls_back=spec.rolls_back,
+        ),
+    )
+    return Scheduled(plan, spec.key.level)
+
+
+def _not_free(state: MetaState, inputs: tuple[BlockId, ...]) -> Refusal | None:
+    """Every input must be live and unowned (S7)."""
+    if not inputs or len(set(inputs)) != len(inputs):
+        return Refusal.INPUT_REPEATED
+    if any(block not in state.blocks for block in inputs):
+        return Refusal.INPUT_GONE
+    if any(block in state.owners for block in inputs):
+        return Refusal.INPUT_OWNED
+    return None
+
+
+def _mixed(state: MetaState, spec: PlanSpec) -> Refusal | None:
+    """What is merged is of one lane: stores above all are never mixed."""
+    if state.version < KEYED_SINCE or spec.service is not Service.COMPACT:
+        return None
+    places = (state.queue.places.get(block) for block in spec.inputs)
+    alike = all(place is not None and place.key == spec.key for place in places)
+    return None if alike else Refusal.INPUT_KEY
+
+
+def _own(state: MetaState, plan: Plan) -> None:
+    state.plans[plan.id] = plan
+    state.owners.update(dict.fromkeys(plan.inputs, plan.id))
+    state.queue.take_all(plan.inputs, state.policy)
+
+
+def bisect(state: MetaState, entry: PlanBisected) -> Effects:
+    """The plan ends, and two plans own its inputs in the same entry: none is ever free (S17)."""
+    plan = state.plans[entry.plan]
+    if not 0 < entry.at < len(plan.inputs) or len(state.plans) >= state.policy.plans_max:
+        return (Refused(Refusal.NOT_DIVISIBLE, plan.id),)
+    halves = plan.inputs[: entry.at], plan.inputs[entry.at :]
+    children = PlanId(state.index, 0), PlanId(state.index, 1)
+    finish(state, msgspec.structs.replace(plan, state=PlanState.CANCELLED))
+    for child, inputs in zip(children, halves, strict=True):
+        _own(
+            state,
+            msgspec.structs.replace(
+                plan,
+                id=child,
+                inputs=inputs,
+                state=PlanState.REQUESTED,
+                scheduled_at=state.lease_time,
+                lease=None,
+                attempts=(),
+                failures=0,
+                spared=0,
+                eligible_at=LeaseTime(0),
+                parent=plan.id,
+            ),
+        )
+    return (Bisected(plan.id, children),)
+
+
+def exclude(state: MetaState, entry: PlanExcluded) -> Effects:
+    """The plan keeps its inputs, which are thereby held, with the plan as the reason (S7)."""
+    plan = state.plans[entry.plan]
+    state.plans[plan.id] = msgspec.structs.replace(
+        plan, state=PlanState.EXCLUDED, eligible_at=entry.eligible_at, note=entry.note
+    )
+    return (Excluded(plan.id, entry.eligible_at),)
+
+
+def cancel(state: MetaState, plan_id: PlanId, *, gone: frozenset[BlockId], cause: str) -> Effects:
+    """A plan, on the schedule or parked, ends because some of its inputs are going.
+
+    Whoever works on it is fenced; its other inputs return to their old place in the queue (S7).
+    """
+    plan = state.plans.get(plan_id) or state.parked.get(plan_id)
+    if plan is None:
+        return (Refused(Refusal.UNKNOWN_PLAN, plan_id),)
+    plan, fenced = attempts.ended(state, plan, AttemptEnd.FENCED, cause, counts=False)
+    finish(state, msgspec.structs.replace(plan, state=PlanState.CANCELLED, note=cause))
+    for block in plan.inputs:
+        if block not in gone:
+            state.queue.give_back(block, state.policy)
+    return (*fenced, Cancelled(plan_id))
+
+
+def finish(state: MetaState, plan: Plan) -> None:
+    """Off the schedule or the parked list; kept for repeated reports, within a bound."""
+    if state.parked.pop(plan.id, None) is None:
+        del state.plans[plan.id]
+    for block in plan.inputs:
+        del state.owners[block]
+    state.finished[plan.id] = msgspec.structs.replace(plan, completed_at=state.lease_time)
+    while len(state.finished) > state.policy.finished_max:
+        del state.finished[next(iter(state.finished))]
+
+
+def archive(state: MetaState, entry: PlansArchived) -> Effects:
+    for plan in entry.plans:
+        state.finished.pop(plan, None)
+    return ()
+
+
+def all_plans(state: MetaState) -> Iterator[Plan]:
+    return chain(state.plans.values(), state.parked.values(), state.finished.values())

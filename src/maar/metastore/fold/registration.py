@@ -1,0 +1,134 @@
+"""How blocks come into the index from outside: once, whatever is repeated (S4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from maar.metastore.fold import objects
+from maar.metastore.records.effects import Effects, Registered
+from maar.metastore.records.entries import Floor
+from maar.metastore.state import queue
+from maar.metastore.state.rows import raw_id
+from maar.metastore.state.state import Anchor, MetaState
+from maar.model.block import BlockOutline, Kind
+from maar.model.ids import BlockId, Incarnation, block_time_ns
+from maar.model.time import LeaseTime
+
+ANCHORED_SINCE = 2  # the version of the log that began to keep an anchor
+MOST_SINCE = 2  # and to refuse blocks that are too large to be
+OWN_TIMES_SINCE = 5  # and to heed only times that clients gave
+SEGMENTS_SINCE = 4  # and to register nothing but segments
+MOST = 1 << 40  # bytes or profiles of a block: the sums of millions can still be written
+
+
+def add(state: MetaState, blocks: Iterable[tuple[BlockOutline, bytes]]) -> Effects:
+    """What is known of each, and itself as it is to be kept."""
+    return tuple(
+        _add_one(state, meta, packed, ordinal=ordinal)
+        for ordinal, (meta, packed) in enumerate(blocks)
+    )
+
+
+def anchor(state: MetaState, meta: BlockOutline) -> None:
+    """Move the clock that data shows, as far as the leader's clock agrees: a profile from the
+    future must not spoil it for good (S2). What a server dated itself is no witness of its clock.
+    """
+    newest = meta.dated_ns if state.version >= OWN_TIMES_SINCE else meta.max_time_ns
+    shown = min(newest, meta.max_time_ns, state.wall_time)
+    if state.version >= ANCHORED_SINCE and shown > state.anchor.reading(state.lease_time):
+        state.anchor = Anchor(shown, state.lease_time)
+
+
+def malformed(meta: BlockOutline, *, version: int) -> str:
+    """What no block may be, whoever made it; '' when it is well formed."""
+    if not raw_id(meta.id):
+        return f"block id {meta.id[:40]!r} is not 32 hex digits"
+    if min(meta.level, meta.size, meta.profiles) < 0 or meta.min_time_ns > meta.max_time_ns:
+        return f"block {meta.id} has a negative level, size or count, or ends before it begins"
+    if version >= MOST_SINCE and max(meta.size, meta.profiles) > MOST:
+        return f"block {meta.id} cannot have {meta.size} bytes and {meta.profiles} profiles"
+    return ""
+
+
+def admit(state: MetaState, meta: BlockOutline, packed: bytes, *, ordinal: int) -> None:
+    """Into the index, and into the queue when it can be merged."""
+    state.blocks.put(meta, packed)
+    if queue.mergeable(meta, state.policy):
+        key = queue.key_of(meta, version=state.version)
+        item = queue.Item(state.index, ordinal, state.lease_time, meta.id, meta.size, key)
+        state.queue.enter(item, state.policy)
+
+
+def raise_floor(state: MetaState, entry: Floor) -> Effects:
+    """Ids at or below the floor need not be remembered: they are refused for their age."""
+    if state.adopting:  # what is above the floor is looked for in the store
+        return ()
+    if entry.lease_time > state.floor and entry.lease_time <= state.lease_time:
+        state.floor = entry.lease_time
+        state.remembered.drop_below(BlockId(f"{entry.lease_time + 1:016x}"))
+    return ()
+
+
+def _add_one(state: MetaState, meta: BlockOutline, packed: bytes, *, ordinal: int) -> Registered:
+    if known(state, meta.id):
+        return Registered(meta.id, "")
+    refusal = never(state, meta) or not_now(state, meta, now=state.lease_time)
+    if refusal:
+        return Registered(meta.id, refusal)
+    admit(state, meta, packed, ordinal=ordinal)
+    anchor(state, meta)
+    state.tally.profiles_added += meta.profiles
+    return Registered(meta.id, "", meta.profiles)
+
+
+def known(state: MetaState, block: BlockId) -> bool:
+    """It is in the index, or was, as far as that is remembered: above the floor, always (S4)."""
+    return block in state.blocks or block in state.retired or block in state.remembered
+
+
+def never(state: MetaState, meta: BlockOutline) -> str:
+    """Why a block that is not known can never be added; '' when it may."""
+    if wrong := malformed(meta, version=state.version):
+        return wrong
+    if state.version >= SEGMENTS_SINCE and meta.kind is not Kind.SEGMENT:
+        return f"block {meta.id} is no segment; other blocks come only from plans"
+    if wrong := foreign(state, meta):
+        return wrong
+    if below_floor(state, meta.id):
+        return (
+            f"block {meta.id} is older than the floor of the log and may have been merged and "
+            "forgotten; write its profiles again in a new segment"
+        )
+    return ""
+
+
+def foreign(state: MetaState, meta: BlockOutline) -> str:
+    """Why a segment's object cannot be its own; '' when it can."""
+    if state.version < objects.OBJECTS_SINCE:
+        return ""
+    return objects.wrong_with_segment(meta, lives(state))
+
+
+def lives(state: MetaState) -> tuple[Incarnation, ...]:
+    """Of this log: now, before, and those that it adopts."""
+    return (state.incarnation, *state.former, *state.adopting)
+
+
+def below_floor(state: MetaState, block: BlockId) -> bool:
+    return block_time_ns(block) <= state.floor
+
+
+def not_now(state: MetaState, meta: BlockOutline, *, now: LeaseTime) -> str:
+    """Why a block cannot be added yet, although it may be later; '' when it can."""
+    if block_time_ns(meta.id) > now + state.policy.floor_lag_ns:
+        return (
+            f"block {meta.id} is named by a lease time that this log has not reached; "
+            "ask the metastore for its time"
+        )
+    return full(state)
+
+
+def full(state: MetaState) -> str:
+    if state.room() < 1:
+        return "the index is full; let compaction and cleaning catch up"
+    return ""

@@ -1,0 +1,143 @@
+"""How a log goes on from a snapshot when its own end was lost: the fold's part of adoption (S5).
+
+The snapshot lacks what happened after it. Plans that it knows may have been completed since, under
+tokens that it never saw; blocks that it holds live may have been replaced and deleted. So all plans
+end, nothing is deleted, and the store says what there is: see metastore/leader/adoption.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from maar.metastore.fold import objects, registration, trust
+from maar.metastore.fold import plan as plans
+from maar.metastore.records.effects import (
+    Adopted,
+    AdoptionOver,
+    Effect,
+    Effects,
+    Missed,
+    Reborn,
+    Refusal,
+    Refused,
+)
+from maar.metastore.records.entries import (
+    BlocksAdopted,
+    BlocksMissed,
+    Reincarnated,
+    Remains,
+)
+from maar.metastore.records.packs import alone, outline, pack
+from maar.metastore.state.state import MetaState
+from maar.model.block import BlockMeta, Kind
+from maar.model.ids import BlockId
+
+ADOPTION_SINCE = 4  # the version of the log that began to know it
+LIVES_MAX = 16  # that one restore can adopt
+
+ENDED = "the log was restored from a snapshot: what became of the plan is not known"
+MISSED = "an input was replaced or deleted after the snapshot that the log was restored from"
+
+
+def reincarnate(state: MetaState, entry: Reincarnated) -> Effects:
+    """No token that was ever handed out is good any more, and no plan waits for one."""
+    before = (state.incarnation, *state.adopting, *entry.adopts)
+    if state.version < ADOPTION_SINCE:
+        return (Refused(Refusal.VERSION),)
+    if not entry.incarnation or entry.incarnation in before or len(before) > LIVES_MAX:
+        return (Refused(Refusal.INCARNATION),)
+    state.incarnation = entry.incarnation
+    state.adopting = tuple(sorted(set(before)))
+    state.former = tuple(dict.fromkeys((*state.former, *before)))[-LIVES_MAX:]
+    ended: list[Effect] = []
+    for plan in sorted((*state.plans, *state.parked)):
+        ended += plans.cancel(state, plan, gone=frozenset(), cause=ENDED)
+    return (Reborn(state.adopting, entry.incarnation), *ended)
+
+
+def adopt(state: MetaState, entry: BlocksAdopted) -> Effects:
+    if not state.adopting:
+        return (Refused(Refusal.NOT_ADOPTING),)
+    return tuple(
+        _adopt_one(state, meta, ordinal=ordinal) for ordinal, meta in enumerate(entry.blocks)
+    )
+
+
+def _adopt_one(state: MetaState, meta: BlockMeta, *, ordinal: int) -> Adopted:
+    if bereft(state, meta.id):
+        packed = alone(state.retired.pop(meta.id).packed)
+        kept = outline(packed)
+        registration.admit(state, kept, packed, ordinal=ordinal)
+        return Adopted(meta.id, "", kept.profiles)
+    if registration.known(state, meta.id):
+        return Adopted(meta.id, "")
+    if refusal := refused(state, meta):
+        return Adopted(meta.id, refusal)
+    registration.admit(state, meta, pack(meta, version=state.version), ordinal=ordinal)
+    registration.anchor(state, meta)
+    state.tally.blocks_adopted += 1
+    state.tally.profiles_added += meta.profiles
+    return Adopted(meta.id, "", meta.profiles)
+
+
+def refused(state: MetaState, meta: BlockMeta) -> str:
+    """Why a block that is not known cannot be adopted; '' when it can.
+
+    A segment may be named by a time that the log had before, and has not reached again. The index
+    may get too full by it: merging and deleting, which make room, wait for the end of adoption.
+    """
+    if meta.kind is Kind.SEGMENT:
+        return registration.never(state, meta)
+    malformed = registration.malformed(meta, version=state.version)
+    if malformed or state.version < objects.OBJECTS_SINCE:
+        return malformed
+    return objects.wrong_with_adopted(meta, registration.lives(state))
+
+
+def bereft(state: MetaState, block: BlockId) -> bool:
+    """A replaced block that is itself the best there is: something that replaced it was missed."""
+    retired = state.retired.get(block)
+    if retired is None or not retired.outputs:
+        return False
+    return any(
+        output not in state.blocks and output not in state.retired for output in retired.outputs
+    )
+
+
+def miss(state: MetaState, entry: BlocksMissed) -> Effects:
+    """Blocks leave the index because their objects are gone; plans that own them end (S7)."""
+    if not state.adopting:
+        return (Refused(Refusal.NOT_ADOPTING),)
+    going = {block: state.blocks.get(block) for block in entry.blocks if block in state.blocks}
+    effects: list[Effect] = [
+        Refused(Refusal.INPUT_GONE, what=block) for block in entry.blocks if block not in going
+    ]
+    owners = sorted({state.owners[block] for block in going if block in state.owners})
+    for owner in owners:
+        effects += plans.cancel(state, owner, gone=frozenset(going), cause=MISSED)
+    for block in going:
+        state.blocks.remove(block)
+        state.queue.leave(block, state.policy)
+    _spare_outputs(state, going)
+    profiles = sum(meta.profiles for meta in going.values())
+    state.tally.blocks_missed += len(going)
+    state.tally.profiles_missed += profiles
+    return (*effects, Missed(len(going), profiles))
+
+
+def _spare_outputs(state: MetaState, gone: Container[BlockId]) -> None:
+    """A plan whose inputs are gone was completed after all: what it wrote is no litter, even if it
+    could not be adopted.
+    """
+    for plan in state.finished.values():
+        if plan.note == ENDED and any(block in gone for block in plan.inputs):
+            for attempt in plan.attempts:
+                state.litter.pop(Remains(plan.id, attempt.token), None)
+
+
+def end(state: MetaState) -> Effects:
+    if not state.adopting:
+        return (Refused(Refusal.NOT_ADOPTING),)
+    state.adopting = ()
+    trust.doubt(state)
+    return (AdoptionOver(),)

@@ -1,0 +1,1 @@
+"""What only the leader does: appends entries, answers requests, cleans, adopts, delivers."""

@@ -1,0 +1,335 @@
+"""Looks through the store after a restore, until the index knows all that is there (S5).
+
+A restored log lacks what happened after its snapshot. What was written since is found by listing
+the store: segments that nobody merged, and blocks whose manifests say that they are whole. Which
+replaced which is not known any more, so all are adopted; readers see every profile once (S9).
+Blocks of the index whose objects are gone leave it, and what they had replaced comes back if it is
+still there. All the while nothing is deleted, no plan is made, and the floor stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+from maar.metastore.decide import prepare
+from maar.metastore.decide.dead_letter_rules import Found
+from maar.metastore.fold import registration, reincarnation
+from maar.metastore.leader.background import Append, Led, Threads
+from maar.metastore.leader.letter_box import Box
+from maar.metastore.leader.store_inventory import (
+    UNKNOWN,
+    Candidate,
+    Listing,
+    Sibling,
+    best_first,
+    candidate,
+    made_of,
+    quarantined,
+)
+from maar.metastore.records.entries import AdoptionEnded, BlocksMissed, Entry
+from maar.metastore.records.packs import unpack
+from maar.metastore.replica.metrics import Metrics
+from maar.metastore.state.index import Chunk, blocks_in
+from maar.metastore.state.state import MetaState
+from maar.metastore.views import reads
+from maar.model import keys
+from maar.model.block import BlockMeta
+from maar.model.errors import Corrupt, MaarError, NotFound
+from maar.model.ids import BlockId, PlanId
+from maar.model.time import LeaseTime
+from maar.ports.clock import Clock
+from maar.ports.object_store import ObjectInfo, ObjectStore
+
+log_ = logging.getLogger("maar.metastore")
+
+RETRY_S = 5.0  # after a look that failed
+THREADS = 8
+LISTED_AT_ONCE = 1_000  # keys
+READ_AT_ONCE = 32  # segments or manifests in memory
+MISSED_AT_ONCE = 1_000  # blocks in an entry
+TOLD_MAX = 100  # sentences in a status
+
+Item = TypeVar("Item")
+
+
+class Adoption:
+    """A duty of every office: idle unless the log was restored and the store is not known yet."""
+
+    def __init__(
+        self, leader: Led, store: ObjectStore, clock: Clock, append: Append, metrics: Metrics
+    ) -> None:
+        self._leader = leader
+        self._store = store
+        self._clock = clock
+        self._append = append
+        self._metrics = metrics
+        self._threads = Threads(THREADS, "adopt")
+        self._trouble = ""
+        self._left: list[str] = []  # what cannot be adopted, a sentence each
+
+    @property
+    def blocked(self) -> tuple[str, ...]:
+        """What could not be adopted, and why, in sentences; for the status."""
+        if not self._leader.state.adopting:
+            return tuple(self._left[:TOLD_MAX])
+        doing = (
+            "the log was restored: nothing is merged or deleted until the store was looked through"
+        )
+        return tuple([doing, *([self._trouble] if self._trouble else []), *self._left][:TOLD_MAX])
+
+    async def forever(self) -> None:
+        """Adopt what is to be adopted; it never returns, so that duties end only together."""
+        try:
+            while self._leader.state.adopting:
+                if not await self._adopted():
+                    await asyncio.sleep(RETRY_S)
+            await asyncio.Event().wait()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._threads.close()
+
+    async def _adopted(self) -> bool:
+        """Whether a look succeeded; one that did not is told once, and begins again."""
+        try:
+            await self.adopt()
+        except (MaarError, OSError) as error:
+            if str(error) != self._trouble:
+                log_.warning("adoption postponed cause=%s", error)
+            self._trouble = str(error)
+        except Exception as error:  # a defect here must not take the index down
+            log_.exception("adoption postponed")
+            self._trouble = f"a fault in maar ({type(error).__name__}); its log has the details"
+        else:
+            self._trouble = ""
+            return True
+        return False
+
+    async def adopt(self) -> None:
+        """One look through the whole store. Repeated, it goes on where it was broken off."""
+        self._left.clear()
+        began_ns = self._clock.monotonic_ns()
+        listing = Listing(self._store)
+        found = await self._unknown(listing)
+        blocks = [block for block, some in found.items() if not _quarantined(some[0])]
+        held = [block for block, some in found.items() if _quarantined(some[0])]
+        log_.info("adoption found blocks=%d quarantined=%d", len(blocks), len(held))
+        siblings: dict[PlanId, Sibling] = {}
+        for some in _in_steps(blocks, READ_AT_ONCE):
+            make = partial(_first_whole, make=partial(made_of, self._store, listing=listing))
+            metas = await self._made(make, [found[block] for block in some])
+            siblings |= {m.plan: Sibling(m.shard, m.level) for m in metas if m.plan is not None}
+            await self._take(metas)
+        for some in _in_steps(held, READ_AT_ONCE):
+            make = partial(_first_whole, make=partial(_in_quarantine, self._store, siblings))
+            await self._take(await self._made(make, [found[block] for block in some]))
+        await self._miss(listing)
+        await self._bring_back(listing)
+        await self._deliver_letters()
+        await self._append(lambda state, _: [AdoptionEnded()] if state.adopting else [])
+        tally = self._leader.state.tally
+        log_.info(
+            "adoption ended adopted=%d missed=%d left=%d seconds=%.1f",
+            *(tally.blocks_adopted, tally.blocks_missed, len(self._left)),
+            (self._clock.monotonic_ns() - began_ns) / 1e9,
+        )
+
+    # ── what the store holds and the index does not know ───────────────────────────────────────
+
+    async def _unknown(self, listing: Listing) -> dict[BlockId, list[Candidate]]:
+        """What stands for blocks of the log's earlier lives, the best of each block first."""
+        walk = listing.walk()
+        found: dict[BlockId, list[Candidate]] = {}
+
+        def some() -> tuple[int, list[Candidate]]:
+            infos = list(islice(walk, LISTED_AT_ONCE))
+            named = [candidate(info.key) for info in infos]
+            return len(infos), [one for one in named if one is not None]
+
+        looked_at = 1
+        while looked_at:
+            looked_at, candidates = await self._threads.do(some)
+            for one in candidates:
+                if self._wanted(one):
+                    found.setdefault(one.block, []).append(one)
+        return {block: best_first(some) for block, some in found.items()}
+
+    def _wanted(self, one: Candidate) -> bool:
+        """Below the floor, what is not known was never acknowledged, or is merged and forgotten."""
+        state = self._leader.state
+        if one.life not in state.adopting or registration.known(state, one.block):
+            return False
+        return one.plan is not None or not registration.below_floor(state, one.block)
+
+    async def _made(
+        self,
+        make: Callable[[list[Candidate]], BlockMeta | None],
+        candidates: Sequence[list[Candidate]],
+    ) -> list[BlockMeta]:
+        """The blocks that are whole; what is damaged is told and left where it is."""
+        metas: list[BlockMeta] = []
+        for made in await self._threads.each(make, candidates):
+            if isinstance(made, Corrupt):
+                self._leave(str(made))
+            elif isinstance(made, MaarError):
+                raise made
+            elif made is not None:
+                metas.append(made)
+        return metas
+
+    async def _take(self, metas: Sequence[BlockMeta]) -> None:
+        """By the leader's loop; what the fold says counts."""
+        if not metas:
+            return
+        await self._append(lambda *_: list(prepare.adoptions(metas)))
+        state = self._leader.state
+        for meta in metas:
+            if not registration.known(state, meta.id):
+                self._leave(f"block {meta.id} is not adopted: {reincarnation.refused(state, meta)}")
+
+    def _leave(self, sentence: str) -> None:
+        log_.error("adoption left something cause=%s", sentence)
+        self._left.append(sentence)
+
+    # ── what the index knows and the store does not hold ───────────────────────────────────────
+
+    async def _miss(self, listing: Listing) -> None:
+        chunks = reads.all_chunks(self._leader.state.blocks, "")
+        missed: list[BlockId] = []
+        for some in _in_steps(chunks, THREADS):
+            lacking = await self._threads.each(partial(_lacking, listing), some)
+            for outcome in lacking:
+                if isinstance(outcome, MaarError):
+                    raise outcome
+                missed += outcome
+        for gone in _in_steps(missed, MISSED_AT_ONCE):
+            await self._append(partial(_still_there, tuple(gone)))
+        if missed:
+            log_.error(
+                "adoption missed blocks=%d: the index had them and the store has not; what "
+                "replaced them was adopted, unless it is lost too",
+                len(missed),
+            )
+
+    async def _bring_back(self, listing: Listing) -> None:
+        """Replaced blocks of which a successor was missed, as far as they are still there."""
+        state = self._leader.state
+        bereft = [block for block in state.retired if reincarnation.bereft(state, block)]
+        for some in _in_steps(bereft, READ_AT_ONCE):
+            metas = [unpack(state.retired[block].packed) for block in some]
+            lacks = await self._threads.each(listing.lacks, metas)
+            for outcome in lacks:
+                if isinstance(outcome, MaarError):
+                    raise outcome
+            await self._take([m for m, lack in zip(metas, lacks, strict=True) if not lack])
+
+    # ── dead letters of earlier lives ──────────────────────────────────────────────────────────
+
+    async def _deliver_letters(self) -> None:
+        """Their segments were found above; a letter goes when the index knows its block."""
+        for life in self._leader.state.adopting:
+            box = Box(self._store, life)
+            for infos in _in_steps(await self._threads.do(partial(_waiting, box)), READ_AT_ONCE):
+                await self._deliver(box, await self._read(box, infos))
+            for infos in _in_steps(await self._threads.do(partial(_held, box)), READ_AT_ONCE):
+                for letter in await self._read(box, infos):
+                    await self._delivered(letter)  # what was wrong may not be any more
+
+    async def _read(self, box: Box, infos: Sequence[ObjectInfo]) -> list[Found]:
+        letters: list[Found] = []
+        for outcome in await self._threads.each(box.read, infos):
+            if isinstance(outcome, Found):
+                letters.append(outcome)
+            elif not isinstance(outcome, NotFound):
+                raise outcome
+        return letters
+
+    async def _deliver(self, box: Box, letters: Sequence[Found]) -> None:
+        state = self._leader.state
+        await self._take(
+            [
+                letter.meta
+                for letter in letters
+                if letter.meta is not None
+                and not letter.absent
+                and not registration.known(state, letter.meta.id)
+                and not reincarnation.refused(state, letter.meta)
+            ]
+        )
+        for letter in letters:
+            if not await self._delivered(letter):
+                self._leader.confirm()
+                if await self._threads.do(partial(box.hold, letter)):
+                    self._leave(f"dead letter {letter.info.key} is held: {_cause(state, letter)}")
+
+    async def _delivered(self, letter: Found) -> bool:
+        """Whether the index knows its block; then the letter goes."""
+        meta = letter.meta
+        if meta is None or not registration.known(self._leader.state, meta.id):
+            return False
+        self._leader.confirm()
+        await self._threads.do(partial(self._store.delete, letter.info.key))
+        self._metrics.letters_delivered.inc()
+        return True
+
+
+def _first_whole(
+    candidates: list[Candidate], *, make: Callable[[Candidate], BlockMeta | None]
+) -> BlockMeta | None:
+    """Of the attempts at a block, the best that is whole; Corrupt when there is only damage."""
+    damage: Corrupt | None = None
+    for one in candidates:
+        try:
+            made = make(one)
+        except Corrupt as error:
+            damage = damage or error
+            continue
+        if made is not None:
+            return made
+    if damage is not None:
+        raise damage
+    return None
+
+
+def _in_quarantine(
+    store: ObjectStore, siblings: Mapping[PlanId, Sibling], one: Candidate
+) -> BlockMeta | None:
+    sibling = siblings.get(one.plan, UNKNOWN) if one.plan is not None else UNKNOWN
+    return quarantined(store, one, sibling)
+
+
+def _quarantined(one: Candidate) -> bool:
+    return one.key.startswith(keys.QUARANTINES)
+
+
+def _lacking(listing: Listing, chunk: Chunk) -> list[BlockId]:
+    return [meta.id for meta in blocks_in((chunk,)) if listing.lacks(meta)]
+
+
+def _still_there(blocks: Sequence[BlockId], state: MetaState, _: LeaseTime) -> list[Entry]:
+    live = tuple(block for block in blocks if block in state.blocks)
+    return [BlocksMissed(live)] if live and state.adopting else []
+
+
+def _waiting(box: Box) -> list[ObjectInfo]:
+    return list(box.waiting())
+
+
+def _held(box: Box) -> list[ObjectInfo]:
+    return list(box.held())
+
+
+def _cause(state: MetaState, letter: Found) -> str:
+    if letter.meta is None:
+        return letter.trouble
+    return letter.absent or reincarnation.refused(state, letter.meta)
+
+
+def _in_steps(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    return (items[at : at + size] for at in range(0, len(items), size))

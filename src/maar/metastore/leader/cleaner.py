@@ -1,0 +1,409 @@
+"""Deletes what nobody can need any more, with or without workers and traffic, and says what stays.
+
+The decisions are elsewhere (`cleaning`, `litter`, `retention`); here they are carried out: in
+threads as far as the store is asked, by entries of the leader's loop as far as the index changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Generic, TypeVar
+
+from maar.metastore.fold import leftovers, retention, trust, undo
+from maar.metastore.leader import cleaning, sweeping
+from maar.metastore.leader.background import Append, Led
+from maar.metastore.records.entries import (
+    BlocksForgotten,
+    Entry,
+    LitterSwept,
+    Remains,
+    RetentionUndone,
+)
+from maar.metastore.records.policy import MINUTE_NS
+from maar.metastore.replica.metrics import Metrics
+from maar.metastore.state.state import MetaState
+from maar.model import keys
+from maar.model.block import BlockMeta
+from maar.model.errors import MaarError, Retryable
+from maar.model.ids import BlockId
+from maar.model.time import LeaseTime, WallTime, utc_day
+from maar.ports.clock import Clock
+from maar.ports.metastore import Undone
+from maar.ports.object_store import ObjectStore
+
+log_ = logging.getLogger("maar.metastore")
+
+LOOK_S = 5.0  # a part that found nothing to do looks again after this
+THREADS = 4  # of a part's own: a store far away answers slowly, and others wait for the common ones
+REMOVED_AT_ONCE = 128  # blocks
+SWEPT_AT_ONCE = 64  # attempts
+TAKEN_AT_ONCE = 64  # expired blocks: folding them must not hold up the loop
+EXPIRE_NS = MINUTE_NS  # from one run of retention to the next
+STORE_CLOCK_NS = 60 * MINUTE_NS  # from one question for the store's clock to the next
+REST_NS = MINUTE_NS  # what could not be cleaned is tried again after this
+HELD_MAX = 10_000  # so much gone wrong is no accident
+TOLD_MAX = 100  # sentences in a status
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+class Held(Generic[Item]):
+    """What could not be cleaned: told once, and let alone for a while before it is tried again."""
+
+    def __init__(self) -> None:
+        self._held: dict[Item, tuple[LeaseTime, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def resting(self, now: LeaseTime) -> set[Item]:
+        """What to pass by; past the bound nothing is, so that no more can be held."""
+        if len(self._held) >= HELD_MAX:
+            return set()
+        return {item for item, (until, _) in self._held.items() if now <= until}
+
+    def hold(self, items: Sequence[Item], why: str, *, now: LeaseTime, tell: bool = True) -> None:
+        """Some that the same cause keeps; the first of them stands for all."""
+        if tell and self._held.get(items[0], (0, ""))[1] != why:
+            log_.error("clean stopped cause=%s", why)
+        self._held.update((item, (LeaseTime(now + REST_NS), why)) for item in items)
+
+    def settle(self, items: Sequence[Item]) -> None:
+        held = [self._held.pop(item) for item in items if item in self._held]
+        for why in dict.fromkeys(why for _, why in held):
+            log_.info("clean goes on cause=%s", why)
+
+    def sentences(self) -> list[str]:
+        return list(dict.fromkeys(why for _, why in self._held.values()))
+
+
+class Cleaner:
+    """Three parts that do not wait for each other: removals, sweeps and retention."""
+
+    def __init__(
+        self,
+        leader: Led,
+        store: ObjectStore,
+        clock: Clock,
+        append: Append,
+        metrics: Metrics,
+        *,
+        clocks: Callable[[], trust.Clocks] = lambda: trust.ALONE,
+    ) -> None:
+        """`clocks` are those of all replicas, as heard lately; the store's is asked here."""
+        self._leader = leader
+        self._store = store
+        self._clock = clock
+        self._append = append
+        self._metrics = metrics
+        self._clocks = clocks
+        self._removing = ThreadPoolExecutor(THREADS, thread_name_prefix="remove")
+        self._sweeping = ThreadPoolExecutor(THREADS, thread_name_prefix="sweep")
+        self.removal = asyncio.Lock()  # whoever holds it finds no deletion of blocks under way
+        self._blocks: Held[BlockId] = Held()
+        self._attempts: Held[Remains] = Held()
+        self._passed: set[Remains] = set()  # attempts that had their early sweep
+        self._walk: Iterator[BlockMeta] | None = None  # retention's; the next run goes on with it
+        self._expire_at_ns = clock.monotonic_ns() + EXPIRE_NS
+        self._told = ""  # why retention pauses or is careful, when people were last told of it
+        self._store_clock = StoreClock(store, clock)
+
+    @property
+    def blocked(self) -> tuple[str, ...]:
+        """What could not be cleaned, and why, in sentences."""
+        return tuple([*self._blocks.sentences(), *self._attempts.sentences()][:TOLD_MAX])
+
+    async def forever(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as parts:
+                for part in (self.remove, self.sweep, self._expire_in_time):
+                    parts.create_task(_keep_doing(part))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        for threads in (self._removing, self._sweeping):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _in_office(self, act: Callable[[Item], Made]) -> Callable[[Item], Made]:
+        """What waits for a thread may have been decided before this process was stopped (S15)."""
+
+        def acted(item: Item) -> Made:
+            self._leader.confirm()
+            return act(item)
+
+        return acted
+
+    # ── retired blocks ─────────────────────────────────────────────────────────────────────────
+
+    async def remove(self) -> bool:
+        """Delete the objects of some retired blocks; whether there may be more to do."""
+        if self._leader.state.adopting:
+            return False  # the index may lack what replaced them, or what is theirs (S5)
+        async with self.removal:
+            return await self._remove()
+
+    async def _remove(self) -> bool:
+        now = self._leader.now()
+        resting = self._blocks.resting(now)
+        state = self._leader.state
+        work = cleaning.removals(state, now=now, limit=REMOVED_AT_ONCE, resting=resting)
+        carry_out = self._in_office(partial(cleaning.carry_out, self._store))
+        done = await _each(self._removing, carry_out, work)
+        gone: list[BlockId] = []
+        for removal, outcome in zip(work, done, strict=True):
+            if outcome == "":
+                gone += removal.ids()
+            elif isinstance(outcome, Exception):
+                _hold_failed(self._blocks, removal.ids(), removal.title, outcome, now=now)
+            else:
+                self._blocks.hold(removal.ids(), outcome, now=now)
+        self._blocks.settle(gone)
+        self._metrics.blocked.set(len(self._blocks))
+        if gone:
+            await self._append(lambda *_: [BlocksForgotten(tuple(gone))])
+            self._metrics.cleaned.inc(len(gone))
+        _raise_retryable(done)
+        return bool(gone)  # what replaced them may be due as well
+
+    # ── what ended attempts left ───────────────────────────────────────────────────────────────
+
+    async def sweep(self) -> bool:
+        """Look after some ended attempts; whether there may be more to do."""
+        if self._leader.state.adopting:
+            return False  # what they wrote may be the only copy, and not adopted yet (S5)
+        now = self._leader.now()
+        sweeps = await self._due_sweeps(now)
+        found = await _each(self._sweeping, partial(sweeping.look, self._store), sweeps)
+        work = [(one, await self._unlisted(one)) for one in found if not isinstance(one, Exception)]
+        remove = self._in_office(self._remove_litter)
+        done = await _each(self._sweeping, remove, work)
+        swept: list[Remains] = []
+        passed: list[Remains] = []
+        for sweep, looked in zip(sweeps, found, strict=True):
+            if isinstance(looked, Exception):
+                _hold_failed(self._attempts, [sweep.remains], _title(sweep), looked, now=now)
+        for (one, _), outcome in zip(work, done, strict=True):
+            remains, final = one.sweep
+            if one.bad:
+                self._attempts.hold([remains], "; ".join(one.bad), now=now)
+            if isinstance(outcome, Exception):
+                _hold_failed(self._attempts, [remains], _title(one.sweep), outcome, now=now)
+            elif outcome:
+                swept.append(remains)
+            elif not final:
+                passed.append(remains)
+        self._passed.update(passed)
+        self._attempts.settle(swept)
+        self._metrics.litter_held.set(len(self._attempts))
+        if swept:
+            await self._append(lambda *_: [LitterSwept(tuple(swept))])
+            self._passed.difference_update(swept)
+        _raise_retryable([*found, *done])
+        return len(sweeps) >= SWEPT_AT_ONCE and bool(swept or passed)
+
+    def _remove_litter(self, work: tuple[sweeping.Found, list[str]]) -> bool:
+        return sweeping.remove(self._store, *work)
+
+    async def _due_sweeps(self, now: LeaseTime) -> list[leftovers.Sweep]:
+        """There may be half a million attempts: they are looked through in a thread."""
+        state = self._leader.state
+        look = partial(
+            leftovers.due,
+            state.litter.copy(),
+            now=now,
+            litter_ns=state.policy.litter_ns,
+            passed=self._passed,
+            resting=self._attempts.resting(now),
+            limit=SWEPT_AT_ONCE,
+        )
+        return await asyncio.to_thread(look) if state.litter else []
+
+    async def _unlisted(self, found: sweeping.Found) -> list[str]:
+        """The attempt has ended, so what is not listed now never will be."""
+        await asyncio.sleep(0)  # an attempt may have written many blocks; others wait
+        return leftovers.unlisted(self._leader.state, found.written)
+
+    # ── what is too old ────────────────────────────────────────────────────────────────────────
+
+    async def _expire_in_time(self) -> bool:
+        if self._clock.monotonic_ns() >= self._expire_at_ns:
+            self._expire_at_ns = self._clock.monotonic_ns() + EXPIRE_NS
+            await self.expire()
+        return False  # a run is capped, so that there is time to stop what should not be
+
+    async def expire(self) -> int:
+        """One run of retention; how many blocks it found too old."""
+        if self._leader.state.adopting:
+            return 0
+        if not await self._clock_is_trusted():
+            return 0
+        state, now, wall = self._leader.state, self._leader.now(), self._wall()
+        limits = retention.boundaries(state, now=now, wall=wall)
+        walk = self._walk or retention.within_reach(state.blocks, limits)
+        look = partial(retention.look, walk, limits, limit=state.policy.retention_run_max)
+        found, ended = await asyncio.to_thread(look)
+        self._walk = None if ended else walk
+        for first in range(0, len(found), TAKEN_AT_ONCE):
+            await self._take(found[first : first + TAKEN_AT_ONCE])
+        if found:
+            today = keys.date_text(utc_day(limits.now_ns))
+            log_.info("retention took blocks=%d today=%s", len(found), today)
+        return len(found)
+
+    async def _take(self, blocks: Sequence[BlockId]) -> None:
+        """By the boundaries of the moment: periods and clocks may have changed while we looked."""
+
+        def entries(state: MetaState, now: LeaseTime) -> list[Entry]:
+            if not self._judged(state, now).takes:
+                return []
+            limits = retention.boundaries(state, now=now, wall=self._wall())
+            return retention.taken(state, blocks, limits, now=now)
+
+        await self._append(entries)
+
+    async def _clock_is_trusted(self) -> bool:
+        """Whether a run may begin; what witnesses say of the clock goes into the log (S2)."""
+        await self._store_clock.ask()
+
+        def entries(state: MetaState, now: LeaseTime) -> list[Entry]:
+            return trust.told(self._judged(state, now))
+
+        if trust.told(self._judged(self._leader.state, self._leader.now())):
+            await self._append(entries)
+        state, now, wall = self._leader.state, self._leader.now(), self._wall()
+        found = retention.status(state, now=now, wall=wall, clocks=self._witnesses())
+        self._tell(found.paused, found.trouble)
+        return self._judged(state, now).takes
+
+    def _judged(self, state: MetaState, now: LeaseTime) -> trust.Verdict:
+        return trust.judge(state, now=now, wall=self._wall(), clocks=self._witnesses())
+
+    def _witnesses(self) -> trust.Clocks:
+        return self._clocks()._replace(store_ahead_ns=self._store_clock.ahead_ns)
+
+    def _tell(self, paused: str, trouble: str) -> None:
+        """Once for each cause: the number of hours in a sentence changes all the time."""
+        kind = "paused" if paused else "careful" if trouble else ""
+        if paused and kind != self._told:
+            log_.error("%s", paused)
+        elif trouble and kind != self._told:
+            log_.warning("retention is careful cause=%s", trouble)
+        elif self._told and not kind:
+            log_.info("retention goes on")
+        self._told = kind
+
+    async def undo(self, *, tenant: str, why: str) -> Undone:
+        """Hold retention, then bring back what it took, some blocks at a time."""
+        await self._append(lambda state, _: trust.held(state, why=why))
+        blocks = profiles = 0
+        taken = list(self._leader.state.retired.expired)
+        for first in range(0, len(taken), TAKEN_AT_ONCE):
+            some = taken[first : first + TAKEN_AT_ONCE]
+            state, now = self._leader.state, self._leader.now()
+            if found := undo.returning(state, some, tenant=tenant, now=now):
+                expired = state.tally.profiles_expired
+                await self._append(partial(_undone, found))
+                blocks += sum(block in state.blocks for block in found)
+                profiles += expired - state.tally.profiles_expired
+            await asyncio.sleep(0)  # there may be many, and others wait
+        log_.warning("retention undone blocks=%d cause=%s", blocks, why)
+        return Undone(blocks, profiles)
+
+    def _wall(self) -> WallTime:
+        return WallTime(self._clock.wall_ns())
+
+
+def _undone(blocks: tuple[BlockId, ...], *_: object) -> list[Entry]:
+    return [RetentionUndone(blocks)]
+
+
+class StoreClock:
+    """How far the object store's own clock is ahead of this host's, asked once in a while.
+
+    In between it goes on by our monotonic clock: our wall clock may be set at any moment, and an
+    answer from before must not vouch for what it shows since. A directory of this host, or a store
+    that it runs, has the same clock and is no witness.
+    """
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._asked_ns: int | None = None
+        self._since_ns: int | None = None  # what the store shows, less our monotonic clock
+
+    @property
+    def ahead_ns(self) -> int | None:
+        if self._since_ns is None:
+            return None
+        return self._since_ns + self._clock.monotonic_ns() - self._clock.wall_ns()
+
+    async def ask(self) -> None:
+        asked_ns = self._clock.monotonic_ns()
+        fresh = self._asked_ns is not None and asked_ns - self._asked_ns < STORE_CLOCK_NS
+        if fresh and abs(self.ahead_ns or 0) <= trust.SKEW_MAX_NS:
+            return  # one that disagrees may be set right at any moment
+        shown_ns = await asyncio.to_thread(self._store.clock_ns)
+        self._asked_ns = asked_ns
+        now_ns = self._clock.monotonic_ns()
+        if shown_ns is None or now_ns - asked_ns > MINUTE_NS:  # so late an answer says little
+            self._since_ns = None
+        else:
+            self._since_ns = shown_ns - now_ns
+
+
+async def _each(
+    threads: ThreadPoolExecutor, act: Callable[[Item], Made], items: Sequence[Item]
+) -> list[Made | Exception]:
+    """What became of each item; one that goes wrong stops no other."""
+
+    def done(item: Item) -> Made | Exception:
+        try:
+            return act(item)
+        except Exception as error:  # noqa: BLE001  # it is told, and tried again
+            return error
+
+    loop = asyncio.get_running_loop()
+    return await asyncio.gather(*(loop.run_in_executor(threads, done, item) for item in items))
+
+
+async def _keep_doing(part: Callable[[], Awaitable[bool]]) -> None:
+    told = ""
+    while True:
+        try:
+            more = await part()
+            told = ""
+        except (MaarError, OSError) as error:
+            # objects that stay a little longer harm nobody; it is tried again
+            if str(error) != told:
+                log_.warning("clean postponed cause=%s", error)
+            told, more = str(error), False
+        except Exception:  # a defect in cleaning must not take the index down
+            log_.exception("clean postponed")
+            more = False
+        if not more:
+            await asyncio.sleep(LOOK_S)
+
+
+def _title(sweep: leftovers.Sweep) -> str:
+    return f"what plan {sweep.remains.plan} wrote under {sweep.remains.token}"
+
+
+def _hold_failed(
+    held: Held[Item], items: Sequence[Item], title: str, error: Exception, *, now: LeaseTime
+) -> None:
+    """While the store does not answer, everything fails alike, and is told once for all."""
+    why = f"{title} cannot be deleted: {error}"
+    held.hold(items, why, now=now, tell=not isinstance(error, Retryable))
+
+
+def _raise_retryable(outcomes: Sequence[object]) -> None:
+    """The store is not there just now: that is nobody's fault, and passes."""
+    for outcome in outcomes:
+        if isinstance(outcome, Retryable):
+            raise outcome

@@ -1,0 +1,369 @@
+"""Delivers what segment writers could not announce, holds what cannot be delivered, never drops it.
+
+A dead letter is the metadata of a segment whose push was acknowledged while no leader answered
+(S20). The leader looks for letters as soon as it is in office and then again and again, adds their
+blocks as if the writers had, and deletes a letter only when the index knows its block. How far it
+has looked is how far the floor may go (S4): docs/decisions/0016-dead-letters.md has the argument.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+
+import msgspec
+
+from maar.metastore.decide import prepare
+from maar.metastore.decide.dead_letter_rules import (
+    Fate,
+    Found,
+    Verdict,
+    deliverable,
+    in_steps,
+    reach,
+    rewritten,
+    second_chance,
+    verdict,
+)
+from maar.metastore.leader.background import Append, Led, Threads
+from maar.metastore.leader.letter_box import Box, named, read_ours
+from maar.metastore.replica.metrics import Metrics
+from maar.metastore.state.state import NO_FLOOR
+from maar.model import keys
+from maar.model.block import BlockMeta
+from maar.model.errors import (
+    MaarError,
+    NotFound,
+    Rejected,
+    Unavailable,
+)
+from maar.model.ids import BlockId, block_time_ns, segment_id
+from maar.model.time import SECOND_NS, LeaseTime
+from maar.ports.metastore import Letter, LetterRetried, Letters, LettersStatus
+from maar.ports.object_store import ObjectInfo, ObjectStore
+
+log_ = logging.getLogger("maar.metastore")
+
+DRAIN_S = 15.0  # from the end of one look to the next
+RETRY_S = 5.0  # after one that failed
+SURVEY_S = 300.0  # held and foreign letters come and go rarely
+THREADS = 8
+LISTED_AT_ONCE = 64  # letters in memory
+
+
+class _Pass:
+    """What one look has come to so far."""
+
+    def __init__(self) -> None:
+        self.delivered = 0
+        self.held = 0
+        self.stuck = 0  # they would be held, but cannot be moved
+        self.left: list[BlockId] = []  # still where they were, and to be looked at again
+        self.failure: MaarError | None = None
+
+    def note(self, outcomes: Iterable[object], *, but: type[MaarError] | None = None) -> None:
+        """The store was not there for some: a look that did not see everything is no look."""
+        errors = _errors(outcomes, but=but)
+        self.failure = self.failure or next(errors, None)
+
+
+class DeadLetters:
+    """As seen from one office: what an earlier leader knew of letters is worth nothing now."""
+
+    def __init__(
+        self,
+        leader: Led,
+        store: ObjectStore,
+        append: Append,
+        metrics: Metrics,
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self._leader = leader
+        self._store = store
+        self._append = append
+        self._metrics = metrics
+        self._entropy = entropy
+        self._threads = Threads(THREADS, "letters")
+        self._retrying = asyncio.Lock()
+        self._began: LeaseTime | None = None  # the last complete look
+        self._reach = NO_FLOOR
+        self._survey_at = 0.0
+        self._status = LettersStatus()
+        self._oldest: LeaseTime | None = None
+        self._trouble = ""
+
+    @property
+    def floor_max(self) -> LeaseTime:
+        """The floor may go so far and no further; without a complete look, nowhere (S4)."""
+        return self._reach
+
+    def status(self) -> LettersStatus:
+        now = self._leader.now()
+        return msgspec.structs.replace(
+            self._status,
+            oldest_s=0.0 if self._oldest is None else max(0, now - self._oldest) / SECOND_NS,
+            drained_s=-1.0 if self._began is None else (now - self._began) / SECOND_NS,
+            trouble=self._trouble,
+        )
+
+    async def forever(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(DRAIN_S if await self._drained() else RETRY_S)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._threads.close()
+
+    async def _drained(self) -> bool:
+        """Whether a look succeeded; one that did not is told once, and tried again soon."""
+        try:
+            await self.drain()
+        except (MaarError, OSError) as error:
+            # letters wait where they are, queries read them there, and the floor waits too
+            if str(error) != self._trouble:
+                log_.warning("dead letters postponed cause=%s", error)
+            self._trouble = str(error)
+        except Exception as error:  # a defect here must not take the index down
+            log_.exception("dead letters postponed")
+            self._trouble = f"a fault in maar ({type(error).__name__}); its log has the details"
+        else:
+            self._trouble = ""
+            return True
+        finally:
+            self._observe()
+        return False
+
+    async def drain(self) -> None:
+        """Look at every letter once: deliver, hold, or leave it for the next time."""
+        began = self._leader.now()
+        box, made = self._box(), _Pass()
+        for each in self._boxes():
+            listing = await self._threads.do(each.waiting)
+            take = partial(_some, listing)
+            infos = await self._threads.do(take)
+            if each == box:
+                await self._count(box, infos)
+            while infos:
+                await self._deal_with(each, infos, made)
+                infos = await self._threads.do(take)
+        if made.delivered or made.held:
+            log_.info(
+                "dead letters delivered=%d held=%d waiting=%d",
+                *(made.delivered, made.held, len(made.left)),
+            )
+        if made.failure is not None:
+            raise made.failure
+        self._oldest = min((_named_at(block) for block in made.left), default=None)
+        self._set(waiting=len(made.left))
+        await self._survey(box, again=bool(made.held or made.stuck), stuck=made.stuck)
+        margin_ns = self._leader.state.policy.floor_lag_ns
+        self._began = began
+        self._reach = reach(began=began, margin_ns=margin_ns, left=made.left)
+        self._observe()
+
+    async def _count(self, box: Box, infos: Sequence[ObjectInfo]) -> None:
+        """Before many are dealt with, so that people see what is to come."""
+        number = len(infos)
+        if number >= LISTED_AT_ONCE:
+            number = await self._threads.do(lambda: sum(1 for _ in box.waiting()))
+        self._set(waiting=number)
+        blocks = (keys.letter_block(keys.letter_place(info.key)[2]) for info in infos)
+        self._oldest = next((_named_at(block) for block in blocks if block), None)
+        self._observe()
+
+    async def _deal_with(self, box: Box, infos: Sequence[ObjectInfo], made: _Pass) -> None:
+        read = await self._threads.each(box.read, infos)
+        made.note(read, but=NotFound)  # a letter that is gone was delivered, or held
+        letters = [one for one in read if isinstance(one, Found)]
+        if made.failure is not None and not letters:
+            raise made.failure  # there is no store, rather than one bad letter
+        going: list[Found] = []
+        aside: list[tuple[Found, str]] = []
+        for step in in_steps(letters):
+            await self._add(step)
+            for letter in step:
+                fate, cause = self._verdict(letter)
+                if fate is Fate.DELIVERED:
+                    going.append(letter)
+                elif fate is Fate.HELD:
+                    aside.append((letter, cause))
+                elif letter.meta is not None:
+                    made.left.append(letter.meta.id)
+        await self._delete(going, made)
+        await self._hold(box, aside, made)
+
+    async def _add(self, letters: Sequence[Found]) -> None:
+        """By the leader's loop, like any registration: what the fold says counts."""
+        if deliverable(self._leader.state, letters, now=self._leader.now()):
+            await self._append(
+                lambda state, now: list(prepare.registrations(deliverable(state, letters, now=now)))
+            )
+
+    def _verdict(self, letter: Found) -> Verdict:
+        return verdict(self._leader.state, letter, now=self._leader.now())
+
+    async def _delete(self, letters: Sequence[Found], made: _Pass) -> None:
+        """Delivered: the index knows their blocks, and that is in the log."""
+        outcomes = await self._threads.each(self._delete_one, [one.info.key for one in letters])
+        gone = sum(outcome is None for outcome in outcomes)
+        made.note(outcomes)
+        made.delivered += gone
+        self._metrics.letters_delivered.inc(gone)
+        self._set(
+            delivered=self._status.delivered + gone, waiting=max(0, self._status.waiting - gone)
+        )
+        self._observe()
+
+    def _delete_one(self, key: str) -> None:
+        self._leader.confirm()
+        self._store.delete(key)
+
+    async def _hold(self, box: Box, aside: Sequence[tuple[Found, str]], made: _Pass) -> None:
+        def hold(letter: Found) -> bool:
+            self._leader.confirm()
+            return box.hold(letter)
+
+        outcomes = await self._threads.each(hold, [letter for letter, _ in aside])
+        made.note(outcomes, but=NotFound)
+        for (letter, cause), outcome in zip(aside, outcomes, strict=True):
+            if outcome is True:
+                made.held += 1
+                log_.error("dead letter held name=%s cause=%s", letter.name, cause)
+            elif outcome is False:
+                made.stuck += 1
+
+    async def _survey(self, box: Box, *, again: bool, stuck: int = 0) -> None:
+        """Held letters and those of other logs are counted now and then."""
+        now_s = asyncio.get_running_loop().time()
+        if again or now_s >= self._survey_at:
+            held, foreign = await self._threads.do(box.survey)
+            self._survey_at = now_s + SURVEY_S
+            self._set(held=held + stuck, foreign=foreign)
+
+    def _set(self, **numbers: int) -> None:
+        self._status = msgspec.structs.replace(self._status, **numbers)
+
+    def _observe(self) -> None:
+        status = self.status()
+        self._metrics.letters_waiting.set(status.waiting)
+        self._metrics.letters_oldest.set(status.oldest_s)
+        self._metrics.letters_held.set(status.held)
+        self._metrics.letters_foreign.set(status.foreign)
+        self._metrics.letters_drain_age.set(status.drained_s)
+
+    # ── what an operator asks ──────────────────────────────────────────────────────────────────
+
+    async def listed(self, *, limit: int) -> Letters:
+        """With the cause of each, as the index sees it now."""
+        box = self._box()
+
+        def found() -> list[ObjectInfo]:
+            every = (info for some in (box.held, box.waiting, box.strangers) for info in some())
+            return list(islice(every, limit + 1))
+
+        infos = await self._threads.do(found)
+        read = await self._threads.each(partial(read_ours, box), infos[:limit])
+        for error in _errors(read, but=NotFound):
+            raise error
+        letters = [self._shown(box, one) for one in read if isinstance(one, Found)]
+        return Letters(self.status(), tuple(letters), more=len(infos) > limit)
+
+    async def one(self, name: str) -> Letter:
+        box = self._box()
+        return self._shown(box, await self._threads.do(lambda: named(box, name)))
+
+    async def retry(self, name: str) -> LetterRetried:
+        """Deliver a held letter, if what was wrong with it has been mended.
+
+        Below the floor its block might have been merged and forgotten, so that it cannot come back
+        as what it was. Its profiles can: its segment is written again, as another block. Should
+        they be in the lake already, they show once all the same (S9).
+        """
+        async with self._retrying:
+            box, letter = await self._threads.do(lambda: self._named(name, only_held=True))
+            meta, again = await self._delivered(box, letter)
+            await self._threads.do(lambda: self._delete_one(letter.info.key))
+            if again and letter.meta is not None:
+                # below the floor nobody can ever refer to it, and no letter names it (S1)
+                old = letter.meta.files[0].locations[0].key
+                await self._threads.do(lambda: self._delete_one(old))
+            await self._survey(box, again=True)
+            self._observe()
+        log_.info("dead letter delivered name=%s block=%s", name, meta.id)
+        return LetterRetried(name, meta.id, again)
+
+    async def _delivered(self, box: Box, letter: Found) -> tuple[BlockMeta, bool]:
+        """The block that the index knows now, and whether it had to be written again."""
+        again = second_chance(self._leader.state, letter, now=self._leader.now())
+        if again and letter.meta is not None:
+            letter = letter._replace(meta=await self._written_again(box, letter.meta))
+        await self._add([letter])
+        fate, cause = self._verdict(letter)
+        if fate is Fate.HELD or letter.meta is None:
+            raise Rejected(f"{letter.name} cannot be delivered: {cause}")
+        if fate is not Fate.DELIVERED:
+            raise Unavailable(f"{letter.name} cannot be delivered yet: {cause}")
+        return letter.meta, again
+
+    async def _written_again(self, box: Box, meta: BlockMeta) -> BlockMeta:
+        block = segment_id(
+            lease_time_ns=self._leader.now(), entropy=int.from_bytes(self._entropy(8), "big")
+        )
+        key = keys.segment(shard=meta.shard, block=block, incarnation=box.incarnation)
+        await self._threads.do(lambda: box.copy_segment(meta, key))
+        return rewritten(meta, block=block, key=key)
+
+    def _shown(self, box: Box, letter: Found) -> Letter:
+        incarnation, held, _ = keys.letter_place(letter.info.key)
+        block = keys.letter_block(letter.name)
+        name, key, size = block or letter.name, letter.info.key, letter.info.size
+        if incarnation != box.incarnation:
+            cause = f"it is of the log {incarnation}, not of this one, which is {box.incarnation}"
+            return Letter(name, key, "foreign", cause, size)
+        cause = self._verdict(letter).cause
+        if held and not cause:
+            cause = "nothing is wrong with it any more: retry it"
+        return Letter(name, key, "held" if held else "waiting", cause, size, letter.meta)
+
+    # ── threads ────────────────────────────────────────────────────────────────────────────────
+
+    def _boxes(self) -> list[Box]:
+        """Our own, and those of the log's former lives: a writer that was cut off when the log was
+        restored names its letters by the life that it knows. While adopting, adoption reads them.
+        """
+        state = self._leader.state
+        former = () if state.adopting else state.former
+        return [self._box(), *(Box(self._store, life) for life in former)]
+
+    def _named(self, name: str, *, only_held: bool = False) -> tuple[Box, Found]:
+        *others, last = self._boxes()
+        for box in others:
+            try:
+                return box, named(box, name, only_held=only_held)
+            except NotFound:
+                continue
+        return last, named(last, name, only_held=only_held)
+
+    def _box(self) -> Box:
+        return Box(self._store, self._leader.state.incarnation)
+
+
+def _some(listing: Iterator[ObjectInfo]) -> list[ObjectInfo]:
+    return list(islice(listing, LISTED_AT_ONCE))
+
+
+def _named_at(block: BlockId) -> LeaseTime:
+    return LeaseTime(block_time_ns(block))
+
+
+def _errors(
+    outcomes: Iterable[object], *, but: type[MaarError] | None = None
+) -> Iterator[MaarError]:
+    for outcome in outcomes:
+        if isinstance(outcome, MaarError) and not (but and isinstance(outcome, but)):
+            yield outcome

@@ -1,0 +1,175 @@
+"""What waits for the leader's loop, and the answers that the fold's effects make."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+from maar.metastore.records.effects import (
+    AttemptEnded,
+    Completed,
+    Effect,
+    Leased,
+    Refused,
+    Registered,
+    Renewed,
+)
+from maar.metastore.records.entries import Entry
+from maar.metastore.state.state import MetaState
+from maar.metastore.views import reads
+from maar.model.block import BlockMeta
+from maar.model.errors import MaarError, Overloaded
+from maar.model.ids import FencingToken, PlanId
+from maar.model.time import LeaseTime
+from maar.ports.metastore import AddReply, Kept, Outcome, PollReply, PollRequest
+
+WAITING_MAX = 10_000
+TAKEN_AT_ONCE = 512  # requests, or blocks in them
+
+T = TypeVar("T")
+
+
+class Request(Generic[T]):
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def settle(self, value: T) -> None:
+        if not self.answer.done():  # the caller may have gone
+            self.answer.set_result(value)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+class Add(Request[AddReply]):
+    def __init__(self, blocks: tuple[BlockMeta, ...]) -> None:
+        super().__init__()
+        self.blocks = blocks
+
+
+class Poll(Request[PollReply]):
+    def __init__(self, poll: PollRequest) -> None:
+        super().__init__()
+        self.poll = poll
+
+
+class Pin(Request[None]):
+    def __init__(self, reader: str) -> None:
+        super().__init__()
+        self.reader = reader
+
+
+Prepare = Callable[[MetaState, LeaseTime], list[Entry]]
+Reply = Callable[[Sequence[Effect], MetaState], T]
+
+
+class Command(Request[T]):
+    """Entries that an operator or a chore wants; the answer is made from what the fold did.
+
+    A MaarError that `prepare` or `reply` raises is the answer too.
+    """
+
+    def __init__(self, prepare: Prepare, reply: Reply[T]) -> None:
+        super().__init__()
+        self.prepare = prepare
+        self.reply = reply
+
+
+class Inbox:
+    """Bounded; the loop takes what has arrived, which makes a group commit."""
+
+    def __init__(self) -> None:
+        self._waiting: asyncio.Queue[Request[Any]] = asyncio.Queue(WAITING_MAX)
+
+    def put(self, request: Request[Any]) -> bool:
+        try:
+            self._waiting.put_nowait(request)
+        except asyncio.QueueFull:
+            return False
+        return True
+
+    async def take(self, patience_s: float) -> list[Request[Any]]:
+        """Everything that waits, or nothing after a while."""
+        try:
+            async with asyncio.timeout(patience_s):  # wait_for may miss that it was called off
+                taken = [await self._waiting.get()]
+        except TimeoutError:
+            return []
+        weight = _weight(taken[0])
+        while weight < TAKEN_AT_ONCE and not self._waiting.empty():
+            taken.append(self._waiting.get_nowait())
+            weight += _weight(taken[-1])
+        return taken
+
+    def refuse(self, error: MaarError) -> None:
+        while not self._waiting.empty():
+            self._waiting.get_nowait().fail(error)
+
+
+def _weight(request: Request[Any]) -> int:
+    return max(1, len(request.blocks)) if isinstance(request, Add) else 1
+
+
+def fail(requests: Iterable[Request[Any]], error: MaarError) -> None:
+    for request in requests:
+        request.fail(error)
+
+
+def answer(requests: Sequence[Request[Any]], effects: Sequence[Effect], state: MetaState) -> None:
+    """Every reply says what the fold did, and nothing that the leader merely hoped (S6)."""
+    registered = {e.block: e.refusal for e in effects if isinstance(e, Registered)}
+    granted = [effect for effect in effects if isinstance(effect, Leased)]
+    refused_readers = {e.what for e in effects if isinstance(e, Refused) and e.what}
+    for request in requests:
+        match request:
+            case Add():
+                refusals = tuple(registered[meta.id] for meta in request.blocks)
+                request.settle(AddReply(refusals, state.lease_time))
+            case Poll():
+                mine = [e for e in granted if e.worker == request.poll.worker]
+                mine = mine[: max(0, request.poll.capacity)]  # the rest is for its next poll
+                granted = [e for e in granted if e not in mine]
+                request.settle(_poll_reply(request.poll, mine, effects, state))
+            case Pin():
+                if request.reader in refused_readers:
+                    request.fail(Overloaded("too many readers hold the index; ask again later"))
+                else:
+                    request.settle(None)
+            case _:
+                pass  # a command has entries of its own
+
+
+def _poll_reply(
+    poll: PollRequest, granted: list[Leased], effects: Sequence[Effect], state: MetaState
+) -> PollReply:
+    renewed = {(e.plan, e.token) for e in effects if isinstance(e, Renewed)}
+    outcomes = _outcomes(effects)
+    return PollReply(
+        granted=tuple(reads.leased_plan(state, lease.plan) for lease in granted),
+        kept=tuple(
+            Kept(renewal.plan, renewal.token, state.policy.lease_ns)
+            for renewal in poll.renewals
+            if (renewal.plan, renewal.token) in renewed
+        ),
+        outcomes=tuple(
+            Outcome(report.plan, report.token, not refusal, refusal)
+            for report in poll.reports
+            for refusal in (outcomes[report.plan, report.token],)
+        ),
+    )
+
+
+def _outcomes(effects: Iterable[Effect]) -> dict[tuple[PlanId, FencingToken], str]:
+    """Reports are folded before all else, so the first word on a token is the answer to it."""
+    found: dict[tuple[PlanId, FencingToken], str] = {}
+    for effect in effects:
+        match effect:
+            case Completed() | AttemptEnded():
+                found.setdefault((effect.plan, effect.token), "")
+            case Refused(plan=PlanId() as plan, token=FencingToken() as token):
+                found.setdefault((plan, token), str(effect.why))
+            case _:
+                pass
+    return found

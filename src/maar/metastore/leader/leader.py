@@ -1,0 +1,215 @@
+"""One term of office: stamps entries with lease time, appends them in turn, folds what was stored.
+
+There is never more than one append under way. When its outcome is unknown, no other begins until
+a linearizable read has settled it (S6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from maar.metastore.leader import claim
+from maar.metastore.records.effects import Effect
+from maar.metastore.records.entries import (
+    Entry,
+    Genesis,
+    PinsDropped,
+    PinsTaken,
+    PolicySet,
+    StateHashed,
+    Stored,
+    TermStarted,
+    VersionActivated,
+    encode,
+    encode_entry,
+)
+from maar.metastore.records.policy import Policy
+from maar.metastore.replica.follower import Follower
+from maar.metastore.state.state import MetaState
+from maar.model import keys
+from maar.model.errors import (
+    AlreadyExists,
+    HeadMoved,
+    NotLeading,
+    OutcomeUnknown,
+    Retryable,
+    TermLost,
+    Unavailable,
+)
+from maar.model.ids import Incarnation
+from maar.model.time import LeaseTime, WallTime
+from maar.ports.clock import Clock
+from maar.ports.log import (
+    ENTRY_BYTES_MAX,
+    Head,
+    Log,
+    Term,
+    follow,
+    in_batches,
+)
+from maar.ports.object_store import ObjectStore
+
+log_ = logging.getLogger("maar.metastore")
+
+SETTLE_S = 0.2
+UNSETTLED_S = 5.0  # an office that cannot find out what was stored is of no use
+STUCK_S = 2.0  # a loop that has not come round for so long may not come round again
+RESERVED = (  # a full log still takes what leads to a snapshot, and what readers need
+    Genesis | TermStarted | VersionActivated | PolicySet | StateHashed | PinsTaken | PinsDropped
+)
+INLINE_BYTES_MAX = ENTRY_BYTES_MAX - 1024  # the envelope needs a little room
+
+
+class Leader:
+    """Of one term; `follower` has the state, and goes on with it when the term has ended."""
+
+    def __init__(
+        self, log: Log, store: ObjectStore, clock: Clock, follower: Follower, term: Term
+    ) -> None:
+        self._log = log
+        self._store = store
+        self._clock = clock
+        self._follower = follower
+        self._replica = follower.replica
+        self._loop = asyncio.get_running_loop()
+        self._held_at = self._loop.time()
+        self.term = term
+        self.settling = False
+
+    @property
+    def state(self) -> MetaState:
+        return self._replica.state
+
+    @property
+    def folded_bytes(self) -> int:
+        return self._replica.folded_bytes
+
+    def folded_at(self, index: int) -> int:
+        """About how many bytes this replica had folded at an earlier entry."""
+        began, now = self._follower.began_at, self.state.index
+        return self.folded_bytes * max(0, index - began) // max(1, now - began)
+
+    def now(self) -> LeaseTime:
+        return self._follower.now()
+
+    def hold(self) -> None:
+        """The loop makes progress, which alone keeps office; TermLost when that is lost."""
+        self._log.hold(self.term)
+        self._held_at = self._loop.time()
+
+    def confirm(self) -> None:
+        """Before something is deleted: NotLeading unless this office surely lasts (S15).
+
+        It may be asked in threads. A duty cannot keep an office whose loop is stuck.
+        """
+        if self._loop.time() - self._held_at > STUCK_S:
+            raise NotLeading("the metastore's loop is stuck, so its office may be lost")
+        try:
+            self._log.hold(self.term)
+        except TermLost as error:
+            raise NotLeading(f"the metastore lost its office: {error}") from error
+
+    async def begin(
+        self,
+        name: str,
+        policy: Policy,
+        entropy: Callable[[int], bytes],
+        activation: Callable[[int], list[Entry]],
+        *,
+        begin_anew: bool = False,
+        log_url: str = "",  # for people
+    ) -> None:
+        """Fold what others wrote, and say that we lead in the log before anything else.
+
+        Rejected when the store is another log's.
+        """
+        self.hold()
+        await self._follower.catch_up(self.hold)
+        opening: list[Entry] = []
+        if not self.state.incarnation:
+            if not begin_anew:
+                look = partial(claim.check_unused, self._store, log_url=log_url)
+                await asyncio.to_thread(look)
+            opening.append(Genesis(Incarnation(entropy(4).hex())))
+        opening.append(TermStarted(self.term, name))
+        opening += activation(self.state.version)
+        await self.commit(opening, now=self.now())
+        settle = partial(claim.settle, self._store, self.state, begin_anew=begin_anew)
+        await asyncio.to_thread(settle)
+        self.hold()
+        await self.set_policy(policy)
+
+    async def set_policy(self, policy: Policy) -> None:
+        """Say it in the log, unless the log has it, as far as its version knows it."""
+        if self.state.policy != policy.known_to(self.state.version):
+            await self.commit([PolicySet(policy)], now=self.now())
+
+    async def commit(self, entries: Iterable[Entry], *, now: LeaseTime) -> list[Effect]:
+        """Append and fold; the effects tell what each entry did. Raises when some were not stored.
+
+        `now` is the time by which the entries were prepared: what they presume, the fold sees.
+        """
+        wall = WallTime(self._clock.wall_ns())
+        bodies = []
+        entries = list(entries)
+        reserve = all(isinstance(entry, RESERVED) for entry in entries)
+        for index, entry in enumerate(entries, start=self.state.index + 1):
+            body = await self._fitting(encode_entry(entry, version=self.state.version), index)
+            bodies.append(encode(self.state.version, now, wall, body))
+        effects: list[Effect] = []
+        for batch in in_batches(bodies):
+            effects += await self._append(batch, reserve=reserve)
+        return effects
+
+    async def _append(self, bodies: list[bytes], *, reserve: bool) -> list[Effect]:
+        before = self._replica.head
+        records = follow(before, bodies, self.term)
+        try:
+            await self._log.append(bodies, term=self.term, head=before, reserve=reserve)
+        except OutcomeUnknown as error:
+            log_.warning("append unsettled after=%d cause=%s", before.index, error)
+            if not await self._was_stored(records[-1].index, records[-1].hash):
+                raise Unavailable("the log did not store the change; send it again") from error
+        effects = await self._replica.fold(records)
+        self.hold()
+        return effects
+
+    async def _was_stored(self, index: int, hash_: bytes) -> bool:
+        """Ask the log until it answers; nothing else is appended meanwhile."""
+        self.settling = True
+        try:
+            head = await self._head_at_last()
+        finally:
+            self.settling = False
+        if head == self._replica.head:
+            return False
+        if head.index == index and head.hash == hash_:
+            return True
+        raise HeadMoved(f"somebody else wrote entry {head.index} of the log")
+
+    async def _head_at_last(self) -> Head:
+        give_up = self._loop.time() + UNSETTLED_S
+        while True:
+            try:
+                return await self._log.head()
+            except Retryable as error:
+                log_.warning("append still unsettled cause=%s", error)
+                if self._loop.time() > give_up:  # whoever leads next finds out what the log holds
+                    raise TermLost(f"the log does not say what it stored: {error}") from error
+                await asyncio.sleep(SETTLE_S)
+
+    async def _fitting(self, body: bytes, index: int) -> bytes:
+        """The entry itself, or, when it is too large for the log, where its bytes are (S12)."""
+        if len(body) <= INLINE_BYTES_MAX:
+            return body
+        digest = hashlib.sha256(body).digest()
+        key = keys.stored_entry(incarnation=self.state.incarnation, index=index, sha256=digest)
+        try:
+            await asyncio.to_thread(self._store.create, key, body)
+        except AlreadyExists:
+            pass  # an earlier try of ours: the name holds the hash of these very bytes
+        return encode_entry(Stored(key, len(body), digest))

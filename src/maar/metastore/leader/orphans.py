@@ -1,0 +1,225 @@
+"""Segments that were uploaded and never registered: swept well below the floor, and counted.
+
+A writer that dies, or is refused, between its upload and its registration leaves a segment that
+nobody knows. Once the floor is above its id nobody ever can: a registration is refused for its age,
+whoever sends it, so that `Floor` is the entry after which it is safe to delete (S1, S4). What can
+still need it is a dead letter, and letters are looked at first, waiting ones before held ones: a
+letter moves from the one place to the other by copy, then delete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Container, Iterable, Iterator
+from functools import partial
+from itertools import islice
+
+from maar.metastore.fold import registration
+from maar.metastore.leader.background import Led, Threads
+from maar.metastore.leader.letter_box import Box
+from maar.metastore.leader.store_inventory import candidate, segment_of
+from maar.metastore.replica import snapshot
+from maar.metastore.replica.metrics import Metrics
+from maar.metastore.state.state import MetaState
+from maar.model import keys
+from maar.model.errors import Corrupt, MaarError, NotFound
+from maar.model.ids import BlockId, Incarnation, block_time_ns
+from maar.model.keys import SegmentName
+from maar.model.time import LeaseTime
+from maar.ports.object_store import ObjectInfo, ObjectStore
+
+log_ = logging.getLogger("maar.metastore")
+
+SWEEP_S = 600.0  # from the end of one look to the next
+THREADS = 4
+LISTED_AT_ONCE = 1_000  # keys
+LISTED_MAX = 100_000  # in one run; the next one goes on from there
+SWEPT_MAX = 10_000
+LEFT_MAX = 100  # sentences in a status
+
+# ── decisions that only read ───────────────────────────────────────────────────────────────────
+
+
+def lives(state: MetaState) -> tuple[Incarnation, ...]:
+    """Whose segments are ours: of this life, and of those that it has adopted."""
+    return (state.incarnation, *state.former)
+
+
+def unregistered(state: MetaState, segment: SegmentName, *, named: Container[BlockId]) -> bool:
+    """Whether it is ours, and neither the index nor a dead letter knows it."""
+    return (
+        segment.incarnation in lives(state)
+        and not registration.known(state, segment.block)
+        and segment.block not in named
+    )
+
+
+def fenced(state: MetaState, block: BlockId, *, floor: LeaseTime) -> bool:
+    """Whether nobody can register it any more, and a while has passed since that was so.
+
+    `floor` is as it was before letters were looked for: those that were acknowledged with an id
+    below it were in the store by then. While the log adopts, nothing is known for certain (S5).
+    """
+    return not state.adopting and block_time_ns(block) <= floor - state.policy.floor_lag_ns
+
+
+class Orphans:
+    """A duty of every office."""
+
+    def __init__(self, leader: Led, store: ObjectStore, metrics: Metrics) -> None:
+        self._leader = leader
+        self._store = store
+        self._metrics = metrics
+        self._threads = Threads(THREADS, "orphans")
+        self._walk: Iterator[ObjectInfo] | None = None  # the next run goes on with it
+        self._left: dict[str, str] = {}  # a sentence for what stays, by its key
+        self._told: set[str] = set()
+
+    @property
+    def blocked(self) -> tuple[str, ...]:
+        """What was found and is not touched, and why."""
+        return tuple(self._left.values())[:LEFT_MAX]
+
+    async def forever(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(SWEEP_S)
+                await self._swept()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._threads.close()
+
+    async def _swept(self) -> None:
+        try:
+            await self.sweep()
+        except (MaarError, OSError) as error:  # they stay a little longer, which harms nobody
+            log_.warning("orphans postponed cause=%s", error)
+            self._walk = None
+        except Exception:  # a defect here must not take the index down
+            log_.exception("orphans postponed")
+            self._walk = None
+
+    async def sweep(self) -> int:
+        """Look at some segments, and delete those that nobody knows, nor ever will; how many."""
+        state, floor = self._leader.state, self._leader.state.floor
+        if state.adopting or floor < state.policy.floor_lag_ns:
+            return 0
+        if self._walk is None:
+            self._left.clear()
+            self._metrics.orphans_left.set(0)
+        named = await self._threads.do(partial(self._named, lives(state)))
+        if named is None or not await self._threads.do(partial(self._whole, state)):
+            return 0
+        swept = size = listed = 0
+        while listed < LISTED_MAX and swept < SWEPT_MAX:
+            infos = await self._threads.do(self._some)
+            if not infos:
+                break
+            listed += len(infos)
+            gone = await self._gone(_going(state, infos, floor=floor, named=named))
+            swept += len(gone)
+            size += sum(info.size for info in gone)
+        if swept:
+            log_.info("orphans swept segments=%d bytes=%d floor=%d", swept, size, floor)
+        return swept
+
+    async def _gone(self, going: Iterable[ObjectInfo]) -> list[ObjectInfo]:
+        infos = list(going)
+        outcomes = await self._threads.each(self._go, infos)
+        gone = [info for info, went in zip(infos, outcomes, strict=True) if went is True]
+        self._metrics.orphans.inc(len(gone))
+        self._metrics.orphans_bytes.inc(sum(info.size for info in gone))
+        for outcome in outcomes:
+            if isinstance(outcome, MaarError):
+                raise outcome
+        return gone
+
+    # ── threads ────────────────────────────────────────────────────────────────────────────────
+
+    def _some(self) -> list[ObjectInfo]:
+        """Of each shard the oldest come first; none are left when the walk has ended."""
+        self._walk = self._walk or self._store.list(keys.SEGMENTS)
+        infos = list(islice(self._walk, LISTED_AT_ONCE))
+        if not infos:
+            self._walk = None
+        return infos
+
+    def _named(self, ours: Iterable[Incarnation]) -> set[BlockId] | None:
+        """The blocks that dead letters are about; None when one does not say, and any may be."""
+        found: set[BlockId] = set()
+        for life in ours:
+            box = Box(self._store, life)
+            for place in (box.waiting, box.held):
+                for info in place():
+                    block = keys.letter_about(keys.letter_place(info.key)[2])
+                    if block is None:
+                        self._leave(
+                            info.key,
+                            "no segment is swept: its name does not say which one it is about. "
+                            "Move it elsewhere",
+                        )
+                        return None
+                    found.add(block)
+        return found
+
+    def _whole(self, state: MetaState) -> bool:
+        """Whether the log may be what it was: an old copy of it would not know its segments."""
+        prefix = keys.snapshot_prefix(state.incarnation)
+        newest = next((i for i, key in snapshot.listed(self._store) if key.startswith(prefix)), 0)
+        if newest > state.index:
+            self._leave(
+                keys.snapshot(incarnation=state.incarnation, index=newest),
+                "no segment is swept: it is of a later entry than the log has. The log has lost "
+                "entries; restore it (docs/runbook.md)",
+            )
+        return newest <= state.index
+
+    def _go(self, info: ObjectInfo) -> bool:
+        """Delete one; what an earlier life left is read first, since adoption may have had to
+        leave it: damage is for a person to look at.
+        """
+        segment = keys.segment_name(info.key)
+        state = self._leader.state
+        if segment is None or (segment.incarnation != state.incarnation and not self._sound(info)):
+            return False
+        self._leader.confirm()
+        self._store.delete(info.key)
+        return True
+
+    def _sound(self, info: ObjectInfo) -> bool:
+        one = candidate(info.key)
+        assert one is not None
+        try:
+            meta = segment_of(self._store, one, self._store.read(info.key))
+        except NotFound:
+            return False
+        except Corrupt as error:
+            self._leave(info.key, f"it is not swept: {error}")
+            return False
+        if wrong := registration.malformed(meta, version=self._leader.state.version):
+            self._leave(info.key, f"it is not swept: {wrong}")
+        return not wrong
+
+    def _leave(self, key: str, why: str) -> None:
+        if len(self._left) < LEFT_MAX:
+            self._left[key] = f"{key}: {why}"
+            self._metrics.orphans_left.set(len(self._left))
+        if key not in self._told and len(self._told) < LEFT_MAX:
+            self._told.add(key)
+            log_.error("orphans left key=%s cause=%s", key, why)
+
+
+def _going(
+    state: MetaState, infos: Iterable[ObjectInfo], *, floor: LeaseTime, named: Container[BlockId]
+) -> Iterator[ObjectInfo]:
+    for info in infos:
+        segment = keys.segment_name(info.key)
+        if (
+            segment is not None
+            and fenced(state, segment.block, floor=floor)
+            and unregistered(state, segment, named=named)
+        ):
+            yield info

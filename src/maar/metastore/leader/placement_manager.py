@@ -1,0 +1,298 @@
+"""The leader's placement manager: counts what is registered, and puts rules into the store.
+
+What it knows is soft (S13): a new leader begins with the newest rules of the store and with empty
+statistics, and takes no shards from anybody for a decay window. A store that does not answer
+changes nothing; the manager tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from maar.metastore.leader.background import Led
+from maar.metastore.records.effects import Effect, Registered
+from maar.metastore.state.state import MetaState
+from maar.model import keys
+from maar.model.block import BlockMeta, Kind
+from maar.model.errors import MaarError
+from maar.model.ids import TenantId
+from maar.model.time import SECOND_NS, LeaseTime
+from maar.placement import stored, wire
+from maar.placement.adaptive.builder import Built, RulesBuilder, Surroundings
+from maar.placement.adaptive.statistics import DatasetStats, Source, Stats
+from maar.placement.rules import Balancing, PlacementSettings, Rules, TenantLimits
+from maar.placement.stored import Shelf
+from maar.ports.clock import Clock
+from maar.ports.object_store import ObjectStore
+
+log_ = logging.getLogger("maar.metastore")
+
+RECORD_S = 1.0  # what was registered goes into the statistics this often
+HEARD_MAX = 200_000  # sums that wait for that; more are lost, and counted
+KEPT = 3  # sets of rules, and of statistics
+RETRY_S = 5.0  # at most, after the store failed
+SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
+
+
+class Written(NamedTuple):
+    """What a writer wrote of a dataset in a second, of which the bytes are summed up."""
+
+    tenant: TenantId
+    service: str
+    source: Source
+    second: int
+
+
+class PlacementMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"maar_placement_{name}", text, registry=registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"maar_placement_{name}", text, labels, registry=registry)
+
+        self.datasets = gauge("datasets", "Datasets in the statistics")
+        self.rates = gauge("rates", "Rates in them: one for each dataset, shard and writer")
+        self.rules = gauge("rules", "Datasets that have a rule")
+        self.round_robin = gauge("round_robin_datasets", "Of those, spread by chance")
+        self.age = gauge("rules_age_seconds", "Since the rules in the store were last up to date")
+        self.switches = counter(
+            "switches_total", "Datasets that are balanced in another way than before", "to"
+        )
+        self.evicted = counter("evictions_total", "Datasets that full statistics had to forget")
+        self.dropped = counter("dropped_samples_total", "Registrations that were not counted")
+        self.failures = counter("failures_total", "What could not be done with the store", "what")
+        self.build = Histogram(
+            "maar_placement_build_seconds",
+            "From statistics to rules",
+            buckets=SECONDS,
+            registry=registry,
+        )
+
+
+class Office:
+    """What the manager of one term knows; the next term begins with another."""
+
+    def __init__(self, settings: PlacementSettings) -> None:
+        self.builder = RulesBuilder(settings)
+        self.loaded = False  # before it is, rules would forget what datasets have
+        self.rules = Rules()  # those in the store
+        self.stats: tuple[DatasetStats, ...] = ()
+        self.shelf = Shelf()  # names in the store, some perhaps of objects that are not there
+        self.evicted = 0
+        self.turn = asyncio.Lock()  # to use the builder
+
+
+class PlacementManager:
+    """Hears on the leader's loop; records and builds in threads, one after the other."""
+
+    def __init__(
+        self,
+        settings: PlacementSettings,
+        limits: Callable[[TenantId], TenantLimits] | None,
+        store: ObjectStore,
+        clock: Clock,
+        registry: CollectorRegistry,
+    ) -> None:
+        self._settings = settings
+        self._limits = limits or (lambda _: settings.tenant)
+        self._store = store
+        self._clock = clock
+        self._metrics = PlacementMetrics(registry)
+        self._heard: dict[Written, int] = {}  # bytes, since they were last recorded
+        self._office = Office(settings)
+        self._done_ns: int | None = None  # None: others see to it
+        self._metrics.age.set_function(self._age_s)
+
+    def _age_s(self) -> float:
+        done_ns, now_ns = self._done_ns, self._clock.monotonic_ns()
+        return 0.0 if done_ns is None else (now_ns - done_ns) / SECOND_NS
+
+    # ── on the leader's loop ───────────────────────────────────────────────────────────────────
+
+    def take_office(self) -> None:
+        """Another may have led meanwhile: what was known may be out of date."""
+        self._office = Office(self._settings)
+        self._done_ns = self._clock.monotonic_ns()
+
+    def _leave_office(self) -> None:
+        """The next leader tells all this of itself."""
+        self._done_ns = None
+        self._heard.clear()
+        for gauge in (self._metrics.datasets, self._metrics.rates, self._metrics.rules):
+            gauge.set(0)
+        self._metrics.round_robin.set(0)
+
+    def hear(self, blocks: Iterable[BlockMeta], effects: Sequence[Effect], now: LeaseTime) -> None:
+        """Segments were registered; those that were known before, or refused, do not count."""
+        new = {one.block for one in effects if isinstance(one, Registered) and one.profiles}
+        for meta in blocks:
+            if meta.id in new and meta.kind is Kind.SEGMENT:
+                new.discard(meta.id)  # sent twice at once, it is still one
+                self._hear_one(meta, now)
+
+    def _hear_one(self, meta: BlockMeta, now: LeaseTime) -> None:
+        source = Source(meta.shard, meta.created_by)
+        heard, second = self._heard, now // SECOND_NS
+        for dataset in meta.datasets:
+            written = Written(dataset.tenant, dataset.service, source, second)
+            size = min(max(dataset.size, 0), meta.size)
+            if written in heard or len(heard) < HEARD_MAX:
+                heard[written] = heard.get(written, 0) + size
+            else:
+                self._metrics.dropped.inc()
+
+    # ── beside it ──────────────────────────────────────────────────────────────────────────────
+
+    async def forever(self, leader: Led) -> None:
+        try:
+            async with asyncio.TaskGroup() as parts:
+                parts.create_task(self._record_forever())
+                parts.create_task(self._rule_forever(leader))
+        finally:
+            self._leave_office()
+
+    async def _record_forever(self) -> None:
+        while True:
+            await asyncio.sleep(RECORD_S)
+            office = self._office
+            async with office.turn:
+                try:
+                    await self._record(office)
+                except Exception:  # a fault of our own must not cost the log its leader
+                    self._metrics.failures.labels("defect").inc()
+                    log_.exception("placement statistics lost")
+
+    async def _rule_forever(self, leader: Led) -> None:
+        interval_s = self._settings.interval_s
+        while True:
+            done = await self.rule(leader)
+            await asyncio.sleep(interval_s if done else min(interval_s, RETRY_S))
+
+    async def rule(self, leader: Led) -> bool:
+        """Make the rules of this moment and store what changed; whether all of it succeeded."""
+        office = self._office
+        try:
+            if not office.loaded:
+                await self._load(office, leader)
+            built = await self._build(office, leader)
+            await self._store_changes(office, built, leader)
+        except (MaarError, OSError) as error:
+            log_.warning("placement rules stay as they are cause=%s", error)
+            return False
+        except Exception:  # as above
+            self._metrics.failures.labels("defect").inc()
+            log_.exception("placement rules stay as they are")
+            return False
+        self._done_ns = self._clock.monotonic_ns()
+        return True
+
+    async def _load(self, office: Office, leader: Led) -> None:
+        """Go on where the leader before stopped."""
+        incarnation = leader.state.incarnation
+        with self._metrics.failures.labels("load").count_exceptions():
+            office.shelf = await asyncio.to_thread(stored.listed, self._store, incarnation)
+            names = office.shelf.rules
+            found = await asyncio.to_thread(stored.newest_rules, self._store, names)
+        for sentence in found.unreadable:
+            self._metrics.failures.labels("damaged").inc()
+            log_.error("placement rules unreadable cause=%s", sentence)
+        if found.value is not None:
+            office.builder.resume(found.value, leader.now())
+            office.rules = found.value
+        office.loaded = True
+        log_.info("placement resumes datasets=%d", len(office.rules.datasets))
+
+    async def _record(self, office: Office) -> None:
+        """What is heard before the rules are loaded is recorded, too."""
+        if self._heard:
+            heard, self._heard = self._heard, {}
+            await asyncio.to_thread(_record_all, office.builder, heard)
+
+    async def _build(self, office: Office, leader: Led) -> Built:
+        async with office.turn:
+            await self._record(office)
+            around = surroundings(leader.state, self._limits)
+            with self._metrics.build.time():
+                built = await asyncio.to_thread(office.builder.build, around, leader.now())
+        self._tell(office, built)
+        return built
+
+    def _tell(self, office: Office, built: Built) -> None:
+        statistics, shares = office.builder.statistics, built.rules.datasets.values()
+        self._metrics.datasets.set(len(statistics))
+        self._metrics.rates.set(statistics.rates)
+        self._metrics.rules.set(len(shares))
+        by_chance = sum(share.balancing is Balancing.ROUND_ROBIN for share in shares)
+        self._metrics.round_robin.set(by_chance)
+        self._metrics.evicted.inc(statistics.evicted - office.evicted)
+        office.evicted = statistics.evicted
+        for (tenant, service), balancing in built.switched.items():
+            self._metrics.switches.labels(balancing.spoken).inc()
+            log_.info(
+                "placement switched tenant=%s service=%s to=%s", tenant, service, balancing.spoken
+            )
+
+    # ── the store ──────────────────────────────────────────────────────────────────────────────
+
+    async def _store_changes(self, office: Office, built: Built, leader: Led) -> None:
+        """What did not change is not written again: a lake without traffic costs no requests."""
+        leader.confirm()
+        incarnation = leader.state.incarnation
+        created_at = next_time(office.shelf, leader.now())
+        if built.stats.datasets != office.stats:
+            key = keys.placement_stats(incarnation=incarnation, created_at=created_at)
+            office.shelf = office.shelf._replace(stats=(key, *office.shelf.stats))
+            stats = Stats(created_at, built.stats.datasets)
+            await self._create(key, lambda: wire.encode_stats(stats))
+            office.stats = stats.datasets
+        if built.rules.datasets != office.rules.datasets:
+            key = keys.placement_rules(incarnation=incarnation, created_at=created_at)
+            office.shelf = office.shelf._replace(rules=(key, *office.shelf.rules))
+            rules = Rules(created_at, built.rules.datasets)
+            await self._create(key, lambda: wire.encode_rules(rules))
+            office.rules = rules
+        leader.confirm()
+        office.shelf = await self._delete_old(office.shelf)
+
+    async def _create(self, key: str, encode: Callable[[], bytes]) -> None:
+        with self._metrics.failures.labels("store").count_exceptions():
+            await asyncio.to_thread(lambda: self._store.create(key, encode()))
+
+    async def _delete_old(self, shelf: Shelf) -> Shelf:
+        """Those before the newest few; what cannot be deleted now is deleted later."""
+        old = (*shelf.rules[KEPT:], *shelf.stats[KEPT:])
+        try:
+            with self._metrics.failures.labels("delete").count_exceptions():
+                for key in old:
+                    await asyncio.to_thread(self._store.delete, key)
+        except (MaarError, OSError) as error:
+            log_.warning("old placement rules stay cause=%s", error)
+            return shelf
+        return Shelf(shelf.rules[:KEPT], shelf.stats[:KEPT])
+
+
+def next_time(shelf: Shelf, now: LeaseTime) -> int:
+    """A time later than that of any name there: the leader before may have been ahead of us."""
+    names = (("rules", shelf.rules), ("stats", shelf.stats))
+    times = [keys.placement_time(key, kind=kind) or 0 for kind, found in names for key in found[:1]]
+    return max(now, *(time + 1 for time in times)) if times else now
+
+
+def surroundings(state: MetaState, limits: Callable[[TenantId], TenantLimits]) -> Surroundings:
+    rings = state.rings.values()
+    return Surroundings(
+        limits,
+        zones={writer.node: ring.zone for ring in rings for writer in ring.writers},
+        shards={ring.zone: len(ring.owners) for ring in rings},
+    )
+
+
+def _record_all(builder: RulesBuilder, heard: Mapping[Written, int]) -> None:
+    for (tenant, service, source, second), size in heard.items():
+        builder.record(tenant, service, source, size, second * SECOND_NS)

@@ -1,0 +1,160 @@
+"""What the leader does beside answering and cleaning: it has snapshots made and verified."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from maar.metastore.leader.background import Append
+from maar.metastore.leader.leader import Leader
+from maar.metastore.records.entries import StateHashed
+from maar.metastore.records.policy import Policy
+from maar.metastore.replica import snapshot
+from maar.metastore.replica.metrics import Metrics
+from maar.metastore.state.digest import digest
+from maar.metastore.state.state import MetaState
+from maar.model import keys
+from maar.model.errors import Corrupt, MaarError, NotFound
+from maar.ports.log import Log
+from maar.ports.object_store import ObjectStore
+
+log_ = logging.getLogger("maar.metastore")
+
+GROWTH = 16  # the newest snapshot is no larger than so many times the log behind it
+LOOK_S = 0.5
+BACKOFF_S = 30.0
+FIRST_S = 10.0  # in office without any: a log that is lost before its first one is hard to restore
+
+
+def snapshot_due(policy: Policy, *, entries: int, appended: int, size: int) -> bool:
+    """After enough entries or bytes; of a large state, when its log has grown by a part of it.
+
+    Making one costs as much as the state is large, reading the log at a restart as much as it has
+    grown: neither may outgrow the other.
+    """
+    enough = entries >= policy.snapshot_entries or appended >= policy.snapshot_bytes
+    return enough and appended * GROWTH >= size
+
+
+class Snapshots:
+    """When one is due, who has verified it, and how much of the log it makes unnecessary."""
+
+    def __init__(
+        self,
+        log: Log,
+        store: ObjectStore,
+        take: Callable[[], Awaitable[int]],
+        append: Append,
+        metrics: Metrics,
+    ) -> None:
+        self._log = log
+        self._store = store
+        self._take = take
+        self._append = append
+        self._metrics = metrics
+        self._verified: list[int] = []  # newest first
+        self._bytes = 0  # that the leader had folded at the newest
+        self._size = 0  # of the newest
+        self._hurried = False
+        self._began_s = 0.0
+        self._taken_s: list[float] = []  # when the last two were begun
+
+    @property
+    def newest(self) -> int:
+        return self._verified[0] if self._verified else 0
+
+    async def take_forever(self, leader: Leader) -> None:
+        await self._begin(leader)
+        self._began_s = asyncio.get_running_loop().time()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if not self._due(leader):
+                continue
+            try:
+                await self.take(leader)
+            except (MaarError, OSError) as error:
+                # the log only grows meanwhile: nothing is truncated without a good snapshot
+                self._metrics.snapshot_failures.inc()
+                log_.error("snapshot failed cause=%s", error)
+                await asyncio.sleep(BACKOFF_S)
+
+    async def _begin(self, leader: Leader) -> None:
+        """Go on from the newest that leaders before have had made, if it is good."""
+        try:
+            found = await asyncio.to_thread(self._newest_good, leader.state)
+        except (MaarError, OSError) as error:
+            log_.warning("snapshots not looked at cause=%s", error)
+            return
+        if found is not None:
+            index, self._size = found
+            self._verified = [index]
+            self._bytes = leader.folded_at(index)
+            self._metrics.snapshot.set(index)
+
+    def _newest_good(self, state: MetaState) -> tuple[int, int] | None:
+        prefix = keys.snapshot_prefix(state.incarnation)
+        for index, key in snapshot.listed(self._store):
+            if index <= state.index and key.startswith(prefix):
+                try:
+                    return index, self._checked_size(key)
+                except (Corrupt, NotFound) as error:
+                    log_.error("snapshot passed over key=%s cause=%s", key, error)
+        return None
+
+    def hurry(self) -> None:
+        """The log has no room, and only a snapshot, or the next one, makes some."""
+        self._hurried = True
+
+    def _due(self, leader: Leader) -> bool:
+        return (
+            self._hurry_due()
+            or self._first_due()
+            or snapshot_due(
+                leader.state.policy,
+                entries=leader.state.index - self.newest,
+                appended=leader.folded_bytes - self._bytes,
+                size=self._size,
+            )
+        )
+
+    def _first_due(self) -> bool:
+        """Early, so that there is one; it also says which life of the log the store belongs to."""
+        return not self._verified and asyncio.get_running_loop().time() - self._began_s >= FIRST_S
+
+    def _hurry_due(self) -> bool:
+        """Two in a row let go all that can go; more of them only cost."""
+        now_s = asyncio.get_running_loop().time()
+        lately = [began_s for began_s in self._taken_s if now_s - began_s < BACKOFF_S]
+        return self._hurried and len(lately) < 2
+
+    async def take(self, leader: Leader) -> int:
+        """State our hash, let another process fold past it, then truncate what is safe to lose.
+
+        The log is kept back to the snapshot before the newest: should the newest turn out to be
+        damaged, the one before it and the log still give everything.
+        """
+        folded, self._hurried = leader.folded_bytes, False
+        self._taken_s = [*self._taken_s[-1:], asyncio.get_running_loop().time()]
+        hashed_at = await self._append(lambda state, _: [StateHashed(state.index, digest(state))])
+        index = await self._take()
+        if index < hashed_at:
+            raise Corrupt(f"the snapshot is at entry {index}, before the hash at {hashed_at}")
+        key = keys.snapshot(incarnation=leader.state.incarnation, index=index)
+        self._size = await asyncio.to_thread(self._checked_size, key)
+        verified = {index, *self._verified}  # two who asked at once may have got the same one
+        self._verified = sorted(verified, reverse=True)[: snapshot.KEPT]
+        self._bytes = folded
+        self._metrics.snapshot.set(self.newest)
+        if len(self._verified) > 1:
+            await self._log.truncate(before=self._verified[1] + 1, term=leader.term)
+        return index
+
+    def _checked_size(self, key: str) -> int:
+        """What the other process says it wrote is there and whole; its bytes."""
+        try:
+            body = self._store.read(key)
+        except NotFound as error:
+            raise Corrupt(f"the snapshot {key} is not in the store") from error
+        snapshot.check(body)
+        return len(body)

@@ -1,0 +1,213 @@
+"""What a store holds, as the index would know it: listed, read back, checked. For threads (S5)."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import xxhash
+
+from maar.block.format.segment import segment_meta
+from maar.block.read.reread import reread
+from maar.model import keys
+from maar.model.block import TABLES, BlockMeta, Kind
+from maar.model.errors import Corrupt, NotFound
+from maar.model.ids import BlockId, Incarnation, PlanId, Shard, StoreName
+from maar.ports.object_store import ObjectInfo, ObjectStore
+
+CREATED_BY = "adopted from the store"
+
+_manifest = msgspec.msgpack.Decoder(BlockMeta).decode
+
+
+class Candidate(NamedTuple):
+    """An object that stands for a block: a segment, a manifest, or a file in quarantine."""
+
+    key: str
+    block: BlockId
+    life: Incarnation  # of the log, that it was written in
+    granted_at: int = 0  # the index of the token that it was written under
+    plan: PlanId | None = None  # None: a segment
+
+
+def candidate(key: str) -> Candidate | None:
+    """None: the object stands for no block, like the tables that a manifest names."""
+    if key.startswith(keys.SEGMENTS):
+        segment = keys.segment_name(key)
+        return segment and Candidate(key, segment.block, segment.incarnation)
+    if key.startswith((keys.MANIFESTS, keys.QUARANTINES)):
+        output = keys.output_name(key)
+        if output is None:
+            return None
+        token = output.token
+        return Candidate(key, output.block, token.incarnation, token.index, output.plan)
+    return None
+
+
+def best_first(found: Iterable[Candidate]) -> list[Candidate]:
+    """The attempts at one block, the last one first: had an earlier one completed the plan, there
+    would be no later one; and if the last one is not whole, none did, and the inputs are there.
+    """
+    return sorted(found, key=lambda one: (-one.granted_at, one.key))
+
+
+class Listing:
+    """All objects of blocks, remembered by a number each: there may be millions."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._marks = array("Q")
+        self._sorted = np.empty(0, np.uint64)
+
+    def walk(self) -> Iterator[ObjectInfo]:
+        parts = (keys.SEGMENTS, keys.LAKE, keys.QUARANTINES)
+        for info in chain.from_iterable(map(self._store.list, parts)):
+            self._marks.append(_mark(info.key, info.size))
+            yield info
+        self._sorted = np.sort(np.frombuffer(self._marks, np.uint64))
+
+    def lacks(self, meta: BlockMeta) -> str:
+        """The key of a file of which this store has no copy; '' when it has all.
+
+        What the listing did not show is asked for by name: it may have been written since. A file
+        of another size is no copy, but it is there: that is damage, for a person to look at.
+        """
+        name = self._store.settings().name
+        for file in meta.files:
+            ours = [at.key for at in file.locations if at.store == name]
+            shown = any(self._shown(key, file.size) for key in ours)
+            if ours and not shown and not any(map(self._there, ours)):
+                return ours[0]
+        return ""
+
+    def whole(self, meta: BlockMeta) -> bool:
+        """Every file is there with its size."""
+        return all(
+            self._shown(at.key, file.size) or self._size(at.key) == file.size
+            for file in meta.files
+            for at in file.locations
+        )
+
+    def _shown(self, key: str, size: int) -> bool:
+        mark = np.uint64(_mark(key, size))
+        at = int(np.searchsorted(self._sorted, mark))
+        return at < len(self._sorted) and bool(self._sorted[at] == mark)
+
+    def _there(self, key: str) -> bool:
+        return self._size(key) >= 0
+
+    def _size(self, key: str) -> int:
+        try:
+            return self._store.size(key)
+        except NotFound:
+            return -1
+
+
+def _mark(key: str, size: int) -> int:
+    return xxhash.xxh3_64_intdigest(f"{size}/{key}".encode())
+
+
+class Sibling(NamedTuple):
+    """What a file in quarantine does not say of itself, and another output of its plan does."""
+
+    shard: Shard
+    level: int
+
+
+UNKNOWN = Sibling(Shard(0), 1)
+
+
+def made_of(store: ObjectStore, one: Candidate, listing: Listing) -> BlockMeta | None:
+    """The block that a segment or a manifest stands for; None when it is gone or not whole.
+
+    Corrupt when it is not what our writers write: what is in the index is merged, and then its
+    objects are deleted, so that nothing may name the objects of others.
+    """
+    try:
+        body = store.read(one.key)
+    except NotFound:
+        return None
+    if one.plan is None:
+        return segment_of(store, one, body)
+    meta = _checked(one, _opened(one, body), StoreName(store.settings().name))
+    return meta if listing.whole(meta) else None
+
+
+def quarantined(store: ObjectStore, one: Candidate, sibling: Sibling) -> BlockMeta | None:
+    """The block that a file in quarantine stands for."""
+    try:
+        segment = reread(store.read(one.key))
+    except NotFound:
+        return None
+    except Corrupt as error:
+        raise Corrupt(f"{one.key} is not adopted: {error}") from error
+    tenants = {dataset.tenant for dataset in segment.datasets}
+    stem = one.key.rpartition("/")[2].removesuffix(".parquet")
+    if [keys.quarantine(tenant=tenant, stem=stem) for tenant in tenants] != [one.key]:
+        raise Corrupt(f"{one.key} is not adopted: it holds profiles of other tenants")
+    return segment_meta(
+        segment,
+        block=one.block,
+        key=one.key,
+        shard=sibling.shard,
+        store=StoreName(store.settings().name),
+        created_by=CREATED_BY,
+        created_at_ns=segment.max_time_ns,
+        kind=Kind.QUARANTINE,
+        tenant=tenants.pop(),
+        level=sibling.level,
+        plan=one.plan,
+    )
+
+
+def segment_of(store: ObjectStore, one: Candidate, body: bytes) -> BlockMeta:
+    """The block that a segment of these bytes is; Corrupt when it is none."""
+    name = keys.segment_name(one.key)
+    assert name is not None
+    try:
+        segment = reread(body)
+    except Corrupt as error:
+        raise Corrupt(f"{one.key} is not adopted: {error}") from error
+    return segment_meta(
+        segment,
+        block=one.block,
+        key=one.key,
+        shard=name.shard,
+        store=StoreName(store.settings().name),
+        created_by=CREATED_BY,
+        created_at_ns=segment.max_time_ns,
+    )
+
+
+def _opened(one: Candidate, body: bytes) -> BlockMeta:
+    try:
+        return _manifest(body)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise Corrupt(f"{one.key} is not adopted: it is not a manifest ({error})") from error
+
+
+def _checked(one: Candidate, meta: BlockMeta, store: StoreName) -> BlockMeta:
+    """The block of a manifest, if it names its own place and files, and no others."""
+    place = one.key.removeprefix(keys.MANIFESTS).removesuffix(".msgpack")
+    own = {(table, store, f"{keys.LAKE}{table}/{place}.parquet") for table in TABLES}
+    named = [(file.table, at.store, at.key) for file in meta.files for at in file.locations]
+    if (
+        (meta.id, meta.kind, meta.plan, meta.store) != (one.block, Kind.BLOCK, one.plan, store)
+        or (len(named), set(named)) != (len(own), own)
+        or one.key != _manifest_key(meta, place.rpartition("/")[2])
+        or meta.level < 1
+    ):
+        raise Corrupt(f"{one.key} is not adopted: it does not name the files of its own block")
+    return meta
+
+
+def _manifest_key(meta: BlockMeta, stem: str) -> str:
+    """'' when there is no such day: it is not to be trusted yet."""
+    try:
+        return keys.manifest(tenant=meta.tenant, day=meta.day, stem=stem)
+    except OverflowError:
+        return ""

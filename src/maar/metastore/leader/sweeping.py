@@ -1,0 +1,78 @@
+"""Carries out sweeps: reads what ended attempts meant to write, and deletes what is litter.
+
+An intent that is not what our writers write is never followed, and never deleted: it stays for a
+person to look at, and its attempt with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from maar.metastore.fold.leftovers import Sweep
+from maar.metastore.records.entries import Remains
+from maar.model import keys
+from maar.model.errors import NotFound
+from maar.model.ids import BlockId
+from maar.ports.object_store import ObjectInfo, ObjectStore
+
+INTENT_BYTES_MAX = 1 << 20  # a real one names the six objects of a block
+
+
+@dataclass(slots=True)
+class Found:
+    """What a listing of an attempt came to."""
+
+    sweep: Sweep
+    intents: list[str] = field(default_factory=list)
+    written: dict[str, BlockId] = field(default_factory=dict)  # that may be there: key → block
+    bad: list[str] = field(default_factory=list)  # a sentence for each intent not to be followed
+
+
+def look(store: ObjectStore, sweep: Sweep) -> Found:
+    found = Found(sweep)
+    for info in list(store.list(_prefix(sweep.remains))):
+        try:
+            named = _named(store, info, sweep.remains)
+        except NotFound:
+            continue  # the cleaning of its block took it meanwhile
+        if isinstance(named, str):
+            found.bad.append(f"the intent {info.key} is not followed: {named}")
+        else:
+            found.intents.append(info.key)
+            found.written |= named
+    return found
+
+
+def remove(store: ObjectStore, found: Found, unlisted: list[str]) -> bool:
+    """Delete litter; whether nothing is left of the attempt, and never will be.
+
+    Intents stay until the final sweep: what a task writes late can only be found through them.
+    """
+    for key in unlisted:
+        store.delete(key)
+    if not found.sweep.final:
+        return False
+    for key in found.intents:
+        store.delete(key)
+    return next(iter(store.list(_prefix(found.sweep.remains))), None) is None
+
+
+def _prefix(remains: Remains) -> str:
+    return keys.attempt_prefix(plan=remains.plan, token=remains.token)
+
+
+def _named(store: ObjectStore, info: ObjectInfo, remains: Remains) -> dict[str, BlockId] | str:
+    """The objects that an intent names, or what is wrong with it."""
+    if info.size > INTENT_BYTES_MAX:
+        return f"it has {info.size} bytes"
+    try:
+        lines = store.read(info.key).decode("ascii").split("\n")
+    except UnicodeDecodeError:
+        return "it is not text"
+    named: dict[str, BlockId] = {}
+    for line in lines:
+        block = keys.written_by(line, plan=remains.plan, token=remains.token)
+        if block is None:
+            return f"it names {line[:200]!r}, which this attempt cannot have written"
+        named[line] = block
+    return named

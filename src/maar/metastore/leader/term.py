@@ -1,0 +1,318 @@
+"""One term of office: a serial loop answers from what the fold did, duties run beside it.
+
+Everything here begins with the term and has ended before the replica follows again: what a leader
+hears, counts and remembers is worth nothing to the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from maar.metastore.decide import prepare, schedule
+from maar.metastore.decide.workers import Crew
+from maar.metastore.leader import inbox
+from maar.metastore.leader.adoption import Adoption
+from maar.metastore.leader.cleaner import Cleaner
+from maar.metastore.leader.dead_letters import DeadLetters
+from maar.metastore.leader.inbox import Add, Command, Inbox, Pin, Poll, Prepare, Reply, Request
+from maar.metastore.leader.leader import Leader
+from maar.metastore.leader.orphans import Orphans
+from maar.metastore.leader.peers import Peers
+from maar.metastore.leader.placement_manager import PlacementManager
+from maar.metastore.leader.rings import Rings
+from maar.metastore.leader.snapshots import Snapshots
+from maar.metastore.records.effects import Effect
+from maar.metastore.records.entries import Entry
+from maar.metastore.records.policy import Policy
+from maar.metastore.replica.follower import Follower
+from maar.metastore.replica.integrity import Standing
+from maar.metastore.replica.metrics import Metrics
+from maar.metastore.replica.tasks import first_ended
+from maar.metastore.state.state import MetaState
+from maar.metastore.views import reads
+from maar.model.errors import (
+    InvalidInput,
+    MaarError,
+    NotLeading,
+    Overloaded,
+    Retryable,
+    StoreFull,
+    TermLost,
+)
+from maar.model.time import SECOND_NS, LeaseTime, WallTime
+from maar.ports.clock import Clock
+from maar.ports.log import Candidate, Log, Term
+from maar.ports.metastore import Status
+from maar.ports.object_store import ObjectStore
+
+log_ = logging.getLogger("maar.metastore")
+
+T = TypeVar("T")
+
+WAKE_S = 0.5  # lease time is read, and what it brings is done, at least this often
+WAKE_LEAST_S = 0.01
+PATIENCE_S = 10.0  # an apply loop that makes no progress for this long is not ready
+
+
+def patience_s(pause_ns: int) -> float:
+    """How long the loop waits for requests: waiting is no pause, however short leases are."""
+    return max(WAKE_LEAST_S, min(WAKE_S, pause_ns / SECOND_NS / 2))
+
+
+@dataclass(frozen=True)
+class Means:
+    """What every office of a replica works with."""
+
+    log: Log
+    store: ObjectStore
+    clock: Clock
+    policy: Policy
+    entropy: Callable[[int], bytes]
+    candidate: Candidate
+    take_snapshot: Callable[[], Awaitable[int]]
+    metrics: Metrics
+    placement: PlacementManager
+    peers: Peers
+    dead_after_ms: int
+    begin_anew: bool
+    log_url: str
+
+    def wall(self) -> WallTime:
+        return WallTime(self.clock.wall_ns())
+
+
+class Office:
+    """Made by `begin`. What is only heard, counted or remembered in it begins anew (S16)."""
+
+    def __init__(self, means: Means, follower: Follower, leader: Leader) -> None:
+        store, clock, metrics = means.store, means.clock, means.metrics
+        self._means = means
+        self._metrics = metrics
+        self._judge = follower.replica.judge
+        self._inbox = Inbox()
+        self._over = ""  # why it has ended
+        self._progress_ns = clock.monotonic_ns()
+        self._housekept_ns = 0
+        self._crew = Crew(hearing_since=leader.state.lease_time)
+        self._adoption = Adoption(leader, store, clock, self.append, metrics)
+        self._orphans = Orphans(leader, store, metrics)
+        self.leader = leader
+        self.rings = Rings(leader, self.command, metrics, dead_after_ms=means.dead_after_ms)
+        self.letters = DeadLetters(leader, store, self.append, metrics, means.entropy)
+        self.snapshots = Snapshots(means.log, store, means.take_snapshot, self.append, metrics)
+        self.cleaner = Cleaner(
+            leader, store, clock, self.append, metrics, clocks=means.peers.clocks
+        )
+        means.placement.take_office()
+
+    @classmethod
+    async def begin(cls, means: Means, follower: Follower, term: Term) -> Office:
+        """Fold to the end, and say in the log who leads; TermLost when that is not to be."""
+        leader = Leader(means.log, means.store, means.clock, follower, term)
+        await leader.begin(
+            means.candidate.name,
+            means.policy,
+            means.entropy,
+            means.peers.activation,
+            begin_anew=means.begin_anew,
+            log_url=means.log_url,
+        )
+        office = cls(means, follower, leader)
+        office._check_judgement()
+        office._observe(leader.now())
+        return office
+
+    async def run(self) -> None:
+        """Ends by raising what ended it; by then nothing of this office acts any more."""
+        leader = self.leader
+        await first_ended(
+            self._serve,
+            self._adoption.forever,
+            self.cleaner.forever,
+            self._orphans.forever,
+            lambda: self._means.placement.forever(leader),
+            self.letters.forever,
+            lambda: self.snapshots.take_forever(leader),
+        )
+
+    @property
+    def over(self) -> bool:
+        """It has ended, though some of its duties may still be on their way out."""
+        return bool(self._over)
+
+    def close(self, why: str) -> None:
+        """Nobody waits for an office that has ended."""
+        self._over = self._over or why
+        self._inbox.refuse(NotLeading(self._over))
+
+    def confirm(self) -> None:
+        """Before something is answered beside the loop: NotLeading unless this surely lasts."""
+        try:
+            self.leader.confirm()
+        except NotLeading as error:
+            if isinstance(error.__cause__, TermLost):
+                self.close(str(error))  # the loop finds out a little later
+            raise
+
+    def ready(self) -> str:
+        """'' when requests are being answered, else why not."""
+        if self.leader.settling:
+            return "the log has not said whether it stored the last change"
+        stuck_s = (self._means.clock.monotonic_ns() - self._progress_ns) / SECOND_NS
+        if stuck_s > PATIENCE_S:
+            return f"the metastore's apply loop has made no progress for {stuck_s:.0f} s"
+        return ""
+
+    # ── what goes through the loop ─────────────────────────────────────────────────────────────
+
+    async def ask(self, request: Request[T]) -> T:
+        if self._over:
+            raise NotLeading(self._over)
+        if not self._inbox.put(request):
+            raise Overloaded("the metastore has too many requests waiting; ask again later")
+        return await request.answer
+
+    async def command(self, prepare: Prepare, reply: Reply[T]) -> T:
+        return await self.ask(Command(prepare, reply))
+
+    async def append(self, entries: Prepare) -> int:
+        return await self.command(entries, lambda _, state: state.index)
+
+    def status(self, state: MetaState, *, log_first: int) -> Status:
+        means = self._means
+        return reads.status(
+            state,
+            now=self.leader.now(),
+            wall=means.wall(),
+            blocked=(*self._adoption.blocked, *self.cleaner.blocked, *self._orphans.blocked),
+            snapshot_index=self.snapshots.newest,
+            log_first=log_first,
+            zones=self.rings.zones(),
+            letters=self.letters.status(),
+            leader=means.candidate.address or means.candidate.name,
+            replicas=means.peers.replicas(),
+            clocks=means.peers.clocks(),
+        )
+
+    # ── the one loop that appends ──────────────────────────────────────────────────────────────
+
+    async def _serve(self) -> None:
+        try:
+            while True:
+                await self._round()
+        except Exception as error:
+            self.close(f"the metastore lost its office: {error}")
+            raise
+
+    async def _round(self) -> None:
+        """Take what has arrived and answer it, or see after a while what time has brought."""
+        pause_ns = self.leader.state.policy.stall_ns
+        taken = await self._inbox.take(patience_s(pause_ns))
+        requests = [request for request in taken if not request.answer.done()]
+        self._progress_ns = self._means.clock.monotonic_ns()
+        try:
+            self._crew.listen(self.leader.now(), pause_ns=pause_ns)
+            self.rings.listen()
+            self.leader.hold()  # now: what needs no entry is answered without asking the log
+            await self._turn(requests)
+        except (Retryable, InvalidInput) as error:
+            log_.warning("append failed cause=%s", error)
+            inbox.fail(requests, error)
+            if isinstance(error, StoreFull):
+                self.snapshots.hurry()
+        except BaseException as error:
+            inbox.fail(requests, NotLeading(f"the metastore lost its office: {error}"))
+            raise
+
+    async def _turn(self, requests: list[Request[Any]]) -> None:
+        if requests:
+            with self._metrics.cycle.time():
+                await self._cycle(requests)
+        if self._progress_ns - self._housekept_ns >= WAKE_S * SECOND_NS:
+            self._housekept_ns = self._progress_ns
+            await self._housekeep()
+
+    async def _cycle(self, requests: list[Request[Any]]) -> None:
+        """Registrations and reports first; then, from the state they left, what to hand out."""
+        leader = self.leader
+        adds = [request for request in requests if isinstance(request, Add)]
+        polls = [request.poll for request in requests if isinstance(request, Poll)]
+        await self._pin([request for request in requests if isinstance(request, Pin)])
+        now = leader.now()
+        entries: list[Entry] = [
+            *prepare.registrations(meta for add in adds for meta in add.blocks),
+            *prepare.polled(leader.state, polls, now=now),
+        ]
+        effects = await self._commit(entries, now)
+        registered = (meta for add in adds for meta in add.blocks)
+        self._means.placement.hear(registered, effects, now)
+        if polls:
+            now = leader.now()
+            since = self._crew.hearing_since
+            aside = schedule.set_aside(leader.state, now, hearing_since=since)
+            await self._commit(aside, now)
+            entries = prepare.assignments(leader.state, polls, now=now, crew=self._crew)
+            effects += await self._commit(entries, now)
+        inbox.answer(requests, effects, leader.state)
+        for request in requests:
+            if isinstance(request, Command):
+                await self._carry_out(request)
+
+    async def _pin(self, pins: list[Pin]) -> None:
+        """Few of them need an entry; a log that has no room for registrations has for these."""
+        now = self.leader.now()
+        readers = [pin.reader for pin in pins]
+        effects = await self._commit(prepare.pins(self.leader.state, readers, now=now), now)
+        inbox.answer(pins, effects, self.leader.state)
+
+    async def _carry_out(self, command: Command[Any]) -> None:
+        leader = self.leader
+        now = leader.now()
+        try:
+            entries = command.prepare(leader.state, now)
+        except MaarError as error:  # nothing was written: only this caller asked for the impossible
+            command.fail(error)
+            return
+        effects = await self._commit(entries, now)
+        try:
+            command.settle(command.reply(effects, leader.state))
+        except MaarError as error:
+            command.fail(error)
+
+    async def _housekeep(self) -> None:
+        leader = self.leader
+        now = leader.now()
+        state = leader.state
+        opinions = self._judge.entries(state, monotonic_ns=self._means.clock.monotonic_ns())
+        activation = self._means.peers.activation(state.version)
+        await self._commit([*opinions, *activation], now)
+        if activation:
+            await leader.set_policy(self._means.policy)  # a newer log may keep more of it
+        self._check_judgement()
+        since = self._crew.hearing_since
+        entries = prepare.housekeeping(
+            state, now=now, hearing_since=since, floor_max=self.letters.floor_max
+        )
+        await self._commit(entries, now)
+        self._observe(now)
+
+    async def _commit(self, entries: list[Entry], now: LeaseTime) -> list[Effect]:
+        effects = await self.leader.commit(entries, now=now) if entries else []
+        self.rings.follow(effects)
+        self._metrics.count(effects, self.leader.state)
+        for effect in effects:
+            log_.debug("folded index=%d effect=%s", self.leader.state.index, effect)
+        return effects
+
+    def _check_judgement(self) -> None:
+        """Whoever is in doubt must not lead: those who are sure elect one of them."""
+        if self._judge.standing is not Standing.SOUND:
+            raise TermLost(self._judge.trouble)
+
+    def _observe(self, now: LeaseTime) -> None:
+        means = self._means
+        self._metrics.observe(self.leader.state, now, means.wall(), means.peers.clocks())
+        self._metrics.observe_zones(self.rings.zones())

@@ -1,0 +1,1 @@
+"""What the log says, what the fold answers, and the policy: records and their bytes. Pure."""

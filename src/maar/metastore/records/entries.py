@@ -1,0 +1,501 @@
+"""What the log says: one closed union of entries, each in a versioned envelope.
+
+Fields are append-only and have defaults when they are new. A new kind, or a new meaning of an old
+one, is a new version, which a `VersionActivated` entry must have switched on (S13). A program that
+meets a version or a kind that it does not know stops, and says which: see docs/formats/log.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias, Union, get_args
+
+import msgspec
+
+from maar.metastore.records.packs import ZONES_SINCE, pack
+from maar.metastore.records.policy import Policy
+from maar.model.block import BlockMeta, BlockOutline
+from maar.model.errors import Corrupt, InvalidInput, Rejected
+from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, WorkerId, Zone
+from maar.model.plan import PlanResult, QueueKey, Service
+from maar.model.ring import Writer
+from maar.model.time import LeaseTime, WallTime
+
+VERSION = 5
+
+
+class Genesis(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """The first entry of every log."""
+
+    incarnation: Incarnation
+
+
+class TermStarted(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """The first entry of every leader; leases that were live begin anew."""
+
+    term: int
+    leader: str
+
+
+class PolicySet(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    policy: Policy
+
+
+class BlocksAdded(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """Segments that are written and want to be seen."""
+
+    blocks: tuple[BlockMeta, ...]
+
+
+class PlanSpec(msgspec.Struct, frozen=True, array_like=True):
+    """A plan to be; it presumes that its inputs are live and unowned."""
+
+    service: Service
+    removable: bool
+    key: QueueKey
+    inputs: tuple[BlockId, ...]
+    failure_limit: int
+    eligible_at: LeaseTime = LeaseTime(0)
+    resources: tuple[str, ...] = ()
+    rolls_back: PlanId | None = None
+
+
+class PlansScheduled(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """The nth of them gets the id (index of this entry, n)."""
+
+    plans: tuple[PlanSpec, ...]
+
+
+class Grant(msgspec.Struct, frozen=True, array_like=True):
+    """A lease for a plan whose last lease was `replaces` (None: it has none)."""
+
+    plan: PlanId
+    worker: WorkerId
+    expires_at: LeaseTime
+    replaces: FencingToken | None = None
+    counts: bool = True  # the expired lease that it replaces, as a failure of the plan's own (S11)
+
+
+class PlansLeased(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """The token of these leases is (incarnation, index of this entry)."""
+
+    grants: tuple[Grant, ...]
+
+
+class Extension(msgspec.Struct, frozen=True, array_like=True):
+    plan: PlanId
+    token: FencingToken
+    expires_at: LeaseTime
+
+
+class LeasesRenewed(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    extensions: tuple[Extension, ...]
+
+
+class Start(msgspec.Struct, frozen=True, array_like=True):
+    plan: PlanId
+    token: FencingToken
+
+
+class PlansStarted(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    starts: tuple[Start, ...]
+
+
+class PlanCompleted(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """The inputs leave and the outputs come in one step, or nothing happens."""
+
+    plan: PlanId
+    token: FencingToken
+    result: PlanResult
+
+
+class PlanFailed(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """A worker saw its tasks stop and says why; nothing relies on this hint."""
+
+    plan: PlanId
+    token: FencingToken
+    cause: str
+    eligible_at: LeaseTime
+    counts: bool = True  # as a failure of the plan's own (S11)
+
+
+class PlanBisected(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """A plan at its failure limit becomes two: its first `at` inputs, and the rest (S17)."""
+
+    plan: PlanId
+    presumes: FencingToken | None  # the expired lease that the leader saw, or none
+    at: int
+    counts: bool = True  # that expired lease, as a failure of the plan's own (S11)
+
+
+class PlanExcluded(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """A plan of one input at its failure limit, or one that an operator names, is set aside.
+
+    It stays visible, and is probed again when `eligible_at` has come.
+    """
+
+    plan: PlanId
+    presumes: FencingToken | None
+    eligible_at: LeaseTime
+    counts: bool = True
+    note: str = ""  # an operator's reason; then a live lease under `presumes` is ended too
+
+
+class AttemptFenced(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """After this the token can never complete; what it wrote can be deleted (S1)."""
+
+    plan: PlanId
+    token: FencingToken
+    cause: str
+
+
+class Floor(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """Segments whose ids are as old as this are refused from now on (S4)."""
+
+    lease_time: LeaseTime
+
+
+class Tick(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """Time passed, and something waits for it."""
+
+
+class PlansArchived(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    plans: tuple[PlanId, ...]
+
+
+class BlocksForgotten(msgspec.Struct, frozen=True, array_like=True, tag=17):
+    """Retired blocks whose objects are deleted."""
+
+    blocks: tuple[BlockId, ...]
+
+
+class PinsTaken(msgspec.Struct, frozen=True, array_like=True, tag=18):
+    """Readers who hold the index as of this entry."""
+
+    readers: tuple[str, ...]
+    expires_at: LeaseTime
+
+
+class PinsDropped(msgspec.Struct, frozen=True, array_like=True, tag=19):
+    readers: tuple[str, ...]
+
+
+class StateHashed(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """What a fold came to at an index (S13): first the leader's, then the others' by their names.
+
+    From version 4 on, the replicas whose hash most do not share stop.
+    """
+
+    at: int
+    digest: bytes
+    replica: str = ""  # whose vote it is; '': the leader's, which comes right behind the index
+
+
+class VersionActivated(msgspec.Struct, frozen=True, array_like=True, tag=21):
+    """Entries of this version may follow: every replica can read them."""
+
+    version: int
+
+
+class Stored(msgspec.Struct, frozen=True, array_like=True, tag=22):
+    """An entry too large for the log: its bytes are an object, its hash is here (S12)."""
+
+    key: str
+    size: int
+    sha256: bytes
+
+
+class PlanRequeued(msgspec.Struct, frozen=True, array_like=True, tag=23):
+    """An excluded or parked plan gets another chance, with no failures to its name."""
+
+    plan: PlanId
+
+
+class PlansParked(msgspec.Struct, frozen=True, array_like=True, tag=24):
+    """Failed plans leave a full schedule; they own their inputs still, and can come back."""
+
+    plans: tuple[PlanId, ...]
+
+
+class PlansUnparked(msgspec.Struct, frozen=True, array_like=True, tag=25):
+    """The schedule has room again: parked plans return to it as they left."""
+
+    plans: tuple[PlanId, ...]
+
+
+class LimitRaised(msgspec.Struct, frozen=True, array_like=True, tag=26):
+    """For a while, plans may fail more often before they are set aside."""
+
+    failure_limit: int
+    until: LeaseTime
+
+
+class RetentionSet(msgspec.Struct, frozen=True, array_like=True, tag=27):
+    """How long a tenant's profiles are kept; None: as long as everybody else's."""
+
+    tenant: TenantId
+    period_ns: int | None  # 0: for ever
+
+
+class BlocksExpired(msgspec.Struct, frozen=True, array_like=True, tag=28):
+    """Retention takes blocks whose newest profile is older than a boundary of wall time.
+
+    Plans that own one are cancelled in the same step (S8); their other inputs are free again.
+    """
+
+    before_ns: int
+    blocks: tuple[BlockId, ...]
+
+
+class Remains(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An attempt that has ended, by what names the objects that it may have left."""
+
+    plan: PlanId
+    token: FencingToken
+
+
+class LitterSwept(msgspec.Struct, frozen=True, array_like=True, tag=29):
+    """A listing well after their end found nothing of these attempts any more (S1)."""
+
+    attempts: tuple[Remains, ...]
+
+
+class RingChanged(msgspec.Struct, frozen=True, array_like=True, tag=30):
+    """A zone's ring is another one from now on: who is in it, and who takes which shard (S16).
+
+    The table was decided before; the fold only takes it over, if the ring is still as presumed.
+    """
+
+    zone: Zone
+    presumes: int  # `changed_at` of the ring that it replaces; 0: there is none
+    writers: tuple[Writer, ...]  # sorted by node; none: the zone is gone
+    owners: tuple[int, ...]  # of each shard, a place in `writers`
+
+
+class Reincarnated(msgspec.Struct, frozen=True, array_like=True, tag=31):
+    """The log goes on from a snapshot whose own log was lost (S5).
+
+    Until the store was looked through, nothing is deleted: it may hold what the snapshot lacks.
+    """
+
+    incarnation: Incarnation
+    adopts: tuple[Incarnation, ...] = ()  # lives whose objects are looked for, beside the last one
+
+
+class BlocksAdopted(msgspec.Struct, frozen=True, array_like=True, tag=32):
+    """Blocks that the store holds and the index did not know; only while adopting."""
+
+    blocks: tuple[BlockMeta, ...]
+
+
+class BlocksMissed(msgspec.Struct, frozen=True, array_like=True, tag=33):
+    """Blocks that the index knew and the store does not hold; only while adopting."""
+
+    blocks: tuple[BlockId, ...]
+
+
+class AdoptionEnded(msgspec.Struct, frozen=True, array_like=True, tag=34):
+    """Everything in the store is known: deleting may go on."""
+
+
+class BlocksLost(msgspec.Struct, frozen=True, array_like=True, tag=35):
+    """A person gives blocks up whose objects are lost; plans that own one are cancelled (S8)."""
+
+    blocks: tuple[BlockId, ...]
+    note: str  # what is wrong with them
+    returning: tuple[BlockId, ...] = ()  # what they replaced, and is still there: live again
+
+
+class RetentionUndone(msgspec.Struct, frozen=True, array_like=True, tag=36):
+    """Blocks that retention took return to the index; only while their objects are there."""
+
+    blocks: tuple[BlockId, ...]
+
+
+class RetentionHeld(msgspec.Struct, frozen=True, array_like=True, tag=37):
+    """Retention takes nothing, and deletes nothing that it took, until a person releases it.
+
+    Whoever does not hold it says that the wall clock of this entry is right: the leader, when
+    witnesses vouch for a clock that went another way than lease time, or a person, who thereby
+    confirms the periods too and ends a hold.
+    """
+
+    held: bool
+    why: str = ""
+    confirmed: bool = False  # by a person
+
+
+Entry: TypeAlias = (
+    Genesis
+    | TermStarted
+    | PolicySet
+    | BlocksAdded
+    | PlansScheduled
+    | PlansLeased
+    | LeasesRenewed
+    | PlansStarted
+    | PlanCompleted
+    | PlanFailed
+    | PlanBisected
+    | PlanExcluded
+    | AttemptFenced
+    | Floor
+    | Tick
+    | PlansArchived
+    | BlocksForgotten
+    | PinsTaken
+    | PinsDropped
+    | StateHashed
+    | VersionActivated
+    | Stored
+    | PlanRequeued
+    | PlansParked
+    | PlansUnparked
+    | LimitRaised
+    | RetentionSet
+    | BlocksExpired
+    | LitterSwept
+    | RingChanged
+    | Reincarnated
+    | BlocksAdopted
+    | BlocksMissed
+    | AdoptionEnded
+    | BlocksLost
+    | RetentionUndone
+    | RetentionHeld
+)
+
+
+class BlocksOutlined(msgspec.Struct, frozen=True, gc=False):
+    """`BlocksAdded` as the fold reads it: the index keeps the bytes, and needs the outline only.
+
+    Most of a log is registrations, and most of a registration is what each service has in it.
+    """
+
+    blocks: tuple[tuple[BlockOutline, bytes], ...]
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An entry and the two clocks it was written by (S2)."""
+
+    version: int
+    lease_time: LeaseTime
+    wall_time: WallTime
+    entry: Entry | BlocksOutlined
+
+
+class _Sealed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The same with the entry unread, to learn the version first."""
+
+    version: int
+    lease_time: LeaseTime
+    wall_time: WallTime
+    entry: msgspec.Raw
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_open = msgspec.msgpack.Decoder(_Sealed).decode
+_entry_decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
+_outline = msgspec.msgpack.Decoder(BlockOutline).decode
+
+
+class _BlocksUnread(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
+    blocks: tuple[msgspec.Raw, ...]
+
+
+_OTHERS = tuple(kind for kind in get_args(Entry) if kind is not BlocksAdded)
+_ToFold: Any = Union[(*_OTHERS, _BlocksUnread)]
+
+
+class _SealedToFold(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    version: int
+    lease_time: LeaseTime
+    wall_time: WallTime
+    entry: _ToFold
+
+
+_read_to_fold = msgspec.msgpack.Decoder(_ToFold).decode
+_open_to_fold = msgspec.msgpack.Decoder(_SealedToFold).decode
+_UNREADABLE = (msgspec.ValidationError, msgspec.DecodeError, ValueError)
+
+
+def encode(version: int, lease_time: LeaseTime, wall_time: WallTime, entry: bytes) -> bytes:
+    """An entry that is encoded already, in its envelope."""
+    return _encode(_Sealed(version, lease_time, wall_time, msgspec.Raw(entry)))
+
+
+def encode_entry(entry: Entry, *, version: int = VERSION) -> bytes:
+    """Its bytes, or InvalidInput: what cannot be written must fail before anything is.
+
+    Blocks are kept as the log has them, so it has no more of them than its version knows.
+    """
+    try:
+        if isinstance(entry, BlocksAdded) and version < ZONES_SINCE:
+            blocks = [msgspec.Raw(pack(meta, version=version)) for meta in entry.blocks]
+            return _encode(_BlocksUnread(tuple(blocks)))
+        return _encode(entry)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(f"a value cannot be written to the log: {error}") from error
+
+
+def decode_entry(body: bytes | msgspec.Raw, *, index: int) -> Entry:
+    try:
+        return _entry_decoder.decode(body)
+    except _UNREADABLE as error:
+        raise Corrupt(
+            f"entry {index} of the log is not one that version {VERSION} writes: {error}. "
+            "Nothing after it can be trusted; start from a snapshot and a good copy of the log."
+        ) from error
+
+
+def decode_to_fold(body: bytes, *, index: int) -> Entry | BlocksOutlined:
+    """No more of an entry than the fold needs."""
+    try:
+        return _outlined(_read_to_fold(body))
+    except _UNREADABLE:
+        return decode_entry(body, index=index)  # says what is wrong with it
+
+
+def _outlined(entry: Entry | _BlocksUnread) -> Entry | BlocksOutlined:
+    if not isinstance(entry, _BlocksUnread):
+        return entry
+    return BlocksOutlined(tuple([(_outline(raw), bytes(raw)) for raw in entry.blocks]))
+
+
+def opened(body: bytes, *, index: int, knows: int = VERSION) -> Envelope:
+    """As `decode`, for the fold: the body is read once, and no more of it than is needed."""
+    try:
+        sealed = _open_to_fold(body)
+        entry = _outlined(sealed.entry)
+    except _UNREADABLE:
+        return decode(body, index=index, knows=knows)  # says what is wrong with it
+    _check_version(sealed.version, index=index, knows=knows)
+    _check_activated(entry, index=index, knows=knows)
+    return Envelope(sealed.version, sealed.lease_time, sealed.wall_time, entry)
+
+
+def decode(body: bytes, *, index: int, knows: int = VERSION) -> Envelope:
+    """The envelope of a record, or Rejected when it is of a newer version, or Corrupt."""
+    try:
+        sealed = _open(body)
+    except _UNREADABLE as error:
+        raise Corrupt(f"entry {index} of the log has no readable envelope: {error}.") from error
+    _check_version(sealed.version, index=index, knows=knows)
+    entry = decode_entry(sealed.entry, index=index)
+    _check_activated(entry, index=index, knows=knows)
+    return Envelope(sealed.version, sealed.lease_time, sealed.wall_time, entry)
+
+
+def _check_version(version: int, *, index: int, knows: int) -> None:
+    if version > knows:
+        raise Rejected(
+            f"entry {index} of the log was written by a newer maar (version {version}; "
+            f"this program knows up to {knows}). Start the newer program."
+        )
+
+
+def _check_activated(entry: Entry | BlocksOutlined, *, index: int, knows: int) -> None:
+    if isinstance(entry, VersionActivated) and entry.version > knows:
+        raise Rejected(
+            f"entry {index} of the log activates version {entry.version}; this program knows up "
+            f"to {knows}. Start the newer program."
+        )

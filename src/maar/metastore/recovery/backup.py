@@ -1,0 +1,230 @@
+"""A metastore in one checked file: a snapshot, the log behind it, and what the log keeps apart.
+
+The layout is described in docs/formats/backup.md. Writing one only reads the log and the store;
+everything is folded on the way, so that a backup that cannot be restored is not finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, TypeAlias
+
+import msgspec
+
+from maar.metastore.records.entries import Stored, decode
+from maar.metastore.replica import snapshot
+from maar.metastore.replica.integrity import Judge, Standing
+from maar.metastore.replica.log_fold import Replica
+from maar.metastore.state.state import MetaState
+from maar.model import keys
+from maar.model.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, Rejected, Unavailable
+from maar.ports.log import EMPTY, Head, Log, Record, Term
+from maar.ports.object_store import ObjectStore
+
+MAGIC = b"MAARBACK"
+VERSION = 1
+TRIES = 3  # the log may be truncated while it is read
+
+_HASH_BYTES = 32
+_FRAME_BYTES_MAX = 4 << 30
+
+
+class Opening(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    version: int
+    wall_ns: int  # when it was begun, for people
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    body: bytes
+
+
+class Entries(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    records: tuple[tuple[int, int, bytes, bytes], ...]  # index, term, body, hash
+
+
+class Apart(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """An entry too large for the log, which lies in the store; before the entry that names it."""
+
+    key: str
+    body: bytes
+
+
+Part: TypeAlias = Opening | Snapshot | Entries | Apart
+
+_part = msgspec.msgpack.Decoder(Part).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Content(NamedTuple):
+    """What a backup comes to."""
+
+    state: MetaState
+    head: Head
+    snapshot_index: int
+    entries: int  # behind the snapshot
+    wall_ns: int  # when it was made
+
+
+async def write(log: Log, store: ObjectStore, path: Path, *, wall_ns: int) -> Content:
+    """Make a backup; a file that is there already is never replaced."""
+    if path.exists():
+        raise AlreadyExists(f"{path} is there already; a backup never replaces another file")
+    part = path.with_name(f"{path.name}.part")
+    try:
+        content = await _written(log, store, part, wall_ns)
+        os.link(part, path)  # fails, unlike a rename, when somebody was faster
+    except FileExistsError:
+        raise AlreadyExists(f"{path} is there already; a backup never replaces it") from None
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+    return content
+
+
+async def _written(log: Log, store: ObjectStore, part: Path, wall_ns: int) -> Content:
+    for _ in range(TRIES):
+        try:
+            with part.open("wb") as file:
+                content = await _write(log, store, _Writer(file), wall_ns)
+                file.flush()
+                os.fsync(file.fileno())
+            return content
+        except NotFound:
+            continue  # truncated meanwhile, behind a newer snapshot
+    raise Unavailable("the log was truncated again and again while it was read; try again")
+
+
+async def _write(log: Log, store: ObjectStore, writer: _Writer, wall_ns: int) -> Content:
+    writer.add(Opening(VERSION, wall_ns))
+    replica = await snapshot.restore(log, store, judge=Judge.witness())
+    begun_at, end = replica.head, await log.head()
+    if begun_at != EMPTY:
+        key = keys.snapshot(incarnation=replica.state.incarnation, index=begun_at.index)
+        writer.add(Snapshot(await asyncio.to_thread(store.read, key)))
+    while replica.head.index < end.index:
+        records = await log.read(after=replica.head.index)
+        for record in records:
+            where = decode(record.body, index=record.index).entry
+            if isinstance(where, Stored):
+                writer.add(Apart(where.key, await asyncio.to_thread(store.read, where.key)))
+        await replica.fold(records)
+        writer.add(Entries(tuple((r.index, r.term, r.body, r.hash) for r in records)))
+    writer.end()
+    _check_sound(replica)
+    entries = replica.head.index - begun_at.index
+    return Content(replica.state, replica.head, begun_at.index, entries, wall_ns)
+
+
+class _Writer:
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+        self._write(MAGIC)
+
+    def add(self, part: Part) -> None:
+        body = _encode(part)
+        self._write(len(body).to_bytes(8, "big"))
+        self._write(body)
+
+    def end(self) -> None:
+        self._file.write(self._hash.digest())
+
+    def _write(self, some: bytes) -> None:
+        self._file.write(some)
+        self._hash.update(some)
+
+
+async def read(path: Path) -> Content:
+    """The state that a backup holds, folded anew; Corrupt when anything is amiss."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            _check_bytes(path, file, size)
+            file.seek(len(MAGIC))
+            return await _folded(path, _parts(file, size - _HASH_BYTES))
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _check_bytes(path: Path, file: BinaryIO, size: int) -> None:
+    if file.read(len(MAGIC)) != MAGIC or size < len(MAGIC) + _HASH_BYTES:
+        raise Corrupt(f"{path} is not a backup of a metastore")
+    digest = hashlib.sha256(MAGIC)
+    left = size - len(MAGIC) - _HASH_BYTES
+    while left and (some := file.read(min(left, 1 << 20))):
+        digest.update(some)
+        left -= len(some)
+    if digest.digest() != file.read(_HASH_BYTES):
+        raise Corrupt(
+            f"{path} is not what was written: its checksum does not match its bytes. It was cut "
+            "short or damaged; take another backup"
+        )
+
+
+def _parts(file: BinaryIO, end: int) -> Iterator[Part]:
+    while file.tell() < end:
+        length = int.from_bytes(file.read(8), "big")
+        if length > min(_FRAME_BYTES_MAX, end - file.tell()):
+            raise Corrupt("a part of the backup is longer than the file")
+        try:
+            yield _part(file.read(length))
+        except (msgspec.DecodeError, ValueError) as error:
+            raise Corrupt(f"a part of the backup cannot be read: {error}") from error
+
+
+async def _folded(path: Path, parts: Iterator[Part]) -> Content:
+    opening = next(parts, None)
+    if not isinstance(opening, Opening):
+        raise Corrupt(f"{path} does not say which version of a backup it is")
+    if opening.version > VERSION:
+        raise Rejected(
+            f"{path} was written by a newer maar (version {opening.version}; this program knows "
+            f"up to {VERSION}). Use the newer program."
+        )
+    apart = _Apart()
+    replica = Replica(apart, judge=Judge.witness())
+    begun_at = entries = 0
+    for part in parts:
+        match part:
+            case Opening():
+                raise Corrupt(f"{path} begins twice")
+            case Snapshot():
+                replica.state, replica.head = snapshot.decode(part.body)
+                begun_at = replica.head.index
+            case Apart():
+                apart.bodies[part.key] = part.body
+            case Entries():
+                await replica.fold(_records(part.records))
+                entries += len(part.records)
+                apart.bodies.clear()
+    _check_sound(replica)
+    return Content(replica.state, replica.head, begun_at, entries, opening.wall_ns)
+
+
+def _records(raw: Sequence[tuple[int, int, bytes, bytes]]) -> list[Record]:
+    return [Record(index, Term(term), body, hash_) for index, term, body, hash_ in raw]
+
+
+def _check_sound(replica: Replica) -> None:
+    if replica.judge.standing is not Standing.SOUND:
+        raise Corrupt(f"the backup is of a state that is in doubt: {replica.judge.trouble}")
+
+
+class _Apart:
+    """Entries that the log keeps apart, read from the backup in place of the store."""
+
+    def __init__(self) -> None:
+        self.bodies: dict[str, bytes] = {}
+
+    def read(self, key: str) -> bytes:
+        try:
+            return self.bodies[key]
+        except KeyError:
+            raise Corrupt(f"the backup lacks {key}, which an entry of it names") from None

@@ -1,0 +1,221 @@
+"""Gives a lost log a new life from what was saved of it: a snapshot, a backup, or objects (S5).
+
+The new log has another incarnation and begins far above the last index that was saved, so that no
+token, plan or index of the lost entries recurs. Its first snapshot already says that it adopts: no
+leader of it deletes anything before the store was looked through (metastore/leader/adoption.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import NamedTuple
+
+from maar.metastore.leader import claim
+from maar.metastore.records.entries import (
+    VERSION,
+    Entry,
+    Reincarnated,
+    RetentionHeld,
+    TermStarted,
+    VersionActivated,
+    encode,
+    encode_entry,
+)
+from maar.metastore.recovery.copying import CopyLog
+from maar.metastore.replica import snapshot
+from maar.metastore.replica.log_fold import Replica
+from maar.metastore.state.state import MetaState
+from maar.model import keys
+from maar.model.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, Rejected
+from maar.model.ids import Incarnation
+from maar.model.time import WallTime
+from maar.ports.log import EMPTY, Head, Term, follow
+from maar.ports.object_store import ObjectStore
+
+LIFE = 10_000_000_000  # indexes; more than a log can lose between a backup and its end
+NAME = "restore"  # who led the term in which the log was restored
+ORDERS_LOST = (
+    "the log was restored without a snapshot, so that the periods of tenants are not known: give "
+    "them again (maar retention set), then release retention"
+)
+
+
+class Origin(NamedTuple):
+    """What was saved."""
+
+    state: MetaState
+    head: Head
+    name: str  # where it comes from, for people
+    lives: tuple[Incarnation, ...] = ()  # put together from their objects, without a snapshot
+
+
+class Restored(NamedTuple):
+    incarnation: Incarnation
+    adopts: tuple[Incarnation, ...]
+    head: int
+    resumed: bool  # an earlier restore had been broken off
+
+
+async def newest(store: ObjectStore, key: str = "") -> Origin:
+    """The newest good snapshot in a store, of whichever life of the log; or the one named."""
+    found = await asyncio.to_thread(snapshot.listed, store)
+    best: Origin | None = None
+    seen: set[str] = set()  # lives of which the newest good one was looked at
+    for _, each in found:
+        life = each.rpartition("/")[0]
+        if life in seen or (key and each != key):
+            continue
+        try:
+            state, head = snapshot.decode(await asyncio.to_thread(store.read, each))
+        except (Corrupt, NotFound):
+            if key:
+                raise
+            continue
+        seen.add(life)
+        if best is None or state.wall_time > best.state.wall_time:
+            best = Origin(state, head, each)  # by time: a life that nobody led has high indexes too
+    if best is not None:
+        return best
+    url = store.settings().url
+    raise NotFound(
+        f"{url} has no snapshot {key}" if key else f"{url} has no good snapshot of a metastore"
+    )
+
+
+def other_lives(store: ObjectStore, state: MetaState) -> tuple[Incarnation, ...]:
+    """Logs that marked this store, and that a restored one would not adopt from by itself."""
+    marked = (info.key.removeprefix(keys.MARKERS) for info in store.list(keys.MARKERS))
+    own = {state.incarnation, *state.adopting}
+    return tuple(Incarnation(each) for each in marked if each not in own)
+
+
+def check_store(store: ObjectStore, state: MetaState) -> None:
+    """InvalidInput when the blocks of a backup are in another store: all would seem lost."""
+    prefix = keys.snapshot_prefix(state.incarnation)
+    marked = next(iter(store.list(keys.marker(state.incarnation))), None)
+    if marked is None and next(iter(store.list(prefix)), None) is None:
+        raise InvalidInput(
+            f"{store.settings().url} is not the store of this log: it has neither "
+            f"{keys.marker(state.incarnation)} nor a snapshot of it; give --store the URL that the "
+            "server used",
+            reason="settings",
+        )
+
+
+async def restore(
+    log: CopyLog,
+    store: ObjectStore,
+    origin: Origin,
+    *,
+    incarnation: Incarnation,
+    adopts: tuple[Incarnation, ...] = (),
+    wall: WallTime,
+) -> Restored:
+    """Fill an empty log. Broken off, it can be begun again; `origin` is used up."""
+    if not origin.lives:
+        await asyncio.to_thread(check_store, store, origin.state)
+    begun = await _begun(log, store)
+    if begun is not None:
+        try:
+            await log.begin(begun.head, term=Term(begun.state.term))
+        except Rejected as error:
+            await asyncio.to_thread(_end_former, store, begun.state)
+            raise Rejected(
+                f"the log is not empty: it was restored already, as {begun.state.incarnation}, and "
+                "nobody has led in it since. Start the replicas"
+            ) from error
+        await log.finish()
+        await asyncio.to_thread(_end_former, store, begun.state)
+        return _restored(begun.state, begun.head, resumed=True)
+    listed = await asyncio.to_thread(snapshot.listed, store)
+    above = max((index for index, _ in listed), default=0)
+    replica = await reborn(origin, incarnation=incarnation, adopts=adopts, wall=wall, above=above)
+    state, head = replica.state, replica.head
+    if state.incarnation != incarnation or not state.adopting:
+        raise Rejected(f"the log cannot become {incarnation!r}: it was that before")
+    body = snapshot.encode(state, head)
+    key = keys.snapshot(incarnation=incarnation, index=head.index)
+    try:
+        await asyncio.to_thread(store.create, key, body)
+    except AlreadyExists:
+        snapshot.decode(await asyncio.to_thread(store.read, key))
+    await asyncio.to_thread(claim.mark, store, incarnation)  # it is the store of this life, too
+    await log.begin(head, term=Term(state.term))
+    await log.finish()
+    await asyncio.to_thread(_end_former, store, state)
+    return _restored(state, head, resumed=False)
+
+
+def _end_former(store: ObjectStore, state: MetaState) -> None:
+    """Whoever still leads in a life that is adopted learns that it has ended."""
+    for life in state.adopting:
+        try:
+            store.create(keys.successor(life), state.incarnation.encode())
+        except AlreadyExists:
+            pass
+
+
+async def reborn(
+    origin: Origin,
+    *,
+    incarnation: Incarnation,
+    adopts: tuple[Incarnation, ...] = (),
+    wall: WallTime,
+    above: int = 0,
+) -> Replica:
+    """The state that a restored log begins with, as the fold of the entries that bring it about.
+
+    `above` is the last index of any life in the store: what is restored twice must not use the
+    indexes of its first new life again, since blocks are named by them.
+    """
+    state, head = origin.state, origin.head
+    if not state.incarnation:
+        raise Rejected(f"{origin.name} is of a log that never began; start a new one instead")
+    last = max(head.index, above)
+    base = Head((last // LIFE + 2) * LIFE, hashlib.sha256(b"restored" + head.hash).digest())
+    state.index = base.index
+    term = Term(state.term + 1)
+    opening: list[Entry] = [TermStarted(term, NAME)]
+    if state.version < VERSION:
+        opening.append(VersionActivated(VERSION))
+    bodies = [_enveloped(state, wall, entry, state.version) for entry in opening]
+    following: list[Entry] = [Reincarnated(incarnation, adopts)]
+    if origin.lives:
+        following.append(RetentionHeld(True, ORDERS_LOST))
+    version = max(state.version, VERSION)
+    bodies += [_enveloped(state, wall, entry, version) for entry in following]
+    replica = Replica(_NoStore(), state, base)
+    await replica.fold(follow(base, bodies, term))
+    return replica
+
+
+def _enveloped(state: MetaState, wall: WallTime, entry: Entry, version: int) -> bytes:
+    return encode(version, state.lease_time, wall, encode_entry(entry))
+
+
+async def _begun(log: CopyLog, store: ObjectStore) -> Origin | None:
+    """What an earlier restore into this log had written; None when the log is empty."""
+    head = await log.head()
+    if head == EMPTY:
+        return None
+    for index, key in await asyncio.to_thread(snapshot.listed, store):
+        if index == head.index:
+            state, at = snapshot.decode(await asyncio.to_thread(store.read, key))
+            if at == head and state.adopting:
+                return Origin(state, at, key)
+    raise Rejected(
+        f"the log is not empty: it is at entry {head.index}. Restore into an empty one; of a log "
+        "that still has entries, take a backup first and restore that elsewhere"
+    )
+
+
+def _restored(state: MetaState, head: Head, *, resumed: bool) -> Restored:
+    return Restored(state.incarnation, state.adopting, head.index, resumed)
+
+
+class _NoStore:
+    """The few entries of a restore are small: nothing is kept apart."""
+
+    def read(self, key: str) -> bytes:
+        raise NotFound(key)

@@ -1,0 +1,115 @@
+"""What a store's keys alone tell of the logs that wrote there: a lost log without a snapshot begins
+again from them (S5). For threads.
+
+Every segment names its life and a lease time; every object of a block names its plan, its token,
+and so the life that granted it. That is enough for a state that knows nothing yet and repeats no
+name: lease time goes on above all that was seen, and so does the index. Adoption finds the rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import chain
+
+from maar.metastore.fold.reincarnation import LIVES_MAX
+from maar.metastore.recovery.restoring import Origin
+from maar.metastore.state.state import GENESIS_TIME, MetaState
+from maar.model import keys
+from maar.model.errors import InvalidInput, NotFound, Rejected
+from maar.model.ids import BlockId, Incarnation, block_time_ns
+from maar.model.time import LeaseTime
+from maar.ports.log import GENESIS_HASH, Head
+from maar.ports.object_store import ObjectStore
+
+TIME_MAX = 1 << 62  # ns; what is named by a later time, or a higher index, none of our logs named
+INDEX_MAX = 10**17
+
+
+@dataclass(slots=True)
+class Traces:
+    """What was seen of all lives."""
+
+    objects: Counter[Incarnation] = field(default_factory=Counter)  # segments, blocks, letters
+    lease_time: LeaseTime = GENESIS_TIME
+    index: int = 0
+
+    def see(self, key: str) -> None:
+        if segment := keys.segment_name(key):
+            self.objects[segment.incarnation] += 1
+            self._block(segment.block)
+        elif output := keys.output_name(key):
+            if key.startswith((keys.MANIFESTS, keys.QUARANTINES)):
+                self.objects[output.token.incarnation] += 1
+            self._block(output.block)
+            for index in (output.plan.index, output.token.index):
+                self.index = max(self.index, index if index <= INDEX_MAX else 0)
+        elif key.startswith(keys.DEAD_LETTERS):
+            life, _, name = keys.letter_place(key)
+            self.objects[life] += 1
+            if block := keys.letter_block(name):
+                self._block(block)
+
+    def _block(self, block: BlockId) -> None:
+        time_ns = block_time_ns(block)
+        self.lease_time = LeaseTime(max(self.lease_time, time_ns if time_ns < TIME_MAX else 0))
+
+
+def survey(store: ObjectStore) -> Traces:
+    """All that logs wrote and index; a walk over the whole store."""
+    found = Traces()
+    parts = (keys.SEGMENTS, keys.LAKE, keys.QUARANTINES, keys.DEAD_LETTERS)
+    for info in chain.from_iterable(map(store.list, parts)):
+        found.see(info.key)
+    return found
+
+
+def origin(store: ObjectStore, adopts: tuple[Incarnation, ...] = ()) -> Origin:
+    """A log to begin again with, which knows nothing but whose objects it adopts: `adopts`, or
+    all, if they are lives of one log. NotFound when there is nothing to adopt.
+    """
+    found = survey(store)
+    url = store.settings().url
+    if not found.objects:
+        raise NotFound(
+            f"{url} holds neither a snapshot nor a segment nor a block: there is nothing to "
+            "restore. Start the server; should it say that another log has claimed the store, set "
+            "`metastore.begin_anew = true`"
+        )
+    if unknown := [life for life in adopts if life not in found.objects]:
+        raise InvalidInput(f"--adopt {unknown[0]}: {url} holds nothing of such a log")
+    lives = adopts or _of_one_log(store, sorted(found.objects))
+    if len(lives) > LIVES_MAX:
+        raise Rejected(f"{url} holds objects of {len(lives)} logs; name at most {LIVES_MAX}")
+    state = MetaState(incarnation=lives[0], lease_time=found.lease_time)
+    head = Head(found.index, GENESIS_HASH)
+    name = f"{sum(found.objects[life] for life in lives):,} objects in {url}"
+    return Origin(state, head, name, lives)
+
+
+def _of_one_log(store: ObjectStore, lives: list[Incarnation]) -> tuple[Incarnation, ...]:
+    """Lives that were restored as one another, the last one first; Rejected when there are more."""
+    after = {life: _successor(store, life) for life in lives}
+    ends = {_last(life, after) for life in lives}
+    if len(ends) > 1:
+        named = " ".join(f"--adopt {life}" for life in lives)
+        raise Rejected(
+            f"{store.settings().url} holds objects of several logs, and no snapshot says which of "
+            f"them was lost: {', '.join(lives)}. A log that is still in use must not be adopted. "
+            f"Name those that are lost; for all of them: {named}"
+        )
+    return tuple(sorted(lives, key=lambda life: (life not in ends, life)))
+
+
+def _last(life: Incarnation, after: dict[Incarnation, Incarnation | None]) -> Incarnation:
+    seen = [life]
+    while (following := after.get(seen[-1])) is not None and following not in seen:
+        seen.append(following)
+    return seen[-1]
+
+
+def _successor(store: ObjectStore, life: Incarnation) -> Incarnation | None:
+    try:
+        return Incarnation(store.read(keys.successor(life)).decode(errors="replace"))
+    except NotFound:
+        return None

@@ -1,0 +1,185 @@
+"""Reads everything again and says what is wrong: log, snapshots, state, objects. Changes nothing.
+
+The log is folded from the oldest snapshot that leads to it, and must come to what the newer ones
+hold, and to every hash that leaders stated in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from maar.metastore.leader import orphans
+from maar.metastore.leader.store_inventory import Listing
+from maar.metastore.records.entries import StateHashed, decode
+from maar.metastore.replica import snapshot
+from maar.metastore.replica.integrity import Judge
+from maar.metastore.replica.log_fold import Replica
+from maar.metastore.state import snapshot_parts as parts
+from maar.metastore.state.digest import digest
+from maar.metastore.state.index import blocks_in
+from maar.metastore.state.state import NO_INCARNATION, MetaState
+from maar.model import keys
+from maar.model.errors import Corrupt, NotFound
+from maar.model.ids import Incarnation
+from maar.ports.log import Head, Log
+from maar.ports.metastore import ReplicaStatus
+from maar.ports.object_store import ObjectStore
+
+TOLD_MAX = 100  # sentences
+
+
+@dataclass(slots=True)
+class Findings:
+    incarnation: Incarnation = NO_INCARNATION
+    first: int = 0  # entry of the log
+    head: int = 0
+    digest: bytes = b""  # of the state at the head
+    snapshots: dict[str, str] = field(default_factory=dict)  # by key, newest first; '' when good
+    hashes: dict[int, bytes] = field(default_factory=dict)  # of the states that leaders stated
+    blocks: int = 0  # live
+    objects: int = -1  # of them, that were looked for; -1: none were
+    orphans: int = 0  # segments that nobody registered, as far as objects were looked for
+    orphans_due: int = 0  # of them, what the leader's next sweep takes
+    adopting: bool = False
+    wrong: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)  # wrong with other logs in the store
+
+    def tell(self, sentence: str) -> None:
+        if len(self.wrong) < TOLD_MAX:
+            self.wrong.append(sentence)
+
+
+async def verify(log: Log, store: ObjectStore, *, objects: bool = False) -> Findings:
+    """`objects`: also whether the store holds every file of every live block, by its size."""
+    found = Findings()
+    end, found.first = await log.head(), await log.first()
+    good = await _snapshots(log, store, end, found)
+    damaged = {key: cause for key, cause in found.snapshots.items() if cause}
+    replica = await _oldest(store, good)
+    if replica is None:
+        if found.first > 1 or (end.index and not found.first):
+            _tell_damaged(found, damaged)
+            found.tell(
+                f"the log begins at entry {found.first or end.index + 1}, and no good snapshot "
+                "leads to it: it cannot be folded"
+            )
+            return found
+        replica = Replica(store, judge=Judge.witness())
+    await _fold(log, replica, end, good, found)
+    state = replica.state
+    _tell_damaged(found, damaged, own=keys.snapshot_prefix(state.incarnation))
+    found.incarnation, found.head, found.digest = state.incarnation, state.index, digest(state)
+    found.blocks, found.adopting = len(state.blocks), bool(state.adopting)
+    if objects:
+        await asyncio.to_thread(_look_for_objects, store, state, found)
+    return found
+
+
+async def _snapshots(
+    log: Log, store: ObjectStore, end: Head, found: Findings
+) -> dict[int, tuple[str, bytes]]:
+    """The good snapshots that lead to the log, by index: key and hash of the state."""
+    good: dict[int, tuple[str, bytes]] = {}
+    for index, key in await asyncio.to_thread(snapshot.listed, store):
+        try:
+            state, at = await asyncio.to_thread(_decoded, store, key)
+        except (Corrupt, NotFound) as error:
+            found.snapshots[key] = str(error)
+            continue
+        if index <= end.index and await snapshot.leads_to(log, at, end):
+            good[index] = key, digest(state)
+            found.snapshots[key] = ""
+    return good
+
+
+def _tell_damaged(found: Findings, damaged: dict[str, str], own: str = "") -> None:
+    """Snapshots of other logs, or of this one's earlier lives, lead nowhere here."""
+    for key, cause in damaged.items():
+        sentence = f"the snapshot {key} is damaged: {cause}"
+        if key.startswith(own):
+            found.tell(sentence)
+        else:
+            found.elsewhere.append(sentence)
+
+
+def _decoded(store: ObjectStore, key: str) -> tuple[MetaState, Head]:
+    state, at = snapshot.decode(store.read(key))
+    parts.audit(state)
+    return state, at
+
+
+async def _oldest(store: ObjectStore, good: dict[int, tuple[str, bytes]]) -> Replica | None:
+    if not good:
+        return None
+    key, _ = good[min(good)]
+    state, at = await asyncio.to_thread(_decoded, store, key)
+    return Replica(store, state, at, Judge.witness())
+
+
+async def _fold(
+    log: Log, replica: Replica, end: Head, good: dict[int, tuple[str, bytes]], found: Findings
+) -> None:
+    """Entry by entry, since after each there may be something to compare."""
+    try:
+        while replica.head.index < end.index:
+            for record in await log.read(after=replica.head.index):
+                await replica.fold([record])
+                entry = decode(record.body, index=record.index).entry
+                if isinstance(entry, StateHashed):
+                    _compare_hash(entry, replica, found)
+                _compare_snapshot(replica, good, found)
+    except Corrupt as error:
+        found.tell(str(error))
+
+
+def _compare_hash(entry: StateHashed, replica: Replica, found: Findings) -> None:
+    if not entry.replica:
+        found.hashes[entry.at] = replica.judge.digest
+    ours = found.hashes.get(entry.at)
+    if ours is not None and ours != entry.digest:
+        who = entry.replica or "the leader"
+        found.tell(f"at entry {entry.at}, {who} had another state than the log folds to here")
+
+
+def _compare_snapshot(
+    replica: Replica, good: dict[int, tuple[str, bytes]], found: Findings
+) -> None:
+    at = replica.head.index
+    if at in good and good[at][1] != digest(replica.state):
+        found.snapshots[good[at][0]] = "it is not what the log folds to"
+        found.tell(
+            f"the snapshot {good[at][0]} holds another state than the log folds to at entry {at}"
+        )
+
+
+def _look_for_objects(store: ObjectStore, state: MetaState, found: Findings) -> None:
+    listing = Listing(store)
+    names = (keys.letter_place(info.key)[2] for info in store.list(keys.DEAD_LETTERS))
+    letters = {block for name in names if (block := keys.letter_about(name)) is not None}
+    for info in listing.walk():
+        segment = keys.segment_name(info.key)
+        if segment and orphans.unregistered(state, segment, named=letters):
+            found.orphans += 1
+            found.orphans_due += orphans.fenced(state, segment.block, floor=state.floor)
+    found.objects = 0
+    for partition in state.blocks.partitions():
+        for meta in blocks_in(partition.chunks):
+            found.objects += len(meta.files)
+            if lacking := listing.lacks(meta):
+                found.tell(f"block {meta.id} is in the index, and {lacking} is missing")
+            elif not listing.whole(meta):
+                found.tell(f"block {meta.id} has an object of another size than was written")
+
+
+def compare_replicas(found: Findings, replicas: list[ReplicaStatus]) -> None:
+    """What running replicas hold, as far as their last hash can be compared with the log's."""
+    for replica in replicas:
+        ours = found.hashes.get(replica.hashed_at)
+        if replica.fault:
+            found.tell(f"the replica {replica.name} at {replica.address}: {replica.fault}")
+        elif ours is not None and ours != replica.digest:
+            found.tell(
+                f"the replica {replica.name} at {replica.address} holds another state than the "
+                f"log folds to at entry {replica.hashed_at}; run `maar metastore rebuild` for it"
+            )

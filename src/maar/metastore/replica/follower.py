@@ -1,0 +1,170 @@
+"""Keeps a replica in step with the log: folds what leaders append, and knows who leads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from maar.metastore.decide.lease_clock import LeaseClock
+from maar.metastore.replica.log_fold import Replica
+from maar.metastore.replica.read_ahead import ReadAhead
+from maar.metastore.replica.tasks import first_ended
+from maar.metastore.state.state import MetaState
+from maar.model.errors import Corrupt, NotFound, Retryable
+from maar.model.time import SECOND_NS, LeaseTime
+from maar.ports.clock import Clock
+from maar.ports.log import Candidate, Head, Log, Office, Record
+
+log_ = logging.getLogger("maar.metastore")
+
+PATIENCE_S = 10.0  # a replica that is out of step for so long is not ready
+RETRY_S = 0.2
+REST_S = 0.02  # between two looks, unless somebody waits: a busy log is folded in batches
+OFFICE_S = 0.5  # who leads is asked so often, and after every entry that begins a term
+
+
+class LeftBehind(Exception):
+    """The log was truncated past what the replica has folded: it needs a snapshot."""
+
+
+class Follower:
+    """One replica's eyes on the log; `now` is lease time as far as it can be known here (S2)."""
+
+    def __init__(self, log: Log, clock: Clock, replica: Replica, candidate: Candidate) -> None:
+        self._log = log
+        self._clock = clock
+        self._candidate = candidate
+        self.replica = replica
+        self.began_at = replica.head.index
+        self.lease_clock = LeaseClock(
+            stall_ns=replica.state.policy.stall_ns, monotonic_ns=clock.monotonic_ns()
+        )
+        self.lease_clock.follow(replica.state.lease_time)
+        self.leader: Candidate | None = None  # somebody else; None: nobody is known to lead
+        self.head = replica.head.index  # of the log, as last seen
+        self.trouble = ""  # why the last look failed
+        self._wanted = asyncio.Event()  # somebody waits for an entry
+        self._even_ns: int | None = None  # when it had last folded all there was
+        self._ask_at, self._term = 0.0, 0  # when to ask who leads again, unless a term begins
+
+    @property
+    def state(self) -> MetaState:
+        return self.replica.state
+
+    @property
+    def caught_up(self) -> bool:
+        return self._even_ns is not None
+
+    def behind_s(self) -> float:
+        """Since it was last known to have folded everything."""
+        if self._even_ns is None:
+            return 0.0
+        return max(0, self._clock.monotonic_ns() - self._even_ns) / SECOND_NS
+
+    def now(self) -> LeaseTime:
+        self.lease_clock.allow_stalls(self.state.policy.stall_ns)
+        return self.lease_clock.now(self._clock.monotonic_ns())
+
+    def ready(self) -> str:
+        """'' while it is in step and somebody leads, else why not."""
+        if not self.caught_up:
+            return "the metastore is reading its snapshot and log"
+        behind_s = self.behind_s()
+        if behind_s > PATIENCE_S:
+            why = self.trouble or f"it has folded {self.replica.head.index} of {self.head} entries"
+            return f"this replica has been out of step with the log for {behind_s:.0f} s: {why}"
+        if self.leader is None and self.trouble:
+            return f"no replica of the metastore leads, and its log does not answer: {self.trouble}"
+        return "" if self.leader else "no replica of the metastore leads"
+
+    async def reached(self, index: int) -> None:
+        """Return when the state is at least at this index."""
+        if self.replica.head.index < index:
+            self._wanted.set()
+            await self.replica.reached(index)
+
+    async def news(self) -> None:
+        """Return when there may be something to fold, or after a while."""
+        await first_ended(self._changed, self._wanted.wait)
+        self._wanted.clear()
+
+    async def _changed(self) -> None:
+        await asyncio.sleep(REST_S)
+        try:
+            await self._log.changed(after=self.replica.head.index)
+        except Retryable as error:
+            log_.debug("no hint from the log cause=%s", error)
+            await asyncio.sleep(RETRY_S)
+
+    async def look(self) -> None:
+        """Fold all there is now, and see who leads. Retryable errors are kept as `trouble`."""
+        try:
+            await self._look()
+            self.trouble = ""
+        except Retryable as error:
+            if not self.trouble:
+                log_.warning("log not read cause=%s", error)
+            self.trouble = str(error)
+            await asyncio.sleep(RETRY_S)
+        self.now()  # lease time counts only what is measured as it passes
+
+    async def _look(self) -> None:
+        asked_ns = self._clock.monotonic_ns()
+        head = await self._log.head()
+        self.head = head.index
+        self._check(head)
+        await self._fold_to(head.index)
+        self._even_ns = asked_ns
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._ask_at or self._term != self.state.term:
+            self._notice(await self._log.office())
+            self._ask_at, self._term = now_s + OFFICE_S, self.state.term
+
+    async def catch_up(self, progress: Callable[[], None]) -> None:
+        """As a leader, to whose log nobody adds: fold all there is."""
+        head = await self._log.head()
+        self._check(head)
+        await self._fold_to(head.index, progress)
+
+    async def _fold_to(self, index: int, progress: Callable[[], None] = lambda: None) -> None:
+        async with ReadAhead(self._log) as log:
+            while self.replica.head.index < index:
+                records = await self._next(log)
+                await self.replica.fold(records)
+                self.lease_clock.follow(self.state.lease_time)
+                self.now()
+                progress()
+                if not records:  # whoever was asked has not seen it yet
+                    await asyncio.sleep(RETRY_S)
+
+    def _check(self, head: Head) -> None:
+        """What was folded is in the log for good; if it is not, this is another log."""
+        ours = self.replica.head
+        if head.index < ours.index or (head.index == ours.index and head.hash != ours.hash):
+            raise Corrupt(
+                f"the log ends with entry {head.index}, and this replica has folded {ours.index} "
+                "entries of it: entries were lost, or it is another log"
+            )
+
+    async def _next(self, log: ReadAhead) -> list[Record]:
+        after = self.replica.head.index
+        try:
+            return await log.read(after=after)
+        except NotFound as error:
+            if await self._log.first() != after + 1:
+                raise LeftBehind(str(error)) from error
+            return []
+
+    def _notice(self, office: Office | None) -> None:
+        """An office of our own is no news: whoever campaigns for it learns of it first."""
+        before = self.leader
+        rival = office is not None and office.holder != self._candidate
+        self.leader = office.holder if office is not None and rival else None
+        if self.leader is not None and self.leader != before:
+            log_.info("metastore follows leader=%s index=%d", self.leader.name, self.state.index)
+
+    def leave_office(self) -> None:
+        """As a leader it has folded everything; who leads now has to be asked."""
+        self._even_ns = self._clock.monotonic_ns()
+        self.leader, self._ask_at = None, 0.0

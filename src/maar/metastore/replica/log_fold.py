@@ -1,0 +1,103 @@
+"""A log reader and its fold: verifies the chain, reads what was stored apart, applies in order."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from maar.metastore.fold.apply import Indexed, apply
+from maar.metastore.records.effects import Effect, Effects
+from maar.metastore.records.entries import VERSION, Envelope, Stored, decode_to_fold, opened
+from maar.metastore.replica.integrity import Judge
+from maar.metastore.replica.read_ahead import ReadAhead
+from maar.metastore.state.state import MetaState
+from maar.model.errors import Corrupt
+from maar.ports.log import EMPTY, Head, Log, Record, verify
+
+UNBROKEN_BYTES = 64 << 10  # of entries read or folded in one go; then others have a turn
+
+
+def _runs(records: Sequence[Record]) -> Iterator[list[Record]]:
+    """Some records at a time, between which others have a turn."""
+    run: list[Record] = []
+    size = 0
+    for record in records:
+        run.append(record)
+        size += len(record.body)
+        if size >= UNBROKEN_BYTES:
+            yield run
+            run, size = [], 0
+    if run:
+        yield run
+
+
+class Apart(Protocol):
+    """Where entries lie that are too large for the log: the store, or a backup of it."""
+
+    def read(self, key: str) -> bytes: ...
+
+
+@dataclass
+class Replica:
+    """The state as of `head`."""
+
+    store: Apart
+    state: MetaState = field(default_factory=MetaState)
+    head: Head = EMPTY
+    judge: Judge = field(default_factory=Judge)
+    knows: int = VERSION  # the newest version of the log that it folds
+    folded_bytes: int = 0  # of entries, since it was made
+    _moved: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def catch_up(self, log: Log) -> None:
+        """Fold until the end of the log."""
+        async with ReadAhead(log) as pages:
+            while records := await pages.read(after=self.head.index):
+                await self.fold(records)
+
+    async def reached(self, index: int) -> None:
+        """Return when the state is at least at this index."""
+        while self.head.index < index:
+            await self._moved.wait()
+
+    async def fold(self, records: Sequence[Record]) -> list[Effect]:
+        """What the records did. Nothing is folded when one of them is not what was written."""
+        verify(self.head, records)
+        effects: list[Effect] = []
+        try:
+            for number, run in enumerate(_runs(records)):
+                if number:
+                    await asyncio.sleep(0)
+                envelopes = [self._opened(record) for record in run]
+                for at, envelope in enumerate(envelopes):
+                    if isinstance(envelope.entry, Stored):
+                        envelopes[at] = await self._fetched(envelope, run[at].index)
+                for record, envelope in zip(run, envelopes, strict=True):
+                    effects += self._apply(record, envelope)
+        finally:
+            self._moved.set()
+            self._moved = asyncio.Event()
+        return effects
+
+    def _apply(self, record: Record, envelope: Envelope) -> Effects:
+        effects = apply(self.state, Indexed(record.index, envelope))
+        self.head = Head(record.index, record.hash)
+        self.folded_bytes += len(record.body)
+        self.judge.fold(effects)
+        return effects
+
+    def _opened(self, record: Record) -> Envelope:
+        return opened(record.body, index=record.index, knows=self.knows)
+
+    async def _fetched(self, envelope: Envelope, index: int) -> Envelope:
+        """With the entry that lies apart."""
+        where = envelope.entry
+        assert isinstance(where, Stored)
+        body = await asyncio.to_thread(self.store.read, where.key)
+        if hashlib.sha256(body).digest() != where.sha256:
+            raise Corrupt(f"the object {where.key} is not what entry {index} of the log says it is")
+        entry = decode_to_fold(body, index=index)
+        return Envelope(envelope.version, envelope.lease_time, envelope.wall_time, entry)

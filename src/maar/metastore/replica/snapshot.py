@@ -1,0 +1,200 @@
+"""The state as one checked object: restart is the newest good snapshot and the log behind it.
+
+`make` runs in another process than the leader. It folds the log itself, and the leader's
+`StateHashed` entries tell it whether both folds agree; so a snapshot is a second opinion (S13).
+The layout is described in docs/formats/snapshot.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
+
+import msgspec
+import pyarrow as pa
+
+from maar.metastore.replica.integrity import Judge, Standing
+from maar.metastore.replica.log_fold import Replica
+from maar.metastore.state import snapshot_parts as parts
+from maar.metastore.state.digest import digest
+from maar.metastore.state.state import MetaState
+from maar.model import keys
+from maar.model.errors import AlreadyExists, Corrupt, NotFound, Rejected
+from maar.model.ids import Incarnation
+from maar.ports.log import GENESIS_HASH, Head, Log, chained
+from maar.ports.object_store import ObjectStore
+
+log_ = logging.getLogger("maar.metastore")
+
+MAGIC = b"MAARSNAP"
+VERSION = 5
+KEPT = 3
+
+_KEY = re.compile(r"metastore/v1/([^/]+)/snapshot-(\d+)\.maar")
+_STORED = re.compile(r"metastore/v1/[^/]+/entry-(\d+)-")
+_HASH_BYTES = 32
+
+_part = msgspec.msgpack.Decoder(parts.Part).decode
+
+
+class Header(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    incarnation: Incarnation
+    index: int
+    chain: bytes  # the hash of the entry at the index: the log goes on from it
+    digest: bytes  # of the state
+
+    @property
+    def head(self) -> Head:
+        return Head(self.index, self.chain)
+
+
+def written_as(state: MetaState) -> int:
+    """The log's own version, from 3 on: replicas that are not upgraded yet can read a snapshot
+    until the log is beyond them too.
+    """
+    return max(3, min(state.version, VERSION))
+
+
+def encode(state: MetaState, head: Head) -> bytes:
+    version = written_as(state)
+    header = Header(version, state.incarnation, head.index, head.hash, digest(state))
+    body = bytearray(MAGIC)
+    for part in chain((header,), parts.parts_of(state)):
+        body += _frame(msgspec.msgpack.encode(part))
+    body += hashlib.sha256(body).digest()
+    return bytes(body)
+
+
+def decode(body: bytes, *, knows: int = VERSION) -> tuple[MetaState, Head]:
+    """The state, checked against its own hash; Corrupt when anything is amiss.
+
+    Rejected when it is of a version that the program does not know.
+    """
+    if body[: len(MAGIC)] != MAGIC or len(body) < len(MAGIC) + _HASH_BYTES:
+        raise Corrupt("it is not a snapshot of maar")
+    check(body)
+    try:
+        frames = _frames(body)
+        header = msgspec.msgpack.decode(next(frames), type=Header)
+        if header.version > knows:
+            raise Rejected(
+                f"a newer maar wrote it (version {header.version}; this program knows up to "
+                f"{knows}). Start the newer program."
+            )
+        state = parts.state_of(map(_part, frames))
+    except (msgspec.ValidationError, msgspec.DecodeError, StopIteration) as error:
+        raise Corrupt(f"its parts cannot be read: {error}") from error
+    if state.index != header.index or digest(state) != header.digest:
+        raise Corrupt("what it holds does not have the hash that it states")
+    return state, header.head
+
+
+def check(body: bytes) -> None:
+    """Whether the bytes are those that were written; cheaper than decoding them."""
+    if hashlib.sha256(memoryview(body)[:-_HASH_BYTES]).digest() != body[-_HASH_BYTES:]:
+        raise Corrupt("the snapshot's checksum does not match its bytes")
+
+
+def _frame(raw: bytes) -> bytes:
+    packed = pa.compress(raw, codec="zstd", asbytes=True)
+    return len(packed).to_bytes(4, "big") + len(raw).to_bytes(4, "big") + bytes(packed)
+
+
+def _frames(body: bytes) -> Iterator[bytes]:
+    at, end = len(MAGIC), len(body) - _HASH_BYTES
+    while at < end:
+        size = int.from_bytes(body[at : at + 4], "big")
+        raw = int.from_bytes(body[at + 4 : at + 8], "big")
+        packed = body[at + 8 : at + 8 + size]
+        yield pa.decompress(packed, decompressed_size=raw, codec="zstd", asbytes=True)
+        at += 8 + size
+
+
+def listed(store: ObjectStore) -> list[tuple[int, str]]:
+    """Every snapshot in the store, newest first, of any incarnation."""
+    found = (_KEY.fullmatch(info.key) for info in store.list(keys.SNAPSHOTS))
+    return sorted(((int(match[2]), match[0]) for match in found if match), reverse=True)
+
+
+async def restore(
+    log: Log, store: ObjectStore, *, judge: Judge | None = None, knows: int = VERSION
+) -> Replica:
+    """The newest good snapshot that belongs to this log; the empty state when there is none."""
+    begun = partial(Replica, store, judge=judge or Judge(), knows=knows)
+    head, first = await log.head(), await log.first()
+    found = await asyncio.to_thread(listed, store)
+    for index, key in found:
+        if index > head.index or (first and index < first - 1):
+            continue
+        try:
+            state, at = await asyncio.to_thread(_loaded, store, key, knows)
+        except (Corrupt, NotFound) as error:
+            log_.error("snapshot skipped key=%s cause=%s", key, error)
+            continue
+        if await leads_to(log, at, head):
+            return begun(state=state, head=at)
+    if first > 1 or (head.index and not first):
+        raise Corrupt(
+            f"the log begins at entry {first or head.index + 1} and the store has no good snapshot "
+            "of what came before. Restore the snapshots, or the log, from a copy."
+        )
+    return begun()
+
+
+def _loaded(store: ObjectStore, key: str, knows: int) -> tuple[MetaState, Head]:
+    return decode(store.read(key), knows=knows)
+
+
+async def leads_to(log: Log, at: Head, head: Head) -> bool:
+    """Whether the log goes on from the snapshot: one of another incarnation does not."""
+    if at.index == head.index:
+        return at.hash == head.hash
+    try:
+        following = (await log.read(after=at.index, limit_bytes=1))[0]
+    except NotFound:
+        return False
+    hash_ = chained(at.hash, index=following.index, term=following.term, body=following.body)
+    return hash_ == following.hash
+
+
+async def make(log: Log, store: ObjectStore) -> int:
+    """Fold the newest good snapshot and the log behind it into a new one; its index."""
+    replica = await restore(log, store, judge=Judge.witness())
+    begun_at = replica.head.index
+    await replica.catch_up(log)
+    if replica.judge.standing is not Standing.SOUND:
+        raise Corrupt(f"no snapshot is made of a state that is in doubt: {replica.judge.trouble}")
+    head, state = replica.head, replica.state
+    if head.index == begun_at or head.hash == GENESIS_HASH:
+        return head.index
+    body = encode(state, head)
+    again, _ = decode(body)  # reads back and is sound, or nothing is written
+    parts.audit(again)
+    parts.compare(state, again)
+    key = keys.snapshot(incarnation=state.incarnation, index=head.index)
+    try:
+        await asyncio.to_thread(store.create, key, body)
+    except AlreadyExists:
+        decode(await asyncio.to_thread(store.read, key))  # as good as ours, or Corrupt
+    await asyncio.to_thread(_prune, store, state.incarnation)
+    log_.info("snapshot made key=%s bytes=%d blocks=%d", key, len(body), len(state.blocks))
+    return head.index
+
+
+def _prune(store: ObjectStore, incarnation: Incarnation) -> None:
+    """Keep the newest few, and the stored entries that the oldest of them does not cover."""
+    prefix = keys.snapshot_prefix(incarnation)
+    kept = [(index, key) for index, key in listed(store) if key.startswith(prefix)]
+    for _, key in kept[KEPT:]:
+        store.delete(key)
+    oldest = min((index for index, _ in kept[:KEPT]), default=0)
+    for info in list(store.list(keys.stored_entry_prefix(incarnation))):
+        match = _STORED.match(info.key)
+        if match and len(kept) >= KEPT and int(match[1]) <= oldest:
+            store.delete(info.key)

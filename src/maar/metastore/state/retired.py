@@ -1,0 +1,103 @@
+"""Blocks that left the index, readable until their objects go: in packs, like live ones."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from maar.metastore.records.packs import Bytes, Packed, alone, sealed
+from maar.metastore.state.marks import Marked, mark, moved, whole_mark
+from maar.model.ids import BlockId
+from maar.model.time import LeaseTime
+
+LOOSE_MAX = 64  # blocks that are not in a pack
+CAUSES_SINCE = 5  # the version of the log that began to record why a block left
+
+
+class Cause(IntEnum):
+    """Why a block left the index. Only what was replaced needs a successor before it goes (S1)."""
+
+    UNRECORDED = 0  # it left before the log recorded causes
+    REPLACED = 1
+    EXPIRED = 2
+    LOST = 3  # a person gave it up
+
+
+class Retired(msgspec.Struct, frozen=True, gc=False):
+    entry: int  # the index of the one that took it
+    at: LeaseTime
+    outputs: tuple[BlockId, ...]  # what replaced it
+    packed: Bytes
+    cause: Cause = Cause.UNRECORDED
+
+
+def recorded(cause: Cause, *, version: int) -> Cause:
+    """The cause as a log of this version keeps it."""
+    return cause if version >= CAUSES_SINCE else Cause.UNRECORDED
+
+
+class RetiredBlocks(Marked[BlockId, Retired]):
+    """Oldest first. Blocks that went together share a pack, and mostly go together again.
+
+    Those that came out of a pack of the index stay in it: the live ones leave a pack when half of
+    it is dead, so it holds little else.
+    """
+
+    __slots__ = ("_loose", "expired", "others", "whole")
+
+    def __init__(self, *, whole: bool = False) -> None:
+        super().__init__()
+        # Both oldest first: what expired stays for longer, and must not hold up the others.
+        self.expired: dict[BlockId, None] = {}
+        self.others: dict[BlockId, None] = {}
+        self._loose: list[BlockId] = []
+        self.whole = whole  # whether the hash is over all that is kept of a block
+
+    def mark_of(self, key: BlockId, value: Retired) -> int:
+        """However the block itself is kept."""
+        known = key, value.entry, value.at, value.outputs
+        if not self.whole:
+            return mark(known)
+        return whole_mark((*known, alone(value.packed), value.cause))
+
+    def hash_whole(self) -> None:
+        """From now on every byte of a record counts; all are read once."""
+        self.whole, self.hash = True, 0
+        for key, value in self.items():
+            self.hash = moved(self.hash, self.mark_of(key, value))
+
+    def __setitem__(self, key: BlockId, value: Retired) -> None:
+        super().__setitem__(key, value)
+        if value.cause is Cause.EXPIRED:
+            self.others.pop(key, None)
+            self.expired[key] = None
+        else:
+            self.expired.pop(key, None)
+            self.others[key] = None
+        if isinstance(value.packed, bytes):
+            self._loose.append(key)
+        if len(self._loose) > LOOSE_MAX:
+            self._pack()
+
+    def __delitem__(self, key: BlockId) -> None:
+        super().__delitem__(key)
+        self._unlist(key)
+
+    def pop(self, key: BlockId, *default: Any) -> Any:
+        self._unlist(key)
+        return super().pop(key, *default)
+
+    def _unlist(self, key: BlockId) -> None:
+        self.expired.pop(key, None)
+        self.others.pop(key, None)
+
+    def _pack(self) -> None:
+        """What a block is kept as does not change its hash."""
+        found = {block: self[block] for block in self._loose if block in self}
+        pack = sealed([alone(retired.packed) for retired in found.values()])
+        for row, (block, retired) in enumerate(found.items()):
+            kept = msgspec.structs.replace(retired, packed=Packed(pack, row))
+            dict.__setitem__(self, block, kept)
+        self._loose.clear()

@@ -1,0 +1,560 @@
+"""The records of a snapshot: the state in parts of bounded size, and back.
+
+What follows from the rest (owners, lanes, partitions) is not written but rebuilt. Blocks and places
+are written as they are kept, so that loading a million of them is no fold: `audit` compares them
+with the blocks themselves, and whoever makes a snapshot calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TypeAlias, TypeVar, assert_never
+
+import msgspec
+
+from maar.metastore.records.entries import Remains
+from maar.metastore.records.packs import Pack, alone, outline, unpack
+from maar.metastore.records.policy import Policy
+from maar.metastore.state.index import (
+    Bounds,
+    Chunk,
+    Index,
+    PartitionKey,
+    Total,
+    one_pack,
+    partition_of,
+)
+from maar.metastore.state.marks import WHOLE_SINCE, moved
+from maar.metastore.state.queue import PLACE_BYTES, Item, key_of
+from maar.metastore.state.retired import Cause, Retired
+from maar.metastore.state.rows import ID_BYTES, raw_id
+from maar.metastore.state.state import (
+    NO_ANCHOR,
+    NO_HOLD,
+    NOT_RAISED,
+    Anchor,
+    Hold,
+    MetaState,
+    Pin,
+    RaisedLimit,
+    Remnant,
+    Spent,
+    Tally,
+)
+from maar.model.block import BlockMeta, Kind
+from maar.model.errors import Corrupt
+from maar.model.ids import BlockId, Incarnation, TenantId
+from maar.model.plan import Plan, QueueKey
+from maar.model.ring import Ring
+from maar.model.time import LeaseTime, WallTime
+
+PART_ITEMS = 1_000
+
+T = TypeVar("T")
+
+
+class Core(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """What there is one of."""
+
+    index: int
+    version: int
+    incarnation: Incarnation
+    term: int
+    leader: str
+    lease_time: LeaseTime
+    wall_time: WallTime
+    floor: LeaseTime
+    policy: Policy
+    profiles_added: int
+    duplicates_removed: int
+    profiles_quarantined: int
+    plans_completed: int
+    profiles_expired: int = 0
+    raised: RaisedLimit = NOT_RAISED
+    anchor: Anchor = NO_ANCHOR
+    adopting: tuple[Incarnation, ...] = ()
+    blocks_adopted: int = 0
+    blocks_missed: int = 0
+    profiles_missed: int = 0
+    former: tuple[Incarnation, ...] = ()
+    clock: Anchor = NO_ANCHOR
+    confirmed_ns: int = 0
+    hold: Hold = NO_HOLD
+    blocks_lost: int = 0
+    profiles_lost: int = 0
+
+
+class Blocks(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Of version 1."""
+
+    packed: tuple[bytes, ...]
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    block: BlockId
+    entry: int
+    ordinal: int
+    added_at: LeaseTime
+
+
+class Places(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Of version 1."""
+
+    places: tuple[Place, ...]
+
+
+class Plans(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """On the schedule; they own their inputs."""
+
+    plans: tuple[Plan, ...]
+
+
+class Finished(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """In the order in which they ended."""
+
+    plans: tuple[Plan, ...]
+
+
+class RetiredBlock(msgspec.Struct, frozen=True, array_like=True):
+    entry: int
+    at: LeaseTime
+    outputs: tuple[BlockId, ...]
+    packed: bytes
+    cause: Cause = Cause.UNRECORDED
+
+
+class RetiredBlocks(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """In the order in which they were replaced."""
+
+    blocks: tuple[RetiredBlock, ...]
+
+
+class Remembered(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    blocks: tuple[BlockId, ...]
+
+
+class PinRecord(msgspec.Struct, frozen=True, array_like=True):
+    reader: str
+    entry: int
+    expires_at: LeaseTime
+
+
+class Pins(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    pins: tuple[PinRecord, ...]
+
+
+class PackedBlocks(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """Live blocks of one partition, sorted by id, with what is known of them without unpacking."""
+
+    key: PartitionKey
+    ids: bytes  # 16 of each
+    levels: bytes  # one of each
+    min_time_ns: int
+    max_time_ns: int
+    largest: int
+    size: int  # of the msgpack array of blocks, each as bytes
+    zstd: bytes  # of that array
+
+
+class LevelTotal(msgspec.Struct, frozen=True, array_like=True):
+    level: int
+    kind: Kind
+    blocks: int
+    bytes: int
+    profiles: int
+
+
+class Sums(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """What the fold keeps up to date of blocks and places."""
+
+    blocks_hash: bytes
+    places_hash: bytes
+    totals: tuple[LevelTotal, ...]
+
+
+class PackedPlaces(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """Block (16 bytes), entry (8), ordinal (4), added_at (8) and size (8) of each, big-endian."""
+
+    key: QueueKey
+    places: bytes
+
+
+class Parked(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """In the order in which they left the schedule."""
+
+    plans: tuple[Plan, ...]
+
+
+class RemainsRecord(msgspec.Struct, frozen=True, array_like=True):
+    remains: Remains
+    ended_at: LeaseTime
+    completed: bool
+
+
+class Litter(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """In the order in which the attempts ended."""
+
+    attempts: tuple[RemainsRecord, ...]
+
+
+class PeriodRecord(msgspec.Struct, frozen=True, array_like=True):
+    tenant: TenantId
+    period_ns: int
+
+
+class Periods(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """Of tenants whose retention is not the default."""
+
+    periods: tuple[PeriodRecord, ...]
+
+
+class ZoneRing(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """A zone's writers and their shards."""
+
+    ring: Ring
+
+
+class SpentRecord(msgspec.Struct, frozen=True, array_like=True):
+    tenant: TenantId
+    hours: tuple[tuple[int, int], ...]
+
+
+class Takings(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    """What retention took of tenants though time alone does not explain it."""
+
+    spent: tuple[SpentRecord, ...]
+
+
+Part: TypeAlias = (
+    Core
+    | Blocks
+    | Places
+    | Plans
+    | Finished
+    | RetiredBlocks
+    | Remembered
+    | Pins
+    | PackedBlocks
+    | Sums
+    | PackedPlaces
+    | Parked
+    | Litter
+    | Periods
+    | ZoneRing
+    | Takings
+)
+
+
+def parts_of(state: MetaState) -> Iterator[Part]:
+    yield _core(state)
+    for partition in state.blocks.partitions():
+        for chunk in partition.chunks:
+            yield _packed_blocks(partition.key, chunk)
+    for key, places in sorted(state.queue.places.by_key().items()):
+        yield from (PackedPlaces(key, b"".join(some)) for some in _some(places))
+    yield _sums(state)
+    yield from (Plans(some) for some in _some(p for _, p in sorted(state.plans.items())))
+    yield from (Parked(some) for some in _some(state.parked.values()))
+    yield from (Finished(some) for some in _some(state.finished.values()))
+    retired = (
+        RetiredBlock(r.entry, r.at, r.outputs, alone(r.packed), r.cause)
+        for r in state.retired.values()
+    )
+    yield from (RetiredBlocks(some) for some in _some(retired))
+    yield from (Remembered(some) for some in _some(state.remembered))
+    pins = (PinRecord(name, pin.entry, pin.expires_at) for name, pin in sorted(state.pins.items()))
+    yield from (Pins(some) for some in _some(pins))
+    litter = (RemainsRecord(r, n.ended_at, n.completed) for r, n in state.litter.items())
+    yield from (Litter(some) for some in _some(litter))
+    periods = (PeriodRecord(tenant, period) for tenant, period in sorted(state.retention.items()))
+    yield from (Periods(some) for some in _some(periods))
+    yield from (ZoneRing(ring) for _, ring in sorted(state.rings.items()))
+    spent = (SpentRecord(tenant, *each) for tenant, each in sorted(state.spent.items()))
+    yield from (Takings(some) for some in _some(spent))
+
+
+def _core(state: MetaState) -> Core:
+    tally = state.tally
+    return Core(
+        state.index,
+        state.version,
+        state.incarnation,
+        state.term,
+        state.leader,
+        state.lease_time,
+        state.wall_time,
+        state.floor,
+        state.policy,
+        tally.profiles_added,
+        tally.duplicates_removed,
+        tally.profiles_quarantined,
+        tally.plans_completed,
+        tally.profiles_expired,
+        state.raised,
+        state.anchor,
+        state.adopting,
+        tally.blocks_adopted,
+        tally.blocks_missed,
+        tally.profiles_missed,
+        state.former,
+        state.clock,
+        state.confirmed_ns,
+        state.hold,
+        tally.blocks_lost,
+        tally.profiles_lost,
+    )
+
+
+def _packed_blocks(key: PartitionKey, chunk: Chunk) -> PackedBlocks:
+    whole = chunk.whole()
+    assert whole.pack is not None
+    bounds = whole.bounds
+    return PackedBlocks(
+        key,
+        whole.raw_ids,
+        whole.levels,
+        bounds.min_time_ns,
+        bounds.max_time_ns,
+        bounds.largest,
+        whole.pack.size,
+        whole.pack.zstd,
+    )
+
+
+def _sums(state: MetaState) -> Sums:
+    totals = (
+        LevelTotal(level, kind, total.blocks, total.bytes, total.profiles)
+        for (level, kind), total in sorted(state.blocks.totals.items())
+    )
+    blocks, places = state.blocks.hash, state.queue.hash
+    return Sums(blocks.to_bytes(16, "big"), places.to_bytes(16, "big"), tuple(totals))
+
+
+def state_of(parts: Iterable[Part]) -> MetaState:
+    loading = _Loading()
+    for part in parts:
+        loading.take(part)
+    return loading.finished()
+
+
+class _Loading:
+    """A state whose blocks and places are put in when all parts are there."""
+
+    def __init__(self) -> None:
+        self._state = MetaState()
+        self._chunks: list[tuple[PartitionKey, Chunk]] = []
+        self._places: dict[QueueKey, list[bytes]] = {}
+        self._retired: list[RetiredBlock] = []
+
+    def take(self, part: Part) -> None:
+        state = self._state
+        match part:
+            case Core():
+                _load_core(state, part)
+            case Blocks():
+                for packed in part.packed:
+                    state.blocks.put(outline(packed), packed)
+            case Places():
+                _load_places(state, part)
+            case PackedBlocks():
+                self._chunks.append((part.key, _chunk(part)))
+            case PackedPlaces():
+                self._places.setdefault(part.key, []).extend(_split(part.places))
+            case Sums():
+                _load_sums(state, part)
+            case Plans() | Parked() | Finished():
+                _load_plans(state, part)
+            case RetiredBlocks():
+                self._retired += part.blocks
+            case Remembered():
+                for block in part.blocks:
+                    state.remembered.add(block)
+            case Pins():
+                state.pins.update((p.reader, Pin(p.entry, p.expires_at)) for p in part.pins)
+            case Litter():
+                for attempt in part.attempts:
+                    remnant = Remnant(attempt.ended_at, attempt.completed)
+                    state.litter[attempt.remains] = remnant
+            case Periods():
+                for period in part.periods:
+                    state.retention[period.tenant] = period.period_ns
+            case ZoneRing():
+                state.rings[part.ring.zone] = part.ring
+            case Takings():
+                for one in part.spent:
+                    state.spent[one.tenant] = Spent(one.hours)
+            case _:
+                assert_never(part)
+
+    def finished(self) -> MetaState:
+        state = self._state
+        whole = state.version >= WHOLE_SINCE
+        state.blocks.whole = state.queue.whole = state.retired.whole = whole
+        for r in self._retired:
+            block = outline(r.packed).id
+            state.retired[block] = Retired(r.entry, r.at, r.outputs, r.packed, r.cause)
+        if self._chunks and not state.blocks.load(self._chunks):
+            raise Corrupt("its blocks are not in order")
+        for block in state.owners:
+            _live(state, block)
+        if self._places:
+            owned = frozenset(map(raw_id, state.owners))
+            if not state.queue.load(self._places, owned, state.policy):
+                raise Corrupt("it holds two places of one block")
+        else:
+            for block in state.owners:
+                state.queue.take(block, state.policy)
+        return state
+
+
+def _load_core(state: MetaState, core: Core) -> None:
+    state.index, state.version, state.incarnation = core.index, core.version, core.incarnation
+    state.term, state.leader = core.term, core.leader
+    state.lease_time, state.wall_time = core.lease_time, core.wall_time
+    state.floor, state.policy = core.floor, core.policy
+    state.raised, state.anchor, state.adopting = core.raised, core.anchor, core.adopting
+    state.former = core.former
+    state.clock, state.confirmed_ns, state.hold = core.clock, core.confirmed_ns, core.hold
+    state.tally = Tally(
+        core.profiles_added,
+        core.duplicates_removed,
+        core.profiles_quarantined,
+        core.plans_completed,
+        core.profiles_expired,
+        core.blocks_adopted,
+        core.blocks_missed,
+        core.profiles_missed,
+        core.blocks_lost,
+        core.profiles_lost,
+    )
+
+
+def _load_places(state: MetaState, part: Places) -> None:
+    for place in part.places:
+        meta = _live(state, place.block)
+        key = key_of(meta, version=state.version)
+        item = Item(place.entry, place.ordinal, place.added_at, place.block, meta.size, key)
+        state.queue.enter(item, state.policy)
+
+
+def _load_sums(state: MetaState, sums: Sums) -> None:
+    state.blocks.hash = int.from_bytes(sums.blocks_hash, "big")
+    state.queue.hash = int.from_bytes(sums.places_hash, "big")
+    for total in sums.totals:
+        found = Total(total.blocks, total.bytes, total.profiles)
+        state.blocks.totals[total.level, total.kind] = found
+
+
+def _load_plans(state: MetaState, part: Plans | Parked | Finished) -> None:
+    for plan in part.plans:
+        if isinstance(part, Finished):
+            state.finished[plan.id] = plan
+            continue
+        if isinstance(part, Plans):
+            state.plans[plan.id] = plan
+        else:
+            state.parked[plan.id] = plan
+        state.owners.update(dict.fromkeys(plan.inputs, plan.id))
+
+
+def _chunk(part: PackedBlocks) -> Chunk:
+    count = len(part.levels)
+    if not count or len(part.ids) != count * ID_BYTES:
+        raise Corrupt(f"a part has {count} levels and {len(part.ids)} bytes of ids")
+    bounds = Bounds(part.min_time_ns, part.max_time_ns, part.largest)
+    return one_pack(part.ids, part.levels, Pack(part.zstd, part.size, count), bounds)
+
+
+def _split(places: bytes) -> list[bytes]:
+    if len(places) % PLACE_BYTES:
+        raise Corrupt(f"{len(places)} bytes are not a whole number of places")
+    return [places[at : at + PLACE_BYTES] for at in range(0, len(places), PLACE_BYTES)]
+
+
+def _live(state: MetaState, block: BlockId) -> BlockMeta:
+    if block not in state.blocks:
+        raise Corrupt(f"it names the block {block} and does not hold it")
+    return state.blocks.get(block)
+
+
+def audit(state: MetaState) -> None:
+    """What is kept beside the blocks says what the blocks say, or Corrupt."""
+    again = Index(whole=state.blocks.whole)
+    queue, placed, places_hash = state.queue, 0, 0
+    for partition in state.blocks.partitions():
+        for chunk in partition.chunks:
+            kept = chunk.packed
+            metas = list(map(unpack, kept))
+            _audit_chunk(partition.key, chunk, metas)
+            for meta, packed in zip(metas, kept, strict=True):
+                again.count(meta, packed, +1)
+                item = queue.places.at(raw_id(meta.id))
+                if item is None:
+                    continue
+                if (item.size, item.key) != (meta.size, key_of(meta, version=state.version)):
+                    raise Corrupt(f"the place of block {meta.id} is not that of the block")
+                placed, places_hash = placed + 1, moved(places_hash, queue.mark_of(item))
+    if (again.hash, again.totals) != (state.blocks.hash, state.blocks.totals):
+        raise Corrupt("the sums that it states are not those of its blocks")
+    if (placed, places_hash) != (len(queue.places), queue.hash):
+        raise Corrupt("it holds places of blocks that it does not hold, or of others")
+
+
+def compare(state: MetaState, again: MetaState) -> None:
+    """What the fold keeps beside its records is what was rebuilt of them in `again`, or Corrupt.
+
+    No hash covers it: it decides what is merged next, who may work, and what a query reads.
+    """
+    for name, told in _KEPT.items():
+        if told(state) != told(again):
+            raise Corrupt(
+                f"what the fold keeps of {name} is not what follows from its records; this is a "
+                "defect of the program"
+            )
+
+
+_KEPT: dict[str, Callable[[MetaState], object]] = {
+    "time": lambda state: (state.index, state.lease_time, state.wall_time),
+    "owners": lambda state: state.owners,
+    "partitions": lambda state: [
+        (key, [(chunk.raw_ids, chunk.levels) for chunk in chunks])
+        for key, chunks in state.blocks.partitions()
+    ],
+    "blocks": lambda state: list(state.blocks.where.items()),
+    "lanes": lambda state: {
+        key: (b"".join(lane.items.raw()), lane.bytes, lane.front, lane.full)
+        for key, lane in state.queue.lanes.items()
+    },
+    "full lanes": lambda state: _listed(state.queue.full),
+    "oldest blocks": lambda state: _listed(state.queue.fronts),
+    "what waits": lambda state: (state.queue.waiting, state.queue.queued),
+    "plans that wait": lambda state: _listed(state.plans.lines),
+    "leases": lambda state: (state.plans.held, state.plans.leases),
+    "hashes": lambda state: (state.blocks.whole, state.queue.whole, state.retired.whole),
+}
+
+
+def _listed(lists: Mapping[T, Iterable[object]]) -> dict[T, list[object]]:
+    return {key: list(some) for key, some in lists.items()}
+
+
+def _audit_chunk(key: PartitionKey, chunk: Chunk, metas: list[BlockMeta]) -> None:
+    bounds = chunk.bounds
+    same = (
+        chunk.ids == tuple(meta.id for meta in metas)
+        and chunk.levels == bytes(min(meta.level, 255) for meta in metas)
+        and all(partition_of(meta) == key for meta in metas)
+        and all(bounds.min_time_ns <= meta.min_time_ns for meta in metas)
+        and all(bounds.max_time_ns >= meta.max_time_ns for meta in metas)
+        and all(bounds.largest >= meta.size for meta in metas)
+    )
+    if not same:
+        raise Corrupt(f"what it says of the blocks from {chunk.ids[0]} on is not what they are")
+
+
+def _some(items: Iterable[T]) -> Iterator[tuple[T, ...]]:
+    """The items, a bounded number at a time."""
+    rest = iter(items)
+    while some := tuple(islice(rest, PART_ITEMS)):
+        yield some

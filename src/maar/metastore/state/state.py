@@ -1,0 +1,186 @@
+"""All that the metastore knows: only the fold changes it, and all of it is bounded (S21)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from maar.metastore.records.entries import Remains
+from maar.metastore.records.policy import Policy
+from maar.metastore.state.index import Index
+from maar.metastore.state.marks import KnownMarks, Marked
+from maar.metastore.state.queue import Queue
+from maar.metastore.state.retired import RetiredBlocks
+from maar.metastore.state.rows import Ids
+from maar.metastore.state.timeline import Timeline
+from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, Zone
+from maar.model.plan import Plan
+from maar.model.ring import Ring
+from maar.model.time import LeaseTime, WallTime
+
+NO_INCARNATION = Incarnation("")
+GENESIS_TIME = LeaseTime(0)
+NO_WALL_TIME = WallTime(0)
+NO_FLOOR = LeaseTime(-1)
+
+
+class Pin(NamedTuple):
+    """A reader may hold what was live at an entry."""
+
+    entry: int
+    expires_at: LeaseTime
+
+
+class RaisedLimit(NamedTuple):
+    """Plans may fail this often, for a while."""
+
+    failure_limit: int
+    until: LeaseTime
+
+
+class Anchor(NamedTuple):
+    """The newest profile time that data has shown, and when: retention's second clock (S2)."""
+
+    data_ns: int
+    at: LeaseTime
+
+    def reading(self, now: LeaseTime) -> int:
+        """What this clock shows; without data, a time that nothing is older than."""
+        return self.data_ns + max(0, now - self.at)
+
+
+class Hold(NamedTuple):
+    """Why retention waits for a person, and since when; '' when it does not."""
+
+    why: str
+    at: LeaseTime
+
+
+class Spent(NamedTuple):
+    """Blocks of a tenant that retention took although time alone does not explain it."""
+
+    hours: tuple[tuple[int, int], ...]  # of lease time, and how many in each; the last day's
+
+
+class Remnant(msgspec.Struct, frozen=True, gc=False):
+    """What is known of an attempt that has ended and may have left objects."""
+
+    ended_at: LeaseTime
+    completed: bool
+
+
+NOT_RAISED = RaisedLimit(0, GENESIS_TIME)
+NO_ANCHOR = Anchor(0, GENESIS_TIME)
+NO_HOLD = Hold("", GENESIS_TIME)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counted since genesis."""
+
+    profiles_added: int = 0
+    duplicates_removed: int = 0
+    profiles_quarantined: int = 0
+    plans_completed: int = 0
+    profiles_expired: int = 0
+    blocks_adopted: int = 0  # from version 4 on, like the two below
+    blocks_missed: int = 0
+    profiles_missed: int = 0
+    blocks_lost: int = 0  # from version 5 on, like the one below
+    profiles_lost: int = 0
+
+
+@dataclass(slots=True)
+class MetaState:
+    index: int = 0
+    version: int = 1
+    incarnation: Incarnation = NO_INCARNATION
+    term: int = 0
+    leader: str = ""
+    lease_time: LeaseTime = GENESIS_TIME
+    wall_time: WallTime = NO_WALL_TIME
+    floor: LeaseTime = NO_FLOOR
+    policy: Policy = field(default_factory=Policy)
+    tally: Tally = field(default_factory=Tally)
+    blocks: Index = field(default_factory=Index)
+    queue: Queue = field(default_factory=Queue)
+    owners: dict[BlockId, PlanId] = field(default_factory=dict)
+    plans: Timeline = field(default_factory=Timeline)  # requested, inflight, excluded
+    finished: dict[PlanId, Plan] = field(default_factory=dict)  # the rest, oldest end first
+    retired: RetiredBlocks = field(default_factory=RetiredBlocks)  # oldest first
+    remembered: Ids = field(default_factory=Ids)  # gone, above the floor
+    pins: dict[str, Pin] = field(default_factory=dict)
+    parked: dict[PlanId, Plan] = field(default_factory=dict)  # they own their inputs
+    litter: Marked[Remains, Remnant] = field(default_factory=Marked)  # oldest end first
+    retention: Marked[TenantId, int] = field(default_factory=Marked)  # of tenants that differ
+    rings: Marked[Zone, Ring] = field(default_factory=Marked)  # of the zones that have writers
+    raised: RaisedLimit = NOT_RAISED
+    anchor: Anchor = NO_ANCHOR
+    # the lives of the log whose objects are to be adopted: until the store was looked through for
+    # them, nothing is deleted (S5); () when the index knows everything
+    adopting: tuple[Incarnation, ...] = ()
+    former: tuple[Incarnation, ...] = ()  # lives whose cut-off writers may still leave letters
+    # retention's, from version 5 on (see metastore/fold/trust.py)
+    clock: Anchor = NO_ANCHOR  # the wall clock as it was last vouched for
+    confirmed_ns: int = 0  # the default period that nobody needs to confirm any more; 0: for ever
+    hold: Hold = NO_HOLD
+    spent: Marked[TenantId, Spent] = field(default_factory=Marked)
+    known_marks: KnownMarks = field(
+        default_factory=KnownMarks
+    )  # of plans; saves work, says nothing
+
+    def token(self) -> FencingToken:
+        """The token of leases that the entry being folded grants (S3)."""
+        return FencingToken(self.incarnation, self.index)
+
+    def raised_limit(self, now: LeaseTime) -> int:
+        """How often an operator lets plans fail for a while; 0 when none is in force."""
+        return self.raised.failure_limit if now <= self.raised.until else 0
+
+    def room(self) -> int:
+        """How many more blocks the state may know of."""
+        known = len(self.blocks) + len(self.retired) + len(self.remembered)
+        return self.policy.blocks_max - known
+
+
+class Bound(NamedTuple):
+    limit: str  # the field of the policy, or the collection that it cannot outgrow
+    trimmed_by: tuple[str, ...]  # kinds of entries
+
+
+BOUNDS: dict[str, Bound] = {
+    "blocks.where": Bound("blocks_max", ("PlanCompleted",)),
+    "blocks.tenants": Bound("blocks.where", ("PlanCompleted",)),
+    "blocks.totals": Bound("blocks.where", ("PlanCompleted",)),
+    "queue.places": Bound("blocks.where", ("PlanCompleted",)),
+    "queue.lanes": Bound("queue.places", ("PlansScheduled",)),
+    "queue.fronts": Bound("queue.lanes", ("PlansScheduled",)),
+    "queue.full": Bound("queue.lanes", ("PlansScheduled",)),
+    "queue.waiting": Bound("queue.lanes", ("PlansScheduled",)),
+    "owners": Bound("blocks.where", ("PlanCompleted",)),
+    "plans.by_id": Bound("plans_max", ("PlanCompleted", "PlansParked")),
+    "plans.lines": Bound("plans.by_id", ("PlanCompleted", "PlansParked")),
+    "plans.held": Bound("plans.by_id", ("PlanCompleted", "PlansParked")),
+    "finished": Bound("finished_max", ("PlansArchived", "PlanCompleted")),
+    "retired": Bound("blocks_max", ("BlocksForgotten",)),
+    "remembered": Bound("blocks_max", ("Floor",)),
+    "pins": Bound("pins_max", ("PinsDropped",)),
+    "parked": Bound("parked_max", ("PlansUnparked", "PlanRequeued", "BlocksExpired", "BlocksLost")),
+    "litter": Bound("litter_max", ("LitterSwept",)),
+    "retention": Bound("tenants_max", ("RetentionSet",)),
+    "spent": Bound("tenants_max", ("BlocksExpired", "RetentionHeld")),
+    "rings": Bound("zones_max", ("RingChanged",)),  # each is one value; see metastore/fold/ring.py
+}
+
+
+def sizes(state: MetaState) -> dict[str, int]:
+    """How many items every bounded collection holds."""
+    found = {}
+    for name in BOUNDS:
+        value: object = state
+        for part in name.split("."):
+            value = getattr(value, part)
+        found[name] = len(value)  # type: ignore[arg-type]
+    return found

@@ -1,0 +1,135 @@
+"""The plans of the schedule, in lines from which the next one is taken at the cost of a logarithm.
+
+It is a mapping from ids to plans; the lines follow from the plans and are kept as these change. A
+plan stands in the line of its level, standing, failures and limit, ordered by the time since when
+it can be had. Time itself moves nobody: who reads a line takes those whose time has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterator, ValuesView
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from maar.metastore.state.sorted_chunks import SortedChunks
+from maar.model.ids import PlanId, WorkerId
+from maar.model.plan import Plan, PlanState
+from maar.model.time import LeaseTime
+
+NEVER = LeaseTime(1 << 62)  # an operator's word: not before somebody says otherwise
+
+
+class Standing(IntEnum):
+    """In the order in which plans of a level are handed out."""
+
+    UNASSIGNED = 0  # nobody holds it
+    LEASED = 1  # abandoned, once its lease has expired
+    EXCLUDED = 2  # over its limit, and probed now and then
+    BARRED = 3  # by an operator
+
+
+class Line(NamedTuple):
+    """Which plans wait together; sorts by whose turn comes first."""
+
+    level: int
+    standing: Standing
+    failures: int
+    limit: int
+
+
+class Place(NamedTuple):
+    since: LeaseTime  # it can be had from then on; a lease, after then
+    plan: PlanId
+
+
+def line_of(plan: Plan) -> Line:
+    return Line(plan.key.level, _standing(plan), plan.failures, plan.failure_limit)
+
+
+def place_of(plan: Plan) -> Place:
+    return Place(plan.lease.expires_at if plan.lease else plan.eligible_at, plan.id)
+
+
+def _standing(plan: Plan) -> Standing:
+    if plan.lease is not None:
+        return Standing.LEASED
+    if plan.state is not PlanState.EXCLUDED:
+        return Standing.UNASSIGNED
+    return Standing.BARRED if plan.eligible_at >= NEVER else Standing.EXCLUDED
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Requested, inflight and excluded plans."""
+
+    by_id: dict[PlanId, Plan] = field(default_factory=dict)
+    lines: dict[Line, SortedChunks[Place]] = field(default_factory=dict)
+    held: dict[WorkerId, set[PlanId]] = field(default_factory=dict)  # by lease, live or expired
+    leases: int = 0
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def __contains__(self, plan: PlanId) -> bool:
+        return plan in self.by_id
+
+    def __iter__(self) -> Iterator[PlanId]:
+        return iter(self.by_id)
+
+    def __getitem__(self, plan: PlanId) -> Plan:
+        return self.by_id[plan]
+
+    def get(self, plan: PlanId) -> Plan | None:
+        return self.by_id.get(plan)
+
+    def values(self) -> ValuesView[Plan]:
+        return self.by_id.values()
+
+    def items(self) -> ItemsView[PlanId, Plan]:
+        return self.by_id.items()
+
+    def __setitem__(self, plan_id: PlanId, plan: Plan) -> None:
+        before = self.by_id.get(plan_id)
+        if before is not None:
+            self._leave(before)
+        self.by_id[plan_id] = plan
+        self.lines.setdefault(line_of(plan), SortedChunks()).add(place_of(plan))
+        if plan.lease is not None:
+            self.held.setdefault(plan.lease.worker, set()).add(plan_id)
+            self.leases += 1
+
+    def __delitem__(self, plan_id: PlanId) -> None:
+        self._leave(self.by_id.pop(plan_id))
+
+    def _leave(self, plan: Plan) -> None:
+        line = line_of(plan)
+        places = self.lines[line]
+        places.discard(place_of(plan))
+        if not places:
+            del self.lines[line]
+        if plan.lease is not None:
+            mine = self.held[plan.lease.worker]
+            mine.discard(plan.id)
+            if not mine:
+                del self.held[plan.lease.worker]
+            self.leases -= 1
+
+    def line(self, line: Line, now: LeaseTime) -> Iterator[Plan]:
+        """Those of a line whose time has come, longest since first."""
+        leased = line.standing is Standing.LEASED
+        for since, plan in self.lines.get(line, ()):
+            if since > now or (leased and since == now):
+                return
+            yield self.by_id[plan]
+
+    def work_of(self, worker: WorkerId, now: LeaseTime) -> list[Plan]:
+        """What a worker holds under leases that are live."""
+        mine = (self.by_id[plan] for plan in self.held.get(worker, ()))
+        return [plan for plan in mine if plan.lease and not plan.lease.expired(now)]
+
+    def probing(self) -> bool:
+        """Somebody tries a plan that is at its limit."""
+        return any(
+            line.standing is Standing.LEASED and line.failures >= line.limit for line in self.lines
+        )

@@ -1,0 +1,267 @@
+"""Answers from the state: plain values that no later entry changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from heapq import nlargest, nsmallest
+from itertools import chain
+from typing import NamedTuple
+
+from maar.metastore.fold import registration, retention, trust
+from maar.metastore.fold.plan import all_plans
+from maar.metastore.records.packs import unpack
+from maar.metastore.state.index import Chunk, Index, blocks_in
+from maar.metastore.state.rows import raw_id
+from maar.metastore.state.state import MetaState, sizes
+from maar.model.block import BlockMeta, Kind
+from maar.model.errors import InvalidInput, NotFound
+from maar.model.ids import NO_TENANT, BlockId, PlanId
+from maar.model.plan import LeasedPlan, Plan, PlanState, Service
+from maar.model.time import SECOND_NS, LeaseTime, WallTime
+from maar.ports.metastore import (
+    LettersStatus,
+    LevelStatus,
+    PlanDetail,
+    PlanFilter,
+    ReplicaStatus,
+    Status,
+    ViewRequest,
+    ZoneStatus,
+)
+
+LISTED_MAX = 100  # plans of a kind that a status lists
+
+# Looking a state up costs more than comparing it, and there may be tens of thousands of plans.
+_EXCLUDED = PlanState.EXCLUDED
+_SET_ASIDE = (PlanState.EXCLUDED, PlanState.PARKED)
+_ACTIVE = (PlanState.REQUESTED, PlanState.INFLIGHT)
+
+
+def chunks_for(index: Index, request: ViewRequest) -> list[Chunk]:
+    """Immutable: they can be searched later, or in a thread."""
+    return index.chunks(request.tenant, request.range) + index.chunks(NO_TENANT, request.range)
+
+
+def select(chunks: Iterable[Chunk], request: ViewRequest) -> tuple[BlockMeta, ...]:
+    """The blocks of some chunks that may hold what the request asks for, oldest first."""
+    found = [meta for meta in blocks_in(chunks) if _may_hold(meta, request)]
+    return tuple(sorted(found, key=lambda meta: meta.id))
+
+
+def _may_hold(meta: BlockMeta, request: ViewRequest) -> bool:
+    if not request.range.overlaps(meta.min_time_ns, meta.max_time_ns):
+        return False
+    return any(
+        dataset.tenant == request.tenant
+        and (not request.service or dataset.service == request.service)
+        and request.range.overlaps(dataset.min_time_ns, dataset.max_time_ns)
+        for dataset in meta.datasets
+    )
+
+
+def undelivered(state: MetaState, letters: Iterable[BlockId]) -> tuple[BlockId, ...]:
+    """Blocks of dead letters that the index has never seen and may still take (S20).
+
+    What it has seen is in the view, or was merged, or went by retention: no letter brings it back.
+    """
+    return tuple(
+        block
+        for block in letters
+        if raw_id(block)
+        and not registration.known(state, block)
+        and not registration.below_floor(state, block)
+    )
+
+
+def all_chunks(index: Index, tenant: str) -> list[Chunk]:
+    return [
+        chunk
+        for partition in index.partitions()
+        if not tenant or partition.key.tenant == tenant
+        for chunk in partition.chunks
+    ]
+
+
+def newest(chunks: list[Chunk], *, level: int, limit: int) -> tuple[BlockMeta, ...]:
+    """The newest blocks (level -1: of all levels); only those that are returned are decoded."""
+    candidates = (
+        (block, number, at)
+        for number, chunk in enumerate(chunks)
+        for at, block in enumerate(chunk.ids)
+        if level in (-1, chunk.levels[at])
+    )
+    return tuple(chunks[number].meta(at) for _, number, at in nlargest(limit, candidates))
+
+
+def block(state: MetaState, block_id: BlockId) -> BlockMeta:
+    if block_id not in state.blocks:
+        raise NotFound(f"there is no live block {block_id}; it may have been merged into another")
+    return state.blocks.get(block_id)
+
+
+def plan(state: MetaState, plan_id: PlanId, *, now: LeaseTime) -> PlanDetail:
+    found = state.plans.get(plan_id) or state.parked.get(plan_id) or state.finished.get(plan_id)
+    if found is None:
+        raise NotFound(f"there is no plan {plan_id}; finished plans are archived after a while")
+    limit = max(found.failure_limit, state.raised_limit(now))
+    known = (known_block(state, block_id) for block_id in found.inputs)
+    return PlanDetail(found, now, limit, tuple(meta for meta in known if meta is not None))
+
+
+def known_block(state: MetaState, block_id: BlockId) -> BlockMeta | None:
+    """A block that is live, or replaced and not yet deleted."""
+    if block_id in state.blocks:
+        return state.blocks.get(block_id)
+    retired = state.retired.get(block_id)
+    return unpack(retired.packed) if retired else None
+
+
+def plans(state: MetaState, wanted: PlanFilter) -> tuple[Plan, ...]:
+    """Newest first."""
+    _check(wanted.state, "a state of a plan", [member.name.lower() for member in PlanState])
+    _check(wanted.service, "a service", list(Service))
+    wanted_state = PlanState[wanted.state.upper()] if wanted.state else None
+    found = (
+        plan
+        for plan in all_plans(state)
+        if wanted_state in (None, plan.state) and _matches(plan, wanted)
+    )
+    return tuple(nlargest(wanted.limit, found, key=lambda plan: plan.id))
+
+
+def _check(given: str, what: str, known: list[str]) -> None:
+    if given and given not in known:
+        raise InvalidInput(f"{given[:60]!r} is not {what}; there are {', '.join(known)}")
+
+
+def _matches(plan: Plan, wanted: PlanFilter) -> bool:
+    return (
+        (not wanted.service or plan.service == wanted.service)
+        and (not wanted.tenant or plan.key.tenant == wanted.tenant)
+        and (wanted.level < 0 or plan.key.level == wanted.level)
+        and (not wanted.shard or plan.key.shard == wanted.shard)
+        and (not wanted.failing or failing(plan))
+    )
+
+
+def failing(plan: Plan) -> bool:
+    """It has failed and is not over: on its way to another attempt, or set aside."""
+    return plan.state in _SET_ASIDE or (plan.failures > 0 and plan.state in _ACTIVE)
+
+
+class Standings(NamedTuple):
+    """How many plans are in each state, and how many blocks of each level they hold back."""
+
+    plans: dict[PlanState, int]
+    held: dict[int, int]  # blocks of excluded and parked plans, by level
+
+
+def standings(state: MetaState) -> Standings:
+    """Of tens of thousands of plans, twice a second: so nothing is done for each that C can do."""
+    states = bytes([plan.state for plan in all_plans(state)])
+    plans = {member: states.count(member) for member in PlanState}
+    aside = [plan for plan in state.plans.values() if plan.state is _EXCLUDED]
+    held: dict[int, int] = {}
+    for plan in chain(aside, state.parked.values()):
+        level = plan.key.level
+        held[level] = held.get(level, 0) + len(plan.inputs)
+    return Standings(plans, held)
+
+
+def leased_plan(state: MetaState, plan_id: PlanId) -> LeasedPlan:
+    """All that a worker needs to carry out what it was granted."""
+    found = state.plans[plan_id]
+    assert found.lease is not None
+    return LeasedPlan(
+        id=found.id,
+        service=found.service,
+        token=found.lease.token,
+        key=found.key,
+        inputs=tuple(state.blocks.get(block_id) for block_id in found.inputs),
+        target_block_bytes=state.policy.target_block_bytes,
+        lease_ns=state.policy.lease_ns,
+    )
+
+
+def status(
+    state: MetaState,
+    *,
+    now: LeaseTime,
+    wall: WallTime,
+    blocked: tuple[str, ...],
+    snapshot_index: int,
+    log_first: int,
+    zones: tuple[ZoneStatus, ...] = (),
+    letters: LettersStatus = LettersStatus(),  # noqa: B008  (it never changes)
+    leader: str = "",
+    replicas: tuple[ReplicaStatus, ...] = (),
+    clocks: trust.Clocks = trust.ALONE,
+) -> Status:
+    failed = filter(failing, chain(state.plans.values(), state.parked.values()))
+    leased = [p for p in state.plans.values() if p.lease and not p.lease.expired(now)]
+    counted = standings(state)
+    return Status(
+        incarnation=state.incarnation,
+        term=state.term,
+        index=state.index,
+        lease_time=now,
+        wall_time_ns=state.wall_time,
+        levels=levels(state, now, counted.held),
+        plans={member.name.lower(): count for member, count in counted.plans.items() if count},
+        running=len(leased),
+        leased=tuple(nsmallest(LISTED_MAX, leased, key=lambda p: p.id)),
+        failed=tuple(nlargest(LISTED_MAX, failed, key=lambda p: p.id)),
+        completed=state.tally.plans_completed,
+        retired=len(state.retired),
+        profiles_added=state.tally.profiles_added,
+        duplicates_removed=state.tally.duplicates_removed,
+        profiles_quarantined=state.tally.profiles_quarantined,
+        profiles_expired=state.tally.profiles_expired,
+        parked=len(state.parked),
+        litter=len(state.litter),
+        failure_limit=max(state.policy.failure_limit, state.raised_limit(now)),
+        limit_raised_s=_raised_s(state, now),
+        retention=retention.status(state, now=now, wall=wall, clocks=clocks),
+        blocked=blocked,
+        snapshot_index=snapshot_index,
+        log_first=log_first,
+        state_items=sizes(state),
+        zones=zones,
+        letters=letters,
+        leader=leader,
+        replicas=replicas,
+        adopting=bool(state.adopting),
+        blocks_adopted=state.tally.blocks_adopted,
+        blocks_missed=state.tally.blocks_missed,
+        profiles_missed=state.tally.profiles_missed,
+        blocks_lost=state.tally.blocks_lost,
+        profiles_lost=state.tally.profiles_lost,
+    )
+
+
+def _raised_s(state: MetaState, now: LeaseTime) -> float:
+    return (state.raised.until - now) / SECOND_NS if state.raised_limit(now) else 0.0
+
+
+def levels(state: MetaState, now: LeaseTime, held: Mapping[int, int]) -> tuple[LevelStatus, ...]:
+    """From counts that are kept as blocks come and go: the cost is that of the levels."""
+    found = []
+    for (level, kind), total in sorted(state.blocks.totals.items()):
+        waits = kind is not Kind.QUARANTINE
+        waiting = state.queue.waiting.get(level) if waits else None
+        fronts = state.queue.fronts.get(level) if waits else None
+        oldest = fronts.first() if fronts else None
+        found.append(
+            LevelStatus(
+                level=level,
+                kind=kind.name.lower(),
+                blocks=total.blocks,
+                bytes=total.bytes,
+                profiles=total.profiles,
+                queued=waiting.blocks if waiting else 0,
+                queued_bytes=waiting.bytes if waiting else 0,
+                oldest_queued_s=(now - oldest.added_at) / SECOND_NS if oldest else 0.0,
+                held=held.get(level, 0) if waits else 0,
+            )
+        )
+    return tuple(found)

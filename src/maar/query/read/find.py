@@ -1,0 +1,55 @@
+"""One profile by its id, wherever it is now: level 0, a block, or quarantine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from maar.block.read.restore import profile_from_block, profile_from_segment
+from maar.model.block import BlockMeta
+from maar.model.ids import ProfileId, TenantId
+from maar.query.read.reading import Reading, translated
+from maar.query.read.sql import Statement
+from maar.query.read.tables import listed_files
+
+
+def find(reading: Reading, tenant: TenantId, profile: ProfileId) -> bytes | None:
+    """Gzip pprof, or None. The newest are asked first: people fetch what they just pushed."""
+    segments = {meta.id: meta for meta, _ in reading.parts.raw}.values()
+    return (
+        _among_raw(reading, _newest_first(segments), tenant, profile)
+        or _among_blocks(reading, profile)
+        or _among_raw(reading, _newest_first(reading.parts.quarantined), tenant, profile)
+    )
+
+
+def _newest_first(metas: Iterable[BlockMeta]) -> list[BlockMeta]:
+    return sorted(metas, key=lambda meta: (meta.max_time_ns, meta.id), reverse=True)
+
+
+def _among_raw(
+    reading: Reading, metas: list[BlockMeta], tenant: TenantId, profile: ProfileId
+) -> bytes | None:
+    for meta in metas:
+        reading.check()
+        with translated():
+            if found := profile_from_segment(reading.store, meta, profile, tenant=tenant):
+                return found
+    return None
+
+
+def _among_blocks(reading: Reading, profile: ProfileId) -> bytes | None:
+    """One scan of all ids says which block has it: blocks may be many."""
+    blocks = reading.parts.blocks
+    if not blocks:
+        return None
+    statement = Statement()
+    ids = listed_files(blocks, "profiles", reading.store)
+    table = reading.run(
+        f"SELECT min(block) AS block FROM ({ids}) WHERE profile_id = {statement.bind(profile)}",
+        statement,
+    )
+    place = table["block"][0].as_py()
+    if place is None:
+        return None
+    with translated():
+        return profile_from_block(reading.store, blocks[place], profile)

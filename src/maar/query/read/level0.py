@@ -1,0 +1,185 @@
+"""Raw segments, decoded when a question needs them and kept, within a bound, for the next one."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from maar.block.decode.to_tables import decode_in_batches
+from maar.block.format import segment
+from maar.block.format.tables import LAYOUTS
+from maar.model.block import SEGMENT_TABLE, BlockMeta, Dataset
+from maar.model.errors import Overloaded
+from maar.model.profile import RawProfile
+from maar.ports.object_store import ObjectStore
+
+RAW_BYTES_MAX = 256 << 20  # of profiles that are decoded together
+WEIGHT_MAX = 256 << 20  # of frames and text, however few bytes they were
+TOGETHER_MAX = 16 << 20  # gzip bytes of datasets of one segment that are decoded together
+
+EVERY = ""  # in place of a service: all of a tenant's in the segment
+Key = tuple[str, str, str]  # block, tenant, service
+
+# What questions ask for, of blocks and of level 0; the rest is for restoring single profiles.
+COLUMNS = {
+    "samples": ["service", "profile_type", "series_id", "time", "profile_id", "stack_id", "value"],
+    "profiles": ["service", "profile_id", "time", "time_nanos"],
+    "stacks": ["service", "stack_id", "functions"],
+    "series": ["series_id", "labels"],
+}
+
+
+class TooMuch(Overloaded):
+    """More than can be decoded at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedPart:
+    """The tables of one or all datasets of a tenant in a segment, each of its profiles once."""
+
+    tables: dict[str, pa.Table]
+    profiles: int
+    size: int
+
+
+class Level0:
+    """Safe to use from many threads; a dataset is decoded by one of them only."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        bytes_max: int,
+        on_decoded: Callable[[int], None],
+        on_lookup: Callable[[bool], None],
+    ) -> None:
+        self._store = store
+        self._bytes_max = bytes_max
+        self._on_decoded = on_decoded
+        self._on_lookup = on_lookup
+        self._kept: OrderedDict[Key, DecodedPart] = OrderedDict()
+        self._pending: dict[Key, threading.Event] = {}  # others wait for a decoding under way
+        self._bytes = 0
+        self._lock = threading.Lock()
+        # One at a time: it is work for one core anyway, and what it needs meanwhile is bounded so.
+        self._decoding = threading.Lock()
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
+    def parts(self, meta: BlockMeta, datasets: Sequence[Dataset]) -> list[DecodedPart]:
+        """The tables of some datasets of one tenant, and maybe of others in the same segment.
+
+        NotFound when its object is gone, Corrupt when it is broken.
+        """
+        if (whole := self._whole(meta, datasets[0].tenant)) is not None:
+            return [whole]
+        every = [each for each in meta.datasets if each.tenant == datasets[0].tenant]
+        if decoded_together(datasets, every):
+            with suppress(TooMuch):  # together, but not each by itself
+                return [self._part(meta, EVERY, every)]
+        return [self._part(meta, dataset.service, [dataset]) for dataset in datasets]
+
+    def _whole(self, meta: BlockMeta, tenant: str) -> DecodedPart | None:
+        key = (meta.id, tenant, EVERY)
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None:
+                self._kept.move_to_end(key)
+        if kept is not None:
+            self._on_lookup(True)
+        return kept
+
+    def _part(self, meta: BlockMeta, service: str, datasets: list[Dataset]) -> DecodedPart:
+        key = (meta.id, datasets[0].tenant, service)
+        kept = self._kept_or_claimed(key)
+        if kept is not None:
+            return kept
+        try:
+            decoded = self._decoded(meta, datasets)
+            self._keep(key, decoded)
+            return decoded
+        finally:
+            with self._lock:
+                self._pending.pop(key).set()
+
+    def _kept_or_claimed(self, key: Key) -> DecodedPart | None:
+        """What is kept; or None, and then the caller is the one to decode it."""
+        while True:
+            with self._lock:
+                kept = self._kept.get(key)
+                at_work = self._pending.get(key)
+                if kept is not None:
+                    self._kept.move_to_end(key)
+                elif at_work is None:
+                    self._pending[key] = threading.Event()
+            if kept is not None or at_work is None:
+                self._on_lookup(kept is not None)
+                return kept
+            at_work.wait()  # then look again: it may have failed, or have been too large to keep
+
+    def _decoded(self, meta: BlockMeta, datasets: list[Dataset]) -> DecodedPart:
+        key = meta.file(SEGMENT_TABLE).locations[0].key
+        once: dict[bytes, RawProfile] = {}  # a push sent twice may sit in one segment twice
+        with self._store.open(key) as file:
+            for profile in segment.read_datasets(file, datasets):
+                once.setdefault(profile.id, profile)
+        if sum(profile.raw_size for profile in once.values()) > RAW_BYTES_MAX:
+            raise _too_much(datasets)
+        with self._decoding:
+            parts = decode_in_batches(once.values(), batch_weight=WEIGHT_MAX, only=COLUMNS)
+            # What cannot be decoded is left out: compaction will put it into quarantine.
+            decoded = next(parts).tables
+            if next(parts, None) is not None:
+                raise _too_much(datasets)
+        tables = {table: decoded[table].select(columns) for table, columns in COLUMNS.items()}
+        tables["stacks"] = _scannable(tables["stacks"])
+        self._on_decoded(len(once))
+        return DecodedPart(tables, len(once), sum(table.nbytes for table in tables.values()))
+
+    def _keep(self, key: Key, decoded: DecodedPart) -> None:
+        if decoded.size > self._bytes_max:
+            return
+        with self._lock:
+            self._kept[key] = decoded
+            self._bytes += decoded.size
+            while self._bytes > self._bytes_max:
+                _, dropped = self._kept.popitem(last=False)
+                self._bytes -= dropped.size
+
+
+def decoded_together(wanted: Sequence[Dataset], every: Sequence[Dataset]) -> bool:
+    """Whether one decoding of a tenant's whole segment is cheaper than one for each dataset.
+
+    Every decoding costs some 3 ms before its first profile, and small services have only one.
+    """
+    size = sum(dataset.size for dataset in every)
+    return len(wanted) * 2 > len(every) > 1 and size <= TOGETHER_MAX
+
+
+def _too_much(datasets: Sequence[Dataset]) -> TooMuch:
+    """A segment is bounded as gzip, which may swell to a thousand times as much."""
+    of = datasets[0].service if len(datasets) == 1 else f"{len(datasets)} services"
+    return TooMuch(
+        f"a segment with {sum(each.profiles for each in datasets)} profiles of {of} is not yet "
+        "compacted, and they are more than can be decoded at once; ask for one service or another "
+        "time range, or wait for compaction"
+    )
+
+
+def _scannable(stacks: pa.Table) -> pa.Table:
+    """Names stay codes of a dictionary, a sixth of the size, unless DuckDB would refuse them.
+
+    It does when all lists of a chunk are empty.
+    """
+    if all(len(chunk.flatten()) for chunk in stacks["functions"].chunks):
+        return stacks
+    return stacks.cast(
+        pa.schema([LAYOUTS["stacks"].schema.field(name) for name in stacks.schema.names])
+    )

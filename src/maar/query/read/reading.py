@@ -1,0 +1,166 @@
+"""One question's hold on one view: a cursor of its own, the parts to read, and a way to stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from maar.model.block import BlockMeta, Dataset
+from maar.model.errors import Corrupt, InvalidInput, NotFound, Overloaded, Unavailable
+from maar.ports.object_store import ObjectStore
+from maar.query.decide.budget import LEVEL_0, OBJECT_FACTOR, ROWS, Budget
+from maar.query.decide.select import Parts
+from maar.query.read.level0 import DecodedPart, Level0
+from maar.query.read.sql import Statement
+from maar.query.read.tables import tables_of
+
+BATCH_ROWS = 65_536
+
+_KINDS: dict[str, type[duckdb.Error]] = {
+    "INTERRUPT Error": duckdb.InterruptException,
+    "Out of Memory Error": duckdb.OutOfMemoryException,
+}
+_GONE = ("No files found", "does not exist", "No such file")
+
+
+class Stopped(Exception):
+    """The question was given up while its thread was at work."""
+
+
+class PartGone(Exception):
+    """A listed object is not there: the view was too old, or the store has lost it."""
+
+
+class Reading:
+    """Used by one thread; only `stop` may come from another."""
+
+    def __init__(
+        self, cursor: Any, parts: Parts, *, store: ObjectStore, level0: Level0, budget: Budget
+    ) -> None:
+        self.parts = parts
+        self.store = store
+        self.level0 = level0
+        self.budget = budget
+        self._cursor = cursor
+        self._stopped = threading.Event()
+        self._closing = threading.Lock()
+        self._closed = False
+
+    def stop(self) -> None:
+        """May be repeated: an interrupt that comes between two statements has no effect."""
+        self._stopped.set()
+        with self._closing:
+            if not self._closed:
+                self._cursor.interrupt()
+
+    def compile(self, patterns: list[str]) -> None:
+        """Refuse what RE2 cannot compile before any file is opened."""
+        for pattern in patterns:
+            try:
+                self._cursor.execute("SELECT regexp_full_match('', ?)", [pattern]).fetchall()
+            except duckdb.Error as error:
+                raise InvalidInput(
+                    f"{pattern[:200]!r} is not a regular expression that RE2 knows: "
+                    f"{_last_line(str(error))}",
+                    reason="selector",
+                ) from error
+
+    @cached_property
+    def tables(self) -> dict[str, str]:
+        with translated():
+            return tables_of(self._cursor, self.parts, store=self.store, decode=self._decode)
+
+    def run(self, text: str, statement: Statement, *, objects: bool = False) -> pa.Table:
+        """The rows, counted as they come; `objects` when they will be made into Python's."""
+        self.check()
+        factor = 1 + OBJECT_FACTOR if objects else 1
+        with translated():
+            rows = self._cursor.sql(text, params=statement.values).to_arrow_reader(BATCH_ROWS)
+            try:
+                batches = []
+                while (batch := _next(rows)) is not None:
+                    self.check()
+                    self.budget.take(batch.nbytes * factor, ROWS)
+                    batches.append(batch)
+                return pa.Table.from_batches(batches, rows.schema)
+            finally:
+                rows.close()
+
+    def register(self, name: str, table: pa.Table) -> None:
+        self._cursor.register(name, table)
+
+    def check(self) -> None:
+        if self._stopped.is_set():
+            raise Stopped
+
+    def close(self) -> None:
+        with self._closing:
+            self._closed = True
+            self._cursor.close()
+
+    def _decode(self, meta: BlockMeta, datasets: Sequence[Dataset]) -> list[DecodedPart]:
+        self.check()
+        parts = self.level0.parts(meta, datasets)
+        self.budget.take(sum(part.size for part in parts), LEVEL_0)
+        return parts
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Errors of DuckDB and of the store, said in ours."""
+    try:
+        yield
+    except NotFound as error:
+        raise PartGone(str(error)) from error
+    except duckdb.Error as error:
+        raise _translated(error) from error
+    except (pa.ArrowException, OSError) as error:  # of level 0, which is read without DuckDB
+        raise _unreadable(str(error)) from error
+
+
+def _next(rows: pa.RecordBatchReader) -> pa.RecordBatch | None:
+    """The next rows; an error of DuckDB between two batches comes as Arrow's, its kind as text."""
+    try:
+        return next(rows, None)
+    except (pa.ArrowException, OSError) as error:
+        text = str(error)
+        kind = next((kind for words, kind in _KINDS.items() if words in text), duckdb.Error)
+        raise kind(text) from error
+
+
+def _translated(error: Exception) -> Exception:
+    text = str(error)
+    if isinstance(error, duckdb.InterruptException):
+        return Stopped()
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return Overloaded(
+            "the question needs more memory than the query role may use; ask for a shorter time "
+            "range or fewer series, or raise query.memory_bytes_max"
+        )
+    kind, _, why = _last_line(text).partition(": ")
+    if kind.rpartition(".")[2] == Unavailable.__name__:  # the store's own, which comes as text
+        return Unavailable(why)
+    if any(sign in text for sign in _GONE):
+        return PartGone(_last_line(text))
+    if isinstance(error, duckdb.InvalidInputException | duckdb.IOException) or (
+        type(error) is duckdb.Error  # an error of the store's file system, as text
+    ):
+        return _unreadable(text)
+    return error
+
+
+def _unreadable(text: str) -> Corrupt:
+    return Corrupt(
+        f"a block could not be read: {_last_line(text)}. Its bytes may not be what was written; "
+        "compare its objects with the checksums in the index"
+    )
+
+
+def _last_line(text: str) -> str:
+    return text.strip().splitlines()[-1][:300] if text.strip() else "no reason was given"

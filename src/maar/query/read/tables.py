@@ -1,0 +1,70 @@
+"""A view of the index as tables that DuckDB can scan: listed files, and decoded level 0."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from maar.model.block import BlockMeta
+from maar.ports.object_store import ObjectStore
+from maar.query.decide.select import Parts
+from maar.query.read.level0 import COLUMNS, DecodedPart
+from maar.query.read.remote import PROTOCOL
+
+_WILD = re.compile(r"[*?\[\]]")
+
+
+def tables_of(
+    cursor: Any,
+    parts: Parts,
+    *,
+    store: ObjectStore,
+    decode: Callable[..., list[DecodedPart]],
+) -> dict[str, str]:
+    """A SELECT per table, each row with the number of its part: ids are only joined with it."""
+    raw = [part for meta, datasets in parts.raw for part in decode(meta, datasets)]
+    return {
+        table: " UNION ALL ".join(
+            [
+                *([listed_files(parts.blocks, table, store)] if parts.blocks else []),
+                *_from_memory(cursor, raw, table, first=len(parts.blocks)),
+            ]
+        )
+        for table in COLUMNS
+    }
+
+
+def listed_files(blocks: Sequence[BlockMeta], table: str, store: ObjectStore) -> str:
+    """A table of at least one block, from the keys that the index lists and no others (S3)."""
+    paths = [_path(store, meta.file(table).locations[0].key) for meta in blocks]
+    listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
+    # file_index counts in the order of the list, so it is the number of the part.
+    return (
+        f"SELECT file_index::BIGINT AS block, {', '.join(COLUMNS[table])} "
+        f"FROM read_parquet([{listed}], hive_partitioning = false, union_by_name = false)"
+    )
+
+
+def _path(store: ObjectStore, key: str) -> str:
+    path = store.local_path(key)
+    if path is None or _WILD.search(str(path)):  # DuckDB would expand wildcards in a path
+        return f"{PROTOCOL}://{key}"
+    return str(path)
+
+
+def _from_memory(cursor: Any, raw: Sequence[DecodedPart], table: str, *, first: int) -> list[str]:
+    alike: dict[str, list[pa.Table]] = defaultdict(list)  # tables may differ in how text is coded
+    for number, dataset in enumerate(raw, first):
+        rows = dataset.tables[table]
+        block = pa.repeat(pa.scalar(number, pa.int64()), rows.num_rows)
+        alike[str(rows.schema)].append(rows.append_column("block", block))
+    selects = []
+    for number, tables in enumerate(alike.values()):
+        name = f"raw_{table}_{number}"
+        cursor.register(name, pa.concat_tables(tables).unify_dictionaries())
+        selects.append(f"SELECT block, {', '.join(COLUMNS[table])} FROM {name}")
+    return selects

@@ -1,0 +1,1 @@
+"""`maar demo`: a server and sample programs that push to it."""

@@ -1,0 +1,1 @@
+"""`maar load`: the pushes of many services."""

@@ -1,0 +1,55 @@
+"""Who pushes what and when: decisions of a load, no more."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple
+
+import msgspec
+
+
+class Source(NamedTuple):
+    """One running program: a pod of a service of a tenant."""
+
+    tenant: str  # '' is the server's default
+    service: str
+    pod: str
+    number: int  # of the service among all tenants' services
+
+
+class Crowd(msgspec.Struct, frozen=True, kw_only=True):
+    """How many push, and how often all of them together."""
+
+    tenants: int
+    services: int  # of each tenant
+    pods: int  # of each service
+    rate: float  # pushes a second
+    seconds: float
+    prefix: str = "load"  # of all names
+
+    @property
+    def pushes(self) -> int:
+        return max(1, int(self.rate * self.seconds))
+
+    def due_s(self, number: int) -> float:
+        """When a push is due, whatever became of those before it: agents do not wait for others."""
+        return number / self.rate
+
+    def sources(self, seed: int) -> list[Source]:
+        """All that push, each once, well mixed; pushes go through them again and again."""
+        found = [
+            Source(
+                self._tenant(tenant),
+                f"{self.prefix}-{service + 1}",
+                f"{self.prefix}-{service + 1}-{pod + 1}",
+                tenant * self.services + service,
+            )
+            for tenant in range(self.tenants)
+            for service in range(self.services)
+            for pod in range(self.pods)
+        ]
+        Random(seed).shuffle(found)
+        return found
+
+    def _tenant(self, number: int) -> str:
+        return f"{self.prefix}-{number + 1}" if self.tenants > 1 else ""

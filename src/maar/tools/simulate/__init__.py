@@ -1,0 +1,1 @@
+"""`maar simulate`: placement under a made-up load on a virtual clock."""

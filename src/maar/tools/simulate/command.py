@@ -1,0 +1,138 @@
+"""`maar simulate`: what placement would do under a load, without any of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from maar.cli.input.options import json_option
+from maar.cli.output.show import duration, print_json, print_table, size
+from maar.tools.simulate.scenarios import SCENARIOS
+
+if TYPE_CHECKING:
+    from maar.tools.simulate.report import Report, Skew
+
+
+@click.group("simulate")
+def command() -> None:
+    """Replay a load on a virtual clock; no server is needed."""
+
+
+@command.command("placement")
+@click.option(
+    "--scenario", "name", type=click.Choice(list(SCENARIOS)), required=True, help="Which load."
+)
+@click.option("--seed", default=1, show_default=True, help="Another one makes another fleet.")
+@click.option("--minutes", type=click.FloatRange(min=5), help="Only the beginning of it.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw it: a PNG, SVG or PDF."
+)
+@click.option("--config", type=click.Path(path_type=Path), help="A TOML file of settings.")
+@click.option(
+    "--set", "others", multiple=True, metavar="SECTION.NAME=VALUE",
+    help="A setting, like placement.tenant.unit_bytes=262144.",
+)  # fmt: skip
+@json_option
+def placement(
+    name: str,
+    seed: int,
+    minutes: float | None,
+    plot: Path | None,
+    config: Path | None,
+    others: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """How many shards do datasets get, how even is the load, what moves?
+
+    Compared with plain consistent hashing of labels on the same pushes.
+    """
+    from maar.app.settings.config import load_here
+    from maar.cli.commands.serve import other_settings
+    from maar.tools.simulate.replay import Replay
+    from maar.tools.simulate.scenarios import scenario
+
+    if plot is not None:
+        from maar.tools.simulate.plot import check
+
+        check(plot)  # before a minute of work
+    settings = load_here(file=config, flags=other_settings(others), roles_here=False).placement
+    chosen = scenario(name, seed)
+    if minutes is not None:
+        chosen = chosen._replace(duration_s=min(chosen.duration_s, 60 * minutes))
+    report = Replay(chosen, settings, Random(seed)).report(seed)
+    if plot is not None:
+        from maar.tools.simulate.plot import draw
+
+        draw(report, plot)
+    if as_json:
+        print_json(msgspec.to_builtins(report))
+    else:
+        _show(report)
+        if plot is not None:
+            click.echo(f"drawn: {plot}")
+
+
+def _show(report: Report) -> None:
+    click.echo(f"{report.scenario} (seed {report.seed}): {report.about}")
+    click.echo(
+        f"{duration(report.duration_s)} of load: {report.profiles:,} profiles of "
+        f"{report.datasets} datasets, {size(report.bytes)}"
+    )
+    click.echo()
+    ours, plain = report.ours, report.plain
+    print_table(
+        ("", "placement", "hashing of labels"),
+        [
+            ("shards touched by a dataset", f"{ours.shards_touched:.2f}",
+             f"{plain.shards_touched:.2f}"),
+            ("node load, max/mean (worst)", _skew(ours.node_skew), _skew(plain.node_skew)),
+            ("shard load, max/mean (worst)", _skew(ours.shard_skew), _skew(plain.shard_skew)),
+            ("moved to another shard by the ring", _share(ours.moved_shard_by_ring),
+             _share(plain.moved_shard_by_ring)),
+            ("moved to another node by the ring", _share(ours.moved_node_by_ring),
+             _share(plain.moved_node_by_ring)),
+            ("moved to another shard by rules", _share(ours.moved_shard_by_rules),
+             _share(plain.moved_shard_by_rules)),
+            ("spread by chance", _share(ours.by_chance), _share(plain.by_chance)),
+        ],
+        right=("placement", "hashing of labels"),
+    )  # fmt: skip
+    click.echo()
+    print_table(
+        ("service", "shards", "ideal", "most", "most ideal", "short", "changes"),
+        [
+            (
+                *(service, f"{one.given:.1f}", f"{one.ideal:.1f}", str(one.most)),
+                *(str(one.ideal_most), _share(one.short), str(one.changes)),
+            )
+            for service, one in report.allotted.items()
+        ],
+        right=("shards", "ideal", "most", "most ideal", "short", "changes"),
+    )
+    click.echo(
+        f"all datasets: {report.shards_given:.1f} shards, {report.shards_ideal:.1f} would do"
+    )
+    click.echo(_switches(report))
+    for at_s, what in report.events:
+        click.echo(f"{at_s / 60:.0f} min: {what}")
+
+
+def _switches(report: Report) -> str:
+    if not report.switches:
+        return "balancing: switches none"
+    text = f"balancing: switches {len(report.switches)}, most of one dataset {report.most_switches}"
+    if report.shortest_s is not None:
+        text += f"; shortest time by chance {duration(report.shortest_s)}"
+    return text
+
+
+def _skew(skew: Skew) -> str:
+    return f"{skew.mean:.2f} ({skew.worst:.2f})"
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.0f}%"
