@@ -40,7 +40,7 @@ soak: $(VENV)/.dev ## four workers and Spark under torment, then an audit of eve
 	PYTHONPATH=tests $(BIN)/python -m support.soak --seconds $(or $(SECONDS),300)
 
 soak-metastore: $(VENV)/.dev system-packages ## three replicas over etcd under torment, by chance (SECONDS=600)
-	PYTHONPATH=tests $(BIN)/python -m support.metastore_soak --seconds $(or $(SECONDS),600)
+	PYTHONPATH=tests $(BIN)/python -m support.soak.metastore --seconds $(or $(SECONDS),600)
 
 lock: ## write the lock files anew
 	$(PYTHON) -m pip install -q pip-tools

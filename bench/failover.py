@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from maar.adapters.rpc import MetastoreClient
 from maar.model.ids import TenantId
 from maar.ports.metastore import ViewRequest
-from support.register_load import EVER
-from support.replicas import ELECTION_S, FAILOVER_S, replicas
-from support.tormented import Tormented
+from support.load.register_load import EVER
+from support.replicas.processes import ELECTION_S, FAILOVER_S, replicas
+from support.replicas.under_faults import Tormented
 
 
 def main() -> None:

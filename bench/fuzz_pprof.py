@@ -27,7 +27,7 @@ from maar.pprof.encode import encode
 from maar.pprof.plain import read_plain
 from maar.pprof.unpack import unpack
 from maar.pprof.validate import ProfileLimits, validate
-from support.pprof_scramble import mutate, random_profile, renumber, scramble
+from support.load.pprof_scramble import mutate, random_profile, renumber, scramble
 
 NO_LIMITS = ProfileLimits(**dict.fromkeys(ProfileLimits.__dataclass_fields__, 1 << 62))
 

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.sqlite.log import SqliteLog
 from maar.ports.log import Candidate, Head, Log, Term
-from support.etcd_cluster import running
+from support.etcd.cluster import running
 
 ENTRY = b"x" * 1024
 BATCHES = (1, 10, 100)

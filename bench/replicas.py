@@ -52,7 +52,7 @@ from maar.metastore.replica import snapshot
 from maar.metastore.replica.log_fold import Replica
 from maar.metastore.service import MetastoreService
 from maar.ports.log import Candidate, Log
-from support.etcd_cluster import running
+from support.etcd.cluster import running
 
 KINDS = ("registrations", "pipeline")
 QUOTA_BYTES = 8 << 30

@@ -2,7 +2,7 @@
 
 from hypothesis import settings
 
-from support.s3_server import s3_server
+from support.stores.s3_server import s3_server
 
 __all__ = ["s3_server"]
 

@@ -11,8 +11,8 @@ import pytest
 from maar.block.format import dead_letter
 from maar.model.errors import Corrupt
 from maar.model.ids import MAIN_STORE, StoreName
-from support.letters import letter_key
-from support.metastore import INCARNATION, segment
+from support.metastore.dead_letters import letter_key
+from support.metastore.fold import INCARNATION, segment
 
 GOLDEN = Path(__file__).parent / "golden" / "dead-letter-v1.msgpack"
 META = msgspec.structs.replace(segment(7, at=1_000_000_000), dated_ns=0)  # as it was then

@@ -22,8 +22,8 @@ from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.ids import ProfileId
 from maar.pprof.gzip import gunzip
 from maar.pprof.plain import canonical
-from support.block_plans import Bench
-from support.memory_store import MemoryStore
+from support.lake.block_plans import Bench
+from support.stores.memory_store import MemoryStore
 
 GOLDEN = Path(__file__).parent / "golden"
 EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected-v1.json").read_text())

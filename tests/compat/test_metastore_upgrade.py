@@ -27,9 +27,9 @@ from maar.metastore.replica.log_fold import Replica
 from maar.metastore.state.digest import digest
 from maar.model.errors import Rejected
 from maar.ports.log import Candidate, Head
-from support.fake_clock import FakeClock
-from support.memory_store import MemoryStore
-from support.metastore import segment
+from support.clock.fake_clock import FakeClock
+from support.stores.memory_store import MemoryStore
+from support.metastore.fold import segment
 
 GOLDEN = Path(__file__).parent / "golden"
 STORED_KEY = "metastore/v1/0badcafe/entry-0000000000000022-golden.msgpack"

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from maar.app.processes.run_with_parent import command_under
-from support.serving import Served, served, wait_for
+from support.processes.serving import Served, served, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
 

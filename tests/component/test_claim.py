@@ -22,7 +22,7 @@ from maar.model.ids import MAIN_STORE, Incarnation
 from maar.model.time import WallTime
 from maar.ports.log import Candidate
 from maar.ports.object_store import ObjectStore, StoreSettings
-from support.lives import Lives
+from support.lake.lost_log import Lives
 
 pytestmark = pytest.mark.component
 

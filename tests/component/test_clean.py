@@ -24,9 +24,9 @@ from maar.model.time import DAY_NS, SECOND_NS, TimeRange
 from maar.ports.log import Candidate
 from maar.ports.metastore import PollRequest, Report, Status, ViewRequest
 from maar.ports.object_store import ObjectStore, StoreSettings
-from support.fake_clock import FakeClock
-from support.lake import announce, dated_here, objects_of, put
-from support.metastore import DAY_START_NS, SMALL, entropy, output, segment
+from support.clock.fake_clock import FakeClock
+from support.lake.fold_and_store import announce, dated_here, objects_of, put
+from support.metastore.fold import DAY_START_NS, SMALL, entropy, output, segment
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(240)]
 

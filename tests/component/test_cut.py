@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from support.cut import Line, Lines, Way, lines
+from support.network.cut import Line, Lines, Way, lines
 
 pytestmark = pytest.mark.component
 

@@ -24,7 +24,7 @@ from maar.model.time import DAY_NS, SECOND_NS
 from maar.ports.metastore import IndexView, LetterRetried, Now, Status, ViewRequest
 from maar.ports.object_store import StoreSettings
 from maar.query.read import letters as query_letters
-from support.whole_lake import WholeLake, letters_of, patient, profile
+from support.lake.whole_lake import WholeLake, letters_of, patient, profile
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(240)]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from maar.cli.client import Server
-from support.crowd import FAST, check_exactly_once, level0, profile
-from support.serving import Served, served, wait_for
+from support.load.crowd import FAST, check_exactly_once, level0, profile
+from support.processes.serving import Served, served, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(280)]
 

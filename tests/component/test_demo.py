@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.serving import processes, wait_for
+from support.processes.serving import processes, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(200)]
 

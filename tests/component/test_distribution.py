@@ -17,9 +17,9 @@ import httpx
 import pytest
 
 from maar.block.format.segment import read_segment
-from support.crowd import CPU
-from support.fleet import Acknowledged, Fleet, Loading, fleet, totals
-from support.serving import wait_for
+from support.load.crowd import CPU
+from support.processes.fleet import Acknowledged, Fleet, Loading, fleet, totals
+from support.processes.serving import wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(400)]
 

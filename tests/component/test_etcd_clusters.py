@@ -17,8 +17,8 @@ from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.etcd.settings import EtcdSettings
 from maar.model.errors import InvalidInput, Rejected, StoreFull, Unavailable
 from maar.ports.log import EMPTY, Candidate
-from support.etcd_cluster import EtcdCluster, apart, running
-from support.etcd_logs import PATIENCE_S, at, led, opened, until
+from support.etcd.cluster import EtcdCluster, apart, running
+from support.etcd.logs import PATIENCE_S, at, led, opened, until
 
 pytestmark = pytest.mark.component
 

@@ -13,8 +13,8 @@ import pytest
 
 from maar.cli.client import Server
 from maar.cli.output.failure import EXIT_UNAVAILABLE, Failed
-from support.crowd import FAST, check_exactly_once, level0, profile
-from support.serving import Served, processes, served, wait_for
+from support.load.crowd import FAST, check_exactly_once, level0, profile
+from support.processes.serving import Served, processes, served, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(280)]
 

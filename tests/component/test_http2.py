@@ -22,8 +22,8 @@ from maar.api.protocol.wire import (
 )
 from maar.app.http import gate, http2
 from maar.model.errors import MaarError, Overloaded, Unavailable
-from support.front import CPU, Front
-from support.h2_client import (
+from support.http.front import CPU, Front
+from support.http.h2_client import (
     CONTINUATION,
     DATA,
     HEADERS,
@@ -36,8 +36,8 @@ from support.h2_client import (
     framed,
     h2_client,
 )
-from support.port import PUSH, Port, told, until
-from support.port import request as push_request
+from support.http.port import PUSH, Port, told, until
+from support.http.port import request as push_request
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
 
@@ -268,7 +268,7 @@ def test_a_query_whose_client_has_no_time_left_is_cancelled(
     monkeypatch: pytest.MonkeyPatch, headers: list[tuple[str, str]], body: bytes, code: str
 ) -> None:
     slow = Slow()
-    monkeypatch.setattr("support.front.PlainEngine.profile_types", slow.__call__)
+    monkeypatch.setattr("support.http.front.PlainEngine.profile_types", slow.__call__)
 
     async def story(port: Port) -> None:
         async with h2_client(port.number) as client:
@@ -286,7 +286,7 @@ def test_a_query_whose_client_is_gone_is_cancelled(
     monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     slow = Slow()
-    monkeypatch.setattr("support.front.PlainEngine.profile_types", slow.__call__)
+    monkeypatch.setattr("support.http.front.PlainEngine.profile_types", slow.__call__)
 
     async def story(port: Port) -> None:
         if how == "http1":

@@ -263,7 +263,7 @@ def test_what_found_no_place_at_all_is_owned_up_to(capsys: pytest.CaptureFixture
 def test_given_profiles_are_taken_by_turns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from support.crowd import profile
+    from support.load.crowd import profile
 
     files = []
     for value in (5, 6, 7):

@@ -33,9 +33,9 @@ from maar.ports.log import (
     follow,
     verify,
 )
-from support.etcd_cluster import EtcdCluster, etcd
-from support.filled_log import filled
-from support.memory_log import MemoryLog, SharedLog
+from support.etcd.cluster import EtcdCluster, etcd
+from support.metastore.filled_log import filled
+from support.metastore.memory_log import MemoryLog, SharedLog
 
 __all__ = ["etcd"]
 

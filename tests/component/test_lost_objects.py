@@ -10,9 +10,9 @@ import pytest
 
 from maar.model.block import BlockMeta
 from maar.model.errors import Rejected
-from support.lake import put
-from support.metastore import segment
-from support.metastore_world import World
+from support.lake.fold_and_store import put
+from support.metastore.fold import segment
+from support.metastore.world import World
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.soak.cast import Parts
+from support.soak.processes import Parts
 from support.soak.run import SETTINGS, soak
 
 pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(1500)]

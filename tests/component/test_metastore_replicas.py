@@ -35,11 +35,11 @@ from maar.model.ids import HOME, BlockId, WorkerId
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
 from maar.ports.log import Head, Term
 from maar.ports.metastore import Beat, PlanFilter, PollRequest, ViewRequest
-from support.fake_clock import FakeClock
-from support.metastore import DAY_START_NS, TENANT, segment
-from support.metastore_world import PATIENT
-from support.replicas_world import Member, ReplicatedWorld
-from support.rings import writer
+from support.clock.fake_clock import FakeClock
+from support.metastore.fold import DAY_START_NS, TENANT, segment
+from support.metastore.world import PATIENT
+from support.metastore.replicas_world import Member, ReplicatedWorld
+from support.metastore.rings import writer
 
 pytestmark = pytest.mark.component
 

@@ -18,9 +18,9 @@ from maar.app.roles.readiness import MetastoreRole
 from maar.model import keys
 from maar.model.errors import MaarError, Unavailable
 from maar.model.ids import Incarnation
-from support.etcd_cluster import EtcdCluster, running
-from support.fleet import free_port
-from support.serving import Served, wait_for
+from support.etcd.cluster import EtcdCluster, running
+from support.processes.fleet import free_port
+from support.processes.serving import Served, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(400)]
 

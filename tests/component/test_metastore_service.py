@@ -31,9 +31,9 @@ from maar.model.plan import LeasedPlan, PlanState
 from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
 from maar.ports.log import ENTRY_BYTES_MAX, Candidate, Head, Log, Term
 from maar.ports.metastore import PollReply, PollRequest, Renewal, Report, ViewRequest
-from support.fake_clock import FakeClock
-from support.metastore import DAY_START_NS, SMALL, TENANT, entropy, result, segment
-from support.metastore_world import PATIENT, World
+from support.clock.fake_clock import FakeClock
+from support.metastore.fold import DAY_START_NS, SMALL, TENANT, entropy, result, segment
+from support.metastore.world import PATIENT, World
 
 pytestmark = pytest.mark.component
 

@@ -31,8 +31,8 @@ from maar.model.errors import (
 )
 from maar.model.time import SECOND_NS
 from maar.ports.object_store import ObjectInfo, ObjectStore, StoreSettings
-from support.memory_store import MemoryStore
-from support.s3_server import S3Server
+from support.stores.memory_store import MemoryStore
+from support.stores.s3_server import S3Server
 
 pytestmark = pytest.mark.component
 

@@ -21,8 +21,8 @@ from maar.distributor.admit import Limits
 from maar.model.errors import MaarError, Overloaded, StoreFull, Unavailable
 from maar.model.ids import Shard
 from maar.model.profile import RawProfile
-from support.front import Front, gz, pprof
-from support.port import PATIENCE_S, PUSH, Port, called, request, told, until
+from support.http.front import Front, gz, pprof
+from support.http.port import PATIENCE_S, PUSH, Port, called, request, told, until
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
 

@@ -17,8 +17,8 @@ from maar.model.ids import WorkerId
 from maar.model.plan import LeasedPlan
 from maar.model.time import DAY_NS
 from maar.ports.metastore import PollReply, PollRequest, Renewal, Report
-from support.crowd import profile
-from support.serving import Served, living, served, wait_for
+from support.load.crowd import profile
+from support.processes.serving import Served, living, served, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(280)]
 

@@ -9,8 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from support.chromium import chromium
-from support.page_server import CPU, MEMORY, PageServer, Sample, serving
+from support.page.chromium import chromium
+from support.page.server import CPU, MEMORY, PageServer, Sample, serving
 
 pytestmark = pytest.mark.component
 

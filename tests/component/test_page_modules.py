@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from support.chromium import chromium
-from support.page_server import PageServer, serving
+from support.page.chromium import chromium
+from support.page.server import PageServer, serving
 
 pytestmark = pytest.mark.component
 

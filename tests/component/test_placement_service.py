@@ -27,8 +27,8 @@ from maar.placement.rules import PlacementSettings, Rules, Share, TenantLimits
 from maar.ports.log import Candidate, Head
 from maar.ports.metastore import Now
 from maar.ports.object_store import ObjectStore, StoreSettings
-from support.fake_clock import FakeClock
-from support.metastore import SMALL, TENANT, entropy, segment
+from support.clock.fake_clock import FakeClock
+from support.metastore.fold import SMALL, TENANT, entropy, segment
 
 pytestmark = pytest.mark.component
 

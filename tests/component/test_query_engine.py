@@ -61,7 +61,7 @@ from maar.query.read.reading import Reading, Stopped
 from maar.query.read.sql import Statement
 from maar.query.service import DuckEngine, QuerySettings
 from maar.services.compact import compact
-from support.query_lake import (
+from support.lake.query_lake import (
     COUNT,
     CPU,
     TENANT,
@@ -73,7 +73,7 @@ from support.query_lake import (
     random_profile,
     rows,
 )
-from support.s3_server import S3Server
+from support.stores.s3_server import S3Server
 
 pytestmark = pytest.mark.component
 

@@ -21,10 +21,10 @@ from maar.model.errors import Corrupt, Unavailable
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
 from maar.ports.log import Head
 from maar.ports.metastore import ViewRequest
-from support.lake import dated
-from support.metastore import DAY_START_NS, TENANT, segment
-from support.metastore_world import PATIENT
-from support.replicas_world import PATIENCE_S, Member, ReplicatedWorld
+from support.lake.fold_and_store import dated
+from support.metastore.fold import DAY_START_NS, TENANT, segment
+from support.metastore.world import PATIENT
+from support.metastore.replicas_world import PATIENCE_S, Member, ReplicatedWorld
 
 pytestmark = pytest.mark.component
 

@@ -28,9 +28,9 @@ from maar.model.ids import WorkerId
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
 from maar.ports.log import Candidate
 from maar.ports.metastore import PollRequest, Renewal, Report, ViewRequest
-from support.etcd_cluster import EtcdCluster, running
-from support.memory_store import MemoryStore
-from support.metastore import SMALL, TENANT, entropy, result, segment
+from support.etcd.cluster import EtcdCluster, running
+from support.stores.memory_store import MemoryStore
+from support.metastore.fold import SMALL, TENANT, entropy, result, segment
 
 pytestmark = [pytest.mark.component, pytest.mark.serial]
 

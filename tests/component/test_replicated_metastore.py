@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from support.register_load import Load, Record
-from support.replicas import FAILOVER_S, replicas
-from support.tormented import Tormented
+from support.load.register_load import Load, Record
+from support.replicas.processes import FAILOVER_S, replicas
+from support.replicas.under_faults import Tormented
 
 pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(280)]
 

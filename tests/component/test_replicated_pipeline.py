@@ -24,12 +24,12 @@ import msgspec
 import pytest
 
 from maar.app.processes.watcher import session_members
-from support.crowd import CPU
-from support.fleet import SMALL, Loading, free_port, totals
-from support.replicas import Replicas, replicas
-from support.s3_server import S3Server, apart
-from support.serving import Served, processes, wait_for
-from support.spark_cluster import QUICK_JVM, Cluster, cluster
+from support.load.crowd import CPU
+from support.processes.fleet import SMALL, Loading, free_port, totals
+from support.replicas.processes import Replicas, replicas
+from support.stores.s3_server import S3Server, apart
+from support.processes.serving import Served, processes, wait_for
+from support.spark.cluster import QUICK_JVM, Cluster, cluster
 
 pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(600)]
 

@@ -23,7 +23,7 @@ from maar.model.ring import Ring, Writer, WriterState
 from maar.placement.rules import Rules, TenantLimits
 from maar.placement.table import begun
 from maar.ports.metastore import RingView
-from support.writers import Writing, profile
+from support.segment.writers_as_told import Writing, profile
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
 

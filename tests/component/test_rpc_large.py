@@ -26,7 +26,7 @@ from maar.model.block import BlockMeta, Dataset
 from maar.model.ids import ANONYMOUS, BlockId
 from maar.model.time import TimeRange
 from maar.ports.metastore import IndexView, ViewRequest
-from support.metastore import TENANT, segment
+from support.metastore.fold import TENANT, segment
 
 pytestmark = pytest.mark.component
 

@@ -34,12 +34,12 @@ from maar.metastore.service import MetastoreService
 from maar.model.ids import MAIN_STORE
 from maar.ports.log import Candidate
 from maar.ports.object_store import ObjectStore, StoreSettings
-from support.crowd import profile
-from support.etcd_cluster import PREFIX, EtcdCluster, running, until
-from support.lake import put
-from support.metastore import entropy, segment
-from support.runbook import Runbook, maar, section, sections
-from support.serving import Served, living, wait_for
+from support.load.crowd import profile
+from support.etcd.cluster import PREFIX, EtcdCluster, running, until
+from support.lake.fold_and_store import put
+from support.metastore.fold import entropy, segment
+from support.docs.runbook import Runbook, maar, section, sections
+from support.processes.serving import Served, living, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(280)]
 

@@ -21,8 +21,8 @@ from maar.model.ids import MAIN_STORE, Shard
 from maar.ports.metastore import AddReply, Metastore
 from maar.ports.object_store import StoreSettings
 from maar.segment.service import SegmentService, SegmentSettings
-from support.query_lake import Known
-from support.whole_lake import NOON_NS, WholeLake, letters_of, profile
+from support.lake.query_lake import Known
+from support.lake.whole_lake import NOON_NS, WholeLake, letters_of, profile
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(240)]
 

@@ -22,8 +22,8 @@ from maar.ports.runner import PlanFailed
 from maar.runner import runner as runner_module
 from maar.runner.runner import SparkRunner
 from maar.runner.session import SparkSettings
-from support.spark_cluster import QUICK_JVM, Cluster, Daemon, cluster, until
-from support.spark_plans import (
+from support.spark.cluster import QUICK_JVM, Cluster, Daemon, cluster, until
+from support.spark.plans import (
     alive,
     leased,
     nothing_to_load,

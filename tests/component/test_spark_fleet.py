@@ -29,9 +29,9 @@ from maar.model.block import Kind
 from maar.model.errors import Retryable
 from maar.ports.metastore import Status
 from maar.ports.object_store import ObjectStore, StoreSettings
-from support.serving import processes
-from support.spark_cluster import QUICK_JVM, Cluster, cluster, until
-from support.spark_plans import alive, parent, profile, segment
+from support.processes.serving import processes
+from support.spark.cluster import QUICK_JVM, Cluster, cluster, until
+from support.spark.plans import alive, parent, profile, segment
 
 pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(600)]
 

@@ -23,8 +23,8 @@ from maar.runner import session as sessions
 from maar.runner.runner import SparkRunner
 from maar.runner.session import ONCE, SparkSettings
 from maar.worker.service import WorkerSettings
-from support.spark_cluster import until
-from support.spark_plans import INCARNATION, OnePlanEach, leased, nothing_to_load, segment
+from support.spark.cluster import until
+from support.spark.plans import INCARNATION, OnePlanEach, leased, nothing_to_load, segment
 
 pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(300)]
 

@@ -31,8 +31,8 @@ from maar.runner import session
 from maar.runner.runner import SparkRunner
 from maar.runner.session import SparkSettings
 from maar.worker.service import Worker, WorkerSettings
-from support.spark_cluster import until
-from support.spark_plans import (
+from support.spark.cluster import until
+from support.spark.plans import (
     LEASE_NS,
     OnePlanEach,
     alive,

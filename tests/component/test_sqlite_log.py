@@ -26,7 +26,7 @@ from maar.model.errors import (
     Unavailable,
 )
 from maar.ports.log import EMPTY, Candidate, Record, verify
-from support.filled_log import filled
+from support.metastore.filled_log import filled
 
 pytestmark = pytest.mark.component
 

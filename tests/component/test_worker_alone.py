@@ -23,8 +23,8 @@ from maar.cli.main import run
 from maar.cli.output.failure import EXIT_USAGE
 from maar.model.ids import MAIN_STORE, Incarnation
 from maar.ports.object_store import StoreSettings
-from support.crowd import FAST, check_exactly_once, level0, profile
-from support.serving import Served, living, processes, served, wait_for
+from support.load.crowd import FAST, check_exactly_once, level0, profile
+from support.processes.serving import Served, living, processes, served, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(600)]
 

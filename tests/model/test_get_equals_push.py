@@ -25,10 +25,10 @@ from maar.pprof.plain import (
     PlainProfile,
     PlainSample,
 )
-from support.block_plans import NOON_NS, TENANT, Bench, pushed
-from support.memory_store import MemoryStore
-from support.pprof_said import said
-from support.pprof_scramble import random_profile
+from support.lake.block_plans import NOON_NS, TENANT, Bench, pushed
+from support.stores.memory_store import MemoryStore
+from support.oracles.pprof_said import said
+from support.load.pprof_scramble import random_profile
 
 OTHER = TenantId("other")
 WEAK = 0x7  # ids of three bits: nearly every one collides

@@ -27,9 +27,9 @@ from maar.model.block import BlockMeta, Kind
 from maar.model.errors import MaarError, Unavailable
 from maar.model.ids import BlockId
 from maar.model.time import SECOND_NS
-from support.lake import put
-from support.letters import PostOffice, letter_key
-from support.metastore import DAY_START_NS, SMALL, segment
+from support.lake.fold_and_store import put
+from support.metastore.dead_letters import PostOffice, letter_key
+from support.metastore.fold import DAY_START_NS, SMALL, segment
 
 DEADLINE_NS = 10 * SECOND_NS
 LAG_NS = 60 * SECOND_NS  # six deadlines, the least that settings allow

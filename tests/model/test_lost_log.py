@@ -20,8 +20,8 @@ from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.ids import FencingToken, Incarnation, PlanId, block_time_ns
 from maar.model.time import LeaseTime
-from support.lives import Lives
-from support.metastore import SMALL
+from support.lake.lost_log import Lives
+from support.metastore.fold import SMALL
 
 LAG_NS = 20 * MINUTE_NS
 POLICY = msgspec.structs.replace(

@@ -86,7 +86,7 @@ from maar.model.ids import BlockId, FencingToken, PlanId, WorkerId, Zone
 from maar.model.plan import Account, AttemptEnd, PlanResult, PlanState, Service
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.log import Head
-from support.metastore import DAY_START_NS, SMALL, Fold, result, segment
+from support.metastore.fold import DAY_START_NS, SMALL, Fold, result, segment
 
 pytestmark = pytest.mark.timeout(1200)  # on a machine that has much else to do
 

@@ -26,7 +26,7 @@ from maar.metastore.state.state import MetaState
 from maar.model.errors import Corrupt
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.metastore import Vote
-from support.metastore import Fold
+from support.metastore.fold import Fold
 
 SOUND, DOUBT, STOPPED = Standing
 

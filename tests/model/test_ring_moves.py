@@ -18,7 +18,7 @@ from maar.model.errors import Rejected, Unavailable
 from maar.model.ids import HOME, Zone
 from maar.model.ring import Ring, Writer, WriterState
 from maar.ports.log import Head
-from support.rings import ACTIVE, JOINING, LEAVING, Town, owners, writer
+from support.metastore.rings import ACTIVE, JOINING, LEAVING, Town, owners, writer
 
 pytestmark = pytest.mark.timeout(1200)  # on a machine that has much else to do
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.front import CPU, NOW_NS, Front, gz, pprof
+from support.http.front import CPU, NOW_NS, Front, gz, pprof
 
 NOW_MS = NOW_NS // 10**6
 

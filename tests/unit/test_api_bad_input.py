@@ -17,7 +17,7 @@ from maar.distributor.admit import Limits
 from maar.model import keys
 from maar.model.ids import tenant_id
 from maar.model.time import DAY_NS, SECOND_NS
-from support.front import NOW_NS, Front, gz, pprof
+from support.http.front import NOW_NS, Front, gz, pprof
 
 PUSH = "/push.v1.PusherService/Push"
 YEAR_2099_NS = 4_070_908_800 * SECOND_NS

@@ -11,7 +11,7 @@ from maar.model.profile import RawProfile
 from maar.model.time import SECOND_NS
 from maar.pprof.gzip import gunzip
 from maar.pprof.plain import read_plain
-from support.front import CPU, NOW_NS, Front, gz, pprof
+from support.http.front import CPU, NOW_NS, Front, gz, pprof
 
 NOW_S = NOW_NS // SECOND_NS
 PATHS = ["/ingest", "/pyroscope/ingest"]

@@ -18,9 +18,9 @@ from maar.model.plan import Plan, PlanState, QueueKey, Service
 from maar.model.profile import RawProfile
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.ports.metastore import PlanFilter
-from support.front import Front
-from support.memory_store import MemoryStore
-from support.metastore import segment
+from support.http.front import Front
+from support.stores.memory_store import MemoryStore
+from support.metastore.fold import segment
 
 JSON = {"content-type": "application/json"}
 

@@ -16,8 +16,8 @@ from maar.placement import wire
 from maar.placement.adaptive.statistics import DatasetStats, ShardUse, Stats
 from maar.placement.rules import Balancing, Rules, Share
 from maar.ports.object_store import ObjectStore, StoreSettings
-from support.command_line import Say, speaker
-from support.front import Front
+from support.http.command_line import Say, speaker
+from support.http.front import Front
 
 LOG = Incarnation("1234abcd")
 ACME, OTHER = TenantId("acme"), TenantId("other")

@@ -15,7 +15,7 @@ from maar.api.protocol.wire import PushRequest
 from maar.distributor.admit import Limits
 from maar.model.errors import MaarError, Overloaded, StoreFull, Unavailable
 from maar.model.ids import TenantId
-from support.front import CPU, Front, gz, pprof
+from support.http.front import CPU, Front, gz, pprof
 
 PUSH = "/push.v1.PusherService/Push"
 PROTO = {"content-type": "application/proto"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from maar.api.protocol import wire
-from support.front import CPU, NOW_NS, Front, gz, pprof
+from support.http.front import CPU, NOW_NS, Front, gz, pprof
 
 SERVICE = "/querier.v1.QuerierService/"
 NOW_MS = NOW_NS // 10**6

@@ -24,9 +24,9 @@ from maar.app.settings.config import load
 from maar.model.errors import StoreFull
 from maar.model.ids import Shard
 from maar.segment.service import SegmentService
-from support.front import MemoryMetastore, SetClock, run
-from support.memory_store import MemoryStore
-from support.segments import QUICK, raw_profile
+from support.http.front import MemoryMetastore, SetClock, run
+from support.stores.memory_store import MemoryStore
+from support.segment.writer_in_memory import QUICK, raw_profile
 
 MIB = 1 << 20
 

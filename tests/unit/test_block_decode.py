@@ -22,7 +22,7 @@ from maar.pprof.plain import (
     PlainProfile,
     PlainSample,
 )
-from support.block_plans import NOON_NS, pushed
+from support.lake.block_plans import NOON_NS, pushed
 
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
 COUNT = "process_cpu:samples:count:cpu:nanoseconds"

@@ -22,8 +22,8 @@ from maar.block.merge.duplicates import id_words, later_ones
 from maar.block.merge.run import Place, Run
 from maar.block.merge.split import places
 from maar.model.errors import Corrupt
-from support.block_plans import NOON_NS, TENANT, pushed
-from support.pprof_scramble import random_profile
+from support.lake.block_plans import NOON_NS, TENANT, pushed
+from support.load.pprof_scramble import random_profile
 
 SERVICES = ("a", "b", "c", "d")
 

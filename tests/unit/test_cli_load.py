@@ -19,7 +19,7 @@ from maar.tools.load.http import Address
 from maar.tools.load.plan import Crowd
 from maar.tools.load.profiles import synthetic, template_of
 from maar.tools.load.report import SENTENCES_MAX, Tally, lines, quantile, report
-from support.crowd import profile
+from support.load.crowd import profile
 
 NOW_NS = 1_794_000_000 * SECOND_NS
 

@@ -21,8 +21,8 @@ from maar.model.errors import (
     Rejected,
     Unavailable,
 )
-from support.command_line import Say, speaker
-from support.front import Front
+from support.http.command_line import Say, speaker
+from support.http.front import Front
 
 HEAVY = (
     "numba",

@@ -23,7 +23,7 @@ from maar.model.errors import NotLeading, Unavailable
 from maar.model.ids import BlockId, Incarnation, Shard
 from maar.ports.log import Candidate
 from maar.ports.metastore import ReplicaStatus
-from support.logged import Logged
+from support.metastore.logged import Logged
 
 LEADER = ReplicaStatus(
     "one", "a:1", "leader", term=2, index=7, head=7, knows=4, log="etcd://e/maar"

@@ -36,9 +36,9 @@ from maar.model.plan import (
 )
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.ports.metastore import LevelStatus, PlanFilter, ReplicaStatus, Status
-from support.command_line import Say, speaker
-from support.front import Front
-from support.metastore import segment
+from support.http.command_line import Say, speaker
+from support.http.front import Front
+from support.metastore.fold import segment
 
 NOW = 100 * SECOND_NS
 TOKEN = FencingToken(Incarnation("0badcafe"), 7)

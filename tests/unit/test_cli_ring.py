@@ -9,8 +9,8 @@ import pytest
 from maar.model.ids import HOME, NodeId, Zone
 from maar.model.ring import Writer, WriterState
 from maar.ports.metastore import Beat, ZoneStatus
-from support.command_line import Say, speaker
-from support.front import Front, run
+from support.http.command_line import Say, speaker
+from support.http.front import Front, run
 
 EAST = Zone("east")
 

@@ -8,9 +8,9 @@ import pytest
 
 from maar.model.errors import Unavailable
 from maar.ports.metastore import Letter, LettersStatus
-from support.command_line import Say, speaker
-from support.front import Front
-from support.metastore import segment
+from support.http.command_line import Say, speaker
+from support.http.front import Front
+from support.metastore.fold import segment
 
 GOOD = segment(1)
 HELD = Letter(GOOD.id, f"dlq/v1/x-held/{GOOD.id}.msgpack", "held", "below the floor", 600, GOOD)

@@ -19,7 +19,7 @@ from maar.placement import wire
 from maar.placement.rules import Rules, Share
 from maar.ports.metastore import Now
 from maar.ports.object_store import ObjectInfo, ObjectStore, StoreSettings
-from support.front import MemoryMetastore
+from support.http.front import MemoryMetastore
 
 LOG = Incarnation("1234abcd")  # of the metastore in memory
 

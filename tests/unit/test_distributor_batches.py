@@ -9,7 +9,7 @@ from maar.adapters.rpc import MESSAGE_BYTES_MAX
 from maar.distributor.batches import BATCH_BYTES_MAX, batches, message_bytes
 from maar.model.ids import Shard, TenantId
 from maar.placement.locate import Place, Spot
-from support.writers import profile
+from support.segment.writers_as_told import profile
 
 SPOT = Spot(0, 4, 0, 4)
 

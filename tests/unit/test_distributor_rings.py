@@ -12,7 +12,7 @@ from maar.model.errors import Unavailable
 from maar.model.ids import HOME, NodeId, Zone
 from maar.model.ring import Ring, Writer, WriterState
 from maar.ports.metastore import RingView
-from support.front import run
+from support.http.front import run
 
 
 def view(

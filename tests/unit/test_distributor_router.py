@@ -28,9 +28,9 @@ from maar.model.ring import WriterState
 from maar.model.time import SECOND_NS
 from maar.placement.locate import Place, Spot
 from maar.placement.rules import Balancing, Rules, Share
-from support.front import SetClock
-from support.virtual_time import run_virtually
-from support.writers import ACME, Fleet, profile
+from support.http.front import SetClock
+from support.clock.virtual_time import run_virtually
+from support.segment.writers_as_told import ACME, Fleet, profile
 
 SERVICES = [f"service-{n}" for n in range(24)]
 

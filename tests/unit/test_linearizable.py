@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.history import Added, Call, Merged, Shown, Viewed, step
-from support.linearizable import (
+from support.oracles.block_groups import Added, Call, Merged, Shown, Viewed, step
+from support.oracles.linearizable import (
     UNANSWERED,
     Operation,
     Undecided,

@@ -12,7 +12,7 @@ from maar.metastore.leader.campaign import Campaign, resign
 from maar.metastore.replica.tasks import first_ended
 from maar.model.errors import Rejected, Unavailable
 from maar.ports.log import Candidate, Term
-from support.memory_log import MemoryLog, SharedLog
+from support.metastore.memory_log import MemoryLog, SharedLog
 
 ME, RIVAL = Candidate("me", "me:1"), Candidate("rival", "rival:1")
 

@@ -17,8 +17,8 @@ from maar.metastore.state.retired import Cause
 from maar.metastore.views.explain import explain
 from maar.model.block import BlockMeta
 from maar.model.time import DAY_NS
-from support.lake import Lake
-from support.metastore import DAY_START_NS, SMALL
+from support.lake.fold_and_store import Lake
+from support.metastore.fold import DAY_START_NS, SMALL
 
 
 def lake(version: int = 5) -> Lake:

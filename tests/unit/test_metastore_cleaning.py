@@ -17,9 +17,9 @@ from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotLeading, Unavailable
 from maar.model.ids import BlockId, FencingToken, PlanId
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
-from support.lake import Lake, dated, objects_of, put
-from support.memory_store import MemoryStore
-from support.metastore import DAY_START_NS, INCARNATION, SMALL, TENANT, Fold, output, segment
+from support.lake.fold_and_store import Lake, dated, objects_of, put
+from support.stores.memory_store import MemoryStore
+from support.metastore.fold import DAY_START_NS, INCARNATION, SMALL, TENANT, Fold, output, segment
 
 
 def remove(world: Lake) -> None:

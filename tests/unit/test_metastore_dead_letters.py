@@ -24,9 +24,9 @@ from maar.model.errors import MaarError, NotFound, NotLeading, Rejected, StoreFu
 from maar.model.ids import BlockId, Incarnation, StoreName, TenantId, segment_id
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.object_store import ObjectInfo
-from support.lake import put
-from support.letters import PostOffice, held_key, letter_key
-from support.metastore import DAY_START_NS, INCARNATION, SMALL, segment
+from support.lake.fold_and_store import put
+from support.metastore.dead_letters import PostOffice, held_key, letter_key
+from support.metastore.fold import DAY_START_NS, INCARNATION, SMALL, segment
 
 LAG_NS = 600 * SECOND_NS
 POLICY = msgspec.structs.replace(SMALL, floor_lag_ns=LAG_NS)

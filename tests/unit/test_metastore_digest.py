@@ -28,7 +28,7 @@ from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt
 from maar.model.ids import BlockId, PlanId, WorkerId
 from maar.ports.log import Head
-from support.metastore import segment
+from support.metastore.fold import segment
 
 # ── what the hash leaves out, why, and a lie about it that is found all the same ────────────────
 

@@ -29,8 +29,8 @@ from maar.model.ids import BlockId, Zone
 from maar.model.plan import Account, PlanResult
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.metastore import Explanation
-from support.metastore import DAY_START_NS, SMALL, Fold, output, segment
-from support.plans import completed, failed, leased, planned
+from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, segment
+from support.metastore.plans import completed, failed, leased, planned
 
 
 def added(fold: Fold, *metas: BlockMeta) -> tuple[BlockMeta, ...]:

@@ -26,7 +26,7 @@ from maar.metastore.state.rows import Ids, Numbers, Rows, block_id, raw_id
 from maar.model.block import NO_DAY, BlockMeta, Dataset, File, Kind, Location
 from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, Shard, TenantId, segment_id
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, TimeRange
-from support.metastore import DAY_START_NS, TENANT, segment
+from support.metastore.fold import DAY_START_NS, TENANT, segment
 
 BYTES_PER_BLOCK = 600
 SERVICES = 20  # of a segment in which memory is measured

@@ -15,8 +15,8 @@ from maar.metastore.records.entries import PlanExcluded
 from maar.model.ids import PlanId
 from maar.model.plan import AttemptEnd, PlanState
 from maar.ports.metastore import Report
-from support.metastore import SMALL, Fold
-from support.office import W1, W2, Office
+from support.metastore.fold import SMALL, Fold
+from support.metastore.leader_term import W1, W2, Office
 
 
 def one_job(limit: int = 2) -> tuple[Office, Leased]:

@@ -42,7 +42,7 @@ from maar.model.block import Kind
 from maar.model.ids import FencingToken, Incarnation, PlanId, WorkerId
 from maar.model.plan import Account, AttemptEnd, PlanResult, PlanState, Service
 from maar.model.time import SECOND_NS, LeaseTime
-from support.metastore import Fold, output, result, segment
+from support.metastore.fold import Fold, output, result, segment
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 

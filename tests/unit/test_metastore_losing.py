@@ -15,8 +15,8 @@ from maar.metastore.views.explain import explain
 from maar.model.block import BlockMeta, Damage
 from maar.model.errors import NotFound, Rejected
 from maar.model.ids import BlockId, Incarnation
-from support.lake import Lake
-from support.metastore import SMALL, Fold, segment
+from support.lake.fold_and_store import Lake
+from support.metastore.fold import SMALL, Fold, segment
 
 
 def lose(world: Lake, meta: BlockMeta, *returning: BlockId) -> tuple[object, ...]:

@@ -12,8 +12,8 @@ from maar.model.ids import HOME, NodeId, Zone
 from maar.model.ring import Writer
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.metastore import Beat
-from support.metastore import SMALL, Fold
-from support.rings import ACTIVE, JOINING, LEAVING, Town, owners, writer
+from support.metastore.fold import SMALL, Fold
+from support.metastore.rings import ACTIVE, JOINING, LEAVING, Town, owners, writer
 
 EAST = Zone("east")
 DEAD_AFTER_S = membership.DEAD_AFTER_MS / 1000

@@ -24,8 +24,8 @@ from maar.model.block import TABLES, BlockMeta, Kind
 from maar.model.ids import FencingToken, PlanId, TenantId, segment_id
 from maar.model.plan import AttemptEnd
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, TimeRange, WallTime
-from support.metastore import DAY, DAY_START_NS, SMALL, Fold, segment
-from support.plans import completed, failed, leased, planned
+from support.metastore.fold import DAY, DAY_START_NS, SMALL, Fold, segment
+from support.metastore.plans import completed, failed, leased, planned
 
 
 @dataclass

@@ -25,8 +25,8 @@ from maar.metastore.state.state import MetaState
 from maar.model.ids import PlanId, WorkerId
 from maar.model.plan import Service
 from maar.model.time import SECOND_NS, LeaseTime
-from support.metastore import Fold
-from support.office import W1, W2, Office
+from support.metastore.fold import Fold
+from support.metastore.leader_term import W1, W2, Office
 
 
 class Contrarian:

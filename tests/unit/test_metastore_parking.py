@@ -33,8 +33,8 @@ from maar.model.errors import InvalidInput, NotFound, Rejected
 from maar.model.ids import PlanId
 from maar.model.plan import AttemptEnd, PlanState
 from maar.model.time import SECOND_NS, LeaseTime
-from support.metastore import SMALL, Fold
-from support.office import W1, W2, Office
+from support.metastore.fold import SMALL, Fold
+from support.metastore.leader_term import W1, W2, Office
 
 
 def office_with(**numbers: int) -> Office:

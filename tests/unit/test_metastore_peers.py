@@ -18,8 +18,8 @@ from maar.metastore.replica.integrity import Judge, Standing
 from maar.model.errors import Unavailable
 from maar.model.time import SECOND_NS
 from maar.ports.metastore import ReplicaStatus, Vote
-from support.fake_clock import FakeClock
-from support.metastore import Fold
+from support.clock.fake_clock import FakeClock
+from support.metastore.fold import Fold
 
 OWN = ReplicaStatus("a", "a:1", "leader", knows=4, version=3, incarnation="0badcafe")
 GOOD, BAD = b"good", b"bad"

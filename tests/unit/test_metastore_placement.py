@@ -27,8 +27,8 @@ from maar.placement import stored, wire
 from maar.placement.rules import Balancing, PlacementSettings, Rules, Share, TenantLimits
 from maar.placement.stored import Shelf
 from maar.ports.object_store import ObjectStore, StoreSettings
-from support.fake_clock import FakeClock
-from support.metastore import INCARNATION, TENANT, Fold, segment
+from support.clock.fake_clock import FakeClock
+from support.metastore.fold import INCARNATION, TENANT, Fold, segment
 
 UNIT = 128 << 10
 CHECKOUT = (TENANT, "checkout")

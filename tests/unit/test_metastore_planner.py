@@ -28,7 +28,7 @@ from maar.model.block import Kind
 from maar.model.ids import BlockId, TenantId, WorkerId
 from maar.model.plan import QueueKey
 from maar.model.time import SECOND_NS, LeaseTime
-from support.metastore import SMALL, Fold, result, segment
+from support.metastore.fold import SMALL, Fold, result, segment
 
 W1 = WorkerId("w1")
 

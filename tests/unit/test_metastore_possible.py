@@ -18,8 +18,8 @@ from maar.model.ids import FencingToken, Incarnation, PlanId, StoreName, TenantI
 from maar.model.plan import Account, PlanResult
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.ports.object_store import ObjectInfo
-from support.lake import Lake
-from support.metastore import DAY, SMALL, TENANT, Fold, output, segment
+from support.lake.fold_and_store import Lake
+from support.metastore.fold import DAY, SMALL, TENANT, Fold, output, segment
 
 OTHER = TenantId("globex")
 STRANGER = Incarnation("ffffffff")

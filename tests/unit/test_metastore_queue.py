@@ -17,7 +17,7 @@ from maar.model.block import NO_DAY
 from maar.model.ids import MAIN_STORE, BlockId, Shard, TenantId, Zone, segment_id
 from maar.model.plan import QueueKey
 from maar.model.time import SECOND_NS, LeaseTime
-from support.metastore import SMALL
+from support.metastore.fold import SMALL
 
 KEYS = [
     QueueKey(MAIN_STORE, TenantId(tenant), Shard(shard), level, Zone(zone), day)

@@ -11,7 +11,7 @@ from maar.metastore.replica.log_fold import Replica
 from maar.metastore.replica.read_ahead import ReadAhead
 from maar.model.errors import Unavailable
 from maar.ports.log import BATCH_BYTES_MAX, EMPTY, Log, Record, Term, follow
-from support.memory_store import MemoryStore
+from support.stores.memory_store import MemoryStore
 
 
 class Pages:

@@ -28,9 +28,9 @@ from maar.model.ids import PlanId, TenantId
 from maar.model.plan import Account, PlanResult, PlanState
 from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
 from maar.ports.metastore import PlanFilter, Status, ViewRequest
-from support.lake import Lake
-from support.metastore import DAY_START_NS, SMALL, Fold, output, result, segment
-from support.plans import completed, failed, leased, planned
+from support.lake.fold_and_store import Lake
+from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, result, segment
+from support.metastore.plans import completed, failed, leased, planned
 
 LATER = LeaseTime(3600 * SECOND_NS)
 

@@ -35,8 +35,8 @@ from maar.model.ids import NO_TENANT, BlockId, TenantId
 from maar.model.plan import AttemptEnd, PlanState
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, WallTime, utc_day
 from maar.ports.metastore import RetentionStatus
-from support.lake import Lake, dated, shared
-from support.metastore import DAY_START_NS, SMALL, TENANT, Fold, segment
+from support.lake.fold_and_store import Lake, dated, shared
+from support.metastore.fold import DAY_START_NS, SMALL, TENANT, Fold, segment
 
 KEPT_DAYS = 90
 POLICY = msgspec.structs.replace(SMALL, retention_ns=KEPT_DAYS * DAY_NS)

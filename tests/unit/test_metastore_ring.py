@@ -13,8 +13,8 @@ from maar.metastore.records.entries import RingChanged, VersionActivated
 from maar.metastore.state.digest import digest
 from maar.model.ids import HOME, Zone
 from maar.model.ring import Ring
-from support.metastore import SMALL, Fold
-from support.rings import JOINING, LEAVING, writer
+from support.metastore.fold import SMALL, Fold
+from support.metastore.rings import JOINING, LEAVING, writer
 
 A, B = writer("a", shards=2), writer("b", shards=1)
 GOOD = RingChanged(HOME, 0, (A, B), (0, 1, 0))

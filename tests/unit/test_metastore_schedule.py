@@ -28,8 +28,8 @@ from maar.model.block import BlockMeta
 from maar.model.ids import PlanId, WorkerId
 from maar.model.plan import PlanState
 from maar.model.time import SECOND_NS, LeaseTime
-from support.metastore import SMALL, Fold
-from support.office import W1, W2, W3, Office
+from support.metastore.fold import SMALL, Fold
+from support.metastore.leader_term import W1, W2, W3, Office
 
 
 def office_with(**numbers: int) -> Office:

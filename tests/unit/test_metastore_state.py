@@ -44,7 +44,7 @@ from maar.model.errors import Corrupt, InvalidInput, Rejected
 from maar.model.ids import BlockId, TenantId, WorkerId, segment_id
 from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
 from maar.ports.metastore import Status, ViewRequest
-from support.metastore import (
+from support.metastore.fold import (
     DAY_START_NS,
     SMALL,
     TENANT,

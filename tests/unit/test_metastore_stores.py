@@ -24,8 +24,8 @@ from maar.model.errors import MaarError
 from maar.model.ids import BlockId, StoreName
 from maar.model.plan import Account, PlanResult, PlanState, Service
 from maar.ports.metastore import Report
-from support.metastore import SMALL, Fold, output, result, segment
-from support.office import Office
+from support.metastore.fold import SMALL, Fold, output, result, segment
+from support.metastore.leader_term import Office
 
 STORES = tuple(map(StoreName, ("main", "eu", "us")))
 POLICY = msgspec.structs.replace(

@@ -14,8 +14,8 @@ from maar.metastore.records.effects import AttemptEnded
 from maar.metastore.records.entries import Grant, PlansLeased, TermStarted
 from maar.model.plan import AttemptEnd
 from maar.model.time import SECOND_NS, LeaseTime
-from support.metastore import SMALL, Fold
-from support.office import W1, W2, Office
+from support.metastore.fold import SMALL, Fold
+from support.metastore.leader_term import W1, W2, Office
 
 
 def abandoned(*, started: bool, renewed: bool, restarted: bool, deaf: bool) -> Office:

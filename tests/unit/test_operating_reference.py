@@ -25,7 +25,7 @@ from maar.metastore.replica.metrics import Metrics
 from maar.query.metrics import Metrics as QueryMetrics
 from maar.segment.metrics import MembershipMetrics, SegmentMetrics
 from maar.worker.metrics import WorkerMetrics
-from support.front import Front
+from support.http.front import Front
 
 REFERENCE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
 

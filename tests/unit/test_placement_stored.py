@@ -12,7 +12,7 @@ from maar.model.ids import HOME, Incarnation, Shard, TenantId, Zone
 from maar.placement import stored, wire
 from maar.placement.adaptive.statistics import DatasetStats, ShardUse, Stats
 from maar.placement.rules import Balancing, Rules, Share
-from support.memory_store import MemoryStore
+from support.stores.memory_store import MemoryStore
 
 LOG = Incarnation("0badcafe")
 ACME, OTHER = TenantId("acme"), TenantId("other")

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 from maar.model import keys
 from maar.query.metrics import Metrics
 from maar.query.read.letters import Letters
-from support.letters import PostOffice, letter_key
-from support.metastore import INCARNATION
+from support.metastore.dead_letters import PostOffice, letter_key
+from support.metastore.fold import INCARNATION
 
 PATIENCE_S = 30.0
 

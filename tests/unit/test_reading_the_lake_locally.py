@@ -9,7 +9,7 @@ import pytest
 
 from maar.api.admin.plain import plain
 from maar.model.ids import ANONYMOUS
-from support.lake_doc import STRANGER, DocumentedLake, documented_lake, programs
+from support.docs.reading_the_lake import STRANGER, DocumentedLake, documented_lake, programs
 
 PROFILE_TYPE = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
 DAY = "2026-09-21"

@@ -6,7 +6,7 @@ from maar.model.ids import ProfileId, TenantId
 from maar.model.profile import RawProfile
 from maar.segment.buffer import Bounds, Buffer
 from maar.segment.pace import Pace
-from support.front import CPU, NOW_NS
+from support.http.front import CPU, NOW_NS
 
 PACE = Pace(least_ns=500, most_ns=2_000, worth_bytes=5_000)
 BOUNDS = Bounds(PACE, segment_bytes_max=10_000, index_bytes_max=1_000)

@@ -13,7 +13,7 @@ from maar.model.errors import InvalidInput, Unavailable
 from maar.model.profile import RawProfile
 from maar.segment import encode
 from maar.segment.encode import DatasetName, encoded
-from support.segments import ONE, World, in_world, raw_profile
+from support.segment.writer_in_memory import ONE, World, in_world, raw_profile
 
 BROKEN = raw_profile(9, service="\ud800")  # no UTF-8 has it
 SHOP, CART = raw_profile(1), raw_profile(2, service="cart")

@@ -16,9 +16,9 @@ from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.errors import Corrupt
 from maar.model.ids import TenantId
 from maar.model.profile import RawProfile
-from support.block_plans import NOON_NS, Bench, pushed
-from support.memory_store import MemoryStore
-from support.pprof_scramble import random_profile
+from support.lake.block_plans import NOON_NS, Bench, pushed
+from support.stores.memory_store import MemoryStore
+from support.load.pprof_scramble import random_profile
 
 
 def some(count: int = 12) -> list[RawProfile]:

@@ -12,8 +12,8 @@ from maar.model.errors import MaarError, StoreFull, Unavailable
 from maar.model.ids import Shard
 from maar.segment.hedge import Tokens, hedged
 from maar.segment.service import SegmentSettings
-from support.front import MemoryStore, run
-from support.segments import ONE, SlowStore, World, in_world, raw_profile, until
+from support.http.front import MemoryStore, run
+from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile, until
 
 SECOND = 1_000_000_000
 HEDGING = SegmentSettings(flush_interval_ms=5, flush_interval_max_ms=5, hedge_after_ms=20)

@@ -7,7 +7,7 @@ from random import Random
 from maar.model.errors import Overloaded, TooLarge
 from maar.model.ids import TenantId
 from maar.segment.memory import LATELY_NS, Load, Memory, Room, held_bytes, load_of
-from support.segments import raw_profile
+from support.segment.writer_in_memory import raw_profile
 
 A, B, C = (TenantId(name) for name in "abc")
 

@@ -15,8 +15,8 @@ from maar.model.ids import Incarnation, Shard, block_time_ns
 from maar.ports.metastore import AddReply, Now
 from maar.segment.memory import held_bytes
 from maar.segment.service import SegmentSettings
-from support.front import MemoryMetastore, MemoryStore, run
-from support.segments import ONE, SlowStore, World, in_world, raw_profile, until
+from support.http.front import MemoryMetastore, MemoryStore, run
+from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile, until
 
 LETTERS = keys.dead_letters(Incarnation("1234abcd"))
 PATIENT = SegmentSettings(flush_interval_ms=5, flush_interval_max_ms=5)

@@ -13,9 +13,9 @@ from maar.model.errors import AlreadyExists
 from maar.segment.hedge import Tokens
 from maar.segment.metrics import SegmentMetrics
 from maar.segment.uploads import Running, Uploads
-from support.fake_clock import FakeClock
-from support.front import MemoryStore, run
-from support.segments import SlowStore, until
+from support.clock.fake_clock import FakeClock
+from support.http.front import MemoryStore, run
+from support.segment.writer_in_memory import SlowStore, until
 
 SECOND = 1_000_000_000
 

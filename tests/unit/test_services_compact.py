@@ -21,9 +21,9 @@ from maar.pprof.gzip import gunzip
 from maar.pprof.plain import PlainLabel, PlainProfile, PlainSample, canonical
 from maar.services import compact as service
 from maar.services.compact import compact
-from support.block_plans import NOON_NS, TENANT, WALL_NS, Bench, pushed
-from support.memory_store import MemoryStore
-from support.pprof_scramble import random_profile
+from support.lake.block_plans import NOON_NS, TENANT, WALL_NS, Bench, pushed
+from support.stores.memory_store import MemoryStore
+from support.load.pprof_scramble import random_profile
 
 
 @pytest.fixture

@@ -33,10 +33,10 @@ from maar.model.ids import (
 )
 from maar.model.plan import Account, PlanResult, QueueKey, Service
 from maar.model.time import LeaseTime, WallTime
-from support.memory_store import MemoryStore
-from support.metastore import INCARNATION, result, segment
+from support.stores.memory_store import MemoryStore
+from support.metastore.fold import INCARNATION, result, segment
 from support.soak import checks
-from support.soak.audit import Audit
+from support.oracles.log_audit import Audit
 
 LEASE = 10
 INPUTS = (segment(1, at=1), segment(2, at=2))

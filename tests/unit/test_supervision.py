@@ -28,7 +28,7 @@ from maar.app.settings.config import METASTORE_ADDRESS, Settings, load
 from maar.metastore.leader.claim import mark
 from maar.model.errors import InvalidInput
 from maar.model.ids import Incarnation
-from support.memory_store import MemoryStore
+from support.stores.memory_store import MemoryStore
 
 
 def settings(**variables: str) -> Settings:

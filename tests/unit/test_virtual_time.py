@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from support.virtual_time import LoopClock, run_virtually
+from support.clock.virtual_time import LoopClock, run_virtually
 
 
 def test_time_jumps_when_everybody_waits() -> None:

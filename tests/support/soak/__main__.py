@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from support.soak.cast import Parts
+from support.soak.processes import Parts
 from support.soak.run import SETTINGS, soak
 
 

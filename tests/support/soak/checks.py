@@ -18,8 +18,8 @@ from maar.ports.metastore import Status
 from maar.ports.object_store import ObjectStore
 from maar.ports.query import Matcher, Scope
 from maar.query.service import DuckEngine, QuerySettings
-from support.crowd import CPU
-from support.soak.audit import Audit
+from support.load.crowd import CPU
+from support.oracles.log_audit import Audit
 from support.soak.writer import SERVICE, TENANTS, Pushed, Writer
 
 SHOWN_MAX = 10

@@ -14,9 +14,9 @@ from maar.model.block import BlockMeta
 from maar.model.errors import MaarError
 from maar.ports.metastore import Status
 from support.soak import checks
-from support.soak.audit import Audit, Tail
-from support.soak.cast import PATIENCE_S, Cast, Parts
-from support.soak.tormentor import Tormentor
+from support.oracles.log_audit import Audit, Tail
+from support.soak.processes import PATIENCE_S, Cast, Parts
+from support.soak.fault_injector import Tormentor
 from support.soak.writer import Writer
 
 PACE_S = 0.05

@@ -19,7 +19,7 @@ from maar.model.labels import labels_of
 from maar.model.profile import RawProfile, profile_id
 from maar.ports.object_store import ObjectStore
 from maar.segment.service import SegmentService, SegmentSettings
-from support.crowd import CPU, profile
+from support.load.crowd import CPU, profile
 
 TENANTS = (ANONYMOUS, TenantId("acme"))
 SHARDS = (Shard(1), Shard(2))

@@ -1,0 +1,1 @@
+"""Real agents that push."""

@@ -1,0 +1,1 @@
+"""Examples and commands that stand in the documents, taken out and carried out."""

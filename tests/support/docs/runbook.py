@@ -1,0 +1,63 @@
+"""The commands of docs/runbook.md, taken from the page and carried out."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from maar.cli.main import run
+from support.processes.serving import Said
+
+PAGE = (Path(__file__).parents[3] / "docs" / "runbook.md").read_text()
+
+
+def section(title: str) -> list[str]:
+    """The command lines under a heading, in their order."""
+    parts = re.split(r"^## (.+)$", PAGE, flags=re.MULTILINE)
+    texts = dict(zip(parts[1::2], parts[2::2], strict=True))
+    blocks = re.findall(r"```sh\n(.*?)```", texts[title], flags=re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+def sections() -> list[str]:
+    """Those that have commands."""
+    return [title for title in re.findall(r"^## (.+)$", PAGE, re.MULTILINE) if section(title)]
+
+
+class Runbook:
+    """Names on the page stand for those of a test; what is not maar is done by the test itself."""
+
+    def __init__(
+        self, names: Mapping[str, str], others: Mapping[str, Callable[[], object]]
+    ) -> None:
+        self._names = names
+        self._others = others  # by how a line begins
+        self.said: list[str] = []  # what each command of maar printed
+
+    def follow(self, title: str) -> None:
+        for line in section(title):
+            self.carry_out(line)
+
+    def carry_out(self, line: str) -> None:
+        for beginning, act in self._others.items():
+            if line.startswith(beginning):
+                act()
+                return
+        for name, real in self._names.items():
+            line = line.replace(name, real)
+        assert line.startswith("maar metastore "), f"nobody knows how to do: {line}"
+        self.said.append(maar(*shlex.split(line)[1:]).stdout)
+
+
+def maar(*arguments: str, code: int = 0) -> Said:
+    """A command in this process: starting another takes longer than what it does."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        ended = run(list(arguments))
+    said = Said(ended, out.getvalue(), err.getvalue())
+    assert ended == code, f"maar {' '.join(arguments)}\n{said.stdout}\n{said.stderr}"
+    return said

@@ -1,0 +1,1 @@
+"""A real etcd on loopback, its certificates, and logs in it."""

@@ -1,0 +1,1 @@
+"""Lakes of real segments and blocks, with a known truth."""

@@ -1,0 +1,1 @@
+"""What pushes, registers and views, by chance or by plan."""

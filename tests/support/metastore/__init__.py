@@ -1,0 +1,1 @@
+"""Metastores in one process: a bare fold, a leader's decisions, replicas over one log."""

@@ -1,0 +1,142 @@
+"""A log in which every kind of entry occurs and does something, and the state that it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from maar.metastore.records import entries as e
+from maar.metastore.records.effects import Refused
+from maar.metastore.state.digest import digest
+from maar.model.block import Kind
+from maar.model.ids import (
+    HOME,
+    FencingToken,
+    Incarnation,
+    NodeId,
+    PlanId,
+    TenantId,
+    WorkerId,
+    Zone,
+)
+from maar.model.plan import Account, PlanResult, Service
+from maar.model.ring import Writer, WriterState
+from maar.model.time import SECOND_NS, LeaseTime
+from support.metastore.fold import DAY_START_NS, INCARNATION, SMALL, TENANT, Fold, output, segment
+
+FIRST_LIFE, OTHER_LIFE = Incarnation("01dcafe0"), Incarnation("01dcafe1")
+
+
+def every_kind_of_entry() -> Fold:
+    """All but `Stored`; a golden log is made of it, so it changes only with the version."""
+    fold = Fold(policy=msgspec.structs.replace(SMALL, plans_max=4), incarnation=FIRST_LIFE)
+    restored(fold)
+    s, w = SECOND_NS, WorkerId("w1")
+    segments = tuple(segment(n, at=n, profiles=10 + n) for n in range(7))
+    fold.put(e.BlocksAdded(segments))
+    key = fold.state.queue.places[segments[0].id].key
+    ids = [meta.id for meta in segments]
+
+    def put(entry: e.Entry) -> None:
+        assert not any(isinstance(effect, Refused) for effect in fold.put(entry)), entry
+
+    def spec(*numbers: int) -> e.PlanSpec:
+        return e.PlanSpec(Service.COMPACT, False, key, tuple(ids[n] for n in numbers), 2)
+
+    def granted(*plans: PlanId, counts: bool = True) -> FencingToken:
+        until = LeaseTime(fold.now + 15 * s)
+        put(e.PlansLeased(tuple(e.Grant(plan, w, until, None, counts) for plan in plans)))
+        return FencingToken(INCARNATION, fold.state.index)
+
+    put(e.PlansScheduled((spec(0, 1), spec(2, 3), spec(4), spec(5))))
+    plans = [PlanId(fold.state.index, n) for n in range(4)]
+    put(e.PinsTaken(("query-1", "query-2"), LeaseTime(50 * s)))
+    held = granted(*plans)
+    put(e.PlansStarted((e.Start(plans[0], held), e.Start(plans[1], held))))
+    put(e.LeasesRenewed((e.Extension(plans[0], held, LeaseTime(30 * s)),)))
+    inputs = segments[:2]
+    good = output(plans[0], held, inputs, profiles=19)
+    bad = output(plans[0], held, inputs, profiles=1, ordinal=1, kind=Kind.QUARANTINE)
+    made = PlanResult((good, bad), Account(19, 1, 1), collisions=2, cpu_ms=7, wall_ms=9)
+    put(e.PlanCompleted(plans[0], held, made))
+    put(e.AttemptFenced(plans[3], held, "fenced by hand"))
+    put(e.PlanFailed(plans[2], held, "the JVM went away", LeaseTime(1 * s), counts=False))
+    fold.now = 2 * s
+    again = granted(plans[2])
+    put(e.PlanFailed(plans[2], again, "the disk was full", LeaseTime(20 * s)))
+    fold.now = 31 * s
+    put(e.Tick())
+    put(e.PlanBisected(plans[1], held, 1, counts=False))
+    halves = [PlanId(fold.state.index, n) for n in range(2)]
+    put(e.PlanExcluded(plans[2], None, LeaseTime(90 * s)))
+    put(e.PlansParked((plans[2],)))
+    put(e.PlansUnparked((plans[2],)))
+    put(e.PlansParked((plans[2],)))
+    put(e.PlanRequeued(plans[2]))
+    put(e.PlanExcluded(plans[2], None, LeaseTime(1 << 62), note="it is in the way"))
+    put(e.PlansParked((plans[2],)))
+    put(e.LimitRaised(9, LeaseTime(600 * s)))
+    put(e.RetentionSet(TENANT, 30 * 86_400 * s))
+    put(e.RetentionSet(TenantId("globex"), 0))
+    put(e.RetentionSet(TenantId("initech"), 3_600 * s))
+    put(e.RetentionSet(TenantId("initech"), None))
+    granted(halves[0])
+    put(e.BlocksExpired(DAY_START_NS + 2 * s, (ids[2],)))
+    put(e.RetentionHeld(True, "somebody has to look"))
+    put(e.RetentionUndone((ids[2],)))
+    put(e.RetentionHeld(False, "the clock is right"))
+    put(e.RetentionHeld(False, "somebody has looked", confirmed=True))
+    put(e.BlocksExpired(DAY_START_NS + 2 * s, (ids[2],)))
+    put(e.BlocksLost((ids[6],), "its object is gone"))
+    put(e.RetentionHeld(True, "somebody has to look once more"))
+    put(e.BlocksAdded((msgspec.structs.replace(segment(8, at=8), zone=Zone("east")),)))
+    put(e.LitterSwept((e.Remains(plans[0], held),)))
+    rings(put, fold)
+    put(e.PlansArchived((plans[1],)))
+    put(e.BlocksForgotten((ids[1],)))
+    fold.now = 60 * s
+    put(e.PinsDropped(("query-2",)))
+    put(e.Floor(LeaseTime(0)))
+    hashed, at = digest(fold.state), fold.state.index
+    put(e.StateHashed(at, hashed))
+    put(e.TermStarted(2, "two"))
+    put(e.StateHashed(at, hashed, "two"))
+    return fold
+
+
+def restored(fold: Fold) -> None:
+    """A log that was lost behind a snapshot: two blocks are found in the store, one is missed."""
+    lost, kept, found = (segment(n, at=0, life=FIRST_LIFE) for n in (80, 81, 82))
+    fold.put(e.BlocksAdded((lost, kept)))
+    plan, token = PlanId(3, 0), FencingToken(FIRST_LIFE, 4)
+    merged = output(plan, token, (lost,), profiles=9)
+    entries: tuple[e.Entry, ...] = (
+        e.Reincarnated(INCARNATION, (OTHER_LIFE,)),
+        e.BlocksAdopted((found, merged)),
+        e.BlocksMissed((lost.id,)),
+        e.AdoptionEnded(),
+    )
+    for entry in entries:
+        assert not any(isinstance(effect, Refused) for effect in fold.put(entry)), entry
+    assert fold.live() == {kept.id, found.id, merged.id}
+
+
+def rings(put: Callable[[e.Entry], None], fold: Fold) -> None:
+    """Two zones with writers in every state; a third comes and goes."""
+
+    def writer(name: str, state: WriterState, session: str = "1f") -> Writer:
+        return Writer(NodeId(name), f"{name}.example:4044", session, 2, state)
+
+    joining, active, leaving = WriterState
+    a, b = writer("a", active), writer("b", joining)
+    put(e.RingChanged(HOME, 0, (a,), (0, 0)))
+    put(e.RingChanged(HOME, fold.state.rings[HOME].changed_at, (a, b), (0, 0)))
+    b = writer("b", active)
+    put(e.RingChanged(HOME, fold.state.rings[HOME].changed_at, (a, b), (1, 0, 0, 1)))
+    a = writer("a", leaving)
+    put(e.RingChanged(HOME, fold.state.rings[HOME].changed_at, (a, b), (1, 0, 0, 1)))
+    east, west = Zone("east"), Zone("west")
+    put(e.RingChanged(east, 0, (writer("c", joining, "2e"),), ()))
+    put(e.RingChanged(west, 0, (writer("d", active),), (0, 0)))
+    put(e.RingChanged(west, fold.state.rings[west].changed_at, (), ()))

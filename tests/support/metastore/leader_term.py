@@ -1,0 +1,94 @@
+"""A leader's decisions over a fold, without log, loop or clock: for tests of the scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from maar.metastore.decide import prepare, schedule
+from maar.metastore.decide.schedule import Wish
+from maar.metastore.decide.workers import Crew
+from maar.metastore.records.effects import Effect, Leased
+from maar.metastore.records.entries import Entry
+from maar.model.ids import BlockId, PlanId, WorkerId
+from maar.model.plan import Plan
+from maar.model.time import SECOND_NS, LeaseTime
+from maar.ports.metastore import PollRequest, Renewal, Report
+from support.metastore.fold import Fold, result, segment
+
+W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
+
+
+@dataclass
+class Office:
+    fold: Fold = field(default_factory=Fold)
+    crew: Crew = field(default_factory=Crew)
+
+    @property
+    def now(self) -> LeaseTime:
+        return LeaseTime(self.fold.now)
+
+    def wait(self, seconds: float) -> None:
+        self.fold.now += int(seconds * SECOND_NS)
+
+    def put(self, entries: list[Entry]) -> list[Effect]:
+        return [effect for entry in entries for effect in self.fold.put(entry)]
+
+    def add(self, *numbers: int, shard: int = 1, size: int = 1000) -> list[BlockId]:
+        metas = [segment(n, at=self.fold.now, shard=shard, size=size) for n in numbers]
+        self.put(list(prepare.registrations(metas)))
+        return [meta.id for meta in metas]
+
+    def set_aside(self) -> list[Entry]:
+        since = self.crew.hearing_since
+        entries = schedule.set_aside(self.fold.state, self.now, hearing_since=since)
+        self.put(entries)
+        return entries
+
+    def keep_house(self) -> list[Entry]:
+        since = self.crew.hearing_since
+        entries = prepare.housekeeping(self.fold.state, now=self.now, hearing_since=since)
+        self.put(entries)
+        return entries
+
+    def hand_out(self, *wishes: Wish) -> list[Leased]:
+        """What a round of polls gets."""
+        self.set_aside()
+        entries = schedule.assign(self.fold.state, wishes, now=self.now, crew=self.crew)
+        return [effect for effect in self.put(entries) if isinstance(effect, Leased)]
+
+    def poll(self, worker: WorkerId = W1, capacity: int = 1) -> list[Leased]:
+        return self.hand_out(Wish(worker, capacity))
+
+    def begun(self, worker: WorkerId = W1, capacity: int = 1) -> list[Leased]:
+        """Handed out, and the work has begun."""
+        leases = self.poll(worker, capacity)
+        for lease in leases:
+            self.renew(lease, started=True)
+        return leases
+
+    def renew(self, lease: Leased, *, started: bool = False) -> list[Effect]:
+        renewal = Renewal(lease.plan, lease.token, started)
+        poll = PollRequest(lease.worker, 0, (renewal,))
+        return self.put(prepare.polled(self.fold.state, [poll], now=self.now))
+
+    def report(self, lease: Leased, report: Report) -> list[Effect]:
+        poll = PollRequest(lease.worker, 0, (), (report,))
+        return self.put(prepare.polled(self.fold.state, [poll], now=self.now))
+
+    def complete(self, lease: Leased, *, size: int = 1000) -> list[Effect]:
+        inputs = self.fold.metas(self.plan(lease.plan).inputs)
+        made = result(lease.plan, lease.token, inputs, size=size)
+        return self.report(lease, Report(lease.plan, lease.token, made))
+
+    def fail(self, lease: Leased, *, own: bool = True, cause: str = "broken") -> list[Effect]:
+        return self.report(lease, Report(lease.plan, lease.token, None, cause, own))
+
+    def plan(self, plan: PlanId) -> Plan:
+        state = self.fold.state
+        found = state.plans.get(plan) or state.parked.get(plan) or state.finished.get(plan)
+        assert found is not None
+        return found
+
+    def rested(self) -> None:
+        """As much later as makes every failed plan eligible again."""
+        self.fold.now += self.fold.policy.probe_ns

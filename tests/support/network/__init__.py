@@ -1,0 +1,1 @@
+"""A network that a test can cut."""

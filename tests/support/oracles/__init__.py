@@ -1,0 +1,1 @@
+"""What judges: models and audits that share no code with what they judge."""

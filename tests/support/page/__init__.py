@@ -1,0 +1,1 @@
+"""The page's API over samples in memory, and a browser."""

@@ -1,0 +1,1 @@
+"""maar's roles as processes of their own."""

@@ -1,0 +1,1 @@
+"""Three replicas as processes over a real etcd, and the faults that they must survive."""

@@ -1,0 +1,1 @@
+"""Segment writers: a real one with its surroundings in memory, and ones that do as told."""

@@ -1,0 +1,127 @@
+"""A segment writer with everything around it in memory, and profiles to push to it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import pyarrow as pa
+from prometheus_client import CollectorRegistry
+
+from maar.block.format.segment import read_segment
+from maar.model.ids import ProfileId, Shard, TenantId
+from maar.model.profile import RawProfile
+from maar.ports.clock import Clock
+from maar.segment.service import SegmentService, SegmentSettings
+from support.http.front import CPU, NOW_NS, MemoryMetastore, MemoryStore, gz, pprof
+from support.clock.virtual_time import LoopClock, run_virtually
+
+ONE = Shard(1)
+QUICK = SegmentSettings(flush_interval_ms=5, flush_interval_max_ms=5, ack_deadline_ms=2_000)
+
+_PPROF = gz(pprof())
+
+
+def raw_profile(
+    number: int = 0, *, tenant: str = "acme", service: str = "shop", size: int = 0
+) -> RawProfile:
+    return RawProfile(
+        id=ProfileId(number.to_bytes(16, "big")),
+        tenant=TenantId(tenant),
+        service=service,
+        labels=(("service_name", service),),
+        types=(CPU,),
+        time_ns=NOW_NS + number,
+        duration_ns=0,
+        samples=1,
+        payload=_PPROF + bytes(size),
+        raw_size=100,
+    )
+
+
+class World:
+    def __init__(
+        self,
+        settings: SegmentSettings = QUICK,
+        store: MemoryStore | None = None,
+        metastore: MemoryMetastore | None = None,
+        clock: Clock | None = None,
+        letter_after_ms: int | None = None,
+    ) -> None:
+        self.store = store or MemoryStore()
+        self.metastore = metastore or MemoryMetastore()
+        self.registry = CollectorRegistry()
+        self.service = SegmentService(
+            settings,
+            self.store,
+            self.metastore,
+            clock or LoopClock(),
+            Random(4711),
+            self.registry,
+            "here",
+            dead_letter_after_ms=letter_after_ms,
+        )
+
+    def value(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"maar_segment_{name}", labels) or 0.0
+
+    def stored(self) -> list[RawProfile]:
+        """What queries would find by the index."""
+        return [
+            one
+            for block in self.metastore.index.values()
+            for one in read_segment(
+                pa.BufferReader(self.store.objects[block.files[0].locations[0].key])
+            )
+        ]
+
+
+def in_world(
+    story: Callable[[World], Awaitable[None]],
+    settings: SegmentSettings = QUICK,
+    store: MemoryStore | None = None,
+    metastore: MemoryMetastore | None = None,
+    clock: Clock | None = None,
+    letter_after_ms: int | None = None,
+) -> World:
+    """Tell a story, then stop; whatever happened, no memory may be left behind."""
+
+    async def told() -> World:
+        world = World(settings, store, metastore, clock, letter_after_ms)
+        await world.service.start()
+        await story(world)
+        await world.service.stop()
+        assert world.value("in_flight") == 0
+        for name in ("buffered_bytes", "buffered_profiles", "tenants_held"):
+            await until(lambda: world.value(name) == 0)  # noqa: B023  # asked before the next turn
+        return world
+
+    return run_virtually(told())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that is going to happen."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+class SlowStore(MemoryStore):
+    """The creates for which `slow` is true (by their number, from 1) wait until they are let go."""
+
+    def __init__(self, slow: Callable[[int], bool]) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.entered = 0
+        self._slow = slow
+        self._lock = threading.Lock()
+
+    def create(self, key: str, body: bytes) -> None:
+        with self._lock:
+            self.entered += 1
+            slow = self._slow(self.entered)
+        if slow:
+            self.gate.wait(20)
+        super().create(key, body)

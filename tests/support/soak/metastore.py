@@ -1,0 +1,75 @@
+"""`make soak-metastore`: three replicas and etcd under one torment after the other, by chance."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+from support.replicas.processes import replicas
+from support.replicas.under_faults import Tormented
+
+AT_ONCE = 3  # torments under one load, whose history is then judged
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="soak-metastore", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0, help="of torment")
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32))
+    given = parser.parse_args()
+    _say(f"seed {given.seed}")
+    with (
+        tempfile.TemporaryDirectory(prefix="maar-soak-") as directory,
+        replicas(Path(directory)) as made,
+    ):
+        try:
+            asyncio.run(_soak(Tormented(made, seed=given.seed), given.seconds, Random(given.seed)))
+        except BaseException:
+            _say(made.log())
+            raise
+    return 0
+
+
+async def _soak(three: Tormented, seconds: float, random: Random) -> None:
+    torments = (
+        three.kill_leader,
+        three.kill_etcd_leader,
+        three.kill_both_leaders,
+        lambda load: three.stop_leader(load, seconds=random.uniform(3, 20)),
+        three.cut_follower_off,
+        three.cut_leader_off,
+        three.kill_everything,
+        three.lose_answers,
+    )
+    names = (
+        *("leader killed", "etcd's leader killed", "both killed", "leader stopped"),
+        *("follower cut off", "leader cut off", "everything killed", "answers lost"),
+    )
+    done: Counter[str] = Counter()
+    registrations = 0
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        async with three.under_load() as load:
+            for _ in range(AT_ONCE):
+                at = random.randrange(len(torments))
+                gap_s = await torments[at](load)
+                done[names[at]] += 1
+                _say(f"{names[at]}: {gap_s:.2f} s")
+        registrations += len(load.record.acknowledged)
+    _say(f"{registrations} registrations, {three.tail.head.index} entries: all as it must be")
+    _say(", ".join(f"{name} {times}" for name, times in done.items()))
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

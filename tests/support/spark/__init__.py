@@ -1,0 +1,1 @@
+"""A standalone Spark on loopback, and plans to run on it."""
