@@ -36,10 +36,10 @@ bench: $(VENV)/.dev ## every number that we publish, each as a ratio to a baseli
 fuzz: $(VENV)/.dev ## hostile bytes against the decoder for a minute (SECONDS=n)
 	$(BIN)/python bench/fuzz_pprof.py --seconds $(or $(SECONDS),60)
 
-soak: $(VENV)/.dev ## four workers and Spark under torment, then an audit of everything (SECONDS=300)
+soak: $(VENV)/.dev ## four workers and Spark under faults, then an audit of everything (SECONDS=300)
 	PYTHONPATH=tests $(BIN)/python -m support.soak --seconds $(or $(SECONDS),300)
 
-soak-metastore: $(VENV)/.dev system-packages ## three replicas over etcd under torment, by chance (SECONDS=600)
+soak-metastore: $(VENV)/.dev system-packages ## three replicas over etcd under faults, by chance (SECONDS=600)
 	PYTHONPATH=tests $(BIN)/python -m support.soak.metastore --seconds $(or $(SECONDS),600)
 
 lock: ## write the lock files anew

@@ -29,7 +29,7 @@ from maar.model.ids import TenantId
 from maar.ports.metastore import ViewRequest
 from support.load.register_load import EVER
 from support.replicas.processes import ELECTION_S, FAILOVER_S, replicas
-from support.replicas.under_faults import Tormented
+from support.replicas.under_faults import FaultyReplicas
 
 
 def main() -> None:
@@ -41,10 +41,10 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="maar-bench-") as directory,
         replicas(Path(directory)) as made,
     ):
-        asyncio.run(measure(Tormented(made), times=given.times, reads=given.reads))
+        asyncio.run(measure(FaultyReplicas(made), times=given.times, reads=given.reads))
 
 
-async def measure(three: Tormented, *, times: int, reads: int) -> None:
+async def measure(three: FaultyReplicas, *, times: int, reads: int) -> None:
     async with three.under_load() as load:
         leader = await three.replicas.leader()
         follower = three.replicas.followers(leader)[0]

@@ -27,9 +27,9 @@ from maar.metastore.state.digest import digest
 from maar.metastore.state.state import MetaState
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.log import EMPTY, Candidate, Record
-from support.stores.memory_store import MemoryStore
-from support.metastore.fold import DAY_START_NS, segment
 from support.metastore.every_entry import every_kind_of_entry
+from support.metastore.fold import DAY_START_NS, segment
+from support.stores.memory_store import MemoryStore
 
 GOLDEN = Path(__file__).parent / "golden"
 NEWEST = 5

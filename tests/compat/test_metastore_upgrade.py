@@ -28,8 +28,8 @@ from maar.metastore.state.digest import digest
 from maar.model.errors import Rejected
 from maar.ports.log import Candidate, Head
 from support.clock.fake_clock import FakeClock
-from support.stores.memory_store import MemoryStore
 from support.metastore.fold import segment
+from support.stores.memory_store import MemoryStore
 
 GOLDEN = Path(__file__).parent / "golden"
 STORED_KEY = "metastore/v1/0badcafe/entry-0000000000000022-golden.msgpack"

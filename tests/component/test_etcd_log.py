@@ -32,9 +32,9 @@ from maar.model.errors import (
     Unavailable,
 )
 from maar.ports.log import EMPTY, Candidate, Head, Log, Office, Record, Term, follow, verify
-from support.network.cut import Way, lines
 from support.etcd.cluster import EtcdCluster, Member, apart, running
 from support.etcd.logs import PATIENCE_S, at, hold, led, opened, until
+from support.network.cut import Way, lines
 
 pytestmark = pytest.mark.component
 

@@ -36,8 +36,8 @@ from maar.ports.metastore import RingView
 from maar.ports.object_store import StoreSettings
 from maar.pprof import decode
 from maar.segment.service import SegmentService, SegmentSettings
-from support.http.front import MemoryMetastore, MemoryWriter, PlainEngine, gz, pprof
 from support.agents.go_agent import build_go_agent
+from support.http.front import MemoryMetastore, MemoryWriter, PlainEngine, gz, pprof
 
 pytestmark = pytest.mark.component
 

@@ -37,9 +37,9 @@ from maar.ports.log import Head, Term
 from maar.ports.metastore import Beat, PlanFilter, PollRequest, ViewRequest
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import DAY_START_NS, TENANT, segment
-from support.metastore.world import PATIENT
 from support.metastore.replicas_world import Member, ReplicatedWorld
 from support.metastore.rings import writer
+from support.metastore.world import PATIENT
 
 pytestmark = pytest.mark.component
 

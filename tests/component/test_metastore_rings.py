@@ -18,8 +18,8 @@ from maar.model.ring import Ring, Writer
 from maar.model.time import SECOND_NS
 from maar.ports.log import Head, Log, Term
 from maar.ports.metastore import Beat, BeatReply, Metastore, RingView
-from support.metastore.world import World
 from support.metastore.rings import ACTIVE, JOINING, LEAVING, owners, writer
+from support.metastore.world import World
 
 pytestmark = pytest.mark.component
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from support.docs.reading_the_lake import DocumentedLake, commands, documented_lake, programs
 from support.http.front import Front
 from support.http.front_served import served
-from support.docs.reading_the_lake import DocumentedLake, commands, documented_lake, programs
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(240)]
 

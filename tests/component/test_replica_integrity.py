@@ -23,8 +23,8 @@ from maar.ports.log import Head
 from maar.ports.metastore import ViewRequest
 from support.lake.fold_and_store import dated
 from support.metastore.fold import DAY_START_NS, TENANT, segment
-from support.metastore.world import PATIENT
 from support.metastore.replicas_world import PATIENCE_S, Member, ReplicatedWorld
+from support.metastore.world import PATIENT
 
 pytestmark = pytest.mark.component
 

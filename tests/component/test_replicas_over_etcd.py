@@ -29,8 +29,8 @@ from maar.model.time import DAY_NS, SECOND_NS, TimeRange
 from maar.ports.log import Candidate
 from maar.ports.metastore import PollRequest, Renewal, Report, ViewRequest
 from support.etcd.cluster import EtcdCluster, running
-from support.stores.memory_store import MemoryStore
 from support.metastore.fold import SMALL, TENANT, entropy, result, segment
+from support.stores.memory_store import MemoryStore
 
 pytestmark = [pytest.mark.component, pytest.mark.serial]
 

@@ -26,10 +26,10 @@ import pytest
 from maar.app.processes.watcher import session_members
 from support.load.crowd import CPU
 from support.processes.fleet import SMALL, Loading, free_port, totals
-from support.replicas.processes import Replicas, replicas
-from support.stores.s3_server import S3Server, apart
 from support.processes.serving import Served, processes, wait_for
+from support.replicas.processes import Replicas, replicas
 from support.spark.cluster import QUICK_JVM, Cluster, cluster
+from support.stores.s3_server import S3Server, apart
 
 pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(600)]
 

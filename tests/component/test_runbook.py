@@ -34,11 +34,11 @@ from maar.metastore.service import MetastoreService
 from maar.model.ids import MAIN_STORE
 from maar.ports.log import Candidate
 from maar.ports.object_store import ObjectStore, StoreSettings
-from support.load.crowd import profile
+from support.docs.runbook import Runbook, maar, section, sections
 from support.etcd.cluster import PREFIX, EtcdCluster, running, until
 from support.lake.fold_and_store import put
+from support.load.crowd import profile
 from support.metastore.fold import entropy, segment
-from support.docs.runbook import Runbook, maar, section, sections
 from support.processes.serving import Served, living, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(280)]

@@ -16,8 +16,8 @@ from maar.pprof.plain import (
     PlainSample,
     canonical,
 )
-from support.stores.s3_server import S3Server
 from support.processes.serving import Served, served, wait_for
+from support.stores.s3_server import S3Server
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(200)]
 

@@ -26,9 +26,9 @@ from maar.pprof.plain import (
     PlainSample,
 )
 from support.lake.block_plans import NOON_NS, TENANT, Bench, pushed
-from support.stores.memory_store import MemoryStore
-from support.oracles.pprof_said import said
 from support.load.pprof_scramble import random_profile
+from support.oracles.pprof_said import said
+from support.stores.memory_store import MemoryStore
 
 OTHER = TenantId("other")
 WEAK = 0x7  # ids of three bits: nearly every one collides

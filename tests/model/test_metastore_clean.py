@@ -38,8 +38,8 @@ from maar.model.errors import Corrupt, MaarError, Unavailable
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.time import LeaseTime
 from support.lake.fold_and_store import Lake, announce, objects_of
-from support.stores.memory_store import MemoryStore
 from support.metastore.fold import SMALL
+from support.stores.memory_store import MemoryStore
 
 TASK_NS = 30 * MINUTE_NS  # no task writes later than this after its beginning
 POLICY = msgspec.structs.replace(

@@ -30,7 +30,14 @@ from maar.pprof.plain import (
 from maar.pprof.schema import Profile
 from maar.pprof.unpack import unpack
 from maar.pprof.validate import ProfileLimits, validate
-from support.load.pprof_scramble import INT64_MAX, UINT64, mutate, random_profile, renumber, scramble
+from support.load.pprof_scramble import (
+    INT64_MAX,
+    UINT64,
+    mutate,
+    random_profile,
+    renumber,
+    scramble,
+)
 
 NO_LIMITS = ProfileLimits(**dict.fromkeys(ProfileLimits.__dataclass_fields__, 1 << 62))
 

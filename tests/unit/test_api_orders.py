@@ -19,8 +19,8 @@ from maar.model.profile import RawProfile
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.ports.metastore import PlanFilter
 from support.http.front import Front
-from support.stores.memory_store import MemoryStore
 from support.metastore.fold import segment
+from support.stores.memory_store import MemoryStore
 
 JSON = {"content-type": "application/json"}
 

@@ -25,8 +25,8 @@ from maar.model.errors import StoreFull
 from maar.model.ids import Shard
 from maar.segment.service import SegmentService
 from support.http.front import MemoryMetastore, SetClock, run
-from support.stores.memory_store import MemoryStore
 from support.segment.writer_in_memory import QUICK, raw_profile
+from support.stores.memory_store import MemoryStore
 
 MIB = 1 << 20
 

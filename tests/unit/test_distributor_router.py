@@ -28,8 +28,8 @@ from maar.model.ring import WriterState
 from maar.model.time import SECOND_NS
 from maar.placement.locate import Place, Spot
 from maar.placement.rules import Balancing, Rules, Share
-from support.http.front import SetClock
 from support.clock.virtual_time import run_virtually
+from support.http.front import SetClock
 from support.segment.writers_as_told import ACME, Fleet, profile
 
 SERVICES = [f"service-{n}" for n in range(24)]

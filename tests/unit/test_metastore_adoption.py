@@ -40,9 +40,9 @@ from maar.model.time import LeaseTime
 from maar.ports.log import Head
 from maar.ports.metastore import PollRequest
 from support.lake.lost_log import Lives, manifest_key, tables
-from support.stores.memory_store import MemoryStore
 from support.metastore.fold import INCARNATION, SMALL, Fold, output, segment
 from support.segment.writer_in_memory import raw_profile
+from support.stores.memory_store import MemoryStore
 
 NEW = Incarnation("00000002")
 OTHER = Incarnation("feedbeef")

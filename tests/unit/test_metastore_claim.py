@@ -33,13 +33,13 @@ from maar.model.time import LeaseTime, WallTime
 from maar.ports.log import Candidate
 from maar.ports.object_store import ObjectStore
 from support.clock.fake_clock import FakeClock
-from support.metastore.dead_letters import FaultyStore
+from support.clock.virtual_time import run_virtually
 from support.lake.lost_log import Lives
+from support.metastore.dead_letters import FaultyStore
+from support.metastore.fold import INCARNATION, SMALL
 from support.metastore.logged import Logged
 from support.metastore.memory_log import MemoryLog, SharedLog
 from support.stores.memory_store import MemoryStore
-from support.metastore.fold import INCARNATION, SMALL
-from support.clock.virtual_time import run_virtually
 
 OTHER = Incarnation("feedbeef")
 BLOCK = BlockId("000000000000000a00000000000000ff")

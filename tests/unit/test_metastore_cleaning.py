@@ -18,8 +18,8 @@ from maar.model.errors import NotLeading, Unavailable
 from maar.model.ids import BlockId, FencingToken, PlanId
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from support.lake.fold_and_store import Lake, dated, objects_of, put
-from support.stores.memory_store import MemoryStore
 from support.metastore.fold import DAY_START_NS, INCARNATION, SMALL, TENANT, Fold, output, segment
+from support.stores.memory_store import MemoryStore
 
 
 def remove(world: Lake) -> None:

@@ -19,8 +19,8 @@ from maar.metastore.replica.integrity import (
 from maar.metastore.state.digest import digest
 from maar.model.errors import Corrupt
 from maar.ports.metastore import Vote
-from support.metastore.fold import Fold
 from support.metastore.every_entry import every_kind_of_entry
+from support.metastore.fold import Fold
 
 GOOD, BAD, WORSE = b"good", b"bad", b"worse"
 SOUND, DOUBT, STOPPED = Standing

@@ -46,8 +46,8 @@ from maar.model.plan import Account, LeasedPlan, PlanResult, PlanState, QueueKey
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.ports.log import Head
 from maar.ports.object_store import StoreSettings
-from support.metastore.fold import DAY, SMALL, TENANT, Fold, output, segment
 from support.lake.whole_lake import NOON_NS, WholeLake, profile
+from support.metastore.fold import DAY, SMALL, TENANT, Fold, output, segment
 
 EAST, WEST = Zone("east"), Zone("west")
 W1 = WorkerId("w1")

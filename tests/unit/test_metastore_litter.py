@@ -29,8 +29,8 @@ from maar.model.errors import Corrupt, NotLeading, Unavailable
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.time import SECOND_NS, LeaseTime
 from support.lake.fold_and_store import Lake, announce, objects_of, put
-from support.stores.memory_store import MemoryStore
 from support.metastore.fold import INCARNATION, SMALL, Fold
+from support.stores.memory_store import MemoryStore
 
 POLICY = msgspec.structs.replace(SMALL, litter_ns=45 * MINUTE_NS)
 

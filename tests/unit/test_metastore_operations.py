@@ -44,10 +44,10 @@ from maar.ports.log import Candidate, Head, Record, Term
 from maar.ports.metastore import ReplicaStatus
 from support.clock.fake_clock import FakeClock
 from support.lake.fold_and_store import objects_of
+from support.metastore.fold import INCARNATION, SMALL, segment
 from support.metastore.logged import Logged, folded
 from support.metastore.memory_log import MemoryLog, SharedLog
 from support.stores.memory_store import MemoryStore
-from support.metastore.fold import INCARNATION, SMALL, segment
 
 NEW = Incarnation("00000002")
 WALL = WallTime(1_800_000_000_000_000_000)

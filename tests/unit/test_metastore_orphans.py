@@ -21,10 +21,10 @@ from maar.model.ids import BlockId, Incarnation, Shard
 from maar.model.time import LeaseTime
 from maar.ports.log import Head
 from support.lake.fold_and_store import put
-from support.metastore.dead_letters import FaultyStore, held_key, letter_key
 from support.lake.lost_log import Lives
-from support.metastore.logged import Logged
+from support.metastore.dead_letters import FaultyStore, held_key, letter_key
 from support.metastore.fold import INCARNATION, SMALL, segment
+from support.metastore.logged import Logged
 
 LAG_NS = 20 * MINUTE_NS
 POLICY = msgspec.structs.replace(SMALL, floor_lag_ns=LAG_NS, retire_delay_ns=0)

@@ -39,8 +39,8 @@ from maar.model.errors import Corrupt
 from maar.model.ids import BlockId, PlanId, WorkerId, Zone
 from maar.model.plan import Service
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
-from support.metastore.fold import Fold, result, segment
 from support.metastore.every_entry import every_kind_of_entry
+from support.metastore.fold import Fold, result, segment
 
 
 def bodies_of(fold: Fold) -> list[bytes]:

@@ -17,8 +17,8 @@ from maar.metastore.state.digest import digest
 from maar.model.ids import WorkerId
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.log import EMPTY, Term, follow
-from support.stores.memory_store import MemoryStore
 from support.metastore.fold import SMALL, Fold, segment
+from support.stores.memory_store import MemoryStore
 
 
 def test_a_long_fold_lets_others_have_a_turn() -> None:

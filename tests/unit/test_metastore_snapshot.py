@@ -33,8 +33,8 @@ from maar.model.errors import Corrupt, Rejected
 from maar.model.ids import BlockId, Incarnation, TenantId, WorkerId
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.log import Head
-from support.metastore.fold import Fold, segment
 from support.metastore.every_entry import every_kind_of_entry
+from support.metastore.fold import Fold, segment
 
 HEAD_HASH = b"h" * 32
 

@@ -33,8 +33,8 @@ from maar.model.errors import Rejected
 from maar.model.ids import NO_TENANT, BlockId, Incarnation, TenantId
 from maar.model.time import DAY_NS, LeaseTime, WallTime
 from support.lake.fold_and_store import Lake, dated, dated_here
-from support.stores.memory_store import MemoryStore
 from support.metastore.fold import DAY_START_NS, SMALL, TENANT, Fold, output, segment
+from support.stores.memory_store import MemoryStore
 
 YEAR_NS = 365 * DAY_NS
 POLICY = msgspec.structs.replace(SMALL, retention_ns=90 * DAY_NS)

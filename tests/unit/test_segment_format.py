@@ -17,8 +17,8 @@ from maar.model.errors import Corrupt
 from maar.model.ids import TenantId
 from maar.model.profile import RawProfile
 from support.lake.block_plans import NOON_NS, Bench, pushed
-from support.stores.memory_store import MemoryStore
 from support.load.pprof_scramble import random_profile
+from support.stores.memory_store import MemoryStore
 
 
 def some(count: int = 12) -> list[RawProfile]:

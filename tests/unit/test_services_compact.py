@@ -22,8 +22,8 @@ from maar.pprof.plain import PlainLabel, PlainProfile, PlainSample, canonical
 from maar.services import compact as service
 from maar.services.compact import compact
 from support.lake.block_plans import NOON_NS, TENANT, WALL_NS, Bench, pushed
-from support.stores.memory_store import MemoryStore
 from support.load.pprof_scramble import random_profile
+from support.stores.memory_store import MemoryStore
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from maar.model import keys
 from maar.model.errors import LeaseLost, Unavailable
 from maar.services.compact import compact
-from support.stores.memory_store import MemoryStore
 from support.spark.plans import TIME_NS, leased, segment
+from support.stores.memory_store import MemoryStore
 
 INTENT_TABLES_AND_MANIFEST = 1 + 5 + 1
 

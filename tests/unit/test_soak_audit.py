@@ -33,10 +33,10 @@ from maar.model.ids import (
 )
 from maar.model.plan import Account, PlanResult, QueueKey, Service
 from maar.model.time import LeaseTime, WallTime
-from support.stores.memory_store import MemoryStore
 from support.metastore.fold import INCARNATION, result, segment
-from support.soak import checks
 from support.oracles.log_audit import Audit
+from support.soak import checks
+from support.stores.memory_store import MemoryStore
 
 LEASE = 10
 INPUTS = (segment(1, at=1), segment(2, at=2))
@@ -87,7 +87,7 @@ def test_a_good_story_has_no_fault() -> None:
     second = story.grant(plan, replaces=first)
     made = story.complete(plan, second, *INPUTS)
     story.complete(plan, second, *INPUTS)  # the same again
-    story.complete(plan, first, *INPUTS)  # by a sleepwalker
+    story.complete(plan, first, *INPUTS)  # by a zombie
     story.put(PlanFailed(plan, first, "late", LeaseTime(0)))
     story.put(BlocksForgotten(tuple(meta.id for meta in INPUTS)))
     story.put(LitterSwept((Remains(plan, first), Remains(plan, second))))

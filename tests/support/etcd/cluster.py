@@ -1,4 +1,4 @@
-"""A real etcd cluster of one or three members on loopback, whose members a test may torment."""
+"""A real etcd of one or three members on loopback; a test may kill, stop or corrupt a member."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ from maar.model.plan import Account, PlanResult, Service
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.object_store import ObjectStore
 from support.clock.fake_clock import FakeClock
-from support.stores.memory_store import MemoryStore
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, segment
+from support.stores.memory_store import MemoryStore
 
 
 @dataclass

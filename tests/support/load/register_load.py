@@ -17,9 +17,9 @@ from maar.model.ids import FencingToken, PlanId, TenantId, WorkerId
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.time import TimeRange
 from maar.ports.metastore import Now, PollReply, PollRequest, Report, ViewRequest
+from support.metastore.fold import output, segment
 from support.oracles.block_groups import Added, Call, Merged, Shown, Viewed, step
 from support.oracles.linearizable import Operation, running_backwards, violations
-from support.metastore.fold import output, segment
 
 GROUPS = 3
 WRITERS = 2  # of each group

@@ -17,8 +17,8 @@ from maar.model.errors import MaarError
 from maar.model.ids import BlockId
 from maar.ports.object_store import ObjectInfo
 from support.lake.fold_and_store import Lake, put
-from support.stores.memory_store import MemoryStore
 from support.metastore.fold import INCARNATION, SMALL, segment
+from support.stores.memory_store import MemoryStore
 
 Fault = Callable[[str, str], MaarError | None]  # of an operation and a key
 

@@ -25,9 +25,9 @@ from maar.model.block import BlockMeta
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.log import Candidate, Term, follow
 from support.lake.fold_and_store import put
+from support.metastore.fold import DAY_START_NS, INCARNATION, SMALL, segment
 from support.metastore.memory_log import MemoryLog, SharedLog
 from support.stores.memory_store import MemoryStore
-from support.metastore.fold import DAY_START_NS, INCARNATION, SMALL, segment
 
 
 class Logged:

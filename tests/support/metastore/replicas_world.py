@@ -19,10 +19,10 @@ from maar.model.time import SECOND_NS
 from maar.ports.log import Candidate, Head, Term
 from maar.ports.metastore import MetastoreReplica
 from support.clock.fake_clock import FakeClock
-from support.metastore.memory_log import MemoryLog, SharedLog
-from support.stores.memory_store import MemoryStore
 from support.metastore.fold import entropy
+from support.metastore.memory_log import MemoryLog, SharedLog
 from support.metastore.world import PATIENT
+from support.stores.memory_store import MemoryStore
 
 PATIENCE_S = 100.0
 LOOK_NS = 5_000_000

@@ -17,8 +17,8 @@ from maar.metastore.service import MetastoreService
 from maar.model.time import SECOND_NS
 from maar.ports.log import Candidate, Log
 from support.clock.fake_clock import FakeClock
-from support.stores.memory_store import MemoryStore
 from support.metastore.fold import SMALL, entropy
+from support.stores.memory_store import MemoryStore
 
 PATIENT = msgspec.structs.replace(SMALL, stall_ns=10**6 * SECOND_NS)  # the test's clock may leap
 

@@ -45,7 +45,7 @@ class Tail:
             try:
                 await self.read_on(log)
             except Retryable:
-                pass  # etcd is being tormented
+                pass  # a fault was injected into etcd
             await asyncio.sleep(PAUSE_S)
 
     async def read_on(self, log: Log) -> None:

@@ -15,8 +15,8 @@ import httpx
 from maar.adapters.rpc import MetastoreClient, ReplicaClient
 from maar.model.errors import MaarError
 from maar.ports.metastore import ReplicaStatus
-from support.network.cut import Line, Lines, lines
 from support.etcd.cluster import PREFIX, EtcdCluster, running
+from support.network.cut import Line, Lines, lines
 from support.processes.fleet import free_port
 from support.processes.serving import Served, wait_for
 

@@ -1,6 +1,6 @@
 """Three replicas under load, what can be done to them, and what must hold afterwards.
 
-After each torment: nothing that was acknowledged is lost or doubled, every state is the same,
+After each fault: nothing that was acknowledged is lost or doubled, every state is the same,
 tokens only grow, who lost office wrote nothing more, and an order explains all that was answered.
 """
 
@@ -17,18 +17,18 @@ from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.rpc import MetastoreClient, ReplicaClient
 from maar.model.errors import MaarError
 from maar.model.ids import BlockId, Incarnation
-from support.network.cut import Way
 from support.etcd.cluster import Member as EtcdMember
 from support.etcd.cluster import apart
-from support.oracles.log_tail import Tail
-from support.metastore.fold import segment
 from support.load.register_load import Load
+from support.metastore.fold import segment
+from support.network.cut import Way
+from support.oracles.log_tail import Tail
 from support.replicas.processes import Member, Replicas, asked, until
 
 NOT_READY_S = 30.0
 
 
-class Tormented:
+class FaultyReplicas:
     """The replicas, and a stranger who reads their whole log."""
 
     def __init__(self, replicas: Replicas, *, seed: int = 0) -> None:

@@ -15,8 +15,8 @@ from maar.model.ids import ProfileId, Shard, TenantId
 from maar.model.profile import RawProfile
 from maar.ports.clock import Clock
 from maar.segment.service import SegmentService, SegmentSettings
-from support.http.front import CPU, NOW_NS, MemoryMetastore, MemoryStore, gz, pprof
 from support.clock.virtual_time import LoopClock, run_virtually
+from support.http.front import CPU, NOW_NS, MemoryMetastore, MemoryStore, gz, pprof
 
 ONE = Shard(1)
 QUICK = SegmentSettings(flush_interval_ms=5, flush_interval_max_ms=5, ack_deadline_ms=2_000)

@@ -1,1 +1,1 @@
-"""Many workers under torment, then an audit: `python -m support.soak`, or a short form in tests."""
+"""Many workers under faults, then an audit: `python -m support.soak`, or a short form in tests."""

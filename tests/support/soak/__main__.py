@@ -15,7 +15,7 @@ from support.soak.run import SETTINGS, soak
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=300.0, help="of torment")
+    parser.add_argument("--seconds", type=float, default=300.0, help="of faults")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     parser.add_argument("--no-spark", action="store_true", help="cheap workers only")
     given = parser.parse_args()

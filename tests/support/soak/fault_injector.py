@@ -12,65 +12,65 @@ from contextlib import suppress
 from random import Random
 from typing import NamedTuple
 
-from support.soak.processes import Cast
+from support.soak.processes import Processes
 
 
-class Torment(NamedTuple):
+class Fault(NamedTuple):
     weight: int
-    whom: Callable[[Cast], list[int]]
+    whom: Callable[[Processes], list[int]]
     how: signal.Signals
 
 
-TORMENTS = {
-    "kill worker": Torment(10, Cast.workers, signal.SIGKILL),
-    "kill task": Torment(8, Cast.tasks, signal.SIGKILL),
-    "kill metastore": Torment(1, Cast.metastores, signal.SIGKILL),
-    "kill spark": Torment(1, Cast.sparks, signal.SIGKILL),
-    "restart worker": Torment(4, Cast.workers, signal.SIGTERM),
-    "restart metastore": Torment(1, Cast.metastores, signal.SIGTERM),
-    "stop worker": Torment(10, Cast.workers, signal.SIGSTOP),
-    "stop task": Torment(4, Cast.tasks, signal.SIGSTOP),
-    "stop metastore": Torment(1, Cast.metastores, signal.SIGSTOP),
-    "stop spark": Torment(1, Cast.sparks, signal.SIGSTOP),
+FAULTS = {
+    "kill worker": Fault(10, Processes.workers, signal.SIGKILL),
+    "kill task": Fault(8, Processes.tasks, signal.SIGKILL),
+    "kill metastore": Fault(1, Processes.metastores, signal.SIGKILL),
+    "kill spark": Fault(1, Processes.sparks, signal.SIGKILL),
+    "restart worker": Fault(4, Processes.workers, signal.SIGTERM),
+    "restart metastore": Fault(1, Processes.metastores, signal.SIGTERM),
+    "stop worker": Fault(10, Processes.workers, signal.SIGSTOP),
+    "stop task": Fault(4, Processes.tasks, signal.SIGSTOP),
+    "stop metastore": Fault(1, Processes.metastores, signal.SIGSTOP),
+    "stop spark": Fault(1, Processes.sparks, signal.SIGSTOP),
 }
 
 
-class Tormentor:
+class FaultInjector:
     """Makes trouble for a time, and then takes back what can be taken back."""
 
-    def __init__(self, cast: Cast, random: Random, *, lease_s: float) -> None:
+    def __init__(self, everyone: Processes, random: Random, *, lease_s: float) -> None:
         self.done: Counter[str] = Counter()
-        self._cast = cast
+        self._processes = everyone
         self._random = random
         self._lease_s = lease_s
         self._wake: list[tuple[float, int]] = []  # stopped processes, by when they go on
 
-    def torment(self, seconds: float, *, meanwhile: Callable[[], None]) -> None:
-        """The duration bounds the torment, whatever the machine can do in it."""
-        weights = [torment.weight for torment in TORMENTS.values()]
+    def inject(self, seconds: float, *, meanwhile: Callable[[], None]) -> None:
+        """The duration bounds the faults, whatever the machine can do in it."""
+        weights = [fault.weight for fault in FAULTS.values()]
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            (name,) = self._random.choices(list(TORMENTS), weights)
-            self.done[name] += self._hit(TORMENTS[name])
+            (name,) = self._random.choices(list(FAULTS), weights)
+            self.done[name] += self._hit(FAULTS[name])
             pause_until = time.monotonic() + self._random.uniform(0.3, 1.5)
             while time.monotonic() < pause_until:
                 self._wake_due(time.monotonic())
-                self._cast.revive()
+                self._processes.revive()
                 meanwhile()
                 time.sleep(0.05)
         self._wake_due(float("inf"))
 
-    def _hit(self, torment: Torment) -> int:
+    def _hit(self, fault: Fault) -> int:
         """Somebody, if there is one who is not stopped; how many were hit."""
         stopped = {pid for _, pid in self._wake}
-        pids = [pid for pid in torment.whom(self._cast) if pid not in stopped]
+        pids = [pid for pid in fault.whom(self._processes) if pid not in stopped]
         if not pids:
             return 0
         pid = self._random.choice(pids)
-        if torment.how is signal.SIGSTOP:  # for longer than a lease
+        if fault.how is signal.SIGSTOP:  # for longer than a lease
             until = time.monotonic() + self._lease_s * self._random.uniform(1.2, 2.2)
             heapq.heappush(self._wake, (until, pid))
-        _send(pid, torment.how)
+        _send(pid, fault.how)
         return 1
 
     def _wake_due(self, now: float) -> None:

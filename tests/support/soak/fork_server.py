@@ -1,7 +1,7 @@
 """Forks workers and tasks from a process that has everything loaded, so that killing is cheap.
 
-Run as `python -m support.soak.fork_server SOCKET PARENT`. All that it forks has its command line, by
-which a run of the soak knows its own, and dies with it.
+Run as `python -m support.soak.fork_server SOCKET PARENT`. All that it forks has its command line,
+by which a run of the soak knows its own, and dies with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from maar.app.processes.process import die_with
 from maar.block.decode import to_tables
 from support.soak import task, worker, zombie_worker
-from support.soak.orders import Order, Sleepwalk, Task, Work
+from support.soak.orders import Order, Task, Work, Zombie
 
 
 def main() -> None:
@@ -27,18 +27,18 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the dead
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the run's business
     with Listener(path, family="AF_UNIX", backlog=64) as listener:
-        nursery = os.getpid()
+        fork_server = os.getpid()
         while True:
             connection = listener.accept()
             if os.fork() == 0:
-                _live(connection, listener, nursery)
+                _live(connection, listener, fork_server)
             connection.close()
 
 
-def _live(connection: Connection, listener: Listener, nursery: int) -> None:
+def _live(connection: Connection, listener: Listener, fork_server: int) -> None:
     code = 1
     try:
-        die_with(nursery)
+        die_with(fork_server)
         listener._listener._socket.close()  # type: ignore[attr-defined]  # the path is not ours
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -47,8 +47,8 @@ def _live(connection: Connection, listener: Listener, nursery: int) -> None:
         match order:
             case Work():
                 worker.run(order)
-            case Sleepwalk():
-                sleepwalker.run(order)
+            case Zombie():
+                zombie_worker.run(order)
             case Task():
                 connection.send_bytes(msgspec.msgpack.encode(task.run(order)))
         code = 0

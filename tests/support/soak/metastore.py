@@ -1,4 +1,4 @@
-"""`make soak-metastore`: three replicas and etcd under one torment after the other, by chance."""
+"""`make soak-metastore`: three replicas and etcd under one fault after the other, by chance."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 from random import Random
 
 from support.replicas.processes import replicas
-from support.replicas.under_faults import Tormented
+from support.replicas.under_faults import FaultyReplicas
 
-AT_ONCE = 3  # torments under one load, whose history is then judged
+AT_ONCE = 3  # faults under one load, whose history is then judged
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="soak-metastore", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600.0, help="of torment")
+    parser.add_argument("--seconds", type=float, default=600.0, help="of faults")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     given = parser.parse_args()
     _say(f"seed {given.seed}")
@@ -29,15 +29,17 @@ def main() -> int:
         replicas(Path(directory)) as made,
     ):
         try:
-            asyncio.run(_soak(Tormented(made, seed=given.seed), given.seconds, Random(given.seed)))
+            asyncio.run(
+                _soak(FaultyReplicas(made, seed=given.seed), given.seconds, Random(given.seed))
+            )
         except BaseException:
             _say(made.log())
             raise
     return 0
 
 
-async def _soak(three: Tormented, seconds: float, random: Random) -> None:
-    torments = (
+async def _soak(three: FaultyReplicas, seconds: float, random: Random) -> None:
+    faults = (
         three.kill_leader,
         three.kill_etcd_leader,
         three.kill_both_leaders,
@@ -57,8 +59,8 @@ async def _soak(three: Tormented, seconds: float, random: Random) -> None:
     while time.monotonic() < until:
         async with three.under_load() as load:
             for _ in range(AT_ONCE):
-                at = random.randrange(len(torments))
-                gap_s = await torments[at](load)
+                at = random.randrange(len(faults))
+                gap_s = await faults[at](load)
                 done[names[at]] += 1
                 _say(f"{names[at]}: {gap_s:.2f} s")
         registrations += len(load.record.acknowledged)

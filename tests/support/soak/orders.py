@@ -1,4 +1,4 @@
-"""What the nursery is asked to bring to life: a worker, a sleepwalker, or one task of either."""
+"""What the fork server is asked to bring to life: a worker, a zombie, or one task of either."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Surroundings(msgspec.Struct, frozen=True):
 
     metastore: str  # the address
     store: StoreSettings
-    nursery: str  # the path of its socket
+    fork_server: str  # the path of its socket
     scratch: str
     write_s: float  # a task writes nothing later than this after its grant
 
@@ -30,7 +30,7 @@ class Work(msgspec.Struct, frozen=True, tag=True):
     pause_s: float  # how long its tasks dawdle, so that there is something to disturb
 
 
-class Sleepwalk(msgspec.Struct, frozen=True, tag=True):
+class Zombie(msgspec.Struct, frozen=True, tag=True):
     """A worker that renews nothing, never stops, and reports late."""
 
     around: Surroundings
@@ -57,17 +57,17 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     own: bool
 
 
-Order = Work | Sleepwalk | Task
+Order = Work | Zombie | Task
 Answer = Done | Failed
 
 _ANSWER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
-class Infant:
-    """A process that the nursery has forked for us; the connection ends when it does."""
+class Child:
+    """A process that the fork server has forked for us; the connection ends when it does."""
 
-    def __init__(self, nursery: str | Path, order: Order) -> None:
-        self._connection: Connection = Client(str(nursery), family="AF_UNIX")
+    def __init__(self, fork_server: str | Path, order: Order) -> None:
+        self._connection: Connection = Client(str(fork_server), family="AF_UNIX")
         self._connection.send_bytes(msgspec.msgpack.encode(order))
         self.pid = msgspec.msgpack.decode(self._connection.recv_bytes(), type=int)
 

@@ -1,4 +1,4 @@
-"""Everybody who takes part: one metastore, honest workers, sleepwalkers, and a nursery for them.
+"""Everybody who takes part: one metastore, honest workers, zombies, and a fork server for them.
 
 All are children or grandchildren of the main thread that starts them, and die with it.
 """
@@ -24,7 +24,7 @@ from maar.app.processes.watcher import session_members
 from maar.model.ids import MAIN_STORE
 from maar.ports.object_store import ObjectStore, StoreSettings
 from support.processes.serving import processes, wait_for
-from support.soak.orders import Infant, Order, Sleepwalk, Surroundings, Work
+from support.soak.orders import Child, Order, Surroundings, Work, Zombie
 
 PATIENCE_S = 120.0
 LEAVING_S = 120.0  # whoever is there later than that is left
@@ -36,7 +36,7 @@ class Parts:
     """How many of each, and how they behave."""
 
     workers: int = 4
-    sleepwalkers: int = 3
+    zombies: int = 3
     spark_workers: int = 0
     lease_s: float = 3.0
     write_s: float = 12.0
@@ -44,7 +44,7 @@ class Parts:
     settings: tuple[str, ...] = ()  # of the metastore, and of Spark's workers
 
 
-class Cast:
+class Processes:
     def __init__(self, directory: Path, parts: Parts, random: Random) -> None:
         self._directory = directory
         self._parts = parts
@@ -53,7 +53,7 @@ class Cast:
         self._sockets = Path(tempfile.mkdtemp(prefix="maar-soak-"))
         self._log = (directory / "soak.log").open("ab")
         self._programs: dict[str, subprocess.Popen[bytes]] = {}
-        self._infants: dict[str, Infant] = {}
+        self._forked: dict[str, Child] = {}
         self._wanted: dict[str, Callable[[], None]] = {}
         self.store: ObjectStore = open_store(
             StoreSettings(MAIN_STORE, (directory / "data" / "store").as_uri())
@@ -61,7 +61,7 @@ class Cast:
         self.around = Surroundings(
             metastore=f"unix:{self._sockets}/metastore.sock",
             store=self.store.settings(),
-            nursery=str(self._sockets / "nursery.sock"),
+            fork_server=str(self._sockets / "fork_server.sock"),
             scratch=str(directory / "scratch"),
             write_s=parts.write_s,
         )
@@ -77,13 +77,15 @@ class Cast:
         Path(self.around.scratch).mkdir(parents=True)
         self._program("metastore", self._metastore_command())
         here = str(os.getpid())
-        self._program("nursery", ("-m", "support.soak.fork_server", self.around.nursery, here))
-        wait_for(lambda: self._up("nursery") and self._up("metastore"), PATIENCE_S, self.log)
+        self._program(
+            "fork_server", ("-m", "support.soak.fork_server", self.around.fork_server, here)
+        )
+        wait_for(lambda: self._up("fork_server") and self._up("metastore"), PATIENCE_S, self.log)
         self._wanted["metastore"] = lambda: self._program("metastore", self._metastore_command())
         for number in range(self._parts.workers):
             self._want(f"worker{number}", lambda name: self._work(name))
-        for number in range(self._parts.sleepwalkers):
-            self._want(f"sleepwalker{number}", lambda name: self._walk(name))
+        for number in range(self._parts.zombies):
+            self._want(f"zombie{number}", lambda name: self._zombie(name))
         for number in range(self._parts.spark_workers):
             self._want(f"spark{number}", lambda name: self._program(name, self._spark(name)))
         self.revive()
@@ -94,17 +96,17 @@ class Cast:
             if not self._alive(name):
                 start()
 
-    def wake_up(self) -> None:
-        """No more sleepwalkers, once they have told what they dreamt of."""
-        for name in self._sleepwalkers():
+    def stop_zombies(self) -> None:
+        """No more zombies, once each has reported what it has in hand."""
+        for name in self._zombies():
             self._wanted.pop(name, None)
             self._signal(name, signal.SIGTERM)
 
-    def dreaming(self) -> bool:
-        return any(self._alive(name) for name in self._sleepwalkers())
+    def zombies_alive(self) -> bool:
+        return any(self._alive(name) for name in self._zombies())
 
     def workers(self) -> list[int]:
-        """Those who are tormented: sleepwalkers are a torment themselves."""
+        """Those who are killed and stopped; zombies are a fault themselves."""
         names = [name for name in self._wanted if name.startswith("worker")]
         return [self._pid(name) for name in names if self._alive(name)]
 
@@ -122,11 +124,11 @@ class Cast:
         return [self._pid("metastore")] if self._alive("metastore") else []
 
     def tasks(self) -> list[int]:
-        """What the nursery has forked and is not one of ours."""
-        nursery = self._programs["nursery"].pid
-        known = {infant.pid for infant in self._infants.values()}
+        """What the fork server has forked and is not one of ours."""
+        fork_server = self._programs["fork_server"].pid
+        known = {child.pid for child in self._forked.values()}
         return sorted(
-            pid for pid in self.everyone() if pid not in known and _parent(pid) == nursery
+            pid for pid in self.everyone() if pid not in known and _parent(pid) == fork_server
         )
 
     def everyone(self) -> set[int]:
@@ -136,16 +138,16 @@ class Cast:
     def part(self) -> dict[str, int]:
         """Send everybody home in order; how each one ended."""
         self._wanted.clear()
-        for name, infant in self._infants.items():
+        for name, child in self._forked.items():
             self._signal(name, signal.SIGTERM)
-            wait_for(lambda infant=infant: not infant.alive(), PATIENCE_S, self.log)  # type: ignore[misc]
-            infant.close()
-        self._infants.clear()
-        last = ("nursery", "metastore")  # a worker that leaves has something to say
+            wait_for(lambda child=child: not child.alive(), PATIENCE_S, self.log)  # type: ignore[misc]
+            child.close()
+        self._forked.clear()
+        last = ("fork_server", "metastore")  # a worker that leaves has something to say
         ended = {}
         for name in [*(name for name in self._programs if name not in last), *last]:
-            # The nursery knows no end of its own.
-            self._signal(name, signal.SIGKILL if name == "nursery" else signal.SIGTERM)
+            # The fork server knows no end of its own.
+            self._signal(name, signal.SIGKILL if name == "fork_server" else signal.SIGTERM)
             ended[name] = self._programs.pop(name).wait(PATIENCE_S)
         deadline = time.monotonic() + LEAVING_S
         while self.everyone() and time.monotonic() < deadline:
@@ -154,8 +156,8 @@ class Cast:
 
     def end(self) -> None:
         """Whatever happened: nobody stays."""
-        for infant in self._infants.values():
-            infant.close()
+        for child in self._forked.values():
+            child.close()
         for program in self._programs.values():
             with suppress(ProcessLookupError):
                 program.kill()
@@ -173,25 +175,25 @@ class Cast:
         assert self._alive(name), self.log()[-4000:]
         return (self._sockets / f"{name}.sock").exists()
 
-    def _sleepwalkers(self) -> list[str]:
-        return [name for name in self._infants if name.startswith("sleepwalker")]
+    def _zombies(self) -> list[str]:
+        return [name for name in self._forked if name.startswith("zombie")]
 
     def _want(self, name: str, start: Callable[[str], None]) -> None:
         self._wanted[name] = lambda: start(name)
 
     def _work(self, name: str) -> None:
         slots = 1 + int(name.removeprefix("worker")) % 2
-        self._infant(name, Work(self.around, name, slots=slots, pause_s=self._parts.pause_s))
+        self._fork(name, Work(self.around, name, slots=slots, pause_s=self._parts.pause_s))
 
-    def _walk(self, name: str) -> None:
+    def _zombie(self, name: str) -> None:
         nap_s = 0.8 * self._parts.lease_s
         seed = self._random.getrandbits(32)
-        self._infant(name, Sleepwalk(self.around, name, seed=seed, nap_s=nap_s))
+        self._fork(name, Zombie(self.around, name, seed=seed, nap_s=nap_s))
 
-    def _infant(self, name: str, order: Order) -> None:
-        if name in self._infants:
-            self._infants[name].close()
-        self._infants[name] = Infant(self.around.nursery, order)
+    def _fork(self, name: str, order: Order) -> None:
+        if name in self._forked:
+            self._forked[name].close()
+        self._forked[name] = Child(self.around.fork_server, order)
 
     def _metastore_command(self) -> tuple[str, ...]:
         data = str(self._directory / "data")
@@ -227,10 +229,10 @@ class Cast:
     def _alive(self, name: str) -> bool:
         if name in self._programs:
             return self._programs[name].poll() is None
-        return name in self._infants and self._infants[name].alive()
+        return name in self._forked and self._forked[name].alive()
 
     def _pid(self, name: str) -> int:
-        return (self._programs.get(name) or self._infants[name]).pid
+        return (self._programs.get(name) or self._forked[name]).pid
 
     def _signal(self, name: str, number: signal.Signals) -> None:
         if self._alive(name):

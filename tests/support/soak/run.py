@@ -1,4 +1,4 @@
-"""Torment, heal, audit: the durations bound the torment, never the healing."""
+"""Faults, heal, audit: the durations bound the faults, never the healing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from maar.adapters.rpc import MetastoreClient
 from maar.model.block import BlockMeta
 from maar.model.errors import MaarError
 from maar.ports.metastore import Status
-from support.soak import checks
 from support.oracles.log_audit import Audit, Tail
-from support.soak.processes import PATIENCE_S, Cast, Parts
-from support.soak.fault_injector import Tormentor
+from support.soak import checks
+from support.soak.fault_injector import FaultInjector
+from support.soak.processes import PATIENCE_S, Parts, Processes
 from support.soak.writer import Writer
 
 PACE_S = 0.05
@@ -44,9 +44,9 @@ class Summary:
     """What happened, for people; `faults` is empty or the soak has failed."""
 
     seed: int
-    tormented_s: float
+    faulty_s: float
     healed_s: float
-    torments: Counter[str]
+    injected: Counter[str]
     profiles: int
     audit: Audit
     log_entries: int
@@ -59,8 +59,8 @@ class Summary:
         hands = Counter(_kind(life.worker) for life in audit.plans.values() if life.completed)
         divided = sum(life.divided for life in audit.plans.values())
         lines = [
-            f"seed {self.seed}: {self.tormented_s:.0f} s tormented, {self.healed_s:.0f} s to heal",
-            "torment: " + ", ".join(f"{name} {times}" for name, times in (+self.torments).items()),
+            f"seed {self.seed}: {self.faulty_s:.0f} s of faults, {self.healed_s:.0f} s to heal",
+            "faults: " + ", ".join(f"{name} {times}" for name, times in (+self.injected).items()),
             f"{self.profiles} profiles, {self.log_entries} log entries, {audit.terms} terms",
             f"{len(audit.winners)} plans completed in {audit.attempts()} attempts, by level: "
             + ", ".join(f"{level}: {count}" for level, count in sorted(levels.items())),
@@ -76,72 +76,72 @@ class Summary:
 
 def _kind(worker: str) -> str:
     name = worker.partition("-")[0]
-    return name if name.startswith(("worker", "sleepwalker")) else "spark"
+    return name if name.startswith(("worker", "zombie")) else "spark"
 
 
 def soak(directory: Path, *, seconds: float, seed: int, parts: Parts) -> Summary:
     """One whole run; must be called from the main thread, which everybody dies with."""
     random = Random(seed)
-    cast = Cast(directory, parts, random)
-    writer = Writer(cast.around.metastore, cast.store, pace_s=PACE_S, seed=seed)
-    tail = Tail(cast.log_database)
+    everyone = Processes(directory, parts, random)
+    writer = Writer(everyone.around.metastore, everyone.store, pace_s=PACE_S, seed=seed)
+    tail = Tail(everyone.log_database)
     try:
-        cast.start()
+        everyone.start()
         writer.start()
-        tormentor = Tormentor(cast, random, lease_s=parts.lease_s)
-        tormentor.torment(seconds, meanwhile=tail.follow)
+        injector = FaultInjector(everyone, random, lease_s=parts.lease_s)
+        injector.inject(seconds, meanwhile=tail.follow)
         began = time.monotonic()
-        cast.wake_up()
+        everyone.stop_zombies()
         writer.enough()
-        _heal(cast, writer, tail)
+        _heal(everyone, writer, tail)
         healed_s = time.monotonic() - began
-        status, live, unread = asyncio.run(_looked(cast, writer))
+        status, live, unread = asyncio.run(_looked(everyone, writer))
         tail.follow()
         audit = Audit.of(tail.envelopes())
-        ended = cast.part()
+        ended = everyone.part()
         faults = [
             *checks.log_faults(audit, status, live),
-            *checks.litter(cast.store, live, strays_max=len(writer.repeated)),
-            *checks.lost_or_doubled(cast.store, live, writer),
+            *checks.litter(everyone.store, live, strays_max=len(writer.repeated)),
+            *checks.lost_or_doubled(everyone.store, live, writer),
             *unread,
             *(f"{name} ended with code {code}" for name, code in ended.items() if code > 0),
-            *(f"process {pid} is left" for pid in cast.everyone()),
-            *checks.crashes(cast.log()),
+            *(f"process {pid} is left" for pid in everyone.everyone()),
+            *checks.crashes(everyone.log()),
         ]
     finally:
-        cast.end()
+        everyone.end()
     return Summary(
         seed=seed,
-        tormented_s=seconds,
+        faulty_s=seconds,
         healed_s=healed_s,
-        torments=tormentor.done,
+        injected=injector.done,
         profiles=len(writer.acknowledged),
         audit=audit,
         log_entries=tail.read_to,
-        objects=sum(1 for _ in cast.store.list("")),
+        objects=sum(1 for _ in everyone.store.list("")),
         faults=faults,
     )
 
 
-def _heal(cast: Cast, writer: Writer, tail: Tail) -> None:
+def _heal(everyone: Processes, writer: Writer, tail: Tail) -> None:
     deadline = time.monotonic() + HEALED_S
     left = "everything"
     while left:
-        assert time.monotonic() < deadline, f"not healed: {left}\n{cast.log()[-8000:]}"
-        cast.revive()
+        assert time.monotonic() < deadline, f"not healed: {left}\n{everyone.log()[-8000:]}"
+        everyone.revive()
         tail.follow()
         time.sleep(0.3)
-        left = _left(cast, writer)
+        left = _left(everyone, writer)
 
 
-def _left(cast: Cast, writer: Writer) -> str:
+def _left(everyone: Processes, writer: Writer) -> str:
     if not writer.finished():
         return "pushes without an answer"
-    return "sleepwalkers" if cast.dreaming() else asyncio.run(_busy(cast))
+    return "zombies" if everyone.zombies_alive() else asyncio.run(_busy(everyone))
 
 
-async def _busy(cast: Cast) -> str:
-    metastore = MetastoreClient(cast.around.metastore)
+async def _busy(everyone: Processes) -> str:
+    metastore = MetastoreClient(everyone.around.metastore)
     try:
         return checks.busy(await metastore.status())
     except MaarError as error:
@@ -150,12 +150,14 @@ async def _busy(cast: Cast) -> str:
         await metastore.close()
 
 
-async def _looked(cast: Cast, writer: Writer) -> tuple[Status, tuple[BlockMeta, ...], list[str]]:
-    metastore = MetastoreClient(cast.around.metastore, deadline_s=PATIENCE_S)
+async def _looked(
+    everyone: Processes, writer: Writer
+) -> tuple[Status, tuple[BlockMeta, ...], list[str]]:
+    metastore = MetastoreClient(everyone.around.metastore, deadline_s=PATIENCE_S)
     try:
         live = await metastore.blocks(limit=BLOCKS_MAX)
         status = await metastore.status()
-        unread = await checks.unread(metastore, cast.store, writer.acknowledged.values())
+        unread = await checks.unread(metastore, everyone.store, writer.acknowledged.values())
         return status, live, unread
     finally:
         await metastore.close()

@@ -1,4 +1,4 @@
-"""A JobRunner whose tasks are processes of the nursery: as separate as Spark's, and cheap."""
+"""A JobRunner whose tasks are processes of the fork server: as separate as Spark's, and cheap."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from contextlib import suppress
 from maar.model.ids import FencingToken, PlanId
 from maar.model.plan import LeasedPlan, PlanResult
 from maar.ports.runner import PlanFailed
-from support.soak.orders import Done, Infant, Surroundings, Task
+from support.soak.orders import Child, Done, Surroundings, Task
 
 Key = tuple[PlanId, FencingToken]  # plans that were granted in one entry share its token
 
 
-class NurseryRunner:
+class ForkServerRunner:
     def __init__(self, around: Surroundings, *, slots: int, pause_s: float) -> None:
         self._around = around
         self._slots = slots
         self._pause_s = pause_s
-        self._tasks: dict[Key, Infant] = {}
+        self._tasks: dict[Key, Child] = {}
         self._cancelled: set[Key] = set()
         self._lock = threading.Lock()
 
     def warm(self) -> None:
-        """The nursery is."""
+        """The fork server is."""
 
     def slots(self) -> int:
         return self._slots
@@ -36,23 +36,23 @@ class NurseryRunner:
         until_ns = time.monotonic_ns() + int(self._around.write_s * 1e9)
         order = Task(self._around, plan, pause_s=self._pause_s, write_until_ns=until_ns)
         try:
-            infant = Infant(self._around.nursery, order)
+            child = Child(self._around.fork_server, order)
         except (OSError, EOFError) as error:
             raise PlanFailed(f"no task could be started: {error}", stopped=True) from error
         try:
             with self._lock:
-                self._tasks[key] = infant
+                self._tasks[key] = child
                 cancelled = key in self._cancelled
             if cancelled:
                 self.cancel(plan)
-            answer = infant.answer()
+            answer = child.answer()
         except (OSError, EOFError) as error:  # its connection closes when it is gone, not before
             raise PlanFailed("the task's process died", stopped=True) from error
         finally:
             with self._lock:
                 del self._tasks[key]
                 self._cancelled.discard(key)
-            infant.close()
+            child.close()
         if isinstance(answer, Done):
             return answer.result
         raise PlanFailed(answer.cause, stopped=True, own=answer.own)
@@ -60,9 +60,9 @@ class NurseryRunner:
     def cancel(self, plan: LeasedPlan) -> None:
         with self._lock:
             self._cancelled.add((plan.id, plan.token))
-            infant = self._tasks.get((plan.id, plan.token))
-            if infant is not None:
+            child = self._tasks.get((plan.id, plan.token))
+            if child is not None:
                 with suppress(ProcessLookupError):
-                    os.kill(infant.pid, signal.SIGKILL)
+                    os.kill(child.pid, signal.SIGKILL)
 
     def close(self) -> None: ...

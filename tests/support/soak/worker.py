@@ -17,7 +17,7 @@ from maar.app.processes import logs
 from maar.model.ids import WorkerId
 from maar.worker.service import Worker, WorkerSettings
 from support.soak.orders import Work
-from support.soak.runner import NurseryRunner
+from support.soak.runner import ForkServerRunner
 
 SETTINGS = WorkerSettings(
     poll_interval_ms=200,
@@ -40,7 +40,7 @@ async def _run(work: Work) -> None:
     worker = Worker(
         SETTINGS,
         metastore,
-        NurseryRunner(work.around, slots=work.slots, pause_s=work.pause_s),
+        ForkServerRunner(work.around, slots=work.slots, pause_s=work.pause_s),
         SystemClock(),
         CollectorRegistry(),
         WorkerId(f"{work.name}-{os.getpid()}-{secrets.token_hex(4)}"),

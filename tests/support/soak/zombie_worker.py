@@ -16,9 +16,9 @@ from maar.model.errors import MaarError
 from maar.model.ids import WorkerId
 from maar.model.plan import LeasedPlan, PlanResult, PlanState
 from maar.ports.metastore import PollReply, PollRequest, Renewal, Report
-from support.soak.orders import Done, Infant, Sleepwalk, Task
+from support.soak.orders import Child, Done, Task, Zombie
 
-log = logging.getLogger("maar.sleepwalker")
+log = logging.getLogger("maar.zombie")
 
 ASK_AGAIN_S = 0.1
 LOOK_AGAIN_S = 0.05
@@ -26,21 +26,21 @@ PATIENCE_NAPS = 6
 CALL_S = 2.0
 
 
-def run(walk: Sleepwalk) -> None:
-    logs.configure(role=f"{walk.name}-{os.getpid()}", form="text", level="info")
-    asyncio.run(_walk(walk))
+def run(order: Zombie) -> None:
+    logs.configure(role=f"{order.name}-{os.getpid()}", form="text", level="info")
+    asyncio.run(_live(order))
 
 
-async def _walk(walk: Sleepwalk) -> None:
-    await _Sleepwalker(walk).run()
+async def _live(order: Zombie) -> None:
+    await _ZombieWorker(order).run()
 
 
-class _Sleepwalker:
-    def __init__(self, walk: Sleepwalk) -> None:
-        self._walk = walk
-        self._random = Random(walk.seed)
-        self._name = WorkerId(f"{walk.name}-{os.getpid()}")
-        self._metastore = MetastoreClient(walk.around.metastore, deadline_s=CALL_S)
+class _ZombieWorker:
+    def __init__(self, order: Zombie) -> None:
+        self._order = order
+        self._random = Random(order.seed)
+        self._name = WorkerId(f"{order.name}-{os.getpid()}")
+        self._metastore = MetastoreClient(order.around.metastore, deadline_s=CALL_S)
         self._awake = asyncio.Event()
 
     async def run(self) -> None:
@@ -66,21 +66,21 @@ class _Sleepwalker:
                 log.info("told late outcome=%s", reply.outcomes)
 
     def _result(self, plan: LeasedPlan, granted_ns: int) -> PlanResult | None:
-        until_ns = granted_ns + int(self._walk.around.write_s * 1e9)
+        until_ns = granted_ns + int(self._order.around.write_s * 1e9)
         try:
-            infant = Infant(
-                self._walk.around.nursery,
-                Task(self._walk.around, plan, pause_s=self._walk.nap_s, write_until_ns=until_ns),
+            child = Child(
+                self._order.around.fork_server,
+                Task(self._order.around, plan, pause_s=self._order.nap_s, write_until_ns=until_ns),
             )
-            answer = infant.answer()
+            answer = child.answer()
         except (OSError, EOFError):
             return None
-        infant.close()
+        child.close()
         return answer.result if isinstance(answer, Done) else None
 
     async def _worst_moment(self, plan: LeasedPlan) -> None:
         """When somebody else is at work on the plan, or has completed it; or nobody, for long."""
-        deadline = time.monotonic() + PATIENCE_NAPS * self._walk.nap_s
+        deadline = time.monotonic() + PATIENCE_NAPS * self._order.nap_s
         while time.monotonic() < deadline:
             with suppress(MaarError):
                 found = (await self._metastore.plan(plan.id)).plan
@@ -90,7 +90,7 @@ class _Sleepwalker:
             await asyncio.sleep(LOOK_AGAIN_S)
 
     async def _nap(self) -> None:
-        await asyncio.sleep(self._random.uniform(0, self._walk.nap_s))
+        await asyncio.sleep(self._random.uniform(0, self._order.nap_s))
 
     async def _poll(self, request: PollRequest) -> PollReply:
         while True:
