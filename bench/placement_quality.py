@@ -7,16 +7,18 @@ name value unit ratio baseline. Moved is in percent of the load: 25 means that a
 series, by bytes, was sent to another place once. `moved_shard` and `moved_node` are what nodes that
 came, went or died moved; `moved_by_rules` has no counterpart, for label hashing has no rules.
 With --heirs only this: how much more than its share the heaviest heir of a dead writer takes, of
-1,000 datasets and the worst of six writers, against the owner of the next shard.
+1,000 equal datasets of six series each, and whichever writer dies; against the owner of the next
+shard. Then the same where all writers together have 1,000 datasets.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
-from itertools import count
 from random import Random
 from statistics import fmean
+
+import xxhash
 
 from maar.model.ids import NodeId, TenantId
 from maar.placement.locate import Placement
@@ -27,6 +29,8 @@ from maar.tools.simulate.report import Report, Way
 from maar.tools.simulate.scenarios import SCENARIOS, scenario
 
 DATASETS = 1000  # of a dead writer
+MANY = 100 * DATASETS  # among which every writer has so many
+SERIES = 6  # of a dataset, as small services of the scenarios have
 
 
 def replayed(name: str, seed: int, minutes: float) -> Report:
@@ -62,31 +66,43 @@ def tell(name: str, reports: list[Report]) -> None:
     print(f"# {name}: at most {max(switches)} switches of balancing by one dataset")
 
 
-def heaviest_heir(nodes: int, *, next_shard: bool) -> float:
-    """As a multiple of the fair share."""
+def heaviest_heir(nodes: int, *, each: int, in_all: int, next_shard: bool = False) -> float:
+    """As a multiple of the fair share, of so many datasets each or so many in all."""
     ring = ring_of(fleet_of(nodes, 4))
     placement = Placement(ring, Rules(), lambda _: TenantLimits(), Random(1).randrange)
-    wanted = {writer.node: Counter[NodeId]() for writer in ring.writers[:6]}
-    for number in count():
-        place = placement.place(TenantId(f"tenant-{number % 7}"), f"service-{number}", 0)
-        dead = ring.writer_of(place.shard).node
-        if dead in wanted and wanted[dead].total() < DATASETS:
+    had = Counter[NodeId]()
+    taken = {writer.node: Counter[NodeId]() for writer in ring.writers}
+    for number in range(in_all):
+        tenant, service = TenantId(f"tenant-{number % 7}"), f"service-{number}"
+        dead = ring.writer_of(placement.place(tenant, service, 0).shard).node
+        if had[dead] == each:
+            continue
+        had[dead] += 1
+        marks = (xxhash.xxh64_intdigest(f"{service}/{one}".encode()) for one in range(SERIES))
+        places = Counter(placement.place(tenant, service, mark) for mark in marks)
+        for place, series in places.items():
             others = (
                 map(ring.writer_of, placement.order(place))
                 if next_shard
                 else placement.writers(place)
             )
-            wanted[dead][next(one.node for one in others if one.node != dead)] += 1
-        if all(heirs.total() == DATASETS for heirs in wanted.values()):
+            taken[dead][next(one.node for one in others if one.node != dead)] += series
+        if had.total() == each * nodes:
             break
-    most = max(max(heirs.values()) for heirs in wanted.values())
-    return most * (nodes - 1) / DATASETS
+    return max(max(heirs.values()) * (nodes - 1) / heirs.total() for heirs in taken.values())
 
 
 def tell_heirs() -> None:
-    for nodes in (4, 6, 11, 26):
-        value, other = (heaviest_heir(nodes, next_shard=way) for way in (False, True))
+    for nodes in (3, 4, 6, 8, 11, 16, 20, 26, 32):
+        value, other = (
+            heaviest_heir(nodes, each=DATASETS, in_all=MANY, next_shard=way)
+            for way in (False, True)
+        )
         print(f"heaviest_heir_of_{nodes} {value:.2f} x_fair {value / other:.2f} next_{other:.2f}")
+    for nodes in (3, 4, 6, 8, 11, 16, 26, 32):
+        value = heaviest_heir(nodes, each=DATASETS, in_all=DATASETS)
+        fair = DATASETS / nodes / (nodes - 1)
+        print(f"heaviest_heir_in_all_{nodes} {value:.2f} x_fair {value:.2f} datasets_{fair:.1f}")
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 The cost of a placement is a dictionary look-up; subrings are computed once per dataset. The order
 of shards is the published one. Who takes a shard while its owner is away is not: neighbours of four
 shards are few writers, and one of them would get most of what a dead one had. So every dataset has
-an order of its own.
+orders of its own, one for each quarter of its series: large ones do not fall on one heir whole.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from maar.model.ring import Ring, Writer
 from maar.placement.jump import jump
 from maar.placement.rules import Balancing, Rules, Share, TenantLimits
 
-REMEMBERED = 1 << 18  # places; some 60 MB at most. Services are named by clients (S21)
+PARTS = 4  # of a dataset's series in a shard, each with an order of writers of its own
+REMEMBERED = 1 << 19  # places; some 120 MB at most. Services are named by clients (S21)
 
 
 class Spot(NamedTuple):
@@ -40,7 +41,7 @@ class Place(NamedTuple):
     shard: Shard
     spot: Spot
     offset: int  # within the dataset's subring
-    mark: int = 0  # of the dataset: 64 bits that scatter those who stand in
+    mark: int = 0  # of the part of the dataset: 64 bits that scatter those who stand in
 
 
 class Placement:
@@ -116,8 +117,9 @@ class Placement:
         spot = spot_of(tenant_hash, dataset_hash, share, shards)
         mark = both_hashed(tenant_hash, dataset_hash)
         places = tuple(
-            Place(shard_at(spot, offset, shards), spot, offset, mark)
-            for offset in range(spot.dataset_shards)
+            Place(shard_at(spot, offset, shards), spot, offset, mark ^ part)
+            for part in range(PARTS)
+            for offset in range(spot.dataset_shards)  # so that the shard is the same for any PARTS
         )
         if self._remembered + len(places) > REMEMBERED:
             self._known.clear()

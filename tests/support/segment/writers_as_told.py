@@ -12,6 +12,7 @@ from maar.distributor.rings import Rings
 from maar.distributor.router import Router, RouterSettings
 from maar.model.errors import MaarError
 from maar.model.ids import HOME, NodeId, ProfileId, Shard, TenantId, Zone
+from maar.model.labels import fingerprint
 from maar.model.profile import RawProfile
 from maar.model.ring import Ring, Writer, WriterState
 from maar.placement.locate import Placement
@@ -130,11 +131,11 @@ class Fleet:
         self.rings.learn((RingView(ring, tuple(map(NodeId, dead)), complete),))
 
     def owner_of(self, service: str) -> tuple[Shard, list[str]]:
-        """The shard of a service (of one shard), and its writers in the order of failover."""
+        """The shard of a service (of one shard), and its writers in the order that `push` meets."""
         view = self.rings.home()
         assert view is not None
         placement = Placement(view.ring, self.rules, lambda _: TenantLimits(), lambda _: 0)
-        place = placement.place(ACME, service, 0)
+        place = placement.place(ACME, service, fingerprint(profile(service).labels))
         return place.shard, [writer.node for writer in placement.writers(place)]
 
     async def push(self, *services: str) -> None:
