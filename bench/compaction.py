@@ -36,7 +36,7 @@ from maar.ports.object_store import StoreSettings
 from maar.runner.runner import SparkRunner
 from maar.runner.session import SparkSettings
 from maar.runner.task import load_compaction
-from maar.services.compact import compact
+from maar.services.compact.run import run as compact
 
 SEGMENTS = 20  # what the planner gives to one job of level 0
 BLOCKS = 10  # and of the levels above

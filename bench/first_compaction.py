@@ -37,9 +37,9 @@ from maar.adapters.sqlite.log import SqliteLog
 from maar.adapters.stores.open import open_store
 from maar.metastore.records.effects import Completed, Leased, Registered
 from maar.metastore.records.entries import BlocksAdded, decode
-from maar.metastore.records.policy import Policy
 from maar.metastore.replica.log_fold import Replica
 from maar.model.ids import ANONYMOUS, HOME, MAIN_STORE, BlockId, NodeId, PlanId, Shard
+from maar.model.policy import Policy
 from maar.model.ring import Ring, Writer, WriterState
 from maar.placement.locate import Placement
 from maar.placement.rules import Rules, TenantLimits

@@ -47,7 +47,7 @@ from maar.pprof.encode import encode
 from maar.pprof.gzip import compress
 from maar.pprof.plain import PlainFunction, PlainLine, PlainLocation, PlainProfile, PlainSample
 from maar.query.service import DuckEngine, QuerySettings
-from maar.services.compact import compact
+from maar.services.compact.run import run as compact
 
 TENANT = TenantId("bench")
 SERVICE = "checkout"

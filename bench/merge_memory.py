@@ -44,7 +44,7 @@ from maar.pprof.plain import (
     PlainProfile,
     PlainSample,
 )
-from maar.services.compact import compact
+from maar.services.compact.run import run as compact
 
 LIMIT_BYTES = 1 << 30
 TOKEN = "xxxxxxxx"

@@ -44,7 +44,6 @@ from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
 from maar.metastore.leader import snapshots
 from maar.metastore.records.packs import pack
-from maar.metastore.records.policy import Policy
 from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model import keys
@@ -60,6 +59,7 @@ from maar.model.ids import (
     segment_id,
 )
 from maar.model.plan import Account, LeasedPlan, PlanResult
+from maar.model.policy import Policy
 from maar.model.time import DAY_NS, utc_day
 from maar.ports.log import Candidate
 from maar.ports.metastore import PollRequest, Report

@@ -32,11 +32,11 @@ from maar.adapters.sqlite.log import SqliteLog
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
 from maar.metastore.records.entries import Tick
-from maar.metastore.records.policy import Policy
 from maar.metastore.service import MetastoreService
 from maar.model.errors import Unavailable
 from maar.model.ids import MAIN_STORE, WorkerId
 from maar.model.plan import LeasedPlan
+from maar.model.policy import Policy
 from maar.ports.log import Candidate, Head, Term
 from maar.ports.metastore import PollReply, PollRequest, Renewal, Report
 from maar.ports.object_store import StoreSettings

@@ -174,8 +174,8 @@ def from_files(paths: list[Path]) -> list[bytes]:
 
 async def serve_meta(address: str, directory: Path) -> None:
     from maar.adapters.sqlite.log import SqliteLog
-    from maar.metastore.records.policy import Policy
     from maar.metastore.service import MetastoreService
+    from maar.model.policy import Policy
 
     store = open_store(StoreSettings("main", (directory / "store").as_uri()))
     log = SqliteLog.open(directory / "log")

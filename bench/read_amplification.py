@@ -41,7 +41,7 @@ from maar.model.ids import MAIN_STORE, TenantId
 from maar.model.plan import PlanResult
 from maar.model.time import DAY_NS, TimeRange
 from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.services.compact import compact
+from maar.services.compact.run import run as compact
 from synthetic_hour import (
     NOON_NS,
     Cost,

@@ -47,10 +47,10 @@ from maar.adapters.etcd.log import EtcdLog, EtcdSettings
 from maar.adapters.sqlite.log import SqliteLog
 from maar.adapters.system_clock import SystemClock
 from maar.metastore.records.packs import pack
-from maar.metastore.records.policy import Policy
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.log_fold import Replica
 from maar.metastore.service import MetastoreService
+from maar.model.policy import Policy
 from maar.ports.log import Candidate, Log
 from support.etcd.cluster import running
 

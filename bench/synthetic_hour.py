@@ -20,7 +20,6 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry
 
 import synthetic_peer
-from maar.metastore.records.policy import Policy
 from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model import keys
@@ -38,6 +37,7 @@ from maar.model.ids import (
     segment_id,
 )
 from maar.model.plan import Account, LeasedPlan, PlanResult
+from maar.model.policy import Policy
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange, utc_day
 from maar.ports.log import EMPTY, Candidate, Head, Office, Record, Term, check_limits, follow
 from maar.ports.metastore import PollRequest, Renewal, Report, ViewRequest

@@ -15,12 +15,12 @@ from itertools import islice
 
 import metastore as bench
 from maar.metastore.records import entries as e
-from maar.metastore.records.policy import Policy
 from maar.metastore.state.queue import key_of
 from maar.model.block import BlockMeta
 from maar.model.errors import HeadMoved, Retryable, TermLost
 from maar.model.ids import FencingToken, Incarnation, PlanId, WorkerId
 from maar.model.plan import LeasedPlan, QueueKey, Service
+from maar.model.policy import Policy
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.log import Candidate, Log, in_batches
 

@@ -40,7 +40,7 @@ from maar.pprof.encode import encode
 from maar.pprof.gzip import compress
 from maar.pprof.plain import PlainFunction, PlainLine, PlainLocation, PlainProfile, PlainSample
 from maar.query.service import DuckEngine, QuerySettings
-from maar.services.compact import compact
+from maar.services.compact.run import run as compact
 from synthetic import TENANT, leased, load_now, segment, tell_of_neighbours
 
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"

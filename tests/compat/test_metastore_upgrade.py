@@ -20,12 +20,12 @@ from maar.metastore.records.entries import (
     TermStarted,
     VersionActivated,
 )
-from maar.metastore.records.policy import Policy
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.follower import Follower
 from maar.metastore.replica.log_fold import Replica
 from maar.metastore.state.digest import digest
 from maar.model.errors import Rejected
+from maar.model.policy import Policy
 from maar.ports.log import Candidate, Head
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import segment

@@ -12,13 +12,13 @@ from prometheus_client import CollectorRegistry
 from maar.adapters.sqlite.log import SqliteLog
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
-from maar.metastore.records.policy import Policy
 from maar.metastore.recovery import restoring, traces
 from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model import keys
 from maar.model.errors import MaarError, Rejected
 from maar.model.ids import MAIN_STORE, Incarnation
+from maar.model.policy import Policy
 from maar.model.time import WallTime
 from maar.ports.log import Candidate
 from maar.ports.object_store import ObjectStore, StoreSettings

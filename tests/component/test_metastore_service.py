@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from maar.adapters.sqlite.log import SqliteLog
 from maar.metastore.records import entries
-from maar.metastore.records.policy import Level
 from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model.block import BlockMeta
@@ -28,6 +27,7 @@ from maar.model.errors import (
 )
 from maar.model.ids import BlockId, PlanId, WorkerId
 from maar.model.plan import LeasedPlan, PlanState
+from maar.model.policy import Level
 from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
 from maar.ports.log import ENTRY_BYTES_MAX, Candidate, Head, Log, Term
 from maar.ports.metastore import PollReply, PollRequest, Renewal, Report, ViewRequest

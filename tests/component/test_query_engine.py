@@ -60,7 +60,7 @@ from maar.query.read.level0 import DecodedPart, Level0
 from maar.query.read.reading import Reading, Stopped
 from maar.query.read.sql import Statement
 from maar.query.service import DuckEngine, QuerySettings
-from maar.services.compact import compact
+from maar.services.compact.run import run as compact
 from support.lake.query_lake import (
     COUNT,
     CPU,

@@ -19,12 +19,12 @@ from prometheus_client import CollectorRegistry
 
 from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.system_clock import SystemClock
-from maar.metastore.records.policy import Level, Policy
 from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model.block import BlockMeta
 from maar.model.errors import StoreFull
 from maar.model.ids import WorkerId
+from maar.model.policy import Level, Policy
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
 from maar.ports.log import Candidate
 from maar.ports.metastore import PollRequest, Renewal, Report, ViewRequest

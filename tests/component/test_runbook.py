@@ -28,10 +28,10 @@ from maar.adapters.system_clock import SystemClock
 from maar.app.roles.wiring import Told
 from maar.cli.client import Server
 from maar.cli.output.failure import EXIT_UNAVAILABLE, Failed
-from maar.metastore.records.policy import Policy
 from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model.ids import MAIN_STORE
+from maar.model.policy import Policy
 from maar.ports.log import Candidate
 from maar.ports.object_store import ObjectStore, StoreSettings
 from support.docs.runbook import Runbook, maar, section, sections

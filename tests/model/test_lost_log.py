@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from maar.metastore.records.entries import BlocksAdded, Floor
-from maar.metastore.records.policy import MINUTE_NS
 from maar.metastore.state import snapshot_parts
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.ids import FencingToken, Incarnation, PlanId, block_time_ns
+from maar.model.policy import MINUTE_NS
 from maar.model.time import LeaseTime
 from support.lake.lost_log import Lives
 from support.metastore.fold import SMALL

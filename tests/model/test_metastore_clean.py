@@ -31,11 +31,11 @@ from maar.metastore.records.entries import (
     RetentionUndone,
 )
 from maar.metastore.records.packs import unpack
-from maar.metastore.records.policy import MINUTE_NS
 from maar.metastore.state.retired import Cause
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, MaarError, Unavailable
 from maar.model.ids import FencingToken, PlanId, WorkerId
+from maar.model.policy import MINUTE_NS
 from maar.model.time import LeaseTime
 from support.lake.fold_and_store import Lake, announce, objects_of
 from support.metastore.fold import SMALL

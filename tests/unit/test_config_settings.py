@@ -12,8 +12,8 @@ import pytest
 from maar.app.settings.config import SECTIONS, Settings, load
 from maar.app.settings.layers import Key, setting_types
 from maar.app.settings.log_url import FilePlace
-from maar.metastore.records.policy import Policy
 from maar.model.errors import InvalidInput
+from maar.model.policy import Policy
 from maar.model.time import SECOND_NS
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "settings.md"

@@ -28,7 +28,6 @@ from maar.metastore.records.entries import (
     Reincarnated,
     Remains,
 )
-from maar.metastore.records.policy import HOUR_NS, MINUTE_NS
 from maar.metastore.replica import snapshot
 from maar.metastore.state.state import Anchor
 from maar.model import keys
@@ -36,6 +35,7 @@ from maar.model.block import TABLES, Kind
 from maar.model.errors import MaarError, NotFound, Unavailable
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, WorkerId, Zone
 from maar.model.plan import PlanState
+from maar.model.policy import HOUR_NS, MINUTE_NS
 from maar.model.time import LeaseTime
 from maar.ports.log import Head
 from maar.ports.metastore import PollRequest

@@ -19,7 +19,6 @@ from maar.metastore.records.entries import (
     PolicySet,
     Start,
 )
-from maar.metastore.records.policy import Level
 from maar.metastore.state.timeline import NEVER
 from maar.metastore.views import explain as explaining
 from maar.metastore.views.explain import explain
@@ -27,6 +26,7 @@ from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotFound
 from maar.model.ids import BlockId, Zone
 from maar.model.plan import Account, PlanResult
+from maar.model.policy import Level
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.metastore import Explanation
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, segment

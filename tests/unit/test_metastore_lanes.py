@@ -33,7 +33,6 @@ from maar.metastore.records.entries import (
     encode_entry,
 )
 from maar.metastore.records.packs import outline, pack, unpack
-from maar.metastore.records.policy import Level, Policy
 from maar.metastore.replica import snapshot
 from maar.metastore.state import snapshot_parts
 from maar.metastore.state.digest import digest
@@ -43,6 +42,7 @@ from maar.model import keys
 from maar.model.block import NO_DAY, BlockMeta, Kind
 from maar.model.ids import HOME, MAIN_STORE, TenantId, WorkerId, Zone
 from maar.model.plan import Account, LeasedPlan, PlanResult, PlanState, QueueKey, Service
+from maar.model.policy import Level, Policy
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.ports.log import Head
 from maar.ports.object_store import StoreSettings

@@ -21,12 +21,12 @@ from maar.metastore.records.entries import (
     PlansLeased,
     Remains,
 )
-from maar.metastore.records.policy import MINUTE_NS
 from maar.metastore.state.state import Remnant
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, NotLeading, Unavailable
 from maar.model.ids import FencingToken, PlanId, WorkerId
+from maar.model.policy import MINUTE_NS
 from maar.model.time import SECOND_NS, LeaseTime
 from support.lake.fold_and_store import Lake, announce, objects_of, put
 from support.metastore.fold import INCARNATION, SMALL, Fold

@@ -11,13 +11,13 @@ import pytest
 from maar.block.format import dead_letter
 from maar.metastore.leader import orphans
 from maar.metastore.records.entries import BlocksAdded, Floor
-from maar.metastore.records.policy import MINUTE_NS
 from maar.metastore.recovery.verify import verify
 from maar.metastore.replica import snapshot
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import NotLeading, Unavailable
 from maar.model.ids import BlockId, Incarnation, Shard
+from maar.model.policy import MINUTE_NS
 from maar.model.time import LeaseTime
 from maar.ports.log import Head
 from support.lake.fold_and_store import put

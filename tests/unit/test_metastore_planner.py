@@ -22,11 +22,11 @@ from maar.metastore.records.entries import (
     PolicySet,
     Tick,
 )
-from maar.metastore.records.policy import Level
 from maar.metastore.state.queue import Item, Queue
 from maar.model.block import Kind
 from maar.model.ids import BlockId, TenantId, WorkerId
 from maar.model.plan import QueueKey
+from maar.model.policy import Level
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore.fold import SMALL, Fold, result, segment
 

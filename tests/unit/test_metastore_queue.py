@@ -9,13 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from maar.metastore.records.policy import Level, Policy
 from maar.metastore.state.marks import moved, whole_mark
 from maar.metastore.state.queue import Front, Item, Queue
 from maar.metastore.state.rows import raw_id
 from maar.model.block import NO_DAY
 from maar.model.ids import MAIN_STORE, BlockId, Shard, TenantId, Zone, segment_id
 from maar.model.plan import QueueKey
+from maar.model.policy import Level, Policy
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore.fold import SMALL
 

@@ -25,7 +25,6 @@ from maar.metastore.records.entries import (
     PlansParked,
     RetentionSet,
 )
-from maar.metastore.records.policy import HOUR_NS, MINUTE_NS
 from maar.metastore.state.digest import digest
 from maar.metastore.state.index import Chunk, Shelf
 from maar.metastore.state.state import NO_ANCHOR, MetaState
@@ -33,6 +32,7 @@ from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput
 from maar.model.ids import NO_TENANT, BlockId, TenantId
 from maar.model.plan import AttemptEnd, PlanState
+from maar.model.policy import HOUR_NS, MINUTE_NS
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, WallTime, utc_day
 from maar.ports.metastore import RetentionStatus
 from support.lake.fold_and_store import Lake, dated, shared

@@ -23,10 +23,10 @@ from maar.metastore.records.entries import (
     PolicySet,
     Remains,
 )
-from maar.metastore.records.policy import Policy
 from maar.model.block import BlockMeta
 from maar.model.ids import PlanId, WorkerId
 from maar.model.plan import PlanState
+from maar.model.policy import Policy
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore.fold import SMALL, Fold
 from support.metastore.leader_term import W1, W2, W3, Office

@@ -22,7 +22,6 @@ from maar.metastore.records.entries import (
     RetentionSet,
     Tick,
 )
-from maar.metastore.records.policy import Policy
 from maar.metastore.replica import snapshot
 from maar.metastore.state import snapshot_parts
 from maar.metastore.state.digest import digest
@@ -31,6 +30,7 @@ from maar.metastore.state.marks import KnownMarks
 from maar.metastore.state.state import MetaState
 from maar.model.errors import Corrupt, Rejected
 from maar.model.ids import BlockId, Incarnation, TenantId, WorkerId
+from maar.model.policy import Policy
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.log import Head
 from support.metastore.every_entry import every_kind_of_entry

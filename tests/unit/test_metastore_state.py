@@ -35,13 +35,13 @@ from maar.metastore.records.entries import (
     encode,
     encode_entry,
 )
-from maar.metastore.records.policy import Level, Policy, checked
 from maar.metastore.state.digest import digest
 from maar.metastore.state.sorted_chunks import SortedChunks
 from maar.metastore.state.state import BOUNDS, MetaState, sizes
 from maar.metastore.views import reads
 from maar.model.errors import Corrupt, InvalidInput, Rejected
 from maar.model.ids import BlockId, TenantId, WorkerId, segment_id
+from maar.model.policy import Level, Policy, checked
 from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
 from maar.ports.metastore import Status, ViewRequest
 from support.metastore.fold import (

@@ -17,12 +17,12 @@ from maar.metastore.records.entries import (
     PlanSpec,
     PlansScheduled,
 )
-from maar.metastore.records.policy import Level
 from maar.metastore.state.queue import key_of
 from maar.model.block import BlockMeta
 from maar.model.errors import MaarError
 from maar.model.ids import BlockId, StoreName
 from maar.model.plan import Account, PlanResult, PlanState, Service
+from maar.model.policy import Level
 from maar.ports.metastore import Report
 from support.metastore.fold import SMALL, Fold, output, result, segment
 from support.metastore.leader_term import Office

@@ -24,13 +24,13 @@ from maar.metastore.records.entries import (
     RetentionUndone,
     TermStarted,
 )
-from maar.metastore.records.policy import HOUR_NS, MINUTE_NS
 from maar.metastore.state import snapshot_parts
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import Anchor, MetaState, Spent
 from maar.model.block import BlockMeta
 from maar.model.errors import Rejected
 from maar.model.ids import NO_TENANT, BlockId, Incarnation, TenantId
+from maar.model.policy import HOUR_NS, MINUTE_NS
 from maar.model.time import DAY_NS, LeaseTime, WallTime
 from support.lake.fold_and_store import Lake, dated, dated_here
 from support.metastore.fold import DAY_START_NS, SMALL, TENANT, Fold, output, segment

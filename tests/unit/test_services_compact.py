@@ -19,8 +19,8 @@ from maar.model.profile import RawProfile
 from maar.model.time import DAY_NS, utc_day
 from maar.pprof.gzip import gunzip
 from maar.pprof.plain import PlainLabel, PlainProfile, PlainSample, canonical
-from maar.services import compact as service
-from maar.services.compact import compact
+from maar.services.compact import run as service
+from maar.services.compact.run import run as compact
 from support.lake.block_plans import NOON_NS, TENANT, WALL_NS, Bench, pushed
 from support.load.pprof_scramble import random_profile
 from support.stores.memory_store import MemoryStore

@@ -9,7 +9,7 @@ import pytest
 
 from maar.model import keys
 from maar.model.errors import LeaseLost, Unavailable
-from maar.services.compact import compact
+from maar.services.compact.run import run as compact
 from support.spark.plans import TIME_NS, leased, segment
 from support.stores.memory_store import MemoryStore
 

@@ -20,7 +20,6 @@ from maar.metastore.leader.peers import Peers
 from maar.metastore.leader.placement_manager import PlacementManager
 from maar.metastore.leader.term import Means, Office
 from maar.metastore.records.entries import VERSION
-from maar.metastore.records.policy import Policy, checked
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.follower import Follower, LeftBehind
 from maar.metastore.replica.integrity import Judge, Standing
@@ -36,6 +35,7 @@ from maar.model.errors import (
     Unavailable,
 )
 from maar.model.ids import TenantId
+from maar.model.policy import Policy, checked
 from maar.model.time import SECOND_NS
 from maar.placement.rules import PlacementSettings, TenantLimits
 from maar.ports.clock import Clock

@@ -32,7 +32,7 @@ Guard = Callable[[], None]  # before every write: LeaseLost when the attempt may
 
 
 class CarryOut(Protocol):
-    """What is done for a plan; `maar.services.compact.compact` is one."""
+    """What is done for a plan; `maar.services.compact.run.run` is one."""
 
     def __call__(
         self,
@@ -78,9 +78,9 @@ def compact(
     guard: Guard,
 ) -> PlanResult:
     """The compaction service, imported where it runs: the driver needs no decoder."""
-    from maar.services import compact as service
+    from maar.services.compact import run as service
 
-    return service.compact(
+    return service.run(
         plan, store=store, attempt=attempt, scratch=scratch, wall_ns=wall_ns, guard=guard
     )
 
@@ -110,7 +110,7 @@ def work(body: bytes, *, open_store: OpenStore, carry_out: CarryOut) -> bytes:
 def load_compaction() -> None:
     """Import and compile all that a compaction needs."""
     from maar.block.decode import to_tables
-    from maar.services import compact as _service  # noqa: F401  # for what it imports itself
+    from maar.services.compact import run as _service  # noqa: F401  # for what it imports itself
 
     to_tables.warm()
 

@@ -29,7 +29,7 @@ from maar.ports.object_store import ObjectStore
 from maar.pprof.encode import encode
 from maar.pprof.gzip import compress
 from maar.pprof.plain import PlainProfile, read_plain
-from maar.services.compact import compact
+from maar.services.compact.run import run as compact
 
 TENANT = TenantId("acme")
 NOON_NS = 1_790_000_000_000_000_000 // 86_400_000_000_000 * 86_400_000_000_000 + 43_200_000_000_000

@@ -24,7 +24,6 @@ from maar.metastore.records.entries import (
     PlansScheduled,
 )
 from maar.metastore.records.packs import unpack
-from maar.metastore.records.policy import Policy
 from maar.metastore.replica.metrics import Metrics
 from maar.metastore.state.queue import key_of
 from maar.metastore.state.state import MetaState
@@ -33,6 +32,7 @@ from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotLeading
 from maar.model.ids import FencingToken, PlanId, TenantId, WorkerId
 from maar.model.plan import Account, PlanResult, Service
+from maar.model.policy import Policy
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.object_store import ObjectStore
 from support.clock.fake_clock import FakeClock

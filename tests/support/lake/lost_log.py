@@ -12,7 +12,6 @@ from maar.metastore.leader.adoption import Adoption
 from maar.metastore.leader.orphans import Orphans
 from maar.metastore.records.effects import Effects
 from maar.metastore.records.entries import BlocksAdded, PlanCompleted, PolicySet
-from maar.metastore.records.policy import Policy
 from maar.metastore.recovery import restoring, traces
 from maar.metastore.recovery.restoring import Origin
 from maar.metastore.replica import snapshot
@@ -20,6 +19,7 @@ from maar.model import keys
 from maar.model.block import FORMAT_VERSION, TABLES, BlockMeta, File, Kind, Location
 from maar.model.ids import HOME, MAIN_STORE, FencingToken, Incarnation, PlanId, Shard, segment_id
 from maar.model.plan import Account, PlanResult
+from maar.model.policy import Policy
 from maar.model.time import WallTime
 from maar.ports.log import Head
 from maar.ports.object_store import ObjectStore

@@ -18,19 +18,19 @@ from maar.adapters.sqlite.log import SqliteLog
 from maar.block.format import dead_letter
 from maar.block.format.segment import segment_meta, write_segment
 from maar.metastore.leader.dead_letters import DeadLetters
-from maar.metastore.records.policy import Level, Policy
 from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.ids import HOME, MAIN_STORE, Shard, TenantId, WorkerId, segment_id
+from maar.model.policy import Level, Policy
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
 from maar.ports.log import Candidate
 from maar.ports.metastore import Metastore, PollRequest, Report
 from maar.ports.object_store import ObjectStore
 from maar.ports.query import Scope
 from maar.query.service import DuckEngine, QuerySettings
-from maar.services.compact import compact
+from maar.services.compact.run import run as compact
 from support.clock.fake_clock import FakeClock
 from support.lake.query_lake import CPU, TENANT, Known, known
 

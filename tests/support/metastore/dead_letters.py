@@ -10,11 +10,11 @@ from maar.block.format import dead_letter
 from maar.metastore.decide.prepare import housekeeping
 from maar.metastore.leader.dead_letters import DeadLetters
 from maar.metastore.records.entries import BlocksForgotten, Entry
-from maar.metastore.records.policy import Policy
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import MaarError
 from maar.model.ids import BlockId
+from maar.model.policy import Policy
 from maar.ports.object_store import ObjectInfo
 from support.lake.fold_and_store import Lake, put
 from support.metastore.fold import INCARNATION, SMALL, segment

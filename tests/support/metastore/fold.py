@@ -17,7 +17,6 @@ from maar.metastore.records.entries import (
     TermStarted,
     VersionActivated,
 )
-from maar.metastore.records.policy import Level, Policy
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import NO_DAY, TABLES, BlockMeta, Dataset, File, Kind, Location
@@ -34,6 +33,7 @@ from maar.model.ids import (
     segment_id,
 )
 from maar.model.plan import Account, PlanResult
+from maar.model.policy import Level, Policy
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, WallTime, utc_day
 
 TENANT = TenantId("acme")

@@ -11,10 +11,10 @@ from typing import cast
 from prometheus_client import CollectorRegistry
 
 from maar.metastore.records.entries import VERSION, Envelope, decode
-from maar.metastore.records.policy import Policy
 from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model.errors import OutcomeUnknown, Unavailable, Unreachable
+from maar.model.policy import Policy
 from maar.model.time import SECOND_NS
 from maar.ports.log import Candidate, Head, Term
 from maar.ports.metastore import MetastoreReplica

@@ -11,9 +11,9 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from maar.adapters.sqlite.log import SqliteLog
-from maar.metastore.records.policy import Policy
 from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
+from maar.model.policy import Policy
 from maar.model.time import SECOND_NS
 from maar.ports.log import Candidate, Log
 from support.clock.fake_clock import FakeClock

@@ -10,7 +10,7 @@ from random import Random
 from maar.adapters.stores.local import LocalStore
 from maar.adapters.stores.open import open_store
 from maar.model.errors import Retryable, Unavailable
-from maar.services.compact import compact
+from maar.services.compact.run import run as compact
 from support.soak.orders import Answer, Done, Failed, Task
 
 WRITES = 7  # about: five tables, a manifest, an intent

@@ -18,9 +18,9 @@ from maar.app.settings.log_url import EtcdPlace, FilePlace, place_in
 from maar.distributor.admit import Limits
 from maar.distributor.router import RouterSettings
 from maar.metastore.fold.retention import PERIOD_LEAST_NS
-from maar.metastore.records.policy import Level, Policy, checked
 from maar.model.errors import InvalidInput
 from maar.model.ids import HOME, MAIN_STORE
+from maar.model.policy import Level, Policy, checked
 from maar.model.time import DAY_NS, SECOND_NS
 from maar.placement.rules import PlacementSettings
 from maar.ports.object_store import StoreSettings

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from maar.metastore.records.effects import Effect, Refused
 from maar.metastore.records.entries import Entry, LimitRaised, PlanExcluded, PlanRequeued
-from maar.metastore.records.policy import HOUR_NS
 from maar.metastore.state.state import MetaState
 from maar.metastore.state.timeline import NEVER
 from maar.model.errors import InvalidInput, NotFound, Rejected
 from maar.model.ids import PlanId
 from maar.model.plan import Plan, PlanState
+from maar.model.policy import HOUR_NS
 from maar.model.time import LeaseTime
 
 NOTE_MAX = 500  # characters

@@ -5,8 +5,8 @@ The leader decides, and the entry carries the verdict: replicas fold it and judg
 
 from __future__ import annotations
 
-from maar.metastore.records.policy import Policy
 from maar.model.plan import Plan
+from maar.model.policy import Policy
 from maar.model.time import LeaseTime
 
 ALWAYS = LeaseTime(-1)  # before any lease

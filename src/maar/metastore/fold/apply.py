@@ -74,12 +74,12 @@ from maar.metastore.records.entries import (
     VersionActivated,
 )
 from maar.metastore.records.packs import pack
-from maar.metastore.records.policy import Policy
 from maar.metastore.state import queue
 from maar.metastore.state.digest import digest
 from maar.metastore.state.index import blocks_in
 from maar.metastore.state.state import MetaState, RaisedLimit
 from maar.model.errors import Corrupt
+from maar.model.policy import Policy
 from maar.model.time import LeaseTime
 
 

@@ -13,11 +13,11 @@ from typing import NamedTuple
 from maar.metastore.records.effects import Effects, Refusal, Refused, Swept
 from maar.metastore.records.entries import LitterSwept, Remains
 from maar.metastore.records.packs import unpack
-from maar.metastore.records.policy import MINUTE_NS
 from maar.metastore.state.state import MetaState, Remnant
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind
 from maar.model.ids import BlockId, FencingToken, PlanId
+from maar.model.policy import MINUTE_NS
 from maar.model.time import LeaseTime
 
 LITTER_SINCE = 2  # the version of the log that began to record it

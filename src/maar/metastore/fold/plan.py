@@ -26,11 +26,11 @@ from maar.metastore.records.entries import (
     PlanSpec,
     PlansScheduled,
 )
-from maar.metastore.records.policy import Level
 from maar.metastore.state.queue import Front, Item
 from maar.metastore.state.state import MetaState
 from maar.model.ids import BlockId, PlanId, block_time_ns
 from maar.model.plan import AttemptEnd, Plan, PlanState, Service
+from maar.model.policy import Level
 from maar.model.time import LeaseTime
 
 KEYED_SINCE = 3  # the version of the log that began to refuse inputs of another lane

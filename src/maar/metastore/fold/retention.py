@@ -23,13 +23,13 @@ from maar.metastore.records.effects import (
     RetentionChanged,
 )
 from maar.metastore.records.entries import BlocksExpired, Entry, RetentionHeld, RetentionSet
-from maar.metastore.records.policy import HOUR_NS
 from maar.metastore.state.index import Index, blocks_in
 from maar.metastore.state.retired import Cause, Retired, recorded
 from maar.metastore.state.state import NO_ANCHOR, MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput
 from maar.model.ids import NO_TENANT, BlockId, TenantId, tenant_id
+from maar.model.policy import HOUR_NS
 from maar.model.time import DAY_NS, LeaseTime, WallTime
 from maar.ports.metastore import Expiring, RetentionStatus
 

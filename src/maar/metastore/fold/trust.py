@@ -18,11 +18,11 @@ from typing import NamedTuple
 from maar.metastore.records.effects import Effects, HoldChanged, Refusal, Refused
 from maar.metastore.records.entries import Entry, RetentionHeld
 from maar.metastore.records.packs import outline
-from maar.metastore.records.policy import HOUR_NS, MINUTE_NS
 from maar.metastore.state.state import NO_ANCHOR, NO_HOLD, Anchor, Hold, MetaState, Spent
 from maar.model.block import BlockMeta
 from maar.model.errors import Rejected
 from maar.model.ids import TenantId
+from maar.model.policy import HOUR_NS, MINUTE_NS
 from maar.model.time import DAY_NS, LeaseTime, WallTime
 
 TRUST_SINCE = 5  # the version of the log that began to keep a clock, holds and what was spent

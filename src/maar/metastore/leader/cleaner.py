@@ -23,13 +23,13 @@ from maar.metastore.records.entries import (
     Remains,
     RetentionUndone,
 )
-from maar.metastore.records.policy import MINUTE_NS
 from maar.metastore.replica.metrics import Metrics
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import MaarError, Retryable
 from maar.model.ids import BlockId
+from maar.model.policy import MINUTE_NS
 from maar.model.time import LeaseTime, WallTime, utc_day
 from maar.ports.clock import Clock
 from maar.ports.metastore import Undone

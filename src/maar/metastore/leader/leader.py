@@ -27,7 +27,6 @@ from maar.metastore.records.entries import (
     encode,
     encode_entry,
 )
-from maar.metastore.records.policy import Policy
 from maar.metastore.replica.follower import Follower
 from maar.metastore.state.state import MetaState
 from maar.model import keys
@@ -41,6 +40,7 @@ from maar.model.errors import (
     Unavailable,
 )
 from maar.model.ids import Incarnation
+from maar.model.policy import Policy
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.clock import Clock
 from maar.ports.log import (

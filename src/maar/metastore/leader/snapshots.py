@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable
 from maar.metastore.leader.background import Append
 from maar.metastore.leader.leader import Leader
 from maar.metastore.records.entries import StateHashed
-from maar.metastore.records.policy import Policy
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.metrics import Metrics
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.errors import Corrupt, MaarError, NotFound
+from maar.model.policy import Policy
 from maar.ports.log import Log
 from maar.ports.object_store import ObjectStore
 

@@ -26,7 +26,6 @@ from maar.metastore.leader.rings import Rings
 from maar.metastore.leader.snapshots import Snapshots
 from maar.metastore.records.effects import Effect
 from maar.metastore.records.entries import Entry
-from maar.metastore.records.policy import Policy
 from maar.metastore.replica.follower import Follower
 from maar.metastore.replica.integrity import Standing
 from maar.metastore.replica.metrics import Metrics
@@ -42,6 +41,7 @@ from maar.model.errors import (
     StoreFull,
     TermLost,
 )
+from maar.model.policy import Policy
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.clock import Clock
 from maar.ports.log import Candidate, Log, Term

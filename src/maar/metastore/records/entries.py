@@ -12,11 +12,11 @@ from typing import Any, TypeAlias, Union, get_args
 import msgspec
 
 from maar.metastore.records.packs import ZONES_SINCE, pack
-from maar.metastore.records.policy import Policy
 from maar.model.block import BlockMeta, BlockOutline
 from maar.model.errors import Corrupt, InvalidInput, Rejected
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, WorkerId, Zone
 from maar.model.plan import PlanResult, QueueKey, Service
+from maar.model.policy import Policy
 from maar.model.ring import Writer
 from maar.model.time import LeaseTime, WallTime
 

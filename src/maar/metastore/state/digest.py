@@ -20,11 +20,11 @@ from collections.abc import Iterator
 import msgspec
 
 from maar.metastore.records.packs import pack
-from maar.metastore.records.policy import Policy
 from maar.metastore.state.marks import WHOLE_SINCE
 from maar.metastore.state.rows import Ids
 from maar.metastore.state.state import MetaState
 from maar.model.plan import Plan
+from maar.model.policy import Policy
 
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple
 
-from maar.metastore.records.policy import Policy
 from maar.metastore.state.index import day_of
 from maar.metastore.state.marks import mark, moved, whole_mark
 from maar.metastore.state.rows import ID_BYTES, Numbers, Rows, block_id, raw_id
@@ -18,6 +17,7 @@ from maar.metastore.state.sorted_chunks import SortedChunks
 from maar.model.block import NO_DAY, BlockOutline, Kind
 from maar.model.ids import BlockId
 from maar.model.plan import QueueKey
+from maar.model.policy import Policy
 from maar.model.time import LeaseTime
 
 LANES_SINCE = 5  # the version of the log in which lanes began to be of a zone and a day

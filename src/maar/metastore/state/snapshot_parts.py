@@ -15,7 +15,6 @@ import msgspec
 
 from maar.metastore.records.entries import Remains
 from maar.metastore.records.packs import Pack, alone, outline, unpack
-from maar.metastore.records.policy import Policy
 from maar.metastore.state.index import (
     Bounds,
     Chunk,
@@ -46,6 +45,7 @@ from maar.model.block import BlockMeta, Kind
 from maar.model.errors import Corrupt
 from maar.model.ids import BlockId, Incarnation, TenantId
 from maar.model.plan import Plan, QueueKey
+from maar.model.policy import Policy
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime, WallTime
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import msgspec
 
 from maar.metastore.records.entries import Remains
-from maar.metastore.records.policy import Policy
 from maar.metastore.state.index import Index
 from maar.metastore.state.marks import KnownMarks, Marked
 from maar.metastore.state.queue import Queue
@@ -17,6 +16,7 @@ from maar.metastore.state.rows import Ids
 from maar.metastore.state.timeline import Timeline
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, Zone
 from maar.model.plan import Plan
+from maar.model.policy import Policy
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime, WallTime
 

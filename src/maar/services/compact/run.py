@@ -46,7 +46,7 @@ QUARANTINE_BYTES = 64 << 20  # payloads of one quarantine block
 FAN_IN = 10  # runs that are merged at once
 
 
-def compact(
+def run(
     plan: LeasedPlan,
     *,
     store: ObjectStore,
