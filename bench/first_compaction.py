@@ -37,7 +37,7 @@ from maar.adapters.sqlite.log import SqliteLog
 from maar.adapters.stores.open import open_store
 from maar.metastore.records.effects import Completed, Leased, Registered
 from maar.metastore.records.entries import BlocksAdded, decode
-from maar.metastore.replica.log_fold import Replica
+from maar.metastore.replica.log_fold import LogFold
 from maar.model.ids import ANONYMOUS, HOME, MAIN_STORE, BlockId, NodeId, PlanId, Shard
 from maar.model.policy import Policy
 from maar.model.ring import Ring, Writer, WriterState
@@ -143,7 +143,7 @@ class Story:
     """What the log of a living server tells so far."""
 
     log: SqliteLog
-    replica: Replica
+    replica: LogFold
     segments: dict[BlockId, Passage] = field(default_factory=dict)
     _leased: dict[PlanId, float] = field(default_factory=dict)
 
@@ -187,7 +187,7 @@ async def measure(directory: Path, url: str, *, warm: float, seconds: float) -> 
         first = time.time()
         await asyncio.sleep(seconds)
         last = time.time()
-        story = Story(log, Replica(store))
+        story = Story(log, LogFold(store))
         await story.read_on()
         deadline = time.monotonic() + PATIENCE_S
         while not all(p.merged for p in story.between(first, last)):

@@ -25,7 +25,7 @@ from maar.placement.locate import Placement
 from maar.placement.rules import PlacementSettings, Rules, TenantLimits
 from maar.tools.simulate.fleet import fleet_of, ring_of
 from maar.tools.simulate.replay import Replay
-from maar.tools.simulate.report import Report, Way
+from maar.tools.simulate.report import SimulationReport, Way
 from maar.tools.simulate.scenarios import SCENARIOS, scenario
 
 DATASETS = 1000  # of a dead writer
@@ -33,7 +33,7 @@ MANY = 100 * DATASETS  # among which every writer has so many
 SERIES = 6  # of a dataset, as small services of the scenarios have
 
 
-def replayed(name: str, seed: int, minutes: float) -> Report:
+def replayed(name: str, seed: int, minutes: float) -> SimulationReport:
     made = scenario(name, seed)
     made = made._replace(duration_s=min(made.duration_s, 60 * minutes))
     return Replay(made, PlacementSettings(), Random(seed)).report(seed)
@@ -50,7 +50,7 @@ def measures(way: Way) -> dict[str, tuple[float, str]]:
     }
 
 
-def tell(name: str, reports: list[Report]) -> None:
+def tell(name: str, reports: list[SimulationReport]) -> None:
     ours = [measures(report.ours) for report in reports]
     plain = [measures(report.plain) for report in reports]
     for what, (_, unit) in ours[0].items():

@@ -49,7 +49,7 @@ from maar.app.http.gate import Gate
 from maar.app.http.server import HttpServer
 from maar.block.format.segment import write_segment
 from maar.distributor.admit import Limits, PushedProfile, admit
-from maar.distributor.rings import Rings
+from maar.distributor.rings import FollowedRings
 from maar.distributor.router import Router, RouterSettings
 from maar.distributor.service import Distributor
 from maar.model.errors import Unavailable
@@ -242,7 +242,7 @@ def router_to(segments: SegmentService, registry: CollectorRegistry) -> Router:
     """As in `maar serve`: a ring of one writer, in this process."""
     node, shards = NodeId("bench"), 4
     writer = Writer(node, "", "one", shards, WriterState.ACTIVE)
-    rings = Rings(HOME)
+    rings = FollowedRings(HOME)
     rings.learn((RingView(Ring(HOME, 1, (writer,), (0,) * shards), (), True),))
     rules, limits = Rules(), TenantLimits()
 

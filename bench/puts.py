@@ -29,7 +29,7 @@ import msgspec
 
 from maar.model.ids import ProfileId, TenantId
 from maar.model.profile import RawProfile
-from maar.segment.buffer import Bounds, Buffer
+from maar.segment.buffer import Buffer, SegmentLimits
 from maar.segment.pace import Arrivals
 from maar.segment.service import SegmentSettings
 
@@ -43,7 +43,7 @@ MINUTES = 60
 class Shard:
     """What the segment writer does with one shard, on a virtual clock."""
 
-    bounds: Bounds
+    bounds: SegmentLimits
     puts: int = 0
     size: int = 0
     waits_ns: list[int] = field(default_factory=list)

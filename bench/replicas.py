@@ -48,7 +48,7 @@ from maar.adapters.sqlite.log import SqliteLog
 from maar.adapters.system_clock import SystemClock
 from maar.metastore.records.packs import pack
 from maar.metastore.replica import snapshot
-from maar.metastore.replica.log_fold import Replica
+from maar.metastore.replica.log_fold import LogFold
 from maar.metastore.service import MetastoreService
 from maar.model.policy import Policy
 from maar.ports.log import Candidate, Log
@@ -165,7 +165,7 @@ async def replayed(place: Place, _options: argparse.Namespace) -> dict[str, floa
     while records := await log.read(after=after):
         after = records[-1].index
     read = time.perf_counter() - begun
-    replica = Replica(bench.open_objects(place.directory))
+    replica = LogFold(bench.open_objects(place.directory))
     begun, begun_cpu = time.perf_counter(), time.process_time()
     await replica.catch_up(log)
     took, cpu = time.perf_counter() - begun, time.process_time() - begun_cpu

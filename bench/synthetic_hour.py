@@ -39,7 +39,7 @@ from maar.model.ids import (
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.policy import Policy
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange, utc_day
-from maar.ports.log import EMPTY, Candidate, Head, Office, Record, Term, check_limits, follow
+from maar.ports.log import EMPTY, Candidate, Head, Leadership, Record, Term, check_limits, follow
 from maar.ports.metastore import PollRequest, Renewal, Report, ViewRequest
 from maar.ports.object_store import ObjectStore
 from maar.query.read.level0 import COLUMNS
@@ -250,8 +250,8 @@ class MemoryLog:
 
     async def resign(self, term: Term) -> None: ...
 
-    async def office(self) -> Office:
-        return Office(self._term, self._leader)
+    async def office(self) -> Leadership:
+        return Leadership(self._term, self._leader)
 
     async def changed(self, *, after: int) -> None:  # noqa: ARG002 - only its leader adds to it
         await asyncio.Event().wait()

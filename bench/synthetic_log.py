@@ -124,7 +124,7 @@ class _Pipeline:
         old = self._done.popleft()
         yield self._writer.put(e.BlocksForgotten(tuple(meta.id for meta in old.inputs)))
         yield self._writer.put(e.PlansArchived((old.id,)))
-        yield self._writer.put(e.LitterSwept((e.Remains(old.id, old.token),)))
+        yield self._writer.put(e.LitterSwept((e.AttemptKey(old.id, old.token),)))
         floor = LeaseTime(self._writer.now - self._policy.floor_lag_ns)
         if floor > 0 and old.key.level == 1:
             yield self._writer.put(e.Floor(floor))

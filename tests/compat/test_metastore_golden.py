@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # when it runs as a scrip
 from maar.adapters.sqlite.log import DATABASE, SqliteLog
 from maar.metastore.records import entries as e
 from maar.metastore.replica import snapshot
-from maar.metastore.replica.log_fold import Replica
+from maar.metastore.replica.log_fold import LogFold
 from maar.metastore.state import snapshot_parts
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import MetaState
@@ -78,10 +78,10 @@ async def write(directory: Path) -> None:
     (directory / f"log-v{NEWEST}" / "lock").unlink()
 
 
-async def replayed(log: SqliteLog, body: bytes) -> Replica:
+async def replayed(log: SqliteLog, body: bytes) -> LogFold:
     store = MemoryStore()
     store.create(STORED_KEY, body)
-    replica = Replica(store)
+    replica = LogFold(store)
     await replica.catch_up(log)
     return replica
 

@@ -22,7 +22,7 @@ from maar.metastore.records.entries import (
 )
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.follower import Follower
-from maar.metastore.replica.log_fold import Replica
+from maar.metastore.replica.log_fold import LogFold
 from maar.metastore.state.digest import digest
 from maar.model.errors import Rejected
 from maar.model.policy import Policy
@@ -58,7 +58,7 @@ async def led(directory: Path, store: MemoryStore, policy: Policy) -> Leader:
     """One term of office, in which a block is registered."""
     log = SqliteLog.open(directory)
     candidate, clock = Candidate("test"), FakeClock()
-    follower = Follower(log, clock, Replica(store), candidate)
+    follower = Follower(log, clock, LogFold(store), candidate)
     leader = Leader(log, store, clock, follower, await log.campaign(candidate))
     await leader.begin("test", policy, lambda size: b"\x0b" * size, newest)
     at = leader.state.lease_time
@@ -121,7 +121,7 @@ def test_an_older_program_refuses_the_log_and_its_snapshots_with_a_sentence(
     async def replayed() -> None:
         log = SqliteLog.open_reader(old_log)
         try:
-            await Replica(store, knows=old).catch_up(log)
+            await LogFold(store, knows=old).catch_up(log)
         finally:
             await log.close()
 
@@ -144,7 +144,7 @@ def test_a_replica_comes_to_the_leaders_state_through_the_change_of_versions(
     async def test() -> None:
         leader = await led(old_log, store, Policy())
         log = SqliteLog.open_reader(old_log)
-        replica = Replica(store)
+        replica = LogFold(store)
         await replica.catch_up(log)
         await log.close()
         assert digest(replica.state) == digest(leader.state)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from maar.adapters.rpc import MetastoreClient, serve_metastore
 from maar.adapters.stores.open import open_store
-from maar.app.roles.wiring import Told
+from maar.app.roles.wiring import RoleStatus
 from maar.block.format import dead_letter
 from maar.metastore.leader import cleaner, dead_letters
 from maar.metastore.service import MetastoreService
@@ -349,7 +349,7 @@ def test_over_the_wire_letters_are_seen_listed_and_retried(lake: WholeLake, tmp_
             await in_office(service)
             registry = CollectorRegistry()
             address = f"unix:{tmp_path}/metastore.sock"
-            server = await serve_metastore(address, service, Told(registry, service.ready))
+            server = await serve_metastore(address, service, RoleStatus(registry, service.ready))
             client = MetastoreClient(address)
             try:
                 async with lake.engine(client) as ask:

@@ -12,7 +12,7 @@ from aetcd import rpc
 from aetcd.rpc import rpc_pb2_grpc
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.etcd.connection import Connection
+from maar.adapters.etcd.connection import EtcdConnection
 from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.etcd.settings import EtcdSettings
 from maar.model.errors import InvalidInput, Rejected, StoreFull, Unavailable
@@ -83,7 +83,7 @@ def test_an_alarm_of_etcd_stops_appends_and_is_taken_back(tmp_path: Path) -> Non
 
     async def test(cluster: EtcdCluster) -> None:
         settings = cluster.settings(election_s=6)  # a busy disk takes its time over the filling
-        stranger = Connection(settings)
+        stranger = EtcdConnection(settings)
         put, delete = attrgetter("kv.Put"), attrgetter("kv.DeleteRange")
         async with led(settings) as (log, term):
             head = await log.append([b"before"], term=term, head=EMPTY)

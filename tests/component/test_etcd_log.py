@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from maar.adapters.etcd import connection, election, hints, truncation, upkeep
 from maar.adapters.etcd import log as etcd_log
-from maar.adapters.etcd.connection import Connection
+from maar.adapters.etcd.connection import EtcdConnection
 from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.etcd.room import MemberStatus
 from maar.adapters.etcd.settings import EtcdSettings
@@ -31,7 +31,7 @@ from maar.model.errors import (
     TermLost,
     Unavailable,
 )
-from maar.ports.log import EMPTY, Candidate, Head, Log, Office, Record, Term, follow, verify
+from maar.ports.log import EMPTY, Candidate, Head, Leadership, Log, Record, Term, follow, verify
 from support.etcd.cluster import EtcdCluster, Member, apart, running
 from support.etcd.logs import PATIENCE_S, at, hold, led, opened, until
 from support.network.cut import Way, lines
@@ -342,10 +342,10 @@ def test_a_bit_flipped_in_the_head_is_noticed_too(
 
 def ill(monkeypatch: pytest.MonkeyPatch, *, damaged: str, key: bytes = b"", dead: str = "") -> None:
     """One member serves a value with a flipped bit, and another may not answer at all."""
-    asked = Connection.ask
+    asked = EtcdConnection.ask
 
     async def ask(
-        self: Connection,
+        self: EtcdConnection,
         member: connection.Member,
         ask: connection.Ask,
         request: object,
@@ -360,7 +360,7 @@ def ill(monkeypatch: pytest.MonkeyPatch, *, damaged: str, key: bytes = b"", dead
                     kv.value = kv.value[:-1] + bytes([kv.value[-1] ^ 1])
         return reply
 
-    monkeypatch.setattr(Connection, "ask", ask)
+    monkeypatch.setattr(EtcdConnection, "ask", ask)
 
 
 @pytest.mark.parametrize("name", ["term", "format"])
@@ -650,7 +650,7 @@ def test_a_campaign_that_was_won_without_a_reply_is_stood_again(
             between(log, lost=True)
             async with asyncio.timeout(PATIENCE_S):  # it does not wait for its own lease to end
                 term = await log.campaign(Candidate("one"))
-            assert await log.office() == Office(term, Candidate("one"))
+            assert await log.office() == Leadership(term, Candidate("one"))
             assert (await log.append([b"x"], term=term, head=EMPTY)).index == 1
 
     asyncio.run(test())

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from maar.cli.client import Server
-from maar.cli.output.failure import EXIT_UNAVAILABLE, Failed
+from maar.cli.output.failure import EXIT_UNAVAILABLE, CommandFailed
 from support.load.crowd import FAST, check_exactly_once, level0, profile
 from support.processes.serving import Served, processes, served, wait_for
 
@@ -24,7 +24,7 @@ def push(server: Served, names: list[str]) -> set[str]:
     acknowledged = set()
     with contextlib.closing(Server(server.url)) as api:
         for name in names:
-            with contextlib.suppress(Failed):
+            with contextlib.suppress(CommandFailed):
                 api.push([("service_name", "hardy")], profile(function=name, value=1))
                 acknowledged.add(name)
     return acknowledged
@@ -49,7 +49,7 @@ def test_a_full_store_refuses_pushes_loses_nothing_and_recovers(tmp_path: Path) 
         inside = Path(f"/proc/{server.pid}/root{store}")
         filler = inside / "filler"
         _fill(filler)
-        with contextlib.closing(Server(server.url)) as api, pytest.raises(Failed) as refused:
+        with contextlib.closing(Server(server.url)) as api, pytest.raises(CommandFailed) as refused:
             api.push([("service_name", "hardy")], profile(function="lane_full"))
         assert refused.value.exit_code == EXIT_UNAVAILABLE
         assert "left: nothing can be written until some is freed" in str(refused.value)

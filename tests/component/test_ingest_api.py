@@ -22,10 +22,10 @@ from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
 from maar.api import body
 from maar.api.admin.quarantine import no_causes
-from maar.api.app import ApiSettings, Asked, build_app
+from maar.api.app import ApiSettings, QueryDeps, build_app
 from maar.block.format.segment import read_segment
 from maar.distributor.admit import Limits
-from maar.distributor.rings import Rings
+from maar.distributor.rings import FollowedRings
 from maar.distributor.router import Router, RouterSettings
 from maar.distributor.service import Distributor
 from maar.model.ids import HOME, NodeId
@@ -66,10 +66,10 @@ class Running:
         ]
 
 
-def one_writer() -> Rings:
+def one_writer() -> FollowedRings:
     """A ring of one writer, which is in this process."""
     writer = Writer(NodeId("here"), "nowhere:1", "one", 4, WriterState.ACTIVE)
-    rings = Rings(HOME)
+    rings = FollowedRings(HOME)
     rings.learn((RingView(Ring(HOME, 1, (writer,), (0, 0, 0, 0)), (), True),))
     return rings
 
@@ -120,7 +120,7 @@ async def running(directory: Path, **settings: Any) -> AsyncIterator[Running]:
         ready,
         no_metrics,
         distributor=distributor,
-        asked=Asked(PlainEngine(MemoryWriter()), metastore, no_causes, clock, 0),
+        asked=QueryDeps(PlainEngine(MemoryWriter()), metastore, no_causes, clock, 0),
     )
     config = uvicorn.Config(
         app, port=0, http="httptools", lifespan="off", access_log=False, log_config=None

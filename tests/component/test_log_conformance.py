@@ -25,9 +25,9 @@ from maar.ports.log import (
     ENTRY_BYTES_MAX,
     Candidate,
     Head,
+    Leadership,
     Log,
     LogCopy,
-    Office,
     Record,
     Term,
     follow,
@@ -327,7 +327,7 @@ def test_a_reader_changes_nothing(factory: Factory) -> None:
             ):
                 with pytest.raises(Rejected, match="reading only"):
                     await refused()
-            assert await reader.office() == Office(term, Candidate("one"))
+            assert await reader.office() == Leadership(term, Candidate("one"))
         finally:
             await reader.close()
         assert await log.head() == head
@@ -356,7 +356,7 @@ def test_the_office_says_who_leads(factory: Factory) -> None:
     async def test(log: Both) -> None:
         assert await log.office() is None
         term = await log.campaign(Candidate("one", "10.0.0.1:4041"))
-        assert await log.office() == Office(term, Candidate("one", "10.0.0.1:4041"))
+        assert await log.office() == Leadership(term, Candidate("one", "10.0.0.1:4041"))
         log.hold(term)
         await log.resign(term)
         assert await log.office() is None
@@ -406,7 +406,7 @@ def test_a_candidate_waits_until_the_leader_is_gone(shared: Shared) -> None:
         async with asyncio.timeout(10):
             second = await waiting
         assert second > first
-        assert await log.office() == Office(second, Candidate("two", "there:1"))
+        assert await log.office() == Leadership(second, Candidate("two", "there:1"))
         assert not holds(log, first)
         with pytest.raises(TermLost):
             await log.append([b"zombie"], term=first, head=head)

@@ -17,7 +17,7 @@ from maar.metastore.leader.snapshots import Snapshots
 from maar.metastore.records.entries import VERSION, BlocksAdded, TermStarted
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.follower import Follower
-from maar.metastore.replica.log_fold import Replica
+from maar.metastore.replica.log_fold import LogFold
 from maar.metastore.service import MetastoreService
 from maar.metastore.state.digest import digest
 from maar.model.block import BlockMeta
@@ -522,7 +522,7 @@ def test_office_is_held_only_while_the_loop_goes_round(
 def test_duties_begin_with_an_office_and_have_ended_before_the_replica_follows_again(
     world: ReplicatedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running: list[Replica] = []
+    running: list[LogFold] = []
     begun = 0
 
     async def forever(cleaner: Cleaner) -> None:
@@ -705,7 +705,7 @@ def test_a_log_truncated_while_a_snapshot_is_looked_for_is_no_damage(
             seen = await truncated_twice(leader)
             tries = 0
 
-            async def late(*args: object, **how: object) -> Replica:
+            async def late(*args: object, **how: object) -> LogFold:
                 nonlocal tries
                 tries += 1
                 if tries == 1:

@@ -25,7 +25,7 @@ from maar.adapters.stores.open import open_store
 from maar.api.admin.admin import Admin
 from maar.api.admin.quarantine import no_causes
 from maar.api.app import _admin_routes
-from maar.api.guard import ApiSettings, Door
+from maar.api.guard import ApiSettings, RequestGuard
 from maar.model.errors import (
     Corrupt,
     Damaged,
@@ -612,7 +612,7 @@ def test_over_http_too_a_profile_is_only_its_own_tenants(
             lake.add_quarantine([each.raw])
     app = Starlette(
         routes=_admin_routes(
-            Door(ApiSettings(), CollectorRegistry()),
+            RequestGuard(ApiSettings(), CollectorRegistry()),
             Admin(cast(Metastore, lake), ask.engine, lambda: ALWAYS, no_causes, list, list),
         )
     )

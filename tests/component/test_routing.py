@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from maar.adapters.rpc import RpcServer, SegmentWriterClient, serve_writer
 from maar.adapters.system_clock import SystemClock
-from maar.distributor.rings import Rings
+from maar.distributor.rings import FollowedRings
 from maar.distributor.router import Router, RouterSettings
 from maar.model.errors import Draining, InvalidInput, Overloaded, TooLarge, Unavailable
 from maar.model.ids import HOME, NodeId
@@ -47,7 +47,7 @@ class Town:
         self.writers = {node: Writing(node) for node in NODES}
         self.ports = dict.fromkeys(NODES, 0)
         self._servers: dict[str, RpcServer] = {}
-        self._rings = Rings(HOME)
+        self._rings = FollowedRings(HOME)
         self._sessions = 0
         self.registry = CollectorRegistry()
         self.router = Router(

@@ -25,9 +25,9 @@ from maar.adapters.etcd.log import EtcdLog, EtcdSettings
 from maar.adapters.rpc import ReplicaClient, serve_metastore
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
-from maar.app.roles.wiring import Told
+from maar.app.roles.wiring import RoleStatus
 from maar.cli.client import Server
-from maar.cli.output.failure import EXIT_UNAVAILABLE, Failed
+from maar.cli.output.failure import EXIT_UNAVAILABLE, CommandFailed
 from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model.ids import MAIN_STORE
@@ -327,7 +327,7 @@ def test_etcd_is_at_its_quota(tmp_path: Path) -> None:
             try:
                 with contextlib.closing(Server(server.url)) as api:
                     api.push([("service_name", "shop")], file.read_bytes())
-            except Failed as error:
+            except CommandFailed as error:
                 return error.exit_code == EXIT_UNAVAILABLE and cause in str(error)
             return False
 
@@ -387,7 +387,7 @@ async def three(etcd: EtcdSettings, store: ObjectStore) -> AsyncIterator[list[Re
                 others=tuple(other.address for other in members if other is not member),
                 connect=connect,
             )
-            told = Told(registry, member.service.ready)
+            told = RoleStatus(registry, member.service.ready)
             member.server = await serve_metastore(member.address, member.service, told)
         await asyncio.gather(*(member.service.start() for member in members))
         yield members

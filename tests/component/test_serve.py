@@ -18,7 +18,7 @@ import pytest
 
 from maar.app.processes.watcher import session_members
 from maar.cli.client import Server
-from maar.cli.output.failure import Failed
+from maar.cli.output.failure import CommandFailed
 from maar.pprof.plain import PlainLabel, PlainSample, canonical
 from support.etcd.cluster import running
 from support.load.crowd import CPU, FAST, Pushers, check_exactly_once, level0, profile
@@ -253,7 +253,7 @@ def test_ctrl_c_answers_what_is_under_way_and_leaves_no_process(
         try:
             api.push([("service_name", "late")], profile(function=name, value=1))
             acknowledged.add(name)
-        except Failed as error:
+        except CommandFailed as error:
             answers.append(str(error))
         finally:
             api.close()

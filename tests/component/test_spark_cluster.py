@@ -18,7 +18,7 @@ from maar.model import keys
 from maar.model.ids import FencingToken
 from maar.model.plan import LeasedPlan, PlanResult
 from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.runner import PlanFailed
+from maar.ports.runner import AttemptFailed
 from maar.runner import runner as runner_module
 from maar.runner.runner import SparkRunner
 from maar.runner.session import SparkSettings
@@ -139,9 +139,9 @@ def rooms(tmp: Path) -> list[Path]:
     return list(tmp.glob("local/spark-*/maar/worker-*"))
 
 
-def failure_of(future: Future[PlanResult]) -> PlanFailed:
+def failure_of(future: Future[PlanResult]) -> AttemptFailed:
     failed = future.exception(PATIENCE_S)
-    assert isinstance(failed, PlanFailed), failed
+    assert isinstance(failed, AttemptFailed), failed
     return failed
 
 
@@ -184,7 +184,7 @@ def test_a_plan_that_kills_its_executor_is_to_blame_when_it_ran_there_alone(
     runner: SparkRunner, store: ObjectStore, threads: ThreadPoolExecutor, gate: Path, tmp: Path
 ) -> None:
     """What it left on its host's disk goes with the next that runs there."""
-    with pytest.raises(PlanFailed) as failed:
+    with pytest.raises(AttemptFailed) as failed:
         runner.run(plan("kill-executor SIGKILL"))
     assert failed.value.cause.endswith("died under the plan: Command exited with code 137")
     assert (failed.value.stopped, failed.value.own) == (True, True)
@@ -211,7 +211,7 @@ def test_nobody_is_to_blame_for_an_executor_that_ran_several_plans(
     gate.touch()
     ended = [future.exception(PATIENCE_S) for future in running]
     (neighbour,) = [error for error in ended if error is not None]
-    assert isinstance(neighbour, PlanFailed)
+    assert isinstance(neighbour, AttemptFailed)
     for failed in (killer, neighbour):
         assert "died under the plan" in failed.cause
         assert (failed.stopped, failed.own) == (True, False)
@@ -308,7 +308,7 @@ def test_a_killed_spark_worker_takes_no_plan_with_it(
     gate.touch()
     for future in running:
         ended = future.exception(PATIENCE_S)
-        assert ended is None or (isinstance(ended, PlanFailed) and not ended.own)
+        assert ended is None or (isinstance(ended, AttemptFailed) and not ended.own)
 
 
 def test_spark_that_scales_to_nothing_is_asked_for_an_executor_again(

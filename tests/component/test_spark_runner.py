@@ -25,7 +25,7 @@ from maar.adapters.stores.open import open_store
 from maar.model.ids import FencingToken, WorkerId
 from maar.model.plan import Account, PlanResult
 from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.runner import PlanFailed, RunnerDied
+from maar.ports.runner import AttemptFailed, RunnerDied
 from maar.runner import runner as runner_module
 from maar.runner import session
 from maar.runner.runner import SparkRunner
@@ -162,7 +162,7 @@ def test_each_plan_is_one_job_that_spark_shows_by_its_name(runner: SparkRunner) 
 def test_a_task_that_raises_fails_its_plan_with_one_sentence(
     runner: SparkRunner, does: str, cause: str, own: bool
 ) -> None:
-    with pytest.raises(PlanFailed) as failed:
+    with pytest.raises(AttemptFailed) as failed:
         runner.run(plan(does))
     assert (failed.value.cause, failed.value.own) == (cause, own)
     assert failed.value.stopped
@@ -173,7 +173,7 @@ def test_a_task_that_kills_its_python_worker_fails_alone(
     runner: SparkRunner, threads: ThreadPoolExecutor, gate: Path, does: str
 ) -> None:
     neighbour = threads.submit(runner.run, plan(f"wait {gate}", index=7))
-    with pytest.raises(PlanFailed, match="Python process died") as failed:
+    with pytest.raises(AttemptFailed, match="Python process died") as failed:
         runner.run(plan(does))
     assert (failed.value.stopped, failed.value.own) == (True, True)
     gate.touch()
@@ -184,7 +184,7 @@ def test_a_task_that_kills_its_python_worker_fails_alone(
 def test_what_killed_tasks_left_on_disk_is_wiped_by_the_next(
     runner: SparkRunner, tmp: Path
 ) -> None:
-    with pytest.raises(PlanFailed):
+    with pytest.raises(AttemptFailed):
         runner.run(plan("die SIGKILL"))
     assert len(rooms(tmp)) == 1
     runner.run(plan("return"))
@@ -211,7 +211,7 @@ def test_a_task_that_had_not_begun_is_not_to_blame(
 ) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     monkeypatch.setattr(runner, "_task", killed_before_it_began)
-    with pytest.raises(PlanFailed, match="Python process died") as failed:
+    with pytest.raises(AttemptFailed, match="Python process died") as failed:
         runner.run(plan("return"))
     assert (failed.value.stopped, failed.value.own) == (True, False)
 
@@ -224,7 +224,7 @@ def test_an_executor_without_maar_is_not_the_fault_of_the_plan(
     raising = capture_sql_exception(get_return_value) if converted else get_return_value
     monkeypatch.setattr(py4j.java_gateway, "get_return_value", raising)
     monkeypatch.setattr(runner, "_task", Unloadable())
-    with pytest.raises(PlanFailed) as failed:
+    with pytest.raises(AttemptFailed) as failed:
         runner.run(plan("return"))
     assert "No module named 'maar_is_not_here'; docs/spark.md says how" in failed.value.cause
     assert (failed.value.stopped, failed.value.own) == (True, False)
@@ -241,7 +241,7 @@ def test_a_cancelled_plan_stops_alone_and_has_stopped_when_it_says_so(
     pids = wait_for_writes(store, cancelled.token)
     runner.cancel(cancelled)
     failed = running.exception(PATIENCE_S)
-    assert isinstance(failed, PlanFailed)
+    assert isinstance(failed, AttemptFailed)
     assert (failed.cause, failed.stopped, failed.own) == ("The plan was cancelled", True, False)
     assert not any(alive(pid) for pid in pids)  # so that the slot is truly free
     gate.touch()
@@ -256,7 +256,7 @@ def test_a_plan_can_be_run_again_after_it_was_cancelled(
     running = threads.submit(runner.run, again)
     wait_for_writes(store, again.token)
     runner.cancel(again)
-    assert isinstance(running.exception(PATIENCE_S), PlanFailed)
+    assert isinstance(running.exception(PATIENCE_S), AttemptFailed)
     gate.touch()
     assert runner.run(again).account.kept == 5
 
@@ -273,7 +273,7 @@ def test_a_plan_that_is_cancelled_before_its_task_began_never_begins(
     until(lambda: (waiting.id, waiting.token) in runner._runs)
     runner.cancel(waiting)
     failed = queued.exception(PATIENCE_S)
-    assert isinstance(failed, PlanFailed)
+    assert isinstance(failed, AttemptFailed)
     assert failed.stopped
     gate.touch()
     for future in running:
@@ -293,7 +293,7 @@ def test_a_plan_that_spark_has_no_slot_for_is_given_back(
     for each in full:
         wait_for_writes(store, each.token)
     monkeypatch.setattr(runner_module, "SEAT_WAIT_S", 0.1)
-    with pytest.raises(PlanFailed, match="no free slot") as failed:
+    with pytest.raises(AttemptFailed, match="no free slot") as failed:
         runner.run(plan("write /never"))
     assert (failed.value.stopped, failed.value.own) == (True, False)
     gate.touch()
@@ -317,14 +317,14 @@ def test_a_task_whose_driver_lets_go_ends_its_process_without_spark(
     pids = wait_for_writes(store, alone.token)
     runner._runs[alone.id, alone.token].line.cut()
     until(lambda: not any(alive(pid) for pid in pids))
-    assert isinstance(running.exception(PATIENCE_S), PlanFailed)
+    assert isinstance(running.exception(PATIENCE_S), AttemptFailed)
 
 
 def test_a_task_writes_nothing_after_its_time(
     runner: SparkRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "_plan_most_s", 0.5)
-    with pytest.raises(PlanFailed, match="time is over") as failed:
+    with pytest.raises(AttemptFailed, match="time is over") as failed:
         runner.run(plan("guarded /never"))
     assert (failed.value.stopped, failed.value.own) == (True, False)
 

@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 
 from maar.metastore.decide import operator_commands, prepare, schedule
 from maar.metastore.decide.schedule import Wish
-from maar.metastore.decide.workers import Crew
+from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.fold import retirement
 from maar.metastore.fold.apply import apply
 from maar.metastore.records.effects import (
@@ -50,6 +50,7 @@ from maar.metastore.records.effects import (
 )
 from maar.metastore.records.entries import (
     AttemptFenced,
+    AttemptKey,
     BlocksAdded,
     BlocksExpired,
     BlocksForgotten,
@@ -69,7 +70,6 @@ from maar.metastore.records.entries import (
     PlansScheduled,
     PlansStarted,
     PlansUnparked,
-    Remains,
     Start,
     StateHashed,
     TermStarted,
@@ -124,7 +124,7 @@ class Model:
     seen: set[BlockId] = field(default_factory=set)
     jobs: dict[PlanId, Job] = field(default_factory=dict)
     tokens: set[tuple[PlanId, FencingToken]] = field(default_factory=set)
-    litter: set[Remains] = field(default_factory=set)
+    litter: set[AttemptKey] = field(default_factory=set)
 
     def owners(self) -> dict[BlockId, PlanId]:
         return {b: p for p, job in self.jobs.items() if not job.done_by for b in job.inputs}
@@ -141,7 +141,7 @@ class MetastoreFold(RuleBasedStateMachine):
         self.fold = Fold(policy=POLICY)
         self.fold.now = SECOND_NS
         self.model = Model()
-        self.crew = Crew()
+        self.crew = WorkerRegistry()
         self.count = 0
         self.segments: dict[BlockId, BlockMeta] = {}
 
@@ -178,7 +178,7 @@ class MetastoreFold(RuleBasedStateMachine):
                 assert job.token == effect.token
                 assert effect.end is not AttemptEnd.EXPIRED or self.fold.now > job.expires_at
                 job.token = None
-                self.model.litter.add(Remains(effect.plan, effect.token))
+                self.model.litter.add(AttemptKey(effect.plan, effect.token))
             case Cancelled():
                 assert self.model.jobs.pop(effect.plan).token is None
             case Bisected():
@@ -316,7 +316,7 @@ class MetastoreFold(RuleBasedStateMachine):
         self.model.removed += made.account.duplicates
         job.done_by, job.done_at = token, self.fold.now
         (plan,) = (plan for plan, other in self.model.jobs.items() if other is job)
-        self.model.litter.add(Remains(plan, token))
+        self.model.litter.add(AttemptKey(plan, token))
 
     @rule(grant=grants)
     def start(self, grant: Leased) -> None:
@@ -441,7 +441,7 @@ class MetastoreFold(RuleBasedStateMachine):
     @rule()
     def lead_anew(self) -> None:
         self.put(TermStarted(self.state.term + 1, "next"))
-        self.crew = Crew(hearing_since=self.now())
+        self.crew = WorkerRegistry(hearing_since=self.now())
         for plan, job in self.model.jobs.items():
             if plan in self.state.plans and (lease := self.state.plans[plan].lease):
                 if self.fold.now <= job.expires_at:

@@ -21,14 +21,14 @@ from maar.metastore.records.entries import (
     PinsTaken,
     TermStarted,
 )
-from maar.metastore.replica.integrity import STATE_NS, Judge, Standing
+from maar.metastore.replica.integrity import STATE_NS, ReplicaHealth, StateVotes
 from maar.metastore.state.state import MetaState
 from maar.model.errors import Corrupt
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.metastore import Vote
 from support.metastore.fold import Fold
 
-SOUND, DOUBT, STOPPED = Standing
+SOUND, DOUBT, STOPPED = ReplicaHealth
 
 
 class Shared:
@@ -54,7 +54,7 @@ class Member:
 
     def rebuild(self) -> None:
         self.state = MetaState()
-        self.judge = Judge(self.name, replicas=self.replicas)
+        self.judge = StateVotes(self.name, replicas=self.replicas)
         self.damaged = False
 
     def damage(self) -> None:
@@ -71,7 +71,7 @@ class Member:
                 return
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ReplicaHealth:
         return self.judge.standing
 
     def vote(self) -> Vote | None:

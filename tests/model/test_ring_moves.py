@@ -9,7 +9,7 @@ from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from maar.metastore.decide.membership import Hearing
+from maar.metastore.decide.membership import Heartbeats
 from maar.metastore.fold.apply import apply
 from maar.metastore.replica.snapshot import decode, encode
 from maar.metastore.state.digest import digest
@@ -114,7 +114,7 @@ class Rings(RuleBasedStateMachine):
         state, _ = decode(encode(self.town.fold.state, Head(self.town.fold.state.index, b"h" * 32)))
         assert digest(state) == digest(self.town.fold.state)
         self.town.fold.state = state
-        self.town.hearing = Hearing(since=self.town.now)
+        self.town.hearing = Heartbeats(since=self.town.now)
         for ring in state.rings.values():
             view = self.town.view(ring.zone)
             assert (view.dead, view.complete) == ((), False)

@@ -244,7 +244,7 @@ def test_a_body_that_never_begins_is_given_up(monkeypatch: pytest.MonkeyPatch) -
         await asyncio.Event().wait()
 
     async def story() -> None:
-        with body.Budget(10).hold() as hold, pytest.raises(TooSlow, match="did not arrive"):
+        with body.BodyBudget(10).hold() as hold, pytest.raises(TooSlow, match="did not arrive"):
             async with asyncio.timeout(5):
                 await body.read_body({"headers": []}, nothing, limit=10, hold=hold)
 

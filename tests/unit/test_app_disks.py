@@ -13,8 +13,8 @@ from maar.app.roles.disks import (
     LOOK_NS,
     Disk,
     Disks,
+    DiskState,
     Free,
-    Standing,
     disks_of,
     measured,
     reserve_of,
@@ -52,23 +52,23 @@ def disks(clock: SetClock, measure: Measured, *, reserve_mib: int = 100) -> Disk
 @pytest.mark.parametrize(
     ("free_mib", "standing", "words"),
     [
-        (1000, Standing.ROOMY, ""),
-        (300, Standing.ROOMY, ""),
-        (299, Standing.LOW, "299.0 MiB left of 1,000.0 MiB; below 100.0 MiB pushes are refused"),
-        (100, Standing.LOW, "free some space"),
-        (99, Standing.FULL, "100.0 MiB are kept for the log and compaction"),
-        (12.5, Standing.FULL, "pushes are refused until some is freed"),
-        (12, Standing.SPENT, "nothing can be written until some is freed"),
-        (0, Standing.SPENT, "0.0 MiB left"),
+        (1000, DiskState.ROOMY, ""),
+        (300, DiskState.ROOMY, ""),
+        (299, DiskState.LOW, "299.0 MiB left of 1,000.0 MiB; below 100.0 MiB pushes are refused"),
+        (100, DiskState.LOW, "free some space"),
+        (99, DiskState.FULL, "100.0 MiB are kept for the log and compaction"),
+        (12.5, DiskState.FULL, "pushes are refused until some is freed"),
+        (12, DiskState.SPENT, "nothing can be written until some is freed"),
+        (0, DiskState.SPENT, "0.0 MiB left"),
     ],
 )
 def test_what_is_left_of_a_disk_says_what_may_be_done(
-    free_mib: float, standing: Standing, words: str
+    free_mib: float, standing: DiskState, words: str
 ) -> None:
     disk = Disk("store", "/data/store", Free(int(free_mib * MIB), 1000 * MIB), 100 * MIB)
     assert disk.standing is standing
     assert words in disk.sentence
-    assert bool(disk.sentence) == (standing is not Standing.ROOMY)
+    assert bool(disk.sentence) == (standing is not DiskState.ROOMY)
 
 
 def test_the_reserve_is_a_part_of_a_small_disk_and_bounded_on_a_large_one() -> None:

@@ -17,9 +17,9 @@ from maar.block.format import writer
 from maar.block.format.order import same_as_before, sorted_table
 from maar.block.format.tables import DIMENSIONS, LAYOUTS
 from maar.block.merge import sorted_runs, streams
-from maar.block.merge.build import Built, build
+from maar.block.merge.build import BuiltBlock, build
 from maar.block.merge.duplicates import id_words, later_ones
-from maar.block.merge.run import Place, Run
+from maar.block.merge.run import CutPoint, Run
 from maar.block.merge.split import places
 from maar.model.errors import Corrupt
 from support.lake.block_plans import NOON_NS, TENANT, pushed
@@ -138,7 +138,7 @@ def test_a_dropped_profile_takes_its_samples_along(tmp_path: Path) -> None:
     assert kept.isdisjoint(gone.to_pylist())
 
 
-def joined(built: Built) -> list[str]:
+def joined(built: BuiltBlock) -> list[str]:
     """Every sample with what its ids stand for."""
     tables = {name: rows(path) for name, path in built.paths.items()}
     frames = {row.pop("location_id"): row for row in tables["locations"]}
@@ -263,7 +263,7 @@ def test_a_missing_line_is_not_the_least_line() -> None:
 
 def test_one_block_is_not_cut() -> None:
     assert places(some_runs(8), size=599, target=300) == []
-    assert Place("a", 2) < Place("b", 1)
+    assert CutPoint("a", 2) < CutPoint("b", 1)
 
 
 def test_the_first_of_equal_ids_stays() -> None:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from maar.cli.output.failure import Failed
+from maar.cli.output.failure import CommandFailed
 from maar.cli.retry import PAUSE_MAX_S, pause_s
 from maar.distributor.admit import Limits, PushedProfile, admit
 from maar.model.errors import MalformedProfile
@@ -18,7 +18,7 @@ from maar.pprof.plain import read_plain
 from maar.tools.load.http import Address
 from maar.tools.load.plan import Crowd
 from maar.tools.load.profiles import synthetic, template_of
-from maar.tools.load.report import SENTENCES_MAX, Tally, lines, quantile, report
+from maar.tools.load.report import SENTENCES_MAX, LoadTally, lines, quantile, report
 from support.load.crowd import profile
 
 NOW_NS = 1_794_000_000 * SECOND_NS
@@ -124,7 +124,7 @@ def test_addresses() -> None:
 
 @pytest.mark.parametrize("url", ["127.0.0.1:4040", "ftp://x", "http://", "http://x:99999"])
 def test_what_is_no_address_is_said(url: str) -> None:
-    with pytest.raises(Failed, match="is not a server's address"):
+    with pytest.raises(CommandFailed, match="is not a server's address"):
         Address.of(url)
 
 
@@ -139,7 +139,7 @@ def test_quantiles_are_of_values_that_were_seen() -> None:
 
 
 def test_the_report_says_what_was_never_acknowledged_and_why() -> None:
-    tally = Tally(sent=10, acknowledged=8, retries=3, bytes=2048)
+    tally = LoadTally(sent=10, acknowledged=8, retries=3, bytes=2048)
     tally.waits_s.extend(n / 10 for n in range(8))
     for _ in range(4):
         tally.refused("503", "no writer answers")
@@ -161,7 +161,7 @@ def test_the_report_says_what_was_never_acknowledged_and_why() -> None:
 
 
 def test_a_good_load_says_little_and_a_slow_generator_owns_up() -> None:
-    tally = Tally(sent=1, acknowledged=1)
+    tally = LoadTally(sent=1, acknowledged=1)
     told = list(lines(report(tally, servers=[], seconds=1.0, planned=3, rate=1.0)))
     assert len(told) == 3
     assert "refusals: none" in told[2]
@@ -172,7 +172,7 @@ def test_a_good_load_says_little_and_a_slow_generator_owns_up() -> None:
 
 
 def test_only_a_few_different_sentences_are_kept() -> None:
-    tally = Tally()
+    tally = LoadTally()
     for number in range(50):
         tally.refused("503", f"shard {number}")
         tally.refused("503", "shard 0")

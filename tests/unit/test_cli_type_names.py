@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from maar.cli.input.type_names import full_type
-from maar.cli.output.failure import EXIT_REFUSED, EXIT_USAGE, Failed
+from maar.cli.output.failure import EXIT_REFUSED, EXIT_USAGE, CommandFailed
 
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
 TICKS = "process_cpu:samples:count:cpu:nanoseconds"
@@ -52,7 +52,7 @@ def test_a_whole_name_is_taken_at_its_word() -> None:
 
 
 def test_what_is_ambiguous_is_refused_with_the_choices() -> None:
-    with pytest.raises(Failed) as refused:
+    with pytest.raises(CommandFailed) as refused:
         full_type("delay", FLEET)
     assert refused.value.exit_code == EXIT_USAGE
     assert LOCKED in str(refused.value)
@@ -63,13 +63,13 @@ def test_what_is_ambiguous_is_refused_with_the_choices() -> None:
 
 def test_a_profile_without_its_usual_value_is_still_found_by_its_name() -> None:
     assert full_type("mutex", (CPU, LOCKS)) == LOCKS
-    with pytest.raises(Failed):
+    with pytest.raises(CommandFailed):
         full_type("memory", (ALLOCATED, OBJECTS))
 
 
 def test_what_there_is_not_is_refused_with_what_there_is() -> None:
-    with pytest.raises(Failed, match=f"called 'heat'; there are .*{IN_USE}") as refused:
+    with pytest.raises(CommandFailed, match=f"called 'heat'; there are .*{IN_USE}") as refused:
         full_type("heat", FLEET)
     assert refused.value.exit_code == EXIT_REFUSED
-    with pytest.raises(Failed, match="no profiles in this time range"):
+    with pytest.raises(CommandFailed, match="no profiles in this time range"):
         full_type("cpu", ())

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from maar.app.settings.config import Settings
 from maar.distributor import periods
 from maar.distributor.admit import Limits, PushedProfile
-from maar.distributor.periods import Periods
+from maar.distributor.periods import RetentionPeriods
 from maar.distributor.service import Distributor
 from maar.model.errors import InvalidInput, Unavailable
 from maar.model.ids import TenantId
@@ -26,7 +26,7 @@ def told(default_ns: int, **tenants: int) -> RetentionStatus:
 
 
 class Setup:
-    def __init__(self, known: Periods, limits: Limits | None = None) -> None:
+    def __init__(self, known: RetentionPeriods, limits: Limits | None = None) -> None:
         self.clock = SetClock()
         self.registry = CollectorRegistry()
         self.distributor = Distributor(
@@ -39,7 +39,7 @@ class Setup:
 
 
 def test_a_profile_older_than_its_tenants_retention_is_refused_with_a_sentence() -> None:
-    known = Periods(default_ns=10 * DAY_NS)
+    known = RetentionPeriods(default_ns=10 * DAY_NS)
     setup = Setup(known)
     setup.push(ACME, age_ns=10 * DAY_NS - SECOND_NS)
     with pytest.raises(InvalidInput, match="10 days old and would be deleted at once"):
@@ -55,14 +55,14 @@ def test_a_profile_older_than_its_tenants_retention_is_refused_with_a_sentence()
 def test_without_a_word_of_its_own_the_door_is_open_as_long_as_profiles_are_kept() -> None:
     kept_ns = Settings().retention.default_ns
     assert kept_ns == 90 * DAY_NS
-    setup = Setup(Periods(default_ns=kept_ns))
+    setup = Setup(RetentionPeriods(default_ns=kept_ns))
     setup.push(ACME, age_ns=kept_ns - SECOND_NS)
     with pytest.raises(InvalidInput, match=r"90 days old .* are kept for 90 days"):
         setup.push(ACME, age_ns=kept_ns)
 
 
 def test_for_ever_takes_any_age_and_the_future_stays_shut() -> None:
-    setup = Setup(Periods(default_ns=0))
+    setup = Setup(RetentionPeriods(default_ns=0))
     setup.push(ACME, age_ns=3650 * DAY_NS)
     setup.push(ACME, age_ns=-600 * SECOND_NS)
     with pytest.raises(InvalidInput, match="future"):
@@ -70,11 +70,11 @@ def test_for_ever_takes_any_age_and_the_future_stays_shut() -> None:
 
 
 def test_a_limit_of_its_own_can_narrow_what_is_taken_and_never_widen_it() -> None:
-    setup = Setup(Periods(default_ns=10 * DAY_NS), Limits(retention_ns=2 * DAY_NS))
+    setup = Setup(RetentionPeriods(default_ns=10 * DAY_NS), Limits(retention_ns=2 * DAY_NS))
     setup.push(ACME, age_ns=2 * DAY_NS - SECOND_NS)
     with pytest.raises(InvalidInput, match=r"limits\.retention_ns"):
         setup.push(ACME, age_ns=2 * DAY_NS)
-    wide = Setup(Periods(default_ns=10 * DAY_NS), Limits(retention_ns=20 * DAY_NS))
+    wide = Setup(RetentionPeriods(default_ns=10 * DAY_NS), Limits(retention_ns=20 * DAY_NS))
     with pytest.raises(InvalidInput, match="would be deleted at once"):
         wide.push(ACME, age_ns=10 * DAY_NS)
 
@@ -83,7 +83,7 @@ def test_the_metastore_is_asked_again_and_its_silence_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(periods, "ASK_S", 0.001)
-    known = Periods(default_ns=10 * DAY_NS)
+    known = RetentionPeriods(default_ns=10 * DAY_NS)
     answers: list[RetentionStatus | None] = [None, told(DAY_NS, acme=5), None, told(DAY_NS)]
     seen: list[int] = []
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from maar.distributor import rings as module
-from maar.distributor.rings import Rings
+from maar.distributor.rings import FollowedRings
 from maar.model.errors import Unavailable
 from maar.model.ids import HOME, NodeId, Zone
 from maar.model.ring import Ring, Writer, WriterState
@@ -23,7 +23,7 @@ def view(
 
 
 def test_until_a_complete_ring_was_told_there_is_none() -> None:
-    rings = Rings(HOME)
+    rings = FollowedRings(HOME)
     rings.learn(())
     rings.learn((view(complete=False),))
     assert rings.home() is None
@@ -32,7 +32,7 @@ def test_until_a_complete_ring_was_told_there_is_none() -> None:
 
 
 def test_an_incomplete_ring_never_replaces_a_complete_one() -> None:
-    rings = Rings(HOME)
+    rings = FollowedRings(HOME)
     rings.learn((view(at=5),))
     rings.learn((view(at=6, complete=False),))
     rings.learn(())
@@ -42,14 +42,14 @@ def test_an_incomplete_ring_never_replaces_a_complete_one() -> None:
 
 
 def test_news_of_the_dead_are_news() -> None:
-    rings = Rings(HOME)
+    rings = FollowedRings(HOME)
     rings.learn((view(),))
     rings.learn((view(dead=("w-1",)),))
     assert rings.home() == view(dead=("w-1",))
 
 
 def test_the_same_ring_told_again_is_the_same_value() -> None:
-    rings = Rings(HOME)
+    rings = FollowedRings(HOME)
     rings.learn((view(),))
     known = rings.home()
     rings.learn((view(),))
@@ -57,13 +57,13 @@ def test_the_same_ring_told_again_is_the_same_value() -> None:
 
 
 def test_other_zones_come_by_name() -> None:
-    rings = Rings(Zone("b"))
+    rings = FollowedRings(Zone("b"))
     rings.learn(tuple(view(Zone(name)) for name in ("c", "a", "b")))
     assert [one.ring.zone for one in rings.others()] == ["a", "c"]
 
 
 def test_a_home_ring_is_awaited_while_a_new_leader_listens_for_it() -> None:
-    rings = Rings(HOME)
+    rings = FollowedRings(HOME)
     assert rings.awaited()
     rings.learn((view(complete=False), view(Zone("other"))))
     assert rings.awaited()
@@ -89,8 +89,8 @@ class Metastore:
         return answer
 
 
-def followed(metastore: Metastore, *, asked: int, every_s: float = 0.001) -> Rings:
-    rings = Rings(HOME)
+def followed(metastore: Metastore, *, asked: int, every_s: float = 0.001) -> FollowedRings:
+    rings = FollowedRings(HOME)
 
     async def story() -> None:
         following = asyncio.create_task(rings.follow(metastore, every_s=every_s))

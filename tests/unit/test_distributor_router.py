@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from maar.distributor.batches import Batch
+from maar.distributor.batches import ShardBatch
 from maar.distributor.breaker import OPEN_NS
 from maar.distributor.router import RETRY_AFTER_S, RouterSettings, refused, try_ns
 from maar.model.errors import (
@@ -796,7 +796,7 @@ def test_a_try_that_is_called_off_before_it_has_begun_leaves_nothing() -> None:
         clock.now_ns += OPEN_NS
         link = fleet.router._links.made(HOME, NodeId("a"))
         assert link is not None
-        batch = Batch(Place(Shard(1), Spot(0, 4, 0, 1), 0), (profile(),))
+        batch = ShardBatch(Place(Shard(1), Spot(0, 4, 0, 1), 0), (profile(),))
         probe = fleet.router._beside(link, batch, SECOND_NS)
         assert not link.allows(now_ns=clock.now_ns)
         probe.cancel()

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maar.adapters.etcd.connection import sorted_error
-from maar.adapters.etcd.reading import KEYS_MAX, Pace
+from maar.adapters.etcd.reading import KEYS_MAX, PageSize
 from maar.adapters.etcd.room import MemberStatus, room, version_refusal, worth_tidying
 from maar.adapters.etcd.tenure import Tenure
-from maar.adapters.etcd.values import Batch, Keys, Mark, batches, packed, unpacked
+from maar.adapters.etcd.values import EntryBatch, Keys, Mark, batches, packed, unpacked
 from maar.model.errors import Corrupt, Rejected, Unavailable
 from maar.ports.log import EMPTY, Head, Term, follow
 
@@ -173,7 +173,7 @@ def test_pages_have_bounded_keys_and_reach_the_next_batch(
         def __init__(self, size: int) -> None:
             self.value = b"x" * min(size, 100)
 
-    pace = Pace()
+    pace = PageSize()
     for size, entries in seen:
         keys, reach = pace.ask(1 << 20)
         assert 1 <= keys <= KEYS_MAX
@@ -208,7 +208,7 @@ def test_records_of_any_terms_come_back_from_their_batches(
     back = [
         record
         for first, batch in batches(EMPTY, records)
-        for record in unpacked(packed(batch), Batch, key=b"").records(first)
+        for record in unpacked(packed(batch), EntryBatch, key=b"").records(first)
     ]
     assert back == records
 
@@ -216,10 +216,10 @@ def test_records_of_any_terms_come_back_from_their_batches(
 def test_a_batch_whose_entries_do_not_follow_is_corrupt() -> None:
     ((first, batch),) = batches(EMPTY, follow(EMPTY, [b"a", b"b"], Term(1)))
     for wrong in (
-        Batch(2, batch.before, batch.hash, batch.bodies),
-        Batch(1, b"\1" * 32, batch.hash, batch.bodies),
-        Batch(1, batch.before, batch.hash, [b"a"]),
-        Batch(1, batch.before, batch.hash, []),
+        EntryBatch(2, batch.before, batch.hash, batch.bodies),
+        EntryBatch(1, b"\1" * 32, batch.hash, batch.bodies),
+        EntryBatch(1, batch.before, batch.hash, [b"a"]),
+        EntryBatch(1, batch.before, batch.hash, []),
     ):
         with pytest.raises(Corrupt):
             wrong.records(first)

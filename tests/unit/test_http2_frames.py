@@ -11,7 +11,7 @@ from maar.app.http.http2_frames import (
     Code,
     ConnectionFault,
     Frame,
-    Kind,
+    FrameKind,
     Setting,
     StreamFault,
     block_of,
@@ -60,7 +60,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_here() -> None:
 
 
 def test_our_frames_are_written_as_the_rfc_draws_them() -> None:
-    assert frame(Kind.PING, 1, 0, b"12345678") == written(Frame(6, 1, 0, b"12345678"))
+    assert frame(FrameKind.PING, 1, 0, b"12345678") == written(Frame(6, 1, 0, b"12345678"))
     assert settings_frame({Setting.MAX_CONCURRENT_STREAMS: 128}) == bytes.fromhex(
         "000006040000000000" + "000300000080"
     )

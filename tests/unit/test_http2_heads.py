@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maar.app.http.http2_frames import Code, ConnectionFault, Frame
-from maar.app.http.http2_heads import Head, Heads, HeadTooLarge
+from maar.app.http.http2_heads import HeaderBlock, Heads, HeadTooLarge
 
 HEADERS, CONTINUATION = 1, 9
 END_STREAM, END_HEADERS = 1, 4
@@ -28,7 +28,7 @@ def cut(block: bytes, cuts: list[int], stream: int, flags: int) -> list[Frame]:
     return frames
 
 
-def read(heads: Heads, frames: list[Frame]) -> Head | None:
+def read(heads: Heads, frames: list[Frame]) -> HeaderBlock | None:
     found = heads.begin(frames[0])
     for one in frames[1:]:
         assert found is None

@@ -11,11 +11,12 @@ from maar.block.format import dead_letter
 from maar.block.format.segment import write_segment
 from maar.block.read.reread import reread
 from maar.metastore.decide import prepare
-from maar.metastore.decide.workers import Crew
+from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.leader.dead_letters import DeadLetters
 from maar.metastore.records.effects import Adopted, Missed, Refusal, Refused
 from maar.metastore.records.entries import (
     AdoptionEnded,
+    AttemptKey,
     BlocksAdded,
     BlocksAdopted,
     BlocksExpired,
@@ -26,7 +27,6 @@ from maar.metastore.records.entries import (
     PlanExcluded,
     PlansParked,
     Reincarnated,
-    Remains,
 )
 from maar.metastore.replica import snapshot
 from maar.metastore.state.state import Anchor
@@ -80,7 +80,7 @@ def test_a_restored_log_has_another_incarnation_and_no_plan_of_the_old_one() -> 
     assert state.finished[leased].state is PlanState.CANCELLED
     (answer,) = lake.complete_as(leased, token, made)
     assert answer == Refused(Refusal.STALE_TOKEN, leased, token)
-    assert Remains(leased, token) in state.litter
+    assert AttemptKey(leased, token) in state.litter
 
 
 def test_tokens_of_a_restored_log_are_of_its_new_incarnation() -> None:
@@ -149,9 +149,9 @@ def test_no_plan_is_made_while_adopting_and_one_is_afterwards() -> None:
     reborn(fold)
     poll = PollRequest(WorkerId("w"), 1)
     now = LeaseTime(HOUR_NS)
-    assert prepare.assignments(fold.state, [poll], now=now, crew=Crew()) == []
+    assert prepare.assignments(fold.state, [poll], now=now, crew=WorkerRegistry()) == []
     fold.put(AdoptionEnded())
-    assert prepare.assignments(fold.state, [poll], now=now, crew=Crew())
+    assert prepare.assignments(fold.state, [poll], now=now, crew=WorkerRegistry())
 
 
 def test_the_leader_does_not_try_to_move_the_floor_while_adopting() -> None:

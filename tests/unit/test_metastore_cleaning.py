@@ -363,7 +363,7 @@ def test_retention_runs_once_a_minute_though_there_is_more(
 
 def test_a_status_tells_a_bounded_number_of_troubles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cleaner, "TOLD_MAX", 2)
-    held: cleaner.Held[BlockId] = cleaner.Held()
+    held: cleaner.HeldBack[BlockId] = cleaner.HeldBack()
     world = Lake()
     world.cleaner._blocks = held
     for number in range(5):

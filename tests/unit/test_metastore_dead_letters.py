@@ -12,7 +12,7 @@ import pytest
 
 from maar.block.format import dead_letter
 from maar.metastore.decide import dead_letter_rules
-from maar.metastore.decide.dead_letter_rules import Fate, Found, reach, verdict
+from maar.metastore.decide.dead_letter_rules import Fate, FoundLetter, reach, verdict
 from maar.metastore.leader import dead_letters
 from maar.metastore.leader.dead_letters import DeadLetters
 from maar.metastore.records.entries import BlocksAdded, BlocksExpired, Floor
@@ -598,9 +598,9 @@ def test_what_cannot_be_delivered_is_refused_with_its_cause_and_stays(office: Po
 # ── decisions ──────────────────────────────────────────────────────────────────────────────────
 
 
-def found(meta: BlockMeta, *, size: int = 600, absent: str = "") -> Found:
+def found(meta: BlockMeta, *, size: int = 600, absent: str = "") -> FoundLetter:
     name = f"{meta.id}.msgpack"
-    return Found(ObjectInfo(letter_key(meta.id), size), name, meta, absent=absent)
+    return FoundLetter(ObjectInfo(letter_key(meta.id), size), name, meta, absent=absent)
 
 
 def test_a_known_block_is_delivered_even_if_its_segment_is_gone(office: PostOffice) -> None:

@@ -12,8 +12,8 @@ from maar.metastore.replica.integrity import (
     REPLICAS_MAX,
     STATE_NS,
     Ballot,
-    Judge,
-    Standing,
+    ReplicaHealth,
+    StateVotes,
     judged,
 )
 from maar.metastore.state.digest import digest
@@ -23,11 +23,11 @@ from support.metastore.every_entry import every_kind_of_entry
 from support.metastore.fold import Fold
 
 GOOD, BAD, WORSE = b"good", b"bad", b"worse"
-SOUND, DOUBT, STOPPED = Standing
+SOUND, DOUBT, STOPPED = ReplicaHealth
 
 
-def a_judge(name: str = "c", *, replicas: int = 3) -> Judge:
-    return Judge(name, replicas=replicas)
+def a_judge(name: str = "c", *, replicas: int = 3) -> StateVotes:
+    return StateVotes(name, replicas=replicas)
 
 
 def standing(
@@ -37,7 +37,7 @@ def standing(
     *,
     replicas: int = 3,
     heard: dict[str, bytes] | None = None,
-) -> Standing:
+) -> ReplicaHealth:
     """Of the replica `c`; `a` led."""
     ballot = Ballot("a", stated, ours, {"a": stated, **votes}, heard or {})
     return judged(ballot, name="c", replicas=replicas)
@@ -58,7 +58,7 @@ def standing(
     ],
 )
 def test_of_three_the_one_that_differs_from_two_stops(
-    ours: bytes, stated: bytes, votes: dict[str, bytes], expected: Standing
+    ours: bytes, stated: bytes, votes: dict[str, bytes], expected: ReplicaHealth
 ) -> None:
     assert standing(ours, stated, votes) is expected
 
@@ -154,7 +154,7 @@ def test_below_version_4_a_difference_stops_at_once() -> None:
 
 
 def test_a_witness_believes_the_newest_statement_and_never_stops() -> None:
-    judge = Judge.witness()
+    judge = StateVotes.witness()
     judge.fold([Compared(7, "a", BAD, GOOD), Voted(7, "b", BAD), Voted(7, "c", BAD)])
     assert judge.standing is DOUBT
     assert judge.trouble.endswith("the same log gave two states")
@@ -194,13 +194,13 @@ def test_a_replica_votes_until_the_log_holds_its_vote() -> None:
     assert alone.vote() is None
 
 
-def told(judge: Judge, fold: Fold, *, at_ns: int = 0) -> list[StateHashed]:
+def told(judge: StateVotes, fold: Fold, *, at_ns: int = 0) -> list[StateHashed]:
     entries = judge.entries(fold.state, monotonic_ns=at_ns)
     assert all(isinstance(entry, StateHashed) for entry in entries)
     return entries  # type: ignore[return-value]
 
 
-def carried_out(judge: Judge, fold: Fold, *, at_ns: int) -> list[StateHashed]:
+def carried_out(judge: StateVotes, fold: Fold, *, at_ns: int) -> list[StateHashed]:
     entries = told(judge, fold, at_ns=at_ns)
     for entry in entries:
         judge.fold(fold.put(entry))

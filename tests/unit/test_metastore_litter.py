@@ -15,13 +15,13 @@ from maar.metastore.leader import cleaner, sweeping
 from maar.metastore.records.effects import Leased, Refusal, Refused, Swept
 from maar.metastore.records.entries import (
     AttemptFenced,
+    AttemptKey,
     Grant,
     LitterSwept,
     PlanFailed,
     PlansLeased,
-    Remains,
 )
-from maar.metastore.state.state import Remnant
+from maar.metastore.state.state import EndedAttempt
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, NotLeading, Unavailable
@@ -136,7 +136,7 @@ def test_an_attempt_is_not_forgotten_before_its_time_though_nothing_is_there() -
     failed(world, plan, token)
     world.pass_time(POLICY.litter_ns)
     sweep(world)
-    assert list(world.state.litter) == [Remains(plan, token)]
+    assert list(world.state.litter) == [AttemptKey(plan, token)]
     world.pass_time(1)
     sweep(world)
     assert world.state.litter == {}
@@ -219,7 +219,7 @@ def test_bad_intents_are_not_followed_but_told_once_and_hold_up_nobody(
     assert not {*objects_of(made), *objects_of(lost)} & world.objects()  # what is good is followed
     assert world.objects("attempts/") == set(places.values())
     assert world.listed() <= world.objects()
-    assert list(world.state.litter) == [Remains(plan, token)]
+    assert list(world.state.litter) == [AttemptKey(plan, token)]
     (sentence,) = world.cleaner.blocked
     assert all(place in sentence for place in places.values())
     assert [r.levelname for r in caplog.records if "clean stopped" in r.message] == ["ERROR"]
@@ -300,14 +300,14 @@ def test_store_errors_postpone_and_others_go_on(error: Exception, where: str) ->
     store.on = where if where == "lake/" else f"/{plan}/"
     with contextlib.suppress(Unavailable):  # then the part as a whole waits a little
         sweep(world)
-    assert list(world.state.litter) == [Remains(plan, token)]
+    assert list(world.state.litter) == [AttemptKey(plan, token)]
     assert set(objects_of(lost)) <= world.objects()
     (sentence,) = world.cleaner.blocked
     assert str(plan) in sentence
     assert str(error) in sentence
     store.on = ""
     sweep(world)
-    assert list(world.state.litter) == [Remains(plan, token)]  # it rests
+    assert list(world.state.litter) == [AttemptKey(plan, token)]  # it rests
     world.pass_time(cleaner.REST_NS + 1)
     sweep(world)
     assert world.state.litter == {}
@@ -318,14 +318,14 @@ def test_store_errors_postpone_and_others_go_on(error: Exception, where: str) ->
 # ── which are due ──────────────────────────────────────────────────────────────────────────────
 
 
-def remains(number: int) -> Remains:
-    return Remains(PlanId(number, 0), FencingToken(INCARNATION, number))
+def remains(number: int) -> AttemptKey:
+    return AttemptKey(PlanId(number, 0), FencingToken(INCARNATION, number))
 
 
 def test_old_ends_come_first_then_early_looks_at_failures_only_and_within_the_limit() -> None:
     minutes = {1: 50, 2: 46, 3: 30, 4: 20, 5: 10, 6: 0}
     all_of_them = {
-        remains(number): Remnant(LeaseTime((60 - age) * MINUTE_NS), completed=number == 3)
+        remains(number): EndedAttempt(LeaseTime((60 - age) * MINUTE_NS), completed=number == 3)
         for number, age in minutes.items()
     }
 
@@ -374,7 +374,7 @@ def test_full_litter_refuses_grants_until_some_is_swept() -> None:
 
 def test_the_fold_forgets_what_was_swept_and_repeats_nothing() -> None:
     fold = Fold()
-    fold.state.litter[remains(1)] = Remnant(LeaseTime(0), completed=False)
+    fold.state.litter[remains(1)] = EndedAttempt(LeaseTime(0), completed=False)
     assert fold.put(LitterSwept((remains(1), remains(2)))) == (Swept(1),)
     assert fold.put(LitterSwept((remains(1),))) == (Swept(0),)
     assert fold.state.litter == {}

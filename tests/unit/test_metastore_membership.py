@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from maar.metastore.decide import membership
-from maar.metastore.decide.membership import Hearing, Session
+from maar.metastore.decide.membership import Heartbeats, WriterSession
 from maar.model.errors import InvalidInput, NotFound, Overloaded, Rejected, Unavailable
 from maar.model.ids import HOME, NodeId, Zone
 from maar.model.ring import Writer
@@ -167,7 +167,7 @@ def test_a_leader_that_knows_nothing_of_the_earlier_session_refuses_what_it_goes
 ) -> None:
     town.joined("a")
     town.beat(writer("a", JOINING, session="s2"))
-    town.hearing = Hearing(since=town.now)
+    town.hearing = Heartbeats(since=town.now)
     for state in (ACTIVE, LEAVING):
         assert town.beat(writer("a", state), entries_max=0)
     assert town.beat(writer("a", LEAVING), leaves=True, entries_max=0)
@@ -184,11 +184,11 @@ def test_a_refused_beat_is_not_heard(town: Town) -> None:
 
 
 def test_sessions_that_are_gone_are_remembered_up_to_a_bound() -> None:
-    hearing = Hearing()
+    hearing = Heartbeats()
     for number in range(membership.GONE_MAX + 7):
-        hearing.part_with(Session(HOME, NodeId("a"), f"s{number}"))
+        hearing.part_with(WriterSession(HOME, NodeId("a"), f"s{number}"))
     assert len(hearing.gone) == membership.GONE_MAX
-    assert Session(HOME, NodeId("a"), f"s{membership.GONE_MAX + 6}") in hearing.gone
+    assert WriterSession(HOME, NodeId("a"), f"s{membership.GONE_MAX + 6}") in hearing.gone
 
 
 # ── hearing ────────────────────────────────────────────────────────────────────────────────────
@@ -221,7 +221,7 @@ def test_a_new_leader_calls_nobody_dead_and_no_ring_complete_until_it_has_listen
 ) -> None:
     town.joined("a", "b")
     town.wait(100)
-    town.hearing = Hearing(since=town.now)
+    town.hearing = Heartbeats(since=town.now)
     town.beat(writer("a"))
     assert (town.view().dead, town.view().complete) == ((), False)
     assert town.view().silent_ms == (0, -1)
@@ -235,7 +235,7 @@ def test_a_new_leader_calls_nobody_dead_and_no_ring_complete_until_it_has_listen
 def test_a_new_leader_that_has_heard_everybody_need_not_wait(town: Town) -> None:
     town.joined("a", "b")
     town.wait(100)
-    town.hearing = Hearing(since=town.now)
+    town.hearing = Heartbeats(since=town.now)
     for node in "ab":
         assert not town.view().complete
         town.beat(writer(node))
@@ -254,7 +254,7 @@ def test_a_pause_of_the_leader_is_nobodys_silence(town: Town) -> None:
 
 
 def test_a_loop_that_comes_round_in_time_makes_no_pause_however_short_lives_are() -> None:
-    hearing = Hearing(SECOND_NS, since=LeaseTime(0))
+    hearing = Heartbeats(SECOND_NS, since=LeaseTime(0))
     for half in range(9):
         hearing.listen(LeaseTime(half * SECOND_NS // 2))
     assert hearing.since == 0
@@ -304,7 +304,7 @@ def test_one_that_is_stuck_while_it_leaves_can_be_removed(town: Town) -> None:
 
 def test_a_new_leader_removes_nobody_before_it_knows_the_dead(town: Town) -> None:
     town.joined("a", "b")
-    town.hearing = Hearing(since=town.now)
+    town.hearing = Heartbeats(since=town.now)
     with pytest.raises(Unavailable, match="ask again in 10 s"):
         town.remove("b")
     town.wait(DEAD_AFTER_S + 1)

@@ -16,7 +16,7 @@ from maar.metastore.records.entries import (
     PlanExcluded,
     PlansParked,
 )
-from maar.metastore.replica.metrics import Metrics
+from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.state.index import Chunk, Index
 from maar.metastore.views import last_hour
 from maar.metastore.views.last_hour import HOUR_NS, PAUSE_NS, LastHour, Opened, walk
@@ -35,7 +35,7 @@ class Counted(Fold):
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     def __post_init__(self) -> None:
-        self.metrics = Metrics(self.registry)
+        self.metrics = MetastoreMetrics(self.registry)
         super().__post_init__()
 
     def put(self, entry: Entry) -> Effects:

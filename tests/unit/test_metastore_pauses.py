@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from maar.metastore.decide.schedule import Wish, assign
-from maar.metastore.leader.inbox import TAKEN_AT_ONCE, Add, Inbox, Pin, Request
+from maar.metastore.leader.inbox import TAKEN_AT_ONCE, Add, Inbox, PinRequest, Request
 from maar.metastore.records.entries import BlocksAdded, PolicySet, Tick
-from maar.metastore.replica.log_fold import UNBROKEN_BYTES, Replica
+from maar.metastore.replica.log_fold import UNBROKEN_BYTES, LogFold
 from maar.metastore.state import index as indexes
 from maar.metastore.state import marks
 from maar.metastore.state.digest import digest
@@ -28,7 +28,7 @@ def test_a_long_fold_lets_others_have_a_turn() -> None:
     bodies = [msgspec.msgpack.encode(item.envelope) for item in fold.log]
     records = follow(EMPTY, bodies, Term(1))
     seen: list[int] = []
-    replica = Replica(MemoryStore())
+    replica = LogFold(MemoryStore())
 
     async def other() -> None:
         while True:
@@ -52,13 +52,13 @@ def test_the_loop_takes_no_more_blocks_at_once_than_it_can_fold_quickly() -> Non
     async def test() -> None:
         inbox = Inbox()
         large = tuple(segment(n) for n in range(TAKEN_AT_ONCE // 2))
-        requests: list[Request[object]] = [Add(large), Add(large), Add(large), Pin("r")]  # type: ignore[list-item]
+        requests: list[Request[object]] = [Add(large), Add(large), Add(large), PinRequest("r")]  # type: ignore[list-item]
         for request in requests:
             assert inbox.put(request)
         assert await inbox.take(1) == requests[:2]
         assert await inbox.take(1) == requests[2:]
         for n in range(2 * TAKEN_AT_ONCE):
-            inbox.put(Pin(str(n)))
+            inbox.put(PinRequest(str(n)))
         assert len(await inbox.take(1)) == TAKEN_AT_ONCE
 
     asyncio.run(test())
@@ -71,7 +71,7 @@ def test_a_loop_that_is_called_off_ends_also_when_a_request_arrives_at_that_mome
         inbox = Inbox()
         taking = asyncio.create_task(inbox.take(60))
         await asyncio.sleep(0.01)
-        inbox.put(Pin("r"))
+        inbox.put(PinRequest("r"))
         for _ in range(turns):
             await asyncio.sleep(0)
         if taking.cancel():

@@ -14,7 +14,7 @@ from maar.metastore.leader import peers as peers_module
 from maar.metastore.leader.peers import CLOCK_FRESH_NS, FRESH_NS, Peers
 from maar.metastore.records.effects import Compared
 from maar.metastore.records.entries import StateHashed, VersionActivated
-from maar.metastore.replica.integrity import Judge, Standing
+from maar.metastore.replica.integrity import ReplicaHealth, StateVotes
 from maar.model.errors import Unavailable
 from maar.model.time import SECOND_NS
 from maar.ports.metastore import ReplicaStatus, Vote
@@ -63,7 +63,7 @@ class World:
         self.clock = FakeClock()
         self.others = {f"{name}:1": Other(name, self.clock) for name in others}
         self.own = own
-        self.judge = Judge(own.name, replicas=1 + len(others))
+        self.judge = StateVotes(own.name, replicas=1 + len(others))
         self.peers = Peers(
             list(self.others),
             self.others.__getitem__,
@@ -201,7 +201,7 @@ def test_a_doubt_ends_by_what_the_others_say() -> None:
     world["c"].answers = silence
     world["b"].status = msgspec.structs.replace(world["b"].status, hashed_at=7, digest=GOOD)
     world.ask()
-    assert world.judge.standing is Standing.SOUND
+    assert world.judge.standing is ReplicaHealth.SOUND
 
 
 def test_votes_of_two_with_one_name_do_not_count_and_people_are_told(

@@ -25,7 +25,7 @@ from maar.model.ring import Writer, WriterState
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.placement import stored, wire
 from maar.placement.rules import Balancing, PlacementSettings, Rules, Share, TenantLimits
-from maar.placement.stored import Shelf
+from maar.placement.stored import StoredNames
 from maar.ports.object_store import ObjectStore, StoreSettings
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import INCARNATION, TENANT, Fold, segment
@@ -104,7 +104,7 @@ class World:
     def rule(self) -> bool:
         return asyncio.run(self.manager.rule(self.leader))
 
-    def shelf(self) -> Shelf:
+    def shelf(self) -> StoredNames:
         return stored.listed(self.store, INCARNATION)
 
     def rules(self) -> Rules:
@@ -226,7 +226,7 @@ def test_a_lake_without_traffic_writes_nothing(world: World) -> None:
     for _ in range(10):
         world.pass_s(15)
         assert world.rule()
-    assert world.shelf() == Shelf()
+    assert world.shelf() == StoredNames()
 
 
 def test_rules_are_written_when_they_change_and_three_are_kept(world: World) -> None:
@@ -300,10 +300,10 @@ def test_whoever_was_deposed_writes_no_rules(world: World) -> None:
     world.write(60, 100 * UNIT)
     world.leader.deposed = True
     assert not world.rule()
-    assert world.shelf() == Shelf()
+    assert world.shelf() == StoredNames()
     world.leader.deposed = False
     assert world.rule()
-    assert world.shelf() != Shelf()
+    assert world.shelf() != StoredNames()
 
 
 def test_what_cannot_be_deleted_is_deleted_later(
@@ -432,9 +432,9 @@ def test_the_next_time_is_later_than_every_name() -> None:
     def name(created_at: int) -> str:
         return keys.placement_rules(incarnation=INCARNATION, created_at=created_at)
 
-    assert next_time(Shelf(), LeaseTime(7)) == 7
-    assert next_time(Shelf((name(3),)), LeaseTime(7)) == 7
-    assert next_time(Shelf((name(7), name(3))), LeaseTime(7)) == 8
+    assert next_time(StoredNames(), LeaseTime(7)) == 7
+    assert next_time(StoredNames((name(3),)), LeaseTime(7)) == 7
+    assert next_time(StoredNames((name(7), name(3))), LeaseTime(7)) == 8
 
 
 # ── for ever ───────────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore.decide.dead_letter_rules import Fate, Found, second_chance, verdict
+from maar.metastore.decide.dead_letter_rules import Fate, FoundLetter, second_chance, verdict
 from maar.metastore.records.effects import Adopted, Completed, Effect, Refusal, Refused, Registered
 from maar.metastore.records.entries import BlocksAdded, BlocksAdopted, PlanCompleted, Reincarnated
 from maar.model import keys
@@ -262,7 +262,7 @@ def test_a_letter_about_an_object_that_is_not_its_own_waits_for_a_person() -> No
     meta = msgspec.structs.replace(segment(1), files=segment(2).files)
     bare = msgspec.structs.replace(segment(1), files=())
     for bad in (meta, bare):
-        letter = Found(ObjectInfo("dlq/x", 1), "x", bad)
+        letter = FoundLetter(ObjectInfo("dlq/x", 1), "x", bad)
         assert verdict(fold.state, letter, now=LeaseTime(0)).fate is Fate.HELD
         fold.state.floor = LeaseTime(10)
         assert not second_chance(fold.state, letter, now=LeaseTime(0))

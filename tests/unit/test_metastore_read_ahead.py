@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from maar.metastore.replica.log_fold import Replica
+from maar.metastore.replica.log_fold import LogFold
 from maar.metastore.replica.read_ahead import ReadAhead
 from maar.model.errors import Unavailable
 from maar.ports.log import BATCH_BYTES_MAX, EMPTY, Log, Record, Term, follow
@@ -124,7 +124,7 @@ def test_a_small_page_is_the_last_for_now() -> None:
 def test_a_replica_begins_with_nothing_read() -> None:
     async def test(log: Pages) -> None:
         log.records = []
-        replica = Replica(MemoryStore())
+        replica = LogFold(MemoryStore())
         await replica.catch_up(as_log(log))
         assert replica.head == EMPTY
 

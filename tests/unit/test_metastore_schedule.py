@@ -12,6 +12,7 @@ from maar.metastore.decide.workers import PRESENT_NS
 from maar.metastore.records.effects import AttemptEnded, Leased, Refusal, Refused
 from maar.metastore.records.entries import (
     AttemptFenced,
+    AttemptKey,
     Grant,
     LimitRaised,
     LitterSwept,
@@ -21,7 +22,6 @@ from maar.metastore.records.entries import (
     PlansLeased,
     PlansScheduled,
     PolicySet,
-    Remains,
 )
 from maar.model.block import BlockMeta
 from maar.model.ids import PlanId, WorkerId
@@ -592,7 +592,7 @@ def test_every_end_of_an_attempt_leaves_its_remains_to_be_looked_for() -> None:
         office.poll(worker)
     left = office.fold.state.litter
     ended = [completed, failed, fenced, expired]
-    assert list(left) == [Remains(lease.plan, lease.token) for lease in ended]
+    assert list(left) == [AttemptKey(lease.plan, lease.token) for lease in ended]
     assert [remnant.completed for remnant in left.values()] == [True, False, False, False]
 
 

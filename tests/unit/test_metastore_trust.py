@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from maar.metastore.fold import retention, trust
-from maar.metastore.fold.trust import Standing
+from maar.metastore.fold.trust import ClockTrust
 from maar.metastore.leader.cleaner import STORE_CLOCK_NS
 from maar.metastore.records.effects import Expired, HoldChanged, Refusal, Refused, Returned
 from maar.metastore.records.entries import (
@@ -126,30 +126,30 @@ def test_of_mixed_profiles_the_newest_time_that_a_client_gave_counts() -> None:
 @pytest.mark.parametrize(
     ("gap", "data_ns", "clocks", "standing"),
     [
-        (0, None, trust.ALONE, Standing.TRUSTED),
-        (10 * MINUTE_NS, None, trust.ALONE, Standing.TRUSTED),
-        (-10 * MINUTE_NS, None, trust.ALONE, Standing.TRUSTED),
-        (10 * MINUTE_NS + 1, None, trust.ALONE, Standing.PAUSED),
-        (-10 * MINUTE_NS - 1, None, trust.ALONE, Standing.VOUCHED),  # going back harms nobody
-        (7 * DAY_NS, None, trust.ALONE, Standing.PAUSED),
-        (7 * DAY_NS, 0, trust.ALONE, Standing.VOUCHED),
-        (7 * DAY_NS, HOUR_NS, trust.ALONE, Standing.VOUCHED),
-        (7 * DAY_NS, HOUR_NS + 1, trust.ALONE, Standing.PAUSED),
-        (7 * DAY_NS + 1, 0, trust.ALONE, Standing.JUMPED),  # the data may be of this very host
-        (YEAR_NS, 0, trust.ALONE, Standing.JUMPED),
-        (YEAR_NS, None, trust.Clocks(1, (), 0), Standing.VOUCHED),
-        (YEAR_NS, None, trust.Clocks(1, (), -10 * MINUTE_NS), Standing.VOUCHED),
-        (YEAR_NS, 0, trust.Clocks(1, (), -YEAR_NS), Standing.JUMPED),
-        (0, 0, trust.Clocks(1, (), 11 * MINUTE_NS), Standing.JUMPED),
-        (YEAR_NS, None, trust.Clocks(3, (0, 0)), Standing.VOUCHED),
-        (YEAR_NS, None, trust.Clocks(3, (0,)), Standing.VOUCHED),  # two of three
-        (YEAR_NS, None, trust.Clocks(3, (-YEAR_NS, -YEAR_NS)), Standing.PAUSED),
-        (YEAR_NS, None, trust.Clocks(2, (0,)), Standing.JUMPED),  # two may be wrong together
-        (0, None, trust.Clocks(3, ()), Standing.PAUSED),
+        (0, None, trust.ALONE, ClockTrust.TRUSTED),
+        (10 * MINUTE_NS, None, trust.ALONE, ClockTrust.TRUSTED),
+        (-10 * MINUTE_NS, None, trust.ALONE, ClockTrust.TRUSTED),
+        (10 * MINUTE_NS + 1, None, trust.ALONE, ClockTrust.PAUSED),
+        (-10 * MINUTE_NS - 1, None, trust.ALONE, ClockTrust.VOUCHED),  # going back harms nobody
+        (7 * DAY_NS, None, trust.ALONE, ClockTrust.PAUSED),
+        (7 * DAY_NS, 0, trust.ALONE, ClockTrust.VOUCHED),
+        (7 * DAY_NS, HOUR_NS, trust.ALONE, ClockTrust.VOUCHED),
+        (7 * DAY_NS, HOUR_NS + 1, trust.ALONE, ClockTrust.PAUSED),
+        (7 * DAY_NS + 1, 0, trust.ALONE, ClockTrust.JUMPED),  # the data may be of this very host
+        (YEAR_NS, 0, trust.ALONE, ClockTrust.JUMPED),
+        (YEAR_NS, None, trust.Clocks(1, (), 0), ClockTrust.VOUCHED),
+        (YEAR_NS, None, trust.Clocks(1, (), -10 * MINUTE_NS), ClockTrust.VOUCHED),
+        (YEAR_NS, 0, trust.Clocks(1, (), -YEAR_NS), ClockTrust.JUMPED),
+        (0, 0, trust.Clocks(1, (), 11 * MINUTE_NS), ClockTrust.JUMPED),
+        (YEAR_NS, None, trust.Clocks(3, (0, 0)), ClockTrust.VOUCHED),
+        (YEAR_NS, None, trust.Clocks(3, (0,)), ClockTrust.VOUCHED),  # two of three
+        (YEAR_NS, None, trust.Clocks(3, (-YEAR_NS, -YEAR_NS)), ClockTrust.PAUSED),
+        (YEAR_NS, None, trust.Clocks(2, (0,)), ClockTrust.JUMPED),  # two may be wrong together
+        (0, None, trust.Clocks(3, ()), ClockTrust.PAUSED),
     ],
 )
 def test_a_clock_that_went_elsewhere_needs_a_witness(
-    gap: int, data_ns: int | None, clocks: trust.Clocks, standing: Standing
+    gap: int, data_ns: int | None, clocks: trust.Clocks, standing: ClockTrust
 ) -> None:
     fold = Fold()
     fold.now = HOUR_NS
@@ -158,8 +158,8 @@ def test_a_clock_that_went_elsewhere_needs_a_witness(
         fold.state.anchor = Anchor(wall - data_ns, LeaseTime(fold.now))
     found = trust.judge(fold.state, now=LeaseTime(fold.now), wall=wall, clocks=clocks)
     assert found.standing is standing
-    assert found.takes == (standing is Standing.TRUSTED)
-    assert bool(found.why) == (standing is not Standing.TRUSTED)
+    assert found.takes == (standing is ClockTrust.TRUSTED)
+    assert bool(found.why) == (standing is not ClockTrust.TRUSTED)
 
 
 def test_a_store_whose_clock_disagrees_holds_retention_until_a_person_has_looked() -> None:
@@ -284,7 +284,7 @@ def test_a_log_that_begins_over_a_full_store_checks_its_clock_against_what_it_ad
     world.fold.put(AdoptionEnded())
     wall = WallTime(world.clock.wall)
     verdict = trust.judge(world.state, now=world.now(), wall=wall, clocks=trust.ALONE)
-    assert verdict.standing is Standing[standing]
+    assert verdict.standing is ClockTrust[standing]
 
 
 def test_a_block_that_is_gone_says_nothing_of_the_clock() -> None:

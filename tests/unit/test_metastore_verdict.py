@@ -8,7 +8,7 @@ import pytest
 from maar.app.settings.config import CompactionSettings
 from maar.metastore.decide import verdict
 from maar.metastore.decide.lease_clock import LeaseClock
-from maar.metastore.decide.workers import Crew
+from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.leader.term import patience_s
 from maar.metastore.records.effects import AttemptEnded
 from maar.metastore.records.entries import Grant, PlansLeased, TermStarted
@@ -30,7 +30,7 @@ def abandoned(*, started: bool, renewed: bool, restarted: bool, deaf: bool) -> O
     office.wait(5)
     if restarted:
         office.fold.put(TermStarted(2, "two"))
-        office.crew = Crew(hearing_since=office.now)
+        office.crew = WorkerRegistry(hearing_since=office.now)
     if deaf:
         office.crew.listen(LeaseTime(office.now - 6 * SECOND_NS), pause_ns=5 * SECOND_NS)
         office.crew.listen(office.now, pause_ns=5 * SECOND_NS)
@@ -68,7 +68,7 @@ def test_an_expired_lease_counts_when_it_began_and_the_leader_was_there(
 
 
 def test_a_leader_that_comes_round_in_time_was_never_away() -> None:
-    crew = Crew()
+    crew = WorkerRegistry()
     for second in range(100):
         crew.listen(LeaseTime(second * SECOND_NS), pause_ns=5 * SECOND_NS)
     assert crew.hearing_since == verdict.ALWAYS
@@ -80,7 +80,7 @@ def test_a_leader_that_waits_for_requests_is_not_away_however_short_leases_are(
 ) -> None:
     policy = CompactionSettings(lease_s=lease_s).policy()
     clock = LeaseClock(stall_ns=policy.stall_ns, monotonic_ns=0)
-    crew = Crew(hearing_since=LeaseTime(0))
+    crew = WorkerRegistry(hearing_since=LeaseTime(0))
     for round_ in range(100):
         waited_ns = round_ * int(patience_s(policy.stall_ns) * SECOND_NS)
         crew.listen(clock.now(waited_ns), pause_ns=policy.stall_ns)

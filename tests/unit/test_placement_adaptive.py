@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from maar.model.time import SECOND_NS
 from maar.placement.adaptive import allocator, balancing
 from maar.placement.adaptive.allocator import Allotment
-from maar.placement.adaptive.balancing import Load, Standing
+from maar.placement.adaptive.balancing import DatasetLoad, SpreadState
 from maar.placement.adaptive.ewma import MovingMean, MovingRate
 from maar.placement.rules import Balancing, TenantLimits
 
@@ -218,9 +218,9 @@ LIMITS = TenantLimits()
 HOLD = s(LIMITS.decay_window_s)
 
 
-def load(*usages: int, shards: int = 0) -> Load:
+def load(*usages: int, shards: int = 0) -> DatasetLoad:
     spread = balancing.deviation(usages)
-    return Load(sum(usages), usages, spread, spread, shards or len(usages))
+    return DatasetLoad(sum(usages), usages, spread, spread, shards or len(usages))
 
 
 SKEWED = load(9 * UNIT, 0, 0, 0)
@@ -228,14 +228,14 @@ EVEN = load(3 * UNIT, 3 * UNIT, 3 * UNIT, 3 * UNIT)
 
 
 def test_it_goes_by_chance_at_once_and_back_only_after_the_hold() -> None:
-    standing = balancing.judged(Standing(), SKEWED, LIMITS, s(100))
+    standing = balancing.judged(SpreadState(), SKEWED, LIMITS, s(100))
     assert standing.balancing is RR
     assert balancing.judged(standing, EVEN, LIMITS, s(100) + HOLD - 1).balancing is RR
     assert balancing.judged(standing, EVEN, LIMITS, s(100) + HOLD).balancing is FP
 
 
 def test_every_trial_that_fails_doubles_the_hold_up_to_a_bound() -> None:
-    now, standing, holds = s(100), Standing(), []
+    now, standing, holds = s(100), SpreadState(), []
     for _ in range(8):
         standing = balancing.judged(standing, SKEWED, LIMITS, now)
         assert standing.balancing is RR
@@ -249,21 +249,21 @@ def test_every_trial_that_fails_doubles_the_hold_up_to_a_bound() -> None:
 
 
 def test_a_trial_that_lasted_is_no_failure() -> None:
-    standing = Standing(FP, s(100), None, 3)
+    standing = SpreadState(FP, s(100), None, 3)
     again = balancing.judged(standing, SKEWED, LIMITS, s(100) + 8 * HOLD)
     assert (again.balancing, again.failed) == (RR, 0)
 
 
 def test_a_trial_ends_by_what_is_seen_now_not_by_the_average() -> None:
     seen = SKEWED._replace(deviation=0)
-    tried = Standing(FP, s(100), None, 0)
+    tried = SpreadState(FP, s(100), None, 0)
     assert balancing.judged(tried, seen, LIMITS, s(130)).balancing is RR
-    assert balancing.judged(Standing(), seen, LIMITS, s(130)).balancing is FP
+    assert balancing.judged(SpreadState(), seen, LIMITS, s(130)).balancing is FP
 
 
 def test_a_dataset_that_became_small_returns_whatever_failed_before() -> None:
     small = load(UNIT // 4, UNIT // 4, UNIT // 4)
-    standing = Standing(RR, s(100), None, 4)
+    standing = SpreadState(RR, s(100), None, 4)
     standing = balancing.judged(standing, small, LIMITS, s(200))
     standing = balancing.judged(standing, small, LIMITS, s(200) + HOLD - 1)
     assert standing.balancing is RR
@@ -276,7 +276,7 @@ def test_a_dataset_that_became_small_returns_whatever_failed_before() -> None:
 @pytest.mark.parametrize(("text", "fixed"), [("fingerprint", FP), ("round-robin", RR)])
 def test_a_tenant_may_fix_it(text: str, fixed: Balancing) -> None:
     limits = TenantLimits(balancing=text)  # type: ignore[arg-type]
-    for before in (Standing(), Standing(RR, s(1))):
+    for before in (SpreadState(), SpreadState(RR, s(1))):
         for seen in (SKEWED, EVEN):
             assert balancing.judged(before, seen, limits, s(100)).balancing is fixed
 
@@ -290,7 +290,7 @@ def test_a_tenant_may_fix_it(text: str, fixed: Balancing) -> None:
 def test_whatever_the_load_does_two_switches_to_chance_are_a_hold_apart(
     story: list[tuple[int, list[int]]],
 ) -> None:
-    now, standing, switches = s(1), Standing(), []
+    now, standing, switches = s(1), SpreadState(), []
     for pause, usages in story:
         now += s(pause)
         after = balancing.judged(standing, load(*usages), LIMITS, now)

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from maar.model.ids import HOME, Shard, TenantId, Zone
 from maar.model.time import SECOND_NS
 from maar.placement.adaptive.builder import (
-    Built,
+    BuiltRules,
     RulesBuilder,
     Surroundings,
     busiest,
     comparable,
 )
-from maar.placement.adaptive.statistics import ShardUse, Source, Statistics
+from maar.placement.adaptive.statistics import ShardUse, Statistics, WriteSource
 from maar.placement.rules import Balancing, PlacementSettings, Rules, Share, TenantLimits
 
 UNIT = 128 << 10
@@ -34,8 +34,8 @@ def s(seconds: float) -> int:
     return round((BEGAN + seconds) * SECOND_NS)
 
 
-def source(shard: int, owner: str = "w1") -> Source:
-    return Source(Shard(shard), owner)
+def source(shard: int, owner: str = "w1") -> WriteSource:
+    return WriteSource(Shard(shard), owner)
 
 
 def around(limits: TenantLimits = LIMITS, ring: int = 24) -> Surroundings:
@@ -118,7 +118,7 @@ def built_after(
     rate: int,
     where: Surroundings,
     shards: Sequence[int] = (1,),
-) -> Built:
+) -> BuiltRules:
     for second in range(seconds):
         for shard in shards:
             builder.record(ACME, "checkout", source(shard), rate // len(shards), s(second))

@@ -13,13 +13,13 @@ from maar.placement.rules import Balancing, PlacementSettings, TenantLimits
 from maar.tools.simulate.fleet import Event, Fleet, Happening, after, fleet_of, node_name
 from maar.tools.simulate.plain import Plain
 from maar.tools.simulate.replay import Replay
-from maar.tools.simulate.report import Report, Switch, restlessness, skew
+from maar.tools.simulate.report import SimulationReport, Switch, restlessness, skew
 from maar.tools.simulate.scenarios import (
     HOUR,
     KIB,
     MIB,
     SCENARIOS,
-    Load,
+    DatasetPushes,
     Scenario,
     background,
     between,
@@ -33,9 +33,10 @@ SETTINGS = PlacementSettings()
 
 
 def replayed(
-    loads: list[Load], *, seconds: float = 600, focus: tuple[str, ...] = (), nodes: int = 3,
+    loads: list[DatasetPushes], *, seconds: float = 600, focus: tuple[str, ...] = (),
+    nodes: int = 3,
     events: tuple[Event, ...] = (), settings: PlacementSettings = SETTINGS,
-) -> Report:  # fmt: skip
+) -> SimulationReport:  # fmt: skip
     made = Scenario("made", "", tuple(loads), focus, duration_s=seconds, nodes=nodes, events=events)
     return Replay(made, settings, Random(7)).report(7)
 
@@ -79,11 +80,11 @@ def test_every_scenario_replays_and_its_report_is_json(name: str) -> None:
     assert report.scenario == name
     assert set(report.allotted) == set(whole.focus)
     assert report.profiles == 10 * sum(len(one.fingerprints) for one in few.loads)
-    assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
+    assert msgspec.json.decode(msgspec.json.encode(report), type=SimulationReport) == report
 
 
 def test_the_same_seed_gives_the_same_report_and_another_one_another() -> None:
-    def made(seed: int) -> Report:
+    def made(seed: int) -> SimulationReport:
         whole = scenario("noisy-neighbours", seed)
         few = whole._replace(loads=(whole.loads[0], *whole.loads[-10:]), duration_s=120)
         return Replay(few, SETTINGS, Random(seed)).report(0)
@@ -190,7 +191,7 @@ def test_a_new_node_moves_few_datasets_and_gets_its_part() -> None:
 # ── switches of balancing ──────────────────────────────────────────────────────────────────────
 
 
-def switches_of(report: Report, service: str) -> list[Switch]:
+def switches_of(report: SimulationReport, service: str) -> list[Switch]:
     return [one for one in report.switches if one.service == service]
 
 

@@ -131,7 +131,7 @@ def put(store: MemoryStore, created_at: int, body: bytes | None = None) -> str:
     return key
 
 
-def newest(store: MemoryStore, newer_than: int = 0) -> stored.Found[Rules]:
+def newest(store: MemoryStore, newer_than: int = 0) -> stored.Newest[Rules]:
     names = stored.listed(store, LOG).rules
     return stored.newest_rules(store, names, newer_than=newer_than)
 
@@ -144,7 +144,7 @@ def test_names_are_sorted_by_kind_and_age_and_others_are_no_matter() -> None:
         store.create(key, b"")
     put_elsewhere = keys.placement_rules(incarnation=Incarnation("00000000"), created_at=9999)
     store.create(put_elsewhere, b"")
-    assert stored.listed(store, LOG) == stored.Shelf((new, old), (stats,))
+    assert stored.listed(store, LOG) == stored.StoredNames((new, old), (stats,))
 
 
 def test_the_newest_is_found_and_what_is_not_newer_is_not_even_read() -> None:
@@ -152,7 +152,7 @@ def test_the_newest_is_found_and_what_is_not_newer_is_not_even_read() -> None:
     put(store, 5, b"damaged")
     put(store, 6)
     assert newest(store).value == Rules(6, RULES.datasets)
-    assert newest(store, newer_than=6) == stored.Found(None)
+    assert newest(store, newer_than=6) == stored.Newest(None)
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff", wire.encode_rules(RULES)[:-2]])
@@ -173,4 +173,4 @@ def test_rules_that_vanish_after_the_listing_are_no_damage() -> None:
     gone = put(store, 7)
     names = stored.listed(store, LOG).rules
     store.delete(gone)
-    assert stored.newest_rules(store, names) == stored.Found(Rules(6, RULES.datasets))
+    assert stored.newest_rules(store, names) == stored.Newest(Rules(6, RULES.datasets))

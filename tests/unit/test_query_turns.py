@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from maar.model.errors import Overloaded, TooLarge
 from maar.model.ids import TenantId
-from maar.query.decide.budget import ROWS, Budget
-from maar.query.decide.turns import Bounds, Refused, Turns
+from maar.query.decide.budget import ROWS, AnswerBudget
+from maar.query.decide.turns import NoTurn, TurnLimits, Turns
 
 A, B, C = map(TenantId, "abc")
 
 
 def turns(slots: int = 4, *, of_one: int = 0, waiting: int = 100, mine: int = 100) -> Turns[str]:
-    return Turns(Bounds(slots=slots, tenant_slots=of_one, waiting=waiting, tenant_waiting=mine))
+    return Turns(TurnLimits(slots=slots, tenant_slots=of_one, waiting=waiting, tenant_waiting=mine))
 
 
 def test_one_tenant_leaves_a_slot_for_the_next() -> None:
@@ -69,7 +69,7 @@ def test_a_full_queue_refuses_its_own_tenant_only() -> None:
     room = turns(1, mine=2)
     for n in range(3):
         room.ask(A, f"a{n}")
-    with pytest.raises(Refused, match="questions of tenant a are at work and 2 wait") as refused:
+    with pytest.raises(NoTurn, match="questions of tenant a are at work and 2 wait") as refused:
         room.ask(A, "a3")
     assert isinstance(refused.value, Overloaded)
     assert refused.value.reason == "tenant_waiting"
@@ -84,7 +84,7 @@ def test_all_queues_together_are_bounded() -> None:
     room.ask(A, "a0")
     room.ask(A, "a1")
     room.ask(B, "b0")
-    with pytest.raises(Refused, match="2 questions of 2 tenants wait"):
+    with pytest.raises(NoTurn, match="2 questions of 2 tenants wait"):
         room.ask(C, "c0")
 
 
@@ -131,7 +131,7 @@ def test_whatever_happens_slots_are_held_once_and_never_idle_for_nothing(
 
 
 def test_a_budget_is_for_all_that_is_held() -> None:
-    budget = Budget(100)
+    budget = AnswerBudget(100)
     budget.take(60, ROWS)
     budget.take(40, ROWS)
     with pytest.raises(TooLarge, match="100 bytes of memory"):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from maar.model.ids import ProfileId, TenantId
 from maar.model.profile import RawProfile
-from maar.segment.buffer import Bounds, Buffer
-from maar.segment.pace import Pace
+from maar.segment.buffer import Buffer, SegmentLimits
+from maar.segment.pace import FlushPace
 from support.http.front import CPU, NOW_NS
 
-PACE = Pace(least_ns=500, most_ns=2_000, worth_bytes=5_000)
-BOUNDS = Bounds(PACE, segment_bytes_max=10_000, index_bytes_max=1_000)
+PACE = FlushPace(least_ns=500, most_ns=2_000, worth_bytes=5_000)
+BOUNDS = SegmentLimits(PACE, segment_bytes_max=10_000, index_bytes_max=1_000)
 
 
 def profile(size: int = 100, *, service: str = "shop", kind: str = CPU) -> RawProfile:
@@ -27,7 +27,7 @@ def profile(size: int = 100, *, service: str = "shop", kind: str = CPU) -> RawPr
     )
 
 
-def opened(*, pays: bool = False, bounds: Bounds = BOUNDS) -> Buffer:
+def opened(*, pays: bool = False, bounds: SegmentLimits = BOUNDS) -> Buffer:
     return Buffer(bounds, opened_ns=1_000, pays=pays)
 
 
@@ -64,7 +64,7 @@ def test_many_services_fill_it_before_their_list_outgrows_a_log_entry() -> None:
 
 
 def test_one_service_is_listed_once() -> None:
-    buffer = opened(bounds=Bounds(PACE, segment_bytes_max=1 << 30, index_bytes_max=1_000))
+    buffer = opened(bounds=SegmentLimits(PACE, segment_bytes_max=1 << 30, index_bytes_max=1_000))
     for _ in range(1_000):
         buffer.add(profile(1))
     assert not buffer.full()

@@ -6,14 +6,14 @@ from random import Random
 
 from maar.model.errors import Overloaded, TooLarge
 from maar.model.ids import TenantId
-from maar.segment.memory import LATELY_NS, Load, Memory, Room, held_bytes, load_of
+from maar.segment.memory import LATELY_NS, Memory, MemoryLimits, MemoryUse, held_bytes, load_of
 from support.segment.writer_in_memory import raw_profile
 
 A, B, C = (TenantId(name) for name in "abc")
 
 
-def load(tenant: TenantId, size: int, profiles: int = 1) -> Load:
-    return Load({tenant: size}, {tenant: profiles})
+def load(tenant: TenantId, size: int, profiles: int = 1) -> MemoryUse:
+    return MemoryUse({tenant: size}, {tenant: profiles})
 
 
 class At(Memory):
@@ -21,14 +21,14 @@ class At(Memory):
 
     now_ns = 0
 
-    def put(self, one: Load) -> str:
+    def put(self, one: MemoryUse) -> str:
         """Why it was refused, in a word."""
         refusal = self.take(one, now_ns=self.now_ns)
         return "" if refusal is None else refusal.reason
 
 
 def memory(bytes_max: int = 1_000, profiles_max: int = 1_000) -> At:
-    return At(Room(bytes_max, profiles_max))
+    return At(MemoryLimits(bytes_max, profiles_max))
 
 
 def test_bytes_beyond_the_bound_are_refused_and_not_counted() -> None:
@@ -139,4 +139,4 @@ def test_labels_count_as_memory() -> None:
 def test_a_load_is_by_tenant() -> None:
     some = [raw_profile(size=10), raw_profile(size=20)]
     acme = TenantId("acme")
-    assert load_of(some) == Load({acme: sum(map(held_bytes, some))}, {acme: 2})
+    assert load_of(some) == MemoryUse({acme: sum(map(held_bytes, some))}, {acme: 2})

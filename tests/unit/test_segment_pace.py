@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from random import Random
 
-from maar.segment.pace import DISTRUST_MOST, Arrivals, Pace, interval_ns
+from maar.segment.pace import DISTRUST_MOST, Arrivals, FlushPace, interval_ns
 
 MS = 1_000_000
-PACE = Pace(least_ns=500 * MS, most_ns=2_000 * MS, worth_bytes=1_000)
+PACE = FlushPace(least_ns=500 * MS, most_ns=2_000 * MS, worth_bytes=1_000)
 
 
 class Shard:
     """A shard on a clock of its own, without asyncio: what the service does with timers."""
 
-    def __init__(self, pace: Pace = PACE, *, size: int = 10) -> None:
+    def __init__(self, pace: FlushPace = PACE, *, size: int = 10) -> None:
         self.pace, self.size = pace, size
         self.arrivals = Arrivals(pace)
         self.opened_ns: int | None = None

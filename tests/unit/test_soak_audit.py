@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from maar.metastore.records.entries import (
+    AttemptKey,
     BlocksAdded,
     BlocksForgotten,
     Entry,
@@ -20,7 +21,6 @@ from maar.metastore.records.entries import (
     PlansLeased,
     PlanSpec,
     PlansScheduled,
-    Remains,
 )
 from maar.model.block import BlockMeta
 from maar.model.ids import (
@@ -90,7 +90,7 @@ def test_a_good_story_has_no_fault() -> None:
     story.complete(plan, first, *INPUTS)  # by a zombie
     story.put(PlanFailed(plan, first, "late", LeaseTime(0)))
     story.put(BlocksForgotten(tuple(meta.id for meta in INPUTS)))
-    story.put(LitterSwept((Remains(plan, first), Remains(plan, second))))
+    story.put(LitterSwept((AttemptKey(plan, first), AttemptKey(plan, second))))
     audit = story.audit()
     assert audit.faults == []
     assert audit.winners == {plan: second}
@@ -163,7 +163,7 @@ def test_two_plans_do_not_own_one_block() -> None:
 def test_a_sweep_under_a_living_attempt_is_caught() -> None:
     story = Story()
     plan = story.schedule(*INPUTS)
-    story.put(LitterSwept((Remains(plan, story.grant(plan)),)))
+    story.put(LitterSwept((AttemptKey(plan, story.grant(plan)),)))
     assert "has not ended" in story.audit().faults[0]
 
 

@@ -172,7 +172,7 @@ def test_a_task_has_the_time_that_its_run_has_left(lines: Lifelines) -> None:
             hold.check()
 
 
-def _refuses(hold: lifeline.Hold) -> bool:
+def _refuses(hold: lifeline.LifelineHold) -> bool:
     try:
         hold.check()
     except LeaseLost:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maar.runner.seats import Scaling, Seen, scaling, slots
+from maar.runner.seats import Scaling, SeenExecutors, scaling, slots
 
 GROWING = Scaling(most=4)
 
@@ -12,22 +12,22 @@ GROWING = Scaling(most=4)
 @pytest.mark.parametrize(
     ("seen", "grows", "strangers", "limit", "expected"),
     [
-        (Seen(seats=2, executors=2, running=2), Scaling(), 0, 0, 2),
-        (Seen(seats=8, executors=2, running=0), Scaling(), 0, 3, 3),
-        (Seen(seats=0, executors=0, running=0), Scaling(), 0, 0, 0),
+        (SeenExecutors(seats=2, executors=2, running=2), Scaling(), 0, 0, 2),
+        (SeenExecutors(seats=8, executors=2, running=0), Scaling(), 0, 3, 3),
+        (SeenExecutors(seats=0, executors=0, running=0), Scaling(), 0, 0, 0),
         # Spark adds executors for tasks that wait, so that there must be one that waits.
-        (Seen(seats=0, executors=0, running=0), GROWING, 0, 0, 1),
-        (Seen(seats=3, executors=3, running=3), GROWING, 0, 0, 4),
-        (Seen(seats=4, executors=4, running=4), GROWING, 0, 0, 4),
-        (Seen(seats=3, executors=3, running=3), GROWING, 0, 2, 2),
+        (SeenExecutors(seats=0, executors=0, running=0), GROWING, 0, 0, 1),
+        (SeenExecutors(seats=3, executors=3, running=3), GROWING, 0, 0, 4),
+        (SeenExecutors(seats=4, executors=4, running=4), GROWING, 0, 0, 4),
+        (SeenExecutors(seats=3, executors=3, running=3), GROWING, 0, 2, 2),
         # In a Spark that is lent to us, what others run there is not ours to use.
-        (Seen(seats=4, executors=2, running=3), Scaling(), 3, 0, 1),
-        (Seen(seats=2, executors=2, running=9), Scaling(), 9, 0, 0),
-        (Seen(seats=2, executors=2, running=2), GROWING, 2, 0, 1),
+        (SeenExecutors(seats=4, executors=2, running=3), Scaling(), 3, 0, 1),
+        (SeenExecutors(seats=2, executors=2, running=9), Scaling(), 9, 0, 0),
+        (SeenExecutors(seats=2, executors=2, running=2), GROWING, 2, 0, 1),
     ],
 )
 def test_slots_are_seats_that_are_free_for_us(
-    seen: Seen, grows: Scaling, strangers: int, limit: int, expected: int
+    seen: SeenExecutors, grows: Scaling, strangers: int, limit: int, expected: int
 ) -> None:
     assert slots(seen, grows, strangers=strangers, limit=limit) == expected
 

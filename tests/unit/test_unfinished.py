@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maar.app.http.unfinished import (
-    Bounds,
-    Refused,
+    ConnectionLimits,
+    RefusedConnection,
     Unfinished,
     Why,
     address_of,
@@ -19,7 +19,7 @@ HONEST, STRANGER = "10.0.0.1", "10.0.0.9"
 
 def waiting(*, unfinished: int = 100, per_address: int = 100, connections: int = 100) -> Unfinished:
     return Unfinished(
-        Bounds(
+        ConnectionLimits(
             head_s=10,
             body_s=30,
             unfinished_max=unfinished,
@@ -34,8 +34,11 @@ def test_headers_have_their_time_and_more_bytes_buy_none() -> None:
     one.begun("a", HONEST, 0.0)
     one.begun("b", HONEST, 5.0)
     assert one.overdue(9.9) == []
-    assert one.overdue(10.0) == [Refused("a", Why.HEAD_SLOW)]
-    assert one.overdue(15.0) == [Refused("a", Why.HEAD_SLOW), Refused("b", Why.HEAD_SLOW)]
+    assert one.overdue(10.0) == [RefusedConnection("a", Why.HEAD_SLOW)]
+    assert one.overdue(15.0) == [
+        RefusedConnection("a", Why.HEAD_SLOW),
+        RefusedConnection("b", Why.HEAD_SLOW),
+    ]
 
 
 def test_a_body_has_its_own_time_from_the_end_of_the_headers() -> None:
@@ -44,7 +47,7 @@ def test_a_body_has_its_own_time_from_the_end_of_the_headers() -> None:
     one.head_whole("a", 9.0)
     one.head_whole("a", 20.0)  # said after each piece of the body; only the first counts
     assert one.overdue(38.9) == []
-    assert one.overdue(39.0) == [Refused("a", Why.BODY_SLOW)]
+    assert one.overdue(39.0) == [RefusedConnection("a", Why.BODY_SLOW)]
 
 
 def test_what_is_whole_is_not_waited_for() -> None:
@@ -63,7 +66,7 @@ def test_beyond_its_number_an_address_loses_its_oldest_and_no_other_does() -> No
     assert one.begun("a", STRANGER, 1.0) is None
     assert one.begun("b", STRANGER, 2.0) is None
     one.head_whole("a", 2.5)  # it is the oldest all the same
-    assert one.begun("c", STRANGER, 3.0) == Refused("a", Why.ADDRESS_FULL)
+    assert one.begun("c", STRANGER, 3.0) == RefusedConnection("a", Why.ADDRESS_FULL)
 
 
 def test_beyond_the_number_of_all_the_address_with_the_most_loses_its_oldest() -> None:
@@ -71,7 +74,7 @@ def test_beyond_the_number_of_all_the_address_with_the_most_loses_its_oldest() -
     one.begun("h", HONEST, 0.0)
     one.begun("a", STRANGER, 1.0)
     one.begun("b", STRANGER, 2.0)
-    assert one.begun("i", HONEST, 3.0) == Refused("a", Why.FULL)
+    assert one.begun("i", HONEST, 3.0) == RefusedConnection("a", Why.FULL)
 
 
 def test_idle_connections_make_room_before_half_requests_do() -> None:
@@ -81,17 +84,17 @@ def test_idle_connections_make_room_before_half_requests_do() -> None:
     one.busy("half")
     one.begun("half", HONEST, 0.0)
     one.busy("busy")
-    assert one.opened("new", HONEST) == Refused("idle", Why.CONNECTIONS)
+    assert one.opened("new", HONEST) == RefusedConnection("idle", Why.CONNECTIONS)
     one.closed("idle")
     one.busy("new")
-    assert one.opened("newer", HONEST) == Refused("half", Why.CONNECTIONS)
+    assert one.opened("newer", HONEST) == RefusedConnection("half", Why.CONNECTIONS)
 
 
 def test_a_connection_is_refused_when_all_others_are_being_answered() -> None:
     one = waiting(connections=1)
     one.opened("busy", HONEST)
     one.busy("busy")
-    assert one.opened("new", STRANGER) == Refused("new", Why.CONNECTIONS)
+    assert one.opened("new", STRANGER) == RefusedConnection("new", Why.CONNECTIONS)
 
 
 def test_of_idle_connections_the_one_that_is_idle_the_longest_goes() -> None:
@@ -100,7 +103,7 @@ def test_of_idle_connections_the_one_that_is_idle_the_longest_goes() -> None:
     one.opened("b", HONEST)
     one.busy("a")
     one.idle("a")
-    assert one.opened("c", HONEST) == Refused("b", Why.CONNECTIONS)
+    assert one.opened("c", HONEST) == RefusedConnection("b", Why.CONNECTIONS)
 
 
 def test_connections_that_come_together_each_push_out_another() -> None:
@@ -110,10 +113,13 @@ def test_connections_that_come_together_each_push_out_another() -> None:
         one.opened(name, STRANGER)
     one.busy("half")
     one.begun("half", STRANGER, 0.0)
-    assert one.opened("c", STRANGER) == Refused("a", Why.CONNECTIONS)
+    assert one.opened("c", STRANGER) == RefusedConnection("a", Why.CONNECTIONS)
     one.idle("a")  # it lingers, so that its reason is read
     gone = [one.opened(name, STRANGER) for name in ("d", "e")]
-    assert gone == [Refused("b", Why.CONNECTIONS), Refused("c", Why.CONNECTIONS)]
+    assert gone == [
+        RefusedConnection("b", Why.CONNECTIONS),
+        RefusedConnection("c", Why.CONNECTIONS),
+    ]
 
 
 def test_one_network_of_ipv6_is_one_address() -> None:
@@ -142,7 +148,7 @@ def test_no_number_is_ever_exceeded_when_refusals_are_carried_out(
     there: dict[int, str] = {}
     halves: list[int] = []
 
-    def carried_out(refused: Refused | None) -> None:
+    def carried_out(refused: RefusedConnection | None) -> None:
         if refused is not None:
             who = refused.who
             assert isinstance(who, int)
@@ -167,7 +173,7 @@ def test_no_number_is_ever_exceeded_when_refusals_are_carried_out(
             halves.remove(number)
             one.idle(number)
         elif step == "c" and number in there:
-            carried_out(Refused(number, Why.FULL))
+            carried_out(RefusedConnection(number, Why.FULL))
         assert one.connections == len(there) <= 4
         assert one.requests == len(halves) <= 5
         assert all(sum(there[h] == f"10.0.0.{n}" for h in halves) <= 3 for n in range(3))

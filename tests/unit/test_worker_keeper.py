@@ -13,7 +13,7 @@ from maar.model.ids import (
 )
 from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey, Service
 from maar.ports.metastore import Kept, Outcome, PollReply, PollRequest
-from maar.worker.keeper import LEAVING, OVERDUE, Failure, Keeper
+from maar.worker.keeper import LEAVING, OVERDUE, AttemptFailure, Keeper
 
 LEASE = 15_000
 POLL = 1_000
@@ -162,7 +162,7 @@ def test_a_plan_that_ran_too_long_is_blamed_for_it_once_its_tasks_were_seen_to_s
     keeper = holding(leased())
     keeper.on_reply(ask(keeper, PLAN), keeping(leased()), sent_ns=PLAN, now_ns=PLAN)
     keeper.on_expiry(PLAN + 1)
-    assert keeper.on_end(leased(), Failure("The plan was cancelled"), now_ns=PLAN + 2)
+    assert keeper.on_end(leased(), AttemptFailure("The plan was cancelled"), now_ns=PLAN + 2)
     assert [(r.failure, r.own) for r in ask(keeper, PLAN + 3).reports] == [(OVERDUE.cause, True)]
 
 
@@ -235,14 +235,14 @@ def test_a_report_without_an_answer_is_dropped_one_lease_after_its_lease() -> No
 def test_a_failure_is_reported_with_its_cause_and_whose_it_is() -> None:
     for own in (True, False):
         keeper = holding(leased())
-        keeper.on_end(leased(), Failure("It broke.", own=own), now_ns=10)
+        keeper.on_end(leased(), AttemptFailure("It broke.", own=own), now_ns=10)
         reports = ask(keeper, 11).reports
         assert [(report.failure, report.own) for report in reports] == [("It broke.", own)]
 
 
 def test_a_long_cause_is_cut() -> None:
     keeper = holding(leased())
-    keeper.on_end(leased(), Failure("x" * 1_000_000), now_ns=10)
+    keeper.on_end(leased(), AttemptFailure("x" * 1_000_000), now_ns=10)
     assert len(ask(keeper, 11).reports[0].failure) == 1000
 
 
@@ -287,10 +287,10 @@ def test_giving_up_stops_all_that_runs_and_tells_of_what_was_seen_to_stop() -> N
     assert keeper.give_up() == ()
     assert keeper.busy() == 4
     assert ask(keeper, LEASE).renewals == ()
-    assert keeper.on_end(stops, Failure("The plan was cancelled"), now_ns=1)
+    assert keeper.on_end(stops, AttemptFailure("The plan was cancelled"), now_ns=1)
     assert keeper.on_end(strays, None, now_ns=1)
     assert keeper.on_end(done, RESULT, now_ns=1)
-    assert not keeper.on_end(late, Failure("The plan was cancelled"), now_ns=LEASE + 1)
+    assert not keeper.on_end(late, AttemptFailure("The plan was cancelled"), now_ns=LEASE + 1)
     told = [(r.plan, r.failure, r.own, r.result) for r in ask(keeper, 2).reports]
     assert told == [(stops.id, LEAVING.cause, False, None), (done.id, "", True, RESULT)]
 
@@ -300,5 +300,5 @@ def test_a_plan_that_is_lost_while_it_is_given_up_is_not_mentioned() -> None:
     request = ask(keeper, LEASE // 3)
     keeper.give_up()
     assert keeper.on_reply(request, SILENCE, sent_ns=5000, now_ns=5000).stop == (leased(),)
-    assert not keeper.on_end(leased(), Failure("The plan was cancelled"), now_ns=5001)
+    assert not keeper.on_end(leased(), AttemptFailure("The plan was cancelled"), now_ns=5001)
     assert ask(keeper, 5002).reports == ()

@@ -25,7 +25,7 @@ from maar.model.ids import (
 )
 from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey, Service
 from maar.ports.metastore import Kept, Outcome, PollReply, PollRequest, Renewal, Report
-from maar.ports.runner import PlanFailed, RunnerDied
+from maar.ports.runner import AttemptFailed, RunnerDied
 from maar.worker.keeper import LEAVING
 from maar.worker.service import FAULTS_MAX, Polled, Worker, WorkerSettings
 
@@ -183,7 +183,7 @@ def at_once(_plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
 
 def until_cancelled(_plan: LeasedPlan, cancelled: threading.Event) -> PlanResult:
     assert cancelled.wait(PATIENCE_S)
-    raise PlanFailed("The plan was cancelled.", stopped=True)
+    raise AttemptFailed("The plan was cancelled.", stopped=True)
 
 
 def worker_of(
@@ -346,7 +346,7 @@ def test_a_failure_that_was_seen_to_stop_is_reported_with_its_cause() -> None:
     metastore = SmallMetastore(waiting=[1])
 
     def fails(_plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
-        raise PlanFailed("Segment x is corrupt.", stopped=True)
+        raise AttemptFailed("Segment x is corrupt.", stopped=True)
 
     async def scenario() -> None:
         async with working(worker_of(metastore, ThreadRunner(fails))):
@@ -362,7 +362,7 @@ def test_a_failure_that_was_never_the_plans_own_is_reported_as_such() -> None:
 
     def store_is_away(plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
         runs.append(plan.id)
-        raise PlanFailed("The store does not answer.", stopped=True, own=False)
+        raise AttemptFailed("The store does not answer.", stopped=True, own=False)
 
     hasty = msgspec.structs.replace(BRISK, fault_least_ms=1, fault_most_ms=2)
 
@@ -379,7 +379,7 @@ def test_a_failure_that_was_not_seen_to_stop_is_not_mentioned() -> None:
     metastore = SmallMetastore(waiting=[1])
 
     def stray(_plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
-        raise PlanFailed("Nobody knows.", stopped=False)
+        raise AttemptFailed("Nobody knows.", stopped=False)
 
     runner = ThreadRunner(stray)
 
@@ -401,7 +401,7 @@ def test_a_plan_outlives_faults_that_are_not_its_own_while_nothing_else_is_asked
     def store_is_away_at_first(plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
         runs.append(plan.id)
         if len(runs) <= 2:
-            raise PlanFailed("The store does not answer.", stopped=True, own=False)
+            raise AttemptFailed("The store does not answer.", stopped=True, own=False)
         return RESULT
 
     runner = ThreadRunner(store_is_away_at_first, slots=2)
@@ -425,7 +425,7 @@ def test_a_plan_that_is_lost_while_it_waits_is_not_run_again() -> None:
     def store_is_away(plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
         runs.append(plan.id)
         metastore.take_away(1)
-        raise PlanFailed("The store does not answer.", stopped=True, own=False)
+        raise AttemptFailed("The store does not answer.", stopped=True, own=False)
 
     registry = CollectorRegistry()
 

@@ -24,16 +24,16 @@ from maar.api.admin.operator_commands import (
     Orders,
     Pause,
     Period,
-    Removal,
     Surrender,
+    WriterRemoval,
 )
 from maar.api.admin.placement import PlacementView, ReadPlaced, nothing_placed
 from maar.api.admin.quarantine import Causes
-from maar.api.errors import FAULT, Fault, json_error
-from maar.api.guard import ApiSettings, Door, OurNames
+from maar.api.errors import FAULT, ServerFault, json_error
+from maar.api.guard import ApiSettings, OurNames, RequestGuard
 from maar.api.hosts import Hosts
 from maar.api.protocol import wire
-from maar.api.protocol.connect import Method, Service, Unary, not_offered
+from maar.api.protocol.connect import CallService, Method, Unary, not_offered
 from maar.api.push.ingest import Ingest
 from maar.api.push.pusher import pusher_service
 from maar.api.query.partly import Partly, PartlyEngine
@@ -45,7 +45,7 @@ from maar.ports.clock import Clock
 from maar.ports.metastore import Metastore
 from maar.ports.query import QueryEngine
 
-__all__ = ["ApiSettings", "Asked", "build_app"]
+__all__ = ["ApiSettings", "QueryDeps", "build_app"]
 
 log = logging.getLogger("maar.api")
 
@@ -57,7 +57,7 @@ Readiness = Callable[[str], Awaitable[str]]  # for a duty ('': all); '' when rea
 ExtraMetrics = Callable[[], Awaitable[list[str]]]  # what other roles expose, as text
 
 
-class Asked(NamedTuple):
+class QueryDeps(NamedTuple):
     """What is behind the routes of those who ask."""
 
     engine: QueryEngine
@@ -81,13 +81,13 @@ def build_app(
     extra_metrics: ExtraMetrics,
     *,
     distributor: Distributor | None,
-    asked: Asked | None,
-    door: Door | None = None,  # one that other ways in share
+    asked: QueryDeps | None,
+    door: RequestGuard | None = None,  # one that other ways in share
     hosts: Hosts = ON_LOOPBACK,
 ) -> ASGIApp:
     """With a distributor, profiles can be pushed; with the rest, questions are answered."""
-    door = door or Door(settings, registries[-1])
-    services: list[Service] = []
+    door = door or RequestGuard(settings, registries[-1])
+    services: list[CallService] = []
     routes: list[Route] = []
     if distributor is not None:
         services.append(pusher_service(door, distributor))  # first, since it is asked most
@@ -121,7 +121,7 @@ def build_app(
     return OurNames(Partly(Starlette(routes=routes, exception_handlers=handlers)), hosts, door)
 
 
-def _querier_service(door: Door, querier: Querier) -> Service:
+def _querier_service(door: RequestGuard, querier: Querier) -> CallService:
     methods: dict[str, tuple[object, Method]] = {
         "ProfileTypes": (wire.ProfileTypesRequest, querier.profile_types),
         "LabelNames": (wire.LabelNamesRequest, querier.label_names),
@@ -137,10 +137,10 @@ def _querier_service(door: Door, querier: Querier) -> Service:
         name: Unary(door, name, request_type, method)
         for name, (request_type, method) in methods.items()
     }
-    return Service(QUERIER, calls)
+    return CallService(QUERIER, calls)
 
 
-def _service_routes(services: list[Service]) -> list[Route]:
+def _service_routes(services: list[CallService]) -> list[Route]:
     return [
         Route(f"/{service.name}/{name}", call, methods=["POST"])
         for service in services
@@ -148,7 +148,7 @@ def _service_routes(services: list[Service]) -> list[Route]:
     ]
 
 
-def _ingest_routes(door: Door, distributor: Distributor) -> list[Route]:
+def _ingest_routes(door: RequestGuard, distributor: Distributor) -> list[Route]:
     ingest = Ingest(door, "/ingest", distributor)
     return [
         Route("/ingest", ingest, methods=["POST"]),
@@ -156,7 +156,7 @@ def _ingest_routes(door: Door, distributor: Distributor) -> list[Route]:
     ]
 
 
-def _admin_routes(door: Door, admin: Admin) -> list[Route]:
+def _admin_routes(door: RequestGuard, admin: Admin) -> list[Route]:
     views = {
         "/api/v1/status": admin.status,
         "/api/v1/blocks": admin.blocks,
@@ -179,12 +179,12 @@ def _admin_routes(door: Door, admin: Admin) -> list[Route]:
     ]
 
 
-def _placement_route(door: Door, view: PlacementView) -> Route:
+def _placement_route(door: RequestGuard, view: PlacementView) -> Route:
     path = "/api/v1/placement"
     return Route(path, View(door, path, view.placement), methods=["GET"])
 
 
-def _order_routes(door: Door, orders: Orders) -> list[Route]:
+def _order_routes(door: RequestGuard, orders: Orders) -> list[Route]:
     requeue, exclude = "/api/v1/plans/{id}/requeue", "/api/v1/plans/{id}/exclude"
     limit, retention = "/api/v1/plans/limit", "/api/v1/retention/{tenant}"
     hold, release, undo = (f"/api/v1/retention/{verb}" for verb in ("hold", "release", "undo"))
@@ -200,7 +200,7 @@ def _order_routes(door: Door, orders: Orders) -> list[Route]:
         Route(release, Order(door, release, Nothing, orders.release_retention), methods=["POST"]),
         Route(undo, Order(door, undo, Pause, orders.undo_retention), methods=["POST"]),
         Route(retry, Order(door, retry, Nothing, orders.retry_letter), methods=["POST"]),
-        Route(remove, Order(door, remove, Removal, orders.remove_writer), methods=["POST"]),
+        Route(remove, Order(door, remove, WriterRemoval, orders.remove_writer), methods=["POST"]),
     ]
 
 
@@ -227,7 +227,7 @@ def health_routes(
     return [Route("/ready", ready), Route("/healthz", healthz), Route("/metrics", metrics)]
 
 
-async def _http_error(services: list[Service], request: Request, error: Exception) -> Any:
+async def _http_error(services: list[CallService], request: Request, error: Exception) -> Any:
     """Routes that are not there, methods that they do not take."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     answer = not_offered(services, request.scope, request.url.path) if status == 404 else None
@@ -244,4 +244,4 @@ async def _http_error(services: list[Service], request: Request, error: Exceptio
 
 async def _internal_error(request: Request, error: Exception) -> Response:
     log.error("request failed path=%s", request.url.path, exc_info=error)
-    return json_error(Fault(FAULT))
+    return json_error(ServerFault(FAULT))

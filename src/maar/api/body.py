@@ -16,10 +16,10 @@ from maar.pprof.gzip import MAGIC, gunzip
 READ_SECONDS_MAX = 30.0
 
 
-class Hold:
+class BodyShare:
     """What one request holds of the budget."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget
         self.held = 0
 
@@ -28,7 +28,7 @@ class Hold:
         self.held += size
 
 
-class Budget:
+class BodyBudget:
     """Bytes that all requests together may hold in memory; counted in the event loop only."""
 
     def __init__(self, bytes_max: int) -> None:
@@ -36,8 +36,8 @@ class Budget:
         self.held = 0
 
     @contextmanager
-    def hold(self) -> Iterator[Hold]:
-        hold = Hold(self)
+    def hold(self) -> Iterator[BodyShare]:
+        hold = BodyShare(self)
         try:
             yield hold
         finally:
@@ -52,7 +52,7 @@ class Budget:
         self.held += size
 
 
-async def read_body(scope: Scope, receive: Receive, *, limit: int, hold: Hold) -> bytes:
+async def read_body(scope: Scope, receive: Receive, *, limit: int, hold: BodyShare) -> bytes:
     """The whole body, or TooLarge as soon as it is known to be over the limit."""
     announced = header(scope, b"content-length")
     if announced.isdigit() and int(announced) > limit:
@@ -69,7 +69,7 @@ async def read_body(scope: Scope, receive: Receive, *, limit: int, hold: Hold) -
         ) from error
 
 
-def _whole(message: Any, *, limit: int, hold: Hold) -> bytes:
+def _whole(message: Any, *, limit: int, hold: BodyShare) -> bytes:
     body = bytes(message.get("body", b""))
     if len(body) > limit:
         raise _too_large(limit)
@@ -77,7 +77,7 @@ def _whole(message: Any, *, limit: int, hold: Hold) -> bytes:
     return body
 
 
-async def _read_on(message: Any, receive: Receive, *, limit: int, hold: Hold) -> bytes:
+async def _read_on(message: Any, receive: Receive, *, limit: int, hold: BodyShare) -> bytes:
     chunks: list[bytes] = []
     size = 0
     while True:

@@ -45,46 +45,46 @@ class EndlessBody(TooLarge):
     """A body that went on beyond the limit: hanging up is the only way to end it."""
 
 
-class Fault(MaarError):
+class ServerFault(MaarError):
     """Ours; what it was is in the log, and for nobody else."""
 
 
 FAULT = "the server failed to answer this request; its log says why"
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ErrorReply(msgspec.Struct, frozen=True):
     status: int
     code: str  # Connect's word for it
 
 
-def answer_to(error: MaarError) -> Answer:
+def answer_to(error: MaarError) -> ErrorReply:
     match error:
         case InvalidInput():
-            return Answer(400, "invalid_argument")
+            return ErrorReply(400, "invalid_argument")
         case Forbidden():
-            return Answer(403, "permission_denied")
+            return ErrorReply(403, "permission_denied")
         case NotFound():
-            return Answer(404, "not_found")
+            return ErrorReply(404, "not_found")
         case TooSlow():
-            return Answer(408, "deadline_exceeded")
+            return ErrorReply(408, "deadline_exceeded")
         case TooLate():
-            return Answer(504, "deadline_exceeded")
+            return ErrorReply(504, "deadline_exceeded")
         case AlreadyExists():
-            return Answer(409, "already_exists")
+            return ErrorReply(409, "already_exists")
         case TooLarge():
-            return Answer(413, "resource_exhausted")
+            return ErrorReply(413, "resource_exhausted")
         case UnsupportedMedia():
-            return Answer(415, "invalid_argument")
+            return ErrorReply(415, "invalid_argument")
         case Unimplemented():
-            return Answer(501, "unimplemented")
+            return ErrorReply(501, "unimplemented")
         case Overloaded():
-            return Answer(429, "resource_exhausted")
+            return ErrorReply(429, "resource_exhausted")
         case Retryable():
-            return Answer(503, "unavailable")
+            return ErrorReply(503, "unavailable")
         case Rejected():
-            return Answer(409, "failed_precondition")
+            return ErrorReply(409, "failed_precondition")
         case _:
-            return Answer(500, "internal")
+            return ErrorReply(500, "internal")
 
 
 def json_error(error: MaarError) -> Response:

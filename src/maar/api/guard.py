@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from maar.api.body import Budget, Hold, all_headers, expanded
+from maar.api.body import BodyBudget, BodyShare, all_headers, expanded
 from maar.api.errors import Forbidden, answer_to, json_error
 from maar.api.hosts import Hosts, refusal
 from maar.model.errors import InvalidInput, MaarError, TooLarge
@@ -38,10 +38,10 @@ class ApiSettings(msgspec.Struct, frozen=True):
     connections_max: Annotated[int, Meta(ge=1)] = 16_384  # within what descriptors allow
 
 
-class Door:
+class RequestGuard:
     def __init__(self, settings: ApiSettings, registry: CollectorRegistry) -> None:
         self.settings = settings
-        self.budget = Budget(settings.reading_bytes_max)
+        self.budget = BodyBudget(settings.reading_bytes_max)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="api")
         self._errors = Counter(
             "maar_api_errors",
@@ -60,7 +60,7 @@ class Door:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, call, *arguments)
 
-    async def expanded(self, body: bytes, *, limit: int, hold: Hold) -> bytes:
+    async def expanded(self, body: bytes, *, limit: int, hold: BodyShare) -> bytes:
         """The body without its gzip, counted in."""
         raw = await self._expanded(body, limit)
         if raw is not body:
@@ -97,7 +97,7 @@ def only_tenant(given: Sequence[str]) -> TenantId:
 class OurNames:
     """An application that is asked only by our names, and changed only by our own pages."""
 
-    def __init__(self, app: ASGIApp, hosts: Hosts, door: Door) -> None:
+    def __init__(self, app: ASGIApp, hosts: Hosts, door: RequestGuard) -> None:
         self._app = app
         self._hosts = hosts
         self._door = door
@@ -120,7 +120,7 @@ class OurNames:
 class Endpoint:
     """One route as a bare ASGI application; our errors become answers here."""
 
-    def __init__(self, door: Door, route: str) -> None:
+    def __init__(self, door: RequestGuard, route: str) -> None:
         self.door = door
         self.route = route
 

@@ -10,7 +10,7 @@ import click
 import httpx
 
 from maar.api.protocol import wire
-from maar.cli.output.failure import EXIT_UNAVAILABLE, EXIT_USAGE, Failed
+from maar.cli.output.failure import EXIT_UNAVAILABLE, EXIT_USAGE, CommandFailed
 
 TENANT_HEADER = "X-Scope-OrgID"
 IDS_HEADER = "Maar-Profile-Ids"
@@ -33,7 +33,7 @@ class Server:
                 trust_env=False,
             )
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
-            raise Failed(f"{url!r} is not a server's address: {error}", EXIT_USAGE) from None
+            raise CommandFailed(f"{url!r} is not a server's address: {error}", EXIT_USAGE) from None
 
     def close(self) -> None:
         self._http.close()
@@ -83,8 +83,8 @@ class Server:
         except ValueError:
             raise self._stranger(response.request.url.path) from None
 
-    def _stranger(self, asked: str) -> Failed:
-        return Failed(
+    def _stranger(self, asked: str) -> CommandFailed:
+        return CommandFailed(
             f"what listens at {self._url} did not answer {asked} as maar does; name a maar server "
             "with --server"
         )
@@ -95,30 +95,30 @@ class Server:
         try:
             response = self._http.request(verb, path, **arguments)
         except httpx.ConnectError as error:
-            raise Failed(
+            raise CommandFailed(
                 f"no maar server answers at {self._url} ({error}); start one with `maar serve`, "
                 "or name another with --server",
                 EXIT_UNAVAILABLE,
             ) from None
         except httpx.UnsupportedProtocol:
-            raise Failed(
+            raise CommandFailed(
                 f"{self._url!r} is not a server's address; use http://host:port", EXIT_USAGE
             ) from None
         except httpx.TimeoutException:
-            raise Failed(
+            raise CommandFailed(
                 f"the server at {self._url} did not answer in time; try again", EXIT_UNAVAILABLE
             ) from None
         except httpx.HTTPError as error:
             sentence = f"the connection to {self._url} broke: {error}"
-            raise Failed(sentence, EXIT_UNAVAILABLE, retry_after_s=0.0) from None
+            raise CommandFailed(sentence, EXIT_UNAVAILABLE, retry_after_s=0.0) from None
         if response.is_success:
             if lacks := response.headers.get("X-Maar-Partial"):
                 click.echo(f"PARTIAL: damaged blocks are left out: {lacks}", err=True)
             return response
         if response.status_code in TRY_LATER:
             told_s = retry_after_s(response.headers.get("Retry-After", ""))
-            raise Failed(_sentence(response), EXIT_UNAVAILABLE, retry_after_s=told_s)
-        raise Failed(_sentence(response))
+            raise CommandFailed(_sentence(response), EXIT_UNAVAILABLE, retry_after_s=told_s)
+        raise CommandFailed(_sentence(response))
 
 
 def retry_after_s(header: str | bytes) -> float:

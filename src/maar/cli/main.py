@@ -14,7 +14,7 @@ from maar.cli.output.failure import (
     EXIT_REFUSED,
     EXIT_UNAVAILABLE,
     EXIT_USAGE,
-    Failed,
+    CommandFailed,
 )
 from maar.model.errors import InvalidInput, MaarError, MalformedProfile, Retryable
 from maar.model.text import visible_lines
@@ -128,7 +128,7 @@ def run(arguments: list[str]) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
-    except Failed as error:
+    except CommandFailed as error:
         click.echo(f"maar: {visible_lines(str(error))}", err=True)
         return error.exit_code
     except MaarError as error:

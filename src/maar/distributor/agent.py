@@ -11,7 +11,7 @@ from maar.model.errors import MaarError
 from maar.model.ids import Incarnation
 from maar.placement import stored
 from maar.placement.rules import Rules
-from maar.placement.stored import Found
+from maar.placement.stored import Newest
 from maar.ports.metastore import Metastore
 from maar.ports.object_store import ObjectStore
 
@@ -79,11 +79,11 @@ class PlacementAgent:
         if incarnation != self._incarnation:
             self._incarnation, self._created_at = incarnation, 0
 
-    def _newer(self, incarnation: Incarnation) -> Found[Rules]:
+    def _newer(self, incarnation: Incarnation) -> Newest[Rules]:
         names = stored.listed(self._store, incarnation).rules
         return stored.newest_rules(self._store, names, newer_than=self._created_at)
 
-    def _take(self, found: Found[Rules]) -> None:
+    def _take(self, found: Newest[Rules]) -> None:
         if found.unreadable and found.unreadable != self._told:
             self._metrics.failures.labels("damaged").inc(len(found.unreadable))
             for sentence in found.unreadable:

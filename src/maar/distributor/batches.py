@@ -18,7 +18,7 @@ class Places(Protocol):
     def place(self, tenant: TenantId, service: str, fingerprint: int) -> Place: ...
 
 
-class Batch(NamedTuple):
+class ShardBatch(NamedTuple):
     """Profiles of one shard; where to go instead, the place of the first says."""
 
     place: Place
@@ -27,15 +27,15 @@ class Batch(NamedTuple):
 
 def batches(
     profiles: Sequence[RawProfile], places: Places, *, bytes_max: int = BATCH_BYTES_MAX
-) -> list[Batch]:
+) -> list[ShardBatch]:
     if len(profiles) == 1:  # as most pushes are
-        return [Batch(_place(places, profiles[0]), (profiles[0],))]
+        return [ShardBatch(_place(places, profiles[0]), (profiles[0],))]
     by_shard: dict[int, tuple[Place, list[RawProfile]]] = {}
     for profile in profiles:
         place = _place(places, profile)
         by_shard.setdefault(place.shard, (place, []))[1].append(profile)
     return [
-        Batch(place, part)
+        ShardBatch(place, part)
         for place, shard_profiles in by_shard.values()
         for part in _parts(shard_profiles, bytes_max)
     ]

@@ -19,11 +19,11 @@ from maar.ports.segment_writer import SegmentWriter
 log = logging.getLogger("maar.distributor")
 
 
-class Connection(SegmentWriter, Protocol):
+class WriterConnection(SegmentWriter, Protocol):
     async def close(self) -> None: ...
 
 
-Connect = Callable[[str], Connection]  # by address
+Connect = Callable[[str], WriterConnection]  # by address
 Name = tuple[Zone, NodeId]  # a node is known by its name within its zone
 
 
@@ -31,7 +31,7 @@ class Link:
     """One life of one writer: how it is called, and whether it answers."""
 
     def __init__(
-        self, registered: Writer, writer: SegmentWriter, connection: Connection | None
+        self, registered: Writer, writer: SegmentWriter, connection: WriterConnection | None
     ) -> None:
         self.node = registered.node
         self.session = registered.session

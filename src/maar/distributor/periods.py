@@ -20,7 +20,7 @@ class KnowsRetention(Protocol):
     async def retention(self) -> RetentionStatus: ...
 
 
-class Periods:
+class RetentionPeriods:
     """Until the metastore has answered, everybody has the default."""
 
     def __init__(self, default_ns: int = 0) -> None:

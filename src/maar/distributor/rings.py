@@ -19,7 +19,7 @@ class KnowsRings(Protocol):
     async def rings(self) -> tuple[RingView, ...]: ...
 
 
-class Rings:
+class FollowedRings:
     """Until the metastore has told a complete ring there is none, and pushes get a 503 (S16).
 
     A zone that the metastore does not mention keeps the ring that it had: a metastore that is new

@@ -20,12 +20,12 @@ from msgspec import Meta
 from prometheus_client import CollectorRegistry
 
 from maar.distributor import breaker, budget
-from maar.distributor.batches import Batch, batches
+from maar.distributor.batches import ShardBatch, batches
 from maar.distributor.breaker import BreakerState
 from maar.distributor.budget import BudgetRule
 from maar.distributor.links import Connect, Link, Links
 from maar.distributor.metrics import RouterMetrics
-from maar.distributor.rings import Rings
+from maar.distributor.rings import FollowedRings
 from maar.model.errors import (
     Draining,
     MaarError,
@@ -77,7 +77,7 @@ class Router:
     def __init__(
         self,
         settings: RouterSettings,
-        rings: Rings,
+        rings: FollowedRings,
         rules: Callable[[], Rules],
         limits: Callable[[TenantId], TenantLimits],
         connect: Connect,
@@ -157,7 +157,7 @@ class Router:
         if not task.cancelled():
             task.exception()  # seen, also when the client has hung up
 
-    async def _deliver(self, route: Route, batch: Batch, deadline_ns: int) -> None:
+    async def _deliver(self, route: Route, batch: ShardBatch, deadline_ns: int) -> None:
         """Hand one batch to the first writer that takes it.
 
         A writer that is late is not called off when the next one is asked: it may only be slow, as
@@ -203,7 +203,7 @@ class Router:
     def _left_ns(self, deadline_ns: int) -> int:
         return deadline_ns - self._clock.monotonic_ns()
 
-    def _candidates(self, route: Route, batch: Batch) -> Iterator[Link]:
+    def _candidates(self, route: Route, batch: ShardBatch) -> Iterator[Link]:
         """Whom to ask, in order; breakers are looked at when it is their turn.
 
         When there is nobody else, those that were only late are asked all the same.
@@ -247,7 +247,7 @@ class Router:
         now_ns = self._clock.monotonic_ns()
         return budget.spent(self._budget, self._budget_rule, now_ns=now_ns) is not None
 
-    async def _try(self, link: Link, batch: Batch, time_ns: int) -> Retryable | None:
+    async def _try(self, link: Link, batch: ShardBatch, time_ns: int) -> Retryable | None:
         """Ask one writer; None when it has stored the batch."""
         probe = link.begin()
         try:
@@ -255,14 +255,14 @@ class Router:
         finally:
             self._links.end(link, probe=probe)
 
-    def _beside(self, link: Link, batch: Batch, time_ns: int) -> Try:
+    def _beside(self, link: Link, batch: ShardBatch, time_ns: int) -> Try:
         """The same, beside what else goes on; a task may be called off before it has begun."""
         probe = link.begin()
         task = self._begun(self._told(link, batch, time_ns))
         task.add_done_callback(lambda _: self._links.end(link, probe=probe))
         return task
 
-    async def _told(self, link: Link, batch: Batch, time_ns: int) -> Retryable | None:
+    async def _told(self, link: Link, batch: ShardBatch, time_ns: int) -> Retryable | None:
         """What a writer says that may be said otherwise later or elsewhere; the rest is raised."""
         outcome = "given_up"
         try:
@@ -276,7 +276,7 @@ class Router:
             raise failure
         return failure
 
-    async def _asked(self, link: Link, batch: Batch, time_ns: int) -> MaarError | None:
+    async def _asked(self, link: Link, batch: ShardBatch, time_ns: int) -> MaarError | None:
         try:
             async with asyncio.timeout(time_ns / SECOND_NS):
                 await link.writer.push(batch.place.shard, batch.profiles)
@@ -297,7 +297,7 @@ class Router:
         link.answered()
         return None
 
-    def _count_crossed(self, route: Route, batch: Batch) -> None:
+    def _count_crossed(self, route: Route, batch: ShardBatch) -> None:
         if route.zone != self._rings.zone:
             size = sum(len(profile.payload) for profile in batch.profiles)
             self._metrics.crossed_bytes.labels(route.zone).inc(size)

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from maar.distributor.admit import Limits, PushedProfile, admit, refusal
 from maar.distributor.metrics import PushMetrics
-from maar.distributor.periods import Periods
+from maar.distributor.periods import RetentionPeriods
 from maar.distributor.rates import Rate, Rates
 from maar.model.errors import InvalidInput, MaarError, Overloaded, TooLarge
 from maar.model.ids import ProfileId, TenantId
@@ -53,13 +53,13 @@ class Distributor:
         router: Handover,
         clock: Clock,
         registry: CollectorRegistry,
-        periods: Periods | None = None,
+        periods: RetentionPeriods | None = None,
         *,
         rate_of: RateOf | None = None,  # what tenants may push; else all the same
     ) -> None:
         self.limits = limits
         self.clock = clock
-        self._periods = periods or Periods()
+        self._periods = periods or RetentionPeriods()
         self._router = router
         self._rate_of = rate_of or (lambda _: limits.rate())
         self._rates = Rates()

@@ -1,7 +1,7 @@
 """One replica's life: it reads its state, follows the log, leads when elected, stops when it must.
 
-It leads for one term at a time, in an `Office`. A replica that cannot trust its state or its log
-stops: it answers for itself, and nothing else, until it is rebuilt.
+It leads for one term at a time, in a `LeaderTerm`. A replica that cannot trust its state or its
+log stops: it answers for itself, and nothing else, until it is rebuilt.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from maar.metastore.decide.membership import DEAD_AFTER_MS
 from maar.metastore.leader.campaign import Campaign, resign
 from maar.metastore.leader.peers import Peers
 from maar.metastore.leader.placement_manager import PlacementManager
-from maar.metastore.leader.term import Means, Office
+from maar.metastore.leader.term import LeaderDeps, LeaderTerm
 from maar.metastore.records.entries import VERSION
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.follower import Follower, LeftBehind
-from maar.metastore.replica.integrity import Judge, Standing
-from maar.metastore.replica.log_fold import Replica
-from maar.metastore.replica.metrics import Metrics
+from maar.metastore.replica.integrity import ReplicaHealth, StateVotes
+from maar.metastore.replica.log_fold import LogFold
+from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.replica.tasks import first_ended
 from maar.model.errors import (
     Corrupt,
@@ -51,7 +51,7 @@ REBUILD_S = 5.0  # whoever orders it waits so long for its outcome
 LAST_S = 5.0  # for a snapshot at the end: whoever stops us waits
 
 
-class Member:
+class Replica:
     """What it is asked, others see to: `_follower` has the state, and `_office` leads."""
 
     def __init__(
@@ -82,9 +82,9 @@ class Member:
         self._connect = connect or _no_way
         self._knows = knows
         self._log_url = log_url
-        self._metrics = Metrics(registry)
+        self._metrics = MetastoreMetrics(registry)
         self._peers = Peers(others, self._connect, clock, own=self.standing, judge=self._judge)
-        self._means = Means(
+        self._means = LeaderDeps(
             log=log,
             store=store,
             clock=clock,
@@ -102,7 +102,7 @@ class Member:
             log_url=log_url,
         )
         self._follower: Follower | None = None  # None while a snapshot is read
-        self._office: Office | None = None
+        self._office: LeaderTerm | None = None
         self._fault: MaarError | None = None  # it has stopped, and wants a person
         self._life: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -193,8 +193,8 @@ class Member:
         self._metrics.loads.inc()
         return self._follower
 
-    async def _restored(self) -> Replica:
-        judge = Judge(self._candidate.name, replicas=self._replicas)
+    async def _restored(self) -> LogFold:
+        judge = StateVotes(self._candidate.name, replicas=self._replicas)
         first = await self._log.first()
         try:
             return await snapshot.restore(self._log, self._store, judge=judge, knows=self._knows)
@@ -210,7 +210,7 @@ class Member:
             while True:
                 await follower.look()
                 self._observe(follower)
-                if follower.replica.judge.standing is Standing.SOUND:
+                if follower.replica.judge.standing is ReplicaHealth.SOUND:
                     campaign.stand()
                 else:
                     await campaign.withdraw()
@@ -224,7 +224,7 @@ class Member:
         """One term of office, from its first entry to its end."""
         follower.leader = None  # whoever it was, is not any more
         try:
-            office = await Office.begin(self._means, follower, term)
+            office = await LeaderTerm.begin(self._means, follower, term)
             self._take(office)
             await office.run()
         except (HeadMoved, TermLost, Retryable) as error:
@@ -241,7 +241,7 @@ class Member:
         else:  # perhaps another replica can take it, or we can later
             await asyncio.sleep(BACKOFF_S)
 
-    def _take(self, office: Office) -> None:
+    def _take(self, office: LeaderTerm) -> None:
         self._office = office
         self._metrics.offices.inc()
         self._metrics.leads.set(1)
@@ -265,7 +265,7 @@ class Member:
     def _observe(self, follower: Follower) -> None:
         self._turn()
         self._metrics.behind.set(max(0, follower.head - follower.state.index))
-        self._metrics.doubts.set(follower.replica.judge.standing is Standing.DOUBT)
+        self._metrics.doubts.set(follower.replica.judge.standing is ReplicaHealth.DOUBT)
         now_ns = self._clock.monotonic_ns()
         if now_ns - self._observed_ns >= OBSERVE_S * SECOND_NS:
             self._observed_ns = now_ns
@@ -281,7 +281,7 @@ class Member:
         office = self._in_office()
         return office.ready() if office else self._follower.ready()
 
-    def _in_office(self) -> Office | None:
+    def _in_office(self) -> LeaderTerm | None:
         return None if self._office is None or self._office.over else self._office
 
     def _unfit(self) -> str:
@@ -337,12 +337,12 @@ class Member:
     def _standing_of(self, follower: Follower) -> str:
         if not follower.caught_up:
             return "starting"
-        if follower.replica.judge.standing is not Standing.SOUND:
+        if follower.replica.judge.standing is not ReplicaHealth.SOUND:
             return "in doubt"
         return "leader" if self._in_office() else "follower"
 
-    def _judge(self) -> Judge:
-        return self._follower.replica.judge if self._follower else Judge()
+    def _judge(self) -> StateVotes:
+        return self._follower.replica.judge if self._follower else StateVotes()
 
     async def rebuild(self) -> ReplicaStatus:
         # Whoever ordered it may go: a replica left between two lives would never answer again.

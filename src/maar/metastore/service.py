@@ -13,9 +13,9 @@ import logging
 from maar.block.read.damage import damages
 from maar.metastore.decide import operator_commands
 from maar.metastore.fold import losing, retention, trust
-from maar.metastore.leader.inbox import Add, Pin, Poll
-from maar.metastore.leader.term import Office
-from maar.metastore.member import Member
+from maar.metastore.leader.inbox import Add, PinRequest, Poll
+from maar.metastore.leader.term import LeaderTerm
+from maar.metastore.member import Replica
 from maar.metastore.replica.follower import PATIENCE_S, Follower
 from maar.metastore.views import explain, reads
 from maar.model.block import BlockMeta
@@ -33,7 +33,7 @@ from maar.ports.metastore import (
     IndexView,
     Letter,
     LetterRetried,
-    Letters,
+    LettersPage,
     Loss,
     Now,
     PlanDetail,
@@ -55,7 +55,7 @@ PIN_S = 2.0  # a leader that does not answer is about to be replaced; the caller
 CHUNKS_INLINE_MAX = 8  # more are searched in a thread
 
 
-class MetastoreService(Member):
+class MetastoreService(Replica):
     """Implements ports.metastore.Metastore and MetastoreReplica."""
 
     # ── what any replica answers ───────────────────────────────────────────────────────────────
@@ -139,7 +139,7 @@ class MetastoreService(Member):
 
     # ── what the leader answers ────────────────────────────────────────────────────────────────
 
-    async def _led(self) -> Office:
+    async def _led(self) -> LeaderTerm:
         """This replica's office; else NotLeading, which says who leads."""
         self._check_fit()
         if self._in_office() is None:
@@ -167,7 +167,7 @@ class MetastoreService(Member):
         leader = self._follower.leader if self._follower else None
         return leader.address if leader else ""
 
-    async def _surely_led(self) -> Office:
+    async def _surely_led(self) -> LeaderTerm:
         """For what its loop does not answer: one that slept may not know yet that it is over."""
         office = await self._led()
         office.confirm()
@@ -185,7 +185,7 @@ class MetastoreService(Member):
 
     async def pin(self, reader: str) -> int:
         office = await self._led()
-        await office.ask(Pin(reader))
+        await office.ask(PinRequest(reader))
         return office.leader.state.index
 
     async def vote(self, vote: Vote) -> None:
@@ -213,7 +213,7 @@ class MetastoreService(Member):
     async def remove_writer(self, zone: Zone, node: NodeId) -> Ring:
         return await (await self._led()).rings.remove(zone, node)
 
-    async def letters(self, *, limit: int = 100) -> Letters:
+    async def letters(self, *, limit: int = 100) -> LettersPage:
         return await (await self._led()).letters.listed(limit=limit)
 
     async def letter(self, name: str) -> Letter:
@@ -260,7 +260,7 @@ class MetastoreService(Member):
         async with office.cleaner.removal:
             return await self._lose(office, block, note=note, force=force)
 
-    async def _lose(self, office: Office, block: BlockId, *, note: str, force: bool) -> Loss:
+    async def _lose(self, office: LeaderTerm, block: BlockId, *, note: str, force: bool) -> Loss:
         """By the office whose cleaner waits: the next one has a cleaner that does not."""
         loss = await self.loss(block)
         if not loss.damages and not force:

@@ -16,35 +16,35 @@ from maar.ports.object_store import ObjectStore
 T = TypeVar("T", Rules, Stats)
 
 
-class Shelf(NamedTuple):
+class StoredNames(NamedTuple):
     """The names that there are, newest first: those of rules, those of statistics."""
 
     rules: tuple[str, ...] = ()
     stats: tuple[str, ...] = ()
 
 
-class Found(NamedTuple, Generic[T]):
+class Newest(NamedTuple, Generic[T]):
     """The newest that could be read, and sentences about newer ones that could not."""
 
     value: T | None
     unreadable: tuple[str, ...] = ()
 
 
-def listed(store: ObjectStore, incarnation: Incarnation) -> Shelf:
+def listed(store: ObjectStore, incarnation: Incarnation) -> StoredNames:
     names = sorted(
         (one.key for one in store.list(keys.placement_prefix(incarnation))), reverse=True
     )
-    return Shelf(
+    return StoredNames(
         tuple(key for key in names if keys.placement_time(key, kind="rules")),
         tuple(key for key in names if keys.placement_time(key, kind="stats")),
     )
 
 
-def newest_rules(store: ObjectStore, names: Sequence[str], *, newer_than: int = 0) -> Found[Rules]:
+def newest_rules(store: ObjectStore, names: Sequence[str], *, newer_than: int = 0) -> Newest[Rules]:
     return _newest(store, names, "rules", decode_rules, newer_than)
 
 
-def newest_stats(store: ObjectStore, names: Sequence[str], *, newer_than: int = 0) -> Found[Stats]:
+def newest_stats(store: ObjectStore, names: Sequence[str], *, newer_than: int = 0) -> Newest[Stats]:
     return _newest(store, names, "stats", decode_stats, newer_than)
 
 
@@ -54,7 +54,7 @@ def _newest(
     kind: str,
     decode: Callable[[bytes], T],
     newer_than: int,
-) -> Found[T]:
+) -> Newest[T]:
     unreadable: list[str] = []
     for key in names:
         created_at = keys.placement_time(key, kind=kind) or 0
@@ -69,5 +69,5 @@ def _newest(
         except Corrupt as error:
             unreadable.append(f"{key} is damaged and passed by: {error}")
         else:
-            return Found(value, tuple(unreadable))
-    return Found(None, tuple(unreadable))
+            return Newest(value, tuple(unreadable))
+    return Newest(None, tuple(unreadable))

@@ -47,7 +47,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Office:
+class Leadership:
     """Who leads, and since which term."""
 
     term: Term
@@ -145,7 +145,7 @@ class Log(Protocol):
         """Leave office, so that another need not wait; nothing happens when it is lost already."""
         ...
 
-    async def office(self) -> Office | None:
+    async def office(self) -> Leadership | None:
         """Who leads now; None while nobody does. Linearizable."""
         ...
 

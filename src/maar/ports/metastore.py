@@ -162,7 +162,7 @@ class Letter(msgspec.Struct, frozen=True):
     meta: BlockMeta | None = None  # None: it cannot be read, or is of another log
 
 
-class Letters(msgspec.Struct, frozen=True):
+class LettersPage(msgspec.Struct, frozen=True):
     """Held ones first, then those that wait, then those of other logs."""
 
     status: LettersStatus
@@ -417,7 +417,7 @@ class Metastore(Protocol):
         """Give the shards of a writer that will not come back to others; else NotFound."""
         ...
 
-    async def letters(self, *, limit: int = 100) -> Letters:
+    async def letters(self, *, limit: int = 100) -> LettersPage:
         """Dead letters, those that want a person first."""
         ...
 

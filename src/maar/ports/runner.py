@@ -7,7 +7,7 @@ from typing import Protocol
 from maar.model.plan import LeasedPlan, PlanResult
 
 
-class PlanFailed(Exception):
+class AttemptFailed(Exception):
     """The attempt failed; `stopped` says whether its tasks were seen to have ended.
 
     `own` is False when the store or the engine was at fault: the next plan would fail too (S11).
@@ -36,11 +36,11 @@ class JobRunner(Protocol):
         ...
 
     def run(self, plan: LeasedPlan) -> PlanResult:
-        """Carry it out, or raise PlanFailed or RunnerDied."""
+        """Carry it out, or raise AttemptFailed or RunnerDied."""
         ...
 
     def cancel(self, plan: LeasedPlan) -> None:
-        """Ask a running plan to stop; `run` then raises PlanFailed."""
+        """Ask a running plan to stop; `run` then raises AttemptFailed."""
         ...
 
     def close(self) -> None: ...

@@ -15,7 +15,7 @@ from maar.model.errors import MalformedProfile
 from maar.pprof import wire
 from maar.pprof.columns import NONE, Int
 from maar.pprof.utf8 import first_not_utf8
-from maar.pprof.wire import Fault, Tables
+from maar.pprof.wire import Tables, WireFault
 
 _PLACES = {
     1: ("sample type", wire.TYPES),
@@ -37,13 +37,13 @@ _FIELDS = {
     wire.DOC_URL: "doc_url",
 }
 _CAUSES = {
-    Fault.TRUNCATED: "it ends before the field does",
-    Fault.VARINT: "a number has more than 64 bits",
-    Fault.KEY: "there is no field with such a key",
-    Fault.WIRE_TYPE: "a field has a wire type that pprof does not give it",
-    Fault.GROUP: "it has a group, which pprof does not use",
-    Fault.STRING: "a string index is outside of the string table",
-    Fault.WIDTH: "the sample has another number of values than the first one",
+    WireFault.TRUNCATED: "it ends before the field does",
+    WireFault.VARINT: "a number has more than 64 bits",
+    WireFault.KEY: "there is no field with such a key",
+    WireFault.WIRE_TYPE: "a field has a wire type that pprof does not give it",
+    WireFault.GROUP: "it has a group, which pprof does not use",
+    WireFault.STRING: "a string index is outside of the string table",
+    WireFault.WIDTH: "the sample has another number of values than the first one",
 }
 
 
@@ -172,6 +172,7 @@ def _malformed(fault: int, tally: Int) -> MalformedProfile:
         where = f"in {noun} {tally[place]}"
     else:
         where = f"in {_FIELDS.get(field, f'unknown field {field}')}"
+    cause = _CAUSES[WireFault(fault)]
     return MalformedProfile(
-        f"the profile is malformed at byte {tally[wire.OFFSET]}, {where}: {_CAUSES[Fault(fault)]}"
+        f"the profile is malformed at byte {tally[wire.OFFSET]}, {where}: {cause}"
     )

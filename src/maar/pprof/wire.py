@@ -34,7 +34,7 @@ DROP_FRAMES, KEEP_FRAMES, TIME, DURATION, PERIOD, DEFAULT_TYPE, DOC_URL = 7, 8, 
 SCALARS_SIZE = 16
 
 
-class Fault(IntEnum):
+class WireFault(IntEnum):
     """Why a walk stopped; 0 stands for success."""
 
     TRUNCATED = 1
@@ -64,9 +64,9 @@ class Tables(NamedTuple):
     scalars: Int
 
 
-_TRUNCATED, _VARINT, _KEY = int(Fault.TRUNCATED), int(Fault.VARINT), int(Fault.KEY)
-_WIRE_TYPE, _GROUP = int(Fault.WIRE_TYPE), int(Fault.GROUP)
-_STRING, _WIDTH = int(Fault.STRING), int(Fault.WIDTH)
+_TRUNCATED, _VARINT, _KEY = int(WireFault.TRUNCATED), int(WireFault.VARINT), int(WireFault.KEY)
+_WIRE_TYPE, _GROUP = int(WireFault.WIRE_TYPE), int(WireFault.GROUP)
+_STRING, _WIDTH = int(WireFault.STRING), int(WireFault.WIDTH)
 
 # Which fields of a message are string indexes, as a set of bits.
 _TYPE_TEXT = 1 << 1 | 1 << 2

@@ -12,7 +12,7 @@ from maar.model.errors import Corrupt, InvalidInput, TooLarge
 from maar.model.ids import profile_id_text
 from maar.model.labels import SERVICE_NAME, Labels
 from maar.ports.query import FlameGraph, Point, Scope, SeriesPoints, Top, TopRow
-from maar.query.decide.budget import FRAME_BYTES, STACKS, Budget
+from maar.query.decide.budget import FRAME_BYTES, STACKS, AnswerBudget
 from maar.query.decide.exact import ANSWER_MAX, integers
 from maar.query.decide.flamegraph import Int, Stacks, flamegraph
 from maar.query.decide.overflow import NAMED_MAX, Heavy, overflow
@@ -125,7 +125,7 @@ def _stacks(reading: Reading, scope: Scope, profile_type: str, *, positive: bool
     return _as_stacks(reading.run(text, statement), reading.budget)
 
 
-def _as_stacks(table: pa.Table, budget: Budget) -> Stacks:
+def _as_stacks(table: pa.Table, budget: AnswerBudget) -> Stacks:
     lists = table["functions"]
     frames = pc.sum(pc.list_value_length(lists)).as_py() or 0
     budget.take(frames * FRAME_BYTES, STACKS)

@@ -21,7 +21,7 @@ from maar.ports.metastore import Metastore, ViewRequest
 from maar.ports.object_store import ObjectStore
 from maar.ports.query import FlameGraph, Scope, SeriesPoints, Top
 from maar.query import answers
-from maar.query.decide.budget import Budget
+from maar.query.decide.budget import AnswerBudget
 from maar.query.decide.select import (
     PROFILE_TYPE,
     checked,
@@ -30,7 +30,7 @@ from maar.query.decide.select import (
     profile_type_of,
     service_of,
 )
-from maar.query.decide.turns import Bounds, Refused, Turns
+from maar.query.decide.turns import NoTurn, TurnLimits, Turns
 from maar.query.metrics import Metrics
 from maar.query.read.damaged import named
 from maar.query.read.database import open_database
@@ -80,7 +80,7 @@ class DuckEngine:
         # A slot is a permission to run and the name of a pin: one that another question takes
         # over must not let go of the blocks that this one still reads.
         self._turns: Turns[asyncio.Future[int]] = Turns(
-            Bounds(
+            TurnLimits(
                 slots=settings.concurrency,
                 tenant_slots=settings.tenant_concurrency,
                 waiting=settings.waiting_max,
@@ -256,7 +256,7 @@ class DuckEngine:
             parts,
             store=self._store,
             level0=self._level0,
-            budget=Budget(self._settings.answer_bytes_max),
+            budget=AnswerBudget(self._settings.answer_bytes_max),
         )
         thread = self._threads.submit(_worked, reading, scope, work, again)
         self._readings[thread] = reading
@@ -299,7 +299,7 @@ class DuckEngine:
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         try:
             slot = self._turns.ask(tenant, waiter)
-        except Refused as refused:
+        except NoTurn as refused:
             self._metrics.refused(refused.reason)
             raise
         if slot is not None:

@@ -8,7 +8,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from maar.ports.runner import RunnerDied
-from maar.runner.seats import Seen
+from maar.runner.seats import SeenExecutors
 
 # In a process that ever made a SparkSession, PySpark turns some of py4j's errors into its own.
 ERRORS = (Py4JError, PySparkException, OSError, EOFError)
@@ -22,12 +22,12 @@ class Engine:
         self._profile = self._spark.resourceProfileManager().defaultResourceProfile()
         self._tracker = context._jsc.statusTracker()
 
-    def seen(self) -> Seen:
+    def seen(self) -> SeenExecutors:
         """Its executors now; RunnerDied when there will never be any again."""
         if self._spark.isStopped():
             raise RunnerDied("Spark was stopped")
         executors = list(self._tracker.getExecutorInfos())
-        return Seen(
+        return SeenExecutors(
             seats=int(self._spark.maxNumConcurrentTasks(self._profile)),
             executors=len(executors) - 1,  # the driver is listed too
             running=sum(int(executor.numRunningTasks()) for executor in executors),

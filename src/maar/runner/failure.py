@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class JobFailure:
     """Why a job failed; `own` False when the plan is not to blame."""
 
     cause: str
@@ -42,30 +42,34 @@ _NOISE = re.compile(
 )
 
 
-def read(message: str) -> Failure:
+def read(message: str) -> JobFailure:
     """The verdict on a job whose exception has this message."""
     lost = _LOST.search(message)
     if lost is not None:
         return _executor(*lost.groups(default=""))
     if _CANCELLED.search(message):
-        return Failure("Spark cancelled the plan's job; somebody may have done so by hand", False)
+        return JobFailure(
+            "Spark cancelled the plan's job; somebody may have done so by hand", False
+        )
     if _CRASHED.search(message):
-        return Failure(
+        return JobFailure(
             "The task's Python process died before it could answer: it was killed, ran out of "
             "memory or crashed in native code",
             own=True,
         )
     if _DISK_FULL in message:
-        return Failure(f"The disk is full where {_where(message)}: {_DISK_FULL}", own=False)
+        return JobFailure(f"The disk is full where {_where(message)}: {_DISK_FULL}", own=False)
     python = _NO_PYTHON.search(message)
     if python is not None:
-        return Failure(f"The executors have no {python[1]} to run tasks with; {ENVIRONMENT}", False)
+        return JobFailure(
+            f"The executors have no {python[1]} to run tasks with; {ENVIRONMENT}", False
+        )
     if "PYTHON_EXCEPTION" in message:  # all that happens inside a task is answered as a value
-        return Failure(
+        return JobFailure(
             f"The executors' Python could not load the task: {_last(message)}; {ENVIRONMENT}", False
         )
     own = _IN_A_TASK.search(message) is not None and _NOT_THE_TASK.search(message) is None
-    return Failure(_last(message), own)
+    return JobFailure(_last(message), own)
 
 
 def is_over(message: str) -> bool:
@@ -73,12 +77,12 @@ def is_over(message: str) -> bool:
     return _STOPPED.search(message) is not None
 
 
-def _executor(name: str, how: str, reason: str) -> Failure:
+def _executor(name: str, how: str, reason: str) -> JobFailure:
     reason = " ".join(reason.split()).rstrip(".")
     own = how == "caused by one of the running tasks" and not _NOT_BY_A_TASK.search(reason)
     died = "died" if own else "was lost"
     told = reason or how
-    return Failure(f"Spark's {name} {died} under the plan: {told}", own, lost_executor=True)
+    return JobFailure(f"Spark's {name} {died} under the plan: {told}", own, lost_executor=True)
 
 
 def _where(message: str) -> str:

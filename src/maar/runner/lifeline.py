@@ -128,7 +128,7 @@ class Lifeline:
         self._unknown = self._unknown or not known
 
 
-class Hold:
+class LifelineHold:
     """The task's side: `check` before every write."""
 
     def __init__(self, until_s: float) -> None:
@@ -143,7 +143,7 @@ class Hold:
 
 
 @contextlib.contextmanager
-def held(address: str, on_cut: Callable[[], None] | None = None) -> Iterator[Hold]:
+def held(address: str, on_cut: Callable[[], None] | None = None) -> Iterator[LifelineHold]:
     """Hold a run's lifeline; LeaseLost when the run is over, Unavailable without a way to it."""
     host, port, name = address.split(" ")
     try:
@@ -161,7 +161,7 @@ def held(address: str, on_cut: Callable[[], None] | None = None) -> Iterator[Hol
             raise LeaseLost("The run was over before its task began") from error
         _keep_alive(connection)
         connection.settimeout(None)
-        hold = Hold(_clock_s() + int(left_ms) / 1000)
+        hold = LifelineHold(_clock_s() + int(left_ms) / 1000)
         watch = threading.Thread(target=_watch, args=(connection, hold, on_cut or _end_process))
         watch.daemon = True
         watch.start()
@@ -180,7 +180,7 @@ def place() -> str:
     return f"{socket.gethostname()}/{os.getppid()}"
 
 
-def _watch(connection: socket.socket, hold: Hold, on_cut: Callable[[], None]) -> None:
+def _watch(connection: socket.socket, hold: LifelineHold, on_cut: Callable[[], None]) -> None:
     with contextlib.suppress(OSError):
         connection.recv(1)
     if not hold.lost:

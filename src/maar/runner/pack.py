@@ -41,13 +41,13 @@ exit 127
 """  # noqa: E501
 
 
-class Packed(NamedTuple):
+class PackedCode(NamedTuple):
     path: Path
     size: int
     distributions: tuple[str, ...]  # names and versions
 
 
-def pack(output: Path) -> Packed:
+def pack(output: Path) -> PackedCode:
     """Write the archive, or leave nothing behind."""
     to_tables.warm()  # compiled here, so that not every executor has to
     chosen = closure(ROOTS)
@@ -63,7 +63,7 @@ def pack(output: Path) -> Packed:
     finally:
         half.unlink(missing_ok=True)
     named = tuple(f"{each.name} {each.version}" for each in chosen)
-    return Packed(output, output.stat().st_size, (f"maar {maar.__version__}", *named))
+    return PackedCode(output, output.stat().st_size, (f"maar {maar.__version__}", *named))
 
 
 def closure(roots: tuple[str, ...]) -> list[Distribution]:

@@ -18,14 +18,14 @@ from maar.model.errors import MaarError
 from maar.model.ids import FencingToken, PlanId
 from maar.model.plan import LeasedPlan, PlanResult
 from maar.ports.object_store import StoreSettings
-from maar.ports.runner import PlanFailed, RunnerDied
+from maar.ports.runner import AttemptFailed, RunnerDied
 from maar.runner import engine, failure, seats
 from maar.runner.engine import Engine
-from maar.runner.failure import Failure
+from maar.runner.failure import JobFailure
 from maar.runner.lifeline import Lifeline, Lifelines
 from maar.runner.pulse import Pulse
-from maar.runner.seats import Scaling, Seen
-from maar.runner.session import Session, SparkSettings
+from maar.runner.seats import Scaling, SeenExecutors
+from maar.runner.session import SparkHandle, SparkSettings
 from maar.runner.task import (
     Answer,
     CarryOut,
@@ -83,7 +83,7 @@ class SparkRunner:
     ) -> None:
         self._settings = settings
         self._store = store
-        self._session = Session(settings, scratch, lent)
+        self._session = SparkHandle(settings, scratch, lent)
         self._load = load
         self._open_store = open_store
         self._task = functools.partial(work, open_store=open_store, carry_out=carry_out)
@@ -148,7 +148,7 @@ class SparkRunner:
         if isinstance(answer, Done):
             return answer.result
         stopped = run.line.gone(wait_s=STOP_WAIT_S)
-        raise PlanFailed(answer.cause, stopped=stopped, own=answer.own)
+        raise AttemptFailed(answer.cause, stopped=stopped, own=answer.own)
 
     def cancel(self, plan: LeasedPlan) -> None:
         with self._lock:
@@ -214,7 +214,7 @@ class SparkRunner:
         strangers = self._strangers(seen) if self._session.lent else 0
         return seats.slots(seen, self._scaling, strangers=strangers, limit=self._settings.slots)
 
-    def _strangers(self, seen: Seen) -> int:
+    def _strangers(self, seen: SeenExecutors) -> int:
         """Tasks that are not ours, in a Spark that is not ours."""
         with self._lock:
             ours = sum(1 for run in self._runs.values() if run.line.places)
@@ -251,10 +251,10 @@ class SparkRunner:
             self._cancel_groups([run.group])
         stopped = run.line.gone(wait_s=STOP_WAIT_S)
         if run.given_up:
-            return PlanFailed(run.given_up, stopped=stopped, own=False)
+            return AttemptFailed(run.given_up, stopped=stopped, own=False)
         begun = bool(run.line.places)  # a task that did not come so far has killed nobody
         own = verdict.own and begun and not (verdict.lost_executor and self._fell_with_others(run))
-        return PlanFailed(verdict.cause, stopped=stopped, own=own)
+        return AttemptFailed(verdict.cause, stopped=stopped, own=own)
 
     def _fell_with_others(self, run: _Run) -> bool:
         """Whether its executor ran another of our plans: then nobody knows which one killed it."""
@@ -289,9 +289,9 @@ class SparkRunner:
                 del self._runs[key]
 
 
-def _failure(error: BaseException) -> Failure:
+def _failure(error: BaseException) -> JobFailure:
     said = engine.message(error)
     if said:
         return failure.read(said)
     text = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
-    return Failure(text, own=False)
+    return JobFailure(text, own=False)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenExecutors:
     """Spark's executors at one moment."""
 
     seats: int  # tasks that all executors together run at once
@@ -34,7 +34,7 @@ def scaling(conf: Mapping[str, str]) -> Scaling:
     return Scaling(most=int(most) if most.isdigit() else 2**31 - 1)
 
 
-def slots(seen: Seen, scaling: Scaling, *, strangers: int = 0, limit: int = 0) -> int:
+def slots(seen: SeenExecutors, scaling: Scaling, *, strangers: int = 0, limit: int = 0) -> int:
     """Seats that strangers' tasks leave us, and one more while Spark can grow; 0 = no limit."""
     free = max(0, seen.seats - strangers)
     if seen.executors < scaling.most:

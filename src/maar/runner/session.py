@@ -60,7 +60,7 @@ class SparkSettings(Struct, frozen=True, kw_only=True):
     conf: tuple[str, ...] = ()  # more of Spark's own settings, as name=value
 
 
-class Session:
+class SparkHandle:
     """A SparkContext, ours or lent by somebody who alone may stop it."""
 
     def __init__(self, settings: SparkSettings, scratch: Path | None, lent: Any) -> None:

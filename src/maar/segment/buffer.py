@@ -6,13 +6,13 @@ import msgspec
 
 from maar.model.profile import RawProfile
 from maar.segment.memory import held_bytes
-from maar.segment.pace import Pace, interval_ns
+from maar.segment.pace import FlushPace, interval_ns
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class SegmentLimits(msgspec.Struct, frozen=True):
     """A segment is cut at the first of these."""
 
-    pace: Pace
+    pace: FlushPace
     segment_bytes_max: int
     index_bytes_max: int  # what it may weigh in a log entry, where every dataset is listed
 
@@ -20,7 +20,7 @@ class Bounds(msgspec.Struct, frozen=True):
 class Buffer:
     """What one segment has collected. It is used once."""
 
-    def __init__(self, bounds: Bounds, *, opened_ns: int, pays: bool) -> None:
+    def __init__(self, bounds: SegmentLimits, *, opened_ns: int, pays: bool) -> None:
         self._bounds = bounds
         self._pays = pays
         self._listed: set[tuple[str, str, str]] = set()

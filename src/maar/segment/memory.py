@@ -17,7 +17,7 @@ TENANTS_SEEN_MAX = 10_000
 PROFILE_OVERHEAD = 1024  # bytes that one waiting profile costs beside its payload and labels
 
 
-class Room(msgspec.Struct, frozen=True):
+class MemoryLimits(msgspec.Struct, frozen=True):
     """The bounds of one writer's memory."""
 
     bytes_max: int
@@ -28,7 +28,7 @@ class Room(msgspec.Struct, frozen=True):
         return max(size / self.bytes_max, profiles / self.profiles_max)
 
 
-class Load(msgspec.Struct, frozen=True):
+class MemoryUse(msgspec.Struct, frozen=True):
     """Bytes and profiles by tenant: of one push, or of one segment."""
 
     sizes: dict[TenantId, int]
@@ -43,7 +43,7 @@ class Load(msgspec.Struct, frozen=True):
         return sum(self.counts.values())
 
 
-class Refusal(NamedTuple):
+class NoRoom(NamedTuple):
     """Why there is no room for a push: a short word for the metric, and the answer."""
 
     reason: str
@@ -53,7 +53,7 @@ class Refusal(NamedTuple):
 class Memory:
     """What is held until its segment is acknowledged or given up, by tenant."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: MemoryLimits) -> None:
         self._room = room
         self._sizes: Counter[TenantId] = Counter()
         self._counts: Counter[TenantId] = Counter()
@@ -65,7 +65,7 @@ class Memory:
     def tenants(self) -> int:
         return len(self._counts)
 
-    def take(self, load: Load, *, now_ns: int) -> Refusal | None:
+    def take(self, load: MemoryUse, *, now_ns: int) -> NoRoom | None:
         """Count it in; or why not: the agent backs off and nothing is buffered."""
         self._see(load, now_ns)
         refusal = self._refusal(load)
@@ -76,7 +76,7 @@ class Memory:
             self.profiles += load.profiles
         return refusal
 
-    def give_back(self, load: Load) -> None:
+    def give_back(self, load: MemoryUse) -> None:
         self.size -= load.size
         self.profiles -= load.profiles
         self._sizes.subtract(load.sizes)
@@ -85,7 +85,7 @@ class Memory:
             if not self._counts[tenant]:
                 del self._counts[tenant], self._sizes[tenant]
 
-    def _see(self, load: Load, now_ns: int) -> None:
+    def _see(self, load: MemoryUse, now_ns: int) -> None:
         """Also one who is refused has come for its part: the others shall leave it."""
         for tenant in load.counts:
             self._seen.pop(tenant, None)
@@ -96,10 +96,10 @@ class Memory:
     def _oldest_ns(self, now_ns: int) -> int:
         return next(iter(self._seen.values()), now_ns)
 
-    def _refusal(self, load: Load) -> Refusal | None:
+    def _refusal(self, load: MemoryUse) -> NoRoom | None:
         room = self._room
         if room.part(load.size, load.profiles) > 1:
-            return Refusal(
+            return NoRoom(
                 "too_large",
                 TooLarge(
                     f"a push of {load.size} bytes in {load.profiles} profiles is more than a "
@@ -122,7 +122,7 @@ class Memory:
             )
         return self._unfair(load) if 2 * room.part(size, profiles) > 1 else None
 
-    def _unfair(self, load: Load) -> Refusal | None:
+    def _unfair(self, load: MemoryUse) -> NoRoom | None:
         """Over half full, nobody gets more than an equal part: the rest is for the others.
 
         The others are those that pushed lately, not only those that wait now: who sends little is
@@ -141,13 +141,13 @@ class Memory:
         return None
 
 
-def _full(reason: str, fact: str) -> Refusal:
+def _full(reason: str, fact: str) -> NoRoom:
     later = "the store is slower than the pushes: send it again later"
-    return Refusal(reason, Overloaded(f"{fact}; {later}"))
+    return NoRoom(reason, Overloaded(f"{fact}; {later}"))
 
 
-def load_of(profiles: Iterable[RawProfile]) -> Load:
-    load = Load({}, {})
+def load_of(profiles: Iterable[RawProfile]) -> MemoryUse:
+    load = MemoryUse({}, {})
     for profile in profiles:
         load.sizes[profile.tenant] = load.sizes.get(profile.tenant, 0) + held_bytes(profile)
         load.counts[profile.tenant] = load.counts.get(profile.tenant, 0) + 1

@@ -10,7 +10,7 @@ DISTRUST = 2  # what a segment that nothing more would have joined takes off
 DISTRUST_MOST = 64
 
 
-class Pace(msgspec.Struct, frozen=True):
+class FlushPace(msgspec.Struct, frozen=True):
     """Between which bounds a segment waits for more profiles, and for how much it does."""
 
     least_ns: int
@@ -18,7 +18,7 @@ class Pace(msgspec.Struct, frozen=True):
     worth_bytes: int  # a segment of this size is worth its PUT
 
 
-def interval_ns(pace: Pace, *, held: int, pays: bool) -> int:
+def interval_ns(pace: FlushPace, *, held: int, pays: bool) -> int:
     """From a segment's first profile to its cut.
 
     A lone push is not kept waiting, since nothing would join it; nor is a busy shard, whose
@@ -34,7 +34,7 @@ class Arrivals:
     nothing while they wait: so each wait in vain makes the next one rarer.
     """
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: FlushPace) -> None:
         self._pace = pace
         self._opened_ns: int | None = None
         self._more = False

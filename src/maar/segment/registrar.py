@@ -12,7 +12,7 @@ from maar.ports.metastore import Metastore, Now
 FRESH_NS = 10_000_000_000  # how long a reading of the log's time is extrapolated
 
 
-class Refused(Unavailable):
+class SegmentRefused(Unavailable):
     """The index will not take this segment; the profiles may come again in another."""
 
 
@@ -49,7 +49,9 @@ class Registrar:
     async def add(self, meta: BlockMeta) -> None:
         reply = await self._metastore.add_blocks((meta,))
         if reply.refusals[0]:
-            raise Refused(f"the index refused the segment: {reply.refusals[0]}; send it again")
+            raise SegmentRefused(
+                f"the index refused the segment: {reply.refusals[0]}; send it again"
+            )
 
     def _age_ns(self) -> int:
         """By the clock that saw more: while a machine was suspended, one of them stood still."""

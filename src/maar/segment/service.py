@@ -25,13 +25,13 @@ from maar.model.profile import RawProfile
 from maar.ports.clock import Clock
 from maar.ports.metastore import Metastore
 from maar.ports.object_store import ObjectStore
-from maar.segment.buffer import Bounds, Buffer
+from maar.segment.buffer import Buffer, SegmentLimits
 from maar.segment.encode import dataset_of
 from maar.segment.hedge import Tokens
-from maar.segment.memory import Memory, Room, load_of
+from maar.segment.memory import Memory, MemoryLimits, load_of
 from maar.segment.metrics import SegmentMetrics
-from maar.segment.pace import Arrivals, Pace
-from maar.segment.registrar import Refused, Registrar
+from maar.segment.pace import Arrivals, FlushPace
+from maar.segment.registrar import Registrar, SegmentRefused
 from maar.segment.uploads import Uploads
 from maar.segment.writing import Failed, Flight, LetterRules, Writing
 
@@ -55,16 +55,18 @@ class SegmentSettings(msgspec.Struct, frozen=True):
     hedges_burst: int = 10
     ack_deadline_ms: int = 10_000  # far shorter than the lag of the floor (S4)
 
-    def bounds(self) -> Bounds:
+    def bounds(self) -> SegmentLimits:
         least_ns = self.flush_interval_ms * 1_000_000
-        return Bounds(
-            Pace(least_ns, max(least_ns, self.flush_interval_max_ms * 1_000_000), self.flush_bytes),
+        return SegmentLimits(
+            FlushPace(
+                least_ns, max(least_ns, self.flush_interval_max_ms * 1_000_000), self.flush_bytes
+            ),
             segment_bytes_max=self.segment_bytes_max,
             index_bytes_max=self.index_bytes_max,
         )
 
-    def room(self) -> Room:
-        return Room(self.buffered_bytes_max, self.buffered_profiles_max)
+    def room(self) -> MemoryLimits:
+        return MemoryLimits(self.buffered_bytes_max, self.buffered_profiles_max)
 
 
 @dataclass(eq=False)
@@ -331,7 +333,7 @@ class SegmentService:
 
 def _answer(error: MaarError) -> MaarError:
     """What a waiter hears, as an error that also crosses the network."""
-    if isinstance(error, Refused):
+    if isinstance(error, SegmentRefused):
         return Unavailable(str(error))
     return error if isinstance(error, Retryable) else _given_up(error)
 

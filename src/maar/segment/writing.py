@@ -20,9 +20,9 @@ from maar.model.profile import RawProfile
 from maar.ports.clock import Clock
 from maar.ports.metastore import Now
 from maar.segment.encode import DatasetName, encoded
-from maar.segment.memory import Load, load_of
+from maar.segment.memory import MemoryUse, load_of
 from maar.segment.metrics import SegmentMetrics
-from maar.segment.registrar import Refused, Registrar
+from maar.segment.registrar import Registrar, SegmentRefused
 from maar.segment.uploads import Running, Uploads
 
 log = logging.getLogger("maar.segment")
@@ -44,7 +44,7 @@ class Flight:
     done: asyncio.Future[Failed]
     began_ns: int
     began_wall_ns: int
-    load: Load = field(init=False)
+    load: MemoryUse = field(init=False)
     failed: Failed = field(default_factory=dict)
     running: Running = field(default_factory=set)
     metastore_ns: int = 0  # how long it has waited for the metastore
@@ -182,7 +182,7 @@ class Writing:
         while True:
             try:
                 return await step()
-            except (StoreFull, Refused):
+            except (StoreFull, SegmentRefused):
                 raise  # neither heals within seconds
             except Retryable as error:
                 flight.trouble = str(error)

@@ -8,7 +8,7 @@ import msgspec
 
 from maar.block.format import checksum
 from maar.block.format.segment import segment_meta, write_segment
-from maar.block.merge.build import Built
+from maar.block.merge.build import BuiltBlock
 from maar.model import keys
 from maar.model.block import FORMAT_VERSION, TABLES, BlockMeta, File, Kind, Location
 from maar.model.ids import BlockId, TenantId, output_id
@@ -44,7 +44,7 @@ class Publisher:
         self._attempt = attempt
         self._wall_ns = wall_ns
 
-    def block(self, built: Built, *, tenant: TenantId, day: int) -> BlockMeta:
+    def block(self, built: BuiltBlock, *, tenant: TenantId, day: int) -> BlockMeta:
         """Upload the files of one block; what is returned is all that may be read of it."""
         block, stem = self._names()
         tables = {
@@ -116,7 +116,7 @@ class Publisher:
         )
         return block, stem
 
-    def _file(self, built: Built, table: str, key: str) -> File:
+    def _file(self, built: BuiltBlock, table: str, key: str) -> File:
         path = built.paths[table]
         return File(
             table=table,

@@ -21,21 +21,21 @@ Key = tuple[PlanId, FencingToken]  # a plan can come back to us under a newer to
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class AttemptFailure:
     """Why an attempt ended without a result; `own` False when the plan is not to blame (S11)."""
 
     cause: str
     own: bool = True
 
 
-LEAVING = Failure("the worker is leaving", own=False)
-OVERDUE = Failure("it ran longer than worker.plan_most_ms allows")
+LEAVING = AttemptFailure("the worker is leaving", own=False)
+OVERDUE = AttemptFailure("it ran longer than worker.plan_most_ms allows")
 
-End = PlanResult | Failure | None  # None: its tasks were not seen to stop
+End = PlanResult | AttemptFailure | None  # None: its tasks were not seen to stop
 
 
 @dataclass(slots=True)
-class Held:
+class HeldPlan:
     """A plan in one of our slots, which is busy until its run has returned."""
 
     plan: LeasedPlan
@@ -45,7 +45,9 @@ class Held:
     begun: bool = False  # somebody works on it: from here on a loss may be the plan's own fault
     begun_told: bool = False  # and the metastore knows
     lost: bool = False  # it belongs to somebody else, or to nobody: what comes of it is not told
-    given_up: Failure | None = None  # why we stop it ourselves: told once its tasks have stopped
+    given_up: AttemptFailure | None = (
+        None  # why we stop it ourselves: told once its tasks have stopped
+    )
 
     def ours(self) -> bool:
         return not self.lost and self.given_up is None
@@ -73,7 +75,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
+class ExpiredLeases:
     """What the worker's own clock has ended without a word from the metastore."""
 
     stop: tuple[LeasedPlan, ...] = ()
@@ -87,7 +89,7 @@ class Keeper:
     def __init__(self, *, poll_ns: int, plan_ns: int) -> None:
         self._poll_ns = poll_ns
         self._plan_ns = plan_ns  # a plan that runs longer is not renewed for ever
-        self._held: dict[Key, Held] = {}
+        self._held: dict[Key, HeldPlan] = {}
         self._reports: dict[Key, Unanswered] = {}
 
     def busy(self) -> int:
@@ -148,7 +150,7 @@ class Keeper:
             held.begun = True
             held.since_ns = now_ns  # the time that faults took is not the plan's to answer for
 
-    def on_expiry(self, now_ns: int) -> Expired:
+    def on_expiry(self, now_ns: int) -> ExpiredLeases:
         """Plans whose lease ran out by our own clock, and results that nobody wants any more."""
         stop = [held for held in self._ours() if now_ns > held.until_ns]
         for held in stop:
@@ -156,7 +158,9 @@ class Keeper:
         overdue = [held for held in self._ours() if now_ns > held.since_ns + self._plan_ns]
         dropped = [key for key, waiting in self._reports.items() if now_ns > waiting.until_ns]
         reports = tuple(self._reports.pop(key).report for key in dropped)
-        return Expired(stop=_plans(stop), overdue=_given_up(overdue, OVERDUE), dropped=reports)
+        return ExpiredLeases(
+            stop=_plans(stop), overdue=_given_up(overdue, OVERDUE), dropped=reports
+        )
 
     def on_end(self, plan: LeasedPlan, end: End, *, now_ns: int) -> bool:
         """A run has returned: free its slot, and report it if it is still ours.
@@ -179,7 +183,7 @@ class Keeper:
         """All that still runs is to be stopped: the worker has to leave."""
         return _given_up(self._ours(), LEAVING)
 
-    def _ours(self) -> list[Held]:
+    def _ours(self) -> list[HeldPlan]:
         return [held for held in self._held.values() if held.ours()]
 
     def _renewals(self, now_ns: int) -> tuple[Renewal, ...]:
@@ -217,7 +221,7 @@ class Keeper:
             until_ns = sent_ns + plan.lease_ns
             if now_ns > until_ns or _key(plan) in self._held:
                 continue  # the reply came too late, or twice
-            self._held[_key(plan)] = Held(
+            self._held[_key(plan)] = HeldPlan(
                 plan, since_ns=sent_ns, renewed_ns=sent_ns, until_ns=until_ns
             )
             yield plan
@@ -232,18 +236,18 @@ def _key(plan: LeasedPlan) -> Key:
     return plan.id, plan.token
 
 
-def _plans(given: Iterable[Held]) -> tuple[LeasedPlan, ...]:
+def _plans(given: Iterable[HeldPlan]) -> tuple[LeasedPlan, ...]:
     return tuple(held.plan for held in given)
 
 
-def _given_up(given: list[Held], why: Failure) -> tuple[LeasedPlan, ...]:
+def _given_up(given: list[HeldPlan], why: AttemptFailure) -> tuple[LeasedPlan, ...]:
     """They are not renewed any more; if they stop within their lease, it is told why."""
     for held in given:
         held.given_up = why
     return _plans(given)
 
 
-def _report(plan: LeasedPlan, end: PlanResult | Failure) -> Report:
+def _report(plan: LeasedPlan, end: PlanResult | AttemptFailure) -> Report:
     if isinstance(end, PlanResult):
         return Report(plan.id, plan.token, result=end)
     return Report(plan.id, plan.token, failure=end.cause[:CAUSE_CHARS_MAX], own=end.own)

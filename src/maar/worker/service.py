@@ -22,9 +22,9 @@ from maar.model.ids import FencingToken, WorkerId
 from maar.model.plan import LeasedPlan, PlanResult
 from maar.ports.clock import Clock
 from maar.ports.metastore import Outcome, PollReply, PollRequest
-from maar.ports.runner import JobRunner, PlanFailed
+from maar.ports.runner import AttemptFailed, JobRunner
 from maar.worker.backoff import Backoff
-from maar.worker.keeper import LEAVING, OVERDUE, End, Failure, Keeper
+from maar.worker.keeper import LEAVING, OVERDUE, AttemptFailure, End, Keeper
 from maar.worker.metrics import WorkerMetrics
 
 log = logging.getLogger("maar.worker")
@@ -262,7 +262,7 @@ class Worker:
             end = await self._result(plan)
         except _NotBegun:
             end = LEAVING
-        except PlanFailed as failed:
+        except AttemptFailed as failed:
             self._metrics.failed.inc()
             log.warning(
                 "plan failed plan=%s token=%s stopped=%s cause=%s",
@@ -272,7 +272,7 @@ class Worker:
                 failed.cause,
             )
             # Tasks that were not seen to stop may still write: silence lets the lease run out (S3).
-            end = Failure(failed.cause, own=failed.own) if failed.stopped else None
+            end = AttemptFailure(failed.cause, own=failed.own) if failed.stopped else None
         except Exception as error:  # noqa: BLE001  # RunnerDied or a bug: run() raises it for us
             self._die(error)
             return
@@ -291,7 +291,7 @@ class Worker:
             while True:
                 try:
                     result = await loop.run_in_executor(self._pool, self._begin, plan, loop)
-                except PlanFailed as failed:
+                except AttemptFailed as failed:
                     if failed.own or not failed.stopped or faults == FAULTS_MAX:
                         raise
                     faults += 1
@@ -312,7 +312,7 @@ class Worker:
         loop.call_soon_threadsafe(self._keeper.on_begun, plan, self._clock.monotonic_ns())
         return self._runner.run(plan)
 
-    async def _wait_out(self, plan: LeasedPlan, fault: PlanFailed) -> None:
+    async def _wait_out(self, plan: LeasedPlan, fault: AttemptFailed) -> None:
         self._metrics.faults.inc()
         now_ns = self._clock.monotonic_ns()
         wait_ns = self._faults.failed(now_ns=now_ns, chance=self._random.random())

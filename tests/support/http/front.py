@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry
 
 from maar.api.admin.placement import ReadPlaced, nothing_placed
 from maar.api.admin.quarantine import Causes, no_causes
-from maar.api.app import ApiSettings, Asked, build_app
-from maar.api.guard import Door
+from maar.api.app import ApiSettings, QueryDeps, build_app
+from maar.api.guard import RequestGuard
 from maar.api.hosts import Hosts
 from maar.distributor.admit import Limits
 from maar.distributor.service import Distributor
@@ -52,7 +52,7 @@ from maar.ports.metastore import (
     IndexView,
     Letter,
     LetterRetried,
-    Letters,
+    LettersPage,
     LettersStatus,
     Loss,
     Now,
@@ -220,7 +220,7 @@ class MemoryMetastore:
         self.damages: tuple[Damage, ...] = ()
         self.lost: list[tuple[BlockId, str]] = []
         self.zones = Fold()  # rings, by the real decisions
-        self.hearing = membership.Hearing()
+        self.hearing = membership.Heartbeats()
         self.dead: set[NodeId] = set()
         self.complete = True
         self.zone_status: tuple[ZoneStatus, ...] = ()
@@ -370,10 +370,10 @@ class MemoryMetastore:
         self.known[plan.id] = msgspec.structs.replace(plan, **changes)
         return self.known[plan.id]
 
-    async def letters(self, *, limit: int = 100) -> Letters:
+    async def letters(self, *, limit: int = 100) -> LettersPage:
         self._fail()
         found = tuple(self.posted.values())
-        return Letters(self.letters_status, found[:limit], len(found) > limit)
+        return LettersPage(self.letters_status, found[:limit], len(found) > limit)
 
     async def letter(self, name: str) -> Letter:
         if name not in self.posted:
@@ -514,14 +514,14 @@ class Front:
         self.distributor = Distributor(
             self.limits, OneShard(self.writer), self.clock, self.registry
         )
-        self.door = Door(api or ApiSettings(), self.registry)
+        self.door = RequestGuard(api or ApiSettings(), self.registry)
         self.app = build_app(
             self.door.settings,
             [self.registry],
             self._ready,
             self._extra_metrics,
             distributor=self.distributor,
-            asked=Asked(
+            asked=QueryDeps(
                 PlainEngine(self.writer),
                 self.metastore,
                 causes,

@@ -24,7 +24,7 @@ from maar.metastore.records.entries import (
     PlansScheduled,
 )
 from maar.metastore.records.packs import unpack
-from maar.metastore.replica.metrics import Metrics
+from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.state.queue import key_of
 from maar.metastore.state.state import MetaState
 from maar.model import keys
@@ -67,7 +67,7 @@ class Lake:
         self.store: ObjectStore = store or MemoryStore()
         self.clock = self.fold.clock
         self.registry = CollectorRegistry()
-        self.metrics = Metrics(self.registry)
+        self.metrics = MetastoreMetrics(self.registry)
         self.cleaner = Cleaner(self, self.store, self.clock, self.append, self.metrics)
         self.appends = 0
         self.deposed = False

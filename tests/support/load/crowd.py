@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from maar.cli.client import Server
-from maar.cli.output.failure import Failed
+from maar.cli.output.failure import CommandFailed
 from maar.pprof.encode import encode
 from maar.pprof.plain import (
     PlainFunction,
@@ -100,7 +100,7 @@ class Pushers:
                 api.push([("service_name", "hardy")], body)
                 self.acknowledged.add(name)
                 return
-            except Failed:
+            except CommandFailed:
                 time.sleep(0.1)
             finally:
                 api.close()

@@ -91,7 +91,7 @@ def every_kind_of_entry() -> Fold:
     put(e.BlocksLost((ids[6],), "its object is gone"))
     put(e.RetentionHeld(True, "somebody has to look once more"))
     put(e.BlocksAdded((msgspec.structs.replace(segment(8, at=8), zone=Zone("east")),)))
-    put(e.LitterSwept((e.Remains(plans[0], held),)))
+    put(e.LitterSwept((e.AttemptKey(plans[0], held),)))
     rings(put, fold)
     put(e.PlansArchived((plans[1],)))
     put(e.BlocksForgotten((ids[1],)))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from maar.metastore.decide import prepare, schedule
 from maar.metastore.decide.schedule import Wish
-from maar.metastore.decide.workers import Crew
+from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.records.effects import Effect, Leased
 from maar.metastore.records.entries import Entry
 from maar.model.ids import BlockId, PlanId, WorkerId
@@ -21,7 +21,7 @@ W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
 @dataclass
 class Office:
     fold: Fold = field(default_factory=Fold)
-    crew: Crew = field(default_factory=Crew)
+    crew: WorkerRegistry = field(default_factory=WorkerRegistry)
 
     @property
     def now(self) -> LeaseTime:

@@ -17,7 +17,7 @@ from maar.metastore.records.entries import (
     encode_entry,
 )
 from maar.metastore.replica import snapshot
-from maar.metastore.replica.log_fold import Replica
+from maar.metastore.replica.log_fold import LogFold
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import MetaState
 from maar.model import keys
@@ -37,7 +37,7 @@ class Logged:
         self.shared = SharedLog()
         self.log = MemoryLog(self.shared)
         self.store = store or MemoryStore()
-        self.replica = Replica(self.store)
+        self.replica = LogFold(self.store)
         self.term = Term(0)
         self.now = 1
         self.number = 0
@@ -93,7 +93,7 @@ class Logged:
         await self.log.resign(self.term)
 
 
-async def folded(log: MemoryLog, store: MemoryStore) -> Replica:
+async def folded(log: MemoryLog, store: MemoryStore) -> LogFold:
     """As a new replica would come to it."""
     replica = await snapshot.restore(log, store)
     await replica.catch_up(log)

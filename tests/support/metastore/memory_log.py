@@ -12,7 +12,7 @@ from maar.ports.log import (
     EMPTY,
     Candidate,
     Head,
-    Office,
+    Leadership,
     Record,
     Term,
     check_limits,
@@ -31,7 +31,7 @@ class SharedLog:
     base: Head = EMPTY
     records: list[Record] = field(default_factory=list)
     term: Term = NO_TERM
-    office: Office | None = None
+    office: Leadership | None = None
     sealed: str = ""
     copying: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -65,7 +65,7 @@ class MemoryLog:
                 break
             await self._shared.changed.wait()
         self._shared.term = Term(self._shared.term + 1)
-        self._shared.office = Office(self._shared.term, candidate)
+        self._shared.office = Leadership(self._shared.term, candidate)
         self._shared.wake()
         return self._shared.term
 
@@ -79,7 +79,7 @@ class MemoryLog:
         if office is not None and office.term == term:
             self._shared.depose()
 
-    async def office(self) -> Office | None:
+    async def office(self) -> Leadership | None:
         self._reach()
         return self._shared.office
 

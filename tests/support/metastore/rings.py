@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from maar.metastore.decide import membership
-from maar.metastore.decide.membership import Hearing, Replaced
+from maar.metastore.decide.membership import Heartbeats, Replaced
 from maar.metastore.fold.apply import apply
 from maar.metastore.fold.ring import ring_of
 from maar.metastore.records.effects import Effects, RingReplaced
@@ -33,7 +33,7 @@ def owners(ring: Ring) -> list[str]:
 @dataclass
 class Town:
     fold: Fold = field(default_factory=Fold)
-    hearing: Hearing = field(default_factory=lambda: Hearing(since=LeaseTime(0)))
+    hearing: Heartbeats = field(default_factory=lambda: Heartbeats(since=LeaseTime(0)))
 
     @property
     def now(self) -> LeaseTime:

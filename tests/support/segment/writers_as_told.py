@@ -8,7 +8,7 @@ from random import Random
 
 from prometheus_client import CollectorRegistry
 
-from maar.distributor.rings import Rings
+from maar.distributor.rings import FollowedRings
 from maar.distributor.router import Router, RouterSettings
 from maar.model.errors import MaarError
 from maar.model.ids import HOME, NodeId, ProfileId, Shard, TenantId, Zone
@@ -77,7 +77,7 @@ class Fleet:
     ) -> None:
         self.writers: dict[str, Writing] = {}
         self.connected: list[str] = []
-        self.rings = Rings(HOME)
+        self.rings = FollowedRings(HOME)
         self.registry = CollectorRegistry()
         self.rules = Rules()
         self._shards = shards

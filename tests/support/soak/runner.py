@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from maar.model.ids import FencingToken, PlanId
 from maar.model.plan import LeasedPlan, PlanResult
-from maar.ports.runner import PlanFailed
+from maar.ports.runner import AttemptFailed
 from support.soak.orders import Child, Done, Surroundings, Task
 
 Key = tuple[PlanId, FencingToken]  # plans that were granted in one entry share its token
@@ -38,7 +38,7 @@ class ForkServerRunner:
         try:
             child = Child(self._around.fork_server, order)
         except (OSError, EOFError) as error:
-            raise PlanFailed(f"no task could be started: {error}", stopped=True) from error
+            raise AttemptFailed(f"no task could be started: {error}", stopped=True) from error
         try:
             with self._lock:
                 self._tasks[key] = child
@@ -47,7 +47,7 @@ class ForkServerRunner:
                 self.cancel(plan)
             answer = child.answer()
         except (OSError, EOFError) as error:  # its connection closes when it is gone, not before
-            raise PlanFailed("the task's process died", stopped=True) from error
+            raise AttemptFailed("the task's process died", stopped=True) from error
         finally:
             with self._lock:
                 del self._tasks[key]
@@ -55,7 +55,7 @@ class ForkServerRunner:
             child.close()
         if isinstance(answer, Done):
             return answer.result
-        raise PlanFailed(answer.cause, stopped=True, own=answer.own)
+        raise AttemptFailed(answer.cause, stopped=True, own=answer.own)
 
     def cancel(self, plan: LeasedPlan) -> None:
         with self._lock:

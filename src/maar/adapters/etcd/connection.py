@@ -74,7 +74,7 @@ ALARM: Ask = attrgetter("maintenance.Alarm")
 DEFRAGMENT: Ask = attrgetter("maintenance.Defragment")
 
 
-class Connection:
+class EtcdConnection:
     """The members of one cluster; asks one of them, and goes on to the next when it fails."""
 
     def __init__(self, settings: EtcdSettings) -> None:

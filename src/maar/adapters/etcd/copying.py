@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from maar.adapters.etcd.connection import TXN, Connection
+from maar.adapters.etcd.connection import TXN, EtcdConnection
 from maar.adapters.etcd.requests import (
     absent,
     delete,
@@ -35,7 +35,7 @@ KEYS_AT_ONCE = 100  # etcd takes 128 operations a transaction
 
 
 class Copying:
-    def __init__(self, connection: Connection, keys: Keys) -> None:
+    def __init__(self, connection: EtcdConnection, keys: Keys) -> None:
         self._connection = connection
         self._keys = keys
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from aetcd import rpc
 
-from maar.adapters.etcd.connection import GRANT, RENEW, REVOKE, TRY_S, TXN, Connection
+from maar.adapters.etcd.connection import GRANT, RENEW, REVOKE, TRY_S, TXN, EtcdConnection
 from maar.adapters.etcd.hints import Hints
 from maar.adapters.etcd.requests import absent, found, get, put, revision, txn, unchanged, value
 from maar.adapters.etcd.tenure import RENEWALS, Tenure
@@ -49,7 +49,7 @@ class Last(NamedTuple):
 class Election:
     def __init__(
         self,
-        connection: Connection,
+        connection: EtcdConnection,
         keys: Keys,
         hints: Hints,
         *,

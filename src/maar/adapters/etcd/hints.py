@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 from aetcd import rpc
 
-from maar.adapters.etcd.connection import Connection
+from maar.adapters.etcd.connection import EtcdConnection
 from maar.adapters.etcd.values import Keys, Mark, unpacked
 from maar.model.errors import MaarError
 
@@ -22,7 +22,7 @@ SILENT_S = 2.0  # a watch that is behind what its own log has read for so long i
 class Hints:
     """Waiting for a change; the watch begins with the first who waits."""
 
-    def __init__(self, connection: Connection, keys: Keys) -> None:
+    def __init__(self, connection: EtcdConnection, keys: Keys) -> None:
         self._connection = connection
         self._keys = keys
         self._index = 0

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.etcd.connection import TXN, Connection
+from maar.adapters.etcd.connection import TXN, EtcdConnection
 from maar.adapters.etcd.copying import Copying
 from maar.adapters.etcd.election import Election, check_office
 from maar.adapters.etcd.hints import Hints
 from maar.adapters.etcd.metrics import EtcdMetrics
-from maar.adapters.etcd.reading import Reading
+from maar.adapters.etcd.reading import LogReader
 from maar.adapters.etcd.requests import (
     absent,
     found,
@@ -51,7 +51,7 @@ from maar.ports.log import (
     EMPTY,
     Candidate,
     Head,
-    Office,
+    Leadership,
     Record,
     Term,
     check_limits,
@@ -73,7 +73,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenHead:
     """A head, and the revision at which it was written: appends compare the latter."""
 
     head: Head
@@ -84,7 +84,7 @@ class Seen:
 class Presumed:
     """What an append goes by. It arrives only while this office stands and this is the head."""
 
-    seen: Seen
+    seen: SeenHead
     office: int
 
 
@@ -98,7 +98,7 @@ class EtcdLog:
         self._metrics = EtcdMetrics(registry or CollectorRegistry())
         self._writes = writes
         self._keys = Keys(settings.prefix)
-        self._connection = Connection(settings)
+        self._connection = EtcdConnection(settings)
         self._hints = Hints(self._connection, self._keys)
         self._election = Election(
             self._connection,
@@ -107,13 +107,13 @@ class EtcdLog:
             election_s=settings.election_s,
             checked=self._checked,
         )
-        self._reading = Reading(self._connection, self._keys)
+        self._reading = LogReader(self._connection, self._keys)
         self._truncation = Truncation(self._connection, self._keys, self._reading)
         self._copying = Copying(self._connection, self._keys)
         self._upkeep = Upkeep(
             self._connection, self._keys, self._metrics, quota_bytes=settings.quota_bytes
         )
-        self._seen: Seen | None = None
+        self._seen: SeenHead | None = None
         self._unsettled: Presumed | None = None
         self._greeted = False
 
@@ -157,10 +157,10 @@ class EtcdLog:
         if await self._election.resign(term):
             await self._upkeep.stop()
 
-    async def office(self) -> Office | None:
+    async def office(self) -> Leadership | None:
         await self._greet()
 
-        async def asked() -> Office | None:
+        async def asked() -> Leadership | None:
             reply = await self._call(get(self._keys.leader))
             kv = found(reply, 0)
             return None if kv is None else value(kv, Leading, NOBODY).office
@@ -209,7 +209,7 @@ class EtcdLog:
             return None
         self._upkeep.wrote(request.ByteSize())
         last = Head(records[-1].index, records[-1].hash)
-        return self._remember(Seen(last, reply.header.revision))
+        return self._remember(SeenHead(last, reply.header.revision))
 
     async def read(self, *, after: int, limit_bytes: int = BATCH_BYTES_MAX) -> list[Record]:
         await self._greet()
@@ -372,10 +372,10 @@ class EtcdLog:
             self._unsettled = None
         return head
 
-    async def _look(self, office: int, term: Term) -> Seen:
+    async def _look(self, office: int, term: Term) -> SeenHead:
         """The head, if this office still stands."""
 
-        async def asked() -> Seen:
+        async def asked() -> SeenHead:
             reply = await self._call(get(self._keys.leader), get(self._keys.head))
             check_office(found(reply, 0), office, term)
             seen = _seen(found(reply, 1))
@@ -384,7 +384,7 @@ class EtcdLog:
 
         return await self._checked(asked)
 
-    def _remember(self, seen: Seen) -> Head:
+    def _remember(self, seen: SeenHead) -> Head:
         if self._seen is None or self._seen.revision <= seen.revision:
             self._seen = seen
         return seen.head
@@ -397,5 +397,5 @@ class EtcdLog:
         return await self._connection.call(TXN, txn(success=reads))
 
 
-def _seen(kv: Any | None) -> Seen:
-    return Seen(value(kv, Mark, Mark.of(EMPTY)).head, revision(kv))
+def _seen(kv: Any | None) -> SeenHead:
+    return SeenHead(value(kv, Mark, Mark.of(EMPTY)).head, revision(kv))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from maar.adapters.etcd.connection import TXN, Connection
+from maar.adapters.etcd.connection import TXN, EtcdConnection
 from maar.adapters.etcd.requests import found, get, get_range, txn, value
-from maar.adapters.etcd.values import Batch, Keys, Mark, unpacked
+from maar.adapters.etcd.values import EntryBatch, Keys, Mark, unpacked
 from maar.model.errors import Corrupt, NotFound, TooLarge
 from maar.ports.log import BATCH_ENTRIES_MAX, EMPTY, Head, Record
 
@@ -17,7 +17,7 @@ WINDOWS = 64, 512, BATCH_ENTRIES_MAX  # etcd reads values even to list their key
 
 
 @dataclass(slots=True)
-class Pace:
+class PageSize:
     """How many batches to ask for, so that a page has about as many bytes as are wanted."""
 
     keys: int = 16
@@ -52,11 +52,11 @@ class Page:
     batches: Sequence[Any]  # keys and values, in order
 
 
-class Reading:
-    def __init__(self, connection: Connection, keys: Keys) -> None:
+class LogReader:
+    def __init__(self, connection: EtcdConnection, keys: Keys) -> None:
         self._connection = connection
         self._keys = keys
-        self._pace = Pace()
+        self._pace = PageSize()
         self._last = EMPTY  # the last entry that was read, from which the next must follow
 
     async def read(self, *, after: int, limit_bytes: int) -> list[Record]:
@@ -153,14 +153,14 @@ def _starts_at(batches: Sequence[Any], index: int) -> bool:
 
 
 def _records(kv: Any) -> list[Record]:
-    return unpacked(kv.value, Batch, key=kv.key).records(Keys.first_of(kv.key))
+    return unpacked(kv.value, EntryBatch, key=kv.key).records(Keys.first_of(kv.key))
 
 
 def _following(at: Head, batches: Sequence[Any]) -> list[Record]:
     """The entries behind `at` (its hash may not be known), chained; Corrupt when one is not."""
     found_: list[Record] = []
     for kv in batches:
-        batch = unpacked(kv.value, Batch, key=kv.key)
+        batch = unpacked(kv.value, EntryBatch, key=kv.key)
         first = Keys.first_of(kv.key)
         records = batch.records(first)
         behind = at.index + 1 - first

@@ -29,7 +29,7 @@ class MemberStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class EtcdRoom:
     """Why nothing more is taken; '' while it is. The reserve is for what makes room."""
 
     refusal: str = ""
@@ -57,7 +57,7 @@ def room(
     alarm: bool,
     refused: bool = False,
     wrote: int = 0,
-) -> Room:
+) -> EtcdRoom:
     """Whether appends are taken. `refused`: they were not until now; `wrote`: bytes since then.
 
     What is written may take twice its room in the file: pages are copied before they are freed.
@@ -70,7 +70,7 @@ def room(
         return _none(f"etcd's file has, or soon has, {size} of the {quota} bytes of its quota")
     said = _refusal(f"{used} of the {quota} bytes of etcd's quota are in use")
     limit = RESUMED_AT if refused else REFUSED_AT
-    return Room(
+    return EtcdRoom(
         said if used > limit * quota else "",
         said if used > RESERVE_TO * quota else "",
     )
@@ -86,8 +86,8 @@ def worth_tidying(status: MemberStatus, *, quota: int, blindly: bool = False) ->
     return status.size > TIDY_FROM_BYTES and status.in_use < 0.4 * status.size
 
 
-def _none(said: str) -> Room:
-    return Room(_refusal(said), _refusal(said))
+def _none(said: str) -> EtcdRoom:
+    return EtcdRoom(_refusal(said), _refusal(said))
 
 
 def _refusal(said: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from maar.adapters.etcd.connection import TXN, Connection
+from maar.adapters.etcd.connection import TXN, EtcdConnection
 from maar.adapters.etcd.election import check_office
-from maar.adapters.etcd.reading import Reading
+from maar.adapters.etcd.reading import LogReader
 from maar.adapters.etcd.requests import (
     count,
     delete,
@@ -35,7 +35,7 @@ class Step:
 
 
 class Truncation:
-    def __init__(self, connection: Connection, keys: Keys, reading: Reading) -> None:
+    def __init__(self, connection: EtcdConnection, keys: Keys, reading: LogReader) -> None:
         self._connection = connection
         self._keys = keys
         self._reading = reading

@@ -15,14 +15,14 @@ from maar.adapters.etcd.connection import (
     STATUS,
     TRY_S,
     TXN,
-    Connection,
+    EtcdConnection,
     Member,
 )
 from maar.adapters.etcd.metrics import EtcdMetrics
 from maar.adapters.etcd.requests import put, txn
 from maar.adapters.etcd.room import (
+    EtcdRoom,
     MemberStatus,
-    Room,
     room,
     version_refusal,
     worth_tidying,
@@ -45,7 +45,7 @@ BLINDLY_S = 300.0
 
 class Upkeep:
     def __init__(
-        self, connection: Connection, keys: Keys, metrics: EtcdMetrics, *, quota_bytes: int
+        self, connection: EtcdConnection, keys: Keys, metrics: EtcdMetrics, *, quota_bytes: int
     ) -> None:
         self._connection = connection
         self._keys = keys
@@ -197,7 +197,7 @@ class Upkeep:
         self._metrics.file.set(max(status.size for status in statuses))
         self._metrics.members.set(len(statuses))
 
-    def _room_after(self, wrote: int) -> Room:
+    def _room_after(self, wrote: int) -> EtcdRoom:
         return room(
             self._statuses_seen,
             quota=self._quota,

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from maar.model.errors import Corrupt
-from maar.ports.log import Candidate, Head, Office, Record, Term, chained
+from maar.ports.log import Candidate, Head, Leadership, Record, Term, chained
 
 FORMAT = 1
 _CHECKSUM_BYTES = 4
@@ -47,11 +47,11 @@ class Leading(Struct, frozen=True, array_like=True):
     address: str
 
     @property
-    def office(self) -> Office:
-        return Office(Term(self.term), Candidate(self.name, self.address))
+    def office(self) -> Leadership:
+        return Leadership(Term(self.term), Candidate(self.name, self.address))
 
 
-class Batch(Struct, frozen=True, array_like=True):
+class EntryBatch(Struct, frozen=True, array_like=True):
     """What one append wrote; its key names the first entry."""
 
     term: int
@@ -144,10 +144,13 @@ def unpacked(value: bytes, kind: type[V], *, key: bytes) -> V:
         ) from error
 
 
-def batches(before: Head, records: Sequence[Record]) -> Iterator[tuple[int, Batch]]:
+def batches(before: Head, records: Sequence[Record]) -> Iterator[tuple[int, EntryBatch]]:
     """Records as they are stored, with the index of each batch's first: one term a batch."""
     digest = before.hash
     for term, run in groupby(records, key=lambda record: record.term):
         some = list(run)
-        yield some[0].index, Batch(term, digest, some[-1].hash, [record.body for record in some])
+        yield (
+            some[0].index,
+            EntryBatch(term, digest, some[-1].hash, [record.body for record in some]),
+        )
         digest = some[-1].hash

@@ -35,7 +35,7 @@ _WATCHED = (
 R = TypeVar("R")
 
 
-class Line:
+class Channel:
     """Calls of one process, each with a deadline."""
 
     def __init__(self, address: str, *, deadline_s: float, watched: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maar.adapters.rpc.channel import Line
+from maar.adapters.rpc.channel import Channel
 from maar.adapters.rpc.methods import (
     FLAMEGRAPH,
     LABEL_NAMES,
@@ -34,7 +34,7 @@ REPLICA_DEADLINE_S = 5.0
 LONG_DEADLINE_S = 900.0  # a whole log is folded meanwhile
 
 
-class QueryClient(Line):
+class QueryClient(Channel):
     """The query role of another process."""
 
     def __init__(self, address: str, *, deadline_s: float = QUERY_DEADLINE_S) -> None:
@@ -76,7 +76,7 @@ class QueryClient(Line):
         return await self._call(PROFILE, tenant, profile, hint)
 
 
-class SegmentWriterClient(Line):
+class SegmentWriterClient(Channel):
     """A segment writer of another process; a push waits there for its segment."""
 
     def __init__(self, address: str, *, deadline_s: float) -> None:
@@ -86,7 +86,7 @@ class SegmentWriterClient(Line):
         await self._call(PUSH, shard, profiles)
 
 
-class RoleClient(Line):
+class RoleClient(Channel):
     """What another process tells about itself."""
 
     def __init__(self, address: str, *, deadline_s: float = ROLE_DEADLINE_S) -> None:
@@ -99,7 +99,7 @@ class RoleClient(Line):
         return await self._call(READY)
 
 
-class ReplicaClient(Line):
+class ReplicaClient(Channel):
     """One replica of the metastore in another process, asked for itself: nothing is passed on."""
 
     def __init__(self, address: str, *, deadline_s: float = REPLICA_DEADLINE_S) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any, TypeVar
 
-from maar.adapters.rpc.channel import Line
+from maar.adapters.rpc.channel import Channel
 from maar.adapters.rpc.failover import Replicas, Search, passes, share_s
 from maar.adapters.rpc.methods import (
     ADD_BLOCKS,
@@ -54,7 +54,7 @@ from maar.ports.metastore import (
     IndexView,
     Letter,
     LetterRetried,
-    Letters,
+    LettersPage,
     Loss,
     Now,
     PlanDetail,
@@ -84,7 +84,7 @@ class MetastoreClient:
         """One address, or several with commas between: the nearest first, since it is read from."""
         self._replicas = Replicas(addresses)
         self._deadline_s = deadline_s
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, Channel] = {}
         self._closed = False
 
     async def close(self) -> None:
@@ -121,13 +121,13 @@ class MetastoreClient:
         for line in old:
             await line.close()
 
-    def _line(self, address: str) -> Line:
+    def _line(self, address: str) -> Channel:
         if self._closed:
             raise Unreachable(f"the channel to {address} is closed")
         line = self._lines.get(address)
         if line is None:
             watched = not self._replicas.alone
-            line = self._lines[address] = Line(
+            line = self._lines[address] = Channel(
                 address, deadline_s=self._deadline_s, watched=watched
             )
         return line
@@ -203,7 +203,7 @@ class MetastoreClient:
     async def remove_writer(self, zone: Zone, node: NodeId) -> Ring:
         return await self._call(REMOVE_WRITER, zone, node)
 
-    async def letters(self, *, limit: int = 100) -> Letters:
+    async def letters(self, *, limit: int = 100) -> LettersPage:
         return await self._call(LETTERS, limit)
 
     async def letter(self, name: str) -> Letter:

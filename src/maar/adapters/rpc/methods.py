@@ -21,7 +21,7 @@ from maar.ports.metastore import (
     IndexView,
     Letter,
     LetterRetried,
-    Letters,
+    LettersPage,
     Loss,
     Now,
     PlanDetail,
@@ -98,7 +98,7 @@ EXPIRING = _large(_of(_M, "expiring", tuple[Expiring, ...], tenant=str, limit=in
 BEAT = _of(_M, "beat", BeatReply, beat=Beat)
 RINGS = _of(_M, "rings", tuple[RingView, ...])
 REMOVE_WRITER = _of(_M, "remove_writer", Ring, zone=Zone, node=NodeId)
-LETTERS = _of(_M, "letters", Letters, limit=int)
+LETTERS = _of(_M, "letters", LettersPage, limit=int)
 LETTER = _of(_M, "letter", Letter, name=str)
 RETRY_LETTER = _of(_M, "retry_letter", LetterRetried, name=str)
 STATUS = _of(_M, "status", Status)

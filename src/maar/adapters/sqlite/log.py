@@ -37,7 +37,7 @@ from maar.ports.log import (
     EMPTY,
     Candidate,
     Head,
-    Office,
+    Leadership,
     Record,
     Term,
     check_limits,
@@ -133,7 +133,7 @@ class SqliteLog:
     async def resign(self, term: Term) -> None:
         await self._run(lambda: self._resign(term))
 
-    async def office(self) -> Office | None:
+    async def office(self) -> Leadership | None:
         """As the file tells it: to a reader, one who was killed leads until the next start."""
         return await self._run(self._office)
 
@@ -239,13 +239,13 @@ class SqliteLog:
         with self._transaction() as db:
             db.execute("UPDATE leader SET name = '' WHERE term = ?", (term,))
 
-    def _office(self) -> Office | None:
+    def _office(self) -> Leadership | None:
         with _errors(self._directory):
             row = self._db.execute("SELECT format, term, name FROM leader").fetchone()
         form, term, name = row
         if form != FORMAT or not name or (self._writes and term != self._leads):
             return None
-        return Office(Term(term), _candidate(name))
+        return Leadership(Term(term), _candidate(name))
 
     def _seal(self, note: str) -> None:
         if self._leads:

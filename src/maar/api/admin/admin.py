@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope
 from maar.api.admin.plain import plain
 from maar.api.admin.quarantine import Causes
 from maar.api.admin.rings import zone_of
-from maar.api.guard import Door, Endpoint
+from maar.api.guard import Endpoint, RequestGuard
 from maar.api.query.querier import checked_type
 from maar.api.times import range_of_ms, unix_ms
 from maar.model.errors import InvalidInput
@@ -49,7 +49,10 @@ class View(Endpoint):
     """A GET route whose answer is worked out by one function of the request."""
 
     def __init__(
-        self, door: Door, route: str, answer: Callable[[TenantId, Request], Awaitable[Response]]
+        self,
+        door: RequestGuard,
+        route: str,
+        answer: Callable[[TenantId, Request], Awaitable[Response]],
     ) -> None:
         super().__init__(door, route)
         self._answer = answer

@@ -14,7 +14,7 @@ from maar.api.admin.admin import period_of, retention_of
 from maar.api.admin.plain import plain
 from maar.api.body import header, read_body
 from maar.api.errors import UnsupportedMedia
-from maar.api.guard import Door, Endpoint
+from maar.api.guard import Endpoint, RequestGuard
 from maar.model.errors import InvalidInput, NotFound
 from maar.model.ids import BlockId, NodeId, PlanId, Zone, tenant_id
 from maar.model.time import SECOND_NS
@@ -60,7 +60,7 @@ class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tenant: str = ""
 
 
-class Removal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WriterRemoval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A segment writer that will not come back; '' is the zone that has it, if only one has."""
 
     node: str
@@ -79,7 +79,7 @@ class Order(Endpoint, Generic[Asked]):
 
     def __init__(
         self,
-        door: Door,
+        door: RequestGuard,
         route: str,
         kind: type[Asked],
         carry_out: Callable[[Request, Asked], Awaitable[Any]],
@@ -146,7 +146,7 @@ class Orders:
         undone = await self._metastore.undo_retention(tenant=tenant, why=asked.reason)
         return plain(undone)
 
-    async def remove_writer(self, _request: Request, asked: Removal) -> Any:
+    async def remove_writer(self, _request: Request, asked: WriterRemoval) -> Any:
         node = NodeId(asked.node)
         zone = Zone(asked.zone) if asked.zone else await self._zone_of(node)
         ring = await self._metastore.remove_writer(zone, node)

@@ -17,17 +17,17 @@ from google.protobuf.message import DecodeError
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from maar.api.body import Hold, header, read_body
+from maar.api.body import BodyShare, header, read_body
 from maar.api.errors import (
     FAULT,
-    Fault,
+    ServerFault,
     TooLate,
     Unimplemented,
     UnsupportedMedia,
     answer_to,
     json_error,
 )
-from maar.api.guard import Door
+from maar.api.guard import RequestGuard
 from maar.api.protocol.grpc import (
     PREFIX_BYTES,
     Framing,
@@ -113,7 +113,7 @@ class Unary:
 
     def __init__(
         self,
-        door: Door,
+        door: RequestGuard,
         route: str,
         request_type: Any,
         method: Method,
@@ -141,7 +141,7 @@ class Unary:
             self.door.count(f"{spoken.label}{self.route}", status, error)
         except Exception:  # the edge: a fault in one call must not end others
             log.exception("call failed route=%s", self.route)
-            _, response = spoken.refusal(Fault(FAULT))
+            _, response = spoken.refusal(ServerFault(FAULT))
         await response(scope, receive, send)
 
     async def _respond(self, scope: Scope, receive: Receive) -> ASGIApp:
@@ -170,7 +170,7 @@ class Unary:
         return spoken.answer(content, headers)
 
     async def _worked(
-        self, held: ExitStack, tenant: TenantId, codec: str, body: bytes, hold: Hold
+        self, held: ExitStack, tenant: TenantId, codec: str, body: bytes, hold: BodyShare
     ) -> Reply:
         with held:
             return await self.call(tenant, codec, body, hold)
@@ -211,7 +211,7 @@ class Unary:
         if not task.cancelled():
             task.exception()  # seen, though nobody is told
 
-    async def call(self, tenant: TenantId, codec: str, body: bytes, hold: Hold) -> Reply:
+    async def call(self, tenant: TenantId, codec: str, body: bytes, hold: BodyShare) -> Reply:
         """What the method gives for a body that is here, gzip or not, and counted in."""
         limit = self._limits.proto if codec == PROTO else self._limits.json
         raw = await self.door.expanded(body, limit=limit, hold=hold)
@@ -233,14 +233,14 @@ class Unary:
             ) from error
 
 
-class Service(NamedTuple):
+class CallService(NamedTuple):
     """The one declaration of a service: its calls, by name, in every protocol."""
 
     name: str
     calls: dict[str, Unary]
 
 
-def not_offered(services: list[Service], scope: Scope, path: str) -> ASGIApp | None:
+def not_offered(services: list[CallService], scope: Scope, path: str) -> ASGIApp | None:
     """The answer to a call that there is not, in its own protocol; None for other paths."""
     service, _, method = path.strip("/").partition("/")
     framing = _framing_in(scope)

@@ -10,9 +10,9 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from maar.api.body import Hold, header, read_body
+from maar.api.body import BodyShare, header, read_body
 from maar.api.errors import text_error
-from maar.api.guard import Door, Endpoint, status_of
+from maar.api.guard import Endpoint, RequestGuard, status_of
 from maar.api.push.appname import AppName, parse_name
 from maar.api.push.multipart import is_multipart, parse_form
 from maar.api.push.pusher import ids_header
@@ -44,7 +44,7 @@ class IngestRequest(msgspec.Struct, frozen=True):
 
 
 class Ingest(Endpoint):
-    def __init__(self, door: Door, route: str, distributor: Distributor) -> None:
+    def __init__(self, door: RequestGuard, route: str, distributor: Distributor) -> None:
         super().__init__(door, route)
         self._distributor = distributor
 
@@ -72,7 +72,7 @@ class Ingest(Endpoint):
         return text_error(error, status=422)
 
     async def _profile(
-        self, request: IngestRequest, content_type: str, body: bytes, hold: Hold
+        self, request: IngestRequest, content_type: str, body: bytes, hold: BodyShare
     ) -> PushedProfile:
         if not body:
             raise InvalidInput("the body is empty; it should hold a profile", reason="empty")

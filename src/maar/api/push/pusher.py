@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from maar.api.guard import Door
-from maar.api.protocol.connect import Reply, RequestLimits, Service, Unary
+from maar.api.guard import RequestGuard
+from maar.api.protocol.connect import CallService, Reply, RequestLimits, Unary
 from maar.api.protocol.fields import check_fields
 from maar.api.protocol.wire import PushRequest, PushResponse
 from maar.distributor.admit import PushedProfile
@@ -29,7 +29,7 @@ class Pusher:
         return PushResponse(), ids_header(ids)
 
 
-def pusher_service(door: Door, distributor: Distributor) -> Service:
+def pusher_service(door: RequestGuard, distributor: Distributor) -> CallService:
     """The one way of a push, whatever brought it here."""
     settings = door.settings
     push = Unary(
@@ -45,7 +45,7 @@ def pusher_service(door: Door, distributor: Distributor) -> Service:
         check=lambda raw: check_fields(raw, depth=2, fields_max=FIELDS_MAX),
         finishes=True,  # what was begun may be stored, and is found by those who send it again
     )
-    return Service(PUSHER, {"Push": push})
+    return CallService(PUSHER, {"Push": push})
 
 
 def pushed_profiles(request: Any) -> list[PushedProfile]:

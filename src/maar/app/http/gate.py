@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from maar.api.body import READ_SECONDS_MAX
 from maar.api.guard import ApiSettings
 from maar.app.http.unfinished import (
-    Bounds,
-    Refused,
+    ConnectionLimits,
+    RefusedConnection,
     Unfinished,
     Why,
     address_of,
@@ -33,7 +33,7 @@ _GRPC_CODES = {"deadline_exceeded": 4, "resource_exhausted": 8, "unavailable": 1
 Headers = list[tuple[bytes, bytes]]
 
 
-class Refusal(NamedTuple):
+class HttpRefusal(NamedTuple):
     status: int
     code: str
     sentence: str
@@ -57,7 +57,7 @@ class Refusal(NamedTuple):
         return headers, b""
 
 
-class Held(Hashable, Protocol):
+class HangsUp(Hashable, Protocol):
     """A connection or a request that can be hung up on."""
 
     def refuse(self, why: Why) -> None: ...
@@ -90,7 +90,7 @@ class Gate:
             settings.connections_max, descriptors=_descriptors_raised()
         )
         self._waiting = Unfinished(
-            Bounds(
+            ConnectionLimits(
                 head_s=settings.head_s,
                 body_s=READ_SECONDS_MAX + BODY_GRACE_S,
                 unfinished_max=settings.unfinished_max,
@@ -102,25 +102,25 @@ class Gate:
         self._metrics.connections.set_function(lambda: self._waiting.connections)
         self._metrics.unfinished.set_function(lambda: self._waiting.requests)
 
-    def opened(self, who: Held, address: str) -> None:
+    def opened(self, who: HangsUp, address: str) -> None:
         self._carry_out(self._waiting.opened(who, address))
 
-    def closed(self, who: Held) -> None:
+    def closed(self, who: HangsUp) -> None:
         self._waiting.closed(who)
 
-    def idle(self, who: Held) -> None:
+    def idle(self, who: HangsUp) -> None:
         self._waiting.idle(who)
 
-    def busy(self, who: Held) -> None:
+    def busy(self, who: HangsUp) -> None:
         self._waiting.busy(who)
 
-    def begun(self, what: Held, address: str) -> None:
+    def begun(self, what: HangsUp, address: str) -> None:
         self._carry_out(self._waiting.begun(what, address, _now()))
 
-    def head_whole(self, what: Held) -> None:
+    def head_whole(self, what: HangsUp) -> None:
         self._waiting.head_whole(what, _now())
 
-    def whole(self, what: Held) -> None:
+    def whole(self, what: HangsUp) -> None:
         self._waiting.whole(what)
 
     def sweep(self) -> None:
@@ -131,25 +131,25 @@ class Gate:
     def count(self, why: Why) -> None:
         self._metrics.refused.labels(why.value).inc()
 
-    def refusal(self, why: Why) -> Refusal:
+    def refusal(self, why: Why) -> HttpRefusal:
         """What it means to whom it happens, and what to do."""
         settings = self.settings
         match why:
             case Why.HEAD_SLOW:
                 sentence = f"the request's headers did not arrive within {settings.head_s:g} s"
-                return Refusal(408, "deadline_exceeded", f"{sentence}; send it again")
+                return HttpRefusal(408, "deadline_exceeded", f"{sentence}; send it again")
             case Why.BODY_SLOW:
                 sentence = f"the body did not arrive within {READ_SECONDS_MAX:.0f} s"
-                return Refusal(408, "deadline_exceeded", f"{sentence}; send it again")
+                return HttpRefusal(408, "deadline_exceeded", f"{sentence}; send it again")
             case Why.HEAD_LARGE:
-                return Refusal(
+                return HttpRefusal(
                     431,
                     "resource_exhausted",
                     "the request line and headers are over the limit of "
                     f"{settings.head_bytes_max} bytes",
                 )
             case Why.ADDRESS_FULL:
-                return Refusal(
+                return HttpRefusal(
                     429,
                     "resource_exhausted",
                     f"more than {settings.unfinished_per_address_max} requests from this address "
@@ -157,23 +157,23 @@ class Gate:
                     "and whole",
                 )
             case Why.FULL:
-                return Refusal(
+                return HttpRefusal(
                     503,
                     "unavailable",
                     f"more than {settings.unfinished_max} requests have begun and are not whole; "
                     "send it again later",
                 )
             case Why.CONNECTIONS | Why.FLOOD | Why.ANSWER_STALLED:
-                return Refusal(
+                return HttpRefusal(
                     503,
                     "unavailable",
                     "the server has as many connections as it can keep; connect again later",
                 )
 
-    def _carry_out(self, refused: Refused | None) -> None:
+    def _carry_out(self, refused: RefusedConnection | None) -> None:
         if refused is None:
             return
-        held = cast(Held, refused.who)
+        held = cast(HangsUp, refused.who)
         self._waiting.whole(held)  # whatever it does, it is no longer waited for
         self.count(refused.why)
         held.refuse(refused.why)
@@ -196,7 +196,7 @@ def caller_of(transport: asyncio.BaseTransport) -> str:
     return address_of(peer[0]) if isinstance(peer, tuple) else ""
 
 
-def answer_in_http1(refusal: Refusal) -> bytes:
+def answer_in_http1(refusal: HttpRefusal) -> bytes:
     headers, body = refusal.in_json()
     lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
     head = f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n".encode()

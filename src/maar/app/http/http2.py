@@ -23,8 +23,8 @@ from maar.app.http.http2_frames import (
     ConnectionFault,
     Flag,
     Frame,
+    FrameKind,
     Heading,
-    Kind,
     Setting,
     StreamFault,
     check_priority,
@@ -38,7 +38,7 @@ from maar.app.http.http2_frames import (
     split,
     unpadded,
 )
-from maar.app.http.http2_heads import Head, Heads, HeadTooLarge
+from maar.app.http.http2_heads import HeaderBlock, Heads, HeadTooLarge
 from maar.app.http.http2_stream import STREAM_WINDOW, Stream
 from maar.app.http.patience import Patience
 from maar.app.http.unfinished import Why
@@ -103,7 +103,7 @@ class Http2(asyncio.Protocol):
             Setting.MAX_HEADER_LIST_SIZE: self._gate.settings.head_bytes_max,
         }
         more = (CONNECTION_WINDOW - WINDOW_DEFAULT).to_bytes(4)
-        transport.write(settings_frame(settings) + frame(Kind.WINDOW_UPDATE, 0, 0, more))
+        transport.write(settings_frame(settings) + frame(FrameKind.WINDOW_UPDATE, 0, 0, more))
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._failed = True
@@ -180,7 +180,7 @@ class Http2(asyncio.Protocol):
         rest = self._left_over
         return (
             len(rest) >= HEAD_BYTES
-            and rest[3] == Kind.DATA
+            and rest[3] == FrameKind.DATA
             and int.from_bytes(rest[5:9]) & WINDOW_MAX in self._streams
         )
 
@@ -198,7 +198,7 @@ class Http2(asyncio.Protocol):
 
     def _goaway(self, code: Code, sentence: bytes) -> None:
         payload = self._last.to_bytes(4) + int(code).to_bytes(4) + sentence
-        self._transport.write(frame(Kind.GOAWAY, 0, 0, payload))
+        self._transport.write(frame(FrameKind.GOAWAY, 0, 0, payload))
 
     def _close_if_done(self) -> None:
         if self._going and not self._streams and not self._failed:
@@ -225,34 +225,34 @@ class Http2(asyncio.Protocol):
         if self._failed:
             return
         kind = one.kind
-        if self._heads.open and kind != Kind.CONTINUATION:
+        if self._heads.open and kind != FrameKind.CONTINUATION:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "a header block was interrupted")
-        if not self._settled and kind != Kind.SETTINGS:
+        if not self._settled and kind != FrameKind.SETTINGS:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "the first frame must be SETTINGS")
-        if kind == Kind.DATA:
+        if kind == FrameKind.DATA:
             self._data(one)
-        elif kind == Kind.HEADERS:
+        elif kind == FrameKind.HEADERS:
             self._headers(one)
-        elif kind == Kind.WINDOW_UPDATE:
+        elif kind == FrameKind.WINDOW_UPDATE:
             self._window_update(one)
-        elif kind == Kind.SETTINGS:
+        elif kind == FrameKind.SETTINGS:
             self._settings(one)
-        elif kind == Kind.CONTINUATION:
+        elif kind == FrameKind.CONTINUATION:
             self._continuation(one)
-        elif kind == Kind.RST_STREAM:
+        elif kind == FrameKind.RST_STREAM:
             self._rst_stream(one)
-        elif kind == Kind.PING:
+        elif kind == FrameKind.PING:
             self._ping(one)
-        elif kind == Kind.GOAWAY:
+        elif kind == FrameKind.GOAWAY:
             _check_length(one, least=8)
             _check_stream(one, none=True)
             self._going = True
             self._close_if_done()
-        elif kind == Kind.PRIORITY:
+        elif kind == FrameKind.PRIORITY:
             self._endured(EMPTY)
             _check_stream(one, none=False)
             check_priority(one.stream, one.payload)
-        elif kind == Kind.PUSH_PROMISE:
+        elif kind == FrameKind.PUSH_PROMISE:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "clients do not push")
         else:
             self._endured(EMPTY)  # unknown kinds are passed over
@@ -296,7 +296,7 @@ class Http2(asyncio.Protocol):
             self._endured(EMPTY)
         self._head(self._heads.go_on(one))
 
-    def _head(self, head: Head | None) -> None:
+    def _head(self, head: HeaderBlock | None) -> None:
         if head is None:
             return
         stream = self._streams.get(head.stream)
@@ -314,7 +314,7 @@ class Http2(asyncio.Protocol):
             raise StreamFault(head.stream, Code.REFUSED_STREAM, "too many at once, or ending")
         self._request(head, heading(head.stream, head.pairs))
 
-    def _trailers(self, stream: Stream, head: Head) -> None:
+    def _trailers(self, stream: Stream, head: HeaderBlock) -> None:
         if stream.ended:
             raise StreamFault(stream.number, Code.STREAM_CLOSED, "the request had ended")
         if not head.end:
@@ -323,7 +323,7 @@ class Http2(asyncio.Protocol):
         self._whole(stream)
         stream.news.set()
 
-    def _request(self, head: Head, asked: Heading) -> None:
+    def _request(self, head: HeaderBlock, asked: Heading) -> None:
         stream = self._streams[head.stream] = Stream(self, head.stream, self._initial_window_out)
         stream.expected = asked.length
         stream.bodyless = asked.method == "HEAD"
@@ -396,7 +396,7 @@ class Http2(asyncio.Protocol):
                 self._resize(value)
             elif name == Setting.MAX_FRAME_SIZE:
                 self.frame_bytes_out = min(value, FRAME_BYTES_MAX)
-        self._reply(frame(Kind.SETTINGS, Flag.ACK, 0))
+        self._reply(frame(FrameKind.SETTINGS, Flag.ACK, 0))
 
     def _resize(self, window: int) -> None:
         more, self._initial_window_out = window - self._initial_window_out, window
@@ -411,7 +411,7 @@ class Http2(asyncio.Protocol):
         _check_stream(one, none=True)
         self._endured(EMPTY)
         if not one.flags & Flag.ACK:
-            self._reply(frame(Kind.PING, Flag.ACK, 0, one.payload))
+            self._reply(frame(FrameKind.PING, Flag.ACK, 0, one.payload))
 
     def _window_update(self, one: Frame) -> None:
         _check_length(one, exactly=4)
@@ -465,7 +465,7 @@ class Http2(asyncio.Protocol):
             more = stream.returned.to_bytes(4)
             stream.returned = 0
             if not self._failed:
-                self._transport.write(frame(Kind.WINDOW_UPDATE, 0, stream.number, more))
+                self._transport.write(frame(FrameKind.WINDOW_UPDATE, 0, stream.number, more))
 
     def _give_back(self, size: int) -> None:
         self._returned += size
@@ -473,7 +473,7 @@ class Http2(asyncio.Protocol):
             self._window_in += self._returned
             more, self._returned = self._returned.to_bytes(4), 0
             if not self._failed:
-                self._transport.write(frame(Kind.WINDOW_UPDATE, 0, 0, more))
+                self._transport.write(frame(FrameKind.WINDOW_UPDATE, 0, 0, more))
 
     def write_headers(self, stream: Stream, block: bytes, *, end: bool) -> None:
         self._transport.write(
@@ -484,7 +484,7 @@ class Http2(asyncio.Protocol):
 
     def write_data(self, stream: Stream, body: bytes, *, end: bool) -> None:
         flags = Flag.END_STREAM if end else 0
-        self._transport.write(frame(Kind.DATA, flags, stream.number, body))
+        self._transport.write(frame(FrameKind.DATA, flags, stream.number, body))
         self.sent += len(body)
         self._patience.restore(4 * CHEAP)  # which clients acknowledge, for stream and connection
         if end:
@@ -504,7 +504,7 @@ class Http2(asyncio.Protocol):
         size = min(self.window_out, stream.window_out)
         if body and len(body) <= size:
             self.window_out -= len(body)
-            frames += frame(Kind.DATA, Flag.END_STREAM, stream.number, body)
+            frames += frame(FrameKind.DATA, Flag.END_STREAM, stream.number, body)
         self._transport.write(frames)
         self._answered(stream)
         stream.leave()
@@ -517,7 +517,7 @@ class Http2(asyncio.Protocol):
     def reset(self, stream: Stream, code: Code) -> None:
         if stream.answered or stream.gone:
             return
-        self._transport.write(frame(Kind.RST_STREAM, 0, stream.number, int(code).to_bytes(4)))
+        self._transport.write(frame(FrameKind.RST_STREAM, 0, stream.number, int(code).to_bytes(4)))
         self._forget(stream)
         stream.leave()
         self._settle_idle()
@@ -532,7 +532,7 @@ class Http2(asyncio.Protocol):
             self._ended(stream)
         else:
             no_error = int(Code.NO_ERROR).to_bytes(4)
-            self._transport.write(frame(Kind.RST_STREAM, 0, stream.number, no_error))
+            self._transport.write(frame(FrameKind.RST_STREAM, 0, stream.number, no_error))
             self._forget(stream)
         self._settle_idle()
         self._close_if_done()
@@ -562,7 +562,9 @@ class Http2(asyncio.Protocol):
         if stream is not None:
             self.reset(stream, fault.code)
             return
-        self._transport.write(frame(Kind.RST_STREAM, 0, fault.stream, int(fault.code).to_bytes(4)))
+        self._transport.write(
+            frame(FrameKind.RST_STREAM, 0, fault.stream, int(fault.code).to_bytes(4))
+        )
         self._remember(fault.stream)
 
     def _wake(self) -> None:

@@ -19,7 +19,7 @@ WINDOW_MAX = (1 << 31) - 1
 WINDOW_DEFAULT = (1 << 16) - 1
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     DATA = 0
     HEADERS = 1
     PRIORITY = 2
@@ -118,13 +118,13 @@ def split(buffer: bytes, *, bytes_max: int) -> tuple[list[Frame], bytes]:
     return frames, buffer[at:] if at else buffer
 
 
-def frame(kind: Kind, flags: int, stream: int, payload: bytes = b"") -> bytes:
+def frame(kind: FrameKind, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
 
 
 def settings_frame(values: dict[Setting, int]) -> bytes:
     payload = b"".join(struct.pack(">HI", name, value) for name, value in values.items())
-    return frame(Kind.SETTINGS, 0, 0, payload)
+    return frame(FrameKind.SETTINGS, 0, 0, payload)
 
 
 def settings_of(payload: bytes) -> Iterator[tuple[int, int]]:
@@ -239,14 +239,14 @@ def header_frames(stream: int, block: bytes, *, end: bool, bytes_max: int) -> by
     """HEADERS, and CONTINUATION for what does not fit."""
     flags = Flag.END_STREAM if end else 0
     if len(block) <= bytes_max:
-        return frame(Kind.HEADERS, flags | Flag.END_HEADERS, stream, block)
+        return frame(FrameKind.HEADERS, flags | Flag.END_HEADERS, stream, block)
     pieces = [block[at : at + bytes_max] for at in range(0, len(block), bytes_max)]
     first, *more, last = pieces
     return b"".join(
         (
-            frame(Kind.HEADERS, flags, stream, first),
-            *(frame(Kind.CONTINUATION, 0, stream, piece) for piece in more),
-            frame(Kind.CONTINUATION, Flag.END_HEADERS, stream, last),
+            frame(FrameKind.HEADERS, flags, stream, first),
+            *(frame(FrameKind.CONTINUATION, 0, stream, piece) for piece in more),
+            frame(FrameKind.CONTINUATION, Flag.END_HEADERS, stream, last),
         )
     )
 

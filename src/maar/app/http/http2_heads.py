@@ -19,7 +19,7 @@ class HeadTooLarge(ConnectionFault):
         super().__init__(Code.ENHANCE_YOUR_CALM, sentence)
 
 
-class Head(NamedTuple):
+class HeaderBlock(NamedTuple):
     stream: int
     end: bool  # of the stream
     pairs: list[tuple[bytes, bytes]]
@@ -45,18 +45,18 @@ class Heads:
         """A block is here in part."""
         return self._first is not None
 
-    def begin(self, one: Frame) -> Head | None:
+    def begin(self, one: Frame) -> HeaderBlock | None:
         """With a HEADERS frame; None while there is more to come."""
         self._first, self._parts, self._size = one, [], 0
         return self._add(one, block_of(one))
 
-    def go_on(self, one: Frame) -> Head | None:
+    def go_on(self, one: Frame) -> HeaderBlock | None:
         """With a CONTINUATION frame."""
         if self._first is None or self._first.stream != one.stream:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "CONTINUATION of nothing")
         return self._add(one, one.payload)
 
-    def _add(self, one: Frame, part: bytes) -> Head | None:
+    def _add(self, one: Frame, part: bytes) -> HeaderBlock | None:
         self._parts.append(part)
         self._size += len(part)
         if self._size > self._bytes_max:
@@ -66,7 +66,7 @@ class Heads:
         assert self._first is not None
         first, self._first = self._first, None
         pairs = self._decoded(b"".join(self._parts))
-        return Head(first.stream, bool(first.flags & Flag.END_STREAM), pairs)
+        return HeaderBlock(first.stream, bool(first.flags & Flag.END_STREAM), pairs)
 
     def _decoded(self, block: bytes) -> list[tuple[bytes, bytes]]:
         try:

@@ -30,7 +30,7 @@ class Why(StrEnum):
     ANSWER_STALLED = "answer_stalled"
 
 
-class Bounds(Struct, frozen=True, kw_only=True):
+class ConnectionLimits(Struct, frozen=True, kw_only=True):
     head_s: float
     body_s: float
     unfinished_max: int
@@ -38,7 +38,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
     connections_max: int
 
 
-class Refused(NamedTuple):
+class RefusedConnection(NamedTuple):
     who: Hashable
     why: Why
 
@@ -70,7 +70,7 @@ class Unfinished:
     """The oldest go first, and those of the address that has the most: a request that comes at an
     ordinary pace is whole long before it is the oldest of five hundred."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: ConnectionLimits) -> None:
         self._bounds = bounds
         # Insertion order is order of age, in all of these.
         self._heads: dict[Hashable, _Begun] = {}
@@ -89,7 +89,7 @@ class Unfinished:
 
     # ------------------------------------------------------------------ connections
 
-    def opened(self, who: Hashable, address: str) -> Refused | None:
+    def opened(self, who: Hashable, address: str) -> RefusedConnection | None:
         """A new connection, and who has to go for it, perhaps itself."""
         refused = None
         if len(self._open) >= self._bounds.connections_max:
@@ -97,7 +97,7 @@ class Unfinished:
             goes = _oldest_of_most(groups) if groups else who
             if self._idle:
                 self.busy(goes)  # with leaving; of those who come together each needs another
-            refused = Refused(goes, Why.CONNECTIONS)
+            refused = RefusedConnection(goes, Why.CONNECTIONS)
         self._open[who] = address
         self.idle(who)
         return refused
@@ -116,14 +116,14 @@ class Unfinished:
 
     # ------------------------------------------------------------------ requests
 
-    def begun(self, what: Hashable, address: str, now: float) -> Refused | None:
+    def begun(self, what: Hashable, address: str, now: float) -> RefusedConnection | None:
         """A request of which there is a part, and which one has to go for it."""
         refused = None
         own = self._by_address.get(address, {})
         if len(own) >= self._bounds.unfinished_per_address_max:
-            refused = Refused(next(iter(own)), Why.ADDRESS_FULL)
+            refused = RefusedConnection(next(iter(own)), Why.ADDRESS_FULL)
         elif self.requests >= self._bounds.unfinished_max:
-            refused = Refused(_oldest_of_most(self._by_address), Why.FULL)
+            refused = RefusedConnection(_oldest_of_most(self._by_address), Why.FULL)
         self._heads[what] = _Begun(address, now)
         self._by_address.setdefault(address, {})[what] = None
         return refused
@@ -139,19 +139,19 @@ class Unfinished:
         if begun is not None:
             _without(self._by_address, begun.address, what)
 
-    def overdue(self, now: float) -> list[Refused]:
+    def overdue(self, now: float) -> list[RefusedConnection]:
         return [
             *self._late(self._heads, now - self._bounds.head_s, Why.HEAD_SLOW),
             *self._late(self._bodies, now - self._bounds.body_s, Why.BODY_SLOW),
         ]
 
     @staticmethod
-    def _late(begun: dict[Hashable, _Begun], before: float, why: Why) -> list[Refused]:
+    def _late(begun: dict[Hashable, _Begun], before: float, why: Why) -> list[RefusedConnection]:
         late = []
         for what, one in begun.items():
             if one.since > before:
                 break
-            late.append(Refused(what, why))
+            late.append(RefusedConnection(what, why))
         return late
 
 

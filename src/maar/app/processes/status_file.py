@@ -23,7 +23,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     hung_at_ns: int = 0  # wall time of the last one
 
 
-class Told(msgspec.Struct, frozen=True):
+class SupervisorStatus(msgspec.Struct, frozen=True):
     supervisor: int  # a file of another one says nothing of ours
     processes: tuple[ProcessState, ...]
 
@@ -31,14 +31,14 @@ class Told(msgspec.Struct, frozen=True):
 def write(data_dir: Path, processes: Sequence[ProcessState]) -> None:
     """OSError when the disk does not take it."""
     half = data_dir / f".{FILE}"
-    half.write_bytes(msgspec.json.encode(Told(os.getpid(), tuple(processes))))
+    half.write_bytes(msgspec.json.encode(SupervisorStatus(os.getpid(), tuple(processes))))
     half.replace(data_dir / FILE)
 
 
 def read(data_dir: Path, *, supervisor: int) -> tuple[ProcessState, ...]:
     """Nothing, when this supervisor has written nothing."""
     try:
-        told = msgspec.json.decode((data_dir / FILE).read_bytes(), type=Told)
+        told = msgspec.json.decode((data_dir / FILE).read_bytes(), type=SupervisorStatus)
     except FileNotFoundError:
         return ()
     except (OSError, msgspec.MsgspecError) as error:

@@ -34,7 +34,7 @@ class Free(NamedTuple):
     device: int = 0  # directories of the same one share it
 
 
-class Standing(IntEnum):
+class DiskState(IntEnum):
     ROOMY = 0
     LOW = 1  # people are told
     FULL = 2  # pushes are refused
@@ -50,27 +50,27 @@ class Disk(NamedTuple):
     reserve: int
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> DiskState:
         if self.free.bytes * SPENT_AT < self.reserve:
-            return Standing.SPENT
+            return DiskState.SPENT
         if self.free.bytes < self.reserve:
-            return Standing.FULL
-        return Standing.LOW if self.free.bytes < WARNED_AT * self.reserve else Standing.ROOMY
+            return DiskState.FULL
+        return DiskState.LOW if self.free.bytes < WARNED_AT * self.reserve else DiskState.ROOMY
 
     @property
     def sentence(self) -> str:
         """'' while there is room."""
         left = f"the disk of {self.path} ({self.name}) has {_size(self.free.bytes)} left"
         match self.standing:
-            case Standing.ROOMY:
+            case DiskState.ROOMY:
                 return ""
-            case Standing.LOW:
+            case DiskState.LOW:
                 refused = f"below {_size(self.reserve)} pushes are refused"
                 return f"{left} of {_size(self.free.of)}; {refused}: free some space, or add some"
-            case Standing.FULL:
+            case DiskState.FULL:
                 kept = f"{_size(self.reserve)} are kept for the log and compaction"
                 return f"{left}, and {kept}, so that pushes are refused until some is freed"
-            case Standing.SPENT:
+            case DiskState.SPENT:
                 return f"{left}: nothing can be written until some is freed"
 
 
@@ -119,12 +119,12 @@ class Disks:
 
     def no_room(self) -> str:
         """Why no push can be taken; '' when one can."""
-        return "; ".join(told(d for d in self.look() if d.standing >= Standing.FULL).values())
+        return "; ".join(told(d for d in self.look() if d.standing >= DiskState.FULL).values())
 
     def no_room_to_read(self) -> str:
         """Why no query can be answered; what they read needs no room, pins and spilling do."""
         needed = (disk for disk in self.look() if disk.name in (DATA, LOG))
-        return "; ".join(told(d for d in needed if d.standing is Standing.SPENT).values())
+        return "; ".join(told(d for d in needed if d.standing is DiskState.SPENT).values())
 
     def plain(self) -> list[dict[str, Any]]:
         """For people."""

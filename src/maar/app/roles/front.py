@@ -19,8 +19,8 @@ from maar.adapters.system_clock import SystemClock
 from maar.api.admin.admin import no_disks
 from maar.api.admin.placement import placed_in
 from maar.api.admin.quarantine import causes_in
-from maar.api.app import Asked, build_app
-from maar.api.guard import Door
+from maar.api.app import QueryDeps, build_app
+from maar.api.guard import RequestGuard
 from maar.api.hosts import hosts_of
 from maar.app.http.gate import Gate
 from maar.app.http.server import HttpServer
@@ -31,8 +31,8 @@ from maar.app.roles.wiring import Here, build_store, first_end, new_registry
 from maar.app.settings.config import Settings
 from maar.app.settings.tenants import Tenants
 from maar.distributor.agent import PlacementAgent
-from maar.distributor.periods import Periods
-from maar.distributor.rings import Rings
+from maar.distributor.periods import RetentionPeriods
+from maar.distributor.rings import FollowedRings
 from maar.distributor.router import Router
 from maar.distributor.service import Distributor
 from maar.model.errors import MaarError
@@ -70,7 +70,7 @@ async def run(
                 "query": RoleClient(settings.roles.query),
                 "worker": RoleClient(settings.roles.worker),
             }
-            asked = Asked(
+            asked = QueryDeps(
                 engine,
                 metastore,
                 causes_in(store),
@@ -91,7 +91,7 @@ async def run(
             placed=whether_placed,
             disks=here.disks,
         )
-        door, gate = Door(settings.api, registry), Gate(settings.api, registry)
+        door, gate = RequestGuard(settings.api, registry), Gate(settings.api, registry)
         app = build_app(
             settings.api,
             here.registries,
@@ -128,8 +128,8 @@ async def _distributing(
     """The distributor, whether it knows where to send profiles, and what it follows."""
     ring = settings.ring
     tenants = Tenants(settings)
-    periods = Periods(settings.retention.default_ns)
-    rings = Rings(Zone(ring.zone))
+    periods = RetentionPeriods(settings.retention.default_ns)
+    rings = FollowedRings(Zone(ring.zone))
     agent = PlacementAgent(store, metastore, registry)
     router = Router(
         settings.routing,

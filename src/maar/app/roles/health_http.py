@@ -13,14 +13,14 @@ from starlette.applications import Starlette
 from maar.api.app import ApiSettings, health_routes
 from maar.app.http.gate import Gate
 from maar.app.http.server import HttpServer
-from maar.app.roles.wiring import Told
+from maar.app.roles.wiring import RoleStatus
 
 DRAIN_S = 0.2
 
 
 @asynccontextmanager
 async def telling(
-    told: Told, registry: CollectorRegistry, listener: socket.socket | None
+    told: RoleStatus, registry: CollectorRegistry, listener: socket.socket | None
 ) -> AsyncIterator[None]:
     """While it lasts, /ready, /healthz and /metrics are answered on the listener, if there is."""
     if listener is None:

@@ -24,7 +24,7 @@ from maar.app.roles.disks import disks_of
 from maar.app.roles.health_http import telling
 from maar.app.roles.marker import check_not_ended
 from maar.app.roles.replica import replica_place
-from maar.app.roles.wiring import Told, build_store, first_end, new_registry, open_log
+from maar.app.roles.wiring import RoleStatus, build_store, first_end, new_registry, open_log
 from maar.app.settings.config import Settings
 from maar.app.settings.log_url import shown
 from maar.app.settings.tenants import Tenants
@@ -79,7 +79,7 @@ async def run(
         no_room = _no_room
         if listener is not None:  # else the front of this host tells of its disks
             no_room = disks_of(settings, SystemClock()).shown_in(registry).no_room_to_read
-        told = Told(registry, lambda: beginning.trouble or service.ready() or no_room())
+        told = RoleStatus(registry, lambda: beginning.trouble or service.ready() or no_room())
         server = await serve_metastore(place.listen, service, told)
         stack.push_async_callback(server.stop)
         await stack.enter_async_context(telling(told, registry, listener))

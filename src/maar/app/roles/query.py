@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 import msgspec
 
 from maar.adapters.rpc import MetastoreClient, serve_query
-from maar.app.roles.wiring import Told, build_store, new_registry, node_name
+from maar.app.roles.wiring import RoleStatus, build_store, new_registry, node_name
 from maar.app.settings.config import Settings
 from maar.pprof.compile_once import doing
 from maar.query.service import DuckEngine, QuerySettings
@@ -35,7 +35,7 @@ async def run(settings: Settings) -> AsyncIterator[asyncio.Task[None]]:
             letters=settings.dead_letters.enabled,
         )
         warm = asyncio.Event()
-        told = Told(registry, lambda: "" if warm.is_set() else doing() or LOADING)
+        told = RoleStatus(registry, lambda: "" if warm.is_set() else doing() or LOADING)
         server = await serve_query(settings.roles.query, engine, told)
         life = asyncio.create_task(_live(engine, warm))
         try:

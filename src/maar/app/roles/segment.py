@@ -13,7 +13,14 @@ from maar.adapters.rpc import MetastoreClient, serve_writer
 from maar.adapters.system_clock import SystemClock
 from maar.app.roles.disks import disks_of
 from maar.app.roles.health_http import telling
-from maar.app.roles.wiring import Here, LocalWriter, Told, build_store, new_registry, writer_node
+from maar.app.roles.wiring import (
+    Here,
+    LocalWriter,
+    RoleStatus,
+    build_store,
+    new_registry,
+    writer_node,
+)
 from maar.app.settings.config import ANY_HOST, Settings, host_and_port
 from maar.model.errors import InvalidInput, MaarError
 from maar.model.ids import Zone
@@ -62,7 +69,7 @@ async def run(
         random=Random(secrets.randbits(64)),
         registry=registry,
     )
-    told = Told(registry, lambda: member.ready() or disks.no_room())
+    told = RoleStatus(registry, lambda: member.ready() or disks.no_room())
     server = await serve_writer(address, service, told)
     here.writer = LocalWriter(node, service)
     here.registries.append(registry)

@@ -106,7 +106,7 @@ class LocalWriter(NamedTuple):
     service: SegmentWriter
 
 
-class Told:
+class RoleStatus:
     """What a role tells about itself to whoever asks by RPC."""
 
     def __init__(self, registry: CollectorRegistry, ready: Callable[[], str]) -> None:

@@ -17,7 +17,7 @@ from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
 from maar.app.processes.process import end_the_session, take_the_session_along
 from maar.app.roles.health_http import telling
-from maar.app.roles.wiring import Told, new_registry, node_name
+from maar.app.roles.wiring import RoleStatus, new_registry, node_name
 from maar.app.settings.config import Settings
 from maar.model.ids import WorkerId
 from maar.runner.runner import SparkRunner
@@ -55,7 +55,7 @@ async def run(
         random=Random(secrets.randbits(64)),
         restarts=restarts,
     )
-    told = Told(registry, worker.ready)
+    told = RoleStatus(registry, worker.ready)
     warm = asyncio.Event()
 
     async def live() -> None:
@@ -79,7 +79,10 @@ async def run(
 
 @asynccontextmanager
 async def _telling(
-    settings: Settings, listener: socket.socket | None, told: Told, registry: CollectorRegistry
+    settings: Settings,
+    listener: socket.socket | None,
+    told: RoleStatus,
+    registry: CollectorRegistry,
 ) -> AsyncIterator[None]:
     if listener is not None:
         async with telling(told, registry, listener):

@@ -16,7 +16,7 @@ from maar.block.format import hashing
 from maar.block.format.hashing import Int
 from maar.block.format.tables import DIMENSIONS, LAYOUTS
 from maar.block.format.writer import Group, TableWriter, by_service
-from maar.block.merge.run import Place, Run, Share
+from maar.block.merge.run import CutPoint, Run, RunShare
 from maar.block.merge.sorted_runs import BUDGET, merged
 from maar.model.block import TABLES, Dataset
 from maar.model.ids import TenantId
@@ -26,7 +26,7 @@ _IDS_AT_ONCE = 2 << 20  # when ids are compared with each other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
+class BuiltBlock:
     """The files of a block, not yet in the store."""
 
     paths: dict[str, Path]
@@ -42,10 +42,10 @@ def build(
     directory: Path,
     *,
     tenant: TenantId,
-    first: Place | None = None,
-    end: Place | None = None,
+    first: CutPoint | None = None,
+    end: CutPoint | None = None,
     compression: str = "zstd",
-) -> Built:
+) -> BuiltBlock:
     """Merge what the runs hold between two places into `directory`."""
     directory.mkdir(parents=True)
     shares = None
@@ -74,7 +74,7 @@ def build(
                 write()
         for share in shares or ():
             share.used.pop(table, None)  # the largest sets of ids go first
-    return Built(
+    return BuiltBlock(
         paths=paths,
         rows={table: sum(group.rows for group in groups[table]) for table in TABLES},
         datasets=_datasets(tenant, facts, paths, groups),
@@ -116,9 +116,9 @@ class _Facts:
         return max((greatest for _, _, greatest in self.times.values()), default=0)
 
 
-def _share(run: Run, first: Place | None, end: Place | None) -> Share:
+def _share(run: Run, first: CutPoint | None, end: CutPoint | None) -> RunShare:
     """What of a run goes between two places, and the ids that this part refers to."""
-    part = Share(first=first, end=end)
+    part = RunShare(first=first, end=end)
     stacks, series, locations = _Ids(), _Ids(), _Ids()
     columns: tuple[str, ...] = ("service", "time", "profile_id", "stack_id", "series_id")
     for piece in run.originals("samples", budget=BUDGET, share=part, columns=columns):
@@ -128,7 +128,7 @@ def _share(run: Run, first: Place | None, end: Place | None) -> Share:
     for piece in run.originals("profiles", budget=BUDGET, share=part, columns=columns):
         series.add(piece["series_id"].to_numpy())
     used = {"stacks": stacks.sorted(), "series": series.sorted()}
-    narrow = Share(first=first, end=end, used=used)
+    narrow = RunShare(first=first, end=end, used=used)
     columns = ("service", "stack_id", "location_ids")
     for piece in run.originals("stacks", budget=BUDGET, share=narrow, columns=columns):
         locations.add(pc.list_flatten(piece["location_ids"]).to_numpy())

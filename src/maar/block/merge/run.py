@@ -23,7 +23,7 @@ _BYTES_PER_VALUE = 12  # an item in memory, offsets and codes counted in
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class CutPoint:
     """A point in the order of profiles: where one output ends and the next begins."""
 
     service: str
@@ -31,11 +31,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class RunShare:
     """What of a run goes into one output; None means everything."""
 
-    first: Place | None = None  # included
-    end: Place | None = None  # excluded
+    first: CutPoint | None = None  # included
+    end: CutPoint | None = None  # excluded
     used: dict[str, Int] = field(default_factory=dict)  # sorted ids, by table
 
     @property
@@ -57,7 +57,7 @@ class Run:
         table: str,
         *,
         budget: int,
-        share: Share | None = None,
+        share: RunShare | None = None,
         columns: tuple[str, ...] | None = None,
     ) -> Iterator[pa.Table]:
         """Pieces of about `budget` bytes, without what is dropped or not in the share.
@@ -72,11 +72,11 @@ class Run:
         table: str,
         *,
         budget: int,
-        share: Share | None = None,
+        share: RunShare | None = None,
         columns: tuple[str, ...] | None = None,
     ) -> Iterator[pa.Table]:
         """The same with the ids that the run itself has."""
-        share = share or Share()
+        share = share or RunShare()
         for piece in self._pieces(table, budget, share, columns):
             kept = self._kept(table, piece, share)
             if kept.num_rows:
@@ -87,7 +87,7 @@ class Run:
         return int(self._open(table).metadata.num_rows if isinstance(held, Path) else held.num_rows)
 
     def _pieces(
-        self, table: str, budget: int, share: Share, columns: tuple[str, ...] | None
+        self, table: str, budget: int, share: RunShare, columns: tuple[str, ...] | None
     ) -> Iterator[pa.Table]:
         held = self.tables[table]
         if not isinstance(held, Path):
@@ -119,7 +119,7 @@ class Run:
     def _open(self, table: str) -> pq.ParquetFile:
         return open_table(self.tables[table], table, self.name)
 
-    def _kept(self, table: str, piece: pa.Table, share: Share) -> pa.Table:
+    def _kept(self, table: str, piece: pa.Table, share: RunShare) -> pa.Table:
         if table in ("samples", "profiles"):
             if self.dropped is not None and "profile_id" in piece.column_names:
                 piece = piece.filter(pc.invert(pc.is_in(piece["profile_id"], self.dropped)))
@@ -181,7 +181,7 @@ def _values_in(table: pa.Table) -> int:
     return int(table.num_rows * table.num_columns + nested)
 
 
-def _overlaps(facts: Any, parquet: pq.ParquetFile, share: Share) -> bool:
+def _overlaps(facts: Any, parquet: pq.ParquetFile, share: RunShare) -> bool:
     """May a row group of one service hold something of the share?"""
     if share.whole:
         return True
@@ -195,7 +195,7 @@ def _overlaps(facts: Any, parquet: pq.ParquetFile, share: Share) -> bool:
     )
 
 
-def _inside(piece: pa.Table, share: Share) -> Any:
+def _inside(piece: pa.Table, share: RunShare) -> Any:
     """Rows from the share's first place until before its end."""
     services = piece["service"].combine_chunks()
     if isinstance(services, pa.ChunkedArray):
@@ -211,7 +211,7 @@ def _inside(piece: pa.Table, share: Share) -> Any:
     return inside
 
 
-def _at_or_after(names: list[str], codes: Any, times: Any, place: Place) -> Any:
+def _at_or_after(names: list[str], codes: Any, times: Any, place: CutPoint) -> Any:
     later = np.array([name > place.service for name in names], np.bool_)
     equal = np.array([name == place.service for name in names], np.bool_)
     return later[codes] | (equal[codes] & (times >= place.time_us))

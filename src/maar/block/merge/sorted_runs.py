@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from maar.block.format.order import row_key, same_as_before, sorted_table
 from maar.block.format.tables import DIMENSIONS, LAYOUTS
-from maar.block.merge.run import Run, Share
+from maar.block.merge.run import Run, RunShare
 from maar.block.merge.streams import streams
 
 BUDGET = 32 << 20  # bytes of all runs together that are in memory at a time
 
 
 def merged(
-    table: str, runs: Sequence[Run], shares: Sequence[Share] | None = None
+    table: str, runs: Sequence[Run], shares: Sequence[RunShare] | None = None
 ) -> Iterator[pa.Table]:
     """The rows of all runs in the table's order; of equal rows of a dimension, one."""
     layout = LAYOUTS[table]

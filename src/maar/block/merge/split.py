@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from maar.block.merge.run import Place, Run
+from maar.block.merge.run import CutPoint, Run
 from maar.block.merge.sorted_runs import BUDGET
 
 _COLUMNS = ("service", "time", "profile_id", "sample_count")
 
 
-def places(runs: Sequence[Run], *, size: int, target: int) -> list[Place]:
+def places(runs: Sequence[Run], *, size: int, target: int) -> list[CutPoint]:
     """The places (service, time) at which outputs 2, 3 … begin; none when one block will do.
 
     Outputs are between one and two targets before repeated symbols are merged. A profile's weight
@@ -28,8 +28,8 @@ def places(runs: Sequence[Run], *, size: int, target: int) -> list[Place]:
     names = np.array(_names(runs))
     total = np.cumsum(weights)
     cuts = np.searchsorted(total, total[-1] * np.arange(1, parts) / parts)
-    found = {Place(str(names[services[cut]]), int(times[cut])) for cut in cuts}
-    found.discard(Place(str(names[services[0]]), int(times[0])))
+    found = {CutPoint(str(names[services[cut]]), int(times[cut])) for cut in cuts}
+    found.discard(CutPoint(str(names[services[0]]), int(times[0])))
     return sorted(found)
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from maar.block.format.dictionary import trimmed
 from maar.block.format.order import row_key, same_as_before, sorted_table
 from maar.block.format.tables import DIMENSIONS, LAYOUTS
-from maar.block.merge.run import Run, Share
+from maar.block.merge.run import Run, RunShare
 
 MOVED_ROWS = 65_536  # samples of re-keyed series that are sorted in memory
 
@@ -26,7 +26,7 @@ Part = tuple[Any, ...]  # the key of one series and type
 
 
 def streams(
-    run: Run, table: str, *, budget: int, share: Share | None = None
+    run: Run, table: str, *, budget: int, share: RunShare | None = None
 ) -> list[Iterator[pa.Table]]:
     """What a run has of a table: one stream, and one more when re-keyed rows belong elsewhere."""
     if table in DIMENSIONS and run.rekeyed.get(table):
@@ -47,7 +47,7 @@ def _rows(
     run: Run,
     table: str,
     budget: int,
-    share: Share | None,
+    share: RunShare | None,
     *,
     moved: bool,
     columns: tuple[str, ...] | None = None,
@@ -64,14 +64,14 @@ def _rows(
             yield kept
 
 
-def _moved_symbols(run: Run, table: str, budget: int, share: Share | None) -> Iterator[pa.Table]:
+def _moved_symbols(run: Run, table: str, budget: int, share: RunShare | None) -> Iterator[pa.Table]:
     """Few enough for memory: each was compared by its content when it got its id."""
     found = [trimmed(piece) for piece in _rows(run, table, budget, share, moved=True)]
     if found:
         yield sorted_table(pa.concat_tables(found), LAYOUTS[table].key)
 
 
-def _moved_samples(run: Run, budget: int, share: Share | None) -> Iterator[pa.Table]:
+def _moved_samples(run: Run, budget: int, share: RunShare | None) -> Iterator[pa.Table]:
     """Samples of re-keyed series in the order of the new ids: small series together, large alone.
 
     A series may have any number of samples, so they are read once more for each group of series.

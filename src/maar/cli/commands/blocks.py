@@ -13,7 +13,7 @@ from maar.cli.input.options import (
     server_option,
     server_options,
 )
-from maar.cli.output.failure import EXIT_REFUSED, Failed
+from maar.cli.output.failure import EXIT_REFUSED, CommandFailed
 from maar.cli.output.show import moment, print_json, print_table, say, size
 
 NAMED_MAX = 20  # tenants, services
@@ -62,9 +62,11 @@ def lose(
     if dry_run:
         return
     if not loss["damages"] and not force:
-        raise Failed(f"block {block_id} is whole and stays; --force gives it up", EXIT_REFUSED)
+        raise CommandFailed(
+            f"block {block_id} is whole and stays; --force gives it up", EXIT_REFUSED
+        )
     if not yes and not click.confirm("Give this up for good?", err=True):
-        raise Failed("nothing was changed", EXIT_REFUSED)
+        raise CommandFailed("nothing was changed", EXIT_REFUSED)
     done = api.order("POST", f"/api/v1/blocks/{block_id}/lose", {"reason": reason, "force": force})
     if as_json:
         print_json(done)

@@ -9,7 +9,7 @@ import click
 
 from maar.cli.client import Server
 from maar.cli.input.options import connected, json_option, refuse_options, server_option
-from maar.cli.output.failure import EXIT_REFUSED, Failed
+from maar.cli.output.failure import EXIT_REFUSED, CommandFailed
 from maar.cli.output.show import duration, moment, print_json, print_table, say, size
 
 PATH = "/api/v1/dead-letters"
@@ -105,14 +105,14 @@ def retry(letters: tuple[str, ...], server: str) -> None:
     api = connected(server)
     refused = [letter for letter in letters if not _retried(api, letter)]
     if refused:
-        raise Failed(f"{len(refused)} of {len(letters)} letters were not delivered")
+        raise CommandFailed(f"{len(refused)} of {len(letters)} letters were not delivered")
 
 
 def _retried(api: Server, letter: str) -> bool:
     """One that cannot be delivered does not keep the others from it."""
     try:
         done = api.order("POST", f"{PATH}/{quote(letter)}/retry", {})
-    except Failed as error:
+    except CommandFailed as error:
         if error.exit_code != EXIT_REFUSED:
             raise
         say(f"maar: {error}", err=True)

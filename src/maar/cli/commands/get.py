@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from maar.cli.input.options import connected, server_options, time_range
-from maar.cli.output.failure import Failed
+from maar.cli.output.failure import CommandFailed
 from maar.model.ids import parse_profile_id
 
 
@@ -33,5 +33,5 @@ def command(profile_id: str, output: str, start: str, until: str, server: str, t
     try:
         Path(output).write_bytes(body)
     except OSError as error:
-        raise Failed(f"cannot write {output}: {error.strerror}") from None
+        raise CommandFailed(f"cannot write {output}: {error.strerror}") from None
     click.echo(f"{output}: {len(body)} bytes", err=True)

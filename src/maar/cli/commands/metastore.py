@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from maar.cli.input.options import connected, json_option, server_option
-from maar.cli.output.failure import EXIT_UNAVAILABLE, Failed
+from maar.cli.output.failure import EXIT_UNAVAILABLE, CommandFailed
 from maar.cli.output.replicas import print_replicas, replica_troubles
 from maar.cli.output.show import moment, print_json
 
@@ -86,14 +86,14 @@ def status(as_json: bool, server: str, **where: Any) -> None:
         for sentence in troubles:
             click.echo(f"trouble: {sentence}")
     if all(each["standing"] == "unreachable" for each in shown):
-        raise Failed(
+        raise CommandFailed(
             "no replica answers. Name them with --metastore host:port,…, or the data directory of "
             "a server on this host with --data, or a server with --server; if that is right, see "
             "docs/operating.md#a-process-does-not-answer",
             EXIT_UNAVAILABLE,
         )
     if troubles:
-        raise Failed(f"{_things(troubles, 'wants', 'want')} a person; see docs/runbook.md")
+        raise CommandFailed(f"{_things(troubles, 'wants', 'want')} a person; see docs/runbook.md")
 
 
 def _replicas(settings: Settings, server: str) -> list[dict[str, Any]]:
@@ -104,7 +104,7 @@ def _replicas(settings: Settings, server: str) -> list[dict[str, Any]]:
         try:
             known: list[dict[str, Any]] = connected(server).get("/api/v1/status")["replicas"]
             return known
-        except Failed as error:
+        except CommandFailed as error:
             if error.exit_code != EXIT_UNAVAILABLE or error.retry_after_s is not None:
                 raise  # somebody is there, and has said why not
     return [_plain(each) for each in asyncio.run(operations.replicas(settings))]
@@ -133,7 +133,7 @@ def verify(objects: bool, as_json: bool, **where: Any) -> None:
     found = asyncio.run(operations.verified(_settings(**where), objects=objects))
     print_json(_findings(found)) if as_json else _print_findings(found)
     if found.wrong:
-        raise Failed(f"{_things(found.wrong, 'is', 'are')} wrong")
+        raise CommandFailed(f"{_things(found.wrong, 'is', 'are')} wrong")
 
 
 def _findings(found: Findings) -> dict[str, Any]:
@@ -237,7 +237,7 @@ def rebuild(replicas: tuple[str, ...], as_json: bool, **where: Any) -> None:
         if not as_json:
             click.echo(f"{each.name} at {each.address}: {each.standing}, entry {each.index:,}")
         if each.fault:
-            raise Failed(f"{each.name} has stopped again: {each.fault}")
+            raise CommandFailed(f"{each.name} has stopped again: {each.fault}")
 
 
 @command.command("restore")
@@ -297,7 +297,7 @@ def restore(
     others = [life for life in marked if life not in lives]
     _describe(saved, others)
     if not yes and not click.confirm("Restore this into the log?", err=True):
-        raise Failed("nothing was restored")
+        raise CommandFailed("nothing was restored")
     done = asyncio.run(operations.restored(settings, saved, adopts=lives))
     if as_json:
         print_json(

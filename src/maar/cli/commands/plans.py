@@ -15,7 +15,7 @@ from maar.cli.input.options import (
     server_options,
 )
 from maar.cli.input.times import parse_duration_s
-from maar.cli.output.failure import EXIT_REFUSED, Failed
+from maar.cli.output.failure import EXIT_REFUSED, CommandFailed
 from maar.cli.output.plan import print_plans, show_plan
 from maar.cli.output.show import duration, print_json, say
 from maar.model.ids import PlanId
@@ -68,14 +68,14 @@ def requeue(plan_ids: tuple[str, ...], server: str) -> None:
     plans = [PlanId.parse(text) for text in plan_ids]
     refused = [plan for plan in plans if not _requeued(api, plan)]
     if refused:
-        raise Failed(f"{len(refused)} of {len(plans)} plans were not requeued")
+        raise CommandFailed(f"{len(refused)} of {len(plans)} plans were not requeued")
 
 
 def _requeued(api: Server, plan: PlanId) -> bool:
     """One that cannot be requeued does not keep the others from it."""
     try:
         api.order("POST", f"/api/v1/plans/{plan}/requeue", {})
-    except Failed as error:
+    except CommandFailed as error:
         if error.exit_code != EXIT_REFUSED:
             raise
         say(f"maar: {error}", err=True)

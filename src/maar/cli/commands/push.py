@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from maar.cli.client import Server
 from maar.cli.input.options import connected, label_pair, now_ms, server_options
 from maar.cli.input.times import parse_time_ms
-from maar.cli.output.failure import EXIT_REFUSED, EXIT_UNAVAILABLE, Failed
+from maar.cli.output.failure import EXIT_REFUSED, EXIT_UNAVAILABLE, CommandFailed
 from maar.cli.retry import pause_s
 from maar.model.errors import MaarError
 from maar.model.labels import PROFILE_NAME, SERVICE_NAME
@@ -97,7 +97,7 @@ def command(
 
 
 def _report(
-    files: Sequence[Path], outcomes: Iterator[list[str] | MaarError | Failed], done: Done
+    files: Sequence[Path], outcomes: Iterator[list[str] | MaarError | CommandFailed], done: Done
 ) -> int:
     """Print ids and failures in the order of the files; the exit code."""
     worst = 0
@@ -108,7 +108,7 @@ def _report(
                 click.echo(profile)
             continue
         click.echo(visible_lines(f"{file}: {outcome}"), err=True)
-        code = outcome.exit_code if isinstance(outcome, Failed) else EXIT_REFUSED
+        code = outcome.exit_code if isinstance(outcome, CommandFailed) else EXIT_REFUSED
         worst = max(worst, code)
         if code == EXIT_UNAVAILABLE:  # the next file would meet the same silence
             if left := len(files) - number:
@@ -123,13 +123,13 @@ def _report(
 
 def in_order(
     work: Callable[[T], R], items: Sequence[T], *, at_once: int
-) -> Iterator[R | MaarError | Failed]:
+) -> Iterator[R | MaarError | CommandFailed]:
     """What comes of each item, in their order, with so many under way; ends when it is closed.
 
     By threads that die with the process: Ctrl-C does not wait for answers.
     """
-    waiting = queue.SimpleQueue[tuple[T, Future[R | MaarError | Failed]]]()
-    outcomes = [Future[R | MaarError | Failed]() for _ in items]
+    waiting = queue.SimpleQueue[tuple[T, Future[R | MaarError | CommandFailed]]]()
+    outcomes = [Future[R | MaarError | CommandFailed]() for _ in items]
     for pair in zip(items, outcomes, strict=True):
         waiting.put(pair)
 
@@ -139,7 +139,7 @@ def in_order(
                 item, outcome = waiting.get_nowait()
                 try:
                     outcome.set_result(work(item))
-                except (MaarError, Failed) as error:
+                except (MaarError, CommandFailed) as error:
                     outcome.set_result(error)
                 except BaseException as error:  # noqa: BLE001 - raised where it is waited for
                     outcome.set_exception(error)
@@ -173,7 +173,7 @@ def _insist(api: Server, labels: list[tuple[str, str]], body: bytes) -> list[str
     for tries in itertools.count():
         try:
             return api.push(labels, packed, client_id=identity)
-        except Failed as error:
+        except CommandFailed as error:
             if error.retry_after_s is None or tries == RETRIES_MAX:
                 raise
             sleep(pause_s(tries, told_s=error.retry_after_s, chance=Random()))
@@ -214,4 +214,4 @@ def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise Failed(f"cannot be read: {error.strerror}") from None
+        raise CommandFailed(f"cannot be read: {error.strerror}") from None

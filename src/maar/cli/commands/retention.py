@@ -10,7 +10,7 @@ import click
 
 from maar.cli.input.options import connected, json_option, server_option
 from maar.cli.input.times import parse_duration_s
-from maar.cli.output.failure import EXIT_REFUSED, Failed
+from maar.cli.output.failure import EXIT_REFUSED, CommandFailed
 from maar.cli.output.show import duration, moment, print_json, print_table, say, size
 
 FOREVER, DEFAULT = "forever", "default"
@@ -142,7 +142,7 @@ def _confirm(found: dict[str, Any], tenant: str, seconds: float | None) -> None:
         err=True,
     )
     if not click.confirm("Keep them for a shorter time?", err=True):
-        raise Failed("nothing was changed", EXIT_REFUSED)
+        raise CommandFailed("nothing was changed", EXIT_REFUSED)
 
 
 def period(seconds: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from maar.cli.output.failure import EXIT_USAGE, Failed
+from maar.cli.output.failure import EXIT_USAGE, CommandFailed
 
 _PARTS = 5  # name:sample_type:sample_unit:period_type:period_unit
 
@@ -28,14 +28,16 @@ def full_type(asked: str, there: Collection[str]) -> str:
         if len(found) == 1:
             return found[0]
         if found:
-            raise Failed(
+            raise CommandFailed(
                 f"--type {asked} may mean {len(found)} profile types; say one of "
                 f"{', '.join(found)}",
                 EXIT_USAGE,
             )
     if not there:
-        raise Failed(f"there are no profiles in this time range, so none of type {asked!r}")
-    raise Failed(f"no profile type here is called {asked!r}; there are {', '.join(sorted(there))}")
+        raise CommandFailed(f"there are no profiles in this time range, so none of type {asked!r}")
+    raise CommandFailed(
+        f"no profile type here is called {asked!r}; there are {', '.join(sorted(there))}"
+    )
 
 
 def _readings(asked: str) -> Iterator[Callable[[str], bool]]:

@@ -8,7 +8,7 @@ EXIT_UNAVAILABLE = 3  # the same again may succeed
 EXIT_INTERRUPTED = 130
 
 
-class Failed(Exception):
+class CommandFailed(Exception):
     """A command cannot do what it was asked; the message is a sentence."""
 
     def __init__(

@@ -16,7 +16,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TreeLine:
     """One frame as it is drawn: `guide` is the tree to its left."""
 
     guide: str
@@ -45,12 +45,12 @@ def tree(names: Sequence[str], levels: Sequence[Sequence[int]]) -> Node | None:
     return root
 
 
-def lines(root: Node, *, least: float, depth: int) -> Iterator[Line]:
+def lines(root: Node, *, least: float, depth: int) -> Iterator[TreeLine]:
     """Frames of at least a share of the total, heaviest first, a chain of only children inline."""
     floor = max(1, least * root.total)
 
-    def walk(node: Node, guide: str, below: str, level: int) -> Iterator[Line]:
-        yield Line(guide, node)
+    def walk(node: Node, guide: str, below: str, level: int) -> Iterator[TreeLine]:
+        yield TreeLine(guide, node)
         if level >= depth:
             return
         shown = sorted(

@@ -18,7 +18,7 @@ from maar.ports.object_store import ObjectInfo
 ADDED_BYTES_MAX = 256 << 10  # of letters in one step of the loop: others wait meanwhile
 
 
-class Found(NamedTuple):
+class FoundLetter(NamedTuple):
     """A letter as it was read: its metadata, or why it has none that can be trusted."""
 
     info: ObjectInfo
@@ -35,28 +35,30 @@ class Fate(Enum):
     HELD = "held"  # nor ever: a person must look
 
 
-class Verdict(NamedTuple):
+class LetterVerdict(NamedTuple):
     fate: Fate
     cause: str = ""
 
 
-def verdict(state: MetaState, letter: Found, *, now: LeaseTime) -> Verdict:
+def verdict(state: MetaState, letter: FoundLetter, *, now: LeaseTime) -> LetterVerdict:
     """What is to become of a letter.
 
     A known block comes first: when it has been merged and its objects are gone, all is well.
     """
     if letter.meta is None:
-        return Verdict(Fate.HELD, letter.trouble)
+        return LetterVerdict(Fate.HELD, letter.trouble)
     if registration.known(state, letter.meta.id):
-        return Verdict(Fate.DELIVERED)
+        return LetterVerdict(Fate.DELIVERED)
     if cause := registration.never(state, letter.meta) or letter.absent:
-        return Verdict(Fate.HELD, cause)
+        return LetterVerdict(Fate.HELD, cause)
     if cause := registration.not_now(state, letter.meta, now=now):
-        return Verdict(Fate.WAITS, cause)
-    return Verdict(Fate.DELIVER)
+        return LetterVerdict(Fate.WAITS, cause)
+    return LetterVerdict(Fate.DELIVER)
 
 
-def deliverable(state: MetaState, letters: Iterable[Found], *, now: LeaseTime) -> list[BlockMeta]:
+def deliverable(
+    state: MetaState, letters: Iterable[FoundLetter], *, now: LeaseTime
+) -> list[BlockMeta]:
     return [
         letter.meta
         for letter in letters
@@ -64,7 +66,7 @@ def deliverable(state: MetaState, letters: Iterable[Found], *, now: LeaseTime) -
     ]
 
 
-def second_chance(state: MetaState, letter: Found, *, now: LeaseTime) -> bool:
+def second_chance(state: MetaState, letter: FoundLetter, *, now: LeaseTime) -> bool:
     """Whether a letter is held only because its block is below the floor: then its profiles may
     come back as another block.
     """
@@ -92,9 +94,9 @@ def reach(*, began: LeaseTime, margin_ns: int, left: Iterable[BlockId]) -> Lease
     return LeaseTime(max(NO_FLOOR, limit if oldest is None else min(limit, oldest - 1)))
 
 
-def in_steps(letters: Iterable[Found]) -> Iterator[list[Found]]:
+def in_steps(letters: Iterable[FoundLetter]) -> Iterator[list[FoundLetter]]:
     """Together as many as are folded in a moment."""
-    step: list[Found] = []
+    step: list[FoundLetter] = []
     size = 0
     for letter in letters:
         if step and size + letter.info.size > ADDED_BYTES_MAX:

@@ -39,7 +39,7 @@ UNHEARD = LeaseTime(-2)  # before any time at which a leader began to listen
 _ADVANCES = {WriterState.JOINING: 0, WriterState.ACTIVE: 1, WriterState.LEAVING: 2}
 
 
-class Session(NamedTuple):
+class WriterSession(NamedTuple):
     """One life of a writer's process."""
 
     zone: Zone
@@ -60,12 +60,12 @@ Decision = RingChanged | Replaced | None  # None: the ring is as the beat says a
 
 
 @dataclass(slots=True)
-class Hearing:
+class Heartbeats:
     dead_after_ns: int = DEAD_AFTER_MS * MILLISECOND_NS
     since: LeaseTime = ALWAYS  # without a pause in which a beat could go unheard
     listened_at: LeaseTime = ALWAYS
     heard: dict[tuple[Zone, NodeId], LeaseTime] = field(default_factory=dict)
-    gone: dict[Session, None] = field(default_factory=dict)  # replaced or left; oldest first
+    gone: dict[WriterSession, None] = field(default_factory=dict)  # replaced or left; oldest first
 
     def listen(self, now: LeaseTime) -> None:
         """The leader runs; if it did not for a while, what it missed is nobody's silence.
@@ -80,11 +80,11 @@ class Hearing:
     def hear(self, ring: Ring, beat: Beat, now: LeaseTime) -> None:
         """A beat that was taken; `ring` is as it left it."""
         if beat.leaves:
-            self.part_with(Session(beat.zone, beat.writer.node, beat.writer.session))
+            self.part_with(WriterSession(beat.zone, beat.writer.node, beat.writer.session))
         elif _known(ring, beat.writer.node):
             self.heard[beat.zone, beat.writer.node] = now
 
-    def part_with(self, session: Session) -> None:
+    def part_with(self, session: WriterSession) -> None:
         """Of this life nothing more is taken, however late it arrives."""
         self.gone[session] = None
         while len(self.gone) > GONE_MAX:
@@ -98,7 +98,7 @@ class Hearing:
             if writer.node not in stays:
                 self.heard.pop((zone, writer.node), None)
             elif stays[writer.node] != writer.session:
-                self.part_with(Session(zone, writer.node, writer.session))
+                self.part_with(WriterSession(zone, writer.node, writer.session))
 
     def silent_ns(self, zone: Zone, node: NodeId, now: LeaseTime) -> int:
         """For how long nothing was heard of it though the leader listened."""
@@ -117,7 +117,7 @@ class Hearing:
         )
 
 
-def view(ring: Ring, hearing: Hearing, now: LeaseTime) -> RingView:
+def view(ring: Ring, hearing: Heartbeats, now: LeaseTime) -> RingView:
     dead = [w.node for w in ring.writers if hearing.is_dead(ring.zone, w.node, now)]
     silent_ms = (
         (now - heard) // MILLISECOND_NS if heard is not None else -1
@@ -126,7 +126,7 @@ def view(ring: Ring, hearing: Hearing, now: LeaseTime) -> RingView:
     return RingView(ring, tuple(dead), hearing.is_complete(ring, now), tuple(silent_ms))
 
 
-def views(state: MetaState, hearing: Hearing, now: LeaseTime) -> tuple[RingView, ...]:
+def views(state: MetaState, hearing: Heartbeats, now: LeaseTime) -> tuple[RingView, ...]:
     return tuple(view(ring, hearing, now) for _, ring in sorted(state.rings.items()))
 
 
@@ -160,7 +160,7 @@ def check(state: MetaState, beat: Beat) -> None:
     _check_version(state)
 
 
-def decided(state: MetaState, beat: Beat, hearing: Hearing) -> Decision:
+def decided(state: MetaState, beat: Beat, hearing: Heartbeats) -> Decision:
     """By what is known when it is asked; a changed beat is decided again on the leader's loop.
 
     Of two processes with one name, the one that registered later has it. Only a joining one
@@ -170,7 +170,7 @@ def decided(state: MetaState, beat: Beat, hearing: Hearing) -> Decision:
     known = _known(ring, writer.node)
     if known is None and (beat.leaves or writer.state is WriterState.LEAVING):
         return None  # there is nothing left to leave
-    if Session(beat.zone, writer.node, writer.session) in hearing.gone:
+    if WriterSession(beat.zone, writer.node, writer.session) in hearing.gone:
         return _replaced(beat, known)
     if known is None:
         return _with(ring, writer)
@@ -184,7 +184,7 @@ def decided(state: MetaState, beat: Beat, hearing: Hearing) -> Decision:
     return None if writer == known else _with(ring, writer)
 
 
-def entries(state: MetaState, beat: Beat, hearing: Hearing) -> list[Entry]:
+def entries(state: MetaState, beat: Beat, hearing: Heartbeats) -> list[Entry]:
     """Overloaded, with the reason, when there is no room for the writer."""
     found = decided(state, beat, hearing)
     if not isinstance(found, RingChanged):
@@ -201,7 +201,7 @@ def accepted(effects: Sequence[Effect], zone: Zone) -> None:
 
 
 def removal(
-    state: MetaState, zone: Zone, node: NodeId, hearing: Hearing, now: LeaseTime
+    state: MetaState, zone: Zone, node: NodeId, hearing: Heartbeats, now: LeaseTime
 ) -> list[Entry]:
     """What an operator's order to give up a writer comes to, or why it cannot be carried out."""
     _check_version(state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from maar.metastore.decide import schedule, verdict
-from maar.metastore.decide.workers import Crew
+from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.fold import attempts, parking, retirement
 from maar.metastore.records.entries import (
     BlocksAdded,
@@ -91,7 +91,7 @@ def _reported(state: MetaState, report: Report, *, now: LeaseTime) -> Entry:
 
 
 def assignments(
-    state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTime, crew: Crew
+    state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTime, crew: WorkerRegistry
 ) -> list[Entry]:
     """Nothing is handed out before it is known which inputs are still there (S5)."""
     if state.adopting:

@@ -12,7 +12,7 @@ from itertools import chain, groupby, islice
 from typing import NamedTuple
 
 from maar.metastore.decide import shares, verdict
-from maar.metastore.decide.workers import PRESENT_NS, Crew
+from maar.metastore.decide.workers import PRESENT_NS, WorkerRegistry
 from maar.metastore.fold import lease, parking
 from maar.metastore.fold import plan as plans
 from maar.metastore.records.entries import (
@@ -26,7 +26,7 @@ from maar.metastore.records.entries import (
 )
 from maar.metastore.records.entries import PlansScheduled as Scheduled
 from maar.metastore.state.state import MetaState
-from maar.metastore.state.timeline import NEVER, Line, Standing, place_of
+from maar.metastore.state.timeline import NEVER, PlanBucket, PlanStanding, place_of
 from maar.model.ids import PlanId, WorkerId
 from maar.model.plan import Plan
 from maar.model.time import LeaseTime
@@ -83,8 +83,8 @@ def _at_limit(
     raised = state.raised_limit(now)
     for line in sorted(state.plans.lines):
         limit = max(line.limit, raised)
-        leased = line.standing is Standing.LEASED
-        if line.standing > Standing.LEASED or line.failures + leased < limit:
+        leased = line.standing is PlanStanding.LEASED
+        if line.standing > PlanStanding.LEASED or line.failures + leased < limit:
             continue
         for plan in state.plans.line(line, now if leased else NEVER):
             counts = verdict.expired(plan, policy=state.policy, hearing_since=hearing_since)
@@ -120,14 +120,16 @@ def failing(
         state,
         NEVER,
         lambda line: (
-            line.standing is Standing.EXCLUDED and line.level == level and line.failures < raised
+            line.standing is PlanStanding.EXCLUDED
+            and line.level == level
+            and line.failures < raised
         ),
     )
 
 
-def _may_fail(line: Line) -> bool:
+def _may_fail(line: PlanBucket) -> bool:
     """Its plans have failed, or will have when somebody acts on their expired leases."""
-    return line.failures > 0 or line.standing is Standing.LEASED
+    return line.failures > 0 or line.standing is PlanStanding.LEASED
 
 
 def probes(state: MetaState, now: LeaseTime) -> Iterator[Plan]:
@@ -138,17 +140,21 @@ def probes(state: MetaState, now: LeaseTime) -> Iterator[Plan]:
     lines = (
         state.plans.line(line, now)
         for line in state.plans.lines
-        if line.standing is Standing.EXCLUDED and line.failures >= raised
+        if line.standing is PlanStanding.EXCLUDED and line.failures >= raised
     )
     return merge(*lines, key=place_of)
 
 
-def _waiting(state: MetaState, now: LeaseTime, wanted: Callable[[Line], bool]) -> Iterator[Plan]:
+def _waiting(
+    state: MetaState, now: LeaseTime, wanted: Callable[[PlanBucket], bool]
+) -> Iterator[Plan]:
     """Plans on the way that nobody holds any more."""
-    return _in_order(state, now, lambda line: line.standing <= Standing.LEASED and wanted(line))
+    return _in_order(state, now, lambda line: line.standing <= PlanStanding.LEASED and wanted(line))
 
 
-def _in_order(state: MetaState, now: LeaseTime, wanted: Callable[[Line], bool]) -> Iterator[Plan]:
+def _in_order(
+    state: MetaState, now: LeaseTime, wanted: Callable[[PlanBucket], bool]
+) -> Iterator[Plan]:
     """Level; standing; fewer failures; longest since; order of planning."""
     lines = sorted(filter(wanted, state.plans.lines))
     for _, same in groupby(lines, key=lambda line: line[:3]):
@@ -159,7 +165,7 @@ def _in_order(state: MetaState, now: LeaseTime, wanted: Callable[[Line], bool]) 
 
 
 def assign(
-    state: MetaState, wishes: Sequence[Wish], *, now: LeaseTime, crew: Crew | None = None
+    state: MetaState, wishes: Sequence[Wish], *, now: LeaseTime, crew: WorkerRegistry | None = None
 ) -> list[Entry]:
     """Hand out what waits, and plan more: as many as there are free slots.
 
@@ -168,7 +174,7 @@ def assign(
     capacities: dict[WorkerId, int] = {}
     for wish in wishes:
         capacities[wish.worker] = capacities.get(wish.worker, 0) + max(0, wish.capacity)
-    crew = crew or Crew()
+    crew = crew or WorkerRegistry()
     for worker, capacity in capacities.items():
         crew.hear(worker, wants=capacity > 0, now=now)
     crew.forget_absent(now)
@@ -199,7 +205,7 @@ class _Line:
 class _Round:
     """What there is to hand out, and what has been, while worker after worker is served."""
 
-    def __init__(self, state: MetaState, crew: Crew, now: LeaseTime, wanted: int) -> None:
+    def __init__(self, state: MetaState, crew: WorkerRegistry, now: LeaseTime, wanted: int) -> None:
         self._state = state
         self._crew = crew
         self._now = now

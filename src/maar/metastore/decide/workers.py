@@ -12,16 +12,16 @@ from maar.model.time import SECOND_NS, LeaseTime
 PRESENT_NS = 30 * SECOND_NS  # a worker that was heard from within this is there
 
 
-class Heard(NamedTuple):
+class WorkerHeard(NamedTuple):
     at: LeaseTime
     wants: bool  # it asked for work
 
 
 @dataclass(slots=True)
-class Crew:
+class WorkerRegistry:
     hearing_since: LeaseTime = ALWAYS  # without a pause in which a renewal could go unheard
     listened_at: LeaseTime = ALWAYS
-    heard: dict[WorkerId, Heard] = field(default_factory=dict)
+    heard: dict[WorkerId, WorkerHeard] = field(default_factory=dict)
     drained: WorkerId | None = None  # it gets nothing until it is free for a plan that runs alone
     turns: dict[int, int] = field(default_factory=dict)  # of the lines
     failing_turns: dict[int, int] = field(default_factory=dict)  # of lines of plans that run alone
@@ -33,7 +33,7 @@ class Crew:
         self.listened_at = now
 
     def hear(self, worker: WorkerId, *, wants: bool, now: LeaseTime) -> None:
-        self.heard[worker] = Heard(now, wants)
+        self.heard[worker] = WorkerHeard(now, wants)
 
     def forget_absent(self, now: LeaseTime) -> None:
         for worker in [w for w, heard in self.heard.items() if now - heard.at > PRESENT_NS]:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from maar.metastore.state.index import Found
+from maar.metastore.state.index import FoundBlock
 from maar.model.block import NO_DAY, BlockOutline, Kind
 from maar.model.ids import BlockId, TenantId
 from maar.model.plan import PlanResult
@@ -23,7 +23,7 @@ SHARES_SINCE = 5  # the version of the log that began to look at tenants and day
 Share: TypeAlias = tuple[TenantId, int]  # a tenant's day; of segments, which have none, NO_DAY
 
 
-def adds_up(live: Mapping[BlockId, Found], result: PlanResult) -> bool:
+def adds_up(live: Mapping[BlockId, FoundBlock], result: PlanResult) -> bool:
     """Every input profile was kept, was a duplicate, or is in quarantine, by the numbers."""
     account = result.account
     came = sum(each.outline.profiles for each in live.values())
@@ -37,7 +37,7 @@ def adds_up(live: Mapping[BlockId, Found], result: PlanResult) -> bool:
     )
 
 
-def possible(live: Mapping[BlockId, Found], result: PlanResult, *, level: int) -> bool:
+def possible(live: Mapping[BlockId, FoundBlock], result: PlanResult, *, level: int) -> bool:
     """Of every share something is left, and of none more than came."""
     came = _from_segments(live.values()) if level == 0 else _from_blocks(live.values())
     left = Counter[Share]()
@@ -62,7 +62,7 @@ class _Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
 _parts = msgspec.msgpack.Decoder(tuple[_Part, ...]).decode
 
 
-def _from_segments(inputs: Iterable[Found]) -> Counter[Share]:
+def _from_segments(inputs: Iterable[FoundBlock]) -> Counter[Share]:
     profiles: dict[TenantId, int] = {}
     for each in inputs:
         parts = _parts(each.outline.datasets)
@@ -75,7 +75,7 @@ def _from_segments(inputs: Iterable[Found]) -> Counter[Share]:
     return Counter({(tenant, NO_DAY): count for tenant, count in profiles.items()})
 
 
-def _from_blocks(inputs: Iterable[Found]) -> Counter[Share]:
+def _from_blocks(inputs: Iterable[FoundBlock]) -> Counter[Share]:
     came = Counter[Share]()
     for each in inputs:
         came[_share(each.outline, by_day=True)] += each.outline.profiles

@@ -11,7 +11,7 @@ from maar.metastore.fold import plan as plans
 from maar.metastore.records.effects import Completed, Effects, Refusal, Refused
 from maar.metastore.records.entries import PlanCompleted
 from maar.metastore.records.packs import ZONES_SINCE, pack
-from maar.metastore.state.index import Found, day_of
+from maar.metastore.state.index import FoundBlock, day_of
 from maar.metastore.state.queue import LANES_SINCE
 from maar.metastore.state.retired import Cause, Retired, recorded
 from maar.metastore.state.state import MetaState
@@ -42,7 +42,7 @@ def _again(done: Plan, token: FencingToken) -> Completed | Refused:
 
 
 def _refusal(
-    state: MetaState, plan: Plan, live: Mapping[BlockId, Found], entry: PlanCompleted
+    state: MetaState, plan: Plan, live: Mapping[BlockId, FoundBlock], entry: PlanCompleted
 ) -> Refusal | None:
     if any(block not in live for block in plan.inputs):
         return Refusal.INPUT_GONE
@@ -118,7 +118,7 @@ def _kept(meta: BlockMeta, plan: Plan, *, version: int) -> BlockMeta:
 
 
 def _replace(
-    state: MetaState, plan: Plan, live: Mapping[BlockId, Found], entry: PlanCompleted
+    state: MetaState, plan: Plan, live: Mapping[BlockId, FoundBlock], entry: PlanCompleted
 ) -> Completed:
     metas = tuple(_kept(meta, plan, version=state.version) for meta in entry.result.outputs)
     result = msgspec.structs.replace(entry.result, outputs=metas)

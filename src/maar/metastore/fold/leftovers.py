@@ -11,9 +11,9 @@ from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 from maar.metastore.records.effects import Effects, Refusal, Refused, Swept
-from maar.metastore.records.entries import LitterSwept, Remains
+from maar.metastore.records.entries import AttemptKey, LitterSwept
 from maar.metastore.records.packs import unpack
-from maar.metastore.state.state import MetaState, Remnant
+from maar.metastore.state.state import EndedAttempt, MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind
 from maar.model.ids import BlockId, FencingToken, PlanId
@@ -27,17 +27,17 @@ EARLY_NS = MINUTE_NS  # most tasks have stopped this long after their attempt ha
 
 
 class Sweep(NamedTuple):
-    remains: Remains
+    remains: AttemptKey
     final: bool  # nothing can be written any more: what is found is all, and intents may go too
 
 
 def due(
-    litter: Mapping[Remains, Remnant],
+    litter: Mapping[AttemptKey, EndedAttempt],
     *,
     now: LeaseTime,
     litter_ns: int,
-    passed: Container[Remains],
-    resting: Container[Remains],
+    passed: Container[AttemptKey],
+    resting: Container[AttemptKey],
     limit: int,
 ) -> list[Sweep]:
     """Which attempts to look at, oldest end first.
@@ -88,7 +88,7 @@ def _objects(meta: BlockMeta) -> set[str]:
 def left(state: MetaState, plan: PlanId, token: FencingToken, *, completed: bool) -> None:
     """An attempt has ended: its token can never complete, and what it wrote is known by it."""
     if state.version >= LITTER_SINCE:
-        state.litter[Remains(plan, token)] = Remnant(state.lease_time, completed)
+        state.litter[AttemptKey(plan, token)] = EndedAttempt(state.lease_time, completed)
 
 
 def sweep(state: MetaState, entry: LitterSwept) -> Effects:

@@ -19,7 +19,7 @@ from maar.metastore.records.effects import (
 )
 from maar.metastore.records.entries import PlanRequeued, PlansParked, PlansUnparked
 from maar.metastore.state.state import MetaState
-from maar.metastore.state.timeline import NEVER, Line, Standing
+from maar.metastore.state.timeline import NEVER, PlanBucket, PlanStanding
 from maar.model.ids import PlanId
 from maar.model.plan import Plan, PlanState
 from maar.model.time import LeaseTime
@@ -43,7 +43,7 @@ def evicted(state: MetaState, wanted: int, *, spare: Container[PlanId]) -> tuple
     if wanted <= 0:
         return ()
     candidates = (
-        (line.standing < Standing.EXCLUDED, -line.failures, place.plan)
+        (line.standing < PlanStanding.EXCLUDED, -line.failures, place.plan)
         for line, places in state.plans.lines.items()
         if _failed(line)
         for place in places
@@ -52,10 +52,10 @@ def evicted(state: MetaState, wanted: int, *, spare: Container[PlanId]) -> tuple
     return tuple(plan for _, _, plan in nsmallest(wanted, candidates))
 
 
-def _failed(line: Line) -> bool:
+def _failed(line: PlanBucket) -> bool:
     """Plans that have failed, or were set aside, and that nobody holds."""
-    return line.standing >= Standing.EXCLUDED or (
-        line.standing is Standing.UNASSIGNED and line.failures > 0
+    return line.standing >= PlanStanding.EXCLUDED or (
+        line.standing is PlanStanding.UNASSIGNED and line.failures > 0
     )
 
 

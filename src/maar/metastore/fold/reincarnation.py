@@ -22,10 +22,10 @@ from maar.metastore.records.effects import (
     Refused,
 )
 from maar.metastore.records.entries import (
+    AttemptKey,
     BlocksAdopted,
     BlocksMissed,
     Reincarnated,
-    Remains,
 )
 from maar.metastore.records.packs import alone, outline, pack
 from maar.metastore.state.state import MetaState
@@ -132,7 +132,7 @@ def _spare_outputs(state: MetaState, gone: Container[BlockId]) -> None:
     for plan in state.finished.values():
         if plan.note == ENDED and any(block in gone for block in plan.inputs):
             for attempt in plan.attempts:
-                state.litter.pop(Remains(plan.id, attempt.token), None)
+                state.litter.pop(AttemptKey(plan.id, attempt.token), None)
 
 
 def end(state: MetaState) -> Effects:

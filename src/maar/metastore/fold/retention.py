@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from maar.metastore.fold import plan as plans
 from maar.metastore.fold import trust
-from maar.metastore.fold.trust import ALONE, NEVER, Clocks, Standing
+from maar.metastore.fold.trust import ALONE, NEVER, Clocks, ClockTrust
 from maar.metastore.records.effects import (
     Effect,
     Effects,
@@ -59,13 +59,13 @@ def status(
     )
 
 
-def pause(verdict: trust.Verdict) -> str:
+def pause(verdict: trust.TrustVerdict) -> str:
     """Why nothing goes just now; '' when retention goes on."""
-    if verdict.standing in (Standing.TRUSTED, Standing.VOUCHED):
+    if verdict.standing in (ClockTrust.TRUSTED, ClockTrust.VOUCHED):
         return ""
     out = (
         ""
-        if trust.RELEASE in verdict.why or verdict.standing is not Standing.HELD
+        if trust.RELEASE in verdict.why or verdict.standing is not ClockTrust.HELD
         else (f"; it waits for {trust.RELEASE}")
     )
     return f"retention paused: {verdict.why}{out}"

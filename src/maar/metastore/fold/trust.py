@@ -18,7 +18,7 @@ from typing import NamedTuple
 from maar.metastore.records.effects import Effects, HoldChanged, Refusal, Refused
 from maar.metastore.records.entries import Entry, RetentionHeld
 from maar.metastore.records.packs import outline
-from maar.metastore.state.state import NO_ANCHOR, NO_HOLD, Anchor, Hold, MetaState, Spent
+from maar.metastore.state.state import NO_ANCHOR, NO_HOLD, Anchor, MetaState, RetentionHold, Spent
 from maar.model.block import BlockMeta
 from maar.model.errors import Rejected
 from maar.model.ids import TenantId
@@ -52,7 +52,7 @@ class Clocks(NamedTuple):
 ALONE = Clocks(1, ())
 
 
-class Standing(Enum):
+class ClockTrust(Enum):
     TRUSTED = "the clock goes as lease time does"
     VOUCHED = "it does not, and witnesses say that it is right"
     PAUSED = "it is not trusted now; witnesses may yet come"
@@ -60,44 +60,44 @@ class Standing(Enum):
     HELD = "retention waits for a person"
 
 
-class Verdict(NamedTuple):
-    standing: Standing
+class TrustVerdict(NamedTuple):
+    standing: ClockTrust
     why: str = ""
 
     @property
     def takes(self) -> bool:
-        return self.standing is Standing.TRUSTED
+        return self.standing is ClockTrust.TRUSTED
 
 
-def judge(state: MetaState, *, now: LeaseTime, wall: WallTime, clocks: Clocks) -> Verdict:
+def judge(state: MetaState, *, now: LeaseTime, wall: WallTime, clocks: Clocks) -> TrustVerdict:
     """What to make of the leader's wall clock."""
     if state.hold.why:
-        return Verdict(Standing.HELD, state.hold.why)
+        return TrustVerdict(ClockTrust.HELD, state.hold.why)
     if why := refusal(clocks):
-        return Verdict(Standing.PAUSED, why)
+        return TrustVerdict(ClockTrust.PAUSED, why)
     if state.version < TRUST_SINCE or state.clock == NO_ANCHOR:
-        return Verdict(Standing.TRUSTED)
+        return TrustVerdict(ClockTrust.TRUSTED)
     store_ns = clocks.store_ahead_ns
     if store_ns is not None and abs(store_ns) > SKEW_MAX_NS:
-        return Verdict(Standing.JUMPED, _of_the_store(store_ns))
+        return TrustVerdict(ClockTrust.JUMPED, _of_the_store(store_ns))
     gap_ns = wall - state.clock.reading(now)
     if abs(gap_ns) <= SKEW_MAX_NS:
-        return Verdict(Standing.TRUSTED)
+        return TrustVerdict(ClockTrust.TRUSTED)
     if gap_ns < 0:
-        return Verdict(Standing.VOUCHED, f"the clock went back by {span(-gap_ns)}")
+        return TrustVerdict(ClockTrust.VOUCHED, f"the clock went back by {span(-gap_ns)}")
     if by := _witness(state, now=now, wall=wall, clocks=clocks, gap_ns=gap_ns):
-        return Verdict(Standing.VOUCHED, f"{by}: the clock went ahead by {span(gap_ns)}")
+        return TrustVerdict(ClockTrust.VOUCHED, f"{by}: the clock went ahead by {span(gap_ns)}")
     if gap_ns <= OUTAGE_MAX_NS:
-        return Verdict(Standing.PAUSED, _after_an_outage(gap_ns))
-    return Verdict(Standing.JUMPED, _of_a_jump(gap_ns))
+        return TrustVerdict(ClockTrust.PAUSED, _after_an_outage(gap_ns))
+    return TrustVerdict(ClockTrust.JUMPED, _of_a_jump(gap_ns))
 
 
-def told(verdict: Verdict) -> list[Entry]:
+def told(verdict: TrustVerdict) -> list[Entry]:
     """What the log has to know of a verdict."""
     match verdict.standing:
-        case Standing.VOUCHED:
+        case ClockTrust.VOUCHED:
             return [RetentionHeld(False, verdict.why)]
-        case Standing.JUMPED:
+        case ClockTrust.JUMPED:
             return [RetentionHeld(True, verdict.why)]
         case _:
             return []
@@ -310,7 +310,7 @@ def hold(state: MetaState, entry: RetentionHeld) -> Effects:
         return (Refused(Refusal.VERSION),)
     if entry.held:
         if not state.hold.why:
-            state.hold = Hold(entry.why[:WHY_MAX] or BY_A_PERSON, state.lease_time)
+            state.hold = RetentionHold(entry.why[:WHY_MAX] or BY_A_PERSON, state.lease_time)
         return (HoldChanged(state.hold.why),)
     state.clock = Anchor(state.wall_time, state.lease_time)
     if not entry.confirmed:

@@ -17,15 +17,15 @@ from itertools import islice
 from typing import TypeVar
 
 from maar.metastore.decide import prepare
-from maar.metastore.decide.dead_letter_rules import Found
+from maar.metastore.decide.dead_letter_rules import FoundLetter
 from maar.metastore.fold import registration, reincarnation
 from maar.metastore.leader.background import Append, Led, Threads
 from maar.metastore.leader.letter_box import Box
 from maar.metastore.leader.store_inventory import (
     UNKNOWN,
-    Candidate,
     Listing,
     Sibling,
+    StoredBlock,
     best_first,
     candidate,
     made_of,
@@ -33,7 +33,7 @@ from maar.metastore.leader.store_inventory import (
 )
 from maar.metastore.records.entries import AdoptionEnded, BlocksMissed, Entry
 from maar.metastore.records.packs import unpack
-from maar.metastore.replica.metrics import Metrics
+from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.state.index import Chunk, blocks_in
 from maar.metastore.state.state import MetaState
 from maar.metastore.views import reads
@@ -61,7 +61,12 @@ class Adoption:
     """A duty of every office: idle unless the log was restored and the store is not known yet."""
 
     def __init__(
-        self, leader: Led, store: ObjectStore, clock: Clock, append: Append, metrics: Metrics
+        self,
+        leader: Led,
+        store: ObjectStore,
+        clock: Clock,
+        append: Append,
+        metrics: MetastoreMetrics,
     ) -> None:
         self._leader = leader
         self._store = store
@@ -142,12 +147,12 @@ class Adoption:
 
     # ── what the store holds and the index does not know ───────────────────────────────────────
 
-    async def _unknown(self, listing: Listing) -> dict[BlockId, list[Candidate]]:
+    async def _unknown(self, listing: Listing) -> dict[BlockId, list[StoredBlock]]:
         """What stands for blocks of the log's earlier lives, the best of each block first."""
         walk = listing.walk()
-        found: dict[BlockId, list[Candidate]] = {}
+        found: dict[BlockId, list[StoredBlock]] = {}
 
-        def some() -> tuple[int, list[Candidate]]:
+        def some() -> tuple[int, list[StoredBlock]]:
             infos = list(islice(walk, LISTED_AT_ONCE))
             named = [candidate(info.key) for info in infos]
             return len(infos), [one for one in named if one is not None]
@@ -160,7 +165,7 @@ class Adoption:
                     found.setdefault(one.block, []).append(one)
         return {block: best_first(some) for block, some in found.items()}
 
-    def _wanted(self, one: Candidate) -> bool:
+    def _wanted(self, one: StoredBlock) -> bool:
         """Below the floor, what is not known was never acknowledged, or is merged and forgotten."""
         state = self._leader.state
         if one.life not in state.adopting or registration.known(state, one.block):
@@ -169,8 +174,8 @@ class Adoption:
 
     async def _made(
         self,
-        make: Callable[[list[Candidate]], BlockMeta | None],
-        candidates: Sequence[list[Candidate]],
+        make: Callable[[list[StoredBlock]], BlockMeta | None],
+        candidates: Sequence[list[StoredBlock]],
     ) -> list[BlockMeta]:
         """The blocks that are whole; what is damaged is told and left where it is."""
         metas: list[BlockMeta] = []
@@ -241,16 +246,16 @@ class Adoption:
                 for letter in await self._read(box, infos):
                     await self._delivered(letter)  # what was wrong may not be any more
 
-    async def _read(self, box: Box, infos: Sequence[ObjectInfo]) -> list[Found]:
-        letters: list[Found] = []
+    async def _read(self, box: Box, infos: Sequence[ObjectInfo]) -> list[FoundLetter]:
+        letters: list[FoundLetter] = []
         for outcome in await self._threads.each(box.read, infos):
-            if isinstance(outcome, Found):
+            if isinstance(outcome, FoundLetter):
                 letters.append(outcome)
             elif not isinstance(outcome, NotFound):
                 raise outcome
         return letters
 
-    async def _deliver(self, box: Box, letters: Sequence[Found]) -> None:
+    async def _deliver(self, box: Box, letters: Sequence[FoundLetter]) -> None:
         state = self._leader.state
         await self._take(
             [
@@ -268,7 +273,7 @@ class Adoption:
                 if await self._threads.do(partial(box.hold, letter)):
                     self._leave(f"dead letter {letter.info.key} is held: {_cause(state, letter)}")
 
-    async def _delivered(self, letter: Found) -> bool:
+    async def _delivered(self, letter: FoundLetter) -> bool:
         """Whether the index knows its block; then the letter goes."""
         meta = letter.meta
         if meta is None or not registration.known(self._leader.state, meta.id):
@@ -280,7 +285,7 @@ class Adoption:
 
 
 def _first_whole(
-    candidates: list[Candidate], *, make: Callable[[Candidate], BlockMeta | None]
+    candidates: list[StoredBlock], *, make: Callable[[StoredBlock], BlockMeta | None]
 ) -> BlockMeta | None:
     """Of the attempts at a block, the best that is whole; Corrupt when there is only damage."""
     damage: Corrupt | None = None
@@ -298,13 +303,13 @@ def _first_whole(
 
 
 def _in_quarantine(
-    store: ObjectStore, siblings: Mapping[PlanId, Sibling], one: Candidate
+    store: ObjectStore, siblings: Mapping[PlanId, Sibling], one: StoredBlock
 ) -> BlockMeta | None:
     sibling = siblings.get(one.plan, UNKNOWN) if one.plan is not None else UNKNOWN
     return quarantined(store, one, sibling)
 
 
-def _quarantined(one: Candidate) -> bool:
+def _quarantined(one: StoredBlock) -> bool:
     return one.key.startswith(keys.QUARANTINES)
 
 
@@ -325,7 +330,7 @@ def _held(box: Box) -> list[ObjectInfo]:
     return list(box.held())
 
 
-def _cause(state: MetaState, letter: Found) -> str:
+def _cause(state: MetaState, letter: FoundLetter) -> str:
     if letter.meta is None:
         return letter.trouble
     return letter.absent or reincarnation.refused(state, letter.meta)

@@ -17,13 +17,13 @@ from maar.metastore.fold import leftovers, retention, trust, undo
 from maar.metastore.leader import cleaning, sweeping
 from maar.metastore.leader.background import Append, Led
 from maar.metastore.records.entries import (
+    AttemptKey,
     BlocksForgotten,
     Entry,
     LitterSwept,
-    Remains,
     RetentionUndone,
 )
-from maar.metastore.replica.metrics import Metrics
+from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta
@@ -52,7 +52,7 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-class Held(Generic[Item]):
+class HeldBack(Generic[Item]):
     """What could not be cleaned: told once, and let alone for a while before it is tried again."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Cleaner:
         store: ObjectStore,
         clock: Clock,
         append: Append,
-        metrics: Metrics,
+        metrics: MetastoreMetrics,
         *,
         clocks: Callable[[], trust.Clocks] = lambda: trust.ALONE,
     ) -> None:
@@ -105,9 +105,9 @@ class Cleaner:
         self._removing = ThreadPoolExecutor(THREADS, thread_name_prefix="remove")
         self._sweeping = ThreadPoolExecutor(THREADS, thread_name_prefix="sweep")
         self.removal = asyncio.Lock()  # whoever holds it finds no deletion of blocks under way
-        self._blocks: Held[BlockId] = Held()
-        self._attempts: Held[Remains] = Held()
-        self._passed: set[Remains] = set()  # attempts that had their early sweep
+        self._blocks: HeldBack[BlockId] = HeldBack()
+        self._attempts: HeldBack[AttemptKey] = HeldBack()
+        self._passed: set[AttemptKey] = set()  # attempts that had their early sweep
         self._walk: Iterator[BlockMeta] | None = None  # retention's; the next run goes on with it
         self._expire_at_ns = clock.monotonic_ns() + EXPIRE_NS
         self._told = ""  # why retention pauses or is careful, when people were last told of it
@@ -183,8 +183,8 @@ class Cleaner:
         work = [(one, await self._unlisted(one)) for one in found if not isinstance(one, Exception)]
         remove = self._in_office(self._remove_litter)
         done = await _each(self._sweeping, remove, work)
-        swept: list[Remains] = []
-        passed: list[Remains] = []
+        swept: list[AttemptKey] = []
+        passed: list[AttemptKey] = []
         for sweep, looked in zip(sweeps, found, strict=True):
             if isinstance(looked, Exception):
                 _hold_failed(self._attempts, [sweep.remains], _title(sweep), looked, now=now)
@@ -207,7 +207,7 @@ class Cleaner:
         _raise_retryable([*found, *done])
         return len(sweeps) >= SWEPT_AT_ONCE and bool(swept or passed)
 
-    def _remove_litter(self, work: tuple[sweeping.Found, list[str]]) -> bool:
+    def _remove_litter(self, work: tuple[sweeping.FoundLeftovers, list[str]]) -> bool:
         return sweeping.remove(self._store, *work)
 
     async def _due_sweeps(self, now: LeaseTime) -> list[leftovers.Sweep]:
@@ -224,7 +224,7 @@ class Cleaner:
         )
         return await asyncio.to_thread(look) if state.litter else []
 
-    async def _unlisted(self, found: sweeping.Found) -> list[str]:
+    async def _unlisted(self, found: sweeping.FoundLeftovers) -> list[str]:
         """The attempt has ended, so what is not listed now never will be."""
         await asyncio.sleep(0)  # an attempt may have written many blocks; others wait
         return leftovers.unlisted(self._leader.state, found.written)
@@ -281,7 +281,7 @@ class Cleaner:
         self._tell(found.paused, found.trouble)
         return self._judged(state, now).takes
 
-    def _judged(self, state: MetaState, now: LeaseTime) -> trust.Verdict:
+    def _judged(self, state: MetaState, now: LeaseTime) -> trust.TrustVerdict:
         return trust.judge(state, now=now, wall=self._wall(), clocks=self._witnesses())
 
     def _witnesses(self) -> trust.Clocks:
@@ -395,7 +395,7 @@ def _title(sweep: leftovers.Sweep) -> str:
 
 
 def _hold_failed(
-    held: Held[Item], items: Sequence[Item], title: str, error: Exception, *, now: LeaseTime
+    held: HeldBack[Item], items: Sequence[Item], title: str, error: Exception, *, now: LeaseTime
 ) -> None:
     """While the store does not answer, everything fails alike, and is told once for all."""
     why = f"{title} cannot be deleted: {error}"

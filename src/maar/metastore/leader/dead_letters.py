@@ -19,8 +19,8 @@ import msgspec
 from maar.metastore.decide import prepare
 from maar.metastore.decide.dead_letter_rules import (
     Fate,
-    Found,
-    Verdict,
+    FoundLetter,
+    LetterVerdict,
     deliverable,
     in_steps,
     reach,
@@ -30,7 +30,7 @@ from maar.metastore.decide.dead_letter_rules import (
 )
 from maar.metastore.leader.background import Append, Led, Threads
 from maar.metastore.leader.letter_box import Box, named, read_ours
-from maar.metastore.replica.metrics import Metrics
+from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.state.state import NO_FLOOR
 from maar.model import keys
 from maar.model.block import BlockMeta
@@ -42,7 +42,7 @@ from maar.model.errors import (
 )
 from maar.model.ids import BlockId, block_time_ns, segment_id
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.metastore import Letter, LetterRetried, Letters, LettersStatus
+from maar.ports.metastore import Letter, LetterRetried, LettersPage, LettersStatus
 from maar.ports.object_store import ObjectInfo, ObjectStore
 
 log_ = logging.getLogger("maar.metastore")
@@ -78,7 +78,7 @@ class DeadLetters:
         leader: Led,
         store: ObjectStore,
         append: Append,
-        metrics: Metrics,
+        metrics: MetastoreMetrics,
         entropy: Callable[[int], bytes],
     ) -> None:
         self._leader = leader
@@ -179,11 +179,11 @@ class DeadLetters:
     async def _deal_with(self, box: Box, infos: Sequence[ObjectInfo], made: _Pass) -> None:
         read = await self._threads.each(box.read, infos)
         made.note(read, but=NotFound)  # a letter that is gone was delivered, or held
-        letters = [one for one in read if isinstance(one, Found)]
+        letters = [one for one in read if isinstance(one, FoundLetter)]
         if made.failure is not None and not letters:
             raise made.failure  # there is no store, rather than one bad letter
-        going: list[Found] = []
-        aside: list[tuple[Found, str]] = []
+        going: list[FoundLetter] = []
+        aside: list[tuple[FoundLetter, str]] = []
         for step in in_steps(letters):
             await self._add(step)
             for letter in step:
@@ -197,17 +197,17 @@ class DeadLetters:
         await self._delete(going, made)
         await self._hold(box, aside, made)
 
-    async def _add(self, letters: Sequence[Found]) -> None:
+    async def _add(self, letters: Sequence[FoundLetter]) -> None:
         """By the leader's loop, like any registration: what the fold says counts."""
         if deliverable(self._leader.state, letters, now=self._leader.now()):
             await self._append(
                 lambda state, now: list(prepare.registrations(deliverable(state, letters, now=now)))
             )
 
-    def _verdict(self, letter: Found) -> Verdict:
+    def _verdict(self, letter: FoundLetter) -> LetterVerdict:
         return verdict(self._leader.state, letter, now=self._leader.now())
 
-    async def _delete(self, letters: Sequence[Found], made: _Pass) -> None:
+    async def _delete(self, letters: Sequence[FoundLetter], made: _Pass) -> None:
         """Delivered: the index knows their blocks, and that is in the log."""
         outcomes = await self._threads.each(self._delete_one, [one.info.key for one in letters])
         gone = sum(outcome is None for outcome in outcomes)
@@ -223,8 +223,8 @@ class DeadLetters:
         self._leader.confirm()
         self._store.delete(key)
 
-    async def _hold(self, box: Box, aside: Sequence[tuple[Found, str]], made: _Pass) -> None:
-        def hold(letter: Found) -> bool:
+    async def _hold(self, box: Box, aside: Sequence[tuple[FoundLetter, str]], made: _Pass) -> None:
+        def hold(letter: FoundLetter) -> bool:
             self._leader.confirm()
             return box.hold(letter)
 
@@ -258,7 +258,7 @@ class DeadLetters:
 
     # ── what an operator asks ──────────────────────────────────────────────────────────────────
 
-    async def listed(self, *, limit: int) -> Letters:
+    async def listed(self, *, limit: int) -> LettersPage:
         """With the cause of each, as the index sees it now."""
         box = self._box()
 
@@ -270,8 +270,8 @@ class DeadLetters:
         read = await self._threads.each(partial(read_ours, box), infos[:limit])
         for error in _errors(read, but=NotFound):
             raise error
-        letters = [self._shown(box, one) for one in read if isinstance(one, Found)]
-        return Letters(self.status(), tuple(letters), more=len(infos) > limit)
+        letters = [self._shown(box, one) for one in read if isinstance(one, FoundLetter)]
+        return LettersPage(self.status(), tuple(letters), more=len(infos) > limit)
 
     async def one(self, name: str) -> Letter:
         box = self._box()
@@ -297,7 +297,7 @@ class DeadLetters:
         log_.info("dead letter delivered name=%s block=%s", name, meta.id)
         return LetterRetried(name, meta.id, again)
 
-    async def _delivered(self, box: Box, letter: Found) -> tuple[BlockMeta, bool]:
+    async def _delivered(self, box: Box, letter: FoundLetter) -> tuple[BlockMeta, bool]:
         """The block that the index knows now, and whether it had to be written again."""
         again = second_chance(self._leader.state, letter, now=self._leader.now())
         if again and letter.meta is not None:
@@ -318,7 +318,7 @@ class DeadLetters:
         await self._threads.do(lambda: box.copy_segment(meta, key))
         return rewritten(meta, block=block, key=key)
 
-    def _shown(self, box: Box, letter: Found) -> Letter:
+    def _shown(self, box: Box, letter: FoundLetter) -> Letter:
         incarnation, held, _ = keys.letter_place(letter.info.key)
         block = keys.letter_block(letter.name)
         name, key, size = block or letter.name, letter.info.key, letter.info.size
@@ -340,7 +340,7 @@ class DeadLetters:
         former = () if state.adopting else state.former
         return [self._box(), *(Box(self._store, life) for life in former)]
 
-    def _named(self, name: str, *, only_held: bool = False) -> tuple[Box, Found]:
+    def _named(self, name: str, *, only_held: bool = False) -> tuple[Box, FoundLetter]:
         *others, last = self._boxes()
         for box in others:
             try:

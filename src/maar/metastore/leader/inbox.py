@@ -55,7 +55,7 @@ class Poll(Request[PollReply]):
         self.poll = poll
 
 
-class Pin(Request[None]):
+class PinRequest(Request[None]):
     def __init__(self, reader: str) -> None:
         super().__init__()
         self.reader = reader
@@ -132,7 +132,7 @@ def answer(requests: Sequence[Request[Any]], effects: Sequence[Effect], state: M
                 mine = mine[: max(0, request.poll.capacity)]  # the rest is for its next poll
                 granted = [e for e in granted if e not in mine]
                 request.settle(_poll_reply(request.poll, mine, effects, state))
-            case Pin():
+            case PinRequest():
                 if request.reader in refused_readers:
                     request.fail(Overloaded("too many readers hold the index; ask again later"))
                 else:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import xxhash
 
 from maar.block.format import dead_letter
-from maar.metastore.decide.dead_letter_rules import Found
+from maar.metastore.decide.dead_letter_rules import FoundLetter
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import AlreadyExists, Corrupt, InvalidInput, NotFound
@@ -32,14 +32,14 @@ class Box(NamedTuple):
     def held(self) -> Iterator[ObjectInfo]:
         return self.store.list(keys.held_letters(self.incarnation))
 
-    def read(self, info: ObjectInfo) -> Found:
+    def read(self, info: ObjectInfo) -> FoundLetter:
         """NotFound when it is gone; what cannot be trusted is a value."""
         _, _, name = keys.letter_place(info.key)
         try:
             meta = self._opened(info, name)
         except Corrupt as error:
-            return Found(info, name, None, str(error))
-        return Found(info, name, meta, absent=dead_letter.absent(self.store, meta))
+            return FoundLetter(info, name, None, str(error))
+        return FoundLetter(info, name, meta, absent=dead_letter.absent(self.store, meta))
 
     def _opened(self, info: ObjectInfo, name: str) -> BlockMeta:
         if keys.letter_block(name) is None:
@@ -54,7 +54,7 @@ class Box(NamedTuple):
             store=StoreName(self.store.settings().name),
         )
 
-    def hold(self, letter: Found) -> bool:
+    def hold(self, letter: FoundLetter) -> bool:
         """Move it aside: first the copy, then the original goes.
 
         False: it is too large to move, or has a name that no writer and no store of ours gives.
@@ -100,12 +100,12 @@ class Box(NamedTuple):
                 yield info
 
 
-def read_ours(box: Box, info: ObjectInfo) -> Found:
+def read_ours(box: Box, info: ObjectInfo) -> FoundLetter:
     incarnation, _, name = keys.letter_place(info.key)
-    return box.read(info) if incarnation == box.incarnation else Found(info, name, None)
+    return box.read(info) if incarnation == box.incarnation else FoundLetter(info, name, None)
 
 
-def named(box: Box, name: str, *, only_held: bool = False) -> Found:
+def named(box: Box, name: str, *, only_held: bool = False) -> FoundLetter:
     """The letter of a block, or whatever lies there under that name."""
     places = (keys.held_letters, keys.dead_letters)[: 1 if only_held else 2]
     for place in places:

@@ -20,7 +20,7 @@ from maar.metastore.leader.background import Led, Threads
 from maar.metastore.leader.letter_box import Box
 from maar.metastore.leader.store_inventory import candidate, segment_of
 from maar.metastore.replica import snapshot
-from maar.metastore.replica.metrics import Metrics
+from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.errors import Corrupt, MaarError, NotFound
@@ -67,7 +67,7 @@ def fenced(state: MetaState, block: BlockId, *, floor: LeaseTime) -> bool:
 class Orphans:
     """A duty of every office."""
 
-    def __init__(self, leader: Led, store: ObjectStore, metrics: Metrics) -> None:
+    def __init__(self, leader: Led, store: ObjectStore, metrics: MetastoreMetrics) -> None:
         self._leader = leader
         self._store = store
         self._metrics = metrics

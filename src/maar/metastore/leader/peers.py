@@ -15,7 +15,7 @@ import msgspec
 
 from maar.metastore.fold.trust import Clocks
 from maar.metastore.records.entries import Entry, VersionActivated
-from maar.metastore.replica.integrity import Judge
+from maar.metastore.replica.integrity import StateVotes
 from maar.model.errors import MaarError
 from maar.model.time import SECOND_NS
 from maar.ports.clock import Clock
@@ -30,7 +30,7 @@ CLOCK_FRESH_NS = 600 * SECOND_NS  # clocks do not drift apart in this time
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class PeerAnswer:
     """The last answer of a replica."""
 
     status: ReplicaStatus
@@ -47,7 +47,7 @@ class Peers:
         clock: Clock,
         *,
         own: Callable[[], ReplicaStatus],
-        judge: Callable[[], Judge],
+        judge: Callable[[], StateVotes],
     ) -> None:
         """`addresses` are the others'; `own` and `judge` tell of this replica as it is now."""
         self._addresses = tuple(dict.fromkeys(addresses))
@@ -55,7 +55,7 @@ class Peers:
         self._clock = clock
         self._own = own
         self._judge = judge
-        self._heard: dict[str, Heard] = {}  # by address
+        self._heard: dict[str, PeerAnswer] = {}  # by address
         self._silence: dict[str, str] = {}  # why those do not answer
         self._told = ""
 
@@ -133,7 +133,7 @@ class Peers:
             self._silence[address] = str(error) or "it did not answer in time"
             return
         between_ns = (before_ns + self._clock.monotonic_ns()) // 2
-        self._heard[address] = Heard(status, between_ns)
+        self._heard[address] = PeerAnswer(status, between_ns)
         self._silence.pop(address, None)
 
     async def _vote(self, vote: Vote | None, own: ReplicaStatus) -> None:
@@ -146,7 +146,7 @@ class Peers:
         except (MaarError, OSError, TimeoutError) as error:
             log_.debug("vote not taken leader=%s cause=%s", own.leader, error)
 
-    def _fresh(self, age_ns: int) -> list[Heard]:
+    def _fresh(self, age_ns: int) -> list[PeerAnswer]:
         """Answers of replicas of this log that are not older than this."""
         own = self._own()
         return [
@@ -155,7 +155,7 @@ class Peers:
             if not self._is_stale(heard, age_ns) and not _foreign(heard.status, own)
         ]
 
-    def _is_stale(self, heard: Heard, age_ns: int) -> bool:
+    def _is_stale(self, heard: PeerAnswer, age_ns: int) -> bool:
         return self._clock.monotonic_ns() - heard.at_ns > age_ns
 
     def _seen(self, address: str) -> ReplicaStatus:

@@ -23,10 +23,10 @@ from maar.model.errors import MaarError
 from maar.model.ids import TenantId
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.placement import stored, wire
-from maar.placement.adaptive.builder import Built, RulesBuilder, Surroundings
-from maar.placement.adaptive.statistics import DatasetStats, Source, Stats
+from maar.placement.adaptive.builder import BuiltRules, RulesBuilder, Surroundings
+from maar.placement.adaptive.statistics import DatasetStats, Stats, WriteSource
 from maar.placement.rules import Balancing, PlacementSettings, Rules, TenantLimits
-from maar.placement.stored import Shelf
+from maar.placement.stored import StoredNames
 from maar.ports.clock import Clock
 from maar.ports.object_store import ObjectStore
 
@@ -44,7 +44,7 @@ class Written(NamedTuple):
 
     tenant: TenantId
     service: str
-    source: Source
+    source: WriteSource
     second: int
 
 
@@ -75,7 +75,7 @@ class PlacementMetrics:
         )
 
 
-class Office:
+class PlacementTerm:
     """What the manager of one term knows; the next term begins with another."""
 
     def __init__(self, settings: PlacementSettings) -> None:
@@ -83,7 +83,7 @@ class Office:
         self.loaded = False  # before it is, rules would forget what datasets have
         self.rules = Rules()  # those in the store
         self.stats: tuple[DatasetStats, ...] = ()
-        self.shelf = Shelf()  # names in the store, some perhaps of objects that are not there
+        self.shelf = StoredNames()  # names in the store, some perhaps of objects that are not there
         self.evicted = 0
         self.turn = asyncio.Lock()  # to use the builder
 
@@ -105,7 +105,7 @@ class PlacementManager:
         self._clock = clock
         self._metrics = PlacementMetrics(registry)
         self._heard: dict[Written, int] = {}  # bytes, since they were last recorded
-        self._office = Office(settings)
+        self._office = PlacementTerm(settings)
         self._done_ns: int | None = None  # None: others see to it
         self._metrics.age.set_function(self._age_s)
 
@@ -117,7 +117,7 @@ class PlacementManager:
 
     def take_office(self) -> None:
         """Another may have led meanwhile: what was known may be out of date."""
-        self._office = Office(self._settings)
+        self._office = PlacementTerm(self._settings)
         self._done_ns = self._clock.monotonic_ns()
 
     def _leave_office(self) -> None:
@@ -137,7 +137,7 @@ class PlacementManager:
                 self._hear_one(meta, now)
 
     def _hear_one(self, meta: BlockMeta, now: LeaseTime) -> None:
-        source = Source(meta.shard, meta.created_by)
+        source = WriteSource(meta.shard, meta.created_by)
         heard, second = self._heard, now // SECOND_NS
         for dataset in meta.datasets:
             written = Written(dataset.tenant, dataset.service, source, second)
@@ -192,7 +192,7 @@ class PlacementManager:
         self._done_ns = self._clock.monotonic_ns()
         return True
 
-    async def _load(self, office: Office, leader: Led) -> None:
+    async def _load(self, office: PlacementTerm, leader: Led) -> None:
         """Go on where the leader before stopped."""
         incarnation = leader.state.incarnation
         with self._metrics.failures.labels("load").count_exceptions():
@@ -208,13 +208,13 @@ class PlacementManager:
         office.loaded = True
         log_.info("placement resumes datasets=%d", len(office.rules.datasets))
 
-    async def _record(self, office: Office) -> None:
+    async def _record(self, office: PlacementTerm) -> None:
         """What is heard before the rules are loaded is recorded, too."""
         if self._heard:
             heard, self._heard = self._heard, {}
             await asyncio.to_thread(_record_all, office.builder, heard)
 
-    async def _build(self, office: Office, leader: Led) -> Built:
+    async def _build(self, office: PlacementTerm, leader: Led) -> BuiltRules:
         async with office.turn:
             await self._record(office)
             around = surroundings(leader.state, self._limits)
@@ -223,7 +223,7 @@ class PlacementManager:
         self._tell(office, built)
         return built
 
-    def _tell(self, office: Office, built: Built) -> None:
+    def _tell(self, office: PlacementTerm, built: BuiltRules) -> None:
         statistics, shares = office.builder.statistics, built.rules.datasets.values()
         self._metrics.datasets.set(len(statistics))
         self._metrics.rates.set(statistics.rates)
@@ -240,7 +240,7 @@ class PlacementManager:
 
     # ── the store ──────────────────────────────────────────────────────────────────────────────
 
-    async def _store_changes(self, office: Office, built: Built, leader: Led) -> None:
+    async def _store_changes(self, office: PlacementTerm, built: BuiltRules, leader: Led) -> None:
         """What did not change is not written again: a lake without traffic costs no requests."""
         leader.confirm()
         incarnation = leader.state.incarnation
@@ -264,7 +264,7 @@ class PlacementManager:
         with self._metrics.failures.labels("store").count_exceptions():
             await asyncio.to_thread(lambda: self._store.create(key, encode()))
 
-    async def _delete_old(self, shelf: Shelf) -> Shelf:
+    async def _delete_old(self, shelf: StoredNames) -> StoredNames:
         """Those before the newest few; what cannot be deleted now is deleted later."""
         old = (*shelf.rules[KEPT:], *shelf.stats[KEPT:])
         try:
@@ -274,10 +274,10 @@ class PlacementManager:
         except (MaarError, OSError) as error:
             log_.warning("old placement rules stay cause=%s", error)
             return shelf
-        return Shelf(shelf.rules[:KEPT], shelf.stats[:KEPT])
+        return StoredNames(shelf.rules[:KEPT], shelf.stats[:KEPT])
 
 
-def next_time(shelf: Shelf, now: LeaseTime) -> int:
+def next_time(shelf: StoredNames, now: LeaseTime) -> int:
     """A time later than that of any name there: the leader before may have been ahead of us."""
     names = (("rules", shelf.rules), ("stats", shelf.stats))
     times = [keys.placement_time(key, kind=kind) or 0 for kind, found in names for key in found[:1]]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from maar.metastore.decide import membership
-from maar.metastore.decide.membership import MILLISECOND_NS, Hearing
+from maar.metastore.decide.membership import MILLISECOND_NS, Heartbeats
 from maar.metastore.fold.ring import moved, ring_of
 from maar.metastore.leader.inbox import Prepare, Reply
 from maar.metastore.leader.leader import Leader
 from maar.metastore.records.effects import Effect, RingReplaced
 from maar.metastore.records.entries import RingChanged
-from maar.metastore.replica.metrics import Metrics
+from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.model.errors import MaarError
 from maar.model.ids import NodeId, Zone
 from maar.model.ring import Ring
@@ -30,16 +30,16 @@ class Carry(Protocol):
     async def __call__(self, prepare: Prepare, reply: Reply[T]) -> T: ...
 
 
-class Rings:
+class LeaderRings:
     """Of one term: who lives has to be heard anew in each."""
 
     def __init__(
-        self, leader: Leader, carry: Carry, metrics: Metrics, *, dead_after_ms: int
+        self, leader: Leader, carry: Carry, metrics: MetastoreMetrics, *, dead_after_ms: int
     ) -> None:
         self._leader = leader
         self._carry = carry
         self._metrics = metrics
-        self._hearing = Hearing(dead_after_ms * MILLISECOND_NS, since=leader.state.lease_time)
+        self._hearing = Heartbeats(dead_after_ms * MILLISECOND_NS, since=leader.state.lease_time)
 
     def listen(self) -> None:
         """At least twice a second, and whenever somebody is heard: so a pause is noticed."""

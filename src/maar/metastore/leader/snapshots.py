@@ -10,7 +10,7 @@ from maar.metastore.leader.background import Append
 from maar.metastore.leader.leader import Leader
 from maar.metastore.records.entries import StateHashed
 from maar.metastore.replica import snapshot
-from maar.metastore.replica.metrics import Metrics
+from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import MetaState
 from maar.model import keys
@@ -46,7 +46,7 @@ class Snapshots:
         store: ObjectStore,
         take: Callable[[], Awaitable[int]],
         append: Append,
-        metrics: Metrics,
+        metrics: MetastoreMetrics,
     ) -> None:
         self._log = log
         self._store = store

@@ -24,7 +24,7 @@ CREATED_BY = "adopted from the store"
 _manifest = msgspec.msgpack.Decoder(BlockMeta).decode
 
 
-class Candidate(NamedTuple):
+class StoredBlock(NamedTuple):
     """An object that stands for a block: a segment, a manifest, or a file in quarantine."""
 
     key: str
@@ -34,21 +34,21 @@ class Candidate(NamedTuple):
     plan: PlanId | None = None  # None: a segment
 
 
-def candidate(key: str) -> Candidate | None:
+def candidate(key: str) -> StoredBlock | None:
     """None: the object stands for no block, like the tables that a manifest names."""
     if key.startswith(keys.SEGMENTS):
         segment = keys.segment_name(key)
-        return segment and Candidate(key, segment.block, segment.incarnation)
+        return segment and StoredBlock(key, segment.block, segment.incarnation)
     if key.startswith((keys.MANIFESTS, keys.QUARANTINES)):
         output = keys.output_name(key)
         if output is None:
             return None
         token = output.token
-        return Candidate(key, output.block, token.incarnation, token.index, output.plan)
+        return StoredBlock(key, output.block, token.incarnation, token.index, output.plan)
     return None
 
 
-def best_first(found: Iterable[Candidate]) -> list[Candidate]:
+def best_first(found: Iterable[StoredBlock]) -> list[StoredBlock]:
     """The attempts at one block, the last one first: had an earlier one completed the plan, there
     would be no later one; and if the last one is not whole, none did, and the inputs are there.
     """
@@ -121,7 +121,7 @@ class Sibling(NamedTuple):
 UNKNOWN = Sibling(Shard(0), 1)
 
 
-def made_of(store: ObjectStore, one: Candidate, listing: Listing) -> BlockMeta | None:
+def made_of(store: ObjectStore, one: StoredBlock, listing: Listing) -> BlockMeta | None:
     """The block that a segment or a manifest stands for; None when it is gone or not whole.
 
     Corrupt when it is not what our writers write: what is in the index is merged, and then its
@@ -137,7 +137,7 @@ def made_of(store: ObjectStore, one: Candidate, listing: Listing) -> BlockMeta |
     return meta if listing.whole(meta) else None
 
 
-def quarantined(store: ObjectStore, one: Candidate, sibling: Sibling) -> BlockMeta | None:
+def quarantined(store: ObjectStore, one: StoredBlock, sibling: Sibling) -> BlockMeta | None:
     """The block that a file in quarantine stands for."""
     try:
         segment = reread(store.read(one.key))
@@ -164,7 +164,7 @@ def quarantined(store: ObjectStore, one: Candidate, sibling: Sibling) -> BlockMe
     )
 
 
-def segment_of(store: ObjectStore, one: Candidate, body: bytes) -> BlockMeta:
+def segment_of(store: ObjectStore, one: StoredBlock, body: bytes) -> BlockMeta:
     """The block that a segment of these bytes is; Corrupt when it is none."""
     name = keys.segment_name(one.key)
     assert name is not None
@@ -183,14 +183,14 @@ def segment_of(store: ObjectStore, one: Candidate, body: bytes) -> BlockMeta:
     )
 
 
-def _opened(one: Candidate, body: bytes) -> BlockMeta:
+def _opened(one: StoredBlock, body: bytes) -> BlockMeta:
     try:
         return _manifest(body)
     except (msgspec.DecodeError, ValueError) as error:
         raise Corrupt(f"{one.key} is not adopted: it is not a manifest ({error})") from error
 
 
-def _checked(one: Candidate, meta: BlockMeta, store: StoreName) -> BlockMeta:
+def _checked(one: StoredBlock, meta: BlockMeta, store: StoreName) -> BlockMeta:
     """The block of a manifest, if it names its own place and files, and no others."""
     place = one.key.removeprefix(keys.MANIFESTS).removesuffix(".msgpack")
     own = {(table, store, f"{keys.LAKE}{table}/{place}.parquet") for table in TABLES}

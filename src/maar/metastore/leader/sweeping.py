@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from maar.metastore.fold.leftovers import Sweep
-from maar.metastore.records.entries import Remains
+from maar.metastore.records.entries import AttemptKey
 from maar.model import keys
 from maar.model.errors import NotFound
 from maar.model.ids import BlockId
@@ -19,7 +19,7 @@ INTENT_BYTES_MAX = 1 << 20  # a real one names the six objects of a block
 
 
 @dataclass(slots=True)
-class Found:
+class FoundLeftovers:
     """What a listing of an attempt came to."""
 
     sweep: Sweep
@@ -28,8 +28,8 @@ class Found:
     bad: list[str] = field(default_factory=list)  # a sentence for each intent not to be followed
 
 
-def look(store: ObjectStore, sweep: Sweep) -> Found:
-    found = Found(sweep)
+def look(store: ObjectStore, sweep: Sweep) -> FoundLeftovers:
+    found = FoundLeftovers(sweep)
     for info in list(store.list(_prefix(sweep.remains))):
         try:
             named = _named(store, info, sweep.remains)
@@ -43,7 +43,7 @@ def look(store: ObjectStore, sweep: Sweep) -> Found:
     return found
 
 
-def remove(store: ObjectStore, found: Found, unlisted: list[str]) -> bool:
+def remove(store: ObjectStore, found: FoundLeftovers, unlisted: list[str]) -> bool:
     """Delete litter; whether nothing is left of the attempt, and never will be.
 
     Intents stay until the final sweep: what a task writes late can only be found through them.
@@ -57,11 +57,11 @@ def remove(store: ObjectStore, found: Found, unlisted: list[str]) -> bool:
     return next(iter(store.list(_prefix(found.sweep.remains))), None) is None
 
 
-def _prefix(remains: Remains) -> str:
+def _prefix(remains: AttemptKey) -> str:
     return keys.attempt_prefix(plan=remains.plan, token=remains.token)
 
 
-def _named(store: ObjectStore, info: ObjectInfo, remains: Remains) -> dict[str, BlockId] | str:
+def _named(store: ObjectStore, info: ObjectInfo, remains: AttemptKey) -> dict[str, BlockId] | str:
     """The objects that an intent names, or what is wrong with it."""
     if info.size > INTENT_BYTES_MAX:
         return f"it has {info.size} bytes"

@@ -12,23 +12,32 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from maar.metastore.decide import prepare, schedule
-from maar.metastore.decide.workers import Crew
+from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.leader import inbox
 from maar.metastore.leader.adoption import Adoption
 from maar.metastore.leader.cleaner import Cleaner
 from maar.metastore.leader.dead_letters import DeadLetters
-from maar.metastore.leader.inbox import Add, Command, Inbox, Pin, Poll, Prepare, Reply, Request
+from maar.metastore.leader.inbox import (
+    Add,
+    Command,
+    Inbox,
+    PinRequest,
+    Poll,
+    Prepare,
+    Reply,
+    Request,
+)
 from maar.metastore.leader.leader import Leader
 from maar.metastore.leader.orphans import Orphans
 from maar.metastore.leader.peers import Peers
 from maar.metastore.leader.placement_manager import PlacementManager
-from maar.metastore.leader.rings import Rings
+from maar.metastore.leader.rings import LeaderRings
 from maar.metastore.leader.snapshots import Snapshots
 from maar.metastore.records.effects import Effect
 from maar.metastore.records.entries import Entry
 from maar.metastore.replica.follower import Follower
-from maar.metastore.replica.integrity import Standing
-from maar.metastore.replica.metrics import Metrics
+from maar.metastore.replica.integrity import ReplicaHealth
+from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.replica.tasks import first_ended
 from maar.metastore.state.state import MetaState
 from maar.metastore.views import reads
@@ -63,7 +72,7 @@ def patience_s(pause_ns: int) -> float:
 
 
 @dataclass(frozen=True)
-class Means:
+class LeaderDeps:
     """What every office of a replica works with."""
 
     log: Log
@@ -73,7 +82,7 @@ class Means:
     entropy: Callable[[int], bytes]
     candidate: Candidate
     take_snapshot: Callable[[], Awaitable[int]]
-    metrics: Metrics
+    metrics: MetastoreMetrics
     placement: PlacementManager
     peers: Peers
     dead_after_ms: int
@@ -84,10 +93,10 @@ class Means:
         return WallTime(self.clock.wall_ns())
 
 
-class Office:
+class LeaderTerm:
     """Made by `begin`. What is only heard, counted or remembered in it begins anew (S16)."""
 
-    def __init__(self, means: Means, follower: Follower, leader: Leader) -> None:
+    def __init__(self, means: LeaderDeps, follower: Follower, leader: Leader) -> None:
         store, clock, metrics = means.store, means.clock, means.metrics
         self._means = means
         self._metrics = metrics
@@ -96,11 +105,11 @@ class Office:
         self._over = ""  # why it has ended
         self._progress_ns = clock.monotonic_ns()
         self._housekept_ns = 0
-        self._crew = Crew(hearing_since=leader.state.lease_time)
+        self._crew = WorkerRegistry(hearing_since=leader.state.lease_time)
         self._adoption = Adoption(leader, store, clock, self.append, metrics)
         self._orphans = Orphans(leader, store, metrics)
         self.leader = leader
-        self.rings = Rings(leader, self.command, metrics, dead_after_ms=means.dead_after_ms)
+        self.rings = LeaderRings(leader, self.command, metrics, dead_after_ms=means.dead_after_ms)
         self.letters = DeadLetters(leader, store, self.append, metrics, means.entropy)
         self.snapshots = Snapshots(means.log, store, means.take_snapshot, self.append, metrics)
         self.cleaner = Cleaner(
@@ -109,7 +118,7 @@ class Office:
         means.placement.take_office()
 
     @classmethod
-    async def begin(cls, means: Means, follower: Follower, term: Term) -> Office:
+    async def begin(cls, means: LeaderDeps, follower: Follower, term: Term) -> LeaderTerm:
         """Fold to the end, and say in the log who leads; TermLost when that is not to be."""
         leader = Leader(means.log, means.store, means.clock, follower, term)
         await leader.begin(
@@ -240,7 +249,7 @@ class Office:
         leader = self.leader
         adds = [request for request in requests if isinstance(request, Add)]
         polls = [request.poll for request in requests if isinstance(request, Poll)]
-        await self._pin([request for request in requests if isinstance(request, Pin)])
+        await self._pin([request for request in requests if isinstance(request, PinRequest)])
         now = leader.now()
         entries: list[Entry] = [
             *prepare.registrations(meta for add in adds for meta in add.blocks),
@@ -261,7 +270,7 @@ class Office:
             if isinstance(request, Command):
                 await self._carry_out(request)
 
-    async def _pin(self, pins: list[Pin]) -> None:
+    async def _pin(self, pins: list[PinRequest]) -> None:
         """Few of them need an entry; a log that has no room for registrations has for these."""
         now = self.leader.now()
         readers = [pin.reader for pin in pins]
@@ -309,7 +318,7 @@ class Office:
 
     def _check_judgement(self) -> None:
         """Whoever is in doubt must not lead: those who are sure elect one of them."""
-        if self._judge.standing is not Standing.SOUND:
+        if self._judge.standing is not ReplicaHealth.SOUND:
             raise TermLost(self._judge.trouble)
 
     def _observe(self, now: LeaseTime) -> None:

@@ -246,7 +246,7 @@ class BlocksExpired(msgspec.Struct, frozen=True, array_like=True, tag=28):
     blocks: tuple[BlockId, ...]
 
 
-class Remains(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class AttemptKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An attempt that has ended, by what names the objects that it may have left."""
 
     plan: PlanId
@@ -256,7 +256,7 @@ class Remains(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class LitterSwept(msgspec.Struct, frozen=True, array_like=True, tag=29):
     """A listing well after their end found nothing of these attempts any more (S1)."""
 
-    attempts: tuple[Remains, ...]
+    attempts: tuple[AttemptKey, ...]
 
 
 class RingChanged(msgspec.Struct, frozen=True, array_like=True, tag=30):

@@ -18,8 +18,8 @@ import msgspec
 
 from maar.metastore.records.entries import Stored, decode
 from maar.metastore.replica import snapshot
-from maar.metastore.replica.integrity import Judge, Standing
-from maar.metastore.replica.log_fold import Replica
+from maar.metastore.replica.integrity import ReplicaHealth, StateVotes
+from maar.metastore.replica.log_fold import LogFold
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, Rejected, Unavailable
@@ -47,14 +47,14 @@ class Entries(msgspec.Struct, frozen=True, array_like=True, tag=3):
     records: tuple[tuple[int, int, bytes, bytes], ...]  # index, term, body, hash
 
 
-class Apart(msgspec.Struct, frozen=True, array_like=True, tag=4):
+class ApartRecord(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """An entry too large for the log, which lies in the store; before the entry that names it."""
 
     key: str
     body: bytes
 
 
-Part: TypeAlias = Opening | Snapshot | Entries | Apart
+Part: TypeAlias = Opening | Snapshot | Entries | ApartRecord
 
 _part = msgspec.msgpack.Decoder(Part).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -103,7 +103,7 @@ async def _written(log: Log, store: ObjectStore, part: Path, wall_ns: int) -> Co
 
 async def _write(log: Log, store: ObjectStore, writer: _Writer, wall_ns: int) -> Content:
     writer.add(Opening(VERSION, wall_ns))
-    replica = await snapshot.restore(log, store, judge=Judge.witness())
+    replica = await snapshot.restore(log, store, judge=StateVotes.witness())
     begun_at, end = replica.head, await log.head()
     if begun_at != EMPTY:
         key = keys.snapshot(incarnation=replica.state.incarnation, index=begun_at.index)
@@ -113,7 +113,7 @@ async def _write(log: Log, store: ObjectStore, writer: _Writer, wall_ns: int) ->
         for record in records:
             where = decode(record.body, index=record.index).entry
             if isinstance(where, Stored):
-                writer.add(Apart(where.key, await asyncio.to_thread(store.read, where.key)))
+                writer.add(ApartRecord(where.key, await asyncio.to_thread(store.read, where.key)))
         await replica.fold(records)
         writer.add(Entries(tuple((r.index, r.term, r.body, r.hash) for r in records)))
     writer.end()
@@ -189,7 +189,7 @@ async def _folded(path: Path, parts: Iterator[Part]) -> Content:
             f"up to {VERSION}). Use the newer program."
         )
     apart = _Apart()
-    replica = Replica(apart, judge=Judge.witness())
+    replica = LogFold(apart, judge=StateVotes.witness())
     begun_at = entries = 0
     for part in parts:
         match part:
@@ -198,7 +198,7 @@ async def _folded(path: Path, parts: Iterator[Part]) -> Content:
             case Snapshot():
                 replica.state, replica.head = snapshot.decode(part.body)
                 begun_at = replica.head.index
-            case Apart():
+            case ApartRecord():
                 apart.bodies[part.key] = part.body
             case Entries():
                 await replica.fold(_records(part.records))
@@ -212,8 +212,8 @@ def _records(raw: Sequence[tuple[int, int, bytes, bytes]]) -> list[Record]:
     return [Record(index, Term(term), body, hash_) for index, term, body, hash_ in raw]
 
 
-def _check_sound(replica: Replica) -> None:
-    if replica.judge.standing is not Standing.SOUND:
+def _check_sound(replica: LogFold) -> None:
+    if replica.judge.standing is not ReplicaHealth.SOUND:
         raise Corrupt(f"the backup is of a state that is in doubt: {replica.judge.trouble}")
 
 

@@ -24,7 +24,7 @@ from maar.metastore.records.entries import (
 )
 from maar.metastore.recovery.copying import CopyLog
 from maar.metastore.replica import snapshot
-from maar.metastore.replica.log_fold import Replica
+from maar.metastore.replica.log_fold import LogFold
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, Rejected
@@ -163,7 +163,7 @@ async def reborn(
     adopts: tuple[Incarnation, ...] = (),
     wall: WallTime,
     above: int = 0,
-) -> Replica:
+) -> LogFold:
     """The state that a restored log begins with, as the fold of the entries that bring it about.
 
     `above` is the last index of any life in the store: what is restored twice must not use the
@@ -185,7 +185,7 @@ async def reborn(
         following.append(RetentionHeld(True, ORDERS_LOST))
     version = max(state.version, VERSION)
     bodies += [_enveloped(state, wall, entry, version) for entry in following]
-    replica = Replica(_NoStore(), state, base)
+    replica = LogFold(_NoStore(), state, base)
     await replica.fold(follow(base, bodies, term))
     return replica
 

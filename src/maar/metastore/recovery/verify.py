@@ -13,8 +13,8 @@ from maar.metastore.leader import orphans
 from maar.metastore.leader.store_inventory import Listing
 from maar.metastore.records.entries import StateHashed, decode
 from maar.metastore.replica import snapshot
-from maar.metastore.replica.integrity import Judge
-from maar.metastore.replica.log_fold import Replica
+from maar.metastore.replica.integrity import StateVotes
+from maar.metastore.replica.log_fold import LogFold
 from maar.metastore.state import snapshot_parts as parts
 from maar.metastore.state.digest import digest
 from maar.metastore.state.index import blocks_in
@@ -65,7 +65,7 @@ async def verify(log: Log, store: ObjectStore, *, objects: bool = False) -> Find
                 "leads to it: it cannot be folded"
             )
             return found
-        replica = Replica(store, judge=Judge.witness())
+        replica = LogFold(store, judge=StateVotes.witness())
     await _fold(log, replica, end, good, found)
     state = replica.state
     _tell_damaged(found, damaged, own=keys.snapshot_prefix(state.incarnation))
@@ -109,16 +109,16 @@ def _decoded(store: ObjectStore, key: str) -> tuple[MetaState, Head]:
     return state, at
 
 
-async def _oldest(store: ObjectStore, good: dict[int, tuple[str, bytes]]) -> Replica | None:
+async def _oldest(store: ObjectStore, good: dict[int, tuple[str, bytes]]) -> LogFold | None:
     if not good:
         return None
     key, _ = good[min(good)]
     state, at = await asyncio.to_thread(_decoded, store, key)
-    return Replica(store, state, at, Judge.witness())
+    return LogFold(store, state, at, StateVotes.witness())
 
 
 async def _fold(
-    log: Log, replica: Replica, end: Head, good: dict[int, tuple[str, bytes]], found: Findings
+    log: Log, replica: LogFold, end: Head, good: dict[int, tuple[str, bytes]], found: Findings
 ) -> None:
     """Entry by entry, since after each there may be something to compare."""
     try:
@@ -133,7 +133,7 @@ async def _fold(
         found.tell(str(error))
 
 
-def _compare_hash(entry: StateHashed, replica: Replica, found: Findings) -> None:
+def _compare_hash(entry: StateHashed, replica: LogFold, found: Findings) -> None:
     if not entry.replica:
         found.hashes[entry.at] = replica.judge.digest
     ours = found.hashes.get(entry.at)
@@ -143,7 +143,7 @@ def _compare_hash(entry: StateHashed, replica: Replica, found: Findings) -> None
 
 
 def _compare_snapshot(
-    replica: Replica, good: dict[int, tuple[str, bytes]], found: Findings
+    replica: LogFold, good: dict[int, tuple[str, bytes]], found: Findings
 ) -> None:
     at = replica.head.index
     if at in good and good[at][1] != digest(replica.state):

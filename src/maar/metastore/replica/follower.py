@@ -7,14 +7,14 @@ import logging
 from collections.abc import Callable
 
 from maar.metastore.decide.lease_clock import LeaseClock
-from maar.metastore.replica.log_fold import Replica
+from maar.metastore.replica.log_fold import LogFold
 from maar.metastore.replica.read_ahead import ReadAhead
 from maar.metastore.replica.tasks import first_ended
 from maar.metastore.state.state import MetaState
 from maar.model.errors import Corrupt, NotFound, Retryable
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.clock import Clock
-from maar.ports.log import Candidate, Head, Log, Office, Record
+from maar.ports.log import Candidate, Head, Leadership, Log, Record
 
 log_ = logging.getLogger("maar.metastore")
 
@@ -31,7 +31,7 @@ class LeftBehind(Exception):
 class Follower:
     """One replica's eyes on the log; `now` is lease time as far as it can be known here (S2)."""
 
-    def __init__(self, log: Log, clock: Clock, replica: Replica, candidate: Candidate) -> None:
+    def __init__(self, log: Log, clock: Clock, replica: LogFold, candidate: Candidate) -> None:
         self._log = log
         self._clock = clock
         self._candidate = candidate
@@ -156,7 +156,7 @@ class Follower:
                 raise LeftBehind(str(error)) from error
             return []
 
-    def _notice(self, office: Office | None) -> None:
+    def _notice(self, office: Leadership | None) -> None:
         """An office of our own is no news: whoever campaigns for it learns of it first."""
         before = self.leader
         rival = office is not None and office.holder != self._candidate

@@ -28,7 +28,7 @@ REPLICAS_MAX = 64  # names in a ballot: more are no replicas of ours
 CHANGES_MAX = 4  # votes of one replica in one ballot, on average: it may have been rebuilt
 
 
-class Standing(StrEnum):
+class ReplicaHealth(StrEnum):
     SOUND = "sound"
     DOUBT = "in doubt"
     STOPPED = "stopped"
@@ -46,17 +46,17 @@ class Ballot:
     counted: int = 0  # votes in the log, repeated ones too
 
 
-def judged(ballot: Ballot, *, name: str, replicas: int) -> Standing:
+def judged(ballot: Ballot, *, name: str, replicas: int) -> ReplicaHealth:
     """Where the replica of this name stands, one of so many."""
     if replicas == 1:
-        return Standing.SOUND if ballot.ours == ballot.stated else Standing.STOPPED
+        return ReplicaHealth.SOUND if ballot.ours == ballot.stated else ReplicaHealth.STOPPED
     votes = ballot.votes | ({name: ballot.ours} if name else {})
     if _most(votes, replicas) not in (None, ballot.ours):
-        return Standing.STOPPED
+        return ReplicaHealth.STOPPED
     if ballot.ours in (ballot.stated, _most(ballot.heard | votes, replicas)):
-        return Standing.SOUND
+        return ReplicaHealth.SOUND
     # when everybody has voted and no hash has most, the leader's stands: it was acted on already
-    return Standing.STOPPED if len(votes) >= replicas else Standing.DOUBT
+    return ReplicaHealth.STOPPED if len(votes) >= replicas else ReplicaHealth.DOUBT
 
 
 def _most(votes: dict[str, bytes], replicas: int) -> bytes | None:
@@ -67,7 +67,7 @@ def _most(votes: dict[str, bytes], replicas: int) -> bytes | None:
     return None
 
 
-class Judge:
+class StateVotes:
     """Judges one replica as it folds; after a rebuild, a new one takes its place.
 
     By default it is that of a lone replica, which has nobody to ask: it stops at any difference.
@@ -82,23 +82,23 @@ class Judge:
         self._stated_ns = 0  # when we last stated a hash, as a leader
 
     @classmethod
-    def witness(cls) -> Judge:
+    def witness(cls) -> StateVotes:
         """Of one who has no vote, and believes the newest statement (a maker of snapshots)."""
         return cls(replicas=REPLICAS_MAX + 1)
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ReplicaHealth:
         """Not SOUND: do not answer, do not campaign, and resign when this shows in office."""
         if self._fault:
-            return Standing.STOPPED
+            return ReplicaHealth.STOPPED
         for ballot in reversed(self._ballots.values()):
             return judged(ballot, name=self._name, replicas=self._replicas)
-        return Standing.SOUND
+        return ReplicaHealth.SOUND
 
     @property
     def trouble(self) -> str:
         """Why this replica must not answer; '' while it is sound."""
-        if self._fault or self.standing is Standing.SOUND:
+        if self._fault or self.standing is ReplicaHealth.SOUND:
             return self._fault
         at, ballot = self._newest()
         differs = (
@@ -192,7 +192,7 @@ class Judge:
         ballot.counted += 1
         if vote.replica in ballot.votes or len(ballot.votes) < REPLICAS_MAX:
             ballot.votes[vote.replica] = vote.digest
-        if judged(ballot, name=self._name, replicas=self._replicas) is Standing.STOPPED:
+        if judged(ballot, name=self._name, replicas=self._replicas) is ReplicaHealth.STOPPED:
             others = sorted(ballot.votes.items())
             had = ", ".join(f"{_short(found)} ({who})" for who, found in others)
             self._stop(vote.at, ballot.ours, f"others had {had}")

@@ -11,7 +11,7 @@ from typing import Protocol
 from maar.metastore.fold.apply import Indexed, apply
 from maar.metastore.records.effects import Effect, Effects
 from maar.metastore.records.entries import VERSION, Envelope, Stored, decode_to_fold, opened
-from maar.metastore.replica.integrity import Judge
+from maar.metastore.replica.integrity import StateVotes
 from maar.metastore.replica.read_ahead import ReadAhead
 from maar.metastore.state.state import MetaState
 from maar.model.errors import Corrupt
@@ -34,20 +34,20 @@ def _runs(records: Sequence[Record]) -> Iterator[list[Record]]:
         yield run
 
 
-class Apart(Protocol):
+class ApartReader(Protocol):
     """Where entries lie that are too large for the log: the store, or a backup of it."""
 
     def read(self, key: str) -> bytes: ...
 
 
 @dataclass
-class Replica:
+class LogFold:
     """The state as of `head`."""
 
-    store: Apart
+    store: ApartReader
     state: MetaState = field(default_factory=MetaState)
     head: Head = EMPTY
-    judge: Judge = field(default_factory=Judge)
+    judge: StateVotes = field(default_factory=StateVotes)
     knows: int = VERSION  # the newest version of the log that it folds
     folded_bytes: int = 0  # of entries, since it was made
     _moved: asyncio.Event = field(default_factory=asyncio.Event)

@@ -36,7 +36,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 WAITED_SECONDS = (1, 2.5, 5, 10, 15, 20, 30, 45, 60, 120, 300, 900, 3600, 14_400)
 
 
-class Metrics:
+class MetastoreMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(f"maar_metastore_{name}", text, labels, registry=registry)

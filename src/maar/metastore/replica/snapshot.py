@@ -18,8 +18,8 @@ from itertools import chain
 import msgspec
 import pyarrow as pa
 
-from maar.metastore.replica.integrity import Judge, Standing
-from maar.metastore.replica.log_fold import Replica
+from maar.metastore.replica.integrity import ReplicaHealth, StateVotes
+from maar.metastore.replica.log_fold import LogFold
 from maar.metastore.state import snapshot_parts as parts
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import MetaState
@@ -123,10 +123,10 @@ def listed(store: ObjectStore) -> list[tuple[int, str]]:
 
 
 async def restore(
-    log: Log, store: ObjectStore, *, judge: Judge | None = None, knows: int = VERSION
-) -> Replica:
+    log: Log, store: ObjectStore, *, judge: StateVotes | None = None, knows: int = VERSION
+) -> LogFold:
     """The newest good snapshot that belongs to this log; the empty state when there is none."""
-    begun = partial(Replica, store, judge=judge or Judge(), knows=knows)
+    begun = partial(LogFold, store, judge=judge or StateVotes(), knows=knows)
     head, first = await log.head(), await log.first()
     found = await asyncio.to_thread(listed, store)
     for index, key in found:
@@ -165,10 +165,10 @@ async def leads_to(log: Log, at: Head, head: Head) -> bool:
 
 async def make(log: Log, store: ObjectStore) -> int:
     """Fold the newest good snapshot and the log behind it into a new one; its index."""
-    replica = await restore(log, store, judge=Judge.witness())
+    replica = await restore(log, store, judge=StateVotes.witness())
     begun_at = replica.head.index
     await replica.catch_up(log)
-    if replica.judge.standing is not Standing.SOUND:
+    if replica.judge.standing is not ReplicaHealth.SOUND:
         raise Corrupt(f"no snapshot is made of a state that is in doubt: {replica.judge.trouble}")
     head, state = replica.head, replica.state
     if head.index == begun_at or head.hash == GENESIS_HASH:

@@ -61,28 +61,28 @@ def day_of(meta: BlockOutline) -> int:
     return utc_day(meta.min_time_ns) if meta.day == NO_DAY else meta.day
 
 
-class Bounds(msgspec.Struct, frozen=True, gc=False):
+class ChunkBounds(msgspec.Struct, frozen=True, gc=False):
     """What no block of a chunk exceeds; they may be wider than need be."""
 
     min_time_ns: int
     max_time_ns: int
     largest: int  # bytes
 
-    def around(self, meta: BlockOutline) -> Bounds:
+    def around(self, meta: BlockOutline) -> ChunkBounds:
         within = self.min_time_ns <= meta.min_time_ns and meta.max_time_ns <= self.max_time_ns
         if within and meta.size <= self.largest:
             return self
-        return Bounds(
+        return ChunkBounds(
             min(self.min_time_ns, meta.min_time_ns),
             max(self.max_time_ns, meta.max_time_ns),
             max(self.largest, meta.size),
         )
 
 
-def _bounds(bodies: tuple[bytes, ...]) -> Bounds:
+def _bounds(bodies: tuple[bytes, ...]) -> ChunkBounds:
     """As narrow as can be."""
     outlines = list(map(outline, bodies))
-    return Bounds(
+    return ChunkBounds(
         min(each.min_time_ns for each in outlines),
         max(each.max_time_ns for each in outlines),
         max(each.size for each in outlines),
@@ -103,7 +103,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     rows: bytes  # of every block in the pack
     loose: tuple[bytes, ...]  # of every block: itself, or nothing when it is in the pack
     pack: Pack | None
-    bounds: Bounds
+    bounds: ChunkBounds
     spread: int  # how many are loose
 
     def __len__(self) -> int:
@@ -229,7 +229,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
         rows = bytes(count)
         return Chunk(self.raw_ids, self.levels, rows, self.packed, None, self.bounds, count)
 
-    def _part(self, start: int, end: int, bounds: Bounds | None = None) -> Chunk:
+    def _part(self, start: int, end: int, bounds: ChunkBounds | None = None) -> Chunk:
         """Some of the blocks of a chunk that has no pack."""
         return Chunk(
             self.raw_ids[start * ID_BYTES : end * ID_BYTES],
@@ -242,7 +242,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-def one_pack(raw_ids: bytes, levels: bytes, pack: Pack, bounds: Bounds) -> Chunk:
+def one_pack(raw_ids: bytes, levels: bytes, pack: Pack, bounds: ChunkBounds) -> Chunk:
     """A chunk whose blocks are a pack, all of it."""
     return Chunk(raw_ids, levels, *_all_in_pack(len(levels)), pack, bounds, 0)
 
@@ -278,7 +278,7 @@ class Shelf:
         if self.chunks:
             number, chunk = self.find(raw)
         else:
-            bounds = Bounds(meta.min_time_ns, meta.max_time_ns, meta.size)
+            bounds = ChunkBounds(meta.min_time_ns, meta.max_time_ns, meta.size)
             number, chunk = 0, Chunk(b"", b"", b"", (), None, bounds, 0)
         last = number >= len(self.chunks) - 1
         spare = min(PACKED_MAX, LOOSE_LEAST * number)  # an eighth of the others, or fewer
@@ -359,7 +359,7 @@ def _number(row: bytes) -> int:
     return int.from_bytes(row[ID_BYTES:], "big")
 
 
-class Found(NamedTuple):
+class FoundBlock(NamedTuple):
     """A live block: where it is, as it is kept, and in outline."""
 
     key: PartitionKey
@@ -399,18 +399,18 @@ class Index:
         self.drop(self.found((block,)))
         return meta
 
-    def found(self, blocks: Iterable[BlockId]) -> dict[BlockId, Found]:
+    def found(self, blocks: Iterable[BlockId]) -> dict[BlockId, FoundBlock]:
         """Those of the blocks that are live."""
-        live: dict[BlockId, Found] = {}
+        live: dict[BlockId, FoundBlock] = {}
         for block in blocks:
             raw = raw_id(block)
             key = self.where.at(raw)
             if key is not None:
                 packed = self._row(key, raw)
-                live[block] = Found(key, raw, packed, outline(packed))
+                live[block] = FoundBlock(key, raw, packed, outline(packed))
         return live
 
-    def drop(self, live: Mapping[BlockId, Found]) -> None:
+    def drop(self, live: Mapping[BlockId, FoundBlock]) -> None:
         """They are not live any more; those that lay together cost less together."""
         by_key: dict[PartitionKey, list[bytes]] = {}
         for each in live.values():

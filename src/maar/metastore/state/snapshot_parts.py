@@ -13,11 +13,11 @@ from typing import TypeAlias, TypeVar, assert_never
 
 import msgspec
 
-from maar.metastore.records.entries import Remains
+from maar.metastore.records.entries import AttemptKey
 from maar.metastore.records.packs import Pack, alone, outline, unpack
 from maar.metastore.state.index import (
-    Bounds,
     Chunk,
+    ChunkBounds,
     Index,
     PartitionKey,
     Total,
@@ -33,13 +33,13 @@ from maar.metastore.state.state import (
     NO_HOLD,
     NOT_RAISED,
     Anchor,
-    Hold,
+    EndedAttempt,
     MetaState,
     Pin,
     RaisedLimit,
-    Remnant,
+    RetentionHold,
     Spent,
-    Tally,
+    Totals,
 )
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import Corrupt
@@ -80,7 +80,7 @@ class Core(msgspec.Struct, frozen=True, array_like=True, tag=1):
     former: tuple[Incarnation, ...] = ()
     clock: Anchor = NO_ANCHOR
     confirmed_ns: int = 0
-    hold: Hold = NO_HOLD
+    hold: RetentionHold = NO_HOLD
     blocks_lost: int = 0
     profiles_lost: int = 0
 
@@ -187,7 +187,7 @@ class Parked(msgspec.Struct, frozen=True, array_like=True, tag=12):
 
 
 class RemainsRecord(msgspec.Struct, frozen=True, array_like=True):
-    remains: Remains
+    remains: AttemptKey
     ended_at: LeaseTime
     completed: bool
 
@@ -374,7 +374,7 @@ class _Loading:
                 state.pins.update((p.reader, Pin(p.entry, p.expires_at)) for p in part.pins)
             case Litter():
                 for attempt in part.attempts:
-                    remnant = Remnant(attempt.ended_at, attempt.completed)
+                    remnant = EndedAttempt(attempt.ended_at, attempt.completed)
                     state.litter[attempt.remains] = remnant
             case Periods():
                 for period in part.periods:
@@ -416,7 +416,7 @@ def _load_core(state: MetaState, core: Core) -> None:
     state.raised, state.anchor, state.adopting = core.raised, core.anchor, core.adopting
     state.former = core.former
     state.clock, state.confirmed_ns, state.hold = core.clock, core.confirmed_ns, core.hold
-    state.tally = Tally(
+    state.tally = Totals(
         core.profiles_added,
         core.duplicates_removed,
         core.profiles_quarantined,
@@ -462,7 +462,7 @@ def _chunk(part: PackedBlocks) -> Chunk:
     count = len(part.levels)
     if not count or len(part.ids) != count * ID_BYTES:
         raise Corrupt(f"a part has {count} levels and {len(part.ids)} bytes of ids")
-    bounds = Bounds(part.min_time_ns, part.max_time_ns, part.largest)
+    bounds = ChunkBounds(part.min_time_ns, part.max_time_ns, part.largest)
     return one_pack(part.ids, part.levels, Pack(part.zstd, part.size, count), bounds)
 
 

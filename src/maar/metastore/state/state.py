@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from maar.metastore.records.entries import Remains
+from maar.metastore.records.entries import AttemptKey
 from maar.metastore.state.index import Index
 from maar.metastore.state.marks import KnownMarks, Marked
 from maar.metastore.state.queue import Queue
@@ -51,7 +51,7 @@ class Anchor(NamedTuple):
         return self.data_ns + max(0, now - self.at)
 
 
-class Hold(NamedTuple):
+class RetentionHold(NamedTuple):
     """Why retention waits for a person, and since when; '' when it does not."""
 
     why: str
@@ -64,7 +64,7 @@ class Spent(NamedTuple):
     hours: tuple[tuple[int, int], ...]  # of lease time, and how many in each; the last day's
 
 
-class Remnant(msgspec.Struct, frozen=True, gc=False):
+class EndedAttempt(msgspec.Struct, frozen=True, gc=False):
     """What is known of an attempt that has ended and may have left objects."""
 
     ended_at: LeaseTime
@@ -73,11 +73,11 @@ class Remnant(msgspec.Struct, frozen=True, gc=False):
 
 NOT_RAISED = RaisedLimit(0, GENESIS_TIME)
 NO_ANCHOR = Anchor(0, GENESIS_TIME)
-NO_HOLD = Hold("", GENESIS_TIME)
+NO_HOLD = RetentionHold("", GENESIS_TIME)
 
 
 @dataclass(slots=True)
-class Tally:
+class Totals:
     """Counted since genesis."""
 
     profiles_added: int = 0
@@ -103,7 +103,7 @@ class MetaState:
     wall_time: WallTime = NO_WALL_TIME
     floor: LeaseTime = NO_FLOOR
     policy: Policy = field(default_factory=Policy)
-    tally: Tally = field(default_factory=Tally)
+    tally: Totals = field(default_factory=Totals)
     blocks: Index = field(default_factory=Index)
     queue: Queue = field(default_factory=Queue)
     owners: dict[BlockId, PlanId] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class MetaState:
     remembered: Ids = field(default_factory=Ids)  # gone, above the floor
     pins: dict[str, Pin] = field(default_factory=dict)
     parked: dict[PlanId, Plan] = field(default_factory=dict)  # they own their inputs
-    litter: Marked[Remains, Remnant] = field(default_factory=Marked)  # oldest end first
+    litter: Marked[AttemptKey, EndedAttempt] = field(default_factory=Marked)  # oldest end first
     retention: Marked[TenantId, int] = field(default_factory=Marked)  # of tenants that differ
     rings: Marked[Zone, Ring] = field(default_factory=Marked)  # of the zones that have writers
     raised: RaisedLimit = NOT_RAISED
@@ -125,7 +125,7 @@ class MetaState:
     # retention's, from version 5 on (see metastore/fold/trust.py)
     clock: Anchor = NO_ANCHOR  # the wall clock as it was last vouched for
     confirmed_ns: int = 0  # the default period that nobody needs to confirm any more; 0: for ever
-    hold: Hold = NO_HOLD
+    hold: RetentionHold = NO_HOLD
     spent: Marked[TenantId, Spent] = field(default_factory=Marked)
     known_marks: KnownMarks = field(
         default_factory=KnownMarks

@@ -20,7 +20,7 @@ from maar.model.time import LeaseTime
 NEVER = LeaseTime(1 << 62)  # an operator's word: not before somebody says otherwise
 
 
-class Standing(IntEnum):
+class PlanStanding(IntEnum):
     """In the order in which plans of a level are handed out."""
 
     UNASSIGNED = 0  # nobody holds it
@@ -29,34 +29,34 @@ class Standing(IntEnum):
     BARRED = 3  # by an operator
 
 
-class Line(NamedTuple):
+class PlanBucket(NamedTuple):
     """Which plans wait together; sorts by whose turn comes first."""
 
     level: int
-    standing: Standing
+    standing: PlanStanding
     failures: int
     limit: int
 
 
-class Place(NamedTuple):
+class PlanPlace(NamedTuple):
     since: LeaseTime  # it can be had from then on; a lease, after then
     plan: PlanId
 
 
-def line_of(plan: Plan) -> Line:
-    return Line(plan.key.level, _standing(plan), plan.failures, plan.failure_limit)
+def line_of(plan: Plan) -> PlanBucket:
+    return PlanBucket(plan.key.level, _standing(plan), plan.failures, plan.failure_limit)
 
 
-def place_of(plan: Plan) -> Place:
-    return Place(plan.lease.expires_at if plan.lease else plan.eligible_at, plan.id)
+def place_of(plan: Plan) -> PlanPlace:
+    return PlanPlace(plan.lease.expires_at if plan.lease else plan.eligible_at, plan.id)
 
 
-def _standing(plan: Plan) -> Standing:
+def _standing(plan: Plan) -> PlanStanding:
     if plan.lease is not None:
-        return Standing.LEASED
+        return PlanStanding.LEASED
     if plan.state is not PlanState.EXCLUDED:
-        return Standing.UNASSIGNED
-    return Standing.BARRED if plan.eligible_at >= NEVER else Standing.EXCLUDED
+        return PlanStanding.UNASSIGNED
+    return PlanStanding.BARRED if plan.eligible_at >= NEVER else PlanStanding.EXCLUDED
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Timeline:
     """Requested, inflight and excluded plans."""
 
     by_id: dict[PlanId, Plan] = field(default_factory=dict)
-    lines: dict[Line, SortedChunks[Place]] = field(default_factory=dict)
+    lines: dict[PlanBucket, SortedChunks[PlanPlace]] = field(default_factory=dict)
     held: dict[WorkerId, set[PlanId]] = field(default_factory=dict)  # by lease, live or expired
     leases: int = 0
 
@@ -115,9 +115,9 @@ class Timeline:
                 del self.held[plan.lease.worker]
             self.leases -= 1
 
-    def line(self, line: Line, now: LeaseTime) -> Iterator[Plan]:
+    def line(self, line: PlanBucket, now: LeaseTime) -> Iterator[Plan]:
         """Those of a line whose time has come, longest since first."""
-        leased = line.standing is Standing.LEASED
+        leased = line.standing is PlanStanding.LEASED
         for since, plan in self.lines.get(line, ()):
             if since > now or (leased and since == now):
                 return
@@ -131,5 +131,6 @@ class Timeline:
     def probing(self) -> bool:
         """Somebody tries a plan that is at its limit."""
         return any(
-            line.standing is Standing.LEASED and line.failures >= line.limit for line in self.lines
+            line.standing is PlanStanding.LEASED and line.failures >= line.limit
+            for line in self.lines
         )

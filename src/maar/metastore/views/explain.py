@@ -79,7 +79,7 @@ def _quarantined(meta: BlockMeta) -> Iterator[str]:
 # ── in the queue ───────────────────────────────────────────────────────────────────────────────
 
 
-class Batch(NamedTuple):
+class LaneBatch(NamedTuple):
     """The blocks that a block will be merged with, as things stand."""
 
     number: int  # closed batches of the lane that come before it
@@ -87,13 +87,15 @@ class Batch(NamedTuple):
     closed: bool
 
 
-def batch_of(state: MetaState, item: Item, level: Level, *, ahead: int, now: LeaseTime) -> Batch:
+def batch_of(
+    state: MetaState, item: Item, level: Level, *, ahead: int, now: LeaseTime
+) -> LaneBatch:
     waiting = list(islice(state.queue.items(item.key), ahead + level.count + 1))
     closed = list(cut(iter(waiting), level, span_ns=state.policy.span_ns, now=now))
     for number, batch in enumerate(closed):
         if item in batch:
-            return Batch(number, batch, closed=True)
-    return Batch(len(closed), waiting[sum(map(len, closed)) :], closed=False)
+            return LaneBatch(number, batch, closed=True)
+    return LaneBatch(len(closed), waiting[sum(map(len, closed)) :], closed=False)
 
 
 def _queued(state: MetaState, meta: BlockMeta, now: LeaseTime) -> Iterator[str]:
@@ -128,7 +130,7 @@ def _zone_and_day(item: Item) -> str:
     return zone if item.key.day == NO_DAY else f"{zone}, day {date_text(item.key.day)}"
 
 
-def _open(batch: Batch, level: Level, now: LeaseTime) -> str:
+def _open(batch: LaneBatch, level: Level, now: LeaseTime) -> str:
     size = sum(item.size for item in batch.items)
     left = level.age_ns - (now - batch.items[0].added_at)
     return (
@@ -138,7 +140,7 @@ def _open(batch: Batch, level: Level, now: LeaseTime) -> str:
     )
 
 
-def _closed_by(batch: Batch, level: Level, now: LeaseTime) -> str:
+def _closed_by(batch: LaneBatch, level: Level, now: LeaseTime) -> str:
     size = sum(item.size for item in batch.items)
     if len(batch.items) >= level.count:
         return f"by count: {len(batch.items)} of {level.count} blocks"

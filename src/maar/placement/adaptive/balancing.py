@@ -23,7 +23,7 @@ UNEVEN = 2  # deviation times this reaches the mean
 FAILED_MAX = 4  # trials that still double the hold
 
 
-class Standing(NamedTuple):
+class SpreadState(NamedTuple):
     """How a dataset is balanced now, and what that is to be judged by."""
 
     balancing: Balancing = Balancing.FINGERPRINT
@@ -32,7 +32,7 @@ class Standing(NamedTuple):
     failed: int = 0  # trials in a row that did not last
 
 
-class Load(NamedTuple):
+class DatasetLoad(NamedTuple):
     """What a dataset's shards took, in the zone where it is largest."""
 
     usage: int  # bytes a second, of all
@@ -60,7 +60,9 @@ def uneven(usages: Sequence[int], *, deviation: int, shards: int, unit_bytes: in
     return deviation * UNEVEN * seen >= sum(usages)
 
 
-def judged(before: Standing, load: Load, limits: TenantLimits, now_ns: int) -> Standing:
+def judged(
+    before: SpreadState, load: DatasetLoad, limits: TenantLimits, now_ns: int
+) -> SpreadState:
     """How the dataset is balanced from now on."""
     if limits.balancing != "dynamic":
         return _fixed(before, limits, now_ns)
@@ -69,27 +71,29 @@ def judged(before: Standing, load: Load, limits: TenantLimits, now_ns: int) -> S
     return _by_fingerprint(before, load, limits, now_ns)
 
 
-def hold_ns(standing: Standing, limits: TenantLimits) -> int:
+def hold_ns(standing: SpreadState, limits: TenantLimits) -> int:
     """How long it stays by chance before fingerprints are tried again."""
     return int(limits.decay_window_s * SECOND_NS) << standing.failed
 
 
-def _fixed(before: Standing, limits: TenantLimits, now_ns: int) -> Standing:
+def _fixed(before: SpreadState, limits: TenantLimits, now_ns: int) -> SpreadState:
     wanted = Balancing.ROUND_ROBIN if limits.balancing == "round-robin" else Balancing.FINGERPRINT
-    return before if before.balancing is wanted else Standing(wanted, now_ns)
+    return before if before.balancing is wanted else SpreadState(wanted, now_ns)
 
 
-def _by_fingerprint(before: Standing, load: Load, limits: TenantLimits, now_ns: int) -> Standing:
+def _by_fingerprint(
+    before: SpreadState, load: DatasetLoad, limits: TenantLimits, now_ns: int
+) -> SpreadState:
     lasted = before.since_ns is None or now_ns - before.since_ns >= hold_ns(before, limits)
     # A trial that goes wrong loads one shard with all: it ends without waiting for the average.
     spread = load.deviation if lasted else max(load.deviation, load.deviation_now)
     if not uneven(load.usages, deviation=spread, shards=load.shards, unit_bytes=limits.unit_bytes):
         return before
     failed = 0 if lasted else min(FAILED_MAX, before.failed + 1)
-    return Standing(Balancing.ROUND_ROBIN, now_ns, None, failed)
+    return SpreadState(Balancing.ROUND_ROBIN, now_ns, None, failed)
 
 
-def _by_chance(before: Standing, usage: int, limits: TenantLimits, now_ns: int) -> Standing:
+def _by_chance(before: SpreadState, usage: int, limits: TenantLimits, now_ns: int) -> SpreadState:
     quiet_ns = before.quiet_ns
     if usage >= QUIET * limits.unit_bytes:
         quiet_ns = None
@@ -98,5 +102,5 @@ def _by_chance(before: Standing, usage: int, limits: TenantLimits, now_ns: int) 
     quiet = quiet_ns is not None and now_ns - quiet_ns >= limits.decay_window_s * SECOND_NS
     tried = before.since_ns is None or now_ns - before.since_ns >= hold_ns(before, limits)
     if quiet or tried:
-        return Standing(Balancing.FINGERPRINT, now_ns, None, before.failed)
+        return SpreadState(Balancing.FINGERPRINT, now_ns, None, before.failed)
     return before._replace(quiet_ns=quiet_ns)

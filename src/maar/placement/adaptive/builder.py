@@ -14,15 +14,15 @@ from maar.model.ids import HOME, TenantId, Zone
 from maar.model.time import SECOND_NS
 from maar.placement.adaptive import allocator, balancing
 from maar.placement.adaptive.allocator import Allotment
-from maar.placement.adaptive.balancing import Load, Standing
+from maar.placement.adaptive.balancing import DatasetLoad, SpreadState
 from maar.placement.adaptive.ewma import MovingMean
 from maar.placement.adaptive.statistics import (
+    DatasetRates,
     DatasetStats,
-    Seen,
     ShardUse,
-    Source,
     Statistics,
     Stats,
+    WriteSource,
 )
 from maar.placement.rules import Balancing, PlacementSettings, Rules, Share, TenantLimits
 
@@ -37,7 +37,7 @@ class Surroundings(NamedTuple):
     shards: Mapping[Zone, int] = {}  # of a zone's ring
 
 
-class Built(NamedTuple):
+class BuiltRules(NamedTuple):
     rules: Rules
     stats: Stats
     switched: Mapping[Dataset, Balancing]  # those that are balanced in another way than before
@@ -48,7 +48,7 @@ class Known(NamedTuple):
 
     share: Share
     allotment: Allotment
-    standing: Standing
+    standing: SpreadState
     spread: MovingMean
     seen_ns: int  # when it was last in the statistics
     moved_ns: int  # when it last got another number of shards
@@ -69,7 +69,7 @@ class RulesBuilder:
         return self._statistics
 
     def record(
-        self, tenant: TenantId, service: str, source: Source, size: int, now_ns: int
+        self, tenant: TenantId, service: str, source: WriteSource, size: int, now_ns: int
     ) -> None:
         """Some bytes of a dataset were written."""
         self._statistics.record(tenant, service, source, size, now_ns)
@@ -88,7 +88,7 @@ class RulesBuilder:
             for dataset, share in rules.datasets.items()
         }
 
-    def build(self, around: Surroundings, now_ns: int) -> Built:
+    def build(self, around: Surroundings, now_ns: int) -> BuiltRules:
         stats: list[DatasetStats] = []
         known: dict[Dataset, Known] = {}
         switched: dict[Dataset, Balancing] = {}
@@ -103,7 +103,7 @@ class RulesBuilder:
                 switched[dataset] = after.standing.balancing
         self._known = known | self._silent(known, now_ns)
         shares = {dataset: one.share for dataset, one in sorted(self._known.items())}
-        return Built(Rules(now_ns, shares), Stats(now_ns, tuple(stats)), switched)
+        return BuiltRules(Rules(now_ns, shares), Stats(now_ns, tuple(stats)), switched)
 
     def _silent(self, known: Mapping[Dataset, Known], now_ns: int) -> dict[Dataset, Known]:
         """Those without data keep their rules for a while; of too many, those last heard of."""
@@ -117,7 +117,7 @@ class RulesBuilder:
         return dict(silent[: max(0, self._settings.datasets_max - len(known))])
 
     def _judge(
-        self, seen: Seen, before: Known | None, around: Surroundings, now_ns: int
+        self, seen: DatasetRates, before: Known | None, around: Surroundings, now_ns: int
     ) -> tuple[Known, DatasetStats]:
         limits = around.limits(seen.tenant)
         uses = tuple(
@@ -133,7 +133,7 @@ class RulesBuilder:
         usage, usages = sum(usages), comparable(usages, shards, settled=settled)
         now = balancing.deviation(usages)
         deviation = round(before.spread.look(now, now_ns))
-        load = Load(usage, usages, deviation, now, shards)
+        load = DatasetLoad(usage, usages, deviation, now, shards)
         standing = balancing.judged(before.standing, load, limits, now_ns)
         share = Share(limits.tenant_shards, allotment.shards, standing.balancing)
         after = Known(share, allotment, standing, before.spread, now_ns, moved_ns)
@@ -144,7 +144,7 @@ class RulesBuilder:
         return Known(
             Share(),
             allocator.resumed(limits.dataset_shards, now_ns),
-            Standing(),
+            SpreadState(),
             MovingMean(self._settings.stats_window_s),
             now_ns,
             now_ns,
@@ -175,7 +175,7 @@ def comparable(usages: list[int], shards: int, *, settled: bool) -> list[int]:
     return usages + [0] * (shards - len(usages)) if settled else usages
 
 
-def _resumed(share: Share, now_ns: int) -> Standing:
+def _resumed(share: Share, now_ns: int) -> SpreadState:
     if share.balancing is Balancing.ROUND_ROBIN:
-        return Standing(Balancing.ROUND_ROBIN, now_ns)
-    return Standing()
+        return SpreadState(Balancing.ROUND_ROBIN, now_ns)
+    return SpreadState()

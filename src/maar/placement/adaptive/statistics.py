@@ -19,19 +19,19 @@ RATES_EACH = 16  # times as many rates as datasets
 TRIMMED_TO = 0.9  # so that a flood of new ones does not trim at each
 
 
-class Source(NamedTuple):
+class WriteSource(NamedTuple):
     """Where bytes were written."""
 
     shard: Shard
     owner: str  # the writer, which is not always the one that the shard belongs to
 
 
-class Seen(NamedTuple):
+class DatasetRates(NamedTuple):
     """What a dataset takes now, by source, in bytes a second."""
 
     tenant: TenantId
     service: str
-    usages: tuple[tuple[Source, int], ...]
+    usages: tuple[tuple[WriteSource, int], ...]
 
 
 class ShardUse(msgspec.Struct, frozen=True, array_like=True):
@@ -67,7 +67,7 @@ class Statistics:
         self._kept_ns = int(kept_s * SECOND_NS)
         self._datasets_max = datasets_max
         # the services of a tenant, those silent longest first
-        self._tenants: dict[TenantId, dict[str, dict[Source, MovingRate]]] = {}
+        self._tenants: dict[TenantId, dict[str, dict[WriteSource, MovingRate]]] = {}
         self._datasets = 0
         self._rates = 0
         self.evicted = 0  # datasets that had to leave a full room
@@ -80,7 +80,7 @@ class Statistics:
         return self._rates
 
     def record(
-        self, tenant: TenantId, service: str, source: Source, size: int, now_ns: int
+        self, tenant: TenantId, service: str, source: WriteSource, size: int, now_ns: int
     ) -> None:
         services = self._tenants.setdefault(tenant, {})
         rates = services.pop(service, None)
@@ -96,13 +96,13 @@ class Statistics:
         if self._datasets > self._datasets_max or self._rates > self._rates_max:
             self._trim()
 
-    def read(self, now_ns: int) -> Iterator[Seen]:
+    def read(self, now_ns: int) -> Iterator[DatasetRates]:
         """All datasets by tenant and name, without what has been silent for too long."""
         self._expire(now_ns)
         for tenant, services in sorted(self._tenants.items()):
             for service, rates in sorted(services.items()):
                 usages = ((source, round(rate.read(now_ns))) for source, rate in rates.items())
-                yield Seen(tenant, service, tuple(sorted(usages)))
+                yield DatasetRates(tenant, service, tuple(sorted(usages)))
 
     @property
     def _rates_max(self) -> int:

@@ -14,7 +14,7 @@ STACKS = "its stacks have too many frames"
 LEVEL_0 = "too many profiles in its time range are not compacted yet"
 
 
-class Budget:
+class AnswerBudget:
     """Only grows: what was counted may be held until the answer is complete."""
 
     def __init__(self, bytes_max: int) -> None:

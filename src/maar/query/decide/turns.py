@@ -16,7 +16,7 @@ Waiter = TypeVar("Waiter", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class TurnLimits:
     """How many questions may be at work and wait, in all and of one tenant."""
 
     slots: int
@@ -30,7 +30,7 @@ class Bounds:
         return max(1, min(most, self.slots))
 
 
-class Refused(Overloaded):
+class NoTurn(Overloaded):
     """There is no room to wait; `reason` is a short word for the metric's label."""
 
     def __init__(self, message: str, *, reason: str) -> None:
@@ -45,7 +45,7 @@ class Turns(Generic[Waiter]):
     served in turns, and a slot is kept from whoever already holds all others.
     """
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: TurnLimits) -> None:
         self._bounds = bounds
         self._free = list(range(bounds.slots))[::-1]  # a slot is also a name: the lowest are reused
         self._holder: dict[int, TenantId] = {}
@@ -105,14 +105,14 @@ class Turns(Generic[Waiter]):
         bounds = self._bounds
         mine = len(self._queues.get(tenant, ()))
         if mine >= bounds.tenant_waiting:
-            raise Refused(
+            raise NoTurn(
                 f"{self._held[tenant]} questions of tenant {tenant} are at work and {mine} wait, "
                 "as many as may; ask again later, ask for less at once, or raise "
                 "query.tenant_waiting_max",
                 reason="tenant_waiting",
             )
         if self._waiting >= bounds.waiting:
-            raise Refused(
+            raise NoTurn(
                 f"{self._waiting} questions of {len(self._queues)} tenants wait, as many as may; "
                 "ask again later, or raise query.waiting_max",
                 reason="waiting",

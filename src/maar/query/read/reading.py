@@ -14,7 +14,7 @@ import pyarrow as pa
 from maar.model.block import BlockMeta, Dataset
 from maar.model.errors import Corrupt, InvalidInput, NotFound, Overloaded, Unavailable
 from maar.ports.object_store import ObjectStore
-from maar.query.decide.budget import LEVEL_0, OBJECT_FACTOR, ROWS, Budget
+from maar.query.decide.budget import LEVEL_0, OBJECT_FACTOR, ROWS, AnswerBudget
 from maar.query.decide.select import Parts
 from maar.query.read.level0 import DecodedPart, Level0
 from maar.query.read.sql import Statement
@@ -41,7 +41,7 @@ class Reading:
     """Used by one thread; only `stop` may come from another."""
 
     def __init__(
-        self, cursor: Any, parts: Parts, *, store: ObjectStore, level0: Level0, budget: Budget
+        self, cursor: Any, parts: Parts, *, store: ObjectStore, level0: Level0, budget: AnswerBudget
     ) -> None:
         self.parts = parts
         self.store = store

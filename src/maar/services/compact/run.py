@@ -23,7 +23,7 @@ from maar.block.decode.to_tables import Decoded, decode_in_batches
 from maar.block.format.hashing import ALL_BITS
 from maar.block.format.segment import open_segment, read_groups
 from maar.block.format.writer import SCRATCH
-from maar.block.merge.build import Built, build
+from maar.block.merge.build import BuiltBlock, build
 from maar.block.merge.duplicates import id_words, later_ones
 from maar.block.merge.run import Run
 from maar.block.merge.sorted_runs import BUDGET
@@ -169,7 +169,7 @@ class _Compaction:
                     table.unlink()
         return Run(name=f"Scratch of plan {self.plan.id}", tables=dict(built.paths))
 
-    def counted(self, built: Built) -> Built:
+    def counted(self, built: BuiltBlock) -> BuiltBlock:
         self.collisions += built.collisions
         return built
 

@@ -20,7 +20,7 @@ from rich.text import Text
 from maar.cli.client import Server
 from maar.cli.commands.query import CPU, plain_graph
 from maar.cli.input.options import now_ms
-from maar.cli.output.failure import EXIT_INTERRUPTED, EXIT_UNAVAILABLE, Failed
+from maar.cli.output.failure import EXIT_INTERRUPTED, EXIT_UNAVAILABLE, CommandFailed
 from maar.cli.output.show import console, duration, print_table, quantity, size
 from maar.tools.demo.processes import PROGRAMS, Demo
 
@@ -61,7 +61,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SeenProgram:
     """What there is to see of one program."""
 
     program: str
@@ -130,16 +130,18 @@ def _wait_until_ready(demo: Demo, api: Server) -> None:
     while time.monotonic() < deadline:
         code = demo.server_ended()
         if code is not None:
-            raise Failed(f"the server ended with code {code}: {demo.last_words()}", max(code, 1))
+            raise CommandFailed(
+                f"the server ended with code {code}: {demo.last_words()}", max(code, 1)
+            )
         try:
             api.get_bytes("/ready")
             return
-        except Failed as error:
+        except CommandFailed as error:
             if "compiling" in str(error) and str(error) != told:
                 told = str(error)
                 click.echo(f"  {told}")
             time.sleep(0.3)
-    raise Failed(f"the server was not ready within {READY_S:.0f} s; see {demo.log_file}")
+    raise CommandFailed(f"the server was not ready within {READY_S:.0f} s; see {demo.log_file}")
 
 
 def _watch(demo: Demo, api: Server, seconds: float | None) -> Progress:
@@ -150,13 +152,15 @@ def _watch(demo: Demo, api: Server, seconds: float | None) -> Progress:
         while seconds is None or time.monotonic() - began < seconds:
             code = demo.server_ended()
             if code is not None:
-                raise Failed(f"the server ended with code {code}: {demo.last_words()}")
+                raise CommandFailed(f"the server ended with code {code}: {demo.last_words()}")
             dead = demo.dead_programs()
             if dead:
-                raise Failed(f"sample programs ended: {', '.join(dead)}; see {demo.data_dir}")
+                raise CommandFailed(
+                    f"sample programs ended: {', '.join(dead)}; see {demo.data_dir}"
+                )
             try:
                 progress = Progress.of(api.get("/api/v1/status"))
-            except Failed as error:
+            except CommandFailed as error:
                 if error.exit_code != EXIT_UNAVAILABLE:
                     raise
             show(progress, time.monotonic() - began)
@@ -218,7 +222,7 @@ def _summary(api: Server, progress: Progress, began_ms: int) -> list[str]:
     return missing
 
 
-def _found(api: Server, program: str, began_ms: int) -> Found:
+def _found(api: Server, program: str, began_ms: int) -> SeenProgram:
     which: dict[str, str | int] = {
         "profileTypeID": CPU,
         "labelSelector": f'{{service_name="{program}"}}',
@@ -229,7 +233,7 @@ def _found(api: Server, program: str, began_ms: int) -> Found:
     rows = api.get("/api/v1/top", {**which, "limit": 1})["rows"]
     total = graph["total"] if len(graph["levels"]) > 1 else 0
     name, own, _ = rows[0] if rows else ("-", 0, 0)
-    return Found(program, total, name, own / total if total else 0.0)
+    return SeenProgram(program, total, name, own / total if total else 0.0)
 
 
 @contextmanager

@@ -18,14 +18,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from maar.cli.input.options import DEFAULT_SERVER, json_option
-from maar.cli.output.failure import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_UNAVAILABLE, Failed
+from maar.cli.output.failure import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_UNAVAILABLE, CommandFailed
 from maar.cli.output.show import print_json
 from maar.model.errors import MaarError
-from maar.tools.load.http import Address, Broken, Door
-from maar.tools.load.plan import Crowd, Source
+from maar.tools.load.http import Address, Broken, ConnectionPool
+from maar.tools.load.plan import Crowd, Program
 from maar.tools.load.profiles import Template, synthetic, template_of
-from maar.tools.load.report import Report, Tally, lines, report
-from maar.tools.load.run import Acknowledged, Load
+from maar.tools.load.report import LoadReport, LoadTally, lines, report
+from maar.tools.load.run import Acknowledged, LoadRun
 
 PROGRAMS_MAX = 64  # synthetic ones; more services than that share them
 SHOW_EVERY_S = 0.25
@@ -114,7 +114,7 @@ def command(
     crowd = Crowd(
         tenants=tenants, services=services, pods=pods, rate=rate, seconds=seconds, prefix=prefix
     )
-    doors = [Door(Address.of(url), timeout_s=timeout) for url in servers]
+    doors = [ConnectionPool(Address.of(url), timeout_s=timeout) for url in servers]
     if files:
         shelves = [[_template(file) for file in files]]
     else:
@@ -137,7 +137,7 @@ def command(
 
 async def _run(
     crowd: Crowd,
-    doors: Sequence[Door],
+    doors: Sequence[ConnectionPool],
     shelves: Sequence[Sequence[Template]],
     told: Acknowledged,
     patience_s: float,
@@ -145,9 +145,9 @@ async def _run(
     seed: int,
     *,
     show: bool,
-) -> tuple[Report, bool]:
+) -> tuple[LoadReport, bool]:
     await _somebody_answers(doors)
-    load = Load(
+    load = LoadRun(
         crowd,
         doors,
         shelves,
@@ -186,7 +186,7 @@ async def _run(
     )
 
 
-async def _somebody_answers(doors: Sequence[Door]) -> None:
+async def _somebody_answers(doors: Sequence[ConnectionPool]) -> None:
     """A wrong address is said at once, and not after a minute of patience."""
     causes = []
     for door in doors:
@@ -195,7 +195,7 @@ async def _somebody_answers(doors: Sequence[Door]) -> None:
             return
         except Broken as error:
             causes.append(f"{door.address.url} ({error})")
-    raise Failed(
+    raise CommandFailed(
         f"no maar server answers at {', '.join(causes)}; start one with `maar serve`, or name "
         "another with --server",
         EXIT_UNAVAILABLE,
@@ -203,7 +203,7 @@ async def _somebody_answers(doors: Sequence[Door]) -> None:
 
 
 @contextmanager
-def _view(crowd: Crowd, tally: Tally, *, show: bool) -> Iterator[Callable[[], None]]:
+def _view(crowd: Crowd, tally: LoadTally, *, show: bool) -> Iterator[Callable[[], None]]:
     """A bar on a terminal, nothing elsewhere."""
     page = Console(stderr=True)
     if not (show and page.is_terminal):
@@ -225,7 +225,7 @@ def _view(crowd: Crowd, tally: Tally, *, show: bool) -> Iterator[Callable[[], No
         )
 
 
-def _now(tally: Tally) -> str:
+def _now(tally: LoadTally) -> str:
     refused = sum(tally.refusals.values())
     return f"{tally.sent - tally.acknowledged:,} under way, {refused:,} refusals"
 
@@ -234,9 +234,9 @@ def _template(file: Path) -> Template:
     try:
         return template_of(file.read_bytes())
     except OSError as error:
-        raise Failed(f"{file} cannot be read: {error.strerror}") from None
+        raise CommandFailed(f"{file} cannot be read: {error.strerror}") from None
     except MaarError as error:
-        raise Failed(f"{file} is not a profile that could be pushed: {error}") from None
+        raise CommandFailed(f"{file} is not a profile that could be pushed: {error}") from None
 
 
 @contextmanager
@@ -245,11 +245,11 @@ def _recording(file: Path) -> Iterator[Acknowledged]:
         with file.open("w", buffering=1) as out:
             yield lambda *what: _write(out, *what)
     except OSError as error:
-        raise Failed(f"cannot write {file}: {error.strerror}") from None
+        raise CommandFailed(f"cannot write {file}: {error.strerror}") from None
 
 
 def _write(
-    out: IO[str], source: Source, template: Template, time_ns: int, ids: tuple[str, ...]
+    out: IO[str], source: Program, template: Template, time_ns: int, ids: tuple[str, ...]
 ) -> None:
     for identity in ids:
         line = {
@@ -263,5 +263,5 @@ def _write(
         out.write(f"{json.dumps(line)}\n")
 
 
-def _untold(_source: Source, _template: Template, _time_ns: int, _ids: tuple[str, ...]) -> None:
+def _untold(_source: Program, _template: Template, _time_ns: int, _ids: tuple[str, ...]) -> None:
     """Nobody asked for a record."""

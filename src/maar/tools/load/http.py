@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from maar.cli.client import CONNECT_TIMEOUT_S, IDS_HEADER, TENANT_HEADER, retry_after_s
-from maar.cli.output.failure import Failed
+from maar.cli.output.failure import CommandFailed
 
 PATH = "/push.v1.PusherService/Push"
 TEXT_MAX = 64 << 10  # of an answer's body; the rest of a stranger's page is not kept
@@ -23,7 +23,7 @@ class Broken(Exception):
     """There was no answer: it may or may not have been done."""
 
 
-class Answer(NamedTuple):
+class PushReply(NamedTuple):
     status: int
     ids: tuple[str, ...]
     retry_after_s: float  # 0 when nothing was said
@@ -43,9 +43,9 @@ class Address(NamedTuple):
             parts = urlsplit(url)
             host, port = parts.hostname or "", parts.port
         except ValueError as error:
-            raise Failed(f"{url!r} is not a server's address: {error}") from None
+            raise CommandFailed(f"{url!r} is not a server's address: {error}") from None
         if parts.scheme not in ("http", "https") or not host:
-            raise Failed(f"{url!r} is not a server's address; use http://host:port")
+            raise CommandFailed(f"{url!r} is not a server's address; use http://host:port")
         secure = parts.scheme == "https"
         path = parts.path.rstrip("/") + PATH
         return cls(url.rstrip("/"), host, port or (443 if secure else 80), path, secure)
@@ -59,16 +59,16 @@ class Address(NamedTuple):
         ).encode()
 
 
-class Connection(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """Sends a request and waits for its answer."""
 
     def __init__(self) -> None:
         self.usable = True
         self._transport: Any = None
-        self._waiting: asyncio.Future[Answer] | None = None
+        self._waiting: asyncio.Future[PushReply] | None = None
         self._expect()
 
-    async def ask(self, *parts: bytes) -> Answer:
+    async def ask(self, *parts: bytes) -> PushReply:
         self._waiting = asyncio.get_running_loop().create_future()
         self._transport.writelines(parts)
         try:
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         ids = tuple(text for text in self._ids.decode("latin-1").split(",") if text)
-        answer = Answer(
+        answer = PushReply(
             self._parser.get_status_code(), ids, retry_after_s(self._later), _sentence(self._text)
         )
         self.usable = self.usable and bool(self._parser.should_keep_alive())
@@ -129,16 +129,16 @@ class Connection(asyncio.Protocol):
             self._waiting.set_result(answer)
 
 
-class Door:
+class ConnectionPool:
     """One server, and the connections to it that are free just now."""
 
     def __init__(self, address: Address, *, timeout_s: float) -> None:
         self.address = address
         self._timeout_s = timeout_s
-        self._idle: list[Connection] = []
+        self._idle: list[LoadConnection] = []
         self._tls = ssl.create_default_context() if address.secure else None
 
-    async def push(self, tenant: str, body: bytes) -> Answer:
+    async def push(self, tenant: str, body: bytes) -> PushReply:
         """What the server answers; Broken when it does not."""
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -153,12 +153,12 @@ class Door:
         self.keep(connection)
         return answer
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> LoadConnection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, made = await loop.create_connection(
-                    Connection, self.address.host, self.address.port, ssl=self._tls
+                    LoadConnection, self.address.host, self.address.port, ssl=self._tls
                 )
         except TimeoutError:
             raise Broken(f"no connection within {CONNECT_TIMEOUT_S:g} s") from None
@@ -166,7 +166,7 @@ class Door:
             raise Broken(str(error)) from None
         return made
 
-    def keep(self, connection: Connection) -> None:
+    def keep(self, connection: LoadConnection) -> None:
         if connection.usable:
             self._idle.append(connection)
         else:
@@ -176,7 +176,7 @@ class Door:
         for connection in self._idle:
             connection.close()
 
-    def _free(self) -> Connection | None:
+    def _free(self) -> LoadConnection | None:
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 
-class Source(NamedTuple):
+class Program(NamedTuple):
     """One running program: a pod of a service of a tenant."""
 
     tenant: str  # '' is the server's default
@@ -35,10 +35,10 @@ class Crowd(msgspec.Struct, frozen=True, kw_only=True):
         """When a push is due, whatever became of those before it: agents do not wait for others."""
         return number / self.rate
 
-    def sources(self, seed: int) -> list[Source]:
+    def sources(self, seed: int) -> list[Program]:
         """All that push, each once, well mixed; pushes go through them again and again."""
         found = [
-            Source(
+            Program(
                 self._tenant(tenant),
                 f"{self.prefix}-{service + 1}",
                 f"{self.prefix}-{service + 1}-{pod + 1}",

@@ -17,7 +17,7 @@ QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0))
 
 
 @dataclass(slots=True)
-class Tally:
+class LoadTally:
     """Counts, as they come."""
 
     sent: int = 0  # pushes begun
@@ -36,7 +36,7 @@ class Tally:
             self.sentences[told] += 1
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     """`latency_s` is from when a push was due until it was acknowledged, retries included."""
 
     servers: tuple[str, ...]
@@ -56,10 +56,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report(
-    tally: Tally, *, servers: Sequence[str], seconds: float, planned: int, rate: float
-) -> Report:
+    tally: LoadTally, *, servers: Sequence[str], seconds: float, planned: int, rate: float
+) -> LoadReport:
     waits = sorted(tally.waits_s)
-    return Report(
+    return LoadReport(
         servers=tuple(servers),
         seconds=seconds,
         planned=planned,
@@ -82,7 +82,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
-def lines(found: Report) -> Iterator[str]:
+def lines(found: LoadReport) -> Iterator[str]:
     """For people."""
     yield (
         f"{found.acknowledged:,} of {found.sent:,} pushes acknowledged in "

@@ -11,23 +11,23 @@ from maar.api.protocol import wire
 from maar.cli.client import TRY_LATER
 from maar.cli.retry import pause_s
 from maar.model.labels import SERVICE_NAME
-from maar.tools.load.http import Answer, Broken, Door
-from maar.tools.load.plan import Crowd, Source
+from maar.tools.load.http import Broken, ConnectionPool, PushReply
+from maar.tools.load.plan import Crowd, Program
 from maar.tools.load.profiles import Template
-from maar.tools.load.report import Tally
+from maar.tools.load.report import LoadTally
 
 NO_ANSWER = "no answer"
 
-Acknowledged = Callable[[Source, Template, int, tuple[str, ...]], None]
+Acknowledged = Callable[[Program, Template, int, tuple[str, ...]], None]
 
 
-class Load:
+class LoadRun:
     """Pushes as a crowd would; `tally` may be looked at meanwhile."""
 
     def __init__(
         self,
         crowd: Crowd,
-        doors: Sequence[Door],
+        doors: Sequence[ConnectionPool],
         shelves: Sequence[Sequence[Template]],  # of the services, by turns
         acknowledged: Acknowledged,
         *,
@@ -35,7 +35,7 @@ class Load:
         under_way_max: int,
         seed: int,
     ) -> None:
-        self.tally = Tally()
+        self.tally = LoadTally()
         self._crowd = crowd
         self._sources = crowd.sources(seed)
         self._doors = doors
@@ -94,7 +94,7 @@ class Load:
         finally:
             self._room.release()
 
-    async def _insist(self, tenant: str, body: bytes, number: int) -> Answer | None:
+    async def _insist(self, tenant: str, body: bytes, number: int) -> PushReply | None:
         """The same bytes until they are acknowledged, refused for good, or patience ends."""
         gives_up = time.monotonic() + self._patience_s
         for tries, door in enumerate(self._turns(number)):
@@ -117,12 +117,12 @@ class Load:
             self.tally.retries += 1
         return None
 
-    def _turns(self, number: int) -> Iterator[Door]:
+    def _turns(self, number: int) -> Iterator[ConnectionPool]:
         while True:
             yield self._doors[number % len(self._doors)]
             number += 1
 
-    def _template(self, source: Source, number: int) -> Template:
+    def _template(self, source: Program, number: int) -> Template:
         shelf = self._shelves[source.number % len(self._shelves)]
         return shelf[number // len(self._sources) % len(shelf)]
 
@@ -132,7 +132,7 @@ class Load:
         return self._last_ns
 
 
-def request(source: Source, body: bytes, *, client_id: str) -> bytes:
+def request(source: Program, body: bytes, *, client_id: str) -> bytes:
     message = wire.PushRequest()
     series = message.series.add()
     series.labels.add(name=SERVICE_NAME, value=source.service)

@@ -14,7 +14,7 @@ from maar.cli.output.show import duration, print_json, print_table, size
 from maar.tools.simulate.scenarios import SCENARIOS
 
 if TYPE_CHECKING:
-    from maar.tools.simulate.report import Report, Skew
+    from maar.tools.simulate.report import SimulationReport, Skew
 
 
 @click.group("simulate")
@@ -76,7 +76,7 @@ def placement(
             click.echo(f"drawn: {plot}")
 
 
-def _show(report: Report) -> None:
+def _show(report: SimulationReport) -> None:
     click.echo(f"{report.scenario} (seed {report.seed}): {report.about}")
     click.echo(
         f"{duration(report.duration_s)} of load: {report.profiles:,} profiles of "
@@ -121,7 +121,7 @@ def _show(report: Report) -> None:
         click.echo(f"{at_s / 60:.0f} min: {what}")
 
 
-def _switches(report: Report) -> str:
+def _switches(report: SimulationReport) -> str:
     if not report.switches:
         return "balancing: switches none"
     text = f"balancing: switches {len(report.switches)}, most of one dataset {report.most_switches}"

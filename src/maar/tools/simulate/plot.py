@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from maar.cli.output.failure import Failed
-from maar.tools.simulate.report import Report, skew
+from maar.cli.output.failure import CommandFailed
+from maar.tools.simulate.report import SimulationReport, skew
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,16 +32,16 @@ def check(path: Path) -> None:
             param_hint="--plot",
         )
     if importlib.util.find_spec("matplotlib") is None:
-        raise Failed(
+        raise CommandFailed(
             "plots need matplotlib, which is not installed: install maar with its extra "
             "(`pip install 'maar[plot]'`) or matplotlib alone; --json has the same numbers",
             2,
         )
     if not path.absolute().parent.is_dir():
-        raise Failed(f"{path} cannot be written: {path.parent} is no directory", 2)
+        raise CommandFailed(f"{path} cannot be written: {path.parent} is no directory", 2)
 
 
-def draw(report: Report, path: Path) -> None:
+def draw(report: SimulationReport, path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 9), layout="constrained")
@@ -68,10 +68,10 @@ def draw(report: Report, path: Path) -> None:
         if path.suffix.lower() == ".png":
             _shrink(path)
     except OSError as error:
-        raise Failed(f"{path} cannot be written: {error.strerror or error}", 2) from error
+        raise CommandFailed(f"{path} cannot be written: {error.strerror or error}", 2) from error
 
 
-def _load(axes: Axes, report: Report) -> None:
+def _load(axes: Axes, report: SimulationReport) -> None:
     for service, colour in zip(report.allotted, COLOURS, strict=False):
         rates = [sample.focus[service].rate / MIB for sample in report.samples]
         axes.plot(_times(report), rates, color=colour, linewidth=1.5, label=service)
@@ -80,7 +80,7 @@ def _load(axes: Axes, report: Report) -> None:
     _legend(axes, "service")
 
 
-def _shards(axes: Axes, report: Report) -> None:
+def _shards(axes: Axes, report: SimulationReport) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.ticker import MaxNLocator
 
@@ -108,7 +108,7 @@ def _shards(axes: Axes, report: Report) -> None:
     _legend(axes, "", handles)
 
 
-def _evenness(axes: Axes, report: Report) -> None:
+def _evenness(axes: Axes, report: SimulationReport) -> None:
     times = _times(report)
     ways = (
         ("placement", COLOURS[0], [skew(one.nodes.values()) for one in report.samples]),
@@ -121,7 +121,7 @@ def _evenness(axes: Axes, report: Report) -> None:
     _legend(axes, "")
 
 
-def _nodes(axes: Axes, report: Report) -> None:
+def _nodes(axes: Axes, report: SimulationReport) -> None:
     names = sorted({node for sample in report.samples for node in sample.nodes})
     for node, colour in zip(names, COLOURS, strict=False):
         loads = [sample.nodes.get(node, float("nan")) / MIB for sample in report.samples]
@@ -146,15 +146,15 @@ def _legend(axes: Axes, title: str, handles: Sequence[Line2D] | None = None) -> 
     )  # fmt: skip
 
 
-def _in_hours(report: Report) -> bool:
+def _in_hours(report: SimulationReport) -> bool:
     return report.duration_s > 4 * 3600
 
 
-def _x(report: Report, at_s: float) -> float:
+def _x(report: SimulationReport, at_s: float) -> float:
     return at_s / (3600 if _in_hours(report) else 60)
 
 
-def _times(report: Report) -> list[float]:
+def _times(report: SimulationReport) -> list[float]:
     return [_x(report, sample.at_s) for sample in report.samples]
 
 

@@ -17,14 +17,14 @@ from typing import NamedTuple
 from maar.model.ids import HOME, NodeId, Shard, TenantId
 from maar.model.time import SECOND_NS
 from maar.placement.adaptive.builder import RulesBuilder, Surroundings
-from maar.placement.adaptive.statistics import Source
+from maar.placement.adaptive.statistics import WriteSource
 from maar.placement.locate import Place, Placement
 from maar.placement.rules import Balancing, PlacementSettings, Rules, TenantLimits
 from maar.tools.simulate import report
 from maar.tools.simulate.fleet import after, fleet_of, ring_of
 from maar.tools.simulate.plain import Home, Plain
-from maar.tools.simulate.report import Focus, Moves, Report, Sample, Switch
-from maar.tools.simulate.scenarios import Load, Scenario
+from maar.tools.simulate.report import Focus, Moves, Sample, SimulationReport, Switch
+from maar.tools.simulate.scenarios import DatasetPushes, Scenario
 
 ROUNDS = 4  # pushes of a series between two samples, at least
 SAMPLES_MAX = 240
@@ -43,7 +43,7 @@ class Put(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Series:
-    load: Load
+    load: DatasetPushes
     place: int  # in its dataset
     fingerprint: int
     last: Put | None = None
@@ -78,12 +78,12 @@ class Replay:
         self._plain = Plain(self._fleet)
         self._resettle()
 
-    def report(self, seed: int) -> Report:
+    def report(self, seed: int) -> SimulationReport:
         samples = tuple(self._run())
         most, shortest_s = report.restlessness(self._switches)
         pushed = self._bytes
         a_round = pushed / self._scenario.duration_s * self._scenario.push_every_s
-        return Report(
+        return SimulationReport(
             scenario=self._scenario.name,
             about=self._scenario.about,
             seed=seed,
@@ -178,7 +178,7 @@ class Replay:
         self._profiles += 1
         self._bytes += size
         self._builder.record(
-            load.tenant, load.service, Source(place.shard, node), size, _now_ns(second + 1)
+            load.tenant, load.service, WriteSource(place.shard, node), size, _now_ns(second + 1)
         )
         window.shards[place.shard] += size
         window.nodes[node] += size
@@ -210,7 +210,7 @@ class Replay:
             shard, node = last.shard != now.shard, last.node != now.node
             self._moved.note(size, shard, node, by_ring=by_ring)
 
-    def _by_chance(self, load: Load) -> bool:
+    def _by_chance(self, load: DatasetPushes) -> bool:
         share = self._rules.datasets.get((load.tenant, load.service))
         return share is not None and share.balancing is Balancing.ROUND_ROBIN
 
@@ -239,7 +239,7 @@ class Replay:
             plain_touched=_mean_size(window.plain_touched),
         )
 
-    def _focus(self, load: Load, second: int, seconds: int) -> Focus:
+    def _focus(self, load: DatasetPushes, second: int, seconds: int) -> Focus:
         limits = self._limits(load.tenant)
         rate = fmean(load.rate(second - seconds * part / 8) for part in range(1, 8))
         spot = self._placement.place(load.tenant, load.service, 0).spot

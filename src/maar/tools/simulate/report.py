@@ -76,7 +76,7 @@ class Allotted(msgspec.Struct, frozen=True):
     changes: int
 
 
-class Report(msgspec.Struct, frozen=True):
+class SimulationReport(msgspec.Struct, frozen=True):
     scenario: str
     about: str
     seed: int

@@ -19,7 +19,7 @@ Rate = Callable[[float], float]  # bytes a second at a time
 Weights = Callable[[float], Sequence[float]]  # of the series at a time; they sum up to 1
 
 
-class Load(NamedTuple):
+class DatasetPushes(NamedTuple):
     """One dataset: series that push in turn."""
 
     tenant: TenantId
@@ -32,7 +32,7 @@ class Load(NamedTuple):
 class Scenario(NamedTuple):
     name: str
     about: str
-    loads: tuple[Load, ...]
+    loads: tuple[DatasetPushes, ...]
     focus: tuple[str, ...]  # the services whose shards are drawn
     duration_s: float = HOUR
     nodes: int = 6
@@ -49,9 +49,11 @@ def scenario(name: str, seed: int) -> Scenario:
 # ── what loads are made of ─────────────────────────────────────────────────────────────────────
 
 
-def load(chance: Random, service: str, rate: Rate, *, tenant: str = "", series: int = 24) -> Load:
+def load(
+    chance: Random, service: str, rate: Rate, *, tenant: str = "", series: int = 24
+) -> DatasetPushes:
     """A dataset whose pods differ, but not by much; where it lies is another with every seed."""
-    return Load(
+    return DatasetPushes(
         TenantId(tenant or f"tenant-{chance.getrandbits(32):08x}"),
         service,
         tuple(chance.getrandbits(64) for _ in range(series)),
@@ -62,7 +64,7 @@ def load(chance: Random, service: str, rate: Rate, *, tenant: str = "", series: 
 
 def background(
     chance: Random, total: float, *, services: int = 120, daily: bool = False
-) -> list[Load]:
+) -> list[DatasetPushes]:
     """Services of five tenants, a few large and many small."""
     tenants = [f"tenant-{chance.getrandbits(32):08x}" for _ in range(5)]
     sizes = [1 / (rank + 1) ** 0.8 for rank in range(services)]
@@ -231,7 +233,7 @@ def uneven(chance: Random) -> Scenario:
     def on_the_edge(at_s: float) -> Sequence[float]:
         return at_times[int(at_s // (7 * MINUTE)) % 2]
 
-    def made(service: str, weights: Weights, rate: float) -> Load:
+    def made(service: str, weights: Weights, rate: float) -> DatasetPushes:
         return load(chance, service, flat(rate), series=series)._replace(weights=weights)
 
     return Scenario(
