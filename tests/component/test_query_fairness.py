@@ -1,0 +1,179 @@
+"""Tenants take fair turns at the engine, and what a question uses is counted and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from maar.model.errors import (
+    Overloaded,
+    TooLarge,
+    Unavailable,
+)
+from maar.model.ids import (
+    TenantId,
+)
+from maar.ports.object_store import ObjectStore
+from maar.ports.query import Scope
+from maar.query.read.reading import Reading, Stopped
+from maar.query.read.sql import Statement
+from support.lake.asking import (
+    ALWAYS,
+    START,
+    Asker,
+    Slow,
+    ask,
+    endless,
+    lake,
+    service,
+    some_profiles,
+    store,
+)
+from support.lake.query_lake import (
+    COUNT,
+    CPU,
+    TENANT,
+    Known,
+    Lake,
+    by_stack,
+    known,
+    rows,
+)
+
+__all__ = ["ask", "lake", "store"]
+
+pytestmark = pytest.mark.component
+
+
+def test_a_tenant_that_floods_does_not_hold_up_another(lake: Lake) -> None:
+    async def scenario() -> None:
+        quiet = TenantId("quiet")
+        lake.add_block(some_profiles(Random(20), 3))
+        lake.add_block([known([(("f",), {}, (1, 1))], time_ns=START, tenant=quiet)])
+        ask = Asker(lake, tenant_waiting_max=5)
+        flood = [
+            asyncio.create_task(ask.engine._ask(Scope(TENANT, ALWAYS), endless)) for _ in range(20)
+        ]
+        refused = [task for task in flood if task in (await asyncio.wait(flood, timeout=0.5))[0]]
+        assert len(refused) == 12, "three are at work, five wait, the others need not"
+        for task in refused:
+            with pytest.raises(Overloaded, match="tenant acme") as error:
+                await task
+            assert error.value.retry_after_s
+        async with asyncio.timeout(10):  # those of the flood take for ever
+            graph = await ask.engine.flamegraph(Scope(quiet, ALWAYS), profile_type=CPU, max_nodes=9)
+        assert graph.total == 1
+        assert ask.metric("maar_query_waiting") == 5
+        assert ask.metric("maar_query_refused_total", reason="tenant_waiting") == 12
+        for task in flood:
+            task.cancel()
+        await asyncio.gather(*flood, return_exceptions=True)
+        assert ask.metric("maar_query_waiting") == 0
+        async with asyncio.timeout(10):  # nothing of the flood is left in a slot
+            await asyncio.gather(*(ask.engine.label_names(Scope(TENANT, ALWAYS)) for _ in range(4)))
+        ask.engine.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_question_that_waits_too_long_leaves_its_place(store: ObjectStore) -> None:
+    async def scenario() -> None:
+        lake = Slow(store)
+        lake.add_block(some_profiles(Random(21), 3))
+        ask = Asker(lake, concurrency=1, timeout_s=0.2)
+        asked = [ask.engine.profile_types(Scope(TENANT, ALWAYS)) for _ in range(2)]
+        first, second = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(first, Unavailable)
+        assert isinstance(second, Overloaded | Unavailable)
+        lake.go.set()
+        assert await ask.engine.profile_types(Scope(TENANT, ALWAYS)) == (CPU, COUNT)
+        ask.engine.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("why", "put", "most"),
+    [
+        ("not compacted", Lake.add_segment, 100_000),
+        ("too many rows", Lake.add_block, 100_000),
+        ("too many frames", Lake.add_block, 900_000),
+    ],
+)
+def test_a_question_that_needs_too_much_memory_says_what_helps(
+    lake: Lake, why: str, put: Callable[[Lake, list[Known]], object], most: int
+) -> None:
+    many = [
+        known([((f"f{n}", *"abcdefgh" * 20), {}, (1, 1))], time_ns=START + n, pod=f"pod-{n}")
+        for n in range(200)
+    ]
+    put(lake, many)
+    small = known([(("f",), {}, (1, 1))], time_ns=START, service="small")
+    put(lake, [small])
+    ask = Asker(lake, answer_bytes_max=most)
+    with pytest.raises(TooLarge, match=why) as refused:
+        ask.stacks(service("checkout"))
+    assert "ask for one service" in str(refused.value)
+    assert "query.answer_bytes_max" in str(refused.value)
+    assert ask.stacks(service("small")) == {("f",): 1}, "a smaller question is answered"
+    ask.engine.close()
+    enough = Asker(lake)
+    assert enough.stacks(service("checkout")) == by_stack(rows(many, time=ALWAYS))
+    assert enough.metric("maar_query_held_bytes_sum") > most
+    enough.engine.close()
+
+
+@pytest.mark.parametrize("kind", ["flamegraph", "top"])
+def test_what_is_counted_is_not_less_than_what_is_used(lake: Lake, kind: str) -> None:
+    random = Random(24)
+    stacks = [tuple(f"f{random.randrange(50)}" for _ in range(160)) for _ in range(3000)]
+    lake.add_block([known([(stack, {}, (1, 1)) for stack in stacks], time_ns=START)])
+    ask = Asker(lake)
+    scope = Scope(TENANT, ALWAYS)
+
+    def question() -> object:
+        if kind == "top":
+            return ask.run(ask.engine.top(scope, profile_type=CPU, limit=9))
+        return ask.run(ask.engine.flamegraph(scope, profile_type=CPU, max_nodes=9))
+
+    question()
+    before = ask.metric("maar_query_held_bytes_sum")
+    tracemalloc.start()  # sees NumPy's arrays and Python's objects
+    try:
+        question()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 10 << 20 < peak < ask.metric("maar_query_held_bytes_sum") - before
+    ask.engine.close()
+
+
+def test_a_result_of_too_many_rows_is_refused_while_it_comes(lake: Lake) -> None:
+    def wide(reading: Reading) -> None:
+        reading.run("SELECT range, range::VARCHAR AS text FROM range(10000000)", Statement())
+
+    lake.add_block(some_profiles(Random(22), 3))
+    ask = Asker(lake, answer_bytes_max=4 << 20)
+    with pytest.raises(TooLarge, match="too many rows"):
+        ask.run(ask.engine._ask(Scope(TENANT, ALWAYS), wide))
+    ask.engine.close()
+    ask = Asker(lake, answer_bytes_max=1 << 10)
+    with pytest.raises(TooLarge, match="too many rows"):
+        ask.run(ask.engine.series(Scope(TENANT, ALWAYS), label_names=()))
+    ask.engine.close()
+
+
+def test_a_stop_between_two_batches_of_rows_is_a_stop(lake: Lake) -> None:
+    def stopped(reading: Reading) -> None:
+        reading.budget.take = lambda *_: reading.stop()  # type: ignore[method-assign]
+        reading.run("SELECT range FROM range(10000000)", Statement())
+
+    lake.add_block(some_profiles(Random(23), 3))
+    ask = Asker(lake)
+    with pytest.raises(Stopped):
+        ask.run(ask.engine._ask(Scope(TENANT, ALWAYS), stopped))
+    ask.engine.close()
