@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from maar.distributor import rings as module
 from maar.distributor.rings import FollowedRings
 from maar.model.errors import Unavailable
 from maar.model.ids import HOME, NodeId, Zone
 from maar.model.ring import Ring, Writer, WriterState
 from maar.ports.metastore import RingView
+from support.clock.virtual_time import until
 from support.http.front import run
 
 
@@ -94,9 +92,7 @@ def followed(metastore: Metastore, *, asked: int, every_s: float = 0.001) -> Fol
 
     async def story() -> None:
         following = asyncio.create_task(rings.follow(metastore, every_s=every_s))
-        async with asyncio.timeout(30):
-            while metastore.asked < asked:
-                await asyncio.sleep(0)
+        await until(lambda: metastore.asked >= asked, within_s=60)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
 
@@ -115,7 +111,6 @@ def test_following_goes_on_after_the_metastore_was_away() -> None:
     assert rings.home() == view(at=4)
 
 
-def test_without_anybody_to_push_to_it_asks_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "IMPATIENT_S", 0.001)
+def test_without_anybody_to_push_to_it_asks_more_often() -> None:
     empty = RingView(Ring(HOME, 1, (), ()), (), True)
     followed(Metastore((view(complete=False),), (empty,)), asked=5, every_s=3600)

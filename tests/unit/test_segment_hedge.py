@@ -12,8 +12,9 @@ from maar.model.errors import MaarError, StoreFull, Unavailable
 from maar.model.ids import Shard
 from maar.segment.hedge import Tokens, hedged
 from maar.segment.service import SegmentSettings
+from support.clock.virtual_time import Gate, until
 from support.http.front import MemoryStore, run
-from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile, until
+from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile
 
 SECOND = 1_000_000_000
 HEDGING = SegmentSettings(flush_interval_ms=5, flush_interval_max_ms=5, hedge_after_ms=20)
@@ -83,15 +84,17 @@ def test_a_slow_create_is_overtaken_and_leaves_one_object() -> None:
 
 
 def test_a_first_create_that_ends_first_makes_the_second_the_same_object() -> None:
+    hedge_is_under_way = Gate()
+
     class FirstSlow(SlowStore):
         def create(self, key: str, body: bytes) -> None:
-            if not self.entered:
+            if self.entered:
+                hedge_is_under_way.set()
+                super().create(key, body)
+            else:
                 self.entered = 1
-                while self.entered < 2:  # until the hedge is under way
-                    self.gate.wait(0.001)
+                hedge_is_under_way.wait()
                 MemoryStore.create(self, key, body)
-                return
-            super().create(key, body)
 
     store = FirstSlow(lambda number: number == 2)
 

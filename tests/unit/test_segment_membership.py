@@ -16,7 +16,7 @@ from maar.ports.metastore import Beat, BeatReply
 from maar.segment import membership
 from maar.segment.membership import Membership, wait_s
 from support.clock.virtual_time import run_virtually as run
-from support.segment.writer_in_memory import until
+from support.clock.virtual_time import until
 
 JOINING, ACTIVE, LEAVING = WriterState
 

@@ -20,8 +20,9 @@ from maar.model.errors import (
 from maar.model.ids import HOME, Shard, block_time_ns
 from maar.segment.pace import Arrivals
 from maar.segment.service import SegmentSettings
+from support.clock.virtual_time import until
 from support.http.front import MemoryStore, run
-from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile, until
+from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile
 
 
 def test_an_acknowledged_profile_is_in_the_store_and_in_the_index() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
@@ -15,25 +14,27 @@ from maar.model.ids import Incarnation, Shard, block_time_ns
 from maar.ports.metastore import AddReply, Now
 from maar.segment.memory import held_bytes
 from maar.segment.service import SegmentSettings
+from support.clock.virtual_time import LoopClock, until
 from support.http.front import MemoryMetastore, MemoryStore, run
-from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile, until
+from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile
 
 LETTERS = keys.dead_letters(Incarnation("1234abcd"))
 PATIENT = SegmentSettings(flush_interval_ms=5, flush_interval_max_ms=5)
 
 
 class Shifted:
-    """The system's clocks, put forward at will, as a pause of the process would."""
+    """The loop's clocks, put forward at will, as a pause of the process would."""
 
     def __init__(self) -> None:
+        self._clock = LoopClock()
         self.monotonic_shift_ns = 0
         self.wall_shift_ns = 0
 
     def monotonic_ns(self) -> int:
-        return time.monotonic_ns() + self.monotonic_shift_ns
+        return self._clock.monotonic_ns() + self.monotonic_shift_ns
 
     def wall_ns(self) -> int:
-        return time.time_ns() + self.wall_shift_ns
+        return self._clock.wall_ns() + self.wall_shift_ns
 
 
 class Away(MemoryMetastore):

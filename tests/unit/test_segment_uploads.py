@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -14,8 +13,9 @@ from maar.segment.hedge import Tokens
 from maar.segment.metrics import SegmentMetrics
 from maar.segment.uploads import Running, Uploads
 from support.clock.fake_clock import FakeClock
+from support.clock.virtual_time import Gate, until
 from support.http.front import MemoryStore, run
-from support.segment.writer_in_memory import SlowStore, until
+from support.segment.writer_in_memory import SlowStore
 
 SECOND = 1_000_000_000
 
@@ -84,12 +84,12 @@ def test_one_that_has_waited_for_its_turn_too_long_shows_it() -> None:
 
         def __init__(self) -> None:
             super().__init__()
-            self.gates = {key: threading.Event() for key in "abc"}
+            self.gates = {key: Gate() for key in "abc"}
             self.entered: list[str] = []
 
         def create(self, key: str, body: bytes) -> None:
             self.entered.append(key)
-            self.gates[key].wait(20)
+            self.gates[key].wait()
             super().create(key, body)
 
     store = OneByOne()

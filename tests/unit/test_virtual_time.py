@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from support.clock.virtual_time import LoopClock, run_virtually
+from support.clock.virtual_time import Gate, LoopClock, Meeting, run_virtually
 
 
 def test_time_jumps_when_everybody_waits() -> None:
@@ -41,14 +41,47 @@ def test_time_stands_still_while_there_is_something_to_do() -> None:
     run_virtually(story())
 
 
-def test_who_waits_for_a_thread_is_not_carried_into_the_future() -> None:
-    told = threading.Event()
+def test_time_stands_still_while_a_thread_is_at_work_however_long_it_takes() -> None:
+    async def story() -> None:
+        async with asyncio.timeout(0.001):
+            await asyncio.to_thread(time.sleep, 0.02)
+
+    run_virtually(story())
+
+
+def test_a_thread_that_waits_at_a_gate_is_not_at_work() -> None:
+    clock, gate, meeting = LoopClock(), Gate(), Meeting(2)
+
+    def waits() -> int:
+        gate.wait()
+        return clock.monotonic_ns() // 1_000_000_000
+
+    async def story() -> list[int]:
+        async with asyncio.timeout(7200):
+            both = [asyncio.create_task(asyncio.to_thread(waits)) for _ in range(2)]
+            first = asyncio.create_task(asyncio.to_thread(meeting.wait))
+            await asyncio.sleep(3600)
+            assert not first.done()
+            gate.set()
+            await asyncio.to_thread(meeting.wait)
+            await first
+            return list(await asyncio.gather(*both))
+
+    assert run_virtually(story()) == [3600, 3600]
+
+
+def test_a_thread_that_nobody_waits_for_any_more_is_still_at_work() -> None:
+    ended = threading.Event()
+
+    def slow() -> None:
+        time.sleep(0.02)
+        ended.set()
 
     async def story() -> None:
-        loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(None, told.wait, 600)
-        loop.call_later(0.01, told.set)  # in a hundredth of a second that really passes
-        async with asyncio.timeout(300):
-            assert await work
+        work = asyncio.create_task(asyncio.to_thread(slow))
+        await asyncio.sleep(0)
+        work.cancel()
+        await asyncio.sleep(0.001)
+        assert ended.is_set()
 
     run_virtually(story())

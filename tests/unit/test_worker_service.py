@@ -7,7 +7,6 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import count
 
 import msgspec
 import pytest
@@ -28,6 +27,7 @@ from maar.ports.metastore import Kept, Outcome, PollReply, PollRequest, Renewal,
 from maar.ports.runner import AttemptFailed, RunnerDied
 from maar.worker.keeper import LEAVING
 from maar.worker.service import FAULTS_MAX, Polled, Worker, WorkerSettings
+from support.clock.virtual_time import Gate, LoopClock, Meeting, run_virtually
 
 RESULT = PlanResult(outputs=(), account=Account(kept=1, duplicates=0, quarantined=0))
 INCARNATION = Incarnation("0badcafe")
@@ -42,19 +42,6 @@ BRISK = WorkerSettings(
 )
 LEASE_MS = 400
 PATIENCE_S = 60
-
-
-class LookingClock:
-    """Time passes by a millisecond whenever somebody looks: a stalled machine loses no lease."""
-
-    def __init__(self) -> None:
-        self._looks = count(1)
-
-    def monotonic_ns(self) -> int:
-        return next(self._looks) * 1_000_000
-
-    def wall_ns(self) -> int:
-        return self.monotonic_ns()
 
 
 @dataclass
@@ -131,7 +118,7 @@ class SmallMetastore:
         )
 
 
-Work = Callable[[LeasedPlan, threading.Event], PlanResult]
+Work = Callable[[LeasedPlan, Gate], PlanResult]
 
 
 class ThreadRunner:
@@ -140,10 +127,10 @@ class ThreadRunner:
     def __init__(self, work: Work, *, slots: int = 2) -> None:
         self._work = work
         self.free = slots
-        self.cancelled: dict[FencingToken, threading.Event] = {}
-        self.may_warm = threading.Event()
+        self.cancelled: dict[FencingToken, Gate] = {}
+        self.may_warm = Gate()
         self.may_warm.set()
-        self.may_tell = threading.Event()
+        self.may_tell = Gate()
         self.may_tell.set()
         self.dead = False
         self.active = 0
@@ -151,16 +138,16 @@ class ThreadRunner:
         self._lock = threading.Lock()
 
     def warm(self) -> None:
-        assert self.may_warm.wait(PATIENCE_S)
+        self.may_warm.wait()
 
     def slots(self) -> int:
         if self.dead:
             raise RunnerDied("The engine is gone.")
-        assert self.may_tell.wait(PATIENCE_S)
+        self.may_tell.wait()
         return self.free
 
     def run(self, plan: LeasedPlan) -> PlanResult:
-        flag = self.cancelled.setdefault(plan.token, threading.Event())
+        flag = self.cancelled.setdefault(plan.token, Gate())
         with self._lock:
             self.active += 1
             self.most_active = max(self.most_active, self.active)
@@ -177,12 +164,12 @@ class ThreadRunner:
         self.dead = True
 
 
-def at_once(_plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
+def at_once(_plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
     return RESULT
 
 
-def until_cancelled(_plan: LeasedPlan, cancelled: threading.Event) -> PlanResult:
-    assert cancelled.wait(PATIENCE_S)
+def until_cancelled(_plan: LeasedPlan, cancelled: Gate) -> PlanResult:
+    cancelled.wait()
     raise AttemptFailed("The plan was cancelled.", stopped=True)
 
 
@@ -193,7 +180,7 @@ def worker_of(
     settings: WorkerSettings = BRISK,
 ) -> Worker:
     return Worker(
-        settings, metastore, runner, LookingClock(), registry or CollectorRegistry(), WorkerId("w1")
+        settings, metastore, runner, LoopClock(), registry or CollectorRegistry(), WorkerId("w1")
     )
 
 
@@ -227,7 +214,7 @@ def test_every_plan_is_run_once_and_reported() -> None:
         async with working(worker_of(metastore, ThreadRunner(at_once), registry)):
             await until(lambda: len(metastore.done) == 20)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
     assert registry.get_sample_value("maar_worker_completed_total") == 20
     assert registry.get_sample_value("maar_worker_running") == 0
     seconds = registry.get_sample_value(
@@ -250,16 +237,16 @@ def test_nothing_is_asked_for_before_the_runner_is_warm() -> None:
             await until(lambda: len(metastore.done) == 1)
             assert worker.ready() == ""
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 def test_no_more_plans_run_at_once_than_there_are_slots() -> None:
     metastore = SmallMetastore(waiting=list(range(12)))
 
-    together = threading.Barrier(3)
+    together = Meeting(3)
 
-    def short(_plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
-        together.wait(PATIENCE_S)
+    def short(_plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
+        together.wait()
         return RESULT
 
     runner = ThreadRunner(short, slots=3)
@@ -268,17 +255,17 @@ def test_no_more_plans_run_at_once_than_there_are_slots() -> None:
         async with working(worker_of(metastore, runner)):
             await until(lambda: len(metastore.done) == 12)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
     assert runner.most_active == 3
 
 
 def test_a_long_plan_is_renewed_until_it_is_done() -> None:
     metastore = SmallMetastore(waiting=[1])
 
-    end = threading.Event()
+    end = Gate()
 
-    def longer_than_the_lease(_plan: LeasedPlan, cancelled: threading.Event) -> PlanResult:
-        assert end.wait(PATIENCE_S)
+    def longer_than_the_lease(_plan: LeasedPlan, cancelled: Gate) -> PlanResult:
+        end.wait()
         assert not cancelled.is_set()
         return RESULT
 
@@ -288,7 +275,7 @@ def test_a_long_plan_is_renewed_until_it_is_done() -> None:
             end.set()
             await until(lambda: len(metastore.done) == 1)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
     began, *others = metastore.renewals()
     assert began.started, "the first says that the work has begun"
     assert not any(renewal.started for renewal in others)
@@ -306,7 +293,7 @@ def test_a_plan_that_was_given_to_another_is_cancelled_and_not_reported() -> Non
             await until(lambda: runner.active == 0)
             await more_polls(metastore)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
     assert not any(poll.reports for poll in metastore.polls)
     assert registry.get_sample_value("maar_worker_lost_total") == 1
 
@@ -315,12 +302,12 @@ def test_an_engine_that_hangs_on_many_cancels_is_still_seen_to_die() -> None:
     plans = 2 * 32 + 2  # more than asyncio has threads of its own
     metastore = SmallMetastore(waiting=list(range(plans)))
     runner = ThreadRunner(until_cancelled, slots=plans)
-    thawed = threading.Event()
+    thawed = Gate()
     asked: list[PlanId] = []
 
     def hangs(plan: LeasedPlan) -> None:
         asked.append(plan.id)
-        assert thawed.wait(PATIENCE_S)
+        thawed.wait()
         ThreadRunner.cancel(runner, plan)
 
     runner.cancel = hangs  # type: ignore[method-assign]
@@ -339,20 +326,20 @@ def test_an_engine_that_hangs_on_many_cancels_is_still_seen_to_die() -> None:
             finally:
                 thawed.set()
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_failure_that_was_seen_to_stop_is_reported_with_its_cause() -> None:
     metastore = SmallMetastore(waiting=[1])
 
-    def fails(_plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
+    def fails(_plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
         raise AttemptFailed("Segment x is corrupt.", stopped=True)
 
     async def scenario() -> None:
         async with working(worker_of(metastore, ThreadRunner(fails))):
             await until(lambda: bool(metastore.failures))
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
     assert metastore.failures == [("Segment x is corrupt.", True)]
 
 
@@ -360,7 +347,7 @@ def test_a_failure_that_was_never_the_plans_own_is_reported_as_such() -> None:
     metastore = SmallMetastore(waiting=[1])
     runs: list[PlanId] = []
 
-    def store_is_away(plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
+    def store_is_away(plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
         runs.append(plan.id)
         raise AttemptFailed("The store does not answer.", stopped=True, own=False)
 
@@ -370,7 +357,7 @@ def test_a_failure_that_was_never_the_plans_own_is_reported_as_such() -> None:
         async with working(worker_of(metastore, ThreadRunner(store_is_away), settings=hasty)):
             await until(lambda: bool(metastore.failures))
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
     assert metastore.failures == [("The store does not answer.", False)]
     assert len(runs) == FAULTS_MAX + 1
 
@@ -378,7 +365,7 @@ def test_a_failure_that_was_never_the_plans_own_is_reported_as_such() -> None:
 def test_a_failure_that_was_not_seen_to_stop_is_not_mentioned() -> None:
     metastore = SmallMetastore(waiting=[1])
 
-    def stray(_plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
+    def stray(_plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
         raise AttemptFailed("Nobody knows.", stopped=False)
 
     runner = ThreadRunner(stray)
@@ -388,7 +375,7 @@ def test_a_failure_that_was_not_seen_to_stop_is_not_mentioned() -> None:
             await until(lambda: bool(runner.cancelled) and runner.active == 0)
             await more_polls(metastore)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
     assert not any(poll.reports for poll in metastore.polls)
     assert PlanId(1, 0) in metastore.leased
 
@@ -398,7 +385,7 @@ def test_a_plan_outlives_faults_that_are_not_its_own_while_nothing_else_is_asked
     runs: list[PlanId] = []
     registry = CollectorRegistry()
 
-    def store_is_away_at_first(plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
+    def store_is_away_at_first(plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
         runs.append(plan.id)
         if len(runs) <= 2:
             raise AttemptFailed("The store does not answer.", stopped=True, own=False)
@@ -412,7 +399,7 @@ def test_a_plan_outlives_faults_that_are_not_its_own_while_nothing_else_is_asked
             metastore.waiting.append(2)
             await until(lambda: len(metastore.done) == 2)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
     assert runs[:3] == [PlanId(1, 0)] * 3  # the second plan was not asked for meanwhile
     assert metastore.failures == []
     assert registry.get_sample_value("maar_worker_faults_total") == 2
@@ -422,7 +409,7 @@ def test_a_plan_that_is_lost_while_it_waits_is_not_run_again() -> None:
     metastore = SmallMetastore(waiting=[1])
     runs: list[PlanId] = []
 
-    def store_is_away(plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
+    def store_is_away(plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
         runs.append(plan.id)
         metastore.take_away(1)
         raise AttemptFailed("The store does not answer.", stopped=True, own=False)
@@ -441,17 +428,17 @@ def test_a_plan_that_is_lost_while_it_waits_is_not_run_again() -> None:
         async with working(worker_of(metastore, runner, registry, patient)):
             await until(lambda: lost() == 1)  # and on its end it reports what it has to report
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
     assert len(runs) == 1
     assert not any(poll.reports for poll in metastore.polls)
 
 
 def test_an_outage_shorter_than_the_lease_costs_nothing() -> None:
     metastore = SmallMetastore(waiting=[1, 2])
-    end = threading.Event()
+    end = Gate()
 
-    def waits(_plan: LeasedPlan, cancelled: threading.Event) -> PlanResult:
-        assert end.wait(PATIENCE_S)
+    def waits(_plan: LeasedPlan, cancelled: Gate) -> PlanResult:
+        end.wait()
         assert not cancelled.is_set()
         return RESULT
 
@@ -467,7 +454,7 @@ def test_an_outage_shorter_than_the_lease_costs_nothing() -> None:
             metastore.away = False
             await until(lambda: len(metastore.done) == 2)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_plan_past_its_lease_without_contact_is_cancelled() -> None:
@@ -482,7 +469,7 @@ def test_a_plan_past_its_lease_without_contact_is_cancelled() -> None:
             metastore.away = False
             await more_polls(metastore)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
     assert not any(poll.reports for poll in metastore.polls)
 
 
@@ -490,7 +477,7 @@ def test_a_report_whose_answer_was_lost_is_sent_again_and_counted_once() -> None
     metastore = SmallMetastore(waiting=[1])
     registry = CollectorRegistry()
 
-    def loses_the_next_reply(_plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
+    def loses_the_next_reply(_plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
         metastore.loses_replies = 1
         return RESULT
 
@@ -498,7 +485,7 @@ def test_a_report_whose_answer_was_lost_is_sent_again_and_counted_once() -> None
         async with working(worker_of(metastore, ThreadRunner(loses_the_next_reply), registry)):
             await until(lambda: sum(bool(poll.reports) for poll in metastore.polls) >= 2)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
     assert registry.get_sample_value("maar_worker_completed_total") == 1
 
 
@@ -516,15 +503,15 @@ def test_a_metastore_that_hangs_is_asked_again() -> None:
         async with working(worker_of(Hanging(), ThreadRunner(at_once))):
             await until(lambda: len(metastore.done) == 1)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 def test_stopping_finishes_what_runs_and_takes_nothing_new() -> None:
     metastore = SmallMetastore(waiting=[1, 2, 3, 4])
-    end = threading.Event()
+    end = Gate()
 
-    def waits(_plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
-        assert end.wait(PATIENCE_S)
+    def waits(_plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
+        end.wait()
         return RESULT
 
     runner = ThreadRunner(waits)
@@ -539,7 +526,7 @@ def test_stopping_finishes_what_runs_and_takes_nothing_new() -> None:
             await until(lambda: len(metastore.renewals()) >= seen + 8)
             end.set()
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
     assert len(metastore.done) == 2
     assert metastore.waiting == [3, 4]
 
@@ -564,7 +551,7 @@ def test_a_plan_that_is_granted_while_the_worker_leaves_goes_back_untouched() ->
             worker.stop()
             answer.set()
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
     assert runner.most_active == 0
     assert metastore.failures == [(LEAVING.cause, False)] * 2
     assert not any(renewal.started for renewal in metastore.renewals())
@@ -579,7 +566,7 @@ def test_stopping_gives_up_after_its_deadline_and_blames_no_plan() -> None:
         async with working(worker_of(metastore, runner, settings=hasty)):
             await until(lambda: runner.active == 1)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
     assert metastore.done == {}
     assert metastore.failures == [(LEAVING.cause, False)]
 
@@ -598,17 +585,17 @@ def test_the_runner_is_asked_for_its_slots_every_time() -> None:
             await more_polls(metastore)
             assert metastore.polls[-1].capacity == 0
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
     assert runner.most_active == 4
     assert metastore.waiting == [4, 5, 6, 7]
 
 
 def test_renewals_do_not_wait_for_a_runner_that_hangs_and_nothing_is_asked_for() -> None:
     metastore = SmallMetastore(waiting=[1])
-    end = threading.Event()
+    end = Gate()
 
-    def waits(_plan: LeasedPlan, cancelled: threading.Event) -> PlanResult:
-        assert end.wait(PATIENCE_S)
+    def waits(_plan: LeasedPlan, cancelled: Gate) -> PlanResult:
+        end.wait()
         assert not cancelled.is_set()
         return RESULT
 
@@ -627,11 +614,11 @@ def test_renewals_do_not_wait_for_a_runner_that_hangs_and_nothing_is_asked_for()
             end.set()
             await until(lambda: len(metastore.done) == 1)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 def test_the_death_of_the_engine_in_a_run_ends_the_worker() -> None:
-    def dies(_plan: LeasedPlan, _cancelled: threading.Event) -> PlanResult:
+    def dies(_plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
         raise RunnerDied("Spark's JVM is gone.")
 
     async def scenario() -> None:
@@ -639,7 +626,7 @@ def test_the_death_of_the_engine_in_a_run_ends_the_worker() -> None:
             await worker_of(SmallMetastore(waiting=[1]), ThreadRunner(dies)).run()
 
     with pytest.raises(RunnerDied, match="JVM is gone"):
-        asyncio.run(scenario())
+        run_virtually(scenario())
 
 
 def test_the_death_of_an_idle_engine_ends_the_worker() -> None:
@@ -654,4 +641,4 @@ def test_the_death_of_an_idle_engine_ends_the_worker() -> None:
             await running
 
     with pytest.raises(RunnerDied):
-        asyncio.run(scenario())
+        run_virtually(scenario())

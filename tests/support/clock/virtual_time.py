@@ -1,46 +1,56 @@
 """An event loop whose clock stands still while there is something to do.
 
 When all tasks wait, time jumps to the first timer: an hour of waiting takes no time, and a machine
-that is slow makes nobody late. While threads are at work for the loop, time passes as it does
-outside, since nobody can know what they wait for.
+that is slow makes nobody late. While threads are at work for the loop, time stands still too,
+however long they take. A thread that waits for the story itself has to wait at a `Gate`: it is not
+at work then, and time goes on without it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import selectors
-import time
+import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+PATIENCE_S = 60.0  # real ones: a gate that nobody opens is a mistake in the test
+DEFAULT_THREADS = 32
+
 
 class _Jumping(selectors.DefaultSelector):
-    """Waits as long as it has to, and tells how long that was in virtual time."""
+    """Waits only for threads; else it tells how long it would have waited, in virtual time."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.threads = 0
+        self._at_work = 0
+        self._lock = threading.Lock()
+
+    def count(self, change: int) -> None:
+        with self._lock:
+            self._at_work += change
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        if self.threads or timeout is None:
-            began = time.monotonic()
-            ready = super().select(timeout)
-            self.now += time.monotonic() - began
-            return list(ready)
         ready = super().select(0)
-        if not ready:
-            self.now += max(0.0, timeout)
-        return list(ready)
+        if ready:
+            return list(ready)
+        if timeout is None or (timeout > 0 and self._at_work):
+            return list(super().select(None))  # whatever a thread does next wakes the loop
+        self.now += max(0.0, timeout)
+        return []
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumping = _Jumping()
         super().__init__(self._jumping)
+        self._threads = ThreadPoolExecutor(DEFAULT_THREADS, thread_name_prefix="virtual")
+        self.set_default_executor(self._threads)
 
     def time(self) -> float:
         return self._jumping.now
@@ -48,17 +58,86 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
-        work = super().run_in_executor(executor, func, *args)
-        self._jumping.threads += 1
-        work.add_done_callback(self._back)
-        return work
+        def known() -> T:
+            _thread.loop = self
+            return func(*args)
 
-    def _back(self, _work: asyncio.Future[Any]) -> None:
-        self._jumping.threads -= 1
+        self._jumping.count(1)
+        work = (executor or self._threads).submit(known)
+        made = asyncio.wrap_future(work, loop=self)
+        # Counted until the thread itself ends, and until its result has been handed over before.
+        work.add_done_callback(lambda _: self.goes_on(-1))
+        return made
+
+    def goes_on(self, change: int) -> None:
+        """So many more threads are at work, as the loop will see when it comes to it."""
+        if change > 0:
+            self._jumping.count(change)
+            return
+        with suppress(RuntimeError):  # the loop is closed
+            self.call_soon_threadsafe(self._jumping.count, change)
+
+
+class _Thread(threading.local):
+    loop: VirtualLoop | None = None  # that the thread is at work for
+
+
+_thread = _Thread()
+
+
+class Gate:
+    """Keeps threads until it is opened; those that wait here are not at work."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self._waiting: list[VirtualLoop] = []
+        self._lock = threading.Lock()
+
+    def is_set(self) -> bool:
+        return self._open.is_set()
+
+    def set(self) -> None:
+        with self._lock:
+            for loop in self._waiting:
+                loop.goes_on(1)
+            self._waiting.clear()
+            self._open.set()
+
+    def clear(self) -> None:
+        self._open.clear()
+
+    def wait(self) -> None:
+        with self._lock:
+            if self._open.is_set():
+                return
+            if _thread.loop is not None:
+                self._waiting.append(_thread.loop)
+                _thread.loop.goes_on(-1)
+        assert self._open.wait(PATIENCE_S), "nobody opened the gate"
+
+
+class Meeting:
+    """Lets threads through when so many have come."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._came = 0
+        self._gate = Gate()
+        self._lock = threading.Lock()
+
+    def wait(self) -> None:
+        with self._lock:
+            gate = self._gate
+            self._came += 1
+            if self._came == self._number:
+                self._came = 0
+                self._gate = Gate()
+                gate.set()
+        gate.wait()
 
 
 class LoopClock:
-    """The clock of the loop that runs; before there is one, time has not begun."""
+    """The clock of the loop that runs, or for which this thread works; before it, time is zero."""
 
     def __init__(self, wall_ns: int = 1_794_000_000_000_000_000) -> None:
         self._wall_ns = wall_ns
@@ -67,10 +146,17 @@ class LoopClock:
         try:
             return int(asyncio.get_running_loop().time() * 1e9)
         except RuntimeError:
-            return 0
+            return int(_thread.loop.time() * 1e9) if _thread.loop is not None else 0
 
     def wall_ns(self) -> int:
         return self._wall_ns + self.monotonic_ns()
+
+
+async def until(condition: Callable[[], bool], *, within_s: float = 3600) -> None:
+    """Wait for something that is going to happen."""
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 def run_virtually(task: Coroutine[Any, Any, T]) -> T:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -77,6 +76,7 @@ from maar.pprof.plain import (
     PlainProfile,
     PlainSample,
 )
+from support.clock.virtual_time import run_virtually
 from support.metastore.fold import Fold
 
 NOW_NS = 1_794_000_000 * SECOND_NS
@@ -87,7 +87,7 @@ T = TypeVar("T")
 
 
 def run(task: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(task)
+    return run_virtually(task)
 
 
 class SetClock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from random import Random
@@ -15,7 +14,7 @@ from maar.model.ids import ProfileId, Shard, TenantId
 from maar.model.profile import RawProfile
 from maar.ports.clock import Clock
 from maar.segment.service import SegmentService, SegmentSettings
-from support.clock.virtual_time import LoopClock, run_virtually
+from support.clock.virtual_time import Gate, LoopClock, run_virtually, until
 from support.http.front import CPU, NOW_NS, MemoryMetastore, MemoryStore, gz, pprof
 
 ONE = Shard(1)
@@ -101,19 +100,12 @@ def in_world(
     return run_virtually(told())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that is going to happen."""
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 class SlowStore(MemoryStore):
     """The creates for which `slow` is true (by their number, from 1) wait until they are let go."""
 
     def __init__(self, slow: Callable[[int], bool]) -> None:
         super().__init__()
-        self.gate = threading.Event()
+        self.gate = Gate()
         self.entered = 0
         self._slow = slow
         self._lock = threading.Lock()
@@ -123,5 +115,5 @@ class SlowStore(MemoryStore):
             self.entered += 1
             slow = self._slow(self.entered)
         if slow:
-            self.gate.wait(20)
+            self.gate.wait()
         super().create(key, body)
