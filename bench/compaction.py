@@ -34,7 +34,7 @@ from maar.model.ids import MAIN_STORE
 from maar.model.plan import LeasedPlan, PlanResult
 from maar.ports.object_store import StoreSettings
 from maar.runner.runner import SparkRunner
-from maar.runner.session import SparkSettings
+from maar.runner.settings import SparkSettings
 from maar.runner.task import load_compaction
 from maar.services.compact.run import run as compact
 

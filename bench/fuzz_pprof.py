@@ -24,9 +24,10 @@ from maar.model.errors import InvalidInput, MalformedProfile, TooLarge
 from maar.pprof import folded, gzip
 from maar.pprof.decode import decode, warm
 from maar.pprof.encode import encode
+from maar.pprof.limits import ProfileLimits
 from maar.pprof.plain import read_plain
 from maar.pprof.unpack import unpack
-from maar.pprof.validate import ProfileLimits, validate
+from maar.pprof.validate import validate
 from support.load.pprof_scramble import mutate, random_profile, renumber, scramble
 
 NO_LIMITS = ProfileLimits(**dict.fromkeys(ProfileLimits.__dataclass_fields__, 1 << 62))

@@ -43,15 +43,17 @@ from prometheus_client import CollectorRegistry
 from maar.adapters.rpc import MetastoreClient, serve_metastore
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
-from maar.api.app import ApiSettings, build_app
+from maar.api.app import build_app
 from maar.api.protocol.wire import PushRequest
+from maar.api.settings import ApiSettings
 from maar.app.http.gate import Gate
 from maar.app.http.server import HttpServer
 from maar.block.format.segment import write_segment
-from maar.distributor.admit import Limits, PushedProfile, admit
+from maar.distributor.admit import PushedProfile, admit
 from maar.distributor.rings import FollowedRings
-from maar.distributor.router import Router, RouterSettings
+from maar.distributor.router import Router
 from maar.distributor.service import Distributor
+from maar.distributor.settings import Limits, RouterSettings
 from maar.model.errors import Unavailable
 from maar.model.ids import ANONYMOUS, HOME, NodeId
 from maar.model.labels import labels_of
@@ -66,7 +68,8 @@ from maar.pprof.gzip import gunzip
 from maar.pprof.plain import PlainFunction, PlainLine, PlainLocation, PlainProfile, PlainSample
 from maar.pprof.schema import Profile
 from maar.pprof.validate import validate
-from maar.segment.service import SegmentService, SegmentSettings
+from maar.segment.service import SegmentService
+from maar.segment.settings import SegmentSettings
 
 TARGET = 24.0  # MB/s per core
 TICKS = os.sysconf("SC_CLK_TCK")

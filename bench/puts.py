@@ -31,7 +31,7 @@ from maar.model.ids import ProfileId, TenantId
 from maar.model.profile import RawProfile
 from maar.segment.buffer import Buffer, SegmentLimits
 from maar.segment.pace import Arrivals
-from maar.segment.service import SegmentSettings
+from maar.segment.settings import SegmentSettings
 
 SECOND = 1_000_000_000
 KIB = 1024

@@ -43,7 +43,7 @@ from maar.ports.log import EMPTY, Candidate, Head, Leadership, Record, Term, che
 from maar.ports.metastore import PollRequest, Renewal, Report, ViewRequest
 from maar.ports.object_store import ObjectStore
 from maar.query.read.level0 import COLUMNS
-from maar.worker.service import WorkerSettings
+from maar.worker.settings import WorkerSettings
 
 NOON_NS = 20_700 * DAY_NS + DAY_NS // 2  # no run here crosses midnight
 FLUSH_NS = SECOND_NS // 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from maar.api.app import ApiSettings
+from maar.api.settings import ApiSettings
 from maar.app.http import gate, http2
 from support.http.front import Front
 from support.http.h2_client import (

@@ -22,12 +22,13 @@ from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
 from maar.api import body
 from maar.api.admin.quarantine import no_causes
-from maar.api.app import ApiSettings, QueryDeps, build_app
+from maar.api.app import QueryDeps, build_app
+from maar.api.settings import ApiSettings
 from maar.block.format.segment import read_segment
-from maar.distributor.admit import Limits
 from maar.distributor.rings import FollowedRings
-from maar.distributor.router import Router, RouterSettings
+from maar.distributor.router import Router
 from maar.distributor.service import Distributor
+from maar.distributor.settings import Limits, RouterSettings
 from maar.model.ids import HOME, NodeId
 from maar.model.profile import RawProfile
 from maar.model.ring import Ring, Writer, WriterState
@@ -35,7 +36,8 @@ from maar.placement.rules import Rules, TenantLimits
 from maar.ports.metastore import RingView
 from maar.ports.object_store import StoreSettings
 from maar.pprof import decode
-from maar.segment.service import SegmentService, SegmentSettings
+from maar.segment.service import SegmentService
+from maar.segment.settings import SegmentSettings
 from support.agents.go_agent import build_go_agent
 from support.http.front import MemoryMetastore, MemoryWriter, PlainEngine, gz, pprof
 

@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from maar.api import body as api_body
-from maar.api.app import ApiSettings
 from maar.api.protocol.grpc import RetryInfo, RpcStatus
+from maar.api.settings import ApiSettings
 from maar.app.http import http2, one_port
 from maar.app.http.http2_frames import PREFACE
-from maar.distributor.admit import Limits
+from maar.distributor.settings import Limits
 from maar.model.errors import MaarError, Overloaded, StoreFull, Unavailable
 from maar.model.ids import Shard
 from maar.model.profile import RawProfile

@@ -15,7 +15,8 @@ from maar.adapters.stores.open import open_store
 from maar.api.admin.admin import Admin
 from maar.api.admin.quarantine import no_causes
 from maar.api.app import _admin_routes
-from maar.api.guard import ApiSettings, RequestGuard
+from maar.api.guard import RequestGuard
+from maar.api.settings import ApiSettings
 from maar.model.errors import (
     Corrupt,
     Damaged,

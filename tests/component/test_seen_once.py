@@ -20,7 +20,8 @@ from maar.model.errors import Unavailable
 from maar.model.ids import MAIN_STORE, Shard
 from maar.ports.metastore import AddReply, Metastore
 from maar.ports.object_store import StoreSettings
-from maar.segment.service import SegmentService, SegmentSettings
+from maar.segment.service import SegmentService
+from maar.segment.settings import SegmentSettings
 from support.lake.query_lake import Known
 from support.lake.whole_lake import NOON_NS, WholeLake, letters_of, profile
 

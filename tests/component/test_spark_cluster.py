@@ -21,7 +21,7 @@ from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.ports.runner import AttemptFailed
 from maar.runner import runner as runner_module
 from maar.runner.runner import SparkRunner
-from maar.runner.session import SparkSettings
+from maar.runner.settings import SparkSettings
 from support.spark.cluster import QUICK_JVM, Cluster, Daemon, cluster, until
 from support.spark.plans import (
     alive,

@@ -21,8 +21,9 @@ from maar.model.errors import InvalidInput, Unavailable
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.runner import session as sessions
 from maar.runner.runner import SparkRunner
-from maar.runner.session import ONCE, SparkSettings
-from maar.worker.service import WorkerSettings
+from maar.runner.session import ONCE
+from maar.runner.settings import SparkSettings
+from maar.worker.settings import WorkerSettings
 from support.spark.cluster import until
 from support.spark.plans import INCARNATION, OnePlanEach, leased, nothing_to_load, segment
 

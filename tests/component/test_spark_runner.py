@@ -29,8 +29,9 @@ from maar.ports.runner import AttemptFailed, RunnerDied
 from maar.runner import runner as runner_module
 from maar.runner import session
 from maar.runner.runner import SparkRunner
-from maar.runner.session import SparkSettings
-from maar.worker.service import Worker, WorkerSettings
+from maar.runner.settings import SparkSettings
+from maar.worker.service import Worker
+from maar.worker.settings import WorkerSettings
 from support.spark.cluster import until
 from support.spark.plans import (
     LEASE_NS,

@@ -15,6 +15,7 @@ from maar.pprof import folded, gzip
 from maar.pprof.columns import NONE
 from maar.pprof.decode import decode
 from maar.pprof.encode import encode
+from maar.pprof.limits import ProfileLimits
 from maar.pprof.plain import (
     PlainFunction,
     PlainLabel,
@@ -29,7 +30,7 @@ from maar.pprof.plain import (
 )
 from maar.pprof.schema import Profile
 from maar.pprof.unpack import unpack
-from maar.pprof.validate import ProfileLimits, validate
+from maar.pprof.validate import validate
 from support.load.pprof_scramble import (
     INT64_MAX,
     UINT64,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from maar.api import body
-from maar.api.app import ApiSettings
 from maar.api.errors import TooSlow
 from maar.api.protocol.wire import PushRequest
-from maar.distributor.admit import Limits
+from maar.api.settings import ApiSettings
+from maar.distributor.settings import Limits
 from maar.model import keys
 from maar.model.ids import tenant_id
 from maar.model.time import DAY_NS, SECOND_NS

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from maar.api import guard
-from maar.api.app import ApiSettings
 from maar.api.protocol.wire import PushRequest
-from maar.distributor.admit import Limits
+from maar.api.settings import ApiSettings
+from maar.distributor.settings import Limits
 from maar.model.errors import MaarError, Overloaded, StoreFull, Unavailable
 from maar.model.ids import TenantId
 from support.http.front import CPU, Front, gz, pprof

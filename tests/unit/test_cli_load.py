@@ -10,7 +10,8 @@ import pytest
 
 from maar.cli.output.failure import CommandFailed
 from maar.cli.retry import PAUSE_MAX_S, pause_s
-from maar.distributor.admit import Limits, PushedProfile, admit
+from maar.distributor.admit import PushedProfile, admit
+from maar.distributor.settings import Limits
 from maar.model.errors import MalformedProfile
 from maar.model.ids import ANONYMOUS
 from maar.model.time import SECOND_NS

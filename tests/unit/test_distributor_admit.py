@@ -6,8 +6,9 @@ import gzip
 
 import pytest
 
-from maar.distributor.admit import Limits, PushedProfile, admit, unpack
+from maar.distributor.admit import PushedProfile, admit, unpack
 from maar.distributor.naming import profile_name
+from maar.distributor.settings import Limits
 from maar.model.errors import InvalidInput, MaarError, MalformedProfile, TooLarge
 from maar.model.ids import ANONYMOUS, TenantId
 from maar.model.profile import RawProfile

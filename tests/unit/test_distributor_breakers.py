@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from maar.distributor.breaker import OPEN_NS
-from maar.distributor.router import RouterSettings
+from maar.distributor.settings import RouterSettings
 from maar.model.errors import (
     Draining,
     InvalidInput,

@@ -9,9 +9,10 @@ from prometheus_client import CollectorRegistry
 
 from maar.app.settings.config import Settings
 from maar.distributor import periods
-from maar.distributor.admit import Limits, PushedProfile
+from maar.distributor.admit import PushedProfile
 from maar.distributor.periods import RetentionPeriods
 from maar.distributor.service import Distributor
+from maar.distributor.settings import Limits
 from maar.model.errors import InvalidInput, Unavailable
 from maar.model.ids import TenantId
 from maar.model.time import DAY_NS, SECOND_NS

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maar.distributor import rates
-from maar.distributor.rates import Rate, Rates
+from maar.distributor.rates import Rates
+from maar.distributor.settings import Rate
 from maar.model.errors import Overloaded
 from maar.model.ids import TenantId
 from maar.model.time import SECOND_NS

@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from maar.distributor import service
-from maar.distributor.admit import Limits, PushedProfile, admit
-from maar.distributor.rates import Rate
+from maar.distributor.admit import PushedProfile, admit
 from maar.distributor.service import Distributor
+from maar.distributor.settings import Limits, Rate
 from maar.model.errors import InvalidInput, Overloaded, TooLarge
 from maar.model.ids import TenantId
 from maar.model.profile import RawProfile

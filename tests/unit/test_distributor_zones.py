@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from maar.distributor.breaker import OPEN_NS
-from maar.distributor.router import RouterSettings
+from maar.distributor.settings import RouterSettings
 from maar.model.errors import (
     Overloaded,
     Unavailable,

@@ -10,7 +10,8 @@ import pytest
 from maar.model.errors import MalformedProfile, TooLarge
 from maar.pprof.columns import NONE
 from maar.pprof.decode import decode, warm
-from maar.pprof.validate import ProfileLimits, Summary, validate
+from maar.pprof.limits import ProfileLimits
+from maar.pprof.validate import Summary, validate
 
 
 def varint(value: int) -> bytes:

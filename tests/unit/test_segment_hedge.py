@@ -11,7 +11,7 @@ import pytest
 from maar.model.errors import MaarError, StoreFull, Unavailable
 from maar.model.ids import Shard
 from maar.segment.hedge import Tokens, hedged
-from maar.segment.service import SegmentSettings
+from maar.segment.settings import SegmentSettings
 from support.clock.virtual_time import Gate, until
 from support.http.front import MemoryStore, run
 from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile

@@ -19,7 +19,7 @@ from maar.model.errors import (
 )
 from maar.model.ids import HOME, Shard, block_time_ns
 from maar.segment.pace import Arrivals
-from maar.segment.service import SegmentSettings
+from maar.segment.settings import SegmentSettings
 from support.clock.virtual_time import until
 from support.http.front import MemoryStore, run
 from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile

@@ -6,7 +6,7 @@ import pytest
 
 from maar.app.settings.config import load
 from maar.model.errors import InvalidInput
-from maar.segment.service import SegmentSettings
+from maar.segment.settings import SegmentSettings
 
 
 def test_a_letter_needs_time_within_the_deadline() -> None:

@@ -13,7 +13,7 @@ from maar.model.errors import Overloaded, StoreFull, Unavailable
 from maar.model.ids import Incarnation, Shard, block_time_ns
 from maar.ports.metastore import AddReply, Now
 from maar.segment.memory import held_bytes
-from maar.segment.service import SegmentSettings
+from maar.segment.settings import SegmentSettings
 from support.clock.virtual_time import LoopClock, until
 from support.http.front import MemoryMetastore, MemoryStore, run
 from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile

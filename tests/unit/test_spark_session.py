@@ -9,7 +9,7 @@ import pytest
 
 from maar.model.errors import InvalidInput, Unavailable
 from maar.runner import session
-from maar.runner.session import SparkSettings
+from maar.runner.settings import SparkSettings
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from maar.app.settings import tenants as tenants_module
 from maar.app.settings.config import Settings, load
 from maar.app.settings.tenants import Tenants
-from maar.distributor.rates import Rate
+from maar.distributor.settings import Rate
 from maar.model.errors import InvalidInput
 from maar.model.ids import TenantId
 

@@ -26,7 +26,8 @@ from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey, Service
 from maar.ports.metastore import Kept, Outcome, PollReply, PollRequest, Renewal, Report
 from maar.ports.runner import AttemptFailed, RunnerDied
 from maar.worker.keeper import LEAVING
-from maar.worker.service import FAULTS_MAX, Polled, Worker, WorkerSettings
+from maar.worker.service import FAULTS_MAX, Polled, Worker
+from maar.worker.settings import WorkerSettings
 from support.clock.virtual_time import Gate, LoopClock, Meeting, run_virtually
 
 RESULT = PlanResult(outputs=(), account=Account(kept=1, duplicates=0, quarantined=0))

@@ -30,7 +30,7 @@ from maar.api.admin.operator_commands import (
 from maar.api.admin.placement import PlacementView, ReadPlaced, nothing_placed
 from maar.api.admin.quarantine import Causes
 from maar.api.errors import FAULT, ServerFault, json_error
-from maar.api.guard import ApiSettings, OurNames, RequestGuard
+from maar.api.guard import OurNames, RequestGuard
 from maar.api.hosts import Hosts
 from maar.api.protocol import wire
 from maar.api.protocol.connect import CallService, Method, Unary, not_offered
@@ -38,6 +38,7 @@ from maar.api.push.ingest import Ingest
 from maar.api.push.pusher import pusher_service
 from maar.api.query.partly import Partly, PartlyEngine
 from maar.api.query.querier import Querier
+from maar.api.settings import ApiSettings
 from maar.api.ui import pages
 from maar.distributor.service import Distributor
 from maar.model.time import TimeRange
@@ -45,7 +46,7 @@ from maar.ports.clock import Clock
 from maar.ports.metastore import Metastore
 from maar.ports.query import QueryEngine
 
-__all__ = ["ApiSettings", "QueryDeps", "build_app"]
+__all__ = ["QueryDeps", "build_app"]
 
 log = logging.getLogger("maar.api")
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-import msgspec
-from msgspec import Meta
 from prometheus_client import CollectorRegistry, Counter
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -16,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from maar.api.body import BodyBudget, BodyShare, all_headers, expanded
 from maar.api.errors import Forbidden, answer_to, json_error
 from maar.api.hosts import Hosts, refusal
+from maar.api.settings import ApiSettings
 from maar.model.errors import InvalidInput, MaarError, TooLarge
 from maar.model.ids import ANONYMOUS, TenantId, tenant_id
 
@@ -25,17 +24,6 @@ INLINE_EXPANDED_BYTES_MAX = 4 << 20
 THREADS = 2
 
 T = TypeVar("T")
-
-
-class ApiSettings(msgspec.Struct, frozen=True):
-    body_bytes_max: int = 64 << 20  # of one request, as it comes
-    request_bytes_max: int = 128 << 20  # of one request, decompressed
-    reading_bytes_max: int = 512 << 20  # of all requests being read; beyond this, 429
-    head_s: Annotated[float, Meta(gt=0, le=3600)] = 10.0  # for request line and headers; then 408
-    head_bytes_max: Annotated[int, Meta(ge=1024)] = 64 << 10  # of them; beyond this, 431
-    unfinished_max: Annotated[int, Meta(ge=1)] = 2048  # requests of which there is a part; then 503
-    unfinished_per_address_max: Annotated[int, Meta(ge=1)] = 512  # beyond this, 429
-    connections_max: Annotated[int, Meta(ge=1)] = 16_384  # within what descriptors allow
 
 
 class RequestGuard:

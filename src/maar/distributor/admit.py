@@ -6,14 +6,14 @@ import msgspec
 from isal import isal_zlib
 
 from maar.distributor.naming import profile_name
-from maar.distributor.rates import Rate
+from maar.distributor.settings import Limits
 from maar.model.errors import InvalidInput, MaarError, MalformedProfile, TooLarge
 from maar.model.ids import TenantId
 from maar.model.labels import PROFILE_NAME, SERVICE_NAME, Labels, labels_of, value_of
 from maar.model.profile import RawProfile, profile_id, profile_type, with_underscores
 from maar.model.time import DAY_NS, SECOND_NS
 from maar.pprof.gzip import compress, gunzip
-from maar.pprof.validate import ProfileLimits, Summary, validate
+from maar.pprof.validate import Summary, validate
 
 GZIP_MAGIC = b"\x1f\x8b"
 HOUR_NS = 3600 * SECOND_NS
@@ -30,25 +30,6 @@ class PushedProfile(msgspec.Struct, frozen=True):
     own_time: bool = True  # that is the client's own; False: it was reckoned from this server's
     shown_as: dict[str, str] = {}  # display names of value types
     read_bytes: int = 0  # of the text that it was made from, decompressed
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """What one push may ask of us."""
-
-    profiles_max: int = 1000  # in one push
-    profile_bytes_max: int = 64 << 20  # of one profile, decompressed
-    push_bytes_max: int = 128 << 20  # of all profiles of a push, as they came
-    push_raw_bytes_max: int = 512 << 20  # of all profiles of a push, decompressed
-    service_bytes_max: int = 512  # services and types are kept in the index
-    type_length_max: int = 512  # of one profile type id
-    retention_ns: int = 0  # older profiles are refused; 0: as old as their tenant keeps them
-    future_ns: int = 600 * SECOND_NS
-    rate_bytes: int = 0  # a second and tenant, by each distributor; 0: no limit
-    burst_bytes: int = 0  # of a tenant at once; 0: what a second allows
-    profile: ProfileLimits = ProfileLimits()
-
-    def rate(self) -> Rate:
-        return Rate(self.rate_bytes, self.burst_bytes)
 
 
 def admit(

@@ -6,28 +6,15 @@ Bytes are counted as decompressed: they are what unpacking, storing and asking c
 from __future__ import annotations
 
 import heapq
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-import msgspec
-from msgspec import Meta
-
+from maar.distributor.settings import Rate
 from maar.model.errors import Overloaded
 from maar.model.ids import TenantId
 from maar.model.time import SECOND_NS
 
 BUCKETS_MAX = 100_000
 SWEEP_LEAST = 1024  # buckets, before it is worth a look which are full again
-
-
-class Rate(msgspec.Struct, frozen=True):
-    """Bytes when decompressed, by each distributor; 0: no limit."""
-
-    rate_bytes: Annotated[int, Meta(ge=0)] = 0  # a second
-    burst_bytes: Annotated[int, Meta(ge=0)] = 0  # at once; 0: what a second allows
-
-    @property
-    def room_bytes(self) -> int:
-        return self.burst_bytes or self.rate_bytes
 
 
 class Bucket(NamedTuple):

@@ -13,19 +13,17 @@ import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from random import Random
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-import msgspec
-from msgspec import Meta
 from prometheus_client import CollectorRegistry
 
 from maar.distributor import breaker, budget
 from maar.distributor.batches import ShardBatch, batches
 from maar.distributor.breaker import BreakerState
-from maar.distributor.budget import BudgetRule
 from maar.distributor.links import Connect, Link, Links
 from maar.distributor.metrics import RouterMetrics
 from maar.distributor.rings import FollowedRings
+from maar.distributor.settings import RouterSettings
 from maar.model.errors import (
     Draining,
     MaarError,
@@ -53,22 +51,6 @@ T = TypeVar("T")
 RETRY_AFTER_S = 1.0
 CLOSE_S = 2.0
 PLACEMENT_NS_MAX = 30 * SECOND_NS  # then limits of tenants that have changed are looked at again
-
-
-class RouterSettings(msgspec.Struct, frozen=True):
-    """How hard the distributor tries, and whether it leaves its zone."""
-
-    # Of one push, all its tries together: longer than a flush (2 s) and the deadline of a segment
-    # (10 s), so that a lone writer can say itself what went wrong.
-    deadline_ms: Annotated[int, Meta(ge=100, le=600_000)] = 13_000
-    attempts_max: Annotated[int, Meta(ge=1, le=100)] = 6  # writers asked for one batch
-    retry_share: Annotated[float, Meta(ge=0, le=10)] = 0.1  # retries that each batch earns
-    retries_per_s: Annotated[float, Meta(ge=0, le=100_000)] = 10.0  # … and each second
-    retries_saved_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 500
-    cross_zone: Literal["never", "when-home-is-down"] = "never"
-
-    def budget(self) -> BudgetRule:
-        return BudgetRule(self.retry_share, self.retries_per_s, self.retries_saved_max)
 
 
 class Router:

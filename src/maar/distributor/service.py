@@ -11,10 +11,11 @@ from typing import Protocol
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from maar.distributor.admit import Limits, PushedProfile, admit, refusal
+from maar.distributor.admit import PushedProfile, admit, refusal
 from maar.distributor.metrics import PushMetrics
 from maar.distributor.periods import RetentionPeriods
-from maar.distributor.rates import Rate, Rates
+from maar.distributor.rates import Rates
+from maar.distributor.settings import Limits, Rate
 from maar.model.errors import InvalidInput, MaarError, Overloaded, TooLarge
 from maar.model.ids import ProfileId, TenantId
 from maar.model.profile import RawProfile

@@ -25,7 +25,8 @@ from maar.runner.failure import JobFailure
 from maar.runner.lifeline import Lifeline, Lifelines
 from maar.runner.pulse import Pulse
 from maar.runner.seats import Scaling, SeenExecutors
-from maar.runner.session import SparkHandle, SparkSettings
+from maar.runner.session import SparkHandle
+from maar.runner.settings import SparkSettings
 from maar.runner.task import (
     Answer,
     CarryOut,

@@ -15,15 +15,15 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from msgspec import Meta, Struct
 from py4j.clientserver import ClientServer
 from pyspark import SparkConf, SparkContext
 
 from maar.model.errors import InvalidInput, Unavailable
 from maar.runner.engine import failures_allowed
 from maar.runner.scratch import WorkerScratch
+from maar.runner.settings import SparkSettings
 
 log = logging.getLogger("maar.spark")
 
@@ -34,7 +34,6 @@ _JAVA_TIMEOUT_S = 20
 _JVM_LEAVES_S = 10
 _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?")
-_MASTER = r"^(local(\[(\*|[1-9]\d*)(,\s*\d+)?\])?|(spark|k8s)://.+|yarn)$"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 # What keeps Spark from running a task again: the name, what we need, and Spark's default.
@@ -43,21 +42,6 @@ ONCE = {
     "spark.stage.maxConsecutiveAttempts": ("1", "4"),
     "spark.speculation": ("false", "false"),
 }
-
-
-class SparkSettings(Struct, frozen=True, kw_only=True):
-    """Where and how plans are run."""
-
-    master: Annotated[str, Meta(pattern=_MASTER)] = "local[*]"
-    slots: Annotated[int, Meta(ge=0, le=10_000)] = 0  # plans at once; 0: as many as cores
-    driver_memory: Annotated[str, Meta(pattern=r"^\d+[mg]$")] = "1g"
-    ui: bool = False
-    ui_port: Annotated[int, Meta(ge=0, le=65_535)] = 4050
-    lifeline_port: Annotated[int, Meta(ge=0, le=65_535)] = 0  # where tasks reach us; 0: a free one
-    log_level: Literal["off", "error", "warn", "info", "debug"] = "warn"
-    python: str = ""  # what runs the tasks; this interpreter when empty
-    java_options: str = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # the JVM only schedules
-    conf: tuple[str, ...] = ()  # more of Spark's own settings, as name=value
 
 
 class SparkHandle:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-import msgspec
 from prometheus_client import CollectorRegistry
 
 from maar.model.errors import (
@@ -25,13 +24,14 @@ from maar.model.profile import RawProfile
 from maar.ports.clock import Clock
 from maar.ports.metastore import Metastore
 from maar.ports.object_store import ObjectStore
-from maar.segment.buffer import Buffer, SegmentLimits
+from maar.segment.buffer import Buffer
 from maar.segment.encode import dataset_of
 from maar.segment.hedge import Tokens
-from maar.segment.memory import Memory, MemoryLimits, load_of
+from maar.segment.memory import Memory, load_of
 from maar.segment.metrics import SegmentMetrics
-from maar.segment.pace import Arrivals, FlushPace
+from maar.segment.pace import Arrivals
 from maar.segment.registrar import Registrar, SegmentRefused
+from maar.segment.settings import SegmentSettings
 from maar.segment.uploads import Uploads
 from maar.segment.writing import Failed, Flight, LetterRules, Writing
 
@@ -39,34 +39,6 @@ log = logging.getLogger("maar.segment")
 
 SHARDS_REMEMBERED = 1024
 NO_ROOM_RETRY_S = 30.0  # disks are not emptied in a moment
-
-
-class SegmentSettings(msgspec.Struct, frozen=True):
-    flush_interval_ms: int = 500  # a push waits for at least this
-    flush_interval_max_ms: int = 2_000  # where more is worth waiting for
-    flush_bytes: int = 64 << 10  # a segment of this size is worth its PUT: it waits no longer
-    segment_bytes_max: int = 16 << 20
-    index_bytes_max: int = 192 << 10  # well below what a log entry may hold
-    buffered_bytes_max: int = 256 << 20  # beyond this, push answers 429
-    buffered_profiles_max: int = 200_000
-    writes_in_flight_max: int = 8
-    hedge_after_ms: int = 500
-    hedges_per_s: int = 2
-    hedges_burst: int = 10
-    ack_deadline_ms: int = 10_000  # far shorter than the lag of the floor (S4)
-
-    def bounds(self) -> SegmentLimits:
-        least_ns = self.flush_interval_ms * 1_000_000
-        return SegmentLimits(
-            FlushPace(
-                least_ns, max(least_ns, self.flush_interval_max_ms * 1_000_000), self.flush_bytes
-            ),
-            segment_bytes_max=self.segment_bytes_max,
-            index_bytes_max=self.index_bytes_max,
-        )
-
-    def room(self) -> MemoryLimits:
-        return MemoryLimits(self.buffered_bytes_max, self.buffered_profiles_max)
 
 
 @dataclass(eq=False)

@@ -22,8 +22,10 @@ from maar.model.ids import MAIN_STORE, WorkerId
 from maar.ports.object_store import StoreSettings
 from maar.ports.runner import RunnerDied
 from maar.runner.runner import SparkRunner
-from maar.runner.session import SparkSettings, check
-from maar.worker.service import Worker, WorkerSettings
+from maar.runner.session import check
+from maar.runner.settings import SparkSettings
+from maar.worker.service import Worker
+from maar.worker.settings import WorkerSettings
 
 _LOOK_S = 0.2
 

@@ -12,9 +12,8 @@ import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from typing import Annotated, Protocol
+from typing import Protocol
 
-from msgspec import Meta, Struct
 from prometheus_client import CollectorRegistry
 
 from maar.model.errors import MaarError
@@ -26,6 +25,7 @@ from maar.ports.runner import AttemptFailed, JobRunner
 from maar.worker.backoff import Backoff
 from maar.worker.keeper import LEAVING, OVERDUE, AttemptFailure, End, Keeper
 from maar.worker.metrics import WorkerMetrics
+from maar.worker.settings import WorkerSettings
 
 log = logging.getLogger("maar.worker")
 
@@ -33,25 +33,6 @@ FAULTS_MAX = 8  # of the engine or store, while we hold a plan; then its failure
 PLANS_MAX = 1000  # at once, whatever the runner says: each takes a thread
 SLOTS_ANSWER_S = 0.5  # a runner that takes longer to tell its slots has none for now
 _MS = 1_000_000
-
-
-Milliseconds = Annotated[int, Meta(ge=1, le=3_600_000)]
-
-
-class WorkerSettings(Struct, frozen=True, kw_only=True):
-    """How a worker paces itself."""
-
-    poll_interval_ms: Milliseconds = 1000  # while there is a free slot
-    call_timeout_ms: Milliseconds = 5000  # a poll without an answer by then counts as failed
-    retry_least_ms: Milliseconds = 100  # after a failed poll, doubling
-    retry_most_ms: Milliseconds = 2000
-    fault_least_ms: Milliseconds = (
-        1000  # ask for nothing after a fault of engine or store, doubling
-    )
-    fault_most_ms: Milliseconds = 60_000
-    plan_most_ms: Milliseconds = 1_800_000  # a plan that runs longer hangs, and is given up
-    drain_ms: Milliseconds = 20_000  # how long running plans may take to finish after stop()
-    cancel_ms: Milliseconds = 6000  # how long cancelled plans may take to end after that
 
 
 class Polled(Protocol):

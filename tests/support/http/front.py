@@ -16,11 +16,12 @@ from prometheus_client import CollectorRegistry
 
 from maar.api.admin.placement import ReadPlaced, nothing_placed
 from maar.api.admin.quarantine import Causes, no_causes
-from maar.api.app import ApiSettings, QueryDeps, build_app
+from maar.api.app import QueryDeps, build_app
 from maar.api.guard import RequestGuard
 from maar.api.hosts import Hosts
-from maar.distributor.admit import Limits
+from maar.api.settings import ApiSettings
 from maar.distributor.service import Distributor
+from maar.distributor.settings import Limits
 from maar.metastore.decide import membership
 from maar.metastore.fold.ring import ring_of
 from maar.metastore.records.effects import RingReplaced

@@ -40,7 +40,7 @@ async def serve(settings: Any) -> None:
 def main() -> None:
     import uvloop
 
-    from maar.api.app import ApiSettings
+    from maar.api.settings import ApiSettings
     from maar.pprof import decode
 
     decode.warm()

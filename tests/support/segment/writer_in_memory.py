@@ -13,7 +13,8 @@ from maar.block.format.segment import read_segment
 from maar.model.ids import ProfileId, Shard, TenantId
 from maar.model.profile import RawProfile
 from maar.ports.clock import Clock
-from maar.segment.service import SegmentService, SegmentSettings
+from maar.segment.service import SegmentService
+from maar.segment.settings import SegmentSettings
 from support.clock.virtual_time import Gate, LoopClock, run_virtually, until
 from support.http.front import CPU, NOW_NS, MemoryMetastore, MemoryStore, gz, pprof
 

@@ -15,7 +15,8 @@ from maar.adapters.rpc import MetastoreClient
 from maar.adapters.system_clock import SystemClock
 from maar.app.processes import logs
 from maar.model.ids import WorkerId
-from maar.worker.service import Worker, WorkerSettings
+from maar.worker.service import Worker
+from maar.worker.settings import WorkerSettings
 from support.soak.orders import Work
 from support.soak.runner import ForkServerRunner
 

@@ -13,7 +13,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from maar.api.body import READ_SECONDS_MAX
-from maar.api.guard import ApiSettings
+from maar.api.settings import ApiSettings
 from maar.app.http.unfinished import (
     ConnectionLimits,
     RefusedConnection,

@@ -12,11 +12,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from maar.adapters.rpc import addresses_in
-from maar.api.app import ApiSettings
+from maar.api.settings import ApiSettings
 from maar.app.settings.layers import Key, build, from_environment, from_file, from_flags, merged
 from maar.app.settings.log_url import EtcdPlace, FilePlace, place_in
-from maar.distributor.admit import Limits
-from maar.distributor.router import RouterSettings
+from maar.distributor.settings import Limits, RouterSettings
 from maar.metastore.fold.retention import PERIOD_LEAST_NS
 from maar.model.errors import InvalidInput
 from maar.model.ids import HOME, MAIN_STORE
@@ -24,10 +23,10 @@ from maar.model.policy import Level, Policy, checked
 from maar.model.time import DAY_NS, SECOND_NS
 from maar.placement.rules import PlacementSettings
 from maar.ports.object_store import StoreSettings
-from maar.query.service import QuerySettings
-from maar.runner.session import SparkSettings
-from maar.segment.service import SegmentSettings
-from maar.worker.service import WorkerSettings
+from maar.query.settings import QuerySettings
+from maar.runner.settings import SparkSettings
+from maar.segment.settings import SegmentSettings
+from maar.worker.settings import WorkerSettings
 
 CONFIG_VARIABLE = "MAAR_CONFIG"
 METASTORE_ADDRESS = "127.0.0.1:4041"

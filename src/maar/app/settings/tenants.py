@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from maar.app.settings.config import Settings
-from maar.distributor.rates import Rate
+from maar.distributor.settings import Rate
 from maar.model.errors import InvalidInput
 from maar.model.ids import TenantId, tenant_id
 from maar.placement.rules import TenantLimits
