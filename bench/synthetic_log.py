@@ -19,7 +19,7 @@ from maar.metastore.state.queue import key_of
 from maar.model.block import BlockMeta
 from maar.model.errors import HeadMoved, Retryable, TermLost
 from maar.model.ids import FencingToken, Incarnation, PlanId, WorkerId
-from maar.model.plan import LeasedPlan, QueueKey, Service
+from maar.model.plan import LeasedPlan, PlanSpec, QueueKey, Service
 from maar.model.policy import Policy
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.log import Candidate, Log, in_batches
@@ -100,7 +100,7 @@ class _Pipeline:
     def _planned(self, key: QueueKey, inputs: tuple[BlockMeta, ...]) -> Iterator[bytes]:
         put, writer = self._writer.put, self._writer
         ids = tuple(meta.id for meta in inputs)
-        yield put(e.PlansScheduled((e.PlanSpec(Service.COMPACT, False, key, ids, 3),)))
+        yield put(e.PlansScheduled((PlanSpec(Service.COMPACT, False, key, ids, 3),)))
         plan = PlanId(writer.index, 0)
         until = LeaseTime(writer.now + self._policy.lease_ns)
         yield put(e.PlansLeased((e.Grant(plan, WORKER, until),)))

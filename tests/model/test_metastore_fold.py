@@ -40,7 +40,6 @@ from maar.metastore.records.effects import (
     Effects,
     Leased,
     Parked,
-    Refusal,
     Refused,
     Registered,
     Renewed,
@@ -66,7 +65,6 @@ from maar.metastore.records.entries import (
     PlanRequeued,
     PlansLeased,
     PlansParked,
-    PlanSpec,
     PlansScheduled,
     PlansStarted,
     PlansUnparked,
@@ -83,7 +81,8 @@ from maar.metastore.state.timeline import Timeline
 from maar.model.block import BlockMeta
 from maar.model.errors import Rejected
 from maar.model.ids import BlockId, FencingToken, PlanId, WorkerId, Zone
-from maar.model.plan import Account, AttemptEnd, PlanResult, PlanState, Service
+from maar.model.plan import Account, AttemptEnd, PlanResult, PlanSpec, PlanState, Service
+from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.log import Head
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, result, segment

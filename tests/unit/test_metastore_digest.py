@@ -21,12 +21,12 @@ from maar.metastore.state import snapshot_parts
 from maar.metastore.state.digest import digest
 from maar.metastore.state.index import Index, blocks_in
 from maar.metastore.state.marks import mark_of_bytes
-from maar.metastore.state.queue import Item
 from maar.metastore.state.retired import Retired
 from maar.metastore.state.state import MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt
 from maar.model.ids import BlockId, PlanId, WorkerId
+from maar.model.lane import Item
 from maar.ports.log import Head
 from support.metastore.fold import segment
 

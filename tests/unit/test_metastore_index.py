@@ -19,11 +19,12 @@ from maar.metastore.records.packs import alone, pack, unpack
 from maar.metastore.state import index as indexes
 from maar.metastore.state import rows as row_store
 from maar.metastore.state.index import Index, blocks_in, partition_of
-from maar.metastore.state.queue import Item, Queue, key_of
+from maar.metastore.state.queue import Queue, key_of
 from maar.metastore.state.retired import LOOSE_MAX, Retired, RetiredBlocks
 from maar.metastore.state.rows import Ids, Numbers, Rows, block_id, raw_id
 from maar.model.block import NO_DAY, BlockMeta, Dataset, File, Kind, Location
 from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, Shard, TenantId, segment_id
+from maar.model.lane import Item
 from maar.model.policy import Policy
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, TimeRange
 from support.metastore.fold import DAY_START_NS, TENANT, segment

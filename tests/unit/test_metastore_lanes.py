@@ -16,7 +16,7 @@ from maar.adapters.stores.open import open_store
 from maar.metastore.decide import schedule
 from maar.metastore.decide.schedule import Wish
 from maar.metastore.fold.apply import apply
-from maar.metastore.records.effects import Completed, Refusal, Refused, Scheduled
+from maar.metastore.records.effects import Completed, Refused, Scheduled
 from maar.metastore.records.entries import (
     VERSION,
     BlocksAdded,
@@ -25,7 +25,6 @@ from maar.metastore.records.entries import (
     Grant,
     PlanCompleted,
     PlansLeased,
-    PlanSpec,
     PlansScheduled,
     PolicySet,
     VersionActivated,
@@ -36,13 +35,15 @@ from maar.metastore.records.packs import outline, pack, unpack
 from maar.metastore.replica import snapshot
 from maar.metastore.state import snapshot_parts
 from maar.metastore.state.digest import digest
-from maar.metastore.state.queue import Item, Queue, key_of
+from maar.metastore.state.queue import Queue, key_of
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import NO_DAY, BlockMeta, Kind
 from maar.model.ids import HOME, MAIN_STORE, TenantId, WorkerId, Zone
-from maar.model.plan import Account, LeasedPlan, PlanResult, PlanState, QueueKey, Service
+from maar.model.lane import Item
+from maar.model.plan import Account, LeasedPlan, PlanResult, PlanSpec, PlanState, QueueKey, Service
 from maar.model.policy import Level, Policy
+from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.ports.log import Head
 from maar.ports.object_store import StoreSettings

@@ -14,7 +14,6 @@ from maar.metastore.records.effects import (
     Completed,
     Excluded,
     Leased,
-    Refusal,
     Refused,
     Renewed,
     Scheduled,
@@ -32,7 +31,6 @@ from maar.metastore.records.entries import (
     PlanFailed,
     PlansArchived,
     PlansLeased,
-    PlanSpec,
     PlansScheduled,
     PlansStarted,
     Start,
@@ -40,7 +38,8 @@ from maar.metastore.records.entries import (
 )
 from maar.model.block import Kind
 from maar.model.ids import FencingToken, Incarnation, PlanId, WorkerId
-from maar.model.plan import Account, AttemptEnd, PlanResult, PlanState, Service
+from maar.model.plan import Account, AttemptEnd, PlanResult, PlanSpec, PlanState, Service
+from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore.fold import Fold, output, result, segment
 

@@ -6,7 +6,7 @@ import msgspec
 
 from maar.metastore.decide import schedule
 from maar.metastore.decide.schedule import Wish
-from maar.metastore.records.effects import Refusal, Refused
+from maar.metastore.records.effects import Refused
 from maar.metastore.records.entries import (
     AttemptFenced,
     AttemptKey,
@@ -20,6 +20,7 @@ from maar.metastore.records.entries import (
 )
 from maar.model.ids import PlanId
 from maar.model.plan import PlanState
+from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore.fold import SMALL, Fold
 from support.metastore.leader_term import W1, W2, W3, Office

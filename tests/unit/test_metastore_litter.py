@@ -12,7 +12,7 @@ import pytest
 
 from maar.metastore.fold import leftovers
 from maar.metastore.leader import cleaner, sweeping
-from maar.metastore.records.effects import Leased, Refusal, Refused, Swept
+from maar.metastore.records.effects import Leased, Refused, Swept
 from maar.metastore.records.entries import (
     AttemptFenced,
     AttemptKey,
@@ -27,6 +27,7 @@ from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, NotLeading, Unavailable
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.policy import MINUTE_NS
+from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
 from support.lake.fold_and_store import Lake, announce, objects_of, put
 from support.metastore.fold import INCARNATION, SMALL, Fold

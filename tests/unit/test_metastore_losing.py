@@ -7,7 +7,7 @@ import pytest
 from maar.block.read.damage import damages
 from maar.metastore.fold import losing
 from maar.metastore.leader import cleaning
-from maar.metastore.records.effects import Cancelled, Lost, Refusal, Refused
+from maar.metastore.records.effects import Cancelled, Lost, Refused
 from maar.metastore.records.entries import BlocksLost, Reincarnated
 from maar.metastore.state.digest import digest
 from maar.metastore.state.retired import Cause
@@ -15,6 +15,7 @@ from maar.metastore.views.explain import explain
 from maar.model.block import BlockMeta, Damage
 from maar.model.errors import NotFound, Rejected
 from maar.model.ids import BlockId, Incarnation
+from maar.model.refusal import Refusal
 from support.lake.fold_and_store import Lake
 from support.metastore.fold import SMALL, Fold, segment
 

@@ -15,7 +15,6 @@ from maar.metastore.records.entries import (
     Grant,
     PlanBisected,
     PlansLeased,
-    PlanSpec,
     PlansScheduled,
     StateHashed,
     TermStarted,
@@ -23,7 +22,7 @@ from maar.metastore.records.entries import (
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import MetaState
 from maar.model.ids import PlanId, WorkerId
-from maar.model.plan import Service
+from maar.model.plan import PlanSpec, Service
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore.fold import Fold
 from support.metastore.leader_term import W1, W2, Office

@@ -19,7 +19,6 @@ from maar.metastore.records.entries import (
     Grant,
     PlanCompleted,
     PlansLeased,
-    PlanSpec,
     PlansScheduled,
     Tick,
     decode,
@@ -37,7 +36,7 @@ from maar.metastore.state.state import MetaState
 from maar.model.block import BlockMeta, BlockOutline, Dataset
 from maar.model.errors import Corrupt
 from maar.model.ids import BlockId, PlanId, WorkerId, Zone
-from maar.model.plan import Service
+from maar.model.plan import PlanSpec, Service
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from support.metastore.every_entry import every_kind_of_entry
 from support.metastore.fold import Fold, result, segment

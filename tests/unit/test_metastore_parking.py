@@ -13,7 +13,6 @@ from maar.metastore.records.effects import (
     Cancelled,
     Leased,
     Parked,
-    Refusal,
     Refused,
     Requeued,
     Unparked,
@@ -32,6 +31,7 @@ from maar.metastore.state.timeline import NEVER
 from maar.model.errors import InvalidInput, NotFound, Rejected
 from maar.model.ids import PlanId
 from maar.model.plan import AttemptEnd, PlanState
+from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore.fold import SMALL, Fold
 from support.metastore.leader_term import W1, W2, Office

@@ -14,18 +14,12 @@ from maar.metastore.decide import prepare, schedule
 from maar.metastore.decide.schedule import Wish
 from maar.metastore.fold import plan as plans
 from maar.metastore.records.effects import Leased, Registered
-from maar.metastore.records.entries import (
-    BlocksAdded,
-    PlanCompleted,
-    PlansLeased,
-    PlanSpec,
-    PolicySet,
-    Tick,
-)
-from maar.metastore.state.queue import Item, Queue
+from maar.metastore.records.entries import BlocksAdded, PlanCompleted, PlansLeased, PolicySet, Tick
+from maar.metastore.state.queue import Queue
 from maar.model.block import Kind
 from maar.model.ids import BlockId, TenantId, WorkerId
-from maar.model.plan import QueueKey
+from maar.model.lane import Item
+from maar.model.plan import PlanSpec, QueueKey
 from maar.model.policy import Level
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore.fold import SMALL, Fold, result, segment

@@ -9,13 +9,14 @@ import msgspec
 import pytest
 
 from maar.metastore.decide.dead_letter_rules import Fate, FoundLetter, second_chance, verdict
-from maar.metastore.records.effects import Adopted, Completed, Effect, Refusal, Refused, Registered
+from maar.metastore.records.effects import Adopted, Completed, Effect, Refused, Registered
 from maar.metastore.records.entries import BlocksAdded, BlocksAdopted, PlanCompleted, Reincarnated
 from maar.model import keys
 from maar.model.block import NO_DAY, BlockMeta, Kind, Location
 from maar.model.ids import FencingToken, Incarnation, PlanId, StoreName, TenantId
 from maar.model.plan import Account, PlanResult
 from maar.model.policy import Policy
+from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.ports.object_store import ObjectInfo
 from support.lake.fold_and_store import Lake

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from maar.metastore.state.marks import moved, whole_mark
-from maar.metastore.state.queue import Front, Item, Queue
+from maar.metastore.state.queue import Queue
 from maar.metastore.state.rows import raw_id
 from maar.model.block import NO_DAY
 from maar.model.ids import MAIN_STORE, BlockId, Shard, TenantId, Zone, segment_id
+from maar.model.lane import Front, Item
 from maar.model.plan import QueueKey
 from maar.model.policy import Level, Policy
 from maar.model.time import SECOND_NS, LeaseTime

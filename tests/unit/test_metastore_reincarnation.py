@@ -7,7 +7,7 @@ import pytest
 
 from maar.metastore.decide import prepare
 from maar.metastore.decide.workers import WorkerRegistry
-from maar.metastore.records.effects import Adopted, Missed, Refusal, Refused
+from maar.metastore.records.effects import Adopted, Missed, Refused
 from maar.metastore.records.entries import (
     AdoptionEnded,
     AttemptKey,
@@ -26,6 +26,7 @@ from maar.metastore.replica import snapshot
 from maar.model.ids import FencingToken, Incarnation, PlanId, WorkerId
 from maar.model.plan import PlanState
 from maar.model.policy import HOUR_NS
+from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 from maar.ports.log import Head
 from maar.ports.metastore import PollRequest

@@ -11,13 +11,7 @@ import pytest
 from maar.metastore.fold import retention, trust
 from maar.metastore.fold.apply import apply
 from maar.metastore.leader import cleaner
-from maar.metastore.records.effects import (
-    Completed,
-    Expired,
-    Refusal,
-    Refused,
-    RetentionChanged,
-)
+from maar.metastore.records.effects import Completed, Expired, Refused, RetentionChanged
 from maar.metastore.records.entries import (
     BlocksAdded,
     BlocksExpired,
@@ -33,6 +27,7 @@ from maar.model.errors import InvalidInput
 from maar.model.ids import NO_TENANT, BlockId, TenantId
 from maar.model.plan import AttemptEnd, PlanState
 from maar.model.policy import HOUR_NS, MINUTE_NS
+from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, WallTime, utc_day
 from maar.ports.metastore import RetentionStatus
 from support.lake.fold_and_store import Lake, dated, shared

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from maar.metastore.fold.ring import moved
-from maar.metastore.records.effects import Effects, Refusal, Refused, RingReplaced
+from maar.metastore.records.effects import Effects, Refused, RingReplaced
 from maar.metastore.records.entries import RingChanged, VersionActivated
 from maar.metastore.state.digest import digest
 from maar.model.ids import HOME, Zone
+from maar.model.refusal import Refusal
 from maar.model.ring import Ring
 from support.metastore.fold import SMALL, Fold
 from support.metastore.rings import JOINING, LEAVING, writer

@@ -14,7 +14,7 @@ from maar.metastore.decide.lease_clock import LeaseClock
 from maar.metastore.decide.schedule import Wish, assign
 from maar.metastore.fold import retirement
 from maar.metastore.fold.apply import Indexed, apply
-from maar.metastore.records.effects import Compared, Diverged, Refusal, Refused, Registered, Voted
+from maar.metastore.records.effects import Compared, Diverged, Refused, Registered, Voted
 from maar.metastore.records.entries import (
     VERSION,
     BlocksAdded,
@@ -42,6 +42,7 @@ from maar.metastore.views import reads
 from maar.model.errors import Corrupt, InvalidInput, Rejected
 from maar.model.ids import BlockId, TenantId, WorkerId, segment_id
 from maar.model.policy import Level, Policy, checked
+from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
 from maar.ports.metastore import Status, ViewRequest
 from support.metastore.fold import (

@@ -9,20 +9,15 @@ import pytest
 
 from maar.metastore.decide import operator_commands
 from maar.metastore.fold.plan import all_plans
-from maar.metastore.records.effects import Completed, Leased, Refusal, Refused, Scheduled
-from maar.metastore.records.entries import (
-    VERSION,
-    BlocksAdded,
-    PlanCompleted,
-    PlanSpec,
-    PlansScheduled,
-)
+from maar.metastore.records.effects import Completed, Leased, Refused, Scheduled
+from maar.metastore.records.entries import VERSION, BlocksAdded, PlanCompleted, PlansScheduled
 from maar.metastore.state.queue import key_of
 from maar.model.block import BlockMeta
 from maar.model.errors import MaarError
 from maar.model.ids import BlockId, StoreName
-from maar.model.plan import Account, PlanResult, PlanState, Service
+from maar.model.plan import Account, PlanResult, PlanSpec, PlanState, Service
 from maar.model.policy import Level
+from maar.model.refusal import Refusal
 from maar.ports.metastore import Report
 from support.metastore.fold import SMALL, Fold, output, result, segment
 from support.metastore.leader_term import Office

@@ -11,7 +11,7 @@ import pytest
 from maar.metastore.fold import retention, trust
 from maar.metastore.fold.trust import ClockTrust
 from maar.metastore.leader.cleaner import STORE_CLOCK_NS
-from maar.metastore.records.effects import Expired, HoldChanged, Refusal, Refused, Returned
+from maar.metastore.records.effects import Expired, HoldChanged, Refused, Returned
 from maar.metastore.records.entries import (
     AdoptionEnded,
     BlocksAdopted,
@@ -31,6 +31,7 @@ from maar.model.block import BlockMeta
 from maar.model.errors import Rejected
 from maar.model.ids import NO_TENANT, BlockId, Incarnation, TenantId
 from maar.model.policy import HOUR_NS, MINUTE_NS
+from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, LeaseTime, WallTime
 from support.lake.fold_and_store import Lake, dated, dated_here
 from support.metastore.fold import DAY_START_NS, SMALL, TENANT, Fold, output, segment

@@ -19,7 +19,6 @@ from maar.metastore.records.entries import (
     PlanCompleted,
     PlanFailed,
     PlansLeased,
-    PlanSpec,
     PlansScheduled,
 )
 from maar.model.block import BlockMeta
@@ -31,7 +30,7 @@ from maar.model.ids import (
     Shard,
     WorkerId,
 )
-from maar.model.plan import Account, PlanResult, QueueKey, Service
+from maar.model.plan import Account, PlanResult, PlanSpec, QueueKey, Service
 from maar.model.time import LeaseTime, WallTime
 from support.metastore.fold import INCARNATION, result, segment
 from support.oracles.log_audit import Audit

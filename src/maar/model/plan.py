@@ -107,6 +107,19 @@ class PlanResult(msgspec.Struct, frozen=True, array_like=True):
     wall_ms: int = 0
 
 
+class PlanSpec(msgspec.Struct, frozen=True, array_like=True):
+    """A plan to be; it presumes that its inputs are live and unowned."""
+
+    service: Service
+    removable: bool
+    key: QueueKey
+    inputs: tuple[BlockId, ...]
+    failure_limit: int
+    eligible_at: LeaseTime = LeaseTime(0)
+    resources: tuple[str, ...] = ()
+    rolls_back: PlanId | None = None
+
+
 class Plan(msgspec.Struct, frozen=True, array_like=True):
     """One piece of maintenance on the timeline."""
 

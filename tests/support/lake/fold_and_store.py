@@ -20,7 +20,6 @@ from maar.metastore.records.entries import (
     Grant,
     PlanCompleted,
     PlansLeased,
-    PlanSpec,
     PlansScheduled,
 )
 from maar.metastore.records.packs import unpack
@@ -31,7 +30,7 @@ from maar.model import keys
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotLeading
 from maar.model.ids import FencingToken, PlanId, TenantId, WorkerId
-from maar.model.plan import Account, PlanResult, Service
+from maar.model.plan import Account, PlanResult, PlanSpec, Service
 from maar.model.policy import Policy
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.object_store import ObjectStore

@@ -20,7 +20,7 @@ from maar.model.ids import (
     WorkerId,
     Zone,
 )
-from maar.model.plan import Account, PlanResult, Service
+from maar.model.plan import Account, PlanResult, PlanSpec, Service
 from maar.model.ring import Writer, WriterState
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore.fold import DAY_START_NS, INCARNATION, SMALL, TENANT, Fold, output, segment
@@ -41,8 +41,8 @@ def every_kind_of_entry() -> Fold:
     def put(entry: e.Entry) -> None:
         assert not any(isinstance(effect, Refused) for effect in fold.put(entry)), entry
 
-    def spec(*numbers: int) -> e.PlanSpec:
-        return e.PlanSpec(Service.COMPACT, False, key, tuple(ids[n] for n in numbers), 2)
+    def spec(*numbers: int) -> PlanSpec:
+        return PlanSpec(Service.COMPACT, False, key, tuple(ids[n] for n in numbers), 2)
 
     def granted(*plans: PlanId, counts: bool = True) -> FencingToken:
         until = LeaseTime(fold.now + 15 * s)

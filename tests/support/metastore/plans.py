@@ -8,12 +8,11 @@ from maar.metastore.records.entries import (
     PlanCompleted,
     PlanFailed,
     PlansLeased,
-    PlanSpec,
     PlansScheduled,
 )
 from maar.model.block import BlockMeta
 from maar.model.ids import FencingToken, PlanId, WorkerId
-from maar.model.plan import Service
+from maar.model.plan import PlanSpec, Service
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore.fold import Fold, result
 

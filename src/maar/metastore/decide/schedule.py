@@ -22,13 +22,12 @@ from maar.metastore.records.entries import (
     PlanExcluded,
     PlansLeased,
     PlansParked,
-    PlanSpec,
 )
 from maar.metastore.records.entries import PlansScheduled as Scheduled
 from maar.metastore.state.state import MetaState
 from maar.metastore.state.timeline import NEVER, PlanBucket, PlanStanding, place_of
 from maar.model.ids import PlanId, WorkerId
-from maar.model.plan import Plan
+from maar.model.plan import Plan, PlanSpec
 from maar.model.time import LeaseTime
 
 GRANTED_AT_ONCE = 64  # the leader's loop does not stop for long; who asks again gets more

@@ -22,15 +22,7 @@ from maar.metastore.fold import (
     undo,
     upgrade,
 )
-from maar.metastore.records.effects import (
-    Compared,
-    Diverged,
-    Effects,
-    LimitSet,
-    Refusal,
-    Refused,
-    Voted,
-)
+from maar.metastore.records.effects import Compared, Diverged, Effects, LimitSet, Refused, Voted
 from maar.metastore.records.entries import (
     AdoptionEnded,
     AttemptFenced,
@@ -79,7 +71,9 @@ from maar.metastore.state.digest import digest
 from maar.metastore.state.index import blocks_in
 from maar.metastore.state.state import MetaState, RaisedLimit
 from maar.model.errors import Corrupt
+from maar.model.lane import Item
 from maar.model.policy import Policy
+from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 
 
@@ -222,7 +216,7 @@ def _policy(state: MetaState, entry: PolicySet) -> Effects:
             waits = meta.id in state.queue.places or meta.id in state.owners
             if not waits and queue.mergeable(meta, state.policy):
                 key = queue.key_of(meta, version=state.version)
-                place = queue.Item(state.index, ordinal, state.lease_time, meta.id, meta.size, key)
+                place = Item(state.index, ordinal, state.lease_time, meta.id, meta.size, key)
                 state.queue.enter(place, state.policy)
                 ordinal += 1
     return ()

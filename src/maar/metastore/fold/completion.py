@@ -8,7 +8,7 @@ import msgspec
 
 from maar.metastore.fold import accounting, attempts, lease, objects, registration
 from maar.metastore.fold import plan as plans
-from maar.metastore.records.effects import Completed, Effects, Refusal, Refused
+from maar.metastore.records.effects import Completed, Effects, Refused
 from maar.metastore.records.entries import PlanCompleted
 from maar.metastore.records.packs import ZONES_SINCE, pack
 from maar.metastore.state.index import FoundBlock, day_of
@@ -18,6 +18,7 @@ from maar.metastore.state.state import MetaState
 from maar.model.block import NO_DAY, BlockMeta, Kind
 from maar.model.ids import NO_ZONE, BlockId, FencingToken
 from maar.model.plan import Plan, PlanState, QueueKey
+from maar.model.refusal import Refusal
 
 
 def complete(state: MetaState, entry: PlanCompleted) -> Effects:

@@ -7,15 +7,7 @@ import msgspec
 from maar.metastore.fold import attempts
 from maar.metastore.fold import plan as plans
 from maar.metastore.fold.leftovers import LITTER_SINCE
-from maar.metastore.records.effects import (
-    Effect,
-    Effects,
-    Leased,
-    Refusal,
-    Refused,
-    Renewed,
-    Started,
-)
+from maar.metastore.records.effects import Effect, Effects, Leased, Refused, Renewed, Started
 from maar.metastore.records.entries import (
     AttemptFenced,
     Extension,
@@ -32,6 +24,7 @@ from maar.metastore.state.state import MetaState
 from maar.metastore.state.timeline import NEVER
 from maar.model.ids import FencingToken, PlanId
 from maar.model.plan import Attempt, AttemptEnd, Lease, Plan, PlanState
+from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 
 EXPIRED = "the lease expired before the worker reported"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import NamedTuple
 
-from maar.metastore.records.effects import Effects, Refusal, Refused, Swept
+from maar.metastore.records.effects import Effects, Refused, Swept
 from maar.metastore.records.entries import AttemptKey, LitterSwept
 from maar.metastore.records.packs import unpack
 from maar.metastore.state.state import EndedAttempt, MetaState
@@ -18,6 +18,7 @@ from maar.model import keys
 from maar.model.block import BlockMeta, Kind
 from maar.model.ids import BlockId, FencingToken, PlanId
 from maar.model.policy import MINUTE_NS
+from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 
 LITTER_SINCE = 2  # the version of the log that began to record it

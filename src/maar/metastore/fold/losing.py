@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from maar.metastore.fold import plan as plans
 from maar.metastore.fold import registration
-from maar.metastore.records.effects import Effect, Effects, Lost, Refusal, Refused
+from maar.metastore.records.effects import Effect, Effects, Lost, Refused
 from maar.metastore.records.entries import BlocksLost, Entry
 from maar.metastore.records.packs import alone, outline, unpack
 from maar.metastore.state.retired import CAUSES_SINCE, Cause, Retired
@@ -18,6 +18,7 @@ from maar.metastore.state.state import MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import NotFound, Rejected
 from maar.model.ids import BlockId, PlanId
+from maar.model.refusal import Refusal
 
 NOTE_MAX = 500  # characters
 

@@ -8,20 +8,13 @@ from itertools import islice
 
 import msgspec
 
-from maar.metastore.records.effects import (
-    Effect,
-    Effects,
-    Parked,
-    Refusal,
-    Refused,
-    Requeued,
-    Unparked,
-)
+from maar.metastore.records.effects import Effect, Effects, Parked, Refused, Requeued, Unparked
 from maar.metastore.records.entries import PlanRequeued, PlansParked, PlansUnparked
 from maar.metastore.state.state import MetaState
 from maar.metastore.state.timeline import NEVER, PlanBucket, PlanStanding
 from maar.model.ids import PlanId
 from maar.model.plan import Plan, PlanState
+from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 
 UNPARKED_AT_ONCE = 100

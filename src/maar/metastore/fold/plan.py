@@ -15,22 +15,16 @@ from maar.metastore.records.effects import (
     Effect,
     Effects,
     Excluded,
-    Refusal,
     Refused,
     Scheduled,
 )
-from maar.metastore.records.entries import (
-    PlanBisected,
-    PlanExcluded,
-    PlansArchived,
-    PlanSpec,
-    PlansScheduled,
-)
-from maar.metastore.state.queue import Front, Item
+from maar.metastore.records.entries import PlanBisected, PlanExcluded, PlansArchived, PlansScheduled
 from maar.metastore.state.state import MetaState
 from maar.model.ids import BlockId, PlanId, block_time_ns
-from maar.model.plan import AttemptEnd, Plan, PlanState, Service
+from maar.model.lane import Front, Item
+from maar.model.plan import AttemptEnd, Plan, PlanSpec, PlanState, Service
 from maar.model.policy import Level
+from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 
 KEYED_SINCE = 3  # the version of the log that began to refuse inputs of another lane

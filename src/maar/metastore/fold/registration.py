@@ -12,6 +12,7 @@ from maar.metastore.state.rows import raw_id
 from maar.metastore.state.state import Anchor, MetaState
 from maar.model.block import BlockOutline, Kind
 from maar.model.ids import BlockId, Incarnation, block_time_ns
+from maar.model.lane import Item
 from maar.model.time import LeaseTime
 
 ANCHORED_SINCE = 2  # the version of the log that began to keep an anchor
@@ -55,7 +56,7 @@ def admit(state: MetaState, meta: BlockOutline, packed: bytes, *, ordinal: int) 
     state.blocks.put(meta, packed)
     if queue.mergeable(meta, state.policy):
         key = queue.key_of(meta, version=state.version)
-        item = queue.Item(state.index, ordinal, state.lease_time, meta.id, meta.size, key)
+        item = Item(state.index, ordinal, state.lease_time, meta.id, meta.size, key)
         state.queue.enter(item, state.policy)
 
 

@@ -18,7 +18,6 @@ from maar.metastore.records.effects import (
     Effects,
     Missed,
     Reborn,
-    Refusal,
     Refused,
 )
 from maar.metastore.records.entries import (
@@ -31,6 +30,7 @@ from maar.metastore.records.packs import alone, outline, pack
 from maar.metastore.state.state import MetaState
 from maar.model.block import BlockMeta, Kind
 from maar.model.ids import BlockId
+from maar.model.refusal import Refusal
 
 ADOPTION_SINCE = 4  # the version of the log that began to know it
 LIVES_MAX = 16  # that one restore can adopt

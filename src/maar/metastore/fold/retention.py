@@ -14,14 +14,7 @@ from typing import NamedTuple
 from maar.metastore.fold import plan as plans
 from maar.metastore.fold import trust
 from maar.metastore.fold.trust import ALONE, NEVER, Clocks, ClockTrust
-from maar.metastore.records.effects import (
-    Effect,
-    Effects,
-    Expired,
-    Refusal,
-    Refused,
-    RetentionChanged,
-)
+from maar.metastore.records.effects import Effect, Effects, Expired, Refused, RetentionChanged
 from maar.metastore.records.entries import BlocksExpired, Entry, RetentionHeld, RetentionSet
 from maar.metastore.state.index import Index, blocks_in
 from maar.metastore.state.retired import Cause, Retired, recorded
@@ -30,6 +23,7 @@ from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput
 from maar.model.ids import NO_TENANT, BlockId, TenantId, tenant_id
 from maar.model.policy import HOUR_NS
+from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, LeaseTime, WallTime
 from maar.ports.metastore import Expiring, RetentionStatus
 

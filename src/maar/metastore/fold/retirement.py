@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from itertools import takewhile
 
-from maar.metastore.records.effects import Effect, Effects, Forgotten, Pinned, Refusal, Refused
+from maar.metastore.records.effects import Effect, Effects, Forgotten, Pinned, Refused
 from maar.metastore.records.entries import BlocksForgotten, PinsDropped, PinsTaken
 from maar.metastore.records.packs import outline, unpack
 from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.state import MetaState, Pin
 from maar.model.block import BlockMeta, Kind
 from maar.model.ids import BlockId, block_time_ns
+from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 
 # ── decisions of the leader: they only read ────────────────────────────────────────────────────

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from maar.metastore.records.effects import Effects, Refusal, Refused, RingReplaced
+from maar.metastore.records.effects import Effects, Refused, RingReplaced
 from maar.metastore.records.entries import RingChanged
 from maar.metastore.state.state import MetaState
 from maar.model.ids import Zone
+from maar.model.refusal import Refusal
 from maar.model.ring import Ring, WriterState
 
 RINGS_SINCE = 3  # the version of the log that began to know them

@@ -15,7 +15,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from maar.metastore.records.effects import Effects, HoldChanged, Refusal, Refused
+from maar.metastore.records.effects import Effects, HoldChanged, Refused
 from maar.metastore.records.entries import Entry, RetentionHeld
 from maar.metastore.records.packs import outline
 from maar.metastore.state.state import NO_ANCHOR, NO_HOLD, Anchor, MetaState, RetentionHold, Spent
@@ -23,6 +23,7 @@ from maar.model.block import BlockMeta
 from maar.model.errors import Rejected
 from maar.model.ids import TenantId
 from maar.model.policy import HOUR_NS, MINUTE_NS
+from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, LeaseTime, WallTime
 
 TRUST_SINCE = 5  # the version of the log that began to keep a clock, holds and what was spent

@@ -10,13 +10,14 @@ from collections.abc import Iterable
 
 from maar.metastore.fold import registration
 from maar.metastore.fold.retention import tenants_of
-from maar.metastore.records.effects import Effect, Effects, Refusal, Refused, Returned
+from maar.metastore.records.effects import Effect, Effects, Refused, Returned
 from maar.metastore.records.entries import RetentionUndone
 from maar.metastore.records.packs import alone, outline, unpack
 from maar.metastore.state.retired import Cause
 from maar.metastore.state.state import MetaState
 from maar.model.ids import BlockId
 from maar.model.policy import MINUTE_NS
+from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 
 MARGIN_NS = MINUTE_NS  # far longer than an append may be under way

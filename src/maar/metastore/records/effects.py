@@ -3,53 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeAlias
 
 import msgspec
 
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, WorkerId
 from maar.model.plan import AttemptEnd
+from maar.model.refusal import Refusal
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime
-
-
-class Refusal(StrEnum):
-    """Why an item changed nothing; each is a sentence for a person."""
-
-    NO_GENESIS = "the log has no genesis yet"
-    SECOND_GENESIS = "the log has a genesis already"
-    OLD_TERM = "a later term has begun"
-    VERSION = "this version is not active"
-    UNKNOWN_PLAN = "there is no such plan, or it was archived"
-    STALE_TOKEN = "the lease is not held under this token any more"
-    COMPLETED_BY_OTHER = "the plan was completed under another token"
-    LEASE_LIVE = "somebody else's lease is live"
-    NOT_ELIGIBLE = "the plan cannot be handed out now"
-    INPUT_GONE = "an input is not live any more"
-    INPUT_OWNED = "an input belongs to another plan"
-    INPUT_REPEATED = "an input is named twice, or there is none"
-    INPUT_KEY = "an input is not of this plan's store, tenant, shard and level"
-    ACCOUNT = "the account does not cover every input profile"
-    SHARE = "a tenant has nothing left of a day, or more than came: a copy goes only if one is kept"
-    OUTPUT = "an output is not of this plan's store, shard, tenant or level"
-    OUTPUT_KEY = "an output lists an object that this attempt did not write"
-    OUTPUT_FILES = "an output lacks a file of its kind, or a file has no bytes or no location"
-    OUTPUT_TAKEN = "an output has the id of another block"
-    TOO_MANY = "a bound of the state is reached"
-    NOT_RETIRED = "the block is not retired"
-    NOT_DIVISIBLE = "the plan cannot be divided there"
-    OUTDATED = "the state has moved on"
-    NOT_SET_ASIDE = "the plan is neither excluded nor parked"
-    NOT_FAILED = "the plan has not failed, or somebody works on it"
-    TOO_YOUNG = "the block holds profiles newer than the boundary"
-    RING = "the writers or their shards are not those of a ring"
-    INCARNATION = "the log has or had this incarnation already, or adopts too many"
-    NOT_ADOPTING = "the log is not adopting what the store holds"
-    ADOPTING = "nothing is deleted until everything in the store was adopted"
-    RETENTION_HELD = "retention waits for a person"
-    UNEXPLAINED = "time alone does not explain why the block is too old; a person has to say so"
-    NOT_EXPIRED = "the block was not taken by retention, or not so lately that it can come back"
 
 
 class Registered(msgspec.Struct, frozen=True, gc=False):

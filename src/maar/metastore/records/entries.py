@@ -15,7 +15,7 @@ from maar.metastore.records.packs import ZONES_SINCE, pack
 from maar.model.block import BlockMeta, BlockOutline
 from maar.model.errors import Corrupt, InvalidInput, Rejected
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, WorkerId, Zone
-from maar.model.plan import PlanResult, QueueKey, Service
+from maar.model.plan import PlanResult, PlanSpec
 from maar.model.policy import Policy
 from maar.model.ring import Writer
 from maar.model.time import LeaseTime, WallTime
@@ -44,19 +44,6 @@ class BlocksAdded(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """Segments that are written and want to be seen."""
 
     blocks: tuple[BlockMeta, ...]
-
-
-class PlanSpec(msgspec.Struct, frozen=True, array_like=True):
-    """A plan to be; it presumes that its inputs are live and unowned."""
-
-    service: Service
-    removable: bool
-    key: QueueKey
-    inputs: tuple[BlockId, ...]
-    failure_limit: int
-    eligible_at: LeaseTime = LeaseTime(0)
-    resources: tuple[str, ...] = ()
-    rolls_back: PlanId | None = None
 
 
 class PlansScheduled(msgspec.Struct, frozen=True, array_like=True, tag=5):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import NamedTuple
 
 from maar.metastore.state.index import day_of
 from maar.metastore.state.marks import mark, moved, whole_mark
@@ -16,6 +15,7 @@ from maar.metastore.state.rows import ID_BYTES, Numbers, Rows, block_id, raw_id
 from maar.metastore.state.sorted_chunks import SortedChunks
 from maar.model.block import NO_DAY, BlockOutline, Kind
 from maar.model.ids import BlockId
+from maar.model.lane import Front, Item
 from maar.model.plan import QueueKey
 from maar.model.policy import Policy
 from maar.model.time import LeaseTime
@@ -26,26 +26,6 @@ _PLACE = Struct(">16sQIQQI")  # block, entry, ordinal, added_at, size, number of
 _turned = Struct(">QI").pack
 _TURN = slice(16, 28)  # entry and ordinal, by which a lane is sorted
 PLACE_BYTES = _PLACE.size - 4  # without the number of the key, which only this process knows
-
-
-class Item(NamedTuple):
-    """A block in its lane; sorts by place, which is unique."""
-
-    entry: int  # the index of the one that brought it
-    ordinal: int
-    added_at: LeaseTime
-    block: BlockId
-    size: int
-    key: QueueKey
-
-
-class Front(NamedTuple):
-    """The oldest item of a lane; sorts by age."""
-
-    added_at: LeaseTime
-    entry: int
-    ordinal: int
-    key: QueueKey
 
 
 def _lane_rows() -> Rows:

@@ -25,7 +25,7 @@ from maar.metastore.state.index import (
     partition_of,
 )
 from maar.metastore.state.marks import WHOLE_SINCE, moved
-from maar.metastore.state.queue import PLACE_BYTES, Item, key_of
+from maar.metastore.state.queue import PLACE_BYTES, key_of
 from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.rows import ID_BYTES, raw_id
 from maar.metastore.state.state import (
@@ -44,6 +44,7 @@ from maar.metastore.state.state import (
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import Corrupt
 from maar.model.ids import BlockId, Incarnation, TenantId
+from maar.model.lane import Item
 from maar.model.plan import Plan, QueueKey
 from maar.model.policy import Policy
 from maar.model.ring import Ring

@@ -9,7 +9,6 @@ from typing import NamedTuple, assert_never
 from maar.metastore.fold import retirement
 from maar.metastore.fold.lease import attempts_left, eligible
 from maar.metastore.fold.plan import aged, cut
-from maar.metastore.state.queue import Item
 from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.state import MetaState
 from maar.metastore.state.timeline import NEVER
@@ -18,6 +17,7 @@ from maar.model.block import NO_DAY, BlockMeta, Kind
 from maar.model.errors import NotFound
 from maar.model.ids import BlockId
 from maar.model.keys import date_text
+from maar.model.lane import Item
 from maar.model.plan import AttemptEnd, Plan, PlanState
 from maar.model.policy import Level
 from maar.model.time import SECOND_NS, LeaseTime
