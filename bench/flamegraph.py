@@ -40,7 +40,8 @@ from maar.model.labels import labels_of
 from maar.model.plan import LeasedPlan, QueueKey, Service
 from maar.model.profile import RawProfile, profile_id
 from maar.model.time import TimeRange
-from maar.ports.metastore import IndexView, Metastore, ViewRequest
+from maar.ports.index_reader import IndexView, ViewRequest
+from maar.ports.metastore import Metastore
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.ports.query import Matcher, Scope
 from maar.pprof.encode import encode

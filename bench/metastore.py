@@ -62,8 +62,8 @@ from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.policy import Policy
 from maar.model.time import DAY_NS, utc_day
 from maar.ports.log import Candidate
-from maar.ports.metastore import PollRequest, Report
 from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.plan_board import PollRequest, Report
 
 SIZES = (1_000, 100_000, 1_000_000)
 WRITERS = 64

@@ -38,8 +38,8 @@ from maar.model.ids import MAIN_STORE, WorkerId
 from maar.model.plan import LeasedPlan
 from maar.model.policy import Policy
 from maar.ports.log import Candidate, Head, Term
-from maar.ports.metastore import PollReply, PollRequest, Renewal, Report
 from maar.ports.object_store import StoreSettings
+from maar.ports.plan_board import PollReply, PollRequest, Renewal, Report
 from synthetic_hour import Flush, entropy, result_of, segment
 
 SEGMENTS = 20

@@ -61,7 +61,7 @@ from maar.model.profile import RawProfile, profile_id
 from maar.model.ring import Ring, Writer, WriterState
 from maar.placement.rules import Rules, TenantLimits
 from maar.ports.log import Candidate
-from maar.ports.metastore import RingView
+from maar.ports.membership import RingView
 from maar.ports.object_store import StoreSettings
 from maar.pprof.encode import encode
 from maar.pprof.gzip import gunzip

@@ -21,9 +21,11 @@ from maar.model.errors import InvalidInput, Unavailable
 from maar.model.ids import MAIN_STORE, TenantId, WorkerId
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
+from maar.ports.index_reader import ViewRequest
 from maar.ports.log import Candidate
-from maar.ports.metastore import PollRequest, Report, Status, ViewRequest
 from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.operator import Status
+from maar.ports.plan_board import PollRequest, Report
 from support.clock.fake_clock import FakeClock
 from support.lake.fold_and_store import announce, dated_here, objects_of, put
 from support.metastore.fold import DAY_START_NS, SMALL, entropy, output, segment

@@ -21,8 +21,11 @@ from maar.model.block import BlockMeta
 from maar.model.errors import NotFound, Overloaded, Rejected
 from maar.model.ids import MAIN_STORE
 from maar.model.time import DAY_NS, SECOND_NS
-from maar.ports.metastore import IndexView, LetterRetried, Now, Status, ViewRequest
+from maar.ports.dead_letters import LetterRetried
+from maar.ports.index_reader import IndexView, ViewRequest
+from maar.ports.log_time import Now
 from maar.ports.object_store import StoreSettings
+from maar.ports.operator import Status
 from maar.query.read import letters as query_letters
 from support.lake.whole_lake import WholeLake, letters_of, patient, profile
 

@@ -16,7 +16,7 @@ from maar.app.processes.supervisor import HANG_HELP, Supervisor, _with_sockets, 
 from maar.app.roles.run import ProcessName
 from maar.app.settings.config import load
 from maar.model.errors import Retryable
-from maar.ports.metastore import Now
+from maar.ports.log_time import Now
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
 

@@ -33,7 +33,7 @@ from maar.model.ids import HOME, NodeId
 from maar.model.profile import RawProfile
 from maar.model.ring import Ring, Writer, WriterState
 from maar.placement.rules import Rules, TenantLimits
-from maar.ports.metastore import RingView
+from maar.ports.membership import RingView
 from maar.ports.object_store import StoreSettings
 from maar.pprof import decode
 from maar.segment.service import SegmentService

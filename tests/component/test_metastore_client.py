@@ -28,14 +28,10 @@ from maar.app.roles import worker_alone
 from maar.model import errors
 from maar.model.ids import ANONYMOUS, Incarnation
 from maar.model.time import LeaseTime, TimeRange
-from maar.ports.metastore import (
-    IndexView,
-    Metastore,
-    Now,
-    ReplicaStatus,
-    ViewRequest,
-    Vote,
-)
+from maar.ports.index_reader import IndexView, ViewRequest
+from maar.ports.log_time import Now
+from maar.ports.metastore import Metastore
+from maar.ports.replica import ReplicaStatus, Vote
 
 pytestmark = pytest.mark.component
 

@@ -23,7 +23,7 @@ from maar.model.errors import (
 from maar.model.policy import Level
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.log import ENTRY_BYTES_MAX, Candidate, Head, Log, Term
-from maar.ports.metastore import Renewal
+from maar.ports.plan_board import Renewal
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import entropy, segment
 from support.metastore.service_steps import W2, add, done, poll, view, world

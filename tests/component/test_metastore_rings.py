@@ -17,7 +17,8 @@ from maar.model.ids import HOME, NodeId, Zone
 from maar.model.ring import Ring, Writer
 from maar.model.time import SECOND_NS
 from maar.ports.log import Head, Log, Term
-from maar.ports.metastore import Beat, BeatReply, Metastore, RingView
+from maar.ports.membership import Beat, BeatReply, RingView
+from maar.ports.metastore import Metastore
 from support.metastore.rings import ACTIVE, JOINING, LEAVING, owners, writer
 from support.metastore.world import World
 

@@ -17,7 +17,7 @@ from maar.model.errors import (
 from maar.model.ids import PlanId, WorkerId
 from maar.model.plan import PlanState
 from maar.model.time import SECOND_NS
-from maar.ports.metastore import Renewal
+from maar.ports.plan_board import Renewal
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import SMALL, segment
 from support.metastore.service_steps import W2, add, done, poll, view, world

@@ -16,7 +16,7 @@ from maar.adapters.rpc import MetastoreClient
 from maar.model.ids import WorkerId
 from maar.model.plan import LeasedPlan
 from maar.model.time import DAY_NS
-from maar.ports.metastore import PollReply, PollRequest, Renewal, Report
+from maar.ports.plan_board import PollReply, PollRequest, Renewal, Report
 from support.load.crowd import profile
 from support.processes.serving import Served, living, served, wait_for
 

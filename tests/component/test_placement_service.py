@@ -25,7 +25,7 @@ from maar.model.time import SECOND_NS
 from maar.placement import wire
 from maar.placement.rules import PlacementSettings, Rules, Share, TenantLimits
 from maar.ports.log import Candidate, Head
-from maar.ports.metastore import Now
+from maar.ports.log_time import Now
 from maar.ports.object_store import ObjectStore, StoreSettings
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import SMALL, TENANT, entropy, segment

@@ -26,7 +26,8 @@ from maar.model.errors import (
 from maar.model.ids import (
     TenantId,
 )
-from maar.ports.metastore import IndexView, Metastore, ViewRequest
+from maar.ports.index_reader import IndexView, ViewRequest
+from maar.ports.metastore import Metastore
 from maar.ports.object_store import ObjectStore
 from maar.ports.query import Matcher, Scope
 from maar.pprof.gzip import gunzip

@@ -19,8 +19,8 @@ from maar.metastore.state.state import MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, Unavailable
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
+from maar.ports.index_reader import ViewRequest
 from maar.ports.log import Head
-from maar.ports.metastore import ViewRequest
 from support.lake.fold_and_store import dated
 from support.metastore.fold import DAY_START_NS, TENANT, segment
 from support.metastore.replicas_world import PATIENCE_S, Member, ReplicatedWorld

@@ -15,7 +15,10 @@ from maar.model.errors import (
 )
 from maar.model.ids import HOME, BlockId
 from maar.model.time import SECOND_NS
-from maar.ports.metastore import Beat, PlanFilter, PollRequest, ViewRequest
+from maar.ports.index_reader import ViewRequest
+from maar.ports.membership import Beat
+from maar.ports.operator import PlanFilter
+from maar.ports.plan_board import PollRequest
 from support.metastore.fold import TENANT
 from support.metastore.replica_steps import RANGE, W1, add, follower_of, same_states, view, world
 from support.metastore.replicas_world import ReplicatedWorld

@@ -16,7 +16,7 @@ from maar.model.errors import (
 from maar.model.ids import BlockId
 from maar.model.time import DAY_NS, SECOND_NS
 from maar.ports.log import Head
-from maar.ports.metastore import PollRequest
+from maar.ports.plan_board import PollRequest
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import segment
 from support.metastore.replica_steps import W1, add, same_states, view, world

@@ -26,8 +26,9 @@ from maar.model.errors import StoreFull
 from maar.model.ids import WorkerId
 from maar.model.policy import Level, Policy
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
+from maar.ports.index_reader import ViewRequest
 from maar.ports.log import Candidate
-from maar.ports.metastore import PollRequest, Renewal, Report, ViewRequest
+from maar.ports.plan_board import PollRequest, Renewal, Report
 from support.etcd.cluster import EtcdCluster, running
 from support.metastore.fold import SMALL, TENANT, entropy, result, segment
 from support.stores.memory_store import MemoryStore

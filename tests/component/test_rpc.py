@@ -23,8 +23,11 @@ from maar.adapters.rpc import (
 from maar.model import errors
 from maar.model.ids import ANONYMOUS, BlockId, Incarnation, PlanId, ProfileId, WorkerId
 from maar.model.time import LeaseTime, TimeRange
-from maar.ports.metastore import Metastore, MetastoreReplica, Now, PollReply, PollRequest, Renewal
+from maar.ports.log_time import Now
+from maar.ports.metastore import Metastore
+from maar.ports.plan_board import PollReply, PollRequest, Renewal
 from maar.ports.query import FlameGraph, QueryEngine, Scope
+from maar.ports.replica import MetastoreReplica
 
 pytestmark = pytest.mark.component
 

@@ -25,7 +25,7 @@ from maar.model import errors
 from maar.model.block import BlockMeta, Dataset
 from maar.model.ids import ANONYMOUS, BlockId
 from maar.model.time import TimeRange
-from maar.ports.metastore import IndexView, ViewRequest
+from maar.ports.index_reader import IndexView, ViewRequest
 from support.metastore.fold import TENANT, segment
 
 pytestmark = pytest.mark.component

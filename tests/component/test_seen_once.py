@@ -18,8 +18,9 @@ from maar.metastore.service import MetastoreService
 from maar.model.block import BlockMeta
 from maar.model.errors import Unavailable
 from maar.model.ids import MAIN_STORE, Shard
-from maar.ports.metastore import AddReply, Metastore
+from maar.ports.metastore import Metastore
 from maar.ports.object_store import StoreSettings
+from maar.ports.registrar import AddReply
 from maar.segment.service import SegmentService
 from maar.segment.settings import SegmentSettings
 from support.lake.query_lake import Known

@@ -18,7 +18,7 @@ from maar.app.roles.wiring import Here
 from maar.app.settings.config import Settings, load
 from maar.model.errors import Draining, InvalidInput, MaarError, Unavailable
 from maar.model.ring import WriterState
-from maar.ports.metastore import Beat, BeatReply
+from maar.ports.membership import Beat, BeatReply
 from support.clock.virtual_time import until
 from support.http.front import MemoryMetastore, MemoryStore
 from support.segment.writer_in_memory import ONE, raw_profile

@@ -27,8 +27,8 @@ from maar.adapters.stores.open import open_store
 from maar.app.processes.watcher import session_members
 from maar.model.block import Kind
 from maar.model.errors import Retryable
-from maar.ports.metastore import Status
 from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.operator import Status
 from support.processes.serving import processes
 from support.spark.cluster import QUICK_JVM, Cluster, cluster, until
 from support.spark.plans import alive, parent, profile, segment

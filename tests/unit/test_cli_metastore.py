@@ -22,7 +22,7 @@ from maar.model import keys
 from maar.model.errors import NotLeading, Unavailable
 from maar.model.ids import BlockId, Incarnation, Shard
 from maar.ports.log import Candidate
-from maar.ports.metastore import ReplicaStatus
+from maar.ports.replica import ReplicaStatus
 from support.metastore.logged import Logged
 
 LEADER = ReplicaStatus(

@@ -35,7 +35,8 @@ from maar.model.plan import (
     Service,
 )
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
-from maar.ports.metastore import LevelStatus, PlanFilter, ReplicaStatus, Status
+from maar.ports.operator import LevelStatus, PlanFilter, Status
+from maar.ports.replica import ReplicaStatus
 from support.http.command_line import Say, speaker
 from support.http.front import Front
 from support.metastore.fold import segment

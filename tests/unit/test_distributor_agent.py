@@ -17,7 +17,7 @@ from maar.model.errors import Unavailable
 from maar.model.ids import Incarnation, TenantId
 from maar.placement import wire
 from maar.placement.rules import Rules, Share
-from maar.ports.metastore import Now
+from maar.ports.log_time import Now
 from maar.ports.object_store import ObjectInfo, ObjectStore, StoreSettings
 from support.http.front import MemoryMetastore
 

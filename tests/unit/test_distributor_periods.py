@@ -16,7 +16,7 @@ from maar.distributor.settings import Limits
 from maar.model.errors import InvalidInput, Unavailable
 from maar.model.ids import TenantId
 from maar.model.time import DAY_NS, SECOND_NS
-from maar.ports.metastore import RetentionStatus
+from maar.ports.retention import RetentionStatus
 from support.http.front import CPU, Front, MemoryWriter, OneShard, SetClock, pprof, run
 
 ACME, GLOBEX, INITECH = TenantId("acme"), TenantId("globex"), TenantId("initech")

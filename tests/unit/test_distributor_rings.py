@@ -8,7 +8,7 @@ from maar.distributor.rings import FollowedRings
 from maar.model.errors import Unavailable
 from maar.model.ids import HOME, NodeId, Zone
 from maar.model.ring import Ring, Writer, WriterState
-from maar.ports.metastore import RingView
+from maar.ports.membership import RingView
 from support.clock.virtual_time import until
 from support.http.front import run
 

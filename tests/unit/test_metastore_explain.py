@@ -28,7 +28,7 @@ from maar.model.ids import BlockId, Zone
 from maar.model.plan import Account, PlanResult
 from maar.model.policy import Level
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.metastore import Explanation
+from maar.ports.operator import Explanation
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, segment
 from support.metastore.plans import completed, failed, leased, planned
 

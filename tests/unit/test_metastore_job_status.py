@@ -14,7 +14,7 @@ from maar.metastore.records.effects import AttemptEnded, Completed, Leased, Refu
 from maar.metastore.records.entries import PlanExcluded
 from maar.model.ids import PlanId
 from maar.model.plan import AttemptEnd, PlanState
-from maar.ports.metastore import Report
+from maar.ports.plan_board import Report
 from support.metastore.fold import SMALL, Fold
 from support.metastore.leader_term import W1, W2, Office
 

@@ -17,7 +17,7 @@ from maar.metastore.records.entries import StateHashed, VersionActivated
 from maar.metastore.replica.integrity import ReplicaHealth, StateVotes
 from maar.model.errors import Unavailable
 from maar.model.time import SECOND_NS
-from maar.ports.metastore import ReplicaStatus, Vote
+from maar.ports.replica import ReplicaStatus, Vote
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import Fold
 

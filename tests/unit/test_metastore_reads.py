@@ -27,7 +27,8 @@ from maar.model.errors import InvalidInput, NotFound
 from maar.model.ids import PlanId, TenantId
 from maar.model.plan import Account, PlanResult, PlanState
 from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
-from maar.ports.metastore import PlanFilter, Status, ViewRequest
+from maar.ports.index_reader import ViewRequest
+from maar.ports.operator import PlanFilter, Status
 from support.lake.fold_and_store import Lake
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, result, segment
 from support.metastore.plans import completed, failed, leased, planned

@@ -29,7 +29,7 @@ from maar.model.policy import HOUR_NS
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 from maar.ports.log import Head
-from maar.ports.metastore import PollRequest
+from maar.ports.plan_board import PollRequest
 from support.lake.lost_log import Lives
 from support.metastore.fold import INCARNATION, SMALL, Fold, output, segment
 

@@ -29,7 +29,7 @@ from maar.model.plan import AttemptEnd, PlanState
 from maar.model.policy import HOUR_NS, MINUTE_NS
 from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, WallTime, utc_day
-from maar.ports.metastore import RetentionStatus
+from maar.ports.retention import RetentionStatus
 from support.lake.fold_and_store import Lake, dated, shared
 from support.metastore.fold import DAY_START_NS, SMALL, TENANT, Fold, segment
 

@@ -44,7 +44,8 @@ from maar.model.ids import BlockId, TenantId, WorkerId, segment_id
 from maar.model.policy import Level, Policy, checked
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
-from maar.ports.metastore import Status, ViewRequest
+from maar.ports.index_reader import ViewRequest
+from maar.ports.operator import Status
 from support.metastore.fold import (
     DAY_START_NS,
     SMALL,

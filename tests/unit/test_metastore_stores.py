@@ -18,7 +18,7 @@ from maar.model.ids import BlockId, StoreName
 from maar.model.plan import Account, PlanResult, PlanSpec, PlanState, Service
 from maar.model.policy import Level
 from maar.model.refusal import Refusal
-from maar.ports.metastore import Report
+from maar.ports.plan_board import Report
 from support.metastore.fold import SMALL, Fold, output, result, segment
 from support.metastore.leader_term import Office
 

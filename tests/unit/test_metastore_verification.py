@@ -16,7 +16,7 @@ from maar.model import keys
 from maar.model.ids import Incarnation
 from maar.model.time import LeaseTime
 from maar.ports.log import Record
-from maar.ports.metastore import ReplicaStatus
+from maar.ports.replica import ReplicaStatus
 from support.lake.fold_and_store import objects_of
 from support.metastore.fold import INCARNATION
 from support.metastore.operations import logged, restored, run

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from maar.model.errors import InvalidInput, MaarError, TermLost, Unavailable
 from maar.model.ids import HOME, NodeId
 from maar.model.ring import Writer, WriterState
-from maar.ports.metastore import Beat, BeatReply
+from maar.ports.membership import Beat, BeatReply
 from maar.segment import membership
 from maar.segment.membership import Membership, wait_s
 from support.clock.virtual_time import run_virtually as run

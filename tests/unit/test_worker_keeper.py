@@ -12,7 +12,7 @@ from maar.model.ids import (
     WorkerId,
 )
 from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey, Service
-from maar.ports.metastore import Kept, Outcome, PollReply, PollRequest
+from maar.ports.plan_board import Kept, Outcome, PollReply, PollRequest
 from maar.worker.keeper import LEAVING, OVERDUE, AttemptFailure, Keeper
 
 LEASE = 15_000

@@ -23,10 +23,10 @@ from maar.model.ids import (
     WorkerId,
 )
 from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey, Service
-from maar.ports.metastore import Kept, Outcome, PollReply, PollRequest, Renewal, Report
+from maar.ports.plan_board import Kept, Outcome, PlanBoard, PollReply, PollRequest, Renewal, Report
 from maar.ports.runner import AttemptFailed, RunnerDied
 from maar.worker.keeper import LEAVING
-from maar.worker.service import FAULTS_MAX, Polled, Worker
+from maar.worker.service import FAULTS_MAX, Worker
 from maar.worker.settings import WorkerSettings
 from support.clock.virtual_time import Gate, LoopClock, Meeting, run_virtually
 
@@ -175,7 +175,7 @@ def until_cancelled(_plan: LeasedPlan, cancelled: Gate) -> PlanResult:
 
 
 def worker_of(
-    metastore: Polled,
+    metastore: PlanBoard,
     runner: ThreadRunner,
     registry: CollectorRegistry | None = None,
     settings: WorkerSettings = BRISK,

@@ -43,7 +43,7 @@ from maar.api.ui import pages
 from maar.distributor.service import Distributor
 from maar.model.time import TimeRange
 from maar.ports.clock import Clock
-from maar.ports.metastore import Metastore
+from maar.ports.operator import Operator
 from maar.ports.query import QueryEngine
 
 __all__ = ["QueryDeps", "build_app"]
@@ -62,7 +62,7 @@ class QueryDeps(NamedTuple):
     """What is behind the routes of those who ask."""
 
     engine: QueryEngine
-    metastore: Metastore
+    metastore: Operator
     causes: Causes
     clock: Clock
     future_ns: int  # how far ahead of the clock profiles may be dated

@@ -23,7 +23,7 @@ from maar.model.errors import MaarError, NotFound, NotLeading, Rejected, Unavail
 from maar.model.ids import Incarnation
 from maar.model.time import WallTime
 from maar.ports.log import Log
-from maar.ports.metastore import ReplicaStatus
+from maar.ports.replica import ReplicaStatus
 
 SOUND = ("leader", "follower")
 

@@ -12,7 +12,7 @@ from maar.model.ids import Incarnation
 from maar.placement import stored
 from maar.placement.rules import Rules
 from maar.placement.stored import Newest
-from maar.ports.metastore import Metastore
+from maar.ports.log_time import LogTime
 from maar.ports.object_store import ObjectStore
 
 log = logging.getLogger("maar.distributor")
@@ -34,9 +34,7 @@ class AgentMetrics:
 class PlacementAgent:
     """Starts without any rules; a store that does not answer changes nothing."""
 
-    def __init__(
-        self, store: ObjectStore, metastore: Metastore, registry: CollectorRegistry
-    ) -> None:
+    def __init__(self, store: ObjectStore, metastore: LogTime, registry: CollectorRegistry) -> None:
         self._store = store
         self._metastore = metastore
         self._incarnation: Incarnation | None = None

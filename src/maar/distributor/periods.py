@@ -5,19 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Protocol
 
 from maar.model.errors import MaarError
 from maar.model.ids import TenantId
-from maar.ports.metastore import RetentionStatus
+from maar.ports.retention import RetentionReader, RetentionStatus
 
 log = logging.getLogger("maar.distributor")
 
 ASK_S = 15.0
-
-
-class KnowsRetention(Protocol):
-    async def retention(self) -> RetentionStatus: ...
 
 
 class RetentionPeriods:
@@ -34,7 +29,7 @@ class RetentionPeriods:
     def learn(self, status: RetentionStatus) -> None:
         self._default_ns, self._tenants = status.default_ns, status.tenants
 
-    async def follow(self, metastore: KnowsRetention) -> None:
+    async def follow(self, metastore: RetentionReader) -> None:
         """For ever: what an operator sets is known here soon, or when the metastore answers."""
         while True:
             try:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol
 
 from maar.model.errors import MaarError
 from maar.model.ids import Zone
-from maar.ports.metastore import RingView
+from maar.ports.membership import RingReader, RingView
 
 log = logging.getLogger("maar.distributor")
 
 IMPATIENT_S = 0.1  # between two questions while there is nobody to push to
-
-
-class KnowsRings(Protocol):
-    async def rings(self) -> tuple[RingView, ...]: ...
 
 
 class FollowedRings:
@@ -54,7 +49,7 @@ class FollowedRings:
         """Whether the home ring is about to be known: to call the zone down would be too early."""
         return self._awaited
 
-    async def follow(self, metastore: KnowsRings, *, every_s: float) -> None:
+    async def follow(self, metastore: RingReader, *, every_s: float) -> None:
         """For ever; without a writer to push to it asks more often."""
         while True:
             try:

@@ -40,7 +40,7 @@ from maar.model.time import SECOND_NS
 from maar.placement.locate import Placement
 from maar.placement.rules import Rules, TenantLimits
 from maar.ports.clock import Clock
-from maar.ports.metastore import RingView
+from maar.ports.membership import RingView
 from maar.ports.segment_writer import SegmentWriter
 
 log = logging.getLogger("maar.distributor")

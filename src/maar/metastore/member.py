@@ -40,8 +40,8 @@ from maar.model.time import SECOND_NS
 from maar.placement.rules import PlacementSettings, TenantLimits
 from maar.ports.clock import Clock
 from maar.ports.log import Candidate, Log, Term
-from maar.ports.metastore import MetastoreReplica, ReplicaStatus
 from maar.ports.object_store import ObjectStore
+from maar.ports.replica import MetastoreReplica, ReplicaStatus
 
 log_ = logging.getLogger("maar.metastore")
 

@@ -17,7 +17,7 @@ from maar.model.errors import Corrupt, InvalidInput, NotFound, Overloaded, Unava
 from maar.model.ids import ProfileId, TenantId, profile_id_text
 from maar.model.labels import Labels
 from maar.model.time import TimeRange
-from maar.ports.metastore import Metastore, ViewRequest
+from maar.ports.index_reader import IndexReader, ViewRequest
 from maar.ports.object_store import ObjectStore
 from maar.ports.query import FlameGraph, Scope, SeriesPoints, Top
 from maar.query import answers
@@ -55,7 +55,7 @@ class DuckEngine:
     def __init__(
         self,
         settings: QuerySettings,
-        metastore: Metastore,
+        metastore: IndexReader,
         store: ObjectStore,
         registry: CollectorRegistry,
         *,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from random import Random
-from typing import Protocol
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -13,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from maar.model.errors import InvalidInput, MaarError, Unavailable
 from maar.model.ids import Zone
 from maar.model.ring import Writer, WriterState
-from maar.ports.metastore import Beat, BeatReply
+from maar.ports.membership import Beat, BeatListener
 from maar.segment.metrics import MembershipMetrics
 
 log = logging.getLogger("maar.segment")
@@ -21,10 +20,6 @@ log = logging.getLogger("maar.segment")
 TELL_S_MAX = 2.0  # how long an ending process tries to tell that it drains, or leaves
 BEATS_PATIENCE = 2  # intervals that one beat may take before the next is tried
 RETRY_SHARE = 0.1  # of the interval: the first pause after a metastore that did not answer
-
-
-class HearsBeats(Protocol):
-    async def beat(self, beat: Beat) -> BeatReply: ...
 
 
 class Membership:
@@ -35,7 +30,7 @@ class Membership:
 
     def __init__(
         self,
-        metastore: HearsBeats,
+        metastore: BeatListener,
         zone: Zone,
         writer: Writer,
         *,

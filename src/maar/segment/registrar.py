@@ -7,7 +7,8 @@ import msgspec
 from maar.model.block import BlockMeta
 from maar.model.errors import Unavailable
 from maar.ports.clock import Clock
-from maar.ports.metastore import Metastore, Now
+from maar.ports.log_time import Now
+from maar.ports.registrar import BlockRegistrar
 
 FRESH_NS = 10_000_000_000  # how long a reading of the log's time is extrapolated
 
@@ -17,7 +18,7 @@ class SegmentRefused(Unavailable):
 
 
 class Registrar:
-    def __init__(self, metastore: Metastore, clock: Clock) -> None:
+    def __init__(self, metastore: BlockRegistrar, clock: Clock) -> None:
         self._metastore = metastore
         self._clock = clock
         self._said: Now | None = None

@@ -22,8 +22,8 @@ from maar.model.errors import (
 from maar.model.ids import HOME, Shard, StoreName, Zone
 from maar.model.profile import RawProfile
 from maar.ports.clock import Clock
-from maar.ports.metastore import Metastore
 from maar.ports.object_store import ObjectStore
+from maar.ports.registrar import BlockRegistrar
 from maar.segment.buffer import Buffer
 from maar.segment.encode import dataset_of
 from maar.segment.hedge import Tokens
@@ -66,7 +66,7 @@ class SegmentService:
         self,
         settings: SegmentSettings,
         store: ObjectStore,
-        metastore: Metastore,
+        metastore: BlockRegistrar,
         clock: Clock,
         random: Random,
         registry: CollectorRegistry,

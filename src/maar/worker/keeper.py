@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.plan import LeasedPlan, PlanResult
-from maar.ports.metastore import Outcome, PollReply, PollRequest, Renewal, Report
+from maar.ports.plan_board import Outcome, PollReply, PollRequest, Renewal, Report
 
 RENEWALS_PER_LEASE = 3  # two may be lost before the lease is
 CAUSE_CHARS_MAX = 1000  # of a failure, for people

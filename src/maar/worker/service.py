@@ -12,7 +12,6 @@ import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
@@ -20,7 +19,7 @@ from maar.model.errors import MaarError
 from maar.model.ids import FencingToken, WorkerId
 from maar.model.plan import LeasedPlan, PlanResult
 from maar.ports.clock import Clock
-from maar.ports.metastore import Outcome, PollReply, PollRequest
+from maar.ports.plan_board import Outcome, PlanBoard, PollReply, PollRequest
 from maar.ports.runner import AttemptFailed, JobRunner
 from maar.worker.backoff import Backoff
 from maar.worker.keeper import LEAVING, OVERDUE, AttemptFailure, End, Keeper
@@ -35,19 +34,13 @@ SLOTS_ANSWER_S = 0.5  # a runner that takes longer to tell its slots has none fo
 _MS = 1_000_000
 
 
-class Polled(Protocol):
-    """All that a worker needs of a Metastore."""
-
-    async def poll(self, request: PollRequest) -> PollReply: ...
-
-
 class Worker:
     """One worker. The runner belongs to the caller, who closes it after `run`."""
 
     def __init__(
         self,
         settings: WorkerSettings,
-        metastore: Polled,
+        metastore: PlanBoard,
         runner: JobRunner,
         clock: Clock,
         registry: CollectorRegistry,

@@ -43,32 +43,16 @@ from maar.model.plan import Plan, PlanState
 from maar.model.profile import RawProfile
 from maar.model.ring import Ring
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, TimeRange
-from maar.ports.metastore import (
-    AddReply,
-    Beat,
-    BeatReply,
-    Expiring,
-    Explanation,
-    IndexView,
-    Letter,
-    LetterRetried,
-    LettersPage,
-    LettersStatus,
-    Loss,
-    Now,
-    PlanDetail,
-    PlanFilter,
-    PollReply,
-    PollRequest,
-    RetentionStatus,
-    RingView,
-    Status,
-    Undone,
-    ViewRequest,
-    ZoneStatus,
-)
+from maar.ports.dead_letters import Letter, LetterRetried, LettersPage, LettersStatus
+from maar.ports.index_reader import IndexView, ViewRequest
+from maar.ports.log_time import Now
+from maar.ports.membership import Beat, BeatReply, RingView
 from maar.ports.object_store import ObjectInfo, StoreSettings
+from maar.ports.operator import Explanation, Loss, PlanDetail, PlanFilter, Status, ZoneStatus
+from maar.ports.plan_board import PollReply, PollRequest
 from maar.ports.query import FlameGraph, Point, Scope, SeriesPoints, Top, TopRow
+from maar.ports.registrar import AddReply
+from maar.ports.retention import Expiring, RetentionStatus, Undone
 from maar.pprof.encode import encode
 from maar.pprof.plain import (
     PlainFunction,

@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from maar.adapters.stores.open import open_store
 from maar.model.time import TimeRange
-from maar.ports.metastore import IndexView, Metastore, ViewRequest
+from maar.ports.index_reader import IndexView, ViewRequest
+from maar.ports.metastore import Metastore
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.ports.query import FlameGraph, Matcher, Scope
 from maar.query.read.reading import Reading

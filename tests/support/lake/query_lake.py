@@ -22,7 +22,7 @@ from maar.model.ids import MAIN_STORE, BlockId, Incarnation, Shard, TenantId
 from maar.model.labels import Labels, labels_of
 from maar.model.profile import RawProfile, profile_id, profile_type
 from maar.model.time import TimeRange, utc_day
-from maar.ports.metastore import IndexView, ViewRequest
+from maar.ports.index_reader import IndexView, ViewRequest
 from maar.ports.object_store import ObjectStore
 from maar.pprof.encode import encode
 from maar.pprof.gzip import compress

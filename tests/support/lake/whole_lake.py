@@ -26,8 +26,9 @@ from maar.model.ids import HOME, MAIN_STORE, Shard, TenantId, WorkerId, segment_
 from maar.model.policy import Level, Policy
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
 from maar.ports.log import Candidate
-from maar.ports.metastore import Metastore, PollRequest, Report
+from maar.ports.metastore import Metastore
 from maar.ports.object_store import ObjectStore
+from maar.ports.plan_board import PollRequest, Report
 from maar.ports.query import Scope
 from maar.query.service import DuckEngine, QuerySettings
 from maar.services.compact.run import run as compact

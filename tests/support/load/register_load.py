@@ -16,7 +16,9 @@ from maar.model.errors import Retryable
 from maar.model.ids import FencingToken, PlanId, TenantId, WorkerId
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.time import TimeRange
-from maar.ports.metastore import Now, PollReply, PollRequest, Report, ViewRequest
+from maar.ports.index_reader import ViewRequest
+from maar.ports.log_time import Now
+from maar.ports.plan_board import PollReply, PollRequest, Report
 from support.metastore.fold import output, segment
 from support.oracles.block_groups import Added, Call, Merged, Shown, Viewed, step
 from support.oracles.linearizable import Operation, running_backwards, violations

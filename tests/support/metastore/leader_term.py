@@ -12,7 +12,7 @@ from maar.metastore.records.entries import Entry
 from maar.model.ids import BlockId, PlanId, WorkerId
 from maar.model.plan import Plan
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.metastore import PollRequest, Renewal, Report
+from maar.ports.plan_board import PollRequest, Renewal, Report
 from support.metastore.fold import Fold, result, segment
 
 W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")

@@ -17,7 +17,7 @@ from maar.model.errors import OutcomeUnknown, Unavailable, Unreachable
 from maar.model.policy import Policy
 from maar.model.time import SECOND_NS
 from maar.ports.log import Candidate, Head, Term
-from maar.ports.metastore import MetastoreReplica
+from maar.ports.replica import MetastoreReplica
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import entropy
 from support.metastore.memory_log import MemoryLog, SharedLog

@@ -13,7 +13,7 @@ from maar.metastore.records.entries import Entry
 from maar.model.ids import HOME, NodeId, Shard, Zone
 from maar.model.ring import Ring, Writer, WriterState
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.metastore import Beat, RingView
+from maar.ports.membership import Beat, RingView
 from support.metastore.fold import Fold
 
 JOINING, ACTIVE, LEAVING = WriterState

@@ -11,7 +11,8 @@ from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, WorkerId
 from maar.model.plan import LeasedPlan
 from maar.model.time import SECOND_NS, TimeRange
-from maar.ports.metastore import PollReply, PollRequest, Renewal, Report, ViewRequest
+from maar.ports.index_reader import ViewRequest
+from maar.ports.plan_board import PollReply, PollRequest, Renewal, Report
 from support.metastore.fold import DAY_START_NS, TENANT, result, segment
 from support.metastore.world import World
 

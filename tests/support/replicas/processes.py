@@ -14,7 +14,7 @@ import httpx
 
 from maar.adapters.rpc import MetastoreClient, ReplicaClient
 from maar.model.errors import MaarError
-from maar.ports.metastore import ReplicaStatus
+from maar.ports.replica import ReplicaStatus
 from support.etcd.cluster import PREFIX, EtcdCluster, running
 from support.network.cut import Line, Lines, lines
 from support.processes.fleet import free_port

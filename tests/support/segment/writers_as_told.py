@@ -20,7 +20,7 @@ from maar.placement.locate import Placement
 from maar.placement.rules import Rules, TenantLimits
 from maar.placement.table import begun
 from maar.ports.clock import Clock
-from maar.ports.metastore import RingView
+from maar.ports.membership import RingView
 from maar.ports.segment_writer import SegmentWriter
 from support.clock.virtual_time import LoopClock
 

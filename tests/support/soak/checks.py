@@ -14,8 +14,8 @@ from maar.model.block import SEGMENT_TABLE, BlockMeta, Kind
 from maar.model.errors import NotFound
 from maar.model.ids import ProfileId, TenantId
 from maar.model.time import TimeRange
-from maar.ports.metastore import Status
 from maar.ports.object_store import ObjectStore
+from maar.ports.operator import Status
 from maar.ports.query import Matcher, Scope
 from maar.query.service import DuckEngine, QuerySettings
 from support.load.crowd import CPU

@@ -12,7 +12,7 @@ from random import Random
 from maar.adapters.rpc import MetastoreClient
 from maar.model.block import BlockMeta
 from maar.model.errors import MaarError
-from maar.ports.metastore import Status
+from maar.ports.operator import Status
 from support.oracles.log_audit import Audit, Tail
 from support.soak import checks
 from support.soak.fault_injector import FaultInjector

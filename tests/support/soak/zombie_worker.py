@@ -15,7 +15,7 @@ from maar.app.processes import logs
 from maar.model.errors import MaarError
 from maar.model.ids import WorkerId
 from maar.model.plan import LeasedPlan, PlanResult, PlanState
-from maar.ports.metastore import PollReply, PollRequest, Renewal, Report
+from maar.ports.plan_board import PollReply, PollRequest, Renewal, Report
 from support.soak.orders import Child, Done, Task, Zombie
 
 log = logging.getLogger("maar.zombie")

@@ -31,8 +31,9 @@ from maar.model.ids import (
 from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey, Service
 from maar.model.profile import RawProfile, profile_id
 from maar.model.time import LeaseTime
-from maar.ports.metastore import Kept, Now, Outcome, PollReply, PollRequest
+from maar.ports.log_time import Now
 from maar.ports.object_store import ObjectStore
+from maar.ports.plan_board import Kept, Outcome, PollReply, PollRequest
 from maar.pprof import gzip
 from maar.pprof.encode import encode
 from maar.pprof.plain import (

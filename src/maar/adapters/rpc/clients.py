@@ -25,8 +25,8 @@ from maar.model.ids import ProfileId, Shard, TenantId
 from maar.model.labels import Labels
 from maar.model.profile import RawProfile
 from maar.model.time import TimeRange
-from maar.ports.metastore import ReplicaStatus, Vote
 from maar.ports.query import FlameGraph, Scope, SeriesPoints, Top
+from maar.ports.replica import ReplicaStatus, Vote
 
 QUERY_DEADLINE_S = 60.0
 ROLE_DEADLINE_S = 2.0

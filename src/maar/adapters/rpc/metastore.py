@@ -45,28 +45,14 @@ from maar.model.ids import BlockId, NodeId, PlanId, TenantId, Zone
 from maar.model.plan import Plan
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime
-from maar.ports.metastore import (
-    AddReply,
-    Beat,
-    BeatReply,
-    Expiring,
-    Explanation,
-    IndexView,
-    Letter,
-    LetterRetried,
-    LettersPage,
-    Loss,
-    Now,
-    PlanDetail,
-    PlanFilter,
-    PollReply,
-    PollRequest,
-    RetentionStatus,
-    RingView,
-    Status,
-    Undone,
-    ViewRequest,
-)
+from maar.ports.dead_letters import Letter, LetterRetried, LettersPage
+from maar.ports.index_reader import IndexView, ViewRequest
+from maar.ports.log_time import Now
+from maar.ports.membership import Beat, BeatReply, RingView
+from maar.ports.operator import Explanation, Loss, PlanDetail, PlanFilter, Status
+from maar.ports.plan_board import PollReply, PollRequest
+from maar.ports.registrar import AddReply
+from maar.ports.retention import Expiring, RetentionStatus, Undone
 
 METASTORE_DEADLINE_S = 10.0  # longer than it takes until another one leads
 

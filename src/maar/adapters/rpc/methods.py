@@ -12,31 +12,16 @@ from maar.model.plan import Plan
 from maar.model.profile import RawProfile
 from maar.model.ring import Ring
 from maar.model.time import TimeRange
-from maar.ports.metastore import (
-    AddReply,
-    Beat,
-    BeatReply,
-    Expiring,
-    Explanation,
-    IndexView,
-    Letter,
-    LetterRetried,
-    LettersPage,
-    Loss,
-    Now,
-    PlanDetail,
-    PlanFilter,
-    PollReply,
-    PollRequest,
-    ReplicaStatus,
-    RetentionStatus,
-    RingView,
-    Status,
-    Undone,
-    ViewRequest,
-    Vote,
-)
+from maar.ports.dead_letters import Letter, LetterRetried, LettersPage
+from maar.ports.index_reader import IndexView, ViewRequest
+from maar.ports.log_time import Now
+from maar.ports.membership import Beat, BeatReply, RingView
+from maar.ports.operator import Explanation, Loss, PlanDetail, PlanFilter, Status
+from maar.ports.plan_board import PollReply, PollRequest
 from maar.ports.query import FlameGraph, Scope, SeriesPoints, Top
+from maar.ports.registrar import AddReply
+from maar.ports.replica import ReplicaStatus, Vote
+from maar.ports.retention import Expiring, RetentionStatus, Undone
 
 R = TypeVar("R")
 

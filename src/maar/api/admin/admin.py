@@ -20,9 +20,10 @@ from maar.api.times import range_of_ms, unix_ms
 from maar.model.errors import InvalidInput
 from maar.model.ids import BlockId, PlanId, TenantId, parse_profile_id, tenant_id
 from maar.model.time import SECOND_NS, TimeRange
-from maar.ports.metastore import Metastore, PlanFilter, RetentionStatus
+from maar.ports.operator import Operator, PlanFilter
 from maar.ports.query import QueryEngine
 from maar.ports.query import Scope as QueryScope
+from maar.ports.retention import RetentionStatus
 from maar.query.decide.selector import parse_selector
 
 LIMIT_DEFAULT = 1000
@@ -64,7 +65,7 @@ class View(Endpoint):
 class Admin:
     def __init__(
         self,
-        metastore: Metastore,
+        metastore: Operator,
         engine: QueryEngine,
         whole_range: Callable[[], TimeRange],
         causes: Causes,

@@ -18,7 +18,7 @@ from maar.api.guard import Endpoint, RequestGuard
 from maar.model.errors import InvalidInput, NotFound
 from maar.model.ids import BlockId, NodeId, PlanId, Zone, tenant_id
 from maar.model.time import SECOND_NS
-from maar.ports.metastore import Metastore
+from maar.ports.operator import Operator
 
 BODY_BYTES_MAX = 64 << 10
 
@@ -106,7 +106,7 @@ class Order(Endpoint, Generic[Asked]):
 
 
 class Orders:
-    def __init__(self, metastore: Metastore) -> None:
+    def __init__(self, metastore: Operator) -> None:
         self._metastore = metastore
 
     async def requeue(self, request: Request, _asked: Nothing) -> Any:

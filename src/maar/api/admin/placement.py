@@ -15,7 +15,7 @@ from maar.model.time import SECOND_NS
 from maar.placement import stored
 from maar.placement.adaptive.statistics import DatasetStats, Stats
 from maar.placement.rules import Rules, Share
-from maar.ports.metastore import Metastore
+from maar.ports.log_time import LogTime
 from maar.ports.object_store import ObjectStore
 
 
@@ -52,7 +52,7 @@ def _read(store: ObjectStore, incarnation: Incarnation) -> Placed:
 
 
 class PlacementView:
-    def __init__(self, metastore: Metastore, read: ReadPlaced) -> None:
+    def __init__(self, metastore: LogTime, read: ReadPlaced) -> None:
         self._metastore = metastore
         self._read = read
 

@@ -25,7 +25,8 @@ from maar.model.ids import NodeId, Zone
 from maar.model.ring import DEAD, Ring, Writer, WriterState
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.placement import table
-from maar.ports.metastore import Beat, RingView, ZoneStatus
+from maar.ports.membership import Beat, RingView
+from maar.ports.operator import ZoneStatus
 
 MILLISECOND_NS = SECOND_NS // 1000
 DEAD_AFTER_MS = 10_000

@@ -29,7 +29,7 @@ from maar.metastore.state.state import NO_FLOOR, MetaState
 from maar.model.block import BlockMeta
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.log import ENTRY_BYTES_MAX
-from maar.ports.metastore import PollRequest, Report
+from maar.ports.plan_board import PollRequest, Report
 
 ADDED_BYTES_MAX = ENTRY_BYTES_MAX // 4  # so that an entry is folded in a few milliseconds
 ARCHIVED_AT_ONCE_MAX = 1_000

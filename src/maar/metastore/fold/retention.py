@@ -25,7 +25,7 @@ from maar.model.ids import NO_TENANT, BlockId, TenantId, tenant_id
 from maar.model.policy import HOUR_NS
 from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, LeaseTime, WallTime
-from maar.ports.metastore import Expiring, RetentionStatus
+from maar.ports.retention import Expiring, RetentionStatus
 
 PERIOD_LEAST_NS = HOUR_NS  # compaction takes a while, and a slip of the hand should not cost a lake
 PERIOD_MOST_NS = 100 * 365 * DAY_NS

@@ -32,8 +32,8 @@ from maar.model.ids import BlockId
 from maar.model.policy import MINUTE_NS
 from maar.model.time import LeaseTime, WallTime, utc_day
 from maar.ports.clock import Clock
-from maar.ports.metastore import Undone
 from maar.ports.object_store import ObjectStore
+from maar.ports.retention import Undone
 
 log_ = logging.getLogger("maar.metastore")
 

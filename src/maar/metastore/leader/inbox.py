@@ -22,7 +22,8 @@ from maar.model.block import BlockMeta
 from maar.model.errors import MaarError, Overloaded
 from maar.model.ids import FencingToken, PlanId
 from maar.model.time import LeaseTime
-from maar.ports.metastore import AddReply, Kept, Outcome, PollReply, PollRequest
+from maar.ports.plan_board import Kept, Outcome, PollReply, PollRequest
+from maar.ports.registrar import AddReply
 
 WAITING_MAX = 10_000
 TAKEN_AT_ONCE = 512  # requests, or blocks in them

@@ -19,7 +19,7 @@ from maar.metastore.replica.integrity import StateVotes
 from maar.model.errors import MaarError
 from maar.model.time import SECOND_NS
 from maar.ports.clock import Clock
-from maar.ports.metastore import MetastoreReplica, ReplicaStatus, Vote
+from maar.ports.replica import MetastoreReplica, ReplicaStatus, Vote
 
 log_ = logging.getLogger("maar.metastore")
 

@@ -17,7 +17,8 @@ from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.model.errors import MaarError
 from maar.model.ids import NodeId, Zone
 from maar.model.ring import Ring
-from maar.ports.metastore import Beat, BeatReply, RingView, ZoneStatus
+from maar.ports.membership import Beat, BeatReply, RingView
+from maar.ports.operator import ZoneStatus
 
 log_ = logging.getLogger("maar.metastore")
 

@@ -54,8 +54,8 @@ from maar.model.policy import Policy
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.clock import Clock
 from maar.ports.log import Candidate, Log, Term
-from maar.ports.metastore import Status
 from maar.ports.object_store import ObjectStore
+from maar.ports.operator import Status
 
 log_ = logging.getLogger("maar.metastore")
 

@@ -23,8 +23,8 @@ from maar.model import keys
 from maar.model.errors import Corrupt, NotFound
 from maar.model.ids import Incarnation
 from maar.ports.log import Head, Log
-from maar.ports.metastore import ReplicaStatus
 from maar.ports.object_store import ObjectStore
+from maar.ports.replica import ReplicaStatus
 
 TOLD_MAX = 100  # sentences
 

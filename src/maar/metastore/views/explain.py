@@ -21,7 +21,7 @@ from maar.model.lane import Item
 from maar.model.plan import AttemptEnd, Plan, PlanState
 from maar.model.policy import Level
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.metastore import Explanation
+from maar.ports.operator import Explanation
 
 LOOKED_AT_MAX = 1_000  # blocks of a lane; what waits behind more of them is only estimated
 PINS_NAMED_MAX = 5

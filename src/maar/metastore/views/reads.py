@@ -18,16 +18,10 @@ from maar.model.errors import InvalidInput, NotFound
 from maar.model.ids import NO_TENANT, BlockId, PlanId
 from maar.model.plan import LeasedPlan, Plan, PlanState, Service
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
-from maar.ports.metastore import (
-    LettersStatus,
-    LevelStatus,
-    PlanDetail,
-    PlanFilter,
-    ReplicaStatus,
-    Status,
-    ViewRequest,
-    ZoneStatus,
-)
+from maar.ports.dead_letters import LettersStatus
+from maar.ports.index_reader import ViewRequest
+from maar.ports.operator import LevelStatus, PlanDetail, PlanFilter, Status, ZoneStatus
+from maar.ports.replica import ReplicaStatus
 
 LISTED_MAX = 100  # plans of a kind that a status lists
 

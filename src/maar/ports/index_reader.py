@@ -1,0 +1,36 @@
+"""What a query asks of the metastore: which blocks may hold its profiles."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from maar.model.block import BlockMeta
+from maar.model.ids import BlockId, TenantId
+from maar.model.time import TimeRange
+from maar.ports.log_time import LogTime
+
+
+class ViewRequest(msgspec.Struct, frozen=True):
+    """Which blocks may hold profiles of a tenant (optionally one service) in a time range."""
+
+    tenant: TenantId
+    range: TimeRange
+    service: str = ""
+    reader: str = ""  # pins the view for this reader until it asks again or its pin expires (S10)
+    letters: tuple[BlockId, ...] = ()  # blocks of dead letters that were found before (S20)
+
+
+class IndexView(msgspec.Struct, frozen=True):
+    """An immutable answer as of one index: sources or their output, never both, never neither."""
+
+    index: int
+    blocks: tuple[BlockMeta, ...]
+    letters: tuple[BlockId, ...] = ()  # of those asked about, the ones that the index has not seen
+
+
+class IndexReader(LogTime, Protocol):
+    """Any replica answers, with everything that was acknowledged before the question."""
+
+    async def view(self, request: ViewRequest) -> IndexView: ...

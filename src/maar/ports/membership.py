@@ -1,0 +1,48 @@
+"""Who is in a zone's ring: writers send heartbeats, distributors read the rings."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from maar.model.ids import NodeId, Zone
+from maar.model.ring import Ring, Writer
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """A segment writer's heartbeat: who it is and what it does now. The first one registers it."""
+
+    zone: Zone
+    writer: Writer
+    leaves: bool = False  # for good: it goes from the ring, and its shards to others
+
+
+class BeatReply(msgspec.Struct, frozen=True):
+    changed_at: int  # of the ring of its zone
+    refusal: str = ""  # another process has registered as this node since: stop taking pushes
+
+
+class RingView(msgspec.Struct, frozen=True):
+    """A zone's ring, and who of it was not heard from lately."""
+
+    ring: Ring
+    dead: tuple[NodeId, ...]
+    complete: bool  # False: a new leader has not yet listened long enough to know the dead
+    silent_ms: tuple[int, ...] = ()  # how long ago each writer was heard; -1: not by this leader
+
+
+class BeatListener(Protocol):
+    """The leader tracks heartbeats in memory; they are not replicated."""
+
+    async def beat(self, beat: Beat) -> BeatReply:
+        """Register a segment writer, note that it lives, or let it go."""
+        ...
+
+
+class RingReader(Protocol):
+    """Answered by the leader, which knows who is silent."""
+
+    async def rings(self) -> tuple[RingView, ...]:
+        """The rings of all zones, by name."""
+        ...

@@ -1,0 +1,172 @@
+"""What an operator asks of the metastore, and what it changes by hand."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from maar.model.block import BlockMeta, Damage
+from maar.model.ids import BlockId, Incarnation, NodeId, PlanId, Zone
+from maar.model.plan import Plan
+from maar.model.ring import Ring
+from maar.model.time import LeaseTime
+from maar.ports.dead_letters import LetterOperator, LettersStatus
+from maar.ports.log_time import LogTime
+from maar.ports.membership import RingReader
+from maar.ports.replica import ReplicaStatus
+from maar.ports.retention import RetentionOperator, RetentionStatus
+
+
+class LevelStatus(msgspec.Struct, frozen=True):
+    level: int
+    kind: str  # segment, block, quarantine
+    blocks: int
+    bytes: int
+    profiles: int
+    queued: int  # waiting for a plan
+    queued_bytes: int
+    oldest_queued_s: float
+    held: int  # in excluded or parked plans
+
+
+class ZoneStatus(msgspec.Struct, frozen=True):
+    """A zone's ring in numbers."""
+
+    zone: Zone
+    writers: dict[str, int]  # by state; those that are dead count as that alone
+    shards: int
+    changed_at: int
+    complete: bool  # False: it is not yet known who is dead
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The truth as of one index, for people."""
+
+    incarnation: Incarnation
+    term: int
+    index: int
+    lease_time: LeaseTime
+    wall_time_ns: int
+    levels: tuple[LevelStatus, ...]
+    plans: dict[str, int]  # by state
+    running: int  # plans under a live lease
+    leased: tuple[Plan, ...]  # the oldest of them, with lease and token
+    failed: tuple[Plan, ...]  # the newest of those excluded, parked, or with failures
+    completed: int  # since genesis
+    retired: int  # blocks replaced and not yet deleted
+    profiles_added: int
+    duplicates_removed: int
+    profiles_quarantined: int
+    profiles_expired: int
+    parked: int  # plans
+    litter: int  # ended attempts whose remains are still looked for
+    failure_limit: int  # in force now
+    limit_raised_s: float  # it is raised, and will be for so long; 0: it is not
+    retention: RetentionStatus
+    blocked: tuple[str, ...]  # what clean could not do, and why
+    snapshot_index: int
+    log_first: int
+    state_items: dict[str, int]  # size of every bounded collection (S21)
+    zones: tuple[ZoneStatus, ...] = ()  # that have writers, by name
+    letters: LettersStatus = LettersStatus()
+    leader: str = ""
+    replicas: tuple[ReplicaStatus, ...] = ()  # as the leader last heard of them, itself included
+    adopting: bool = False  # restored from a snapshot, and the store is not looked through yet
+    blocks_adopted: int = 0  # after restores, since genesis; as are those that were missed
+    blocks_missed: int = 0
+    profiles_missed: int = 0
+    blocks_lost: int = 0  # given up by a person, since genesis
+    profiles_lost: int = 0
+
+
+class PlanFilter(msgspec.Struct, frozen=True):
+    """Which plans; what is left out matches all."""
+
+    state: str = ""
+    service: str = ""
+    tenant: str = ""
+    level: int = -1
+    shard: int = 0
+    failing: bool = False  # with failures, excluded or parked
+    limit: int = 1000
+
+
+class PlanDetail(msgspec.Struct, frozen=True):
+    """A plan and what a person needs beside it."""
+
+    plan: Plan
+    now: LeaseTime
+    failure_limit: int  # in force now, raised or not
+    inputs: tuple[BlockMeta, ...]  # those that are still known
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Where a block stands on its way up, and what it waits for, in sentences."""
+
+    block: BlockId
+    standing: str  # finished, queued, owned, held, quarantined, retired
+    sentences: tuple[str, ...]
+    meta: BlockMeta | None = None
+    plan: PlanId | None = None
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """What giving a block up costs, after a look at its objects."""
+
+    block: BlockMeta
+    damages: tuple[Damage, ...]  # none: it is whole
+    plan: PlanId | None = None  # that owns it, and is cancelled
+    returning: tuple[BlockId, ...] = ()  # what it replaced, still whole: it comes back instead
+
+
+class Operator(LogTime, RingReader, RetentionOperator, LetterOperator, Protocol):
+    """Reads are answered by any replica, the rest by the leader."""
+
+    async def blocks(
+        self, *, level: int = -1, tenant: str = "", limit: int = 1000
+    ) -> tuple[BlockMeta, ...]:
+        """Live blocks, newest first (level -1: all levels)."""
+        ...
+
+    async def block(self, block: BlockId) -> BlockMeta:
+        """One live block, or NotFound."""
+        ...
+
+    async def plans(self, wanted: PlanFilter) -> tuple[Plan, ...]:
+        """Plans on the timeline, newest first."""
+        ...
+
+    async def plan(self, plan: PlanId) -> PlanDetail:
+        """One plan with its attempts, or NotFound."""
+        ...
+
+    async def requeue(self, plan: PlanId) -> Plan:
+        """Give an excluded or parked plan another chance, with no failures; else Rejected."""
+        ...
+
+    async def exclude(self, plan: PlanId, *, note: str) -> Plan:
+        """Set a plan aside by hand; whoever works on it is fenced."""
+        ...
+
+    async def raise_limit(self, failure_limit: int, *, for_ns: int) -> LeaseTime:
+        """Let plans fail more often for a while (0 ns: no longer); until when."""
+        ...
+
+    async def explain(self, block: BlockId) -> Explanation:
+        """Why a block is not compacted yet; NotFound when nothing is known of it."""
+        ...
+
+    async def loss(self, block: BlockId) -> Loss:
+        """What giving a live block up would cost, after a look at its objects; else NotFound."""
+        ...
+
+    async def lose(self, block: BlockId, *, note: str, force: bool = False) -> Loss:
+        """Give a damaged block up (by `force` a whole one too); else Rejected or NotFound."""
+        ...
+
+    async def remove_writer(self, zone: Zone, node: NodeId) -> Ring:
+        """Give the shards of a writer that will not come back to others; else NotFound."""
+        ...
+
+    async def status(self) -> Status: ...

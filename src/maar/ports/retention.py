@@ -1,0 +1,69 @@
+"""How long profiles are kept: what distributors ask and what operators set."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from maar.model.block import BlockMeta
+from maar.model.ids import PlanId, TenantId
+
+
+class RetentionStatus(msgspec.Struct, frozen=True):
+    """How long profiles are kept, and by which clock (S2)."""
+
+    default_ns: int  # 0: for ever
+    tenants: dict[str, int]  # those that differ
+    now_ns: int  # the time that retention goes by
+    wall_ns: int  # what the leader's clock says
+    trouble: str  # '' when the clocks agree
+    paused: str = ""  # why nothing goes just now
+    held: bool = False  # it waits for a person
+    expired: int = 0  # blocks that it took and that can still be brought back
+    expired_delay_ns: int = 0  # how long they can, from when they were taken
+
+
+class Expiring(msgspec.Struct, frozen=True):
+    """A block that retention would take now."""
+
+    block: BlockMeta
+    before_ns: int  # the boundary that its newest profile is older than
+    plan: PlanId | None  # that would be cancelled
+
+
+class Undone(msgspec.Struct, frozen=True):
+    """What came back."""
+
+    blocks: int
+    profiles: int
+
+
+class RetentionReader(Protocol):
+    """Any replica answers."""
+
+    async def retention(self) -> RetentionStatus: ...
+
+
+class RetentionOperator(RetentionReader, Protocol):
+    """Changes are made by the leader."""
+
+    async def set_retention(self, tenant: TenantId, *, period_ns: int | None) -> RetentionStatus:
+        """How long a tenant's profiles are kept (0: for ever; None: the default again)."""
+        ...
+
+    async def expiring(self, *, tenant: str = "", limit: int = 1000) -> tuple[Expiring, ...]:
+        """What retention would take now: a dry run."""
+        ...
+
+    async def hold_retention(self, *, why: str) -> RetentionStatus:
+        """Have retention take nothing, and delete nothing that it took, until it is released."""
+        ...
+
+    async def release_retention(self) -> RetentionStatus:
+        """A person vouches for the clock and the periods: retention goes on."""
+        ...
+
+    async def undo_retention(self, *, tenant: str = "", why: str = "") -> Undone:
+        """Bring back what retention took and did not delete yet, and hold it from now on."""
+        ...
