@@ -8,7 +8,8 @@ series, by bytes, was sent to another place once. `moved_shard` and `moved_node`
 came, went or died moved; `moved_by_rules` has no counterpart, for label hashing has no rules.
 With --heirs only this: how much more than its share the heaviest heir of a dead writer takes, of
 1,000 equal datasets of six series each, and whichever writer dies; against the owner of the next
-shard. Then the same where all writers together have 1,000 datasets.
+shard. Then of datasets of a single series, which have one heir; then where all writers together
+have 1,000 datasets.
 """
 
 from __future__ import annotations
@@ -66,8 +67,10 @@ def tell(name: str, reports: list[SimulationReport]) -> None:
     print(f"# {name}: at most {max(switches)} switches of balancing by one dataset")
 
 
-def heaviest_heir(nodes: int, *, each: int, in_all: int, next_shard: bool = False) -> float:
-    """As a multiple of the fair share, of so many datasets each or so many in all."""
+def heaviest_heir(
+    nodes: int, *, series: int = SERIES, in_all: int = MANY, next_shard: bool = False
+) -> float:
+    """As a multiple of the fair share, of 1,000 datasets each or so many in all."""
     ring = ring_of(fleet_of(nodes, 4))
     placement = Placement(ring, Rules(), lambda _: TenantLimits(), Random(1).randrange)
     had = Counter[NodeId]()
@@ -75,32 +78,32 @@ def heaviest_heir(nodes: int, *, each: int, in_all: int, next_shard: bool = Fals
     for number in range(in_all):
         tenant, service = TenantId(f"tenant-{number % 7}"), f"service-{number}"
         dead = ring.writer_of(placement.place(tenant, service, 0).shard).node
-        if had[dead] == each:
+        if had[dead] == DATASETS:
             continue
         had[dead] += 1
-        marks = (xxhash.xxh64_intdigest(f"{service}/{one}".encode()) for one in range(SERIES))
+        marks = (xxhash.xxh64_intdigest(f"{service}/{one}".encode()) for one in range(series))
         places = Counter(placement.place(tenant, service, mark) for mark in marks)
-        for place, series in places.items():
+        for place, many in places.items():
             others = (
                 map(ring.writer_of, placement.order(place))
                 if next_shard
                 else placement.writers(place)
             )
-            taken[dead][next(one.node for one in others if one.node != dead)] += series
-        if had.total() == each * nodes:
+            taken[dead][next(one.node for one in others if one.node != dead)] += many
+        if had.total() == DATASETS * nodes:
             break
     return max(max(heirs.values()) * (nodes - 1) / heirs.total() for heirs in taken.values())
 
 
 def tell_heirs() -> None:
-    for nodes in (3, 4, 6, 8, 11, 16, 20, 26, 32):
-        value, other = (
-            heaviest_heir(nodes, each=DATASETS, in_all=MANY, next_shard=way)
-            for way in (False, True)
-        )
+    for nodes in range(3, 33):
+        value, other = (heaviest_heir(nodes, next_shard=way) for way in (False, True))
         print(f"heaviest_heir_of_{nodes} {value:.2f} x_fair {value / other:.2f} next_{other:.2f}")
+    for nodes in range(3, 33):
+        value = heaviest_heir(nodes, series=1)
+        print(f"heaviest_heir_single_{nodes} {value:.2f} x_fair {value:.2f} fair_1.00")
     for nodes in (3, 4, 6, 8, 11, 16, 26, 32):
-        value = heaviest_heir(nodes, each=DATASETS, in_all=DATASETS)
+        value = heaviest_heir(nodes, in_all=DATASETS)
         fair = DATASETS / nodes / (nodes - 1)
         print(f"heaviest_heir_in_all_{nodes} {value:.2f} x_fair {value:.2f} datasets_{fair:.1f}")
 
