@@ -1,0 +1,176 @@
+"""The house in numbers: files, lines, and what one push, query and compaction run through.
+
+    python tools/house.py [--tree DIR] [--no-trace]
+
+Run it on two revisions to compare them (`--tree` names another checkout, which is run with this
+one's packages). The ways are traced, not guessed: a real `maar serve` runs with a profiling hook in
+each of its processes, and what is called while one profile is pushed, asked for and compacted
+counts, less what the server calls anyway while nobody asks anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+HERE = Path(__file__).parent
+QUIET_S = 6.0  # longer than every background loop's period that is not minutes
+PHASE_S = 0.3  # all processes have noticed a new phase after this long
+READY_S = 180.0
+COMPACTED_S = 120.0
+LARGE_FOLDER = 15
+
+FOLDED = "".join(f"main;serve;f{number % 7};g{number} {number + 1}\n" for number in range(40))
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    asked.add_argument("--tree", type=Path, default=HERE.parent)
+    asked.add_argument("--no-trace", action="store_true")
+    options = asked.parse_args()
+    tree = options.tree.resolve()
+    _sizes(tree)
+    if not options.no_trace:
+        _ways(tree)
+
+
+def _sizes(tree: Path) -> None:
+    package = tree / "src" / "maar"
+    folders = {
+        folder: len(list(folder.glob("*.py")))
+        for folder in [package, *package.rglob("*")]
+        if folder.is_dir() and any(folder.glob("*.py"))
+    }
+    large = {folder: count for folder, count in folders.items() if count > LARGE_FOLDER}
+    print(f"folders {len(folders)}, the largest has {max(folders.values())} files")
+    for folder, count in sorted(large.items(), key=lambda item: -item[1]):
+        print(f"  {folder.relative_to(package)} {count}")
+    for part in ("src", "tests"):
+        files = list((tree / part).rglob("*.py"))
+        lines = [len(file.read_text().splitlines()) for file in files]
+        print(f"{part}: {len(files)} files, {sum(lines)} lines, the longest {max(lines)}")
+    names = re.findall(
+        r"^class ([A-Za-z]\w*)", "\n".join(f.read_text() for f in package.rglob("*.py")), re.M
+    )
+    print(
+        f"class names with more than one meaning: {len({n for n in names if names.count(n) > 1})}"
+    )
+
+
+def _ways(tree: Path) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        trace = Path(place) / "trace"
+        trace.mkdir()
+        profile = Path(place) / "house.folded"
+        profile.write_text(FOLDED)
+        with _serving(tree, Path(place), trace) as url:
+            _phase(trace, "first")  # imports, connections, compiled code: once for all
+            _maar(tree, url, "push", str(profile), "--service", "first")
+            _maar(tree, url, "query", "flamegraph", "--service", "first")
+            _until_compacted(url)
+            _phase(trace, "quiet")
+            time.sleep(QUIET_S)
+            _phase(trace, "push")
+            _maar(tree, url, "push", str(profile), "--service", "house")
+            _phase(trace, "query")
+            _maar(tree, url, "query", "flamegraph", "--service", "house")
+            _phase(trace, "compaction")
+            _until_compacted(url, blocks=2)
+            _phase(trace, "quiet-again")
+            time.sleep(QUIET_S)
+            _phase(trace, "end")
+        anyway = _called(trace, "quiet") | _called(trace, "quiet-again")
+        for way in ("push", "query", "compaction"):
+            called = _called(trace, way) - anyway
+            files = {line.split(":")[0] for line in called}
+            print(f"one {way}: {len(called)} functions in {len(files)} files")
+
+
+@contextlib.contextmanager
+def _serving(tree: Path, place: Path, trace: Path) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = os.environ | {
+        "MAAR_TRACE": str(trace),
+        "PYTHONPATH": f"{HERE / 'tracing'}:{tree / 'src'}",
+    }
+    with (place / "log").open("wb") as log:
+        server = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "maar.cli.main", "serve"),
+                *("--listen", f"127.0.0.1:{port}", "--data", str(place / "data")),
+            ],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _until(lambda: _answers(f"{url}/ready"), READY_S, place / "log")
+            yield url
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.wait()
+
+
+def _maar(tree: Path, url: str, *arguments: str) -> None:
+    """A command of the same tree, in a process that is not traced."""
+    subprocess.run(
+        [sys.executable, "-m", "maar.cli.main", *arguments, "--server", url],
+        env=os.environ | {"PYTHONPATH": str(tree / "src")},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+
+
+def _until_compacted(url: str, blocks: int = 1) -> None:
+    def done() -> bool:
+        live = json.loads(urllib.request.urlopen(f"{url}/api/v1/blocks").read())
+        found = live if isinstance(live, list) else live["blocks"]
+        return len([block for block in found if block["level"] == 1]) >= blocks
+
+    _until(done, COMPACTED_S, None)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return bool(urllib.request.urlopen(url, timeout=2).status == 200)
+    except OSError:
+        return False
+
+
+def _until(true: Callable[[], bool], patience_s: float, log: Path | None) -> None:
+    deadline = time.monotonic() + patience_s
+    while not true():
+        if time.monotonic() > deadline:
+            sys.exit(f"nothing came of it in {patience_s:.0f} s: {log.read_text() if log else ''}")
+        time.sleep(0.2)
+
+
+def _phase(trace: Path, name: str) -> None:
+    whole = trace / "phase.new"
+    whole.write_text(name)
+    whole.rename(trace / "phase")
+    time.sleep(PHASE_S)
+
+
+def _called(trace: Path, phase: str) -> set[str]:
+    return {line for file in trace.glob(f"{phase}.*") for line in file.read_text().splitlines()}
+
+
+if __name__ == "__main__":
+    main()
