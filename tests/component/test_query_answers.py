@@ -30,6 +30,7 @@ from maar.pprof.schema import Profile
 from maar.query.read.level0 import DecodedPart, Level0
 from support.lake.asking import (
     ALWAYS,
+    ODD,
     SECOND,
     START,
     Asker,
@@ -56,8 +57,11 @@ __all__ = ["ask", "lake", "store"]
 pytestmark = pytest.mark.component
 
 
+@pytest.mark.parametrize("time", [ALWAYS, ODD])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_flame_graph_counts_every_profile_once(lake: Lake, ask: Asker, seed: int) -> None:
+def test_a_flame_graph_counts_every_profile_once(
+    lake: Lake, ask: Asker, seed: int, time: TimeRange
+) -> None:
     random = Random(seed)
     profiles = [
         *some_profiles(random, 24, service="checkout", region="eu"),
@@ -66,10 +70,10 @@ def test_a_flame_graph_counts_every_profile_once(lake: Lake, ask: Asker, seed: i
     ]
     spread(lake, random, profiles)
     mine = [each for each in profiles if each.raw.service == "checkout"]
-    assert ask.stacks(service("checkout")) == by_stack(rows(mine, time=ALWAYS))
-    assert ask.stacks() == by_stack(rows(profiles, time=ALWAYS))
-    count = by_stack(rows(mine, time=ALWAYS, profile_type=COUNT))
-    assert ask.stacks(service("checkout"), kind=COUNT) == count
+    assert ask.stacks(service("checkout"), time=time) == by_stack(rows(mine, time=time))
+    assert ask.stacks(time=time) == by_stack(rows(profiles, time=time))
+    count = by_stack(rows(mine, time=time, profile_type=COUNT))
+    assert ask.stacks(service("checkout"), kind=COUNT, time=time) == count
 
 
 def everything(labels: dict[str, str]) -> bool:
@@ -204,10 +208,11 @@ def test_the_top_table_is_exact_and_counts_recursion_once(
     assert two.total == top.total
 
 
+@pytest.mark.parametrize("time", [ALWAYS, ODD])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("aggregation", ["sum", "avg"])
 def test_time_series_are_sums_or_averages_by_step_and_group(
-    lake: Lake, ask: Asker, seed: int, aggregation: str
+    lake: Lake, ask: Asker, seed: int, aggregation: str, time: TimeRange
 ) -> None:
     random = Random(seed)
     profiles = [
@@ -218,7 +223,7 @@ def test_time_series_are_sums_or_averages_by_step_and_group(
     spread(lake, random, profiles)
     step = 600 * SECOND
     expected: dict[tuple[Labels, int], list[tuple[bytes, int]]] = {}
-    for _, labels, value, raw in rows(profiles, time=ALWAYS):
+    for _, labels, value, raw in rows(profiles, time=time):
         if value:
             names = ("region", "service_name")
             group = tuple((name, labels[name]) for name in names if name in labels)
@@ -226,7 +231,7 @@ def test_time_series_are_sums_or_averages_by_step_and_group(
             expected.setdefault((group, at), []).append((raw.id, value))
     answer = ask.run(
         ask.engine.select_series(
-            Scope(TENANT, ALWAYS),
+            Scope(TENANT, time),
             profile_type=CPU,
             group_by=("service_name", "region"),
             step_ns=step,

@@ -1,5 +1,6 @@
 """Which parts a question touches."""
 
+import msgspec
 import pytest
 
 from maar.model.block import BlockMeta, Dataset, Kind
@@ -57,6 +58,17 @@ def test_parts_are_chosen_by_tenant_service_and_time() -> None:
     assert [meta.id[-1] for meta in parts.quarantined] == ["1"]
     assert {dataset.service for dataset in parts.datasets} == {"api"}
     assert parts.count == 2
+
+
+def test_samples_are_guessed_by_the_share_of_profiles_that_are_asked_for() -> None:
+    block, segment, quarantine = [
+        msgspec.structs.replace(meta, profiles=4, samples=100)
+        for meta in (PARTS[3], PARTS[0], PARTS[4])
+    ]
+    every = TimeRange(0, 20)
+    parts = parts_of([block, segment, quarantine], tenant=ACME, time=every)
+    assert parts.samples == 100 // 4 + 2 * 100 // 4
+    assert parts_of([], tenant=ACME, time=every).samples == 0
 
 
 def test_the_end_of_a_range_is_not_in_it() -> None:

@@ -19,7 +19,9 @@ from maar.query.decide.overflow import NAMED_MAX, Heavy, overflow
 from maar.query.decide.select import DATASET_LABELS, TYPE_LABELS, dataset_labels, service_of
 from maar.query.read import sql
 from maar.query.read.reading import Reading
-from maar.query.read.sql import Statement
+from maar.query.read.sql import Copies, Statement
+
+SAMPLES_HELD_MAX = 200_000  # rows of 60 bytes, while copies are looked for among them
 
 
 def draw(reading: Reading, scope: Scope, *, profile_type: str, max_nodes: int) -> FlameGraph:
@@ -64,10 +66,10 @@ def select_series(
     """A point per step that has samples, at the start of the step; the largest series first."""
     if not reading.parts.count:
         return ()
-    exclude = _exclude_copies(reading, scope)
+    copies = _copies(reading, scope)
     statement = Statement()
     columns = "block, series_id, service, profile_type, time, profile_id, value"
-    samples = _samples(reading, scope, statement, columns, profile_type, exclude)
+    samples = _samples(reading, scope, statement, columns, profile_type, copies)
     keys = [f"{statement.label(name)} AS g{i}" for i, name in enumerate(group_by)]
     if any(name not in DATASET_LABELS for name in group_by):
         samples = f"({samples}) JOIN ({reading.tables['series']}) USING (block, series_id)"
@@ -92,7 +94,7 @@ def label_sets(reading: Reading, scope: Scope, *, names: tuple[str, ...]) -> set
         return _from_index(reading, scope, names)
     statement = Statement()
     columns = "DISTINCT block, series_id, service, profile_type"
-    samples = _samples(reading, scope, statement, columns, "", False)
+    samples = _samples(reading, scope, statement, columns, "", Copies.NONE)
     table = reading.run(
         "SELECT DISTINCT service, profile_type, map_entries(labels) AS labels "
         f"FROM ({samples}) JOIN ({reading.tables['series']}) USING (block, series_id)",
@@ -111,10 +113,10 @@ def _stacks(reading: Reading, scope: Scope, profile_type: str, *, positive: bool
     if not reading.parts.count:
         nothing = np.zeros(0, dtype=np.int64)
         return Stacks(names=(), offset=np.zeros(1, dtype=np.int64), frame=nothing, value=nothing)
-    exclude = _exclude_copies(reading, scope)
+    copies = _copies(reading, scope)
     statement = Statement()
     columns = "block, stack_id, value"
-    samples = _samples(reading, scope, statement, columns, profile_type, exclude)
+    samples = _samples(reading, scope, statement, columns, profile_type, copies)
     text = sql.stacks_with_values(
         statement,
         samples,
@@ -166,8 +168,8 @@ def _overflow(reading: Reading, scope: Scope, profile_type: str) -> InvalidInput
     """One more look, at whose values they are: whoever asked wants the rest of the answer."""
     statement = Statement()
     columns = "block, series_id, service, profile_id, time, value"
-    exclude = _exclude_copies(reading, scope)
-    samples = _samples(reading, scope, statement, columns, profile_type, exclude)
+    copies = _copies(reading, scope)
+    samples = _samples(reading, scope, statement, columns, profile_type, copies)
     text = sql.heaviest_profiles(samples, reading.tables["series"], number=NAMED_MAX)
     rows = reading.run(text, statement).to_pylist()
     heaviest = [
@@ -201,7 +203,7 @@ def _samples(
     statement: Statement,
     columns: str,
     profile_type: str,
-    exclude: bool,
+    copies: Copies,
 ) -> str:
     return sql.chosen_samples(
         statement,
@@ -210,14 +212,21 @@ def _samples(
         matchers=scope.matchers,
         time=scope.range,
         profile_type=profile_type,
-        exclude=exclude,
+        copies=copies,
     )
 
 
-def _exclude_copies(reading: Reading, scope: Scope) -> bool:
-    """Find the profiles not to count; False when there are none, as nearly always."""
-    if reading.parts.count == 1 and sql.aligned(scope.range):
-        return False  # within one part a profile is there once
+def _copies(reading: Reading, scope: Scope) -> Copies:
+    """How to leave out what must not count; profiles are listed first when samples are many.
+
+    Few samples are looked at themselves: in a block of many services the footer of `profiles` alone
+    costs more. It is only needed for ranges that microseconds cannot say.
+    """
+    if sql.aligned(scope.range):
+        if reading.parts.count == 1:
+            return Copies.NONE  # within one part a profile is there once
+        if reading.parts.samples <= SAMPLES_HELD_MAX:
+            return Copies.AMONG_SAMPLES
     statement = Statement()
     text = sql.excluded_profiles(
         statement,
@@ -226,9 +235,10 @@ def _exclude_copies(reading: Reading, scope: Scope) -> bool:
         time=scope.range,
     )
     excluded = reading.run(text, statement)
-    if excluded.num_rows:
-        reading.register(sql.EXCLUDED, excluded)
-    return bool(excluded.num_rows)
+    if not excluded.num_rows:
+        return Copies.NONE  # as nearly always
+    reading.register(sql.EXCLUDED, excluded)
+    return Copies.LISTED
 
 
 def _grouped(

@@ -34,6 +34,7 @@ T = TypeVar("T")
 START = 1_763_200_000_000_000_000
 SECOND = 10**9
 ALWAYS = TimeRange(START, START + 3600 * SECOND)
+ODD = TimeRange(START - 1, START + 3600 * SECOND)  # no microsecond: profiles are looked up first
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ class Parts:
     raw: tuple[tuple[BlockMeta, tuple[Dataset, ...]], ...]  # level 0, to be decoded
     quarantined: tuple[BlockMeta, ...]
     datasets: tuple[Dataset, ...]  # of blocks and level 0
+    samples: int  # about as many, as if all profiles of a part had equally many
 
     @property
     def count(self) -> int:
@@ -61,6 +62,11 @@ def parts_of(
             for meta, datasets in touched
             if meta.kind is not Kind.QUARANTINE
             for dataset in datasets
+        ),
+        samples=sum(
+            meta.samples * sum(dataset.profiles for dataset in datasets) // max(meta.profiles, 1)
+            for meta, datasets in touched
+            if meta.kind is not Kind.QUARANTINE
         ),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
 from typing import Any
 
 from maar.model.labels import SERVICE_NAME
@@ -12,6 +13,15 @@ from maar.ports.query import Matcher
 from maar.query.decide.select import DATASET_LABELS, PROFILE_TYPE, SERVICE_TOO, TYPE_FIELDS
 
 EXCLUDED = "excluded"  # (block, profile_id): copies, and what a microsecond too many let in
+
+
+class Copies(Enum):
+    """How a profile that several parts have is counted once."""
+
+    NONE = auto()  # there are none
+    LISTED = auto()  # as EXCLUDED, made of the profiles before samples are looked at
+    AMONG_SAMPLES = auto()  # by the samples' own ids: no other table is opened, but all are held
+
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROS_MAX = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
@@ -97,7 +107,7 @@ def chosen_samples(
     matchers: Iterable[Matcher],
     time: TimeRange,
     profile_type: str = "",
-    exclude: bool = False,
+    copies: Copies = Copies.NONE,
 ) -> str:
     """The samples that a question is about: in time, of the series that match, each once."""
     where = [statement.during(time)]
@@ -107,15 +117,29 @@ def chosen_samples(
     for matcher in matchers:
         condition = statement.matches(statement.label(matcher.name), matcher)
         (where if matcher.name in DATASET_LABELS else on_labels).append(condition)
-    text = f"SELECT {columns} FROM ({tables['samples']}) AS held"
+    among = copies is Copies.AMONG_SAMPLES
+    text = f"SELECT {'held.*' if among else columns} FROM ({tables['samples']}) AS held"
     if on_labels:
         series = (
             f"SELECT block, series_id FROM ({tables['series']}) WHERE {' AND '.join(on_labels)}"
         )
         text += f" SEMI JOIN ({series}) AS wanted USING (block, series_id)"
-    if exclude:
+    if copies is Copies.LISTED:
         text += f" ANTI JOIN {EXCLUDED} USING (block, profile_id)"
-    return f"{text} WHERE {' AND '.join(where)}"
+    text += f" WHERE {' AND '.join(where)}"
+    return _each_once(text, columns) if among else text
+
+
+def _each_once(samples: str, columns: str) -> str:
+    """Samples without those of every copy of a profile but the first."""
+    return f"""
+        WITH chosen AS MATERIALIZED ({samples}), copied AS (
+            SELECT profile_id, min(block) AS first FROM chosen
+            GROUP BY profile_id HAVING min(block) <> max(block)
+        )
+        SELECT {columns} FROM chosen LEFT JOIN copied USING (profile_id)
+        WHERE first IS NULL OR block = first
+    """
 
 
 def stacks_with_values(

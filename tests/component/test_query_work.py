@@ -1,0 +1,131 @@
+"""What one question reads, counted in objects and bytes: it follows the rows that are needed."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from prometheus_client import CollectorRegistry
+
+from maar.model.block import File
+from maar.model.time import TimeRange
+from maar.ports.metastore import Metastore
+from maar.ports.query import Matcher, Scope, Top
+from maar.query.service import DuckEngine, QuerySettings
+from support.lake.block_plans import NOON_NS, Bench
+from support.lake.query_lake import CPU, TENANT, Known, Lake, known
+from support.stores.memory_store import MemoryStore
+
+pytestmark = pytest.mark.component
+
+SECOND = 10**9
+HOUR = TimeRange(NOON_NS, NOON_NS + 3600 * SECOND)
+BLOCKS, SERVICES = 2, 100
+PROFILES, STACKS, DEPTH = 2, 19, 12  # of each service in each block and segment
+SMALL = "a small one"
+TAIL = 64 << 10  # read at the end of an object, before the length of its footer is known
+AHEAD = 1_000_000  # DuckDB's least read of a column that no condition is about
+
+
+class Counted(io.BytesIO):
+    """An object that tells how many of its bytes were read."""
+
+    def __init__(self, body: bytes, tell: Any) -> None:
+        super().__init__(body)
+        self._tell = tell
+
+    def read(self, size: int | None = -1) -> bytes:
+        body = super().read(size)
+        self._tell(len(body))
+        return body
+
+
+class CountingStore(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes_read: Counter[str] = Counter()
+
+    def open(self, key: str) -> io.BytesIO:
+        def tell(size: int) -> None:
+            self.bytes_read[key] += size
+
+        return Counted(self.read(key), tell)
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    return CountingStore()
+
+
+def profiles_of(service: str, *, time_ns: int) -> list[Known]:
+    random = Random(service)  # names that do not compress: objects are large then
+    names = [f"{random.getrandbits(512):x}" for _ in range(STACKS * DEPTH)]
+    stacks = [tuple(names[first::STACKS]) for first in range(STACKS)]
+    return [
+        known([(stack, {}, (1, 1)) for stack in stacks], time_ns=time_ns + number, service=service)
+        for number in range(PROFILES)
+    ]
+
+
+def filled(store: CountingStore, directory: Path) -> Lake:
+    """Blocks of many services, and segments of level 0 of the same ones."""
+    lake, bench = Lake(store), Bench(store, directory)
+    names = [SMALL, *(f"service-{n}" for n in range(1, SERVICES))]
+    for place in range(BLOCKS):
+        first, second = [
+            [each for name in names for each in profiles_of(name, time_ns=NOON_NS + at * SECOND)]
+            for at in (2 * place, 2 * place + 1)
+        ]
+        lake.blocks += bench.compact([bench.segment([each.raw for each in first])]).outputs
+        lake.add_segment(second)
+    store.bytes_read.clear()
+    return lake
+
+
+def top_of_small(lake: Lake) -> Top:
+    engine = DuckEngine(
+        QuerySettings(threads=1), cast(Metastore, lake), lake.store, CollectorRegistry()
+    )
+    scope = Scope(TENANT, HOUR, (Matcher("service_name", "=", SMALL),))
+    try:
+        return asyncio.run(engine.top(scope, profile_type=CPU, limit=100))
+    finally:
+        engine.close()
+
+
+def bytes_of_small(store: CountingStore, file: File) -> int:
+    """What the row groups of the service hold."""
+    metadata = pq.read_metadata(pa.BufferReader(store.read(file.locations[0].key)))
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    service = metadata.schema.to_arrow_schema().get_field_index("service")
+    return sum(
+        group.column(column).total_compressed_size
+        for group in groups
+        if group.column(service).statistics.min == SMALL
+        for column in range(group.num_columns)
+    )
+
+
+def test_a_small_service_costs_the_footers_of_two_tables_and_its_own_rows(
+    store: CountingStore, tmp_path: Path
+) -> None:
+    lake = filled(store, tmp_path)
+    assert top_of_small(lake).total == 2 * BLOCKS * PROFILES * STACKS
+    for meta in lake.blocks:
+        for file in meta.files:
+            read = store.bytes_read[file.locations[0].key]
+            if file.table in ("profiles", "locations", "series"):
+                assert read == 0, f"nothing of {file.table} is needed"
+                continue
+            most = 2 * file.footer_size + TAIL + bytes_of_small(store, file)  # to plan, and to read
+            if file.table == "stacks":
+                most += AHEAD
+                assert most < file.size
+            assert 0 < read <= most
