@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 SECONDS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit component bench fuzz soak soak-metastore lock clean system-packages
+.PHONY: help demo test check unit component golden bench fuzz soak soak-metastore lock clean system-packages
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -29,6 +29,9 @@ unit: $(VENV)/.dev ## decisions, models and golden files: no real parts, in para
 component: $(VENV)/.dev ## real disk, HTTP, S3 server, Spark and browser
 	$(PYTEST) -n 2 --dist loadfile -m "not serial" tests/component
 	$(PYTEST) -m serial tests/component
+
+golden: $(VENV)/.dev ## write the golden log and snapshot anew, as long as their format may change
+	$(BIN)/python tests/compat/test_metastore_golden.py
 
 bench: $(VENV)/.dev ## every number that we publish, each as a ratio to a baseline of the same run
 	@for file in bench/[a-z]*.py; do case $$file in *fuzz*|*synthetic*) continue;; esac; echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -38,7 +38,7 @@ from maar.block.decode import to_tables
 from maar.metastore.state import queue
 from maar.model.block import BlockMeta
 from maar.model.ids import MAIN_STORE, TenantId
-from maar.model.plan import PlanResult
+from maar.model.plan import PlanResult, QueueKey
 from maar.model.time import DAY_NS, TimeRange
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.services.compact.run import run as compact
@@ -137,11 +137,12 @@ def fitted(merges: Sequence[Merge]) -> Cost:
 @contextmanager
 def lanes_of_all_days() -> Iterator[None]:
     """The real planner with the keys that lanes had before they had days."""
-    since, queue.LANES_SINCE = queue.LANES_SINCE, 1 << 30
+    by_day = queue.key_of
+    queue.key_of = lambda meta: QueueKey(meta.store, meta.tenant, meta.shard, meta.level)
     try:
         yield
     finally:
-        queue.LANES_SINCE = since
+        queue.key_of = by_day
 
 
 async def by_our_rules(load: Load, costs: Costs, *, workers: int, slots: int) -> Seen:

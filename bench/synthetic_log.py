@@ -37,14 +37,10 @@ class _Writer:
 
     def __init__(self) -> None:
         self.index = 0
-        self.version = 1
 
     def put(self, entry: e.Entry) -> bytes:
         self.index += 1
-        body = e.encode(self.version, self.now, WallTime(bench.START_NS), e.encode_entry(entry))
-        if isinstance(entry, e.VersionActivated):
-            self.version = entry.version
-        return body
+        return e.encode(e.VERSION, self.now, WallTime(bench.START_NS), e.encode_entry(entry))
 
     @property
     def now(self) -> LeaseTime:
@@ -53,7 +49,6 @@ class _Writer:
     def opening(self, policy: Policy) -> Iterator[bytes]:
         yield self.put(e.Genesis(INCARNATION))
         yield self.put(e.TermStarted(1, "bench"))
-        yield self.put(e.VersionActivated(e.VERSION))
         yield self.put(e.PolicySet(policy))
 
 
@@ -88,7 +83,7 @@ class _Pipeline:
 
     def _enter(self, meta: BlockMeta) -> Iterator[bytes]:
         """A lane that is full becomes a plan, whose output may fill the next."""
-        key = key_of(meta, version=e.VERSION)
+        key = key_of(meta)
         level = self._policy.level(key.level)
         lane = self._lanes.setdefault(key, [])
         lane.append(meta)

@@ -11,11 +11,12 @@ import pytest
 
 from maar.metastore.fold import trust
 from maar.metastore.leader import peers
-from maar.metastore.records.entries import VERSION, StateHashed, TermStarted, VersionActivated
+from maar.metastore.records.entries import VERSION, StateHashed, TermStarted
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.integrity import STATE_NS
+from maar.metastore.replica.log_fold import NEWEST
 from maar.metastore.state.digest import digest
-from maar.metastore.state.state import MetaState
+from maar.metastore.state.state import NOT_RAISED, MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, Unavailable
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
@@ -23,6 +24,7 @@ from maar.ports.index_reader import ViewRequest
 from maar.ports.log import Head
 from support.lake.fold_and_store import dated
 from support.metastore.fold import DAY_START_NS, TENANT, segment
+from support.metastore.next_version import NEXT, NEXT_VERSION, dropped
 from support.metastore.replicas_world import PATIENCE_S, Member, ReplicatedWorld
 from support.metastore.world import PATIENT
 
@@ -245,7 +247,6 @@ def test_one_that_finds_itself_in_doubt_when_it_is_elected_does_not_take_office(
         async with world.running():
             bad = await world.leader()
             good = await world.followers()
-            await until(world, lambda: state_of(bad).version == VERSION)
             await world.even()
             world.cut.update(world.addresses)
             flip(bad)
@@ -295,8 +296,20 @@ def test_no_snapshot_is_made_while_the_newest_statement_is_wrong_and_then_again(
 # ── an upgrade ─────────────────────────────────────────────────────────────────────────────────
 
 
+async def append_of_next_version(leader: Member) -> None:
+    """What only the next program appends, and only when all can read it."""
+    office = leader.service._office
+    assert office is not None
+    await office.append(lambda state, _: dropped(state))
+
+
+async def raise_limit(world: ReplicatedWorld) -> None:
+    await (await world.leader()).service.raise_limit(9, for_ns=DAY_NS)
+    await world.even()
+
+
 def test_an_old_and_a_new_replica_go_through_an_upgrade_together() -> None:
-    world = ReplicatedWorld(knows=(3, VERSION))
+    world = ReplicatedWorld(editions=(NEWEST, NEXT))
     old, new = world.members
 
     async def lead(member: Member) -> None:
@@ -315,25 +328,32 @@ def test_an_old_and_a_new_replica_go_through_an_upgrade_together() -> None:
                 await until(world, lambda: not old.service.ready() and not new.service.ready())
                 await world.even()
                 assert len(states(world)) == 1
-            assert {envelope.version for envelope in world.entries()} <= {1, 3}
-            assert {state_of(member).version for member in world.members} == {3}
-            await while_time_passes(world, STATE_NS)
-            assert not [one for one in hashes(world) if one.replica]
+                await append_of_next_version(await world.leader())
+            assert {envelope.version for envelope in world.entries()} == {VERSION}
+            assert {state_of(member).version for member in world.members} == {VERSION}
+            assert "LimitDropped" not in world.kinds()
 
-            old.knows = VERSION  # its program is replaced
+            old.edition = NEXT  # its program is replaced
             await old.restart()
-            await until(world, lambda: all(state_of(m).version == VERSION for m in world.members))
+            await until(
+                world, lambda: all(state_of(m).version == NEXT_VERSION for m in world.members)
+            )
+            await raise_limit(world)
+            assert state_of(old).raised != NOT_RAISED
+            await append_of_next_version(await world.leader())
+            assert await (await world.leader()).service.snapshot() > 0
             await state_hash(world)
             await until(world, lambda: any(one.replica for one in hashes(world)))
             await world.even()
+            assert {state_of(member).raised for member in world.members} == {NOT_RAISED}
             assert len(states(world)) == 1
-            activated = [e.entry for e in world.entries() if isinstance(e.entry, VersionActivated)]
-            assert activated.count(VersionActivated(VERSION)) == 1
+            assert world.kinds().count("VersionActivated") == 1
+            assert world.entries()[-1].version == NEXT_VERSION
 
-            new.knows = 3  # and nobody goes back
+            new.edition = NEWEST  # and nobody goes back
             await new.service.stop()
-            new.service = new._made()
-            with pytest.raises(Exception, match=r"knows up to 3.*Start the newer program"):
+            new.renew()
+            with pytest.raises(Exception, match=r"knows up to 1.*Start the newer program"):
                 await new.service.start()
             assert standing(new) == "stopped"
             assert "Start the newer program" in new.service.ready()
@@ -344,7 +364,7 @@ def test_an_old_and_a_new_replica_go_through_an_upgrade_together() -> None:
 
 
 def test_while_a_replica_is_silent_no_version_is_activated() -> None:
-    world = ReplicatedWorld()
+    world = ReplicatedWorld(editions=(NEXT,) * 3)
     world.cut.add("m2:1")
 
     async def test() -> None:
@@ -358,7 +378,9 @@ def test_while_a_replica_is_silent_no_version_is_activated() -> None:
             await while_time_passes(world, SECOND_NS)
             assert {state_of(member).version for member in world.members} == {1}
             world.cut.clear()
-            await until(world, lambda: all(state_of(m).version == VERSION for m in world.members))
+            await until(
+                world, lambda: all(state_of(m).version == NEXT_VERSION for m in world.members)
+            )
 
     asyncio.run(test())
 

@@ -5,23 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 
-import msgspec
 import pytest
 
-from maar.metastore.leader import peers
-from maar.metastore.records.entries import VERSION
 from maar.metastore.replica.follower import Follower
+from maar.metastore.replica.log_fold import NEWEST
 from maar.model.errors import (
     MaarError,
     Rejected,
     TermLost,
     Unavailable,
 )
-from maar.model.time import SECOND_NS
 from maar.ports.log import Term
+from support.metastore.next_version import NEXT
 from support.metastore.replica_steps import add, follower_of, same_states, view, world
 from support.metastore.replicas_world import ReplicatedWorld
-from support.metastore.world import PATIENT
 
 __all__ = ["world"]
 
@@ -34,7 +31,6 @@ def test_the_one_that_folded_differently_stops_and_is_rebuilt(
     async def test() -> None:
         async with world.running():
             leader = await world.leader()
-            await world.until(lambda: follower_of(leader).state.version == VERSION)
             await world.even()
             wrong = (await world.followers())[0]
             follower_of(wrong).state.tally.profiles_added += 1  # a bit flips
@@ -75,7 +71,7 @@ def test_a_log_that_lost_what_was_folded_stops_the_replica(world: ReplicatedWorl
 
 
 def test_nobody_leads_in_a_log_that_was_sealed() -> None:
-    world = ReplicatedWorld(knows=(VERSION,))
+    world = ReplicatedWorld(editions=(NEWEST,))
     world.shared.sealed = "it lives elsewhere now"
 
     async def test() -> None:
@@ -157,6 +153,9 @@ def test_a_rebuild_goes_on_when_whoever_ordered_it_has_gone(
 
 
 def test_versions_wait_for_all_and_the_status_knows_all(world: ReplicatedWorld) -> None:
+    for replica in world.members:
+        replica.edition = NEXT
+        replica.renew()
     late = world.members.pop()
 
     async def test() -> None:
@@ -181,30 +180,6 @@ def test_versions_wait_for_all_and_the_status_knows_all(world: ReplicatedWorld) 
             ]
             assert world.kinds().count("VersionActivated") == 1
             assert world.kinds().count("PolicySet") == 1
-            same_states(world)
-
-    asyncio.run(test())
-
-
-def test_what_only_the_new_version_knows_of_a_policy_is_set_when_it_is_activated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(peers, "ASK_S", 0.05)
-    policy = msgspec.structs.replace(PATIENT, expired_delay_ns=90 * SECOND_NS)
-    world = ReplicatedWorld(policy=policy)
-    late = world.members.pop()
-
-    async def test() -> None:
-        async with world.running():
-            leader = await world.leader()
-            await add(leader.service, 1)
-            await world.even()
-            assert all(follower_of(m).state.policy == PATIENT for m in world.members)
-            world.members.append(late)
-            await late.service.start()
-            await world.until(lambda: world.kinds().count("PolicySet") == 2)
-            await world.even()
-            assert all(follower_of(m).state.policy == policy for m in world.members)
             same_states(world)
 
     asyncio.run(test())

@@ -12,7 +12,6 @@ from maar.metastore.leader import cleaning
 from maar.metastore.records.entries import BlocksExpired
 from maar.metastore.state import snapshot_parts
 from maar.metastore.state.digest import digest
-from maar.metastore.state.marks import mark
 from maar.metastore.state.retired import Cause
 from maar.metastore.views.explain import explain
 from maar.model.block import BlockMeta
@@ -21,16 +20,12 @@ from support.lake.fold_and_store import Lake
 from support.metastore.fold import DAY_START_NS, SMALL
 
 
-def lake(version: int = 5) -> Lake:
-    return Lake(version=version)
-
-
 def expire(world: Lake, meta: BlockMeta) -> None:
     world.fold.put(BlocksExpired(DAY_START_NS + DAY_NS, (meta.id,)))
 
 
 def test_what_took_a_block_is_recorded_with_it() -> None:
-    world = lake()
+    world = Lake()
     merged, old = world.add(1, 2)
     world.merge([merged])
     expire(world, old)
@@ -38,18 +33,8 @@ def test_what_took_a_block_is_recorded_with_it() -> None:
     assert world.state.retired[old.id].cause is Cause.EXPIRED
 
 
-def test_a_log_of_an_older_version_records_no_cause_and_hashes_as_it_did() -> None:
-    world = lake(version=4)
-    (meta,) = world.add(1)
-    world.merge([meta])
-    retired = world.state.retired[meta.id]
-    assert retired.cause is Cause.UNRECORDED
-    hashed = (meta.id, retired.entry, retired.at, retired.outputs)
-    assert world.state.retired.hash == mark(hashed)
-
-
 def test_states_that_differ_in_a_cause_have_different_hashes() -> None:
-    world = lake()
+    world = Lake()
     (meta,) = world.add(1)
     expire(world, meta)
     before = digest(world.state)
@@ -59,7 +44,7 @@ def test_states_that_differ_in_a_cause_have_different_hashes() -> None:
 
 
 def test_causes_come_back_from_a_snapshot() -> None:
-    world = lake()
+    world = Lake()
     (meta,) = world.add(1)
     expire(world, meta)
     encoded = [msgspec.msgpack.encode(part) for part in snapshot_parts.parts_of(world.state)]
@@ -69,9 +54,9 @@ def test_causes_come_back_from_a_snapshot() -> None:
     assert digest(again) == digest(world.state)
 
 
-@pytest.mark.parametrize("cause", [Cause.EXPIRED, Cause.LOST, Cause.UNRECORDED])
+@pytest.mark.parametrize("cause", [Cause.EXPIRED, Cause.LOST])
 def test_what_nothing_had_to_replace_goes_after_its_time(cause: Cause) -> None:
-    world = lake()
+    world = Lake()
     (meta,) = world.add(1)
     expire(world, meta)
     retired = world.state.retired[meta.id]
@@ -87,7 +72,7 @@ def due(world: Lake) -> list[cleaning.Removal]:
 
 
 def test_what_was_replaced_by_nothing_stays_and_says_so() -> None:
-    world = lake()
+    world = Lake()
     (meta,) = world.add(1)
     expire(world, meta)
     retired = world.state.retired[meta.id]
@@ -100,7 +85,7 @@ def test_what_was_replaced_by_nothing_stays_and_says_so() -> None:
 
 
 def test_what_was_replaced_stays_when_its_successor_is_not_known_any_more() -> None:
-    world = lake()
+    world = Lake()
     (meta,) = world.add(1)
     made = world.merge([meta])
     world.state.blocks.remove(made.id)  # no entry does this
@@ -111,7 +96,7 @@ def test_what_was_replaced_stays_when_its_successor_is_not_known_any_more() -> N
 
 def test_what_nothing_is_left_of_is_forgotten_though_its_successor_is_not_known() -> None:
     """After a restore: block and successor were merged on, and are gone from the store."""
-    world = lake()
+    world = Lake()
     (meta,) = world.add(1)
     made = world.merge([meta])
     world.state.blocks.remove(made.id)
@@ -122,7 +107,7 @@ def test_what_nothing_is_left_of_is_forgotten_though_its_successor_is_not_known(
 
 def test_what_replaced_a_block_stays_while_that_block_has_to() -> None:
     """Else nobody could say any more what became of it, and it would stay for ever."""
-    world = lake()
+    world = Lake()
     (meta,) = world.add(1)
     made = world.merge([meta])
     expire(world, made)
@@ -149,7 +134,7 @@ def test_what_expired_does_not_go_before_what_it_replaced_however_short_its_own_
 
 
 def test_an_operator_is_told_why_a_block_left() -> None:
-    world = lake()
+    world = Lake()
     (meta,) = world.add(1)
     expire(world, meta)
     retired = world.state.retired[meta.id]

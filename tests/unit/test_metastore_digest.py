@@ -51,8 +51,6 @@ LEFT_OUT: dict[str, tuple[str, Lie]] = {
         "follows from the blocks; counted",
         lambda s: s.blocks.where.add(bytes(16), next(iter(first(s.blocks.tenants)))),
     ),
-    "blocks.whole": ("follows from the version", lambda s: setattr(s.blocks, "whole", False)),
-    "queue.whole": ("follows from the version", lambda s: setattr(s.queue, "whole", False)),
     "queue.lanes": (
         "follows from places and owners; `queued` counts it",
         lambda s: setattr(first(s.queue.lanes), "bytes", 7),
@@ -285,7 +283,7 @@ def test_a_block_that_changed_where_it_is_kept_fails_the_audit() -> None:
 
 def test_ids_are_hashed_alike_in_whatever_order_they_came() -> None:
     ids = [segment(n).id for n in range(500)]
-    states = [MetaState(version=2) for _ in range(3)]
+    states = [MetaState() for _ in range(3)]
     for state, order in zip(states, (ids, ids[::-1], [*ids[1:], segment(501).id]), strict=True):
         for block in order:
             state.remembered.add(block)
@@ -295,7 +293,7 @@ def test_ids_are_hashed_alike_in_whatever_order_they_came() -> None:
 
 def test_a_block_is_hashed_as_the_log_has_it() -> None:
     """Not as a program would write it that knows more fields: replicas of two programs agree."""
-    index, meta = Index(whole=True), segment(500)
+    index, meta = Index(), segment(500)
     longer = msgspec.msgpack.encode([*msgspec.msgpack.decode(pack(meta)), "of a later program"])
     index.put(outline(longer), longer)
     assert index.hash == mark_of_bytes(longer) != mark_of_bytes(pack(meta))

@@ -14,13 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from maar.metastore.records.entries import VERSION
 from maar.metastore.records.packs import alone, pack, unpack
 from maar.metastore.state import index as indexes
 from maar.metastore.state import rows as row_store
 from maar.metastore.state.index import Index, blocks_in, partition_of
 from maar.metastore.state.queue import Queue, key_of
-from maar.metastore.state.retired import LOOSE_MAX, Retired, RetiredBlocks
+from maar.metastore.state.retired import LOOSE_MAX, Cause, Retired, RetiredBlocks
 from maar.metastore.state.rows import Ids, Numbers, Rows, block_id, raw_id
 from maar.model.block import NO_DAY, BlockMeta, Dataset, File, Kind, Location
 from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, Shard, TenantId, segment_id
@@ -135,9 +134,7 @@ def test_a_text_that_is_no_id_is_no_block(text: str) -> None:
     known = msgspec.structs.replace(segment(0), id=BlockId("a" * 32))
     index, queue, ids = Index(), Queue(), Ids()
     index.add(known)
-    queue.enter(
-        Item(1, 0, LeaseTime(0), known.id, known.size, key_of(known, version=VERSION)), Policy()
-    )
+    queue.enter(Item(1, 0, LeaseTime(0), known.id, known.size, key_of(known)), Policy())
     ids.add(known.id)
     for holder in (index, index.where, queue, queue.places, ids):
         assert known.id in holder
@@ -188,7 +185,7 @@ BLOCKS = st.builds(
 class IndexAgainstADict(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.index = Index(whole=True)
+        self.index = Index()
         self.model: dict[BlockId, BlockMeta] = {}
         self.taken: list[tuple[list[indexes.Partition], list[BlockMeta]]] = []
 
@@ -240,7 +237,7 @@ class IndexAgainstADict(RuleBasedStateMachine):
     def reload(self) -> None:
         """As a restart does."""
         chunks = [(p.key, c.whole()) for p in self.index.partitions() for c in p.chunks]
-        again = Index(totals=self.index.totals, hash=self.index.hash, whole=True)
+        again = Index(totals=self.index.totals, hash=self.index.hash)
         assert again.load(chunks)
         self.index = again
 
@@ -363,14 +360,14 @@ def test_retired_blocks_share_packs_and_know_their_hash() -> None:
     retired = RetiredBlocks()
     metas = [segment(n) for n in range(3 * LOOSE_MAX)]
     for n, meta in enumerate(metas):
-        retired[meta.id] = Retired(n, LeaseTime(n), (BlockId("x"),), pack(meta))
+        retired[meta.id] = Retired(n, LeaseTime(n), (BlockId("x"),), pack(meta), Cause.REPLACED)
     assert list(retired) == [meta.id for meta in metas]
     assert [unpack(kept.packed) for kept in retired.values()] == metas
     assert [alone(kept.packed) for kept in retired.values()] == [pack(meta) for meta in metas]
     assert sum(isinstance(kept.packed, bytes) for kept in retired.values()) <= LOOSE_MAX
     again = RetiredBlocks()
     for n, meta in reversed(list(enumerate(metas))):
-        again[meta.id] = Retired(n, LeaseTime(n), (BlockId("x"),), pack(meta))
+        again[meta.id] = Retired(n, LeaseTime(n), (BlockId("x"),), pack(meta), Cause.REPLACED)
     assert retired.hash == again.hash
     assert retired.pop(BlockId("unknown"), None) is None
     for meta in metas[::2]:
@@ -387,7 +384,7 @@ def test_what_would_miss_the_hash_is_refused() -> None:
         retired.clear,
         retired.popitem,
         lambda: retired.update({}),
-        lambda: retired.setdefault(BlockId("x"), Retired(0, LeaseTime(0), (), b"")),
+        lambda: retired.setdefault(BlockId("x"), Retired(0, LeaseTime(0), (), b"", Cause.LOST)),
     ]
     for change in changes:
         with pytest.raises(NotImplementedError, match="hash has to follow"):
@@ -433,9 +430,7 @@ def test_a_queued_block_costs_at_most_600_bytes() -> None:
     before, _ = tracemalloc.get_traced_memory()
     for number, meta in enumerate(metas):
         index.add(meta)
-        place = Item(
-            number + 1, 0, LeaseTime(number), meta.id, meta.size, key_of(meta, version=VERSION)
-        )
+        place = Item(number + 1, 0, LeaseTime(number), meta.id, meta.size, key_of(meta))
         queue.enter(place, policy)
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

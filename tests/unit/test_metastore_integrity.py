@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maar.metastore.records.effects import Compared, Diverged, Voted
+from maar.metastore.records.effects import Compared, Voted
 from maar.metastore.records.entries import StateHashed, Tick
 from maar.metastore.replica.integrity import (
     BALLOTS_MAX,
@@ -148,11 +148,6 @@ def test_a_vote_on_an_older_hash_still_stops_us() -> None:
         judge.fold([Voted(7, "b", GOOD)])
 
 
-def test_below_version_4_a_difference_stops_at_once() -> None:
-    with pytest.raises(Corrupt, match="entry 7"):
-        a_judge().fold([Diverged(7, GOOD, BAD)])
-
-
 def test_a_witness_believes_the_newest_statement_and_never_stops() -> None:
     judge = StateVotes.witness()
     judge.fold([Compared(7, "a", BAD, GOOD), Voted(7, "b", BAD), Voted(7, "c", BAD)])
@@ -161,8 +156,6 @@ def test_a_witness_believes_the_newest_statement_and_never_stops() -> None:
     assert judge.vote() is None
     judge.fold([Compared(9, "b", GOOD, GOOD)])
     assert judge.standing is SOUND
-    with pytest.raises(Corrupt):
-        judge.fold([Diverged(7, GOOD, BAD)])
 
 
 def test_only_a_few_ballots_and_names_are_kept() -> None:
@@ -250,9 +243,8 @@ def test_a_replica_that_changes_its_vote_all_the_time_does_not_fill_the_log() ->
     assert 2 <= written < CHANGES_MAX * 3
 
 
-@pytest.mark.parametrize(("version", "replicas"), [(1, 3), (3, 3), (4, 1)])
-def test_nothing_of_this_is_written_below_version_4_or_alone(version: int, replicas: int) -> None:
-    fold, judge = Fold(version=version), a_judge("one", replicas=replicas)
+def test_nothing_of_this_is_written_by_a_lone_replica() -> None:
+    fold, judge = Fold(), a_judge("one", replicas=1)
     judge.hear(Vote("b", 1, GOOD))
     assert told(judge, fold, at_ns=10 * STATE_NS) == []
 

@@ -22,7 +22,7 @@ from maar.model.ids import PlanId
 from maar.model.plan import PlanState
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
-from support.metastore.fold import SMALL, Fold
+from support.metastore.fold import SMALL
 from support.metastore.leader_term import W1, W2, W3, Office
 from support.metastore.schedule_steps import office_with, plans_of
 
@@ -208,13 +208,3 @@ def test_every_end_of_an_attempt_leaves_its_remains_to_be_looked_for() -> None:
     ended = [completed, failed, fenced, expired]
     assert list(left) == [AttemptKey(lease.plan, lease.token) for lease in ended]
     assert [remnant.completed for remnant in left.values()] == [True, False, False, False]
-
-
-def test_a_log_of_version_1_keeps_no_litter_and_has_no_bound_of_it() -> None:
-    tight = msgspec.structs.replace(SMALL, litter_max=1)
-    office = Office(Fold(policy=tight, version=1))
-    office.add(*range(12))
-    for lease in office.poll(W1, 4):
-        office.fail(lease)
-    assert office.fold.state.litter == {}
-    assert len(office.fold.state.plans) == 4

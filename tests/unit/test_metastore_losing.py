@@ -9,7 +9,6 @@ from maar.metastore.fold import losing
 from maar.metastore.leader import cleaning
 from maar.metastore.records.effects import Cancelled, Lost, Refused
 from maar.metastore.records.entries import BlocksLost, Reincarnated
-from maar.metastore.state.digest import digest
 from maar.metastore.state.retired import Cause
 from maar.metastore.views.explain import explain
 from maar.model.block import BlockMeta, Damage
@@ -17,7 +16,7 @@ from maar.model.errors import NotFound, Rejected
 from maar.model.ids import BlockId, Incarnation
 from maar.model.refusal import Refusal
 from support.lake.fold_and_store import Lake
-from support.metastore.fold import SMALL, Fold, segment
+from support.metastore.fold import SMALL, segment
 
 
 def lose(world: Lake, meta: BlockMeta, *returning: BlockId) -> tuple[object, ...]:
@@ -88,13 +87,6 @@ def test_nothing_is_given_up_while_the_store_is_looked_through() -> None:
     assert lose(world, meta) == (Refused(Refusal.ADOPTING),)
     with pytest.raises(Rejected, match="adoption"):
         losing.order(world.state, meta.id, note="", returning=())
-
-
-def test_a_log_of_an_older_version_does_not_know_it() -> None:
-    fold = Fold(version=4)
-    before = digest(fold.state)
-    assert fold.put(BlocksLost((segment(1).id,), "")) == (Refused(Refusal.VERSION),)
-    assert digest(fold.state) == before
 
 
 def test_every_way_in_which_an_object_can_be_damaged_is_told() -> None:

@@ -376,14 +376,6 @@ def test_what_there_is_no_room_for_is_told_and_may_come_later(
     assert town.beat(writer("b"), zone=zone) == ""
 
 
-def test_a_metastore_of_an_older_version_says_that_it_knows_no_rings() -> None:
-    town = Town(Fold(version=2))
-    with pytest.raises(Unavailable, match="version 2, which knows no rings"):
-        town.beat(writer("a", JOINING))
-    with pytest.raises(Unavailable, match="version 2, which knows no rings"):
-        town.remove("a")
-
-
 def test_a_ring_that_has_changed_meanwhile_is_decided_anew(town: Town) -> None:
     town.joined("a")
     beat = Beat(HOME, writer("b"))

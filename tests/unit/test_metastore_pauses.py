@@ -17,7 +17,7 @@ from maar.metastore.state.digest import digest
 from maar.model.ids import WorkerId
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.log import EMPTY, Term, follow
-from support.metastore.fold import SMALL, Fold, segment
+from support.metastore.fold import SMALL, Fold, encoded, segment
 from support.stores.memory_store import MemoryStore
 
 
@@ -25,7 +25,7 @@ def test_a_long_fold_lets_others_have_a_turn() -> None:
     fold = Fold()
     for first in range(0, 3_000, 100):
         fold.put(BlocksAdded(tuple(segment(first + n) for n in range(100))))
-    bodies = [msgspec.msgpack.encode(item.envelope) for item in fold.log]
+    bodies = [encoded(item.envelope) for item in fold.log]
     records = follow(EMPTY, bodies, Term(1))
     seen: list[int] = []
     replica = LogFold(MemoryStore())

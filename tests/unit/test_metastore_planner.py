@@ -13,8 +13,10 @@ import xxhash
 from maar.metastore.decide import prepare, schedule
 from maar.metastore.decide.schedule import Wish
 from maar.metastore.fold import plan as plans
+from maar.metastore.fold import registration
 from maar.metastore.records.effects import Leased, Registered
 from maar.metastore.records.entries import BlocksAdded, PlanCompleted, PlansLeased, PolicySet, Tick
+from maar.metastore.records.packs import pack
 from maar.metastore.state.queue import Queue
 from maar.model.block import Kind
 from maar.model.ids import BlockId, TenantId, WorkerId
@@ -65,7 +67,7 @@ class Pushes:
     """
 
     def __init__(self) -> None:
-        self.fold = Fold(version=3)  # since version 4, only segments come from outside
+        self.fold = Fold()
         self.numbers: dict[BlockId, int] = {}
 
     def push(self, *names: str) -> None:
@@ -76,7 +78,9 @@ class Pushes:
                 segment(len(self.numbers), shard=shard), tenant=TenantId(tenant), level=level
             )
             self.numbers[meta.id] = len(self.numbers)
-            self.fold.put(BlocksAdded((msgspec.structs.replace(meta, kind=kind),)))
+            self.fold.put(Tick())  # an entry, as if it had brought the block
+            meta = msgspec.structs.replace(meta, kind=kind)
+            registration.admit(self.fold.state, meta, pack(meta), ordinal=0)
 
     def jobs(self) -> list[str]:
         return [self.name(spec) for spec in specs(self.fold)]

@@ -29,9 +29,8 @@ STRANGER = Incarnation("ffffffff")
 class Work:
     """A plan over some segments, leased, whose result a test makes up."""
 
-    def __init__(self, *inputs: BlockMeta, policy: Policy = SMALL, version: int = 5) -> None:
+    def __init__(self, *inputs: BlockMeta, policy: Policy = SMALL) -> None:
         self.lake = Lake(policy)
-        self.lake.state.version = version
         self.inputs = inputs
         self.lake.register(*inputs)
         self.plan = self.lake.schedule(inputs)
@@ -60,10 +59,6 @@ class Work:
 
 def test_not_every_profile_can_be_a_duplicate() -> None:
     assert Work(segment(1), segment(2)).refused([]) is Refusal.SHARE
-
-
-def test_a_log_of_an_older_version_took_even_that() -> None:
-    assert isinstance(Work(segment(1), version=4).end([]), Completed)
 
 
 def test_all_but_one_can_be_duplicates() -> None:
@@ -138,7 +133,6 @@ def on_day(meta: BlockMeta, day: int) -> BlockMeta:
 
 def test_from_level_1_on_no_day_becomes_another() -> None:
     lake = Lake()
-    lake.state.version = 5
     (first,) = lake.add(1)
     one = lake.merge([first])
     plan = lake.schedule([one])
@@ -215,14 +209,14 @@ def test_a_block_is_of_the_day_of_its_profiles() -> None:
 
 
 def test_a_segment_of_a_log_that_is_not_this_one_is_refused() -> None:
-    fold = Fold(version=5)
+    fold = Fold()
     (effect,) = fold.put(BlocksAdded((segment(1, life=STRANGER),)))
     assert isinstance(effect, Registered)
     assert "not its own" in effect.refusal
 
 
 def test_segments_that_cut_off_writers_wrote_in_a_former_life_are_taken() -> None:
-    fold = Fold(version=5)
+    fold = Fold()
     former = fold.state.incarnation
     fold.put(Reincarnated(Incarnation("0badcaff"), ()))
     assert former in fold.state.former
@@ -232,7 +226,7 @@ def test_segments_that_cut_off_writers_wrote_in_a_former_life_are_taken() -> Non
 
 def test_no_two_blocks_own_an_object() -> None:
     """By grammar: a key names its block, so a second owner would have the id of the first."""
-    fold = Fold(version=5)
+    fold = Fold()
     first, second = segment(1), segment(2)
     fold.put(BlocksAdded((first,)))
     thief = msgspec.structs.replace(second, files=first.files)
@@ -243,7 +237,7 @@ def test_no_two_blocks_own_an_object() -> None:
 
 
 def test_what_is_adopted_names_its_own_objects_of_a_life_that_is_adopted() -> None:
-    fold = Fold(version=5)
+    fold = Fold()
     life = fold.state.incarnation
     fold.put(Reincarnated(Incarnation("0badcaff"), ()))
     sources = (segment(1),)
@@ -259,7 +253,7 @@ def test_what_is_adopted_names_its_own_objects_of_a_life_that_is_adopted() -> No
 
 
 def test_a_letter_about_an_object_that_is_not_its_own_waits_for_a_person() -> None:
-    fold = Fold(version=5)
+    fold = Fold()
     meta = msgspec.structs.replace(segment(1), files=segment(2).files)
     bare = msgspec.structs.replace(segment(1), files=())
     for bad in (meta, bare):

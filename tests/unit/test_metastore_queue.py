@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from maar.metastore.state.marks import moved, whole_mark
+from maar.metastore.state.marks import bulk_mark, moved
 from maar.metastore.state.queue import Queue
 from maar.metastore.state.rows import raw_id
 from maar.model.block import NO_DAY
@@ -41,7 +41,7 @@ class Held:
 class QueueAgainstAList(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.queue = Queue(whole=True)
+        self.queue = Queue()
         self.policy: Policy = SMALL
         self.model: dict[BlockId, Held] = {}
         self.entry = 0
@@ -98,7 +98,7 @@ class QueueAgainstAList(RuleBasedStateMachine):
     @rule()
     def reload(self) -> None:
         """As a restart does."""
-        again = Queue(hash=self.queue.hash, whole=True)
+        again = Queue(hash=self.queue.hash)
         owned = {raw_id(block) for block, held in self.model.items() if held.owned}
         assert again.load(self.queue.places.by_key(), owned, self.policy)
         self.queue = again
@@ -143,11 +143,11 @@ class QueueAgainstAList(RuleBasedStateMachine):
     def teardown(self) -> None:
         total = 0
         for held in self.model.values():
-            total = moved(total, whole_mark(held.item))
+            total = moved(total, bulk_mark(held.item))
         assert self.queue.hash == total
         for block in list(self.model):
             self.queue.leave(block, self.policy)
-        assert self.queue == Queue(places=self.queue.places, whole=True)
+        assert self.queue == Queue(places=self.queue.places)
         assert len(self.queue.places) == 0
 
 

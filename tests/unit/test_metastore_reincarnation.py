@@ -94,12 +94,6 @@ def test_a_log_restored_while_it_adopts_goes_on_with_all_its_lives() -> None:
     assert fold.put(Reincarnated(NEW)) == (Refused(Refusal.INCARNATION),)
 
 
-def test_below_version_4_a_log_is_never_reborn() -> None:
-    fold = Fold(version=3)
-    assert fold.put(Reincarnated(NEW)) == (Refused(Refusal.VERSION),)
-    assert fold.state.incarnation == INCARNATION
-
-
 def test_nothing_is_deleted_forgotten_or_swept_and_the_floor_stands_while_adopting() -> None:
     lake = Lives()
     first, second = lake.push(1), lake.push(2)
@@ -261,10 +255,9 @@ def test_a_snapshot_of_an_adopting_state_says_so() -> None:
     assert state.tally == fold.state.tally
 
 
-def test_from_version_4_on_only_segments_are_registered() -> None:
+def test_only_segments_are_registered() -> None:
     lake = Lives()
     made = lake.made(lake.schedule([lake.push(1)]), FencingToken(INCARNATION, 1))
-    for version, live in ((3, True), (4, False)):
-        fold = Fold(version=version)
-        fold.put(BlocksAdded((made,)))
-        assert (made.id in fold.live()) is live
+    fold = Fold()
+    fold.put(BlocksAdded((made,)))
+    assert fold.live() == set()

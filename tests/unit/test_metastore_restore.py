@@ -10,7 +10,6 @@ import pytest
 from maar.app.roles.marker import check_not_ended
 from maar.metastore.decide.schedule import Wish, assign
 from maar.metastore.records.entries import (
-    VERSION,
     PlansLeased,
 )
 from maar.metastore.recovery import backup, restoring
@@ -51,18 +50,6 @@ def test_a_restored_log_has_a_new_life_far_above_the_old_one() -> None:
         assert not replica.state.plans
         term = await log.campaign(Candidate("next"))
         assert term > replica.state.term > ours.term
-
-    run(test())
-
-
-def test_a_log_of_an_older_version_is_restored_at_this_one() -> None:
-    async def test() -> None:
-        ours = await logged(version=3)
-        await ours.snapshot()
-        log, _ = await restored(ours)
-        replica = await folded(log, ours.store)
-        assert replica.state.version == VERSION
-        assert replica.state.adopting
 
     run(test())
 

@@ -60,7 +60,7 @@ def kept(world: Lake) -> set[BlockId]:
 
 
 def release(world: Lake) -> None:
-    for entry in trust.released(world.state):
+    for entry in trust.released():
         world.fold.put(entry)
 
 
@@ -307,12 +307,11 @@ def test_after_an_outage_of_weeks_retention_waits_for_a_person() -> None:
     assert set(world.state.retired) == {old.id}
 
 
-def test_without_data_since_the_new_version_nothing_expires() -> None:
+def test_without_a_profile_that_carries_a_time_of_its_own_nothing_expires() -> None:
     world = lake()
-    world.state.version = 1
-    aged(world, 1, 1000)
+    old = dated(segment(1), world.clock.wall - 1000 * DAY_NS)
+    world.register(msgspec.structs.replace(old, dated_ns=0))
     assert world.state.anchor == NO_ANCHOR
-    world.state.version = 2
     assert run(world) == 0
     assert "nothing expires" in status(world).trouble
 
@@ -339,12 +338,6 @@ def test_the_anchor_moves_only_forward_and_only_for_blocks_that_come_in() -> Non
     fold.put(BlocksAdded((refused,)))
     assert fold.state.anchor == (at, fold.now - SECOND_NS)
     assert fold.state.anchor.reading(LeaseTime(fold.now)) == at + SECOND_NS
-
-
-def test_in_the_first_version_of_the_log_there_is_no_anchor() -> None:
-    fold = Fold(version=1)
-    fold.put(BlocksAdded((segment(1),)))
-    assert fold.state.anchor == NO_ANCHOR
 
 
 # ── how much, and how ──────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ import pytest
 
 from maar.metastore.fold.ring import moved
 from maar.metastore.records.effects import Effects, Refused, RingReplaced
-from maar.metastore.records.entries import RingChanged, VersionActivated
+from maar.metastore.records.entries import RingChanged
 from maar.metastore.state.digest import digest
 from maar.model.ids import HOME, Zone
 from maar.model.refusal import Refusal
@@ -113,16 +113,6 @@ def test_a_bound_that_was_lowered_lets_a_ring_shrink_and_change() -> None:
         (effect,) = fold.put(change(presumes=fold.state.index, writers=writers))
         assert isinstance(effect, RingReplaced)
     assert too_many(fold.put(change(presumes=fold.state.index, writers=(A, B, c, d))), HOME)
-
-
-def test_a_log_of_an_older_version_knows_no_rings_until_the_new_one_is_activated() -> None:
-    fold = Fold(version=2)
-    before = digest(fold.state)
-    assert fold.put(GOOD) == (Refused(Refusal.VERSION, what=HOME),)
-    assert (fold.state.rings, digest(fold.state)) == ({}, before)
-    fold.put(VersionActivated(3))
-    fold.put(GOOD)
-    assert HOME in fold.state.rings
 
 
 def test_moved_shards_are_those_that_stay_and_have_another_owner() -> None:

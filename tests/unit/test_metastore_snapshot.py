@@ -14,6 +14,7 @@ from maar.metastore.decide.schedule import Wish, assign
 from maar.metastore.fold.apply import apply
 from maar.metastore.leader.snapshots import snapshot_due
 from maar.metastore.records.entries import (
+    VERSION,
     BlocksAdded,
     Entry,
     LimitRaised,
@@ -189,9 +190,9 @@ def test_a_snapshot_that_lacks_a_part_is_refused_though_its_checksum_is_right() 
 
 def test_a_snapshot_of_a_newer_program_is_refused_with_a_sentence() -> None:
     parts = frames(encoded(everything().state))
-    header = snapshot.Header(snapshot.VERSION + 1, "0badcafe", 7, b"", b"")  # type: ignore[arg-type]
+    header = snapshot.Header(VERSION + 1, "0badcafe", 7, b"", b"")  # type: ignore[arg-type]
     newer = snapshot._frame(msgspec.msgpack.encode(header))
-    with pytest.raises(Rejected, match=rf"version {snapshot.VERSION + 1}.*Start the newer program"):
+    with pytest.raises(Rejected, match=rf"version {VERSION + 1}.*Start the newer program"):
         snapshot.decode(signed([newer, *parts[1:]]))
 
 

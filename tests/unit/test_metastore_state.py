@@ -14,7 +14,7 @@ from maar.metastore.decide.lease_clock import LeaseClock
 from maar.metastore.decide.schedule import Wish, assign
 from maar.metastore.fold import retirement
 from maar.metastore.fold.apply import Indexed, apply
-from maar.metastore.records.effects import Compared, Diverged, Refused, Registered, Voted
+from maar.metastore.records.effects import Compared, Refused, Registered, Voted
 from maar.metastore.records.entries import (
     VERSION,
     BlocksAdded,
@@ -150,12 +150,11 @@ def test_a_block_of_a_time_that_the_log_has_not_reached_is_refused() -> None:
     assert "not reached" in effect.refusal
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_the_state_can_be_hashed_whatever_the_blocks_claim_to_be(version: int) -> None:
-    fold = Fold(version=version)
+def test_the_state_can_be_hashed_whatever_the_blocks_claim_to_be() -> None:
+    fold = Fold()
     fold.put(BlocksAdded((segment(1, size=1 << 63), segment(2, size=1 << 63), segment(3))))
     assert digest(fold.state)
-    assert len(fold.live()) == (3 if version == 1 else 1)  # what was accepted stays accepted
+    assert fold.live() == {segment(3).id}
 
 
 def test_a_full_index_refuses_more() -> None:
@@ -343,15 +342,6 @@ def test_a_hash_that_differs_is_told() -> None:
         assert fold.put(outdated) == (Refused(Refusal.OUTDATED),)
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_before_there_were_votes_a_hash_that_differs_is_told_alone(version: int) -> None:
-    fold = Fold(version=version)
-    index, ours = fold.state.index, digest(fold.state)
-    assert fold.put(StateHashed(index, ours)) == ()
-    assert fold.put(StateHashed(index + 1, b"")) == (Diverged(index + 1, b"", ours),)
-    assert fold.put(StateHashed(index, ours, "two")) == (Refused(Refusal.OUTDATED),)
-
-
 def test_every_part_of_the_state_is_in_its_hash() -> None:
     one, two = Fold(), Fold()
     compacted(one)
@@ -386,7 +376,7 @@ def test_a_newer_version_stops_this_program_and_an_inactive_one_changes_nothing(
     assert apply(fold.state, item) == (Refused(Refusal.VERSION),)
 
 
-@pytest.mark.parametrize("body", [b"", b"\x00", b"\x94\x01\x00\x00\x91\x63", b"\xff" * 40])
+@pytest.mark.parametrize("body", [b"", b"\x00", b"\x95\xa4maar\x01\x00\x00\x91\x63", b"\xff" * 40])
 def test_bytes_that_are_no_entry_are_corrupt_and_nothing_else(body: bytes) -> None:
     with pytest.raises(Corrupt, match="entry 7"):
         decode(body, index=7)

@@ -10,7 +10,7 @@ import pytest
 from maar.metastore.decide import operator_commands
 from maar.metastore.fold.plan import all_plans
 from maar.metastore.records.effects import Completed, Leased, Refused, Scheduled
-from maar.metastore.records.entries import VERSION, BlocksAdded, PlanCompleted, PlansScheduled
+from maar.metastore.records.entries import BlocksAdded, PlanCompleted, PlansScheduled
 from maar.metastore.state.queue import key_of
 from maar.model.block import BlockMeta
 from maar.model.errors import MaarError
@@ -133,24 +133,14 @@ def test_a_plan_over_two_stores_is_refused_by_the_fold() -> None:
     fold = Fold(policy=POLICY)
     here, there = segment(1), in_store(segment(2), StoreName("eu"))
     fold.put(BlocksAdded((here, there)))
-    for key in (key_of(here, version=VERSION), key_of(there, version=VERSION)):
+    for key in (key_of(here), key_of(there)):
         spec = PlanSpec(Service.COMPACT, False, key, (here.id, there.id), 3)
         (effect,) = fold.put(PlansScheduled((spec,)))
         assert isinstance(effect, Refused)
         assert effect.why is Refusal.INPUT_KEY
     assert not fold.state.owners
     assert len(fold.state.queue.lanes) == 2
-    spec = PlanSpec(Service.COMPACT, False, key_of(there, version=VERSION), (there.id,), 3)
-    (effect,) = fold.put(PlansScheduled((spec,)))
-    assert isinstance(effect, Scheduled)
-
-
-def test_logs_of_before_are_folded_as_they_were() -> None:
-    """An entry that an older version accepted still does what it did (S13)."""
-    fold = Fold(policy=POLICY, version=2)
-    here, there = segment(1), in_store(segment(2), StoreName("eu"))
-    fold.put(BlocksAdded((here, there)))
-    spec = PlanSpec(Service.COMPACT, False, key_of(here, version=VERSION), (here.id, there.id), 3)
+    spec = PlanSpec(Service.COMPACT, False, key_of(there), (there.id,), 3)
     (effect,) = fold.put(PlansScheduled((spec,)))
     assert isinstance(effect, Scheduled)
 

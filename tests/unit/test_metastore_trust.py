@@ -26,9 +26,8 @@ from maar.metastore.records.entries import (
 )
 from maar.metastore.state import snapshot_parts
 from maar.metastore.state.digest import digest
-from maar.metastore.state.state import Anchor, MetaState, Spent
+from maar.metastore.state.state import Anchor, Spent
 from maar.model.block import BlockMeta
-from maar.model.errors import Rejected
 from maar.model.ids import NO_TENANT, BlockId, Incarnation, TenantId
 from maar.model.policy import HOUR_NS, MINUTE_NS
 from maar.model.refusal import Refusal
@@ -63,7 +62,7 @@ def undone(world: Lake, tenant: str = "") -> tuple[int, int]:
 
 
 def release(world: Lake) -> None:
-    for entry in trust.released(world.state):
+    for entry in trust.released():
         world.fold.put(entry)
 
 
@@ -104,13 +103,11 @@ def test_a_year_ahead_and_a_push_without_a_time_take_nothing_now_and_nothing_lat
     assert undated.id in world.fold.live()
 
 
-def test_what_a_server_dated_itself_moves_the_datas_clock_only_in_older_logs() -> None:
-    for version, moved in ((4, True), (5, False)):
-        world = lake()
-        world.state.version = version
-        before = world.state.anchor
-        world.register(dated_here(segment(1), world.clock.wall))
-        assert (world.state.anchor != before) == moved
+def test_what_a_server_dated_itself_does_not_move_the_datas_clock() -> None:
+    world = lake()
+    before = world.state.anchor
+    world.register(dated_here(segment(1), world.clock.wall))
+    assert world.state.anchor == before
 
 
 def test_of_mixed_profiles_the_newest_time_that_a_client_gave_counts() -> None:
@@ -252,24 +249,6 @@ def test_nothing_expires_and_nothing_that_expired_is_deleted_while_it_is_held() 
     release(world)
     asyncio.run(world.cleaner.remove())
     assert first.files[0].locations[0].key not in world.objects()
-
-
-def test_an_older_log_knows_no_holds() -> None:
-    state = MetaState(version=4)
-    with pytest.raises(Rejected, match="from version 5 on"):
-        trust.released(state)
-    with pytest.raises(Rejected, match="from version 5 on"):
-        trust.held(state, why="x")
-    fold = Fold(version=4)
-    assert fold.put(RetentionHeld(True, "x")) == (Refused(Refusal.VERSION),)
-
-
-def test_a_log_that_kept_no_clock_begins_with_the_datas_give_or_take_an_outage() -> None:
-    fold = Fold(version=4)
-    fold.state.anchor = Anchor(DAY_START_NS - 30 * DAY_NS, LeaseTime(0))
-    fold.state.version = 5
-    trust.begin(fold.state)
-    assert fold.state.clock.data_ns == DAY_START_NS - 23 * DAY_NS
 
 
 @pytest.mark.parametrize(("ahead", "standing"), [(0, "TRUSTED"), (YEAR_NS, "JUMPED")])

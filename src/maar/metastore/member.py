@@ -19,11 +19,10 @@ from maar.metastore.leader.campaign import Campaign, resign
 from maar.metastore.leader.peers import Peers
 from maar.metastore.leader.placement_manager import PlacementManager
 from maar.metastore.leader.term import LeaderDeps, LeaderTerm
-from maar.metastore.records.entries import VERSION
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.follower import Follower, LeftBehind
 from maar.metastore.replica.integrity import ReplicaHealth, StateVotes
-from maar.metastore.replica.log_fold import LogFold
+from maar.metastore.replica.log_fold import NEWEST, Edition, LogFold
 from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.replica.tasks import first_ended
 from maar.model.errors import (
@@ -70,7 +69,7 @@ class Replica:
         limits: Callable[[TenantId], TenantLimits] | None = None,  # of placement; None: for all
         others: Sequence[str] = (),  # addresses of the other replicas
         connect: Callable[[str], MetastoreReplica] | None = None,  # asked often: it keeps lines
-        knows: int = VERSION,
+        edition: Edition = NEWEST,
         log_url: str = "",  # for people
         begin_anew: bool = False,  # also when the store holds what another log left
     ) -> None:
@@ -80,7 +79,7 @@ class Replica:
         self._candidate = candidate
         self._replicas = 1 + len(others)
         self._connect = connect or _no_way
-        self._knows = knows
+        self._edition = edition
         self._log_url = log_url
         self._metrics = MetastoreMetrics(registry)
         self._peers = Peers(others, self._connect, clock, own=self.standing, judge=self._judge)
@@ -197,7 +196,9 @@ class Replica:
         judge = StateVotes(self._candidate.name, replicas=self._replicas)
         first = await self._log.first()
         try:
-            return await snapshot.restore(self._log, self._store, judge=judge, knows=self._knows)
+            return await snapshot.restore(
+                self._log, self._store, judge=judge, edition=self._edition
+            )
         except Corrupt as error:
             if first != await self._log.first():
                 raise LeftBehind("the log was truncated while a snapshot was looked for") from error
@@ -307,7 +308,7 @@ class Replica:
             candidate.name,
             candidate.address,
             "starting",
-            knows=self._knows,
+            knows=self._edition.version,
             wall_ns=self._clock.wall_ns(),
             log=self._log_url,
         )

@@ -279,12 +279,12 @@ class MetastoreService(Replica):
 
     async def hold_retention(self, *, why: str) -> RetentionStatus:
         office = await self._led()
-        await office.append(lambda state, _: trust.held(state, why=why))
+        await office.append(lambda *_: trust.held(why))
         return await self.retention()
 
     async def release_retention(self) -> RetentionStatus:
         office = await self._led()
-        await office.append(lambda state, _: trust.released(state))
+        await office.append(lambda *_: trust.released())
         return await self.retention()
 
     async def undo_retention(self, *, tenant: str = "", why: str = "") -> Undone:

@@ -57,7 +57,7 @@ class QueueKey(msgspec.Struct, frozen=True, array_like=True, order=True):
     tenant: TenantId
     shard: Shard
     level: int
-    zone: Zone = NO_ZONE  # this and the next from version 5 of the log on
+    zone: Zone = NO_ZONE
     day: int = NO_DAY  # UTC, from level 1 on: a block is of one day
 
 

@@ -9,8 +9,6 @@ from maar.model.time import SECOND_NS
 
 MINUTE_NS = 60 * SECOND_NS
 HOUR_NS = 60 * MINUTE_NS
-UNDO_SINCE = 5  # the version of the log that began to keep what expired for a time of its own
-_EXPIRED_DELAY_NS = 24 * HOUR_NS
 
 
 class Level(msgspec.Struct, frozen=True, array_like=True):
@@ -59,15 +57,7 @@ class Policy(msgspec.Struct, frozen=True, array_like=True):
     zones_max: int = 64  # with a ring
     writers_max: int = 1_000  # in one ring
     shards_max: int = 16_384  # of one ring
-    expired_delay_ns: int = _EXPIRED_DELAY_NS  # what retention took can be brought back this long
-
-    def known_to(self, version: int) -> Policy:
-        """As a log of this version keeps it: a program that does not know a field drops it from
-        its snapshots, so replicas would come to differ in it.
-        """
-        if version >= UNDO_SINCE:
-            return self
-        return msgspec.structs.replace(self, expired_delay_ns=_EXPIRED_DELAY_NS)
+    expired_delay_ns: int = 24 * HOUR_NS  # what retention took can be brought back this long
 
     def level(self, level: int) -> Level | None:
         """The rule for merging blocks of a level; None when they are never merged."""

@@ -13,7 +13,6 @@ from maar.metastore.leader.cleaner import Cleaner
 from maar.metastore.leader.inbox import Prepare
 from maar.metastore.records.effects import Completed, Effects, Leased
 from maar.metastore.records.entries import (
-    VERSION,
     BlocksAdded,
     Entry,
     Envelope,
@@ -59,10 +58,8 @@ class Lake:
         self,
         policy: Policy = SMALL,
         store: ObjectStore | None = None,
-        *,
-        version: int = VERSION,
     ) -> None:
-        self.fold = WatchedFold(policy=policy, version=version)
+        self.fold = WatchedFold(policy=policy)
         self.store: ObjectStore = store or MemoryStore()
         self.clock = self.fold.clock
         self.registry = CollectorRegistry()
@@ -110,9 +107,7 @@ class Lake:
 
     def schedule(self, metas: Sequence[BlockMeta]) -> PlanId:
         inputs = tuple(meta.id for meta in metas)
-        spec = PlanSpec(
-            Service.COMPACT, False, key_of(metas[0], version=self.state.version), inputs, 3
-        )
+        spec = PlanSpec(Service.COMPACT, False, key_of(metas[0]), inputs, 3)
         self.fold.put(PlansScheduled((spec,)))
         return PlanId(self.state.index, 0)
 

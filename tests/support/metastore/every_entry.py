@@ -31,6 +31,7 @@ FIRST_LIFE, OTHER_LIFE = Incarnation("01dcafe0"), Incarnation("01dcafe1")
 def every_kind_of_entry() -> Fold:
     """All but `Stored`; a golden log is made of it, so it changes only with the version."""
     fold = Fold(policy=msgspec.structs.replace(SMALL, plans_max=4), incarnation=FIRST_LIFE)
+    fold.put(e.VersionActivated(e.VERSION))
     restored(fold)
     s, w = SECOND_NS, WorkerId("w1")
     segments = tuple(segment(n, at=n, profiles=10 + n) for n in range(7))

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from maar.metastore.fold.apply import Indexed, apply
 from maar.metastore.records.effects import Effects
 from maar.metastore.records.entries import (
-    VERSION,
+    BlocksOutlined,
     Entry,
     Envelope,
     Genesis,
     PolicySet,
     TermStarted,
-    VersionActivated,
+    encode,
+    encode_entry,
 )
 from maar.metastore.state.state import MetaState
 from maar.model import keys
@@ -176,6 +177,13 @@ def _dataset(tenant: TenantId, service: str, start: int, profiles: int, size: in
     return Dataset(tenant, service, types, start, start + SECOND_NS, profiles, size, 0, 1)
 
 
+def encoded(envelope: Envelope) -> bytes:
+    """As a record of the log."""
+    assert not isinstance(envelope.entry, BlocksOutlined)
+    entry = encode_entry(envelope.entry)
+    return encode(envelope.version, envelope.lease_time, envelope.wall_time, entry)
+
+
 @dataclass
 class Fold:
     """A state with a log of its own, and lease time under the test's control."""
@@ -184,14 +192,11 @@ class Fold:
     state: MetaState = field(default_factory=MetaState)
     log: list[Indexed] = field(default_factory=list)
     now: int = 0
-    version: int = VERSION
     incarnation: Incarnation = INCARNATION
 
     def __post_init__(self) -> None:
         self.put(Genesis(self.incarnation))
         self.put(TermStarted(1, "one"))
-        if self.version > 1:
-            self.put(VersionActivated(self.version))
         self.put(PolicySet(self.policy))
 
     def put(self, entry: Entry) -> Effects:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from maar.metastore.records.entries import (
-    VERSION,
     BlocksAdded,
     Entry,
     Genesis,
     PolicySet,
     StateHashed,
     TermStarted,
-    VersionActivated,
     encode,
     encode_entry,
 )
@@ -46,11 +44,10 @@ class Logged:
     def state(self) -> MetaState:
         return self.replica.state
 
-    async def begin(self, version: int = VERSION) -> None:
+    async def begin(self) -> None:
         self.term = await self.log.campaign(Candidate("one"))
         self.store.create(keys.marker(INCARNATION), b"")
         await self.append(Genesis(INCARNATION), TermStarted(self.term, "one"))
-        await self.append(VersionActivated(version))
         await self.append(PolicySet(SMALL))
 
     async def append(self, *entries: Entry) -> None:

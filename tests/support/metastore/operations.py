@@ -27,9 +27,9 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(test)
 
 
-async def logged(*, entries: int = 3, version: int = 4) -> Logged:
+async def logged(*, entries: int = 3) -> Logged:
     found = Logged()
-    await found.begin(version)
+    await found.begin()
     await found.add(entries)
     return found
 

@@ -10,8 +10,9 @@ from typing import cast
 
 from prometheus_client import CollectorRegistry
 
-from maar.metastore.records.entries import VERSION, Envelope, decode
+from maar.metastore.records.entries import Envelope
 from maar.metastore.replica import snapshot
+from maar.metastore.replica.log_fold import NEWEST, Edition
 from maar.metastore.service import MetastoreService
 from maar.model.errors import OutcomeUnknown, Unavailable, Unreachable
 from maar.model.policy import Policy
@@ -21,6 +22,7 @@ from maar.ports.replica import MetastoreReplica
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import entropy
 from support.metastore.memory_log import MemoryLog, SharedLog
+from support.metastore.next_version import read_whole
 from support.metastore.world import PATIENT
 from support.stores.memory_store import MemoryStore
 
@@ -62,10 +64,10 @@ class FaultyLog(MemoryLog):
 class Member:
     """A replica, its log and its clock; it can be stopped and started again."""
 
-    def __init__(self, world: ReplicatedWorld, name: str, knows: int) -> None:
+    def __init__(self, world: ReplicatedWorld, name: str, edition: Edition) -> None:
         self.world = world
         self.candidate = Candidate(name, f"{name}:1")
-        self.knows = knows
+        self.edition = edition  # of its program
         self.clock = FakeClock()
         self.renew()
 
@@ -92,7 +94,7 @@ class Member:
             registry=self.registry,
             others=[a for a in world.addresses if a != self.address],
             connect=world.connect,
-            knows=self.knows,
+            edition=self.edition,
         )
 
     async def restart(self) -> None:
@@ -110,20 +112,26 @@ class Member:
 class ReplicatedWorld:
     """What the replicas share. The time of each stands still unless a test waits or moves it."""
 
-    def __init__(self, *, policy: Policy = PATIENT, knows: Sequence[int] = (VERSION,) * 3) -> None:
+    def __init__(
+        self, *, policy: Policy = PATIENT, editions: Sequence[Edition] = (NEWEST,) * 3
+    ) -> None:
         self.shared = SharedLog()
         self.store = MemoryStore()
         self.policy = policy
         self.random = random.Random(7)
         self.cut: set[str] = set()  # addresses that nobody reaches
-        self.addresses = [f"m{number}:1" for number in range(len(knows))]
-        self.members = [Member(self, f"m{n}", version) for n, version in enumerate(knows)]
+        self.addresses = [f"m{number}:1" for number in range(len(editions))]
+        self.members = [Member(self, f"m{n}", edition) for n, edition in enumerate(editions)]
 
     def connect(self, address: str) -> MetastoreReplica:
         return cast(MetastoreReplica, _Door(self, address))
 
     async def snapshot(self) -> int:
-        return await snapshot.make(MemoryLog(self.shared, writes=False), self.store)
+        """The leader's own program makes it."""
+        edition = next((member.edition for member in self.leading()), NEWEST)
+        return await snapshot.make(
+            MemoryLog(self.shared, writes=False), self.store, edition=edition
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[ReplicatedWorld]:
@@ -185,7 +193,7 @@ class ReplicatedWorld:
         )
 
     def entries(self) -> list[Envelope]:
-        return [decode(record.body, index=record.index) for record in self.shared.records]
+        return [read_whole(record.body, index=record.index) for record in self.shared.records]
 
     def kinds(self) -> list[str]:
         return [type(envelope.entry).__name__ for envelope in self.entries()]

@@ -50,7 +50,7 @@ class Town:
     ) -> str:
         """'' when it was taken, else the refusal; at most so many entries were written."""
         beat = Beat(zone, one, leaves)
-        membership.check(self.fold.state, beat)
+        membership.check(beat)
         entries = membership.entries(self.fold.state, beat, self.hearing)
         assert len(entries) <= entries_max
         membership.accepted(self.put(entries), zone)

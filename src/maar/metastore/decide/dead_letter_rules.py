@@ -74,7 +74,7 @@ def second_chance(state: MetaState, letter: FoundLetter, *, now: LeaseTime) -> b
     return (
         meta is not None
         and not registration.known(state, meta.id)
-        and not registration.malformed(meta, version=state.version)
+        and not registration.malformed(meta)
         and not registration.foreign(state, meta)
         and not letter.absent
         and registration.below_floor(state, meta.id)

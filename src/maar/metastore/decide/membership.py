@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from maar.metastore.decide.verdict import ALWAYS
-from maar.metastore.fold.ring import RINGS_SINCE, held, no_ring, ring_of
+from maar.metastore.fold.ring import held, no_ring, ring_of
 from maar.metastore.records.effects import Effect, Refused, RingReplaced
 from maar.metastore.records.entries import Entry, RingChanged
 from maar.metastore.state.state import MetaState
@@ -140,8 +140,8 @@ def zone_status(found: RingView) -> ZoneStatus:
 # ── what a beat brings ─────────────────────────────────────────────────────────────────────────
 
 
-def check(state: MetaState, beat: Beat) -> None:
-    """InvalidInput for what no writer of ours says; Unavailable while there are no rings yet."""
+def check(beat: Beat) -> None:
+    """InvalidInput for what no writer of ours says."""
     writer = beat.writer
     for what, text in (
         ("zone", beat.zone),
@@ -158,7 +158,6 @@ def check(state: MetaState, beat: Beat) -> None:
         raise InvalidInput(
             f"a writer takes 1 to {SHARDS_MAX} shards, not {writer.shards}", reason="beat"
         )
-    _check_version(state)
 
 
 def decided(state: MetaState, beat: Beat, hearing: Heartbeats) -> Decision:
@@ -205,7 +204,6 @@ def removal(
     state: MetaState, zone: Zone, node: NodeId, hearing: Heartbeats, now: LeaseTime
 ) -> list[Entry]:
     """What an operator's order to give up a writer comes to, or why it cannot be carried out."""
-    _check_version(state)
     ring = ring_of(state, zone)
     known = _known(ring, node)
     if known is None:
@@ -292,12 +290,4 @@ def _check_room(state: MetaState, change: RingChanged) -> None:
         raise Overloaded(
             f"zone {change.zone} has {len(before.owners)} shards, and at most "
             f"{policy.shards_max}; lower ring.shards, or `maar ring remove` writers that are gone"
-        )
-
-
-def _check_version(state: MetaState) -> None:
-    if state.version < RINGS_SINCE:
-        raise Unavailable(
-            f"the metastore's log is of version {state.version}, which knows no rings; they come "
-            f"with version {RINGS_SINCE}, when the first leader of the new maar takes office"
         )

@@ -18,8 +18,6 @@ from maar.model.block import NO_DAY, BlockOutline, Kind
 from maar.model.ids import BlockId, TenantId
 from maar.model.plan import PlanResult
 
-SHARES_SINCE = 5  # the version of the log that began to look at tenants and days
-
 Share: TypeAlias = tuple[TenantId, int]  # a tenant's day; of segments, which have none, NO_DAY
 
 

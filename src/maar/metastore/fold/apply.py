@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from collections.abc import Callable
+from typing import TypeAlias, assert_never
 
 import msgspec
 
@@ -22,7 +23,7 @@ from maar.metastore.fold import (
     undo,
     upgrade,
 )
-from maar.metastore.records.effects import Compared, Diverged, Effects, LimitSet, Refused, Voted
+from maar.metastore.records.effects import Compared, Effects, LimitSet, Refused, Voted
 from maar.metastore.records.entries import (
     AdoptionEnded,
     AttemptFenced,
@@ -84,24 +85,8 @@ class Indexed(msgspec.Struct, frozen=True, gc=False):
     envelope: Envelope
 
 
-def apply(state: MetaState, item: Indexed) -> Effects:
-    """Fold one entry. Folding it again does nothing; a gap is never folded over."""
-    if item.index <= state.index:
-        return ()
-    if item.index != state.index + 1:
-        raise Corrupt(f"entry {item.index} follows {state.index}: the log has a gap.")
-    envelope = item.envelope
-    state.index = item.index
-    state.lease_time = LeaseTime(max(state.lease_time, envelope.lease_time))  # never back (S2)
-    state.wall_time = envelope.wall_time
-    if not state.incarnation and not isinstance(envelope.entry, Genesis):
-        return (Refused(Refusal.NO_GENESIS),)
-    if envelope.version > state.version:
-        return (Refused(Refusal.VERSION),)
-    return _fold(state, envelope.entry)
-
-
-def _fold(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
+def fold_entry(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
+    """What an entry does, by its kind."""
     match entry:
         case Genesis():
             return _genesis(state, entry)
@@ -110,8 +95,7 @@ def _fold(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
         case PolicySet():
             return _policy(state, entry)
         case BlocksAdded():
-            packed = (pack(meta, version=state.version) for meta in entry.blocks)
-            return registration.add(state, zip(entry.blocks, packed, strict=True))
+            return registration.add(state, ((meta, pack(meta)) for meta in entry.blocks))
         case BlocksOutlined():
             return registration.add(state, entry.blocks)
         case PlansScheduled():
@@ -188,10 +172,31 @@ def _fold(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
             assert_never(entry)
 
 
+FoldEntry: TypeAlias = Callable[[MetaState, Entry | BlocksOutlined], Effects]
+
+
+def apply(state: MetaState, item: Indexed, fold: FoldEntry = fold_entry) -> Effects:
+    """Fold one entry. Folding it again does nothing; a gap is never folded over."""
+    if item.index <= state.index:
+        return ()
+    if item.index != state.index + 1:
+        raise Corrupt(f"entry {item.index} follows {state.index}: the log has a gap.")
+    envelope = item.envelope
+    state.index = item.index
+    state.lease_time = LeaseTime(max(state.lease_time, envelope.lease_time))  # never back (S2)
+    state.wall_time = envelope.wall_time
+    if not state.incarnation and not isinstance(envelope.entry, Genesis):
+        return (Refused(Refusal.NO_GENESIS),)
+    if envelope.version > state.version:
+        return (Refused(Refusal.VERSION),)
+    return fold(state, envelope.entry)
+
+
 def _genesis(state: MetaState, entry: Genesis) -> Effects:
     if state.incarnation:
         return (Refused(Refusal.SECOND_GENESIS),)
     state.incarnation = entry.incarnation
+    trust.begin(state)
     return ()
 
 
@@ -205,7 +210,7 @@ def _term(state: MetaState, entry: TermStarted) -> Effects:
 
 def _policy(state: MetaState, entry: PolicySet) -> Effects:
     """Blocks that the new policy wants merged, and the old one did not, enter the queue."""
-    before, state.policy = state.policy, entry.policy.known_to(state.version)
+    before, state.policy = state.policy, entry.policy
     trust.follow_default(state)
     state.queue.reorder(state.policy)
     if _merges_alike(before, state.policy):
@@ -215,7 +220,7 @@ def _policy(state: MetaState, entry: PolicySet) -> Effects:
         for meta in blocks_in(partition.chunks):
             waits = meta.id in state.queue.places or meta.id in state.owners
             if not waits and queue.mergeable(meta, state.policy):
-                key = queue.key_of(meta, version=state.version)
+                key = queue.key_of(meta)
                 place = Item(state.index, ordinal, state.lease_time, meta.id, meta.size, key)
                 state.queue.enter(place, state.policy)
                 ordinal += 1
@@ -231,12 +236,8 @@ def _merges_alike(one: Policy, other: Policy) -> bool:
 
 def _compare(state: MetaState, entry: StateHashed) -> Effects:
     """Nothing changes: what follows from votes is judged beside the fold (`integrity`)."""
-    votes = state.version >= 4
-    if votes and entry.replica and entry.at < state.index:
+    if entry.replica and entry.at < state.index:
         return (Voted(entry.at, entry.replica, entry.digest),)
     if entry.at != state.index - 1:
         return (Refused(Refusal.OUTDATED),)
-    ours = digest(state)
-    if votes:
-        return (Compared(entry.at, state.leader, entry.digest, ours),)
-    return () if ours == entry.digest else (Diverged(entry.at, entry.digest, ours),)
+    return (Compared(entry.at, state.leader, entry.digest, digest(state)),)

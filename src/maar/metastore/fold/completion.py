@@ -10,10 +10,9 @@ from maar.metastore.fold import accounting, attempts, lease, objects, registrati
 from maar.metastore.fold import plan as plans
 from maar.metastore.records.effects import Completed, Effects, Refused
 from maar.metastore.records.entries import PlanCompleted
-from maar.metastore.records.packs import ZONES_SINCE, pack
+from maar.metastore.records.packs import pack
 from maar.metastore.state.index import FoundBlock, day_of
-from maar.metastore.state.queue import LANES_SINCE
-from maar.metastore.state.retired import Cause, Retired, recorded
+from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.state import MetaState
 from maar.model.block import NO_DAY, BlockMeta, Kind
 from maar.model.ids import NO_ZONE, BlockId, FencingToken
@@ -52,7 +51,7 @@ def _refusal(
     if not accounting.adds_up(live, entry.result):
         return Refusal.ACCOUNT
     refusal = _output_refusal(state, plan, entry)
-    if refusal is not None or state.version < accounting.SHARES_SINCE:
+    if refusal is not None:
         return refusal
     possible = accounting.possible(live, entry.result, level=plan.key.level)
     return None if possible else Refusal.SHARE
@@ -66,13 +65,9 @@ def _output_refusal(state: MetaState, plan: Plan, entry: PlanCompleted) -> Refus
         for block in ids
     ):
         return Refusal.OUTPUT_TAKEN
-    if not all(_belongs(meta, plan, version=state.version) for meta in outputs):
+    if not all(_belongs(meta, plan) for meta in outputs):
         return Refusal.OUTPUT
-    if state.version >= objects.OBJECTS_SINCE:
-        return _objects_refusal(plan, entry)
-    mark = f"-{plan.id}-{entry.token}-"  # every key carries plan and token (S3)
-    keys = [at.key for meta in outputs for file in meta.files for at in file.locations]
-    return None if all(mark in key for key in keys) else Refusal.OUTPUT_KEY
+    return _objects_refusal(plan, entry)
 
 
 def _objects_refusal(plan: Plan, entry: PlanCompleted) -> Refusal | None:
@@ -86,55 +81,47 @@ def _objects_refusal(plan: Plan, entry: PlanCompleted) -> Refusal | None:
     return None if own else Refusal.OUTPUT_KEY
 
 
-def _belongs(meta: BlockMeta, plan: Plan, *, version: int) -> bool:
+def _belongs(meta: BlockMeta, plan: Plan) -> bool:
     key = plan.key
     if meta.store != key.store or meta.shard != key.shard or not meta.tenant:
         return False
-    if registration.malformed(meta, version=version):
+    if registration.malformed(meta):
         return False
     if key.tenant and meta.tenant != key.tenant:
         return False
-    if version >= LANES_SINCE and not _of_lane(meta, key):
+    if not _of_lane(meta, key):
         return False
     return meta.kind is Kind.QUARANTINE or meta.level == key.level + 1
 
 
 def _of_lane(meta: BlockMeta, key: QueueKey) -> bool:
-    """In the zone and, from level 1 on, of the day of its lane. A worker from before zones names
-    none; a plan from before lanes had days may hold any.
-    """
+    """In the zone of its lane, which a worker need not name; from level 1 on, of its day."""
     return meta.zone in (NO_ZONE, key.zone) and key.day in (NO_DAY, day_of(meta))
 
 
-def _kept(meta: BlockMeta, plan: Plan, *, version: int) -> BlockMeta:
-    """Outputs inherit the zone of their lane, which has none before lanes had zones.
-
-    A plan that ended is hashed with its outputs, so an older log has no more of them than its
-    programs know.
-    """
-    dated_ns = meta.dated_ns if version >= ZONES_SINCE else 0
-    if (meta.zone, meta.dated_ns) == (plan.key.zone, dated_ns):
+def _kept(meta: BlockMeta, plan: Plan) -> BlockMeta:
+    """Outputs inherit the zone of their lane."""
+    if meta.zone == plan.key.zone:
         return meta
-    return msgspec.structs.replace(meta, zone=plan.key.zone, dated_ns=dated_ns)
+    return msgspec.structs.replace(meta, zone=plan.key.zone)
 
 
 def _replace(
     state: MetaState, plan: Plan, live: Mapping[BlockId, FoundBlock], entry: PlanCompleted
 ) -> Completed:
-    metas = tuple(_kept(meta, plan, version=state.version) for meta in entry.result.outputs)
+    metas = tuple(_kept(meta, plan) for meta in entry.result.outputs)
     result = msgspec.structs.replace(entry.result, outputs=metas)
     done = attempts.completed(state, plan)
     plans.finish(state, msgspec.structs.replace(done, result=result))
     outputs = tuple(meta.id for meta in metas)
-    cause = recorded(Cause.REPLACED, version=state.version)
     state.blocks.drop(live)
     for block in plan.inputs:
         state.queue.leave(block, state.policy)
         was = live[block].packed
-        state.retired[block] = Retired(state.index, state.lease_time, outputs, was, cause)
+        gone = Retired(state.index, state.lease_time, outputs, was, Cause.REPLACED)
+        state.retired[block] = gone
     for ordinal, meta in enumerate(metas):
-        packed = pack(meta, version=state.version)
-        registration.admit(state, meta, packed, ordinal=ordinal)
+        registration.admit(state, meta, pack(meta), ordinal=ordinal)
     state.tally.plans_completed += 1
     state.tally.duplicates_removed += result.account.duplicates
     state.tally.profiles_quarantined += result.account.quarantined

@@ -6,7 +6,6 @@ import msgspec
 
 from maar.metastore.fold import attempts
 from maar.metastore.fold import plan as plans
-from maar.metastore.fold.leftovers import LITTER_SINCE
 from maar.metastore.records.effects import Effect, Effects, Leased, Refused, Renewed, Started
 from maar.metastore.records.entries import (
     AttemptFenced,
@@ -67,8 +66,6 @@ def eligible(state: MetaState, plan: Plan, now: LeaseTime) -> bool:
 
 def attempts_left(state: MetaState) -> int:
     """How many more may begin before some of those that ended are swept: litter is bounded."""
-    if state.version < LITTER_SINCE:
-        return state.policy.plans_max
     return state.policy.litter_max - len(state.litter) - state.plans.leases
 
 

@@ -21,7 +21,6 @@ from maar.model.policy import MINUTE_NS
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 
-LITTER_SINCE = 2  # the version of the log that began to record it
 EARLY_NS = MINUTE_NS  # most tasks have stopped this long after their attempt has ended
 
 # ── decisions of the leader: they only read ────────────────────────────────────────────────────
@@ -88,8 +87,7 @@ def _objects(meta: BlockMeta) -> set[str]:
 
 def left(state: MetaState, plan: PlanId, token: FencingToken, *, completed: bool) -> None:
     """An attempt has ended: its token can never complete, and what it wrote is known by it."""
-    if state.version >= LITTER_SINCE:
-        state.litter[AttemptKey(plan, token)] = EndedAttempt(state.lease_time, completed)
+    state.litter[AttemptKey(plan, token)] = EndedAttempt(state.lease_time, completed)
 
 
 def sweep(state: MetaState, entry: LitterSwept) -> Effects:

@@ -13,7 +13,7 @@ from maar.metastore.fold import registration
 from maar.metastore.records.effects import Effect, Effects, Lost, Refused
 from maar.metastore.records.entries import BlocksLost, Entry
 from maar.metastore.records.packs import alone, outline, unpack
-from maar.metastore.state.retired import CAUSES_SINCE, Cause, Retired
+from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.state import MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import NotFound, Rejected
@@ -38,11 +38,6 @@ def order(
     state: MetaState, block: BlockId, *, note: str, returning: Sequence[BlockId]
 ) -> list[Entry]:
     """NotFound or Rejected, with the reason, when it cannot be given up."""
-    if state.version < CAUSES_SINCE:
-        raise Rejected(
-            f"the log has version {state.version}, and blocks can be given up from version "
-            f"{CAUSES_SINCE} on: upgrade every replica of the metastore"
-        )
     if state.adopting:
         raise Rejected(f"{Refusal.ADOPTING}: wait for the end of adoption (maar status)")
     if block not in state.blocks:
@@ -62,8 +57,6 @@ def ordered(effects: Sequence[Effect], block: BlockId) -> None:
 
 def lose(state: MetaState, entry: BlocksLost) -> Effects:
     """Blocks leave the index; plans that own one end, and what they replaced may return (S8)."""
-    if state.version < CAUSES_SINCE:
-        return (Refused(Refusal.VERSION),)
     if state.adopting:
         return (Refused(Refusal.ADOPTING),)
     effects: list[Effect] = []

@@ -13,8 +13,6 @@ from maar.model.block import NO_DAY, SEGMENT_TABLE, TABLES, BlockOutline, File, 
 from maar.model.ids import FencingToken, Incarnation, PlanId
 from maar.model.time import utc_day
 
-OBJECTS_SINCE = 5  # the version of the log that began to look at them
-
 _TABLES = {
     Kind.SEGMENT: [SEGMENT_TABLE],
     Kind.BLOCK: sorted(TABLES),

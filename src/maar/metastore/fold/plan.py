@@ -27,8 +27,6 @@ from maar.model.policy import Level
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 
-KEYED_SINCE = 3  # the version of the log that began to refuse inputs of another lane
-
 # ── decisions of the leader: they only read ────────────────────────────────────────────────────
 
 
@@ -152,7 +150,7 @@ def _not_free(state: MetaState, inputs: tuple[BlockId, ...]) -> Refusal | None:
 
 def _mixed(state: MetaState, spec: PlanSpec) -> Refusal | None:
     """What is merged is of one lane: stores above all are never mixed."""
-    if state.version < KEYED_SINCE or spec.service is not Service.COMPACT:
+    if spec.service is not Service.COMPACT:
         return None
     places = (state.queue.places.get(block) for block in spec.inputs)
     alike = all(place is not None and place.key == spec.key for place in places)

@@ -15,10 +15,6 @@ from maar.model.ids import BlockId, Incarnation, block_time_ns
 from maar.model.lane import Item
 from maar.model.time import LeaseTime
 
-ANCHORED_SINCE = 2  # the version of the log that began to keep an anchor
-MOST_SINCE = 2  # and to refuse blocks that are too large to be
-OWN_TIMES_SINCE = 5  # and to heed only times that clients gave
-SEGMENTS_SINCE = 4  # and to register nothing but segments
 MOST = 1 << 40  # bytes or profiles of a block: the sums of millions can still be written
 
 
@@ -34,19 +30,18 @@ def anchor(state: MetaState, meta: BlockOutline) -> None:
     """Move the clock that data shows, as far as the leader's clock agrees: a profile from the
     future must not spoil it for good (S2). What a server dated itself is no witness of its clock.
     """
-    newest = meta.dated_ns if state.version >= OWN_TIMES_SINCE else meta.max_time_ns
-    shown = min(newest, meta.max_time_ns, state.wall_time)
-    if state.version >= ANCHORED_SINCE and shown > state.anchor.reading(state.lease_time):
+    shown = min(meta.dated_ns, meta.max_time_ns, state.wall_time)
+    if shown > state.anchor.reading(state.lease_time):
         state.anchor = Anchor(shown, state.lease_time)
 
 
-def malformed(meta: BlockOutline, *, version: int) -> str:
+def malformed(meta: BlockOutline) -> str:
     """What no block may be, whoever made it; '' when it is well formed."""
     if not raw_id(meta.id):
         return f"block id {meta.id[:40]!r} is not 32 hex digits"
     if min(meta.level, meta.size, meta.profiles) < 0 or meta.min_time_ns > meta.max_time_ns:
         return f"block {meta.id} has a negative level, size or count, or ends before it begins"
-    if version >= MOST_SINCE and max(meta.size, meta.profiles) > MOST:
+    if max(meta.size, meta.profiles) > MOST:
         return f"block {meta.id} cannot have {meta.size} bytes and {meta.profiles} profiles"
     return ""
 
@@ -55,7 +50,7 @@ def admit(state: MetaState, meta: BlockOutline, packed: bytes, *, ordinal: int) 
     """Into the index, and into the queue when it can be merged."""
     state.blocks.put(meta, packed)
     if queue.mergeable(meta, state.policy):
-        key = queue.key_of(meta, version=state.version)
+        key = queue.key_of(meta)
         item = Item(state.index, ordinal, state.lease_time, meta.id, meta.size, key)
         state.queue.enter(item, state.policy)
 
@@ -89,9 +84,9 @@ def known(state: MetaState, block: BlockId) -> bool:
 
 def never(state: MetaState, meta: BlockOutline) -> str:
     """Why a block that is not known can never be added; '' when it may."""
-    if wrong := malformed(meta, version=state.version):
+    if wrong := malformed(meta):
         return wrong
-    if state.version >= SEGMENTS_SINCE and meta.kind is not Kind.SEGMENT:
+    if meta.kind is not Kind.SEGMENT:
         return f"block {meta.id} is no segment; other blocks come only from plans"
     if wrong := foreign(state, meta):
         return wrong
@@ -105,8 +100,6 @@ def never(state: MetaState, meta: BlockOutline) -> str:
 
 def foreign(state: MetaState, meta: BlockOutline) -> str:
     """Why a segment's object cannot be its own; '' when it can."""
-    if state.version < objects.OBJECTS_SINCE:
-        return ""
     return objects.wrong_with_segment(meta, lives(state))
 
 

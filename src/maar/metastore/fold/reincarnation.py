@@ -32,7 +32,6 @@ from maar.model.block import BlockMeta, Kind
 from maar.model.ids import BlockId
 from maar.model.refusal import Refusal
 
-ADOPTION_SINCE = 4  # the version of the log that began to know it
 LIVES_MAX = 16  # that one restore can adopt
 
 ENDED = "the log was restored from a snapshot: what became of the plan is not known"
@@ -42,8 +41,6 @@ MISSED = "an input was replaced or deleted after the snapshot that the log was r
 def reincarnate(state: MetaState, entry: Reincarnated) -> Effects:
     """No token that was ever handed out is good any more, and no plan waits for one."""
     before = (state.incarnation, *state.adopting, *entry.adopts)
-    if state.version < ADOPTION_SINCE:
-        return (Refused(Refusal.VERSION),)
     if not entry.incarnation or entry.incarnation in before or len(before) > LIVES_MAX:
         return (Refused(Refusal.INCARNATION),)
     state.incarnation = entry.incarnation
@@ -73,7 +70,7 @@ def _adopt_one(state: MetaState, meta: BlockMeta, *, ordinal: int) -> Adopted:
         return Adopted(meta.id, "")
     if refusal := refused(state, meta):
         return Adopted(meta.id, refusal)
-    registration.admit(state, meta, pack(meta, version=state.version), ordinal=ordinal)
+    registration.admit(state, meta, pack(meta), ordinal=ordinal)
     registration.anchor(state, meta)
     state.tally.blocks_adopted += 1
     state.tally.profiles_added += meta.profiles
@@ -88,8 +85,7 @@ def refused(state: MetaState, meta: BlockMeta) -> str:
     """
     if meta.kind is Kind.SEGMENT:
         return registration.never(state, meta)
-    malformed = registration.malformed(meta, version=state.version)
-    if malformed or state.version < objects.OBJECTS_SINCE:
+    if malformed := registration.malformed(meta):
         return malformed
     return objects.wrong_with_adopted(meta, registration.lives(state))
 

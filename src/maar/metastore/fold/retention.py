@@ -17,7 +17,7 @@ from maar.metastore.fold.trust import ALONE, NEVER, Clocks, ClockTrust
 from maar.metastore.records.effects import Effect, Effects, Expired, Refused, RetentionChanged
 from maar.metastore.records.entries import BlocksExpired, Entry, RetentionHeld, RetentionSet
 from maar.metastore.state.index import Index, blocks_in
-from maar.metastore.state.retired import Cause, Retired, recorded
+from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.state import NO_ANCHOR, MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput
@@ -78,8 +78,8 @@ def ahead(state: MetaState, *, now: LeaseTime, wall: WallTime) -> int:
 def trouble(state: MetaState, *, ahead_ns: int) -> str:
     if state.anchor == NO_ANCHOR and len(state.blocks):
         return (
-            "no profiles have been registered since this version of maar took over, so there is "
-            "nothing to check the clock against; nothing expires until some are"
+            "no profile that carries a time of its own has been registered yet, so there is "
+            "nothing to check the clock against; nothing expires until one is"
         )
     hours = f"{abs(ahead_ns) / HOUR_NS:,.1f} hours"
     if ahead_ns > DISAGREEMENT_NS:
@@ -261,13 +261,12 @@ def expire(state: MetaState, entry: BlocksExpired) -> Effects:
             going[block] = meta
     trust.spend(state, taking)
     cancelled = _cancel_owners(state, frozenset(going))
-    cause = recorded(Cause.EXPIRED, version=state.version)
     live = state.blocks.found(going)
     state.blocks.drop(live)
     for block in going:
         state.queue.leave(block, state.policy)
         packed = live[block].packed
-        state.retired[block] = Retired(state.index, state.lease_time, (), packed, cause)
+        state.retired[block] = Retired(state.index, state.lease_time, (), packed, Cause.EXPIRED)
     profiles = sum(meta.profiles for meta in going.values())
     state.tally.profiles_expired += profiles
     return (*refused, *cancelled, Expired(len(going), profiles))

@@ -11,8 +11,6 @@ from maar.model.ids import Zone
 from maar.model.refusal import Refusal
 from maar.model.ring import Ring, WriterState
 
-RINGS_SINCE = 3  # the version of the log that began to know them
-
 
 def ring_of(state: MetaState, zone: Zone) -> Ring:
     """The ring of a zone; without writers when there is none."""
@@ -38,8 +36,6 @@ def moved(before: Ring, after: Ring) -> int:
 
 
 def change(state: MetaState, entry: RingChanged) -> Effects:
-    if state.version < RINGS_SINCE:
-        return (Refused(Refusal.VERSION, what=entry.zone),)
     before = ring_of(state, entry.zone)
     after = Ring(entry.zone, state.index, entry.writers, entry.owners)
     if before.changed_at != entry.presumes:

@@ -15,18 +15,15 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from maar.metastore.records.effects import Effects, HoldChanged, Refused
+from maar.metastore.records.effects import Effects, HoldChanged
 from maar.metastore.records.entries import Entry, RetentionHeld
 from maar.metastore.records.packs import outline
 from maar.metastore.state.state import NO_ANCHOR, NO_HOLD, Anchor, MetaState, RetentionHold, Spent
 from maar.model.block import BlockMeta
-from maar.model.errors import Rejected
 from maar.model.ids import TenantId
 from maar.model.policy import HOUR_NS, MINUTE_NS
-from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, LeaseTime, WallTime
 
-TRUST_SINCE = 5  # the version of the log that began to keep a clock, holds and what was spent
 SKEW_MAX_NS = 10 * MINUTE_NS  # clocks of one opinion differ by less
 DATA_SKEW_MAX_NS = HOUR_NS  # profiles show the time in which they began, and come later
 OUTAGE_MAX_NS = 7 * DAY_NS  # a longer one has people about who can vouch for the clock
@@ -76,7 +73,7 @@ def judge(state: MetaState, *, now: LeaseTime, wall: WallTime, clocks: Clocks) -
         return TrustVerdict(ClockTrust.HELD, state.hold.why)
     if why := refusal(clocks):
         return TrustVerdict(ClockTrust.PAUSED, why)
-    if state.version < TRUST_SINCE or state.clock == NO_ANCHOR:
+    if state.clock == NO_ANCHOR:
         return TrustVerdict(ClockTrust.TRUSTED)
     store_ns = clocks.store_ahead_ns
     if store_ns is not None and abs(store_ns) > SKEW_MAX_NS:
@@ -104,24 +101,13 @@ def told(verdict: TrustVerdict) -> list[Entry]:
             return []
 
 
-def held(state: MetaState, *, why: str) -> list[Entry]:
+def held(why: str) -> list[Entry]:
     """What a person who stops retention asks for."""
-    _check_version(state)
     return [RetentionHeld(True, why.strip()[:WHY_MAX] or BY_A_PERSON)]
 
 
-def released(state: MetaState) -> list[Entry]:
-    _check_version(state)
+def released() -> list[Entry]:
     return [RetentionHeld(False, BY_A_PERSON, confirmed=True)]
-
-
-def _check_version(state: MetaState) -> None:
-    if state.version < TRUST_SINCE:
-        raise Rejected(
-            f"the log has version {state.version}, and retention can be held, released and undone "
-            f"from version {TRUST_SINCE} on: it becomes active when every replica of the metastore "
-            "runs a program that knows it"
-        )
 
 
 def refusal(clocks: Clocks) -> str:
@@ -217,8 +203,6 @@ class Taking:
 
     def allows(self, meta: BlockMeta, tenants: set[TenantId]) -> bool:
         state = self._state
-        if state.version < TRUST_SINCE:
-            return True
         if meta.max_time_ns < min(explained_before(state, t, now=self._now) for t in tenants):
             return True
         taken = self.unexplained.get(meta.tenant, 0) + 1
@@ -260,11 +244,8 @@ def _lately(state: MetaState, tenant: TenantId, *, now: LeaseTime) -> dict[int, 
 
 
 def begin(state: MetaState) -> None:
-    """The clock of a log that kept none: as the data showed it, give or take an outage."""
-    wall = int(state.wall_time)
-    if state.anchor != NO_ANCHOR:
-        wall = min(wall, state.anchor.reading(state.lease_time) + OUTAGE_MAX_NS)
-    state.clock = Anchor(wall, state.lease_time)
+    """The clock of a new log: there is nothing to doubt it by."""
+    state.clock = Anchor(state.wall_time, state.lease_time)
     state.confirmed_ns = state.policy.retention_ns
 
 
@@ -272,7 +253,7 @@ def doubt(state: MetaState) -> None:
     """A log that begins over a store full of blocks has no history to check its clock against:
     what it adopted says how far the clock can have come when it began, give or take an outage.
     """
-    if state.version < TRUST_SINCE or not len(state.blocks):
+    if not len(state.blocks):
         return
     newest_ns = max(  # of the blocks themselves: bounds of chunks differ from replica to replica
         outline(packed).max_time_ns
@@ -289,8 +270,6 @@ def follow_default(state: MetaState) -> None:
 
     Where there is nothing to lose yet, or profiles are kept longer, it needs no person.
     """
-    if state.version < TRUST_SINCE:
-        return
     new, old = state.policy.retention_ns, state.confirmed_ns
     longer = not new or (old and new >= old)
     if longer or not len(state.blocks):
@@ -307,8 +286,6 @@ def spend(state: MetaState, taking: Taking) -> None:
 
 def hold(state: MetaState, entry: RetentionHeld) -> Effects:
     """The first reason stays: whoever comes later finds what began it."""
-    if state.version < TRUST_SINCE:
-        return (Refused(Refusal.VERSION),)
     if entry.held:
         if not state.hold.why:
             state.hold = RetentionHold(entry.why[:WHY_MAX] or BY_A_PERSON, state.lease_time)

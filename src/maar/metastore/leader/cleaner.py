@@ -300,7 +300,7 @@ class Cleaner:
 
     async def undo(self, *, tenant: str, why: str) -> Undone:
         """Hold retention, then bring back what it took, some blocks at a time."""
-        await self._append(lambda state, _: trust.held(state, why=why))
+        await self._append(lambda *_: trust.held(why))
         blocks = profiles = 0
         taken = list(self._leader.state.retired.expired)
         for first in range(0, len(taken), TAKEN_AT_ONCE):

@@ -144,8 +144,8 @@ class Leader:
         await self.set_policy(policy)
 
     async def set_policy(self, policy: Policy) -> None:
-        """Say it in the log, unless the log has it, as far as its version knows it."""
-        if self.state.policy != policy.known_to(self.state.version):
+        """Say it in the log, unless the log has it."""
+        if self.state.policy != policy:
             await self.commit([PolicySet(policy)], now=self.now())
 
     async def commit(self, entries: Iterable[Entry], *, now: LeaseTime) -> list[Effect]:
@@ -158,7 +158,7 @@ class Leader:
         entries = list(entries)
         reserve = all(isinstance(entry, RESERVED) for entry in entries)
         for index, entry in enumerate(entries, start=self.state.index + 1):
-            body = await self._fitting(encode_entry(entry, version=self.state.version), index)
+            body = await self._fitting(encode_entry(entry), index)
             bodies.append(encode(self.state.version, now, wall, body))
         effects: list[Effect] = []
         for batch in in_batches(bodies):

@@ -199,7 +199,7 @@ class Orphans:
         except Corrupt as error:
             self._leave(info.key, f"it is not swept: {error}")
             return False
-        if wrong := registration.malformed(meta, version=self._leader.state.version):
+        if wrong := registration.malformed(meta):
             self._leave(info.key, f"it is not swept: {wrong}")
         return not wrong
 

@@ -56,7 +56,7 @@ class LeaderRings:
 
     async def _beat(self, leader: Leader, beat: Beat) -> BeatReply:
         """One that changes nothing is noted and answered at once, however busy the log is."""
-        membership.check(leader.state, beat)
+        membership.check(beat)
         found = membership.decided(leader.state, beat, self._hearing)
         outcome = "unchanged"
         if isinstance(found, RingChanged):

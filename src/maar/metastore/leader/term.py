@@ -298,8 +298,6 @@ class LeaderTerm:
         opinions = self._judge.entries(state, monotonic_ns=self._means.clock.monotonic_ns())
         activation = self._means.peers.activation(state.version)
         await self._commit([*opinions, *activation], now)
-        if activation:
-            await leader.set_policy(self._means.policy)  # a newer log may keep more of it
         self._check_judgement()
         since = self._crew.hearing_since
         entries = prepare.housekeeping(

@@ -222,15 +222,6 @@ class Voted:
     digest: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Diverged:
-    """Below version 4, where there are no votes: the folds do not agree, whoever is right."""
-
-    at: int
-    theirs: bytes
-    ours: bytes
-
-
 Effect: TypeAlias = (
     Registered
     | Scheduled
@@ -262,6 +253,5 @@ Effect: TypeAlias = (
     | Refused
     | Compared
     | Voted
-    | Diverged
 )
 Effects: TypeAlias = tuple[Effect, ...]

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, Union, get_args
 
 import msgspec
 
-from maar.metastore.records.packs import ZONES_SINCE, pack
+from maar.metastore.records.former_formats import MARK, WAY_OVER, is_former
 from maar.model.block import BlockMeta, BlockOutline
 from maar.model.errors import Corrupt, InvalidInput, Rejected
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, WorkerId, Zone
@@ -20,7 +20,7 @@ from maar.model.policy import Policy
 from maar.model.ring import Writer
 from maar.model.time import LeaseTime, WallTime
 
-VERSION = 5
+VERSION = 1
 
 
 class Genesis(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -169,7 +169,7 @@ class PinsDropped(msgspec.Struct, frozen=True, array_like=True, tag=19):
 class StateHashed(msgspec.Struct, frozen=True, array_like=True, tag=20):
     """What a fold came to at an index (S13): first the leader's, then the others' by their names.
 
-    From version 4 on, the replicas whose hash most do not share stop.
+    The replicas whose hash most do not share stop.
     """
 
     at: int
@@ -361,7 +361,7 @@ class BlocksOutlined(msgspec.Struct, frozen=True, gc=False):
     blocks: tuple[tuple[BlockOutline, bytes], ...]
 
 
-class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Envelope(msgspec.Struct, frozen=True, gc=False):
     """An entry and the two clocks it was written by (S2)."""
 
     version: int
@@ -370,8 +370,8 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     entry: Entry | BlocksOutlined
 
 
-class _Sealed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The same with the entry unread, to learn the version first."""
+class _Sealed(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=MARK):
+    """As the log has it, with the entry unread, to learn the version first."""
 
     version: int
     lease_time: LeaseTime
@@ -393,7 +393,7 @@ _OTHERS = tuple(kind for kind in get_args(Entry) if kind is not BlocksAdded)
 _ToFold: Any = Union[(*_OTHERS, _BlocksUnread)]
 
 
-class _SealedToFold(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class _SealedToFold(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=MARK):
     version: int
     lease_time: LeaseTime
     wall_time: WallTime
@@ -410,15 +410,9 @@ def encode(version: int, lease_time: LeaseTime, wall_time: WallTime, entry: byte
     return _encode(_Sealed(version, lease_time, wall_time, msgspec.Raw(entry)))
 
 
-def encode_entry(entry: Entry, *, version: int = VERSION) -> bytes:
-    """Its bytes, or InvalidInput: what cannot be written must fail before anything is.
-
-    Blocks are kept as the log has them, so it has no more of them than its version knows.
-    """
+def encode_entry(entry: Entry) -> bytes:
+    """Its bytes, or InvalidInput: what cannot be written must fail before anything is."""
     try:
-        if isinstance(entry, BlocksAdded) and version < ZONES_SINCE:
-            blocks = [msgspec.Raw(pack(meta, version=version)) for meta in entry.blocks]
-            return _encode(_BlocksUnread(tuple(blocks)))
         return _encode(entry)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInput(f"a value cannot be written to the log: {error}") from error
@@ -461,10 +455,12 @@ def opened(body: bytes, *, index: int, knows: int = VERSION) -> Envelope:
 
 
 def decode(body: bytes, *, index: int, knows: int = VERSION) -> Envelope:
-    """The envelope of a record, or Rejected when it is of a newer version, or Corrupt."""
+    """The envelope of a record, or Rejected when it is of another version, or Corrupt."""
     try:
         sealed = _open(body)
     except _UNREADABLE as error:
+        if is_former(body):
+            raise Rejected(f"entry {index} of the log {WAY_OVER}.") from error
         raise Corrupt(f"entry {index} of the log has no readable envelope: {error}.") from error
     _check_version(sealed.version, index=index, knows=knows)
     entry = decode_entry(sealed.entry, index=index)

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from maar.model.block import BlockMeta, BlockOutline
 
-ZONES_SINCE = 5  # the version of the log that began to keep the zone of a block
 OPENED_MAX = 8  # packs of which the content is at hand: a plan's inputs lie side by side
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -39,15 +38,10 @@ class Packed(msgspec.Struct, frozen=True, gc=False):
 Bytes: TypeAlias = bytes | Packed
 
 
-_BEFORE_ZONES = BlockMeta.__struct_fields__[: BlockMeta.__struct_fields__.index("zone")]
-
-
-def pack(meta: BlockMeta, *, version: int = ZONES_SINCE) -> bytes:
-    """As a log of this version keeps it. Hashes go over these bytes, so that programs which know
-    more fields must not keep them before the version that brings them.
+def pack(meta: BlockMeta) -> bytes:
+    """As the state keeps it. Hashes go over these bytes, so a field that a later version of the
+    log brings must not be kept before that version is active.
     """
-    if version < ZONES_SINCE:
-        return _encode([getattr(meta, name) for name in _BEFORE_ZONES])
     return _encode(meta)
 
 

@@ -11,14 +11,13 @@ import asyncio
 import hashlib
 from typing import NamedTuple
 
+from maar.metastore.fold import trust
 from maar.metastore.leader import claim
 from maar.metastore.records.entries import (
-    VERSION,
     Entry,
     Reincarnated,
     RetentionHeld,
     TermStarted,
-    VersionActivated,
     encode,
     encode_entry,
 )
@@ -176,22 +175,19 @@ async def reborn(
     base = Head((last // LIFE + 2) * LIFE, hashlib.sha256(b"restored" + head.hash).digest())
     state.index = base.index
     term = Term(state.term + 1)
-    opening: list[Entry] = [TermStarted(term, NAME)]
-    if state.version < VERSION:
-        opening.append(VersionActivated(VERSION))
-    bodies = [_enveloped(state, wall, entry, state.version) for entry in opening]
-    following: list[Entry] = [Reincarnated(incarnation, adopts)]
+    opening: list[Entry] = [TermStarted(term, NAME), Reincarnated(incarnation, adopts)]
     if origin.lives:
-        following.append(RetentionHeld(True, ORDERS_LOST))
-    version = max(state.version, VERSION)
-    bodies += [_enveloped(state, wall, entry, version) for entry in following]
+        state.wall_time = wall
+        trust.begin(state)
+        opening.append(RetentionHeld(True, ORDERS_LOST))
+    bodies = [_enveloped(state, wall, entry) for entry in opening]
     replica = LogFold(_NoStore(), state, base)
     await replica.fold(follow(base, bodies, term))
     return replica
 
 
-def _enveloped(state: MetaState, wall: WallTime, entry: Entry, version: int) -> bytes:
-    return encode(version, state.lease_time, wall, encode_entry(entry))
+def _enveloped(state: MetaState, wall: WallTime, entry: Entry) -> bytes:
+    return encode(state.version, state.lease_time, wall, encode_entry(entry))
 
 
 async def _begun(log: CopyLog, store: ObjectStore) -> Origin | None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from maar.metastore.records.effects import Compared, Diverged, Effect, Voted
+from maar.metastore.records.effects import Compared, Effect, Voted
 from maar.metastore.records.entries import Entry, StateHashed
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import MetaState
@@ -130,8 +130,6 @@ class StateVotes:
                     self._compare(effect)
                 case Voted():
                     self._count(effect)
-                case Diverged():
-                    self._stop(effect.at, effect.ours, f"the leader's had {_short(effect.theirs)}")
                 case _:
                     continue
         if self._fault:
@@ -156,7 +154,7 @@ class StateVotes:
 
     def entries(self, state: MetaState, *, monotonic_ns: int) -> list[Entry]:
         """What a leader appends now, before anything else: its own hash when due, and votes."""
-        if state.version < 4 or self._replicas == 1:
+        if self._replicas == 1:
             return []
         due = monotonic_ns - self._stated_ns >= STATE_NS and self._moved(state.index)
         if due:

@@ -6,9 +6,9 @@ import asyncio
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from maar.metastore.fold.apply import Indexed, apply
+from maar.metastore.fold.apply import FoldEntry, Indexed, apply, fold_entry
 from maar.metastore.records.effects import Effect, Effects
 from maar.metastore.records.entries import VERSION, Envelope, Stored, decode_to_fold, opened
 from maar.metastore.replica.integrity import StateVotes
@@ -34,10 +34,27 @@ def _runs(records: Sequence[Record]) -> Iterator[list[Record]]:
         yield run
 
 
+class ReadEntry(Protocol):
+    def __call__(self, body: bytes, *, index: int, knows: int) -> Envelope: ...
+
+
 class ApartReader(Protocol):
     """Where entries lie that are too large for the log: the store, or a backup of it."""
 
     def read(self, key: str) -> bytes: ...
+
+
+class Edition(NamedTuple):
+    """What a program knows of the log. A later program knows more kinds of entries: a test runs
+    one beside today's, so that the first upgrade is not the first time that anybody tries it.
+    """
+
+    version: int = VERSION  # the newest one that it reads and folds
+    read: ReadEntry = opened
+    fold: FoldEntry = fold_entry
+
+
+NEWEST = Edition()
 
 
 @dataclass
@@ -48,7 +65,7 @@ class LogFold:
     state: MetaState = field(default_factory=MetaState)
     head: Head = EMPTY
     judge: StateVotes = field(default_factory=StateVotes)
-    knows: int = VERSION  # the newest version of the log that it folds
+    edition: Edition = NEWEST
     folded_bytes: int = 0  # of entries, since it was made
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -83,14 +100,14 @@ class LogFold:
         return effects
 
     def _apply(self, record: Record, envelope: Envelope) -> Effects:
-        effects = apply(self.state, Indexed(record.index, envelope))
+        effects = apply(self.state, Indexed(record.index, envelope), self.edition.fold)
         self.head = Head(record.index, record.hash)
         self.folded_bytes += len(record.body)
         self.judge.fold(effects)
         return effects
 
     def _opened(self, record: Record) -> Envelope:
-        return opened(record.body, index=record.index, knows=self.knows)
+        return self.edition.read(record.body, index=record.index, knows=self.edition.version)
 
     async def _fetched(self, envelope: Envelope, index: int) -> Envelope:
         """With the entry that lies apart."""

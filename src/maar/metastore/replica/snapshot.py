@@ -18,8 +18,10 @@ from itertools import chain
 import msgspec
 import pyarrow as pa
 
+from maar.metastore.records.entries import VERSION
+from maar.metastore.records.former_formats import MARK, WAY_OVER, is_former
 from maar.metastore.replica.integrity import ReplicaHealth, StateVotes
-from maar.metastore.replica.log_fold import LogFold
+from maar.metastore.replica.log_fold import NEWEST, Edition, LogFold
 from maar.metastore.state import snapshot_parts as parts
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import MetaState
@@ -32,7 +34,6 @@ from maar.ports.object_store import ObjectStore
 log_ = logging.getLogger("maar.metastore")
 
 MAGIC = b"MAARSNAP"
-VERSION = 5
 KEPT = 3
 
 _KEY = re.compile(r"metastore/v1/([^/]+)/snapshot-(\d+)\.maar")
@@ -42,7 +43,7 @@ _HASH_BYTES = 32
 _part = msgspec.msgpack.Decoder(parts.Part).decode
 
 
-class Header(msgspec.Struct, frozen=True, array_like=True):
+class Header(msgspec.Struct, frozen=True, array_like=True, tag=MARK):
     version: int
     incarnation: Incarnation
     index: int
@@ -54,16 +55,9 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
         return Head(self.index, self.chain)
 
 
-def written_as(state: MetaState) -> int:
-    """The log's own version, from 3 on: replicas that are not upgraded yet can read a snapshot
-    until the log is beyond them too.
-    """
-    return max(3, min(state.version, VERSION))
-
-
 def encode(state: MetaState, head: Head) -> bytes:
-    version = written_as(state)
-    header = Header(version, state.incarnation, head.index, head.hash, digest(state))
+    """In the version that is active in the log: who can read that can read its snapshots."""
+    header = Header(state.version, state.incarnation, head.index, head.hash, digest(state))
     body = bytearray(MAGIC)
     for part in chain((header,), parts.parts_of(state)):
         body += _frame(msgspec.msgpack.encode(part))
@@ -81,7 +75,7 @@ def decode(body: bytes, *, knows: int = VERSION) -> tuple[MetaState, Head]:
     check(body)
     try:
         frames = _frames(body)
-        header = msgspec.msgpack.decode(next(frames), type=Header)
+        header = _header(next(frames))
         if header.version > knows:
             raise Rejected(
                 f"a newer maar wrote it (version {header.version}; this program knows up to "
@@ -93,6 +87,15 @@ def decode(body: bytes, *, knows: int = VERSION) -> tuple[MetaState, Head]:
     if state.index != header.index or digest(state) != header.digest:
         raise Corrupt("what it holds does not have the hash that it states")
     return state, header.head
+
+
+def _header(raw: bytes) -> Header:
+    try:
+        return msgspec.msgpack.decode(raw, type=Header)
+    except msgspec.ValidationError as error:
+        if is_former(raw):
+            raise Corrupt(f"the snapshot {WAY_OVER}.") from error
+        raise
 
 
 def check(body: bytes) -> None:
@@ -123,17 +126,17 @@ def listed(store: ObjectStore) -> list[tuple[int, str]]:
 
 
 async def restore(
-    log: Log, store: ObjectStore, *, judge: StateVotes | None = None, knows: int = VERSION
+    log: Log, store: ObjectStore, *, judge: StateVotes | None = None, edition: Edition = NEWEST
 ) -> LogFold:
     """The newest good snapshot that belongs to this log; the empty state when there is none."""
-    begun = partial(LogFold, store, judge=judge or StateVotes(), knows=knows)
+    begun = partial(LogFold, store, judge=judge or StateVotes(), edition=edition)
     head, first = await log.head(), await log.first()
     found = await asyncio.to_thread(listed, store)
     for index, key in found:
         if index > head.index or (first and index < first - 1):
             continue
         try:
-            state, at = await asyncio.to_thread(_loaded, store, key, knows)
+            state, at = await asyncio.to_thread(_loaded, store, key, edition.version)
         except (Corrupt, NotFound) as error:
             log_.error("snapshot skipped key=%s cause=%s", key, error)
             continue
@@ -163,9 +166,9 @@ async def leads_to(log: Log, at: Head, head: Head) -> bool:
     return hash_ == following.hash
 
 
-async def make(log: Log, store: ObjectStore) -> int:
+async def make(log: Log, store: ObjectStore, *, edition: Edition = NEWEST) -> int:
     """Fold the newest good snapshot and the log behind it into a new one; its index."""
-    replica = await restore(log, store, judge=StateVotes.witness())
+    replica = await restore(log, store, judge=StateVotes.witness(), edition=edition)
     begun_at = replica.head.index
     await replica.catch_up(log)
     if replica.judge.standing is not ReplicaHealth.SOUND:
@@ -174,14 +177,14 @@ async def make(log: Log, store: ObjectStore) -> int:
     if head.index == begun_at or head.hash == GENESIS_HASH:
         return head.index
     body = encode(state, head)
-    again, _ = decode(body)  # reads back and is sound, or nothing is written
+    again, _ = decode(body, knows=edition.version)  # reads back and is sound, or nothing is written
     parts.audit(again)
     parts.compare(state, again)
     key = keys.snapshot(incarnation=state.incarnation, index=head.index)
     try:
         await asyncio.to_thread(store.create, key, body)
     except AlreadyExists:
-        decode(await asyncio.to_thread(store.read, key))  # as good as ours, or Corrupt
+        await asyncio.to_thread(_loaded, store, key, edition.version)  # as good as ours, or Corrupt
     await asyncio.to_thread(_prune, store, state.incarnation)
     log_.info("snapshot made key=%s bytes=%d blocks=%d", key, len(body), len(state.blocks))
     return head.index

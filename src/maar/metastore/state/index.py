@@ -26,7 +26,7 @@ from maar.metastore.records.packs import (
     sealed,
     unpack,
 )
-from maar.metastore.state.marks import mark, mark_of_bytes, moved
+from maar.metastore.state.marks import mark_of_bytes, moved
 from maar.metastore.state.rows import ID_BYTES, Numbers, Rows, block_id, raw_id
 from maar.model.block import NO_DAY, BlockMeta, BlockOutline, Kind
 from maar.model.ids import BlockId, Shard, TenantId
@@ -38,12 +38,6 @@ LOOSE_LEAST = 8  # so few are not worth a pack
 LOOSE_SEGMENTS = 40  # of a shard: mostly they are merged before there are so many
 
 _IN_PACK = b""
-
-
-def essence(meta: BlockOutline) -> object:
-    """What was hashed of a block before whole records were."""
-    files = [(file.table, file.size, file.checksum) for file in meta.files]
-    return meta.id, meta.kind, meta.level, meta.size, meta.profiles, files
 
 
 class PartitionKey(NamedTuple):
@@ -375,8 +369,7 @@ class Index:
     where: Where = field(default_factory=Where)
     tenants: dict[TenantId, dict[PartitionKey, Shelf]] = field(default_factory=dict)
     totals: dict[tuple[int, Kind], Total] = field(default_factory=dict)
-    hash: int = 0
-    whole: bool = False  # whether the hash is over blocks as they are kept, every byte of them
+    hash: int = 0  # over blocks as they are kept, every byte of them
 
     def __len__(self) -> int:
         return len(self.where)
@@ -442,16 +435,7 @@ class Index:
         total.profiles += sign * meta.profiles
         if not total.blocks:
             del self.totals[(meta.level, meta.kind)]
-        made = mark_of_bytes(alone(packed)) if self.whole else mark(essence(meta))
-        self.hash = moved(self.hash, sign * made)
-
-    def hash_whole(self) -> None:
-        """From now on every byte of a block counts; all are read once."""
-        self.whole, self.hash = True, 0
-        for partition in self.partitions():
-            for chunk in partition.chunks:
-                for packed in chunk.packed:
-                    self.hash = moved(self.hash, mark_of_bytes(packed))
+        self.hash = moved(self.hash, sign * mark_of_bytes(alone(packed)))
 
     def get(self, block: BlockId) -> BlockMeta:
         """A live block; the caller has checked that it is."""

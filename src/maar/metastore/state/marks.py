@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from xxhash import xxh3_128_intdigest
-
-WHOLE_SINCE = 5  # the version of the log from which on all that a record says is hashed
 
 _MODULUS = 1 << 128
 _encode = msgspec.msgpack.Encoder().encode
 
 K = TypeVar("K")
 V = TypeVar("V")
-T = TypeVar("T")
 
 
 def mark(parts: object) -> int:
@@ -25,7 +22,7 @@ def mark(parts: object) -> int:
 
 
 def mark_of_bytes(raw: bytes) -> int:
-    """The same for the bulk, whose every byte counts since version 5, at a fifth of the cost.
+    """The same for the bulk, whose every byte counts, at a fifth of the cost.
 
     It is there to notice accidents: whoever could choose what replicas keep needs no collisions.
     """
@@ -33,7 +30,7 @@ def mark_of_bytes(raw: bytes) -> int:
     return made
 
 
-def whole_mark(parts: object) -> int:
+def bulk_mark(parts: object) -> int:
     return mark_of_bytes(_encode(parts))
 
 
@@ -84,18 +81,13 @@ class KnownMarks:
     def __init__(self) -> None:
         self._known: dict[object, tuple[object, bytes]] = {}
 
-    def of(
-        self, things: Iterable[tuple[object, T]], told: Callable[[T], object] = lambda thing: thing
-    ) -> bytes:
-        """The marks of all, by key, one after the other; keys that are gone are forgotten.
-
-        `told` is what of a thing is hashed, always the same.
-        """
+    def of(self, things: Iterable[tuple[object, object]]) -> bytes:
+        """The marks of all, by key, one after the other; keys that are gone are forgotten."""
         known: dict[object, tuple[object, bytes]] = {}
         for key, thing in things:
             found = self._known.get(key)
             if found is None or found[0] is not thing:
-                found = thing, hashlib.sha256(_encode(told(thing))).digest()[:16]
+                found = thing, hashlib.sha256(_encode(thing)).digest()[:16]
             known[key] = found
         self._known = known
         return b"".join(made for _, made in known.values())

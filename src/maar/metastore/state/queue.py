@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from maar.metastore.state.index import day_of
-from maar.metastore.state.marks import mark, moved, whole_mark
+from maar.metastore.state.marks import bulk_mark, moved
 from maar.metastore.state.rows import ID_BYTES, Numbers, Rows, block_id, raw_id
 from maar.metastore.state.sorted_chunks import SortedChunks
 from maar.model.block import NO_DAY, BlockOutline, Kind
@@ -19,8 +19,6 @@ from maar.model.lane import Front, Item
 from maar.model.plan import QueueKey
 from maar.model.policy import Policy
 from maar.model.time import LeaseTime
-
-LANES_SINCE = 5  # the version of the log in which lanes began to be of a zone and a day
 
 _PLACE = Struct(">16sQIQQI")  # block, entry, ordinal, added_at, size, number of the key
 _turned = Struct(">QI").pack
@@ -48,14 +46,12 @@ class Waiting:
     bytes: int = 0
 
 
-def key_of(meta: BlockOutline, *, version: int) -> QueueKey:
+def key_of(meta: BlockOutline) -> QueueKey:
     """The lane of a block: what is merged must be able to become one block.
 
     A segment holds profiles of any day; from level 1 on a block is of one, and waits for others of
     its day. Without that, late profiles would only ever meet blocks of other days.
     """
-    if version < LANES_SINCE:
-        return QueueKey(meta.store, meta.tenant, meta.shard, meta.level)
     day = day_of(meta) if meta.level else NO_DAY
     return QueueKey(meta.store, meta.tenant, meta.shard, meta.level, meta.zone, day)
 
@@ -107,11 +103,6 @@ class Places(Mapping[BlockId, Item]):
             entry, ordinal, LeaseTime(added_at), block_id(raw), size, self._keys.thing(number)
         )
 
-    def plain(self, raw: bytes) -> bytes | None:
-        """A block's place as PLACE_BYTES, which say nothing of its key."""
-        row = self._rows.find(raw)
-        return None if row is None else row[:PLACE_BYTES]
-
     def add(self, item: Item) -> bool:
         """Whether the block had none; one that it has is left as it is."""
         number = self._keys.take(item.key)
@@ -159,7 +150,6 @@ class Queue:
     waiting: dict[int, Waiting] = field(default_factory=dict)  # by level
     queued: int = 0
     hash: int = 0  # of the places
-    whole: bool = False  # whether that is over all of a place, its lane and size too
 
     def __contains__(self, block: BlockId) -> bool:
         item = self.places.get(block)
@@ -169,7 +159,7 @@ class Queue:
     def enter(self, item: Item, policy: Policy) -> None:
         """A new block takes its place, or one that a plan gave back returns to it."""
         if self.places.add(item):
-            self.hash = moved(self.hash, self.mark_of(item))
+            self.hash = moved(self.hash, bulk_mark(item))
         lane = self.lanes.get(item.key)
         if lane is None:
             lane = self.lanes[item.key] = Lane()
@@ -210,7 +200,7 @@ class Queue:
         item = self.places.pop(block)
         if item is not None:
             self._take((item,), policy)
-            self.hash = moved(self.hash, -self.mark_of(item))
+            self.hash = moved(self.hash, -bulk_mark(item))
 
     def reorder(self, policy: Policy) -> None:
         """A new policy may close lanes that the old one left open."""
@@ -235,15 +225,6 @@ class Queue:
             if (front := fronts.first()) and (level := policy.level(number))
         ]
         return LeaseTime(min(due)) if due else None
-
-    def hash_whole(self) -> None:
-        """From now on all of a place counts; all are read once."""
-        self.whole, self.hash = True, 0
-        for item in self.places.all():
-            self.hash = moved(self.hash, self.mark_of(item))
-
-    def mark_of(self, item: Item) -> int:
-        return whole_mark(item) if self.whole else mark(item[:4])
 
     def load(
         self, places: dict[QueueKey, list[bytes]], owned: Container[bytes], policy: Policy

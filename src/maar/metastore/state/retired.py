@@ -8,18 +8,16 @@ from typing import Any
 import msgspec
 
 from maar.metastore.records.packs import Bytes, Packed, alone, sealed
-from maar.metastore.state.marks import Marked, mark, moved, whole_mark
+from maar.metastore.state.marks import Marked, bulk_mark
 from maar.model.ids import BlockId
 from maar.model.time import LeaseTime
 
 LOOSE_MAX = 64  # blocks that are not in a pack
-CAUSES_SINCE = 5  # the version of the log that began to record why a block left
 
 
 class Cause(IntEnum):
     """Why a block left the index. Only what was replaced needs a successor before it goes (S1)."""
 
-    UNRECORDED = 0  # it left before the log recorded causes
     REPLACED = 1
     EXPIRED = 2
     LOST = 3  # a person gave it up
@@ -30,12 +28,7 @@ class Retired(msgspec.Struct, frozen=True, gc=False):
     at: LeaseTime
     outputs: tuple[BlockId, ...]  # what replaced it
     packed: Bytes
-    cause: Cause = Cause.UNRECORDED
-
-
-def recorded(cause: Cause, *, version: int) -> Cause:
-    """The cause as a log of this version keeps it."""
-    return cause if version >= CAUSES_SINCE else Cause.UNRECORDED
+    cause: Cause
 
 
 class RetiredBlocks(Marked[BlockId, Retired]):
@@ -45,28 +38,19 @@ class RetiredBlocks(Marked[BlockId, Retired]):
     it is dead, so it holds little else.
     """
 
-    __slots__ = ("_loose", "expired", "others", "whole")
+    __slots__ = ("_loose", "expired", "others")
 
-    def __init__(self, *, whole: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
         # Both oldest first: what expired stays for longer, and must not hold up the others.
         self.expired: dict[BlockId, None] = {}
         self.others: dict[BlockId, None] = {}
         self._loose: list[BlockId] = []
-        self.whole = whole  # whether the hash is over all that is kept of a block
 
     def mark_of(self, key: BlockId, value: Retired) -> int:
         """However the block itself is kept."""
-        known = key, value.entry, value.at, value.outputs
-        if not self.whole:
-            return mark(known)
-        return whole_mark((*known, alone(value.packed), value.cause))
-
-    def hash_whole(self) -> None:
-        """From now on every byte of a record counts; all are read once."""
-        self.whole, self.hash = True, 0
-        for key, value in self.items():
-            self.hash = moved(self.hash, self.mark_of(key, value))
+        kept = alone(value.packed)
+        return bulk_mark((key, value.entry, value.at, value.outputs, kept, value.cause))
 
     def __setitem__(self, key: BlockId, value: Retired) -> None:
         super().__setitem__(key, value)

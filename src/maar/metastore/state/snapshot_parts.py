@@ -24,7 +24,7 @@ from maar.metastore.state.index import (
     one_pack,
     partition_of,
 )
-from maar.metastore.state.marks import WHOLE_SINCE, moved
+from maar.metastore.state.marks import bulk_mark, moved
 from maar.metastore.state.queue import PLACE_BYTES, key_of
 from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.rows import ID_BYTES, raw_id
@@ -44,7 +44,6 @@ from maar.metastore.state.state import (
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import Corrupt
 from maar.model.ids import BlockId, Incarnation, TenantId
-from maar.model.lane import Item
 from maar.model.plan import Plan, QueueKey
 from maar.model.policy import Policy
 from maar.model.ring import Ring
@@ -86,25 +85,6 @@ class Core(msgspec.Struct, frozen=True, array_like=True, tag=1):
     profiles_lost: int = 0
 
 
-class Blocks(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Of version 1."""
-
-    packed: tuple[bytes, ...]
-
-
-class Place(msgspec.Struct, frozen=True, array_like=True):
-    block: BlockId
-    entry: int
-    ordinal: int
-    added_at: LeaseTime
-
-
-class Places(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Of version 1."""
-
-    places: tuple[Place, ...]
-
-
 class Plans(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """On the schedule; they own their inputs."""
 
@@ -122,7 +102,7 @@ class RetiredBlock(msgspec.Struct, frozen=True, array_like=True):
     at: LeaseTime
     outputs: tuple[BlockId, ...]
     packed: bytes
-    cause: Cause = Cause.UNRECORDED
+    cause: Cause
 
 
 class RetiredBlocks(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -229,8 +209,6 @@ class Takings(msgspec.Struct, frozen=True, array_like=True, tag=16):
 
 Part: TypeAlias = (
     Core
-    | Blocks
-    | Places
     | Plans
     | Finished
     | RetiredBlocks
@@ -353,11 +331,6 @@ class _Loading:
         match part:
             case Core():
                 _load_core(state, part)
-            case Blocks():
-                for packed in part.packed:
-                    state.blocks.put(outline(packed), packed)
-            case Places():
-                _load_places(state, part)
             case PackedBlocks():
                 self._chunks.append((part.key, _chunk(part)))
             case PackedPlaces():
@@ -390,22 +363,17 @@ class _Loading:
 
     def finished(self) -> MetaState:
         state = self._state
-        whole = state.version >= WHOLE_SINCE
-        state.blocks.whole = state.queue.whole = state.retired.whole = whole
         for r in self._retired:
             block = outline(r.packed).id
             state.retired[block] = Retired(r.entry, r.at, r.outputs, r.packed, r.cause)
         if self._chunks and not state.blocks.load(self._chunks):
             raise Corrupt("its blocks are not in order")
         for block in state.owners:
-            _live(state, block)
-        if self._places:
-            owned = frozenset(map(raw_id, state.owners))
-            if not state.queue.load(self._places, owned, state.policy):
-                raise Corrupt("it holds two places of one block")
-        else:
-            for block in state.owners:
-                state.queue.take(block, state.policy)
+            if block not in state.blocks:
+                raise Corrupt(f"it names the block {block} and does not hold it")
+        owned = frozenset(map(raw_id, state.owners))
+        if not state.queue.load(self._places, owned, state.policy):
+            raise Corrupt("it holds two places of one block")
         return state
 
 
@@ -429,14 +397,6 @@ def _load_core(state: MetaState, core: Core) -> None:
         core.blocks_lost,
         core.profiles_lost,
     )
-
-
-def _load_places(state: MetaState, part: Places) -> None:
-    for place in part.places:
-        meta = _live(state, place.block)
-        key = key_of(meta, version=state.version)
-        item = Item(place.entry, place.ordinal, place.added_at, place.block, meta.size, key)
-        state.queue.enter(item, state.policy)
 
 
 def _load_sums(state: MetaState, sums: Sums) -> None:
@@ -473,15 +433,9 @@ def _split(places: bytes) -> list[bytes]:
     return [places[at : at + PLACE_BYTES] for at in range(0, len(places), PLACE_BYTES)]
 
 
-def _live(state: MetaState, block: BlockId) -> BlockMeta:
-    if block not in state.blocks:
-        raise Corrupt(f"it names the block {block} and does not hold it")
-    return state.blocks.get(block)
-
-
 def audit(state: MetaState) -> None:
     """What is kept beside the blocks says what the blocks say, or Corrupt."""
-    again = Index(whole=state.blocks.whole)
+    again = Index()
     queue, placed, places_hash = state.queue, 0, 0
     for partition in state.blocks.partitions():
         for chunk in partition.chunks:
@@ -493,9 +447,9 @@ def audit(state: MetaState) -> None:
                 item = queue.places.at(raw_id(meta.id))
                 if item is None:
                     continue
-                if (item.size, item.key) != (meta.size, key_of(meta, version=state.version)):
+                if (item.size, item.key) != (meta.size, key_of(meta)):
                     raise Corrupt(f"the place of block {meta.id} is not that of the block")
-                placed, places_hash = placed + 1, moved(places_hash, queue.mark_of(item))
+                placed, places_hash = placed + 1, moved(places_hash, bulk_mark(item))
     if (again.hash, again.totals) != (state.blocks.hash, state.blocks.totals):
         raise Corrupt("the sums that it states are not those of its blocks")
     if (placed, places_hash) != (len(queue.places), queue.hash):
@@ -532,7 +486,6 @@ _KEPT: dict[str, Callable[[MetaState], object]] = {
     "what waits": lambda state: (state.queue.waiting, state.queue.queued),
     "plans that wait": lambda state: _listed(state.plans.lines),
     "leases": lambda state: (state.plans.held, state.plans.leases),
-    "hashes": lambda state: (state.blocks.whole, state.queue.whole, state.retired.whole),
 }
 
 

@@ -85,10 +85,10 @@ class Totals:
     profiles_quarantined: int = 0
     plans_completed: int = 0
     profiles_expired: int = 0
-    blocks_adopted: int = 0  # from version 4 on, like the two below
+    blocks_adopted: int = 0
     blocks_missed: int = 0
     profiles_missed: int = 0
-    blocks_lost: int = 0  # from version 5 on, like the one below
+    blocks_lost: int = 0
     profiles_lost: int = 0
 
 
@@ -122,7 +122,7 @@ class MetaState:
     # them, nothing is deleted (S5); () when the index knows everything
     adopting: tuple[Incarnation, ...] = ()
     former: tuple[Incarnation, ...] = ()  # lives whose cut-off writers may still leave letters
-    # retention's, from version 5 on (see metastore/fold/trust.py)
+    # retention's (see metastore/fold/trust.py)
     clock: Anchor = NO_ANCHOR  # the wall clock as it was last vouched for
     confirmed_ns: int = 0  # the default period that nobody needs to confirm any more; 0: for ever
     hold: RetentionHold = NO_HOLD

@@ -289,11 +289,11 @@ def _retired(state: MetaState, block: BlockId, now: LeaseTime) -> Iterator[str]:
 
 def _why_retired(retired: Retired) -> str:
     match retired.cause:
-        case Cause.REPLACED | Cause.UNRECORDED if retired.outputs:
+        case Cause.REPLACED if retired.outputs:
             return f"It was replaced by {', '.join(retired.outputs)}"
         case Cause.REPLACED:
             return "It was replaced by nothing"
-        case Cause.EXPIRED | Cause.UNRECORDED:  # there was no other cause, before it was recorded
+        case Cause.EXPIRED:
             return "Retention took it"
         case Cause.LOST:
             return "A person gave it up as lost"
