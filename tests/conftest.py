@@ -2,9 +2,10 @@
 
 from hypothesis import settings
 
+from support.etcd.shared import cluster, etcd, three_members
 from support.stores.s3_server import s3_server
 
-__all__ = ["s3_server"]
+__all__ = ["cluster", "etcd", "s3_server", "three_members"]
 
 # A shared machine may stall any example; the time of a whole test is bounded by pytest. The same
 # examples everywhere: what passes here passes in CI. `--hypothesis-profile=wander` looks for more.

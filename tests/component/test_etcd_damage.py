@@ -22,9 +22,9 @@ from maar.model.errors import (
 from maar.ports.log import EMPTY, Candidate, Head, follow
 from support.etcd.cluster import EtcdCluster, Member, apart
 from support.etcd.logs import PATIENCE_S, at, led, opened
-from support.etcd.three_members import all_of, cluster, settings
+from support.etcd.three_members import all_of, settings
 
-__all__ = ["cluster", "settings"]
+__all__ = ["settings"]
 
 pytestmark = pytest.mark.component
 

@@ -18,9 +18,9 @@ from maar.model.errors import (
 from maar.ports.log import EMPTY, Candidate, Head, Leadership, Term, follow
 from support.etcd.cluster import EtcdCluster
 from support.etcd.logs import PATIENCE_S, hold, led, opened, until
-from support.etcd.three_members import all_of, between, cluster, settings
+from support.etcd.three_members import all_of, between, settings
 
-__all__ = ["cluster", "settings"]
+__all__ = ["settings"]
 
 pytestmark = pytest.mark.component
 

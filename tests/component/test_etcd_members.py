@@ -10,7 +10,6 @@ import pytest
 
 from maar.adapters.etcd import connection, hints
 from maar.adapters.etcd import log as etcd_log
-from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.etcd.settings import EtcdSettings
 from maar.model.errors import (
     HeadMoved,
@@ -18,12 +17,12 @@ from maar.model.errors import (
     TermLost,
     Unavailable,
 )
-from maar.ports.log import EMPTY, Candidate, Head, Term, verify
+from maar.ports.log import EMPTY, Candidate, verify
 from support.etcd.cluster import EtcdCluster, apart, running
 from support.etcd.logs import at, led, opened, until
-from support.etcd.three_members import all_of, cluster, settings
+from support.etcd.three_members import all_of, settings, stored
 
-__all__ = ["cluster", "settings"]
+__all__ = ["settings"]
 
 pytestmark = pytest.mark.component
 
@@ -90,16 +89,6 @@ def test_nothing_acknowledged_is_lost_when_members_are_killed(
             assert records[index - 1].body == body
 
     asyncio.run(test())
-
-
-async def stored(log: EtcdLog, body: bytes, *, term: Term, head: Head) -> Head:
-    """As a leader does it: what a slow disk leaves open is settled, and sent again."""
-    while True:
-        try:
-            return await log.append([body], term=term, head=head)
-        except OutcomeUnknown:
-            if (now := await log.head()) != head:
-                return now
 
 
 def test_a_member_that_hangs_is_not_waited_for(

@@ -16,10 +16,10 @@ from maar.model.errors import (
 from maar.ports.log import EMPTY, Candidate, Head
 from support.etcd.cluster import EtcdCluster
 from support.etcd.logs import PATIENCE_S, at, led, opened
-from support.etcd.three_members import between, cluster, settings
+from support.etcd.three_members import between, settings
 from support.network.cut import Way, lines
 
-__all__ = ["cluster", "settings"]
+__all__ = ["settings"]
 
 pytestmark = pytest.mark.component
 

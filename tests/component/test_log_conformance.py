@@ -25,12 +25,11 @@ from maar.ports.log import (
     Term,
     verify,
 )
-from support.etcd.cluster import etcd
 from support.metastore.filled_log import filled
 from support.metastore.log_factories import Both, Factory, factory, run
 from support.metastore.memory_log import MemoryLog
 
-__all__ = ["etcd", "factory"]
+__all__ = ["factory"]
 
 pytestmark = pytest.mark.component
 

@@ -18,11 +18,10 @@ from maar.ports.log import (
     Term,
     follow,
 )
-from support.etcd.cluster import etcd
 from support.metastore.filled_log import filled
 from support.metastore.log_factories import Both, Factory, factory, run
 
-__all__ = ["etcd", "factory"]
+__all__ = ["factory"]
 
 pytestmark = pytest.mark.component
 

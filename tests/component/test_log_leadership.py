@@ -20,7 +20,6 @@ from maar.ports.log import (
     Log,
     Term,
 )
-from support.etcd.cluster import etcd
 from support.metastore.filled_log import filled
 from support.metastore.log_factories import (
     Both,
@@ -33,7 +32,7 @@ from support.metastore.log_factories import (
     run,
 )
 
-__all__ = ["etcd", "factory"]
+__all__ = ["factory"]
 
 pytestmark = pytest.mark.component
 Shared = MemoryFactory | EtcdFactory

@@ -336,13 +336,6 @@ def running(
         shutil.rmtree(cluster.directory, ignore_errors=True)  # 130 MB of its log ahead per member
 
 
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    """One member for a whole file of tests: take a prefix of your own, and leave it healthy."""
-    with running(tmp_path_factory.mktemp("etcd")) as cluster:
-        yield cluster
-
-
 def until(condition: Callable[[], bool], what: str, *, within_s: float = READY_S) -> None:
     """Wait for a condition; a test that waits in vain says for what."""
     end = time.monotonic() + within_s

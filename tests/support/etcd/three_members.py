@@ -1,8 +1,8 @@
-"""Three members of etcd that tests share, and what tests do with a log in them."""
+"""What tests do with a log in the three members of etcd that they share."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -10,23 +10,24 @@ import pytest
 from maar.adapters.etcd import connection
 from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.etcd.settings import EtcdSettings
-from maar.model.errors import (
-    OutcomeUnknown,
-)
-from maar.ports.log import Log, Record
-from support.etcd.cluster import EtcdCluster, running
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    """Three members; each test takes a prefix of its own and leaves them healthy."""
-    with running(tmp_path_factory.mktemp("etcd"), members=3) as made:
-        yield made
+from maar.model.errors import OutcomeUnknown
+from maar.ports.log import Head, Log, Record, Term
+from support.etcd.cluster import EtcdCluster
 
 
 @pytest.fixture
 def settings(cluster: EtcdCluster, tmp_path: Path) -> EtcdSettings:
     return cluster.settings(f"/{tmp_path.name}", election_s=6)
+
+
+async def stored(log: EtcdLog, body: bytes, *, term: Term, head: Head) -> Head:
+    """As a leader does it: what a slow disk leaves open is settled, and sent again."""
+    while True:
+        try:
+            return await log.append([body], term=term, head=head)
+        except OutcomeUnknown:
+            if (now := await log.head()) != head:
+                return now
 
 
 async def all_of(log: Log) -> list[Record]:
