@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import secrets
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
-from support.soak.processes import Parts
-from support.soak.run import SETTINGS, soak
+from support.soak.run import LONG, soak
 
 
 def main() -> int:
@@ -19,7 +19,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     parser.add_argument("--no-spark", action="store_true", help="cheap workers only")
     given = parser.parse_args()
-    parts = Parts(spark_workers=0 if given.no_spark else 1, settings=SETTINGS)
+    parts = dataclasses.replace(LONG, spark_workers=0 if given.no_spark else 1)
     directory = Path(tempfile.mkdtemp(prefix="maar-soak-"))
     _say(f"seed {given.seed}, log {directory}/soak.log")
     summary = soak(directory, seconds=given.seconds, seed=given.seed, parts=parts)

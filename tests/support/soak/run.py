@@ -23,20 +23,29 @@ PACE_S = 0.05
 HEALED_S = 600.0  # a slow machine may take long; it must get there
 BLOCKS_MAX = 1_000_000
 
-SETTINGS = (
-    "worker.plan_most_ms=12000",
-    "worker.cancel_ms=4000",
-    "compaction.level_counts=6,4,4",
-    "compaction.level_ages_s=1,2,3",
-    "compaction.failure_limit=3",
-    "compaction.retry_s=0.2",
-    "compaction.probe_s=2",
-    "compaction.probe_most_s=10",
-    "compaction.retire_delay_s=4",
-    "compaction.litter_s=25",  # longer than any task writes, and than it can be stopped for
-    "compaction.floor_lag_s=600",
-    "compaction.snapshot_entries=400",
-)
+
+def settings(*, write_s: float, litter_s: float) -> tuple[str, ...]:
+    """Of the metastore and of Spark's workers; leftovers are deleted after `litter_s`, which is
+    longer than any task writes, and than it can be stopped for.
+    """
+    return (
+        f"worker.plan_most_ms={write_s * 1000:.0f}",
+        "worker.cancel_ms=4000",
+        "compaction.level_counts=6,4,4",
+        "compaction.level_ages_s=1,2,3",
+        "compaction.failure_limit=3",
+        "compaction.retry_s=0.2",
+        "compaction.probe_s=2",
+        "compaction.probe_most_s=10",
+        "compaction.retire_delay_s=4",
+        f"compaction.litter_s={litter_s:g}",
+        "compaction.floor_lag_s=600",
+        "compaction.snapshot_entries=400",
+    )
+
+
+LONG = Parts(lease_s=3.0, write_s=12.0, settings=settings(write_s=12.0, litter_s=25.0))
+SHORT = Parts(lease_s=2.0, write_s=6.0, settings=settings(write_s=6.0, litter_s=12.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +88,11 @@ def _kind(worker: str) -> str:
     return name if name.startswith(("worker", "zombie")) else "spark"
 
 
-def soak(directory: Path, *, seconds: float, seed: int, parts: Parts) -> Summary:
-    """One whole run; must be called from the main thread, which everybody dies with."""
+def soak(directory: Path, *, seconds: float | None, seed: int, parts: Parts) -> Summary:
+    """One whole run, by chance for some seconds, or with every fault once when none are given.
+
+    It must be called from the main thread, which everybody dies with.
+    """
     random = Random(seed)
     everyone = Processes(directory, parts, random)
     writer = Writer(everyone.around.metastore, everyone.store, pace_s=PACE_S, seed=seed)
@@ -89,8 +101,12 @@ def soak(directory: Path, *, seconds: float, seed: int, parts: Parts) -> Summary
         everyone.start()
         writer.start()
         injector = FaultInjector(everyone, random, lease_s=parts.lease_s)
-        injector.inject(seconds, meanwhile=tail.follow)
         began = time.monotonic()
+        if seconds is None:
+            injector.inject_each(meanwhile=tail.follow)
+        else:
+            injector.inject(seconds, meanwhile=tail.follow)
+        faulty_s, began = time.monotonic() - began, time.monotonic()
         everyone.stop_zombies()
         writer.enough()
         _heal(everyone, writer, tail)
@@ -112,7 +128,7 @@ def soak(directory: Path, *, seconds: float, seed: int, parts: Parts) -> Summary
         everyone.end()
     return Summary(
         seed=seed,
-        faulty_s=seconds,
+        faulty_s=faulty_s,
         healed_s=healed_s,
         injected=injector.done,
         profiles=len(writer.acknowledged),
