@@ -1,4 +1,7 @@
-"""Every benchmark runs, in small, and prints what it promises. Nothing is timed."""
+"""Every benchmark runs, in small, and prints what it promises. Nothing is timed.
+
+bench/failover.py runs in test_replicated_metastore.py, on the replicas that are there already.
+"""
 
 from __future__ import annotations
 
@@ -158,7 +161,6 @@ def test_replicas_of_a_short_log(tmp_path: Path) -> None:
     assert "# 1496 blocks" in said
 
 
-@pytest.mark.serial
 def test_compaction_at_every_level(tmp_path: Path) -> None:
     lines, said = run(
         "compaction.py",
@@ -179,7 +181,6 @@ def test_compaction_at_every_level(tmp_path: Path) -> None:
     assert [int(inputs) for inputs in re.findall(r"MB in (\d+) inputs", said)] == [20, 10, 10]
 
 
-@pytest.mark.serial
 def test_first_compaction(tmp_path: Path) -> None:
     lines, said = run("first_compaction.py", "--warm", "2", "--seconds", "4", temporary=tmp_path)
     rule = [line for line in lines if line.baseline.startswith("count_rule")]
@@ -240,7 +241,6 @@ def test_puts_of_a_few_minutes(tmp_path: Path) -> None:
     assert found["puts_busy_volume"].value < found["puts_trickle_volume"].value
 
 
-@pytest.mark.serial
 def test_distributor_and_writer_together_and_apart(tmp_path: Path) -> None:
     lines, said = run(
         "distribution.py",
@@ -264,18 +264,6 @@ def test_distributor_and_writer_together_and_apart(tmp_path: Path) -> None:
     assert len(steady) == 4, said
     assert all(int(came) > 0 for came, _ in steady), said
     assert "segment-writer" in said, "whose CPU it was"
-
-
-@pytest.mark.serial
-def test_failover_once(tmp_path: Path) -> None:
-    lines, said = run("failover.py", "--times", "1", "--reads", "20", temporary=tmp_path)
-    found = by_name(lines)
-    assert set(found) == {
-        *(f"failover_{what}" for what in ("p50", "max")),
-        *(f"read_follower_{what}" for what in ("p50", "p99")),
-    }
-    assert all(line.value > 0 for line in lines), said
-    assert found["failover_max"].baseline == "lease_and_2_s_4"
 
 
 # ── the model of the peer keeps to what it says ────────────────────────────────────────────────

@@ -15,7 +15,7 @@ from functools import partial
 
 from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.rpc import MetastoreClient, ReplicaClient
-from maar.model.errors import MaarError
+from maar.model.errors import MaarError, Unreachable
 from maar.model.ids import BlockId, Incarnation
 from support.etcd.cluster import Member as EtcdMember
 from support.etcd.cluster import apart
@@ -215,7 +215,10 @@ class FaultyReplicas:
 
         async def rebuilt() -> bool:
             """Its wires are whole; the connections over them come back in their own time."""
-            return (await client.rebuild()).standing == "follower"
+            try:
+                return (await client.rebuild()).standing == "follower"
+            except Unreachable:
+                return False
 
         try:
             await until(rebuilt, f"{victim.name} is rebuilt")

@@ -9,13 +9,29 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 
+from support.load.register_load import Load
 from support.replicas.processes import replicas
 from support.replicas.under_faults import FaultyReplicas
 
 AT_ONCE = 3  # faults under one load, whose history is then judged
+
+Fault = Callable[[FaultyReplicas, Load, Random], Awaitable[float]]
+FAULTS: dict[str, Fault] = {
+    "leader killed": lambda three, load, _: three.kill_leader(load),
+    "etcd's leader killed": lambda three, load, _: three.kill_etcd_leader(load),
+    "both killed": lambda three, load, _: three.kill_both_leaders(load),
+    "leader stopped": lambda three, load, random: three.stop_leader(
+        load, seconds=random.uniform(3, 20)
+    ),
+    "follower cut off": lambda three, load, _: three.cut_follower_off(load),
+    "leader cut off": lambda three, load, _: three.cut_leader_off(load),
+    "everything killed": lambda three, load, _: three.kill_everything(load),
+    "answers lost": lambda three, load, _: three.lose_answers(load),
+}
 
 
 def main() -> int:
@@ -39,30 +55,16 @@ def main() -> int:
 
 
 async def _soak(three: FaultyReplicas, seconds: float, random: Random) -> None:
-    faults = (
-        three.kill_leader,
-        three.kill_etcd_leader,
-        three.kill_both_leaders,
-        lambda load: three.stop_leader(load, seconds=random.uniform(3, 20)),
-        three.cut_follower_off,
-        three.cut_leader_off,
-        three.kill_everything,
-        three.lose_answers,
-    )
-    names = (
-        *("leader killed", "etcd's leader killed", "both killed", "leader stopped"),
-        *("follower cut off", "leader cut off", "everything killed", "answers lost"),
-    )
     done: Counter[str] = Counter()
     registrations = 0
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         async with three.under_load() as load:
             for _ in range(AT_ONCE):
-                at = random.randrange(len(faults))
-                gap_s = await faults[at](load)
-                done[names[at]] += 1
-                _say(f"{names[at]}: {gap_s:.2f} s")
+                name = random.choice(list(FAULTS))
+                gap_s = await FAULTS[name](three, load, random)
+                done[name] += 1
+                _say(f"{name}: {gap_s:.2f} s")
         registrations += len(load.record.acknowledged)
     _say(f"{registrations} registrations, {three.tail.head.index} entries: all as it must be")
     _say(", ".join(f"{name} {times}" for name, times in done.items()))
