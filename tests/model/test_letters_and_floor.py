@@ -7,7 +7,6 @@ retention takes it, and never again after. And nothing stays that nobody knows.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from maar.model.block import BlockMeta, Kind
 from maar.model.errors import MaarError, Unavailable
 from maar.model.ids import BlockId
 from maar.model.time import SECOND_NS
+from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import put
 from support.metastore.dead_letters import PostOffice, letter_key
 from support.metastore.fold import DAY_START_NS, SMALL, segment
@@ -177,12 +177,12 @@ class Chaos:
         interrupted = self.random.choice((0, 1, 2))
         self.office.faulty.fault = meanwhile
         self.sweeping = True
-        self.swept += asyncio.run(self.orphans.sweep())
+        self.swept += run_virtually(self.orphans.sweep())
         self.sweeping = False
         self.office.faulty.healed()
 
     def forget(self) -> None:
-        asyncio.run(self.office.cleaner.remove())
+        run_virtually(self.office.cleaner.remove())
 
     def expire(self) -> None:
         live = [self.office.state.blocks.get(block) for block in self.office.fold.live()]

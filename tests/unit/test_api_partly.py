@@ -16,6 +16,7 @@ from maar.model.errors import Corrupt, Damaged
 from maar.model.ids import TenantId
 from maar.model.time import TimeRange
 from maar.ports.query import QueryEngine, Scope, Top
+from support.clock.virtual_time import run_virtually
 
 DAY_NS = 86_400 * 10**9
 SCOPE = Scope(TenantId("acme"), TimeRange(0, 1 << 60))
@@ -59,7 +60,7 @@ class Answered:
             self.headers = dict(message["headers"])
 
         scope = {"type": "http", "headers": list(headers), "query_string": query.encode()}
-        asyncio.run(Partly(app)(scope, cast(Any, None), sent))
+        run_virtually(Partly(app)(scope, cast(Any, None), sent))
 
     @property
     def counted(self) -> float | None:
@@ -108,7 +109,7 @@ def test_what_one_request_allows_is_not_allowed_by_the_next_on_its_connection() 
         with pytest.raises(Damaged):
             await later[0]
 
-    asyncio.run(both())
+    run_virtually(both())
 
 
 def test_a_whole_answer_says_nothing_of_the_kind() -> None:
@@ -135,7 +136,7 @@ def test_the_blocks_of_an_error_come_through_the_wire() -> None:
         kept.update(code=code, sentence=sentence, trailer=trailing_metadata)
 
     error = Damaged("an object is missing", blocks=(("0" * 32, 5, 9),))
-    asyncio.run(refusals.refuse(SimpleNamespace(abort=abort), error))
+    run_virtually(refusals.refuse(SimpleNamespace(abort=abort), error))
     assert kept["code"] is grpc.StatusCode.DATA_LOSS
     wire = SimpleNamespace(
         trailing_metadata=lambda: kept["trailer"],

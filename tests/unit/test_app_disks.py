@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from random import Random
 
@@ -24,6 +23,7 @@ from maar.app.settings.config import load
 from maar.model.errors import StoreFull
 from maar.model.ids import Shard
 from maar.segment.service import SegmentService
+from support.clock.virtual_time import run_virtually
 from support.http.front import MemoryMetastore, SetClock, run
 from support.segment.writer_in_memory import QUICK, raw_profile
 from support.stores.memory_store import MemoryStore
@@ -188,6 +188,6 @@ def test_pushes_are_refused_early_with_a_sentence_and_taken_again_when_there_is_
         await service.push(Shard(1), (raw_profile(1),))
         await service.stop()
 
-    asyncio.run(test())
+    run_virtually(test())
     refusals = registry.get_sample_value("maar_segment_refusals_total", {"reason": "disk"})
     assert refusals == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -23,6 +22,7 @@ from maar.model.errors import NotLeading, Unavailable
 from maar.model.ids import BlockId, Incarnation, Shard
 from maar.ports.log import Candidate
 from maar.ports.replica import ReplicaStatus
+from support.clock.virtual_time import run_virtually
 from support.metastore.logged import Logged
 
 LEADER = ReplicaStatus(
@@ -234,7 +234,7 @@ def where(tmp_path: Path) -> tuple[str, ...]:
         for info in ours.store.list(""):
             store.create(info.key, ours.store.read(info.key))
 
-    asyncio.run(begin())
+    run_virtually(begin())
     return ("--data", str(tmp_path / "data"))
 
 

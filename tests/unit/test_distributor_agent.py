@@ -19,6 +19,7 @@ from maar.placement import wire
 from maar.placement.rules import Rules, Share
 from maar.ports.log_time import Now
 from maar.ports.object_store import ObjectInfo, ObjectStore, StoreSettings
+from support.clock.virtual_time import run_virtually, until
 from support.http.front import MemoryMetastore
 
 LOG = Incarnation("1234abcd")  # of the metastore in memory
@@ -41,7 +42,7 @@ class World:
         return key
 
     def look(self) -> Rules:
-        asyncio.run(self.agent.look())
+        run_virtually(self.agent.look())
         return self.agent.rules()
 
     def failed(self, what: str) -> float:
@@ -138,13 +139,10 @@ def test_it_follows_for_ever_through_failures(world: World) -> None:
         following = asyncio.create_task(world.agent.follow(every_s=0.01))
         world.metastore.failures = [Unavailable("away")] * 3
         world.put(10, 3)
-        async with asyncio.timeout(30):
-            while world.agent.rules().created_at != 10:
-                await asyncio.sleep(0.01)
-            world.put(11, 4)
-            while world.agent.rules().created_at != 11:
-                await asyncio.sleep(0.01)
+        await until(lambda: world.agent.rules().created_at == 10)
+        world.put(11, 4)
+        await until(lambda: world.agent.rules().created_at == 11)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
 
-    asyncio.run(story())
+    run_virtually(story())

@@ -13,6 +13,7 @@ from maar.app.processes import status_file
 from maar.app.processes.heart import BEAT_S, STARTING_PATIENCE, TICK_S, Beats, Heart
 from maar.app.processes.status_file import ProcessState
 from maar.model.errors import MaarError
+from support.clock.virtual_time import run_virtually
 
 STARTING, RUNNING = b"s", b"r"
 
@@ -89,7 +90,7 @@ def test_a_process_tells_that_it_starts_and_then_that_its_loop_goes_round() -> N
         await asyncio.sleep(0)
         going_on.cancel()
 
-    asyncio.run(story())
+    run_virtually(story())
     assert os.read(ours, 100) == RUNNING
     os.close(ours)
     beats.started()  # nobody listens any more: no error, and no end of the process

@@ -26,6 +26,7 @@ from maar.model.ids import BlockId, Incarnation, PlanId, Zone
 from maar.model.policy import HOUR_NS, MINUTE_NS
 from maar.model.time import LeaseTime
 from maar.ports.log import Head
+from support.clock.virtual_time import run_virtually, until
 from support.lake.lost_log import Lives, manifest_key, tables
 from support.metastore.fold import INCARNATION, SMALL, Fold
 from support.segment.writer_in_memory import raw_profile
@@ -426,7 +427,7 @@ def test_a_late_letter_of_an_old_life_is_delivered(again: bool) -> None:
     letter = keys.dead_letter(incarnation=INCARNATION, block=meta.id)
     lake.store.create(letter, dead_letter.encode(meta))
     letters = DeadLetters(lake, lake.store, lake.append, lake.metrics, lambda n: bytes(n))
-    asyncio.run(letters.drain())
+    run_virtually(letters.drain())
     letters.close()
     assert lake.shown() == {1, 5}
     assert not lake.objects(keys.DEAD_LETTERS)
@@ -444,11 +445,11 @@ def test_a_held_letter_of_an_old_life_can_be_retried() -> None:
     letter = keys.dead_letter(incarnation=INCARNATION, block=meta.id)
     lake.store.create(letter, dead_letter.encode(meta))
     letters = DeadLetters(lake, lake.store, lake.append, lake.metrics, lambda n: bytes(n))
-    asyncio.run(letters.drain())
+    run_virtually(letters.drain())
     held = keys.held_letter(incarnation=INCARNATION, name=f"{meta.id}.msgpack")
     assert lake.objects(keys.DEAD_LETTERS) == {held}
     lake.store.create(key, body)
-    asyncio.run(letters.retry(meta.id))
+    run_virtually(letters.retry(meta.id))
     letters.close()
     assert lake.shown() == {5}
     assert not lake.objects(keys.DEAD_LETTERS)
@@ -486,25 +487,25 @@ def test_the_cleaner_deletes_nothing_while_adopting() -> None:
     lake.lose(saved)
     lake.pass_time(30_000 * HOUR_NS)
     lake.clean()
-    assert asyncio.run(lake.cleaner.expire()) == 0
+    assert run_virtually(lake.cleaner.expire()) == 0
     assert lake.objects() == before
     lake.adopt()
     lake.clean()
     assert lake.objects() < before
     lake.state.anchor = Anchor(lake.clock.wall, lake.now())  # the clocks agree
-    assert asyncio.run(lake.cleaner.expire())
+    assert run_virtually(lake.cleaner.expire())
 
 
 def test_the_duty_waits_when_there_is_nothing_to_adopt() -> None:
     async def idle() -> None:
         duty = asyncio.create_task(lake.adoption.forever())
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(3600)
         assert not duty.done()
         duty.cancel()
         await asyncio.wait([duty])
 
     lake = Lives()
-    asyncio.run(idle())
+    run_virtually(idle())
     assert lake.appends == 0
     assert lake.adoption.blocked == ()
 
@@ -512,9 +513,7 @@ def test_the_duty_waits_when_there_is_nothing_to_adopt() -> None:
 def test_the_duty_adopts_and_the_status_says_so_until_then() -> None:
     async def adopted() -> None:
         duty = asyncio.create_task(lake.adoption.forever())
-        async with asyncio.timeout(20):
-            while lake.state.adopting:
-                await asyncio.sleep(0.005)
+        await until(lambda: not lake.state.adopting)
         assert not duty.done()
         duty.cancel()
         await asyncio.wait([duty])
@@ -524,6 +523,6 @@ def test_the_duty_adopts_and_the_status_says_so_until_then() -> None:
     lake.push(1)
     lake.lose(saved)
     assert "nothing is merged or deleted" in lake.adoption.blocked[0]
-    asyncio.run(adopted())
+    run_virtually(adopted())
     assert lake.adoption.blocked == ()
     assert lake.shown() == {1}

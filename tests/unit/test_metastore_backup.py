@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from maar.model.errors import (
 )
 from maar.model.time import LeaseTime
 from maar.ports.log import Record
+from support.clock.virtual_time import run_virtually
 from support.metastore.fold import INCARNATION, segment
 from support.metastore.operations import logged, run
 
@@ -100,7 +100,7 @@ def test_a_backup_of_a_newer_program_is_refused_with_a_sentence(tmp_path: Path) 
         writer.add(backup.Opening(backup.VERSION + 1, 0))
         writer.end()
     with pytest.raises(Rejected, match="newer maar"):
-        asyncio.run(backup.read(path))
+        run_virtually(backup.read(path))
 
 
 def test_a_backup_never_replaces_a_file_and_leaves_no_half_of_one(tmp_path: Path) -> None:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
-from maar.metastore.leader import campaign as campaigns
 from maar.metastore.leader.campaign import Campaign, resign
 from maar.metastore.replica.tasks import first_ended
 from maar.model.errors import Rejected, Unavailable
 from maar.ports.log import Candidate, Term
+from support.clock.virtual_time import run_virtually, until
 from support.metastore.memory_log import MemoryLog, SharedLog
 
 ME, RIVAL = Candidate("me", "me:1"), Candidate("rival", "rival:1")
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():
-            await asyncio.sleep(0)
 
 
 def test_it_waits_for_the_rival_and_tells_the_term_once() -> None:
@@ -42,7 +35,7 @@ def test_it_waits_for_the_rival_and_tells_the_term_once() -> None:
         await campaign.withdraw()
         assert shared.office.holder == ME, "whoever took the term has to resign it"
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_who_withdraws_leaves_no_office_behind() -> None:
@@ -59,28 +52,26 @@ def test_who_withdraws_leaves_no_office_behind() -> None:
         await asyncio.sleep(0)
         await campaign.withdraw()
         await MemoryLog(shared).resign(held)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(60)
         assert shared.office is None
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
-def test_a_log_that_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaigns, "RETRY_S", 0.001)
-
+def test_a_log_that_does_not_answer_is_asked_again() -> None:
     async def test() -> None:
         log = MemoryLog(SharedLog())
         log.cut = True
         campaign = Campaign(log, ME)
         campaign.stand()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(60)
         assert campaign.won() is None
         log.cut = False
         async with asyncio.timeout(30):
             await campaign.ended()
         assert campaign.won() == 1
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_log_in_which_nobody_may_lead_says_so() -> None:
@@ -92,11 +83,11 @@ def test_a_log_in_which_nobody_may_lead_says_so() -> None:
         with pytest.raises(Rejected, match="it moved"):
             campaign.won()
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_an_office_that_cannot_be_given_back_lapses(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Deaf(MemoryLog):
         async def resign(self, term: Term) -> None:
@@ -104,9 +95,8 @@ def test_an_office_that_cannot_be_given_back_lapses(
                 raise Unavailable("no answer from etcd")
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(campaigns, "RESIGN_S", 0.01)
     for term in (1, 2):
-        asyncio.run(resign(Deaf(SharedLog()), Term(term)))
+        run_virtually(resign(Deaf(SharedLog()), Term(term)))
     assert "term=1 cause=no answer from etcd" in caplog.text
     assert "term=2 cause=no answer" in caplog.text
 
@@ -137,4 +127,4 @@ def test_the_first_that_ends_ends_all_and_none_outlives_it() -> None:
         assert task.cancelled()
         assert sorted(ended) == ["a", "b"]
 
-    asyncio.run(test())
+    run_virtually(test())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 import pytest
 
@@ -16,6 +14,7 @@ from maar.metastore.state.retired import Cause
 from maar.metastore.views.explain import explain
 from maar.model.block import BlockMeta
 from maar.model.time import DAY_NS
+from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import Lake
 from support.metastore.fold import DAY_START_NS, SMALL
 
@@ -123,11 +122,11 @@ def test_what_expired_does_not_go_before_what_it_replaced_however_short_its_own_
     made = world.merge([meta])
     expire(world, made)
     for _ in range(2):
-        asyncio.run(world.cleaner.remove())
+        run_virtually(world.cleaner.remove())
         assert set(world.state.retired) == {meta.id, made.id}
         world.pass_time(SMALL.retire_delay_ns // 2)
     world.pass_time(1)
-    while asyncio.run(world.cleaner.remove()):
+    while run_virtually(world.cleaner.remove()):
         pass
     assert world.cleaner.blocked == ()
     assert world.objects() == set()

@@ -48,7 +48,7 @@ WALL = WallTime(1_800_000_000_000_000_000)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(test)
+    run_virtually(test)
 
 
 async def no_snapshot() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import msgspec
@@ -11,19 +10,21 @@ import pytest
 
 from maar.metastore.fold import retirement
 from maar.metastore.leader import cleaner, cleaning
+from maar.metastore.leader.cleaner import CleanerBounds
 from maar.metastore.records.entries import BlocksExpired, PinsTaken
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotLeading, Unavailable
-from maar.model.ids import BlockId, FencingToken, PlanId
+from maar.model.ids import FencingToken, PlanId
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
+from support.clock.virtual_time import Gate, run_virtually, until
 from support.lake.fold_and_store import Lake, dated, objects_of, put
 from support.metastore.fold import DAY_START_NS, INCARNATION, SMALL, TENANT, Fold, output, segment
 from support.stores.memory_store import MemoryStore
 
 
 def remove(world: Lake) -> None:
-    while asyncio.run(world.cleaner.remove()):
+    while run_virtually(world.cleaner.remove()):
         pass
 
 
@@ -56,7 +57,7 @@ def test_whoever_was_deposed_removes_nothing() -> None:
     before = world.objects()
     world.deposed = True
     with pytest.raises(NotLeading):
-        asyncio.run(world.cleaner.remove())
+        run_virtually(world.cleaner.remove())
     assert world.objects() == before
     world.deposed = False
     world.pass_time(cleaner.REST_NS + 1)
@@ -168,9 +169,8 @@ def test_sources_stay_and_an_alarm_is_given_while_an_output_is_missing_or_cut_sh
     assert blocked_blocks(world) == 0
 
 
-def test_what_has_to_stay_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaner, "REMOVED_AT_ONCE", 3)
-    world = Lake()
+def test_what_has_to_stay_holds_up_nobody_else() -> None:
+    world = Lake(bounds=CleanerBounds(removed_at_once=3))
     _, made = replaced(world, 1, 2, 3)
     replaced(world, 11, 12, 13)
     world.store.delete(made.files[0].locations[0].key)
@@ -180,10 +180,8 @@ def test_what_has_to_stay_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) 
     assert len(world.objects("segments/")) == 3
 
 
-def test_past_a_bound_nothing_more_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaner, "REMOVED_AT_ONCE", 3)
-    monkeypatch.setattr(cleaner, "HELD_MAX", 3)
-    world = Lake()
+def test_past_a_bound_nothing_more_is_passed_by() -> None:
+    world = Lake(bounds=CleanerBounds(removed_at_once=3, held_max=3))
     lost = [replaced(world, n, n + 1, n + 2)[1] for n in (1, 11, 21)]
     for made in lost:
         world.store.delete(made.files[0].locations[0].key)
@@ -258,8 +256,8 @@ def test_resting_blocks_are_passed_by() -> None:
 
 def test_pins_are_dropped_from_the_one_renewed_longest_ago() -> None:
     fold = Fold()
-    for reader, until in (("a", 10), ("b", 20), ("a", 30)):
-        fold.put(PinsTaken((reader,), LeaseTime(until)))
+    for reader, end in (("a", 10), ("b", 20), ("a", 30)):
+        fold.put(PinsTaken((reader,), LeaseTime(end)))
     assert list(fold.state.pins) == ["b", "a"]
     assert retirement.expired_pins(fold.state, LeaseTime(20)) == ()
     assert retirement.expired_pins(fold.state, LeaseTime(21)) == ("b",)
@@ -272,7 +270,6 @@ def test_pins_are_dropped_from_the_one_renewed_longest_ago() -> None:
 def test_a_part_that_breaks_stops_neither_itself_nor_the_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cleaner, "LOOK_S", 0.001)
     world = Lake(msgspec.structs.replace(SMALL, litter_ns=SECOND_NS, retention_ns=DAY_NS))
     broken = {"sweeps": 0}
 
@@ -285,30 +282,24 @@ def test_a_part_that_breaks_stops_neither_itself_nor_the_others(
     async def test() -> None:
         parts = asyncio.create_task(world.cleaner.forever())
         replaced(world, 1, 2, 3)
-        async with asyncio.timeout(60):
-            while world.state.retired or broken["sweeps"] < 3:
-                await asyncio.sleep(0.001)
-            world.pass_time(2 * DAY_NS)
-            while len(world.state.blocks):
-                await asyncio.sleep(0.001)
+        await until(lambda: not world.state.retired and broken["sweeps"] >= 3)
+        world.pass_time(2 * DAY_NS)
+        await until(lambda: not len(world.state.blocks))
         parts.cancel()
         await asyncio.gather(parts, return_exceptions=True)
         assert parts.cancelled()
 
-    asyncio.run(test())
+    run_virtually(test())
     assert any(record.exc_info for record in caplog.records)
 
 
-def test_a_store_that_hangs_holds_up_neither_sweeps_nor_retention(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cleaner, "LOOK_S", 0.001)
-    released = threading.Event()
+def test_a_store_that_hangs_holds_up_neither_sweeps_nor_retention() -> None:
+    released = Gate()
 
     class Hanging(MemoryStore):
         def delete(self, key: str) -> None:
             if key.startswith("segments/"):
-                released.wait(100)
+                released.wait()
             super().delete(key)
 
     policy = msgspec.structs.replace(SMALL, litter_ns=SECOND_NS, retention_ns=DAY_NS)
@@ -318,26 +309,20 @@ def test_a_store_that_hangs_holds_up_neither_sweeps_nor_retention(
         for first in range(0, 30, 3):
             replaced(world, first, first + 1, first + 2)
         parts = asyncio.create_task(world.cleaner.forever())
-        async with asyncio.timeout(60):
-            while world.state.litter:
-                await asyncio.sleep(0.001)
-            world.pass_time(2 * DAY_NS)
-            while len(world.state.blocks):
-                await asyncio.sleep(0.001)
+        await until(lambda: not world.state.litter)
+        world.pass_time(2 * DAY_NS)
+        await until(lambda: not len(world.state.blocks))
         assert len(world.objects("segments/")) == 30
         parts.cancel()
         await asyncio.gather(parts, return_exceptions=True)
 
     try:
-        asyncio.run(test())
+        run_virtually(test())
     finally:
         released.set()
 
 
-def test_retention_runs_once_a_minute_though_there_is_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cleaner, "LOOK_S", 0.001)
+def test_retention_runs_once_a_minute_though_there_is_more() -> None:
     policy = msgspec.structs.replace(
         SMALL, retention_ns=DAY_NS, retention_run_max=2, retire_delay_ns=10**18
     )
@@ -347,45 +332,42 @@ def test_retention_runs_once_a_minute_though_there_is_more(
 
     async def test() -> None:
         parts = asyncio.create_task(world.cleaner.forever())
-        async with asyncio.timeout(60):
-            for left in (4, 2, 0):
-                while len(world.state.blocks) > left:
-                    await asyncio.sleep(0.001)
-                for _ in range(20):  # however often the part looks
-                    await asyncio.sleep(0.001)
-                assert len(world.state.blocks) == left
-                world.pass_time(cleaner.EXPIRE_NS)
+        for left in (4, 2, 0):
+            await until(lambda left=left: len(world.state.blocks) <= left)  # type: ignore[misc]
+            await asyncio.sleep(600)  # however often the part looks
+            assert len(world.state.blocks) == left
+            world.pass_time(cleaner.EXPIRE_NS)
         parts.cancel()
         await asyncio.gather(parts, return_exceptions=True)
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
-def test_a_status_tells_a_bounded_number_of_troubles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaner, "TOLD_MAX", 2)
-    held: cleaner.HeldBack[BlockId] = cleaner.HeldBack()
-    world = Lake()
-    world.cleaner._blocks = held
-    for number in range(5):
-        held.hold([BlockId(str(number))], f"because {number}", now=world.now())
-    assert world.cleaner.blocked == ("because 0", "because 1")
+def test_a_status_tells_a_bounded_number_of_troubles() -> None:
+    world = Lake(bounds=CleanerBounds(told_max=2))
+    for first in range(10, 60, 10):
+        _, made = replaced(world, first, first + 1)
+        world.store.delete(made.files[0].locations[0].key)
+    remove(world)
+    assert blocked_blocks(world) == 10
+    assert len(world.cleaner.blocked) == 2
 
 
 def test_whoever_holds_up_removal_finds_none_under_way() -> None:
     """Giving up a block brings back what it had replaced: never while that is being deleted."""
-    deleting, released = threading.Event(), threading.Event()
+    deleting, released = Gate(), Gate()
 
     class Slow(MemoryStore):
         def delete(self, key: str) -> None:
             deleting.set()
-            released.wait(100)
+            released.wait()
             super().delete(key)
 
     async def test() -> None:
         world = Lake(store=Slow())
         replaced(world, 1, 2)
         removing = asyncio.create_task(world.cleaner.remove())
-        await asyncio.to_thread(deleting.wait, 100)
+        await asyncio.to_thread(deleting.wait)
         held = asyncio.create_task(world.cleaner.removal.acquire())
         await asyncio.sleep(0)
         assert not held.done()
@@ -395,4 +377,4 @@ def test_whoever_holds_up_removal_finds_none_under_way() -> None:
         world.cleaner.removal.release()
         await removing
 
-    asyncio.run(test())
+    run_virtually(test())

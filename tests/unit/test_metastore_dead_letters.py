@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from maar.block.format import dead_letter
 from maar.metastore.decide import dead_letter_rules
 from maar.metastore.decide.dead_letter_rules import Fate, FoundLetter, reach, verdict
-from maar.metastore.leader import dead_letters
 from maar.metastore.leader.dead_letters import DeadLetters
 from maar.metastore.records.entries import BlocksAdded, BlocksExpired, Floor
 from maar.metastore.state.state import NO_FLOOR
@@ -24,6 +22,7 @@ from maar.model.errors import NotLeading, Unavailable
 from maar.model.ids import BlockId, Incarnation, segment_id
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.object_store import ObjectInfo
+from support.clock.virtual_time import run_virtually, until
 from support.lake.fold_and_store import put
 from support.metastore.dead_letters import PostOffice, letter_key
 from support.metastore.fold import DAY_START_NS, segment
@@ -56,7 +55,7 @@ def test_a_letter_is_deleted_only_after_its_block_is_in_the_log(office: PostOffi
 
     broken = DeadLetters(office, office.store, lost, office.metrics, bytes)
     with pytest.raises(Unavailable):
-        asyncio.run(broken.drain())
+        run_virtually(broken.drain())
     assert office.waiting() == {letter_key(meta.id)}
     office.faulty.fault = lambda operation, _key: (
         Unavailable("gone away") if operation == "delete" else None
@@ -88,11 +87,7 @@ def test_a_letter_of_a_known_block_goes_and_adds_nothing(office: PostOffice) -> 
     assert office.state.tally.profiles_added == added
 
 
-def test_many_letters_are_delivered_in_bounded_steps(
-    office: PostOffice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dead_letters, "LISTED_AT_ONCE", 7)
-    monkeypatch.setattr(dead_letter_rules, "ADDED_BYTES_MAX", 1000)
+def test_many_letters_are_delivered_in_bounded_steps(office: PostOffice) -> None:
     metas = [office.post(number) for number in range(1, 51)]
     sizes: list[int] = []
     plain = office.append
@@ -101,19 +96,19 @@ def test_many_letters_are_delivered_in_bounded_steps(
         sizes.append(len(prepare(office.state, office.now())))
         return await plain(prepare)
 
-    office.letters._append = counted
+    office.append = counted  # type: ignore[method-assign]
+    office.elect(listed_at_once=7, added_bytes_max=1000)
     office.drain()
     assert office.fold.live() == {meta.id for meta in metas}
     assert len(sizes) > 10
     assert office.waiting() == set()
-    steps = list(dead_letter_rules.in_steps([found(meta, size=600) for meta in metas[:5]]))
+    letters = [found(meta, size=600) for meta in metas[:5]]
+    steps = list(dead_letter_rules.in_steps(letters, bytes_max=1000))
     assert [len(step) for step in steps] == [1] * 5
 
 
-def test_people_see_how_many_wait_while_they_are_dealt_with(
-    office: PostOffice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dead_letters, "LISTED_AT_ONCE", 4)
+def test_people_see_how_many_wait_while_they_are_dealt_with(office: PostOffice) -> None:
+    office.elect(listed_at_once=4)
     for number in range(1, 11):
         office.post(number)
     office.pass_time(30 * SECOND_NS)
@@ -138,7 +133,7 @@ def test_a_full_index_lets_letters_wait_and_the_floor_with_them(office: PostOffi
     office.drain()
     assert office.fold.live() == {first.id, second.id}
     assert office.waiting() == {letter_key(third.id)}
-    (listed,) = asyncio.run(office.letters.listed(limit=10)).letters
+    (listed,) = run_virtually(office.letters.listed(limit=10)).letters
     assert (listed.name, listed.standing) == (third.id, "waiting")
     assert "index is full" in listed.cause
     office.pass_time(10 * LAG_NS)
@@ -292,7 +287,7 @@ def test_letters_of_other_logs_are_left_alone_and_shown(office: PostOffice) -> N
     assert office.objects("dlq/") == {key, held}
     assert office.fold.live() == set()
     assert office.letters.status().foreign == office.metric("letters_foreign") == 2
-    listed = asyncio.run(office.letters.listed(limit=10)).letters
+    listed = run_virtually(office.letters.listed(limit=10)).letters
     assert [letter.standing for letter in listed] == ["foreign", "foreign"]
     assert all("of the log deadbeef" in letter.cause for letter in listed)
 
@@ -302,11 +297,11 @@ def test_a_list_has_a_limit_and_begins_with_what_wants_a_person(office: PostOffi
     office.drain()
     waiting = [office.post(number) for number in (2, 3)]
     office.store.create("dlq/v1/deadbeef/x", b"junk")
-    listed = asyncio.run(office.letters.listed(limit=4))
+    listed = run_virtually(office.letters.listed(limit=4))
     assert [one.standing for one in listed.letters] == ["held", "waiting", "waiting", "foreign"]
     assert [one.meta for one in listed.letters[1:3]] == waiting
     assert not listed.more
-    listed = asyncio.run(office.letters.listed(limit=2))
+    listed = run_virtually(office.letters.listed(limit=2))
     assert (len(listed.letters), listed.more) == (2, True)
 
 
@@ -341,21 +336,11 @@ def test_the_index_says_which_letters_it_has_never_seen(office: PostOffice) -> N
 # ── the loop ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():
-            await asyncio.sleep(0.005)
-
-
 def added(office: PostOffice, meta: BlockMeta) -> bool:
     return meta.id in office.fold.live()
 
 
-def test_it_looks_at_once_and_again_and_heals_with_the_store(
-    office: PostOffice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dead_letters, "DRAIN_S", 10**6)
-    monkeypatch.setattr(dead_letters, "RETRY_S", 0.01)
+def test_it_looks_at_once_and_again_and_heals_with_the_store(office: PostOffice) -> None:
     first = office.post(1)
     office.faulty.fault = lambda _operation, _key: Unavailable("the store is away")
 
@@ -369,12 +354,10 @@ def test_it_looks_at_once_and_again_and_heals_with_the_store(
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
-def test_it_looks_again_after_a_while(office: PostOffice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letters, "DRAIN_S", 0.01)
-
+def test_it_looks_again_after_a_while(office: PostOffice) -> None:
     async def test() -> None:
         life = asyncio.create_task(office.letters.forever())
         for number in (1, 2, 3):
@@ -383,13 +366,10 @@ def test_it_looks_again_after_a_while(office: PostOffice, monkeypatch: pytest.Mo
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
-def test_a_fault_of_our_own_is_told_and_does_not_end_the_loop(
-    office: PostOffice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dead_letters, "RETRY_S", 0.01)
+def test_a_fault_of_our_own_is_told_and_does_not_end_the_loop(office: PostOffice) -> None:
     meta = office.post(1)
 
     def broken(_operation: str, _key: str) -> None:
@@ -407,4 +387,4 @@ def test_a_fault_of_our_own_is_told_and_does_not_end_the_loop(
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)
 
-    asyncio.run(test())
+    run_virtually(test())

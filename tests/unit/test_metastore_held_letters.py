@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from maar.model.block import BlockMeta, Kind, Location
 from maar.model.errors import MaarError, NotFound, Rejected, StoreFull, Unavailable
 from maar.model.ids import StoreName, TenantId
 from maar.model.time import SECOND_NS, LeaseTime
+from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import put
 from support.metastore.dead_letters import PostOffice, held_key, letter_key
 from support.metastore.fold import INCARNATION, segment
@@ -133,17 +133,17 @@ def test_what_is_poisoned_is_held_with_its_cause_and_nobody_waits_for_it(
     (held,) = office.held()
     assert held.rpartition("-held/")[2] == key.partition(f"{INCARNATION}/")[2]
     assert office.store.read(held) == body  # moved, not changed
-    (letter,) = asyncio.run(office.letters.listed(limit=10)).letters
+    (letter,) = run_virtually(office.letters.listed(limit=10)).letters
     assert (letter.key, letter.standing) == (held, "held")
     assert cause in letter.cause
-    assert asyncio.run(office.letters.one(letter.name)) == letter
+    assert run_virtually(office.letters.one(letter.name)) == letter
     assert office.letters.status().held == office.metric("letters_held") == 1
     assert cause in caplog.text
     office.drain()
     assert office.held() == {held}
     # once more by another leader, who has seen nothing of this
     again = DeadLetters(office, office.store, office.append, office.metrics, bytes)
-    asyncio.run(again.drain())
+    run_virtually(again.drain())
     assert again.status().held == 1
 
 
@@ -164,7 +164,7 @@ def test_a_move_that_was_broken_off_is_finished(office: PostOffice) -> None:
     office.drain()
     bodies = {office.store.read(held) for held in office.held()}
     assert bodies == {b"junk", b"other junk"}
-    assert len(asyncio.run(office.letters.listed(limit=10)).letters) == 2
+    assert len(run_virtually(office.letters.listed(limit=10)).letters) == 2
 
 
 def test_a_store_without_room_keeps_the_letter_where_it_is(office: PostOffice) -> None:
@@ -193,7 +193,7 @@ def test_what_is_too_large_is_neither_read_nor_moved(
     assert office.fold.live() == {good.id}
     assert office.letters.status().held == 1
     assert office.letters.floor_max == START + LAG_NS  # no writer wrote it: it stops nothing
-    (letter,) = asyncio.run(office.letters.listed(limit=10)).letters
+    (letter,) = run_virtually(office.letters.listed(limit=10)).letters
     assert "too many for a dead letter" in letter.cause
 
 
@@ -207,7 +207,7 @@ def test_what_has_a_name_that_no_key_has_stops_nothing(office: PostOffice) -> No
     assert office.fold.live() == {good.id}
     assert office.letters.status().held == 1
     assert office.letters.floor_max == START + LAG_NS
-    (letter,) = asyncio.run(office.letters.listed(limit=10)).letters
+    (letter,) = run_virtually(office.letters.listed(limit=10)).letters
     assert "not named like" in letter.cause
 
 
@@ -215,7 +215,7 @@ def test_what_has_a_name_that_no_key_has_stops_nothing(office: PostOffice) -> No
 
 
 def retry(office: PostOffice, name: str) -> Any:
-    return asyncio.run(office.letters.retry(name))
+    return run_virtually(office.letters.retry(name))
 
 
 def test_a_mended_letter_is_delivered_on_request(office: PostOffice) -> None:
@@ -226,7 +226,7 @@ def test_a_mended_letter_is_delivered_on_request(office: PostOffice) -> None:
     with pytest.raises(Rejected, match="is missing from the store"):
         retry(office, meta.id)
     put(office.store, meta)
-    shown = asyncio.run(office.letters.one(meta.id))
+    shown = run_virtually(office.letters.one(meta.id))
     assert "retry it" in shown.cause
     done = retry(office, meta.id)
     assert (done.block, done.rewritten) == (meta.id, False)
@@ -236,7 +236,7 @@ def test_a_mended_letter_is_delivered_on_request(office: PostOffice) -> None:
     with pytest.raises(NotFound, match="no held dead letter"):
         retry(office, meta.id)
     with pytest.raises(NotFound, match="no dead letter"):
-        asyncio.run(office.letters.one(meta.id))
+        run_virtually(office.letters.one(meta.id))
 
 
 def test_below_the_floor_the_segment_is_written_again_as_another_block(office: PostOffice) -> None:

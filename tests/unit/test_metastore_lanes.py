@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
@@ -36,6 +35,7 @@ from maar.model.policy import Level, Policy
 from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.ports.object_store import StoreSettings
+from support.clock.virtual_time import run_virtually
 from support.lake.whole_lake import NOON_NS, WholeLake, profile
 from support.metastore.fold import DAY, SMALL, TENANT, Fold, output, segment
 
@@ -270,7 +270,7 @@ def test_late_profiles_are_merged_by_day_with_real_segments_and_merges(tmp_path:
                 pass
             return list(await service.blocks())
 
-    blocks = asyncio.run(run())
+    blocks = run_virtually(run())
     assert sorted(meta.day for meta in blocks) == [NOON_NS // DAY_NS - n for n in range(20)][::-1]
     assert {meta.zone for meta in blocks} == {HOME}
     manifests = [store.read(info.key) for info in store.list(keys.MANIFESTS)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Iterable
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from maar.metastore.fold import leftovers
 from maar.metastore.leader import cleaner, sweeping
+from maar.metastore.leader.cleaner import BOUNDS, CleanerBounds
 from maar.metastore.records.effects import Leased, Refused, Swept
 from maar.metastore.records.entries import (
     AttemptFenced,
@@ -29,6 +29,7 @@ from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.policy import MINUTE_NS
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
+from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import Lake, announce, objects_of, put
 from support.metastore.fold import INCARNATION, SMALL, Fold
 from support.stores.memory_store import MemoryStore
@@ -36,12 +37,12 @@ from support.stores.memory_store import MemoryStore
 POLICY = msgspec.structs.replace(SMALL, litter_ns=45 * MINUTE_NS)
 
 
-def lake(store: MemoryStore | None = None, **policy: Any) -> Lake:
-    return Lake(msgspec.structs.replace(POLICY, **policy), store)
+def lake(store: MemoryStore | None = None, bounds: CleanerBounds = BOUNDS, **policy: Any) -> Lake:
+    return Lake(msgspec.structs.replace(POLICY, **policy), store, bounds=bounds)
 
 
 def sweep(world: Lake) -> None:
-    while asyncio.run(world.cleaner.sweep()):
+    while run_virtually(world.cleaner.sweep()):
         pass
 
 
@@ -80,7 +81,7 @@ def test_whoever_was_deposed_sweeps_nothing() -> None:
     before = world.objects()
     world.deposed = True
     with pytest.raises(NotLeading):
-        asyncio.run(world.cleaner.sweep())
+        run_virtually(world.cleaner.sweep())
     assert world.objects() == before
 
 
@@ -234,16 +235,15 @@ def test_bad_intents_are_not_followed_but_told_once_and_hold_up_nobody(
     assert world.registry.get_sample_value("maar_metastore_clean_blocked_attempts") == 0
 
 
-def test_a_part_that_gets_nowhere_takes_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaner, "SWEPT_AT_ONCE", 1)
-    monkeypatch.setattr(cleaner, "HELD_MAX", 1)  # so that the same one is due again and again
-    world = lake()
+def test_a_part_that_gets_nowhere_takes_a_rest() -> None:
+    # one is held at most, so that the same one is due again and again
+    world = lake(bounds=CleanerBounds(swept_at_once=1, held_max=1))
     plan, token = begun(world)
     world.store.create(keys.intent(plan=plan, token=token, attempt="x", ordinal=0), b"?")
     failed(world, plan, token)
     world.pass_time(POLICY.litter_ns + 1)
     for _ in range(3):
-        assert not asyncio.run(world.cleaner.sweep())
+        assert not run_virtually(world.cleaner.sweep())
 
 
 @pytest.mark.parametrize("attempt", ["0-1-ab", "a1"])
@@ -395,9 +395,8 @@ def test_every_end_of_an_attempt_is_remembered() -> None:
     assert ends == {first: False, second: False, third: False, fourth: True}
 
 
-def test_many_attempts_are_swept_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaner, "SWEPT_AT_ONCE", 4)
-    world = lake()
+def test_many_attempts_are_swept_in_turns() -> None:
+    world = lake(bounds=CleanerBounds(swept_at_once=4))
     made: list[BlockMeta] = []
     for number in range(10):
         plan = world.schedule(world.add(number))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 import msgspec
@@ -20,6 +19,7 @@ from maar.model.ids import BlockId, Incarnation, Shard
 from maar.model.policy import MINUTE_NS
 from maar.model.time import LeaseTime
 from maar.ports.log import Head
+from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import put
 from support.lake.lost_log import Lives
 from support.metastore.dead_letters import FaultyStore, held_key, letter_key
@@ -44,7 +44,7 @@ class Swept(Lives):
         return self.state.floor
 
     def sweep(self) -> int:
-        return asyncio.run(self.orphans.sweep())
+        return run_virtually(self.orphans.sweep())
 
     def segments(self) -> set[str]:
         return self.objects(keys.SEGMENTS)
@@ -254,7 +254,7 @@ def test_a_store_that_fails_is_asked_again_from_the_beginning(lake: Swept) -> No
     lake.faulty.fault = lambda operation, _key: (
         Unavailable("the store is away") if operation == "delete" else None
     )
-    asyncio.run(lake.orphans._swept())
+    run_virtually(lake.orphans._swept())
     assert len(lake.segments()) == 1
     lake.faulty.healed()
     assert lake.sweep() == 1
@@ -284,4 +284,4 @@ def test_verify_tells_what_would_go_and_touches_nothing() -> None:
         assert (found.orphans, found.orphans_due, found.wrong) == (2, 1, [])
         assert list(ours.store.list("")) == before
 
-    asyncio.run(test())
+    run_virtually(test())

@@ -17,6 +17,7 @@ from maar.metastore.state.digest import digest
 from maar.model.ids import WorkerId
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.log import EMPTY, Term, follow
+from support.clock.virtual_time import run_virtually
 from support.metastore.fold import SMALL, Fold, encoded, segment
 from support.stores.memory_store import MemoryStore
 
@@ -41,7 +42,7 @@ def test_a_long_fold_lets_others_have_a_turn() -> None:
         await replica.fold(records)
         task.cancel()
 
-    asyncio.run(test())
+    run_virtually(test())
     assert replica.head.index == len(records)
     between = {index for index in seen if 0 < index < len(records)}
     assert len(between) >= sum(map(len, bodies)) // (2 * UNBROKEN_BYTES) > 2
@@ -61,7 +62,7 @@ def test_the_loop_takes_no_more_blocks_at_once_than_it_can_fold_quickly() -> Non
             inbox.put(PinRequest(str(n)))
         assert len(await inbox.take(1)) == TAKEN_AT_ONCE
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_loop_that_is_called_off_ends_also_when_a_request_arrives_at_that_moment() -> None:
@@ -80,7 +81,7 @@ def test_a_loop_that_is_called_off_ends_also_when_a_request_arrives_at_that_mome
             assert len(await inbox.take(1)) == 1, "and the request is not lost"
 
     for turns in range(5):
-        asyncio.run(called_off(turns))
+        run_virtually(called_off(turns))
 
 
 def test_a_policy_with_the_same_levels_opens_no_block(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from maar.model.errors import Unavailable
 from maar.model.time import SECOND_NS
 from maar.ports.replica import ReplicaStatus, Vote
 from support.clock.fake_clock import FakeClock
+from support.clock.virtual_time import run_virtually, until
 from support.metastore.fold import Fold
 
 OWN = ReplicaStatus("a", "a:1", "leader", knows=4, version=3, incarnation="0badcafe")
@@ -76,7 +77,7 @@ class World:
         return self.others[f"{name}:1"]
 
     def ask(self) -> World:
-        asyncio.run(self.peers.round())
+        run_virtually(self.peers.round())
         return self
 
 
@@ -106,7 +107,7 @@ def test_a_version_is_activated_when_every_replica_says_that_it_knows_it() -> No
 def test_a_lone_replica_asks_nobody() -> None:
     assert World().peers.activation(1) == [VersionActivated(4)]
     assert World().peers.activation(4) == []
-    asyncio.run(World().peers.forever())  # which ends at once
+    run_virtually(World().peers.forever())  # which ends at once
 
 
 def test_what_a_replica_said_a_while_ago_activates_nothing() -> None:
@@ -250,8 +251,7 @@ def test_one_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None
     assert c.standing == "follower"
 
 
-def test_rounds_go_on_whatever_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers_module, "ASK_S", 0.0)
+def test_rounds_go_on_whatever_goes_wrong() -> None:
     world = World("b")
     asked = 0
 
@@ -264,11 +264,9 @@ def test_rounds_go_on_whatever_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> No
 
     async def test() -> None:
         rounds = asyncio.create_task(world.peers.forever())
-        async with asyncio.timeout(20):
-            while asked < 3:
-                await asyncio.sleep(0)
+        await until(lambda: asked >= 3)
         rounds.cancel()
         await asyncio.wait([rounds])
         assert rounds.cancelled()
 
-    asyncio.run(test())
+    run_virtually(test())

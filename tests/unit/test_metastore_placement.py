@@ -28,6 +28,7 @@ from maar.placement.rules import Balancing, PlacementSettings, Rules, Share, Ten
 from maar.placement.stored import StoredNames
 from maar.ports.object_store import ObjectStore, StoreSettings
 from support.clock.fake_clock import FakeClock
+from support.clock.virtual_time import run_virtually, until
 from support.metastore.fold import INCARNATION, TENANT, Fold, segment
 
 UNIT = 128 << 10
@@ -102,7 +103,7 @@ class World:
             self.pass_s(1)
 
     def rule(self) -> bool:
-        return asyncio.run(self.manager.rule(self.leader))
+        return run_virtually(self.manager.rule(self.leader))
 
     def shelf(self) -> StoredNames:
         return stored.listed(self.store, INCARNATION)
@@ -451,15 +452,12 @@ def test_it_runs_beside_the_leader_through_failures_and_stops_when_told(
 
     async def story() -> None:
         running = asyncio.create_task(world.manager.forever(world.leader))
-        async with asyncio.timeout(60):
-            while world.metric("failures_total", what="load") < 2:
-                await asyncio.sleep(0.01)
-            faulty.failing = {}
-            world.write(30, 20 * UNIT)
-            while CHECKOUT not in world.rules().datasets:
-                await asyncio.sleep(0.01)
+        await until(lambda: world.metric("failures_total", what="load") >= 2)
+        faulty.failing = {}
+        world.write(30, 20 * UNIT)
+        await until(lambda: CHECKOUT in world.rules().datasets)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         assert running.cancelled()
 
-    asyncio.run(story())
+    run_virtually(story())

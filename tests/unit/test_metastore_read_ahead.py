@@ -11,6 +11,7 @@ from maar.metastore.replica.log_fold import LogFold
 from maar.metastore.replica.read_ahead import ReadAhead
 from maar.model.errors import Unavailable
 from maar.ports.log import BATCH_BYTES_MAX, EMPTY, Log, Record, Term, follow
+from support.clock.virtual_time import run_virtually
 from support.stores.memory_store import MemoryStore
 
 
@@ -43,7 +44,7 @@ def run(test: Callable[[Pages], Awaitable[None]], count: int = 3) -> None:
     async def made() -> None:
         await test(Pages(count))
 
-    asyncio.run(made())
+    run_virtually(made())
 
 
 def as_log(pages: Pages) -> Log:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from maar.model.errors import (
 from maar.model.ids import Incarnation, WorkerId
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.log import Candidate, Head
+from support.clock.virtual_time import run_virtually
 from support.metastore.fold import INCARNATION
 from support.metastore.logged import Logged, folded
 from support.metastore.memory_log import MemoryLog, SharedLog
@@ -270,7 +270,7 @@ def test_other_logs_that_use_the_store_are_named() -> None:
 def test_a_log_that_never_began_cannot_be_restored() -> None:
     ours = Logged()
     with pytest.raises(Rejected, match="never began"):
-        asyncio.run(
+        run_virtually(
             restoring.reborn(
                 Origin(ours.state, Head(0, bytes(32)), "nothing"), incarnation=NEW, wall=WALL
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -11,6 +10,7 @@ import pytest
 from maar.metastore.fold import retention, trust
 from maar.metastore.fold.apply import apply
 from maar.metastore.leader import cleaner
+from maar.metastore.leader.cleaner import BOUNDS, CleanerBounds
 from maar.metastore.records.effects import Completed, Expired, Refused, RetentionChanged
 from maar.metastore.records.entries import (
     BlocksAdded,
@@ -30,6 +30,7 @@ from maar.model.policy import HOUR_NS, MINUTE_NS
 from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, WallTime, utc_day
 from maar.ports.retention import RetentionStatus
+from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import Lake, dated, shared
 from support.metastore.fold import DAY_START_NS, SMALL, TENANT, Fold, segment
 
@@ -39,8 +40,8 @@ YEAR_NS = 365 * DAY_NS
 GLOBEX, INITECH = TenantId("globex"), TenantId("initech")
 
 
-def lake(**policy: Any) -> Lake:
-    return Lake(msgspec.structs.replace(POLICY, **policy))
+def lake(bounds: CleanerBounds = BOUNDS, **policy: Any) -> Lake:
+    return Lake(msgspec.structs.replace(POLICY, **policy), bounds=bounds)
 
 
 def aged(world: Lake, number: int, days: float, **how: Any) -> BlockMeta:
@@ -52,7 +53,7 @@ def aged(world: Lake, number: int, days: float, **how: Any) -> BlockMeta:
 
 
 def run(world: Lake) -> int:
-    return asyncio.run(world.cleaner.expire())
+    return run_virtually(world.cleaner.expire())
 
 
 def kept(world: Lake) -> set[BlockId]:
@@ -241,10 +242,7 @@ def test_nothing_expires_by_a_clock_that_the_other_replicas_do_not_share(
     assert kept(world) == {fresh.id}
 
 
-def test_a_clock_that_goes_wrong_in_the_middle_of_a_run_takes_nothing_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cleaner, "TAKEN_AT_ONCE", 1)
+def test_a_clock_that_goes_wrong_in_the_middle_of_a_run_takes_nothing_more() -> None:
     world = lake()
     for number in range(3):
         aged(world, number, 100)
@@ -254,7 +252,13 @@ def test_a_clock_that_goes_wrong_in_the_middle_of_a_run_takes_nothing_more(
         return trust.Clocks(2, (0 if len(kept(world)) == 4 else YEAR_NS,))
 
     world.cleaner = cleaner.Cleaner(
-        world, world.store, world.clock, world.append, world.metrics, clocks=clocks
+        world,
+        world.store,
+        world.clock,
+        world.append,
+        world.metrics,
+        clocks=clocks,
+        bounds=CleanerBounds(taken_at_once=1),
     )
     run(world)
     assert len(kept(world)) == 3
@@ -343,9 +347,8 @@ def test_the_anchor_moves_only_forward_and_only_for_blocks_that_come_in() -> Non
 # ── how much, and how ──────────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_is_capped_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaner, "TAKEN_AT_ONCE", 3)
-    world = lake(retention_run_max=7)
+def test_a_run_is_capped_and_the_next_goes_on() -> None:
+    world = lake(CleanerBounds(taken_at_once=3), retention_run_max=7)
     for number in range(20):
         aged(world, number, 100 + number)
     aged(world, 99, 0)
@@ -357,11 +360,8 @@ def test_a_run_is_capped_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -
     assert world.appends == 3 + 3 + 2
 
 
-def test_a_walk_that_is_not_finished_goes_on_in_the_next_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(retention, "LOOKED_AT_MAX", 10)
-    world = lake()
+def test_a_walk_that_is_not_finished_goes_on_in_the_next_run() -> None:
+    world = lake(CleanerBounds(looked_at_max=10))
     world.fold.put(RetentionSet(GLOBEX, 0))
     time_ns = world.clock.wall - 100 * DAY_NS
     for number in range(25):  # within reach, but kept for somebody
@@ -413,7 +413,7 @@ def test_a_period_that_changes_while_a_run_looks_is_the_one_that_counts() -> Non
     aged(world, 2, 0)
     limits = retention.boundaries(world.state, now=world.now(), wall=WallTime(world.clock.wall))
     found, ended = retention.look(
-        retention.within_reach(world.state.blocks, limits), limits, limit=10
+        retention.within_reach(world.state.blocks, limits), limits, limit=10, looked_at_max=100
     )
     assert (found, ended) == ([meta.id], True)
     world.fold.put(RetentionSet(TENANT, 0))
@@ -506,13 +506,13 @@ def test_a_pin_holds_what_expired_and_so_does_the_delay() -> None:
     world.fold.put(PinsTaken(("reader",), LeaseTime(10**18)))
     run(world)
     world.pass_time(POLICY.expired_delay_ns)
-    asyncio.run(world.cleaner.remove())
+    run_virtually(world.cleaner.remove())
     assert old.files[0].locations[0].key in world.objects()
     world.pass_time(1)
-    asyncio.run(world.cleaner.remove())
+    run_virtually(world.cleaner.remove())
     assert old.files[0].locations[0].key in world.objects()  # the reader holds it still
     world.fold.put(PinsTaken(("reader",), LeaseTime(10**18)))  # it has asked anew
-    asyncio.run(world.cleaner.remove())
+    run_virtually(world.cleaner.remove())
     assert old.files[0].locations[0].key not in world.objects()
     assert world.state.retired == {}
 
@@ -547,7 +547,7 @@ def test_an_expired_segment_is_never_registered_again() -> None:
         world.fold.put(BlocksAdded((old,)))
         assert old.id not in kept(world)
         world.pass_time(POLICY.expired_delay_ns + 1)
-        asyncio.run(world.cleaner.remove())
+        run_virtually(world.cleaner.remove())
     assert world.state.retired == {}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -32,6 +31,7 @@ from maar.model.ids import NO_TENANT, BlockId, Incarnation, TenantId
 from maar.model.policy import HOUR_NS, MINUTE_NS
 from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, LeaseTime, WallTime
+from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import Lake, dated, dated_here
 from support.metastore.fold import DAY_START_NS, SMALL, TENANT, Fold, output, segment
 from support.stores.memory_store import MemoryStore
@@ -53,11 +53,11 @@ def aged(world: Lake, number: int, days: float) -> BlockMeta:
 
 
 def run(world: Lake) -> int:
-    return asyncio.run(world.cleaner.expire())
+    return run_virtually(world.cleaner.expire())
 
 
 def undone(world: Lake, tenant: str = "") -> tuple[int, int]:
-    made = asyncio.run(world.cleaner.undo(tenant=tenant, why="it was a mistake"))
+    made = run_virtually(world.cleaner.undo(tenant=tenant, why="it was a mistake"))
     return made.blocks, made.profiles
 
 
@@ -87,7 +87,7 @@ def test_a_year_ahead_and_a_push_without_a_time_take_nothing_now_and_nothing_lat
     for _ in range(60):
         world.pass_time(MINUTE_NS)
         assert run(world) == 0
-        asyncio.run(world.cleaner.remove())
+        run_virtually(world.cleaner.remove())
     assert world.fold.live() == live | {undated.id}
     assert "clock not trusted: it is 365.0 days ahead" in paused(world)
     # the alarm does not clear itself: not by time, not by data, not by a clock that is right again
@@ -244,10 +244,10 @@ def test_nothing_expires_and_nothing_that_expired_is_deleted_while_it_is_held() 
     assert run(world) == 0
     effects = world.fold.put(BlocksExpired(world.clock.wall - 90 * DAY_NS, (second.id,)))
     assert effects == (Refused(Refusal.RETENTION_HELD),)
-    asyncio.run(world.cleaner.remove())
+    run_virtually(world.cleaner.remove())
     assert first.files[0].locations[0].key in world.objects()
     release(world)
-    asyncio.run(world.cleaner.remove())
+    run_virtually(world.cleaner.remove())
     assert first.files[0].locations[0].key not in world.objects()
 
 
@@ -482,7 +482,7 @@ def test_a_hold_stops_the_time_in_which_blocks_can_come_back() -> None:
     run(world)
     world.fold.put(RetentionHeld(True, "somebody comes on Monday"))
     world.pass_time(5 * DAY_NS)
-    asyncio.run(world.cleaner.remove())
+    run_virtually(world.cleaner.remove())
     assert undone(world) == (1, old.profiles)
 
 
@@ -494,8 +494,8 @@ def test_what_expired_does_not_hold_up_the_deletion_of_what_was_replaced() -> No
     replaced = world.add(11, 12)
     world.merge(replaced)
     world.pass_time(POLICY.retire_delay_ns + 1)
-    asyncio.run(world.cleaner.remove())
+    run_virtually(world.cleaner.remove())
     assert list(world.state.retired) == [old.id]
     world.pass_time(POLICY.expired_delay_ns)
-    asyncio.run(world.cleaner.remove())
+    run_virtually(world.cleaner.remove())
     assert not world.state.retired

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 
 from prometheus_client import CollectorRegistry
 
 from maar.model import keys
 from maar.query.metrics import Metrics
 from maar.query.read.letters import Letters
+from support.clock.virtual_time import Gate, run_virtually
 from support.metastore.dead_letters import PostOffice, letter_key
 from support.metastore.fold import INCARNATION
-
-PATIENCE_S = 30.0
 
 
 def test_a_letter_that_goes_while_one_asks_about_another_is_still_read() -> None:
     office = PostOffice()
     seen = office.post(1)
     letters = Letters(office.store, Metrics(CollectorRegistry()))
-    looking, delivered = threading.Event(), threading.Event()
+    looking, delivered = Gate(), Gate()
 
     def slow(operation: str, _key: str) -> None:
         if operation == "size":
             looking.set()
-            assert delivered.wait(PATIENCE_S)
+            delivered.wait()
 
     async def story() -> None:
         assert await letters.whole(INCARNATION, await letters.waiting(INCARNATION)) == [seen]
@@ -33,13 +31,13 @@ def test_a_letter_that_goes_while_one_asks_about_another_is_still_read() -> None
         found = await letters.waiting(INCARNATION)
         office.faulty.fault = slow
         asked = asyncio.create_task(letters.whole(INCARNATION, found))  # the view has neither
-        await asyncio.to_thread(looking.wait, PATIENCE_S)
+        await asyncio.to_thread(looking.wait)
         office.store.delete(letter_key(seen.id))  # the leader has delivered it,
         await letters.waiting(INCARNATION)  # and somebody else asks
         delivered.set()
         assert await asked == [seen, new]
 
-    asyncio.run(story())
+    run_virtually(story())
     letters.close()
 
 
@@ -48,5 +46,5 @@ def test_what_has_a_name_that_no_key_has_breaks_no_question() -> None:
     good = office.post(1)
     office.faulty._objects[f"{keys.dead_letters(INCARNATION)}a\\b"] = b"a file system takes it"
     letters = Letters(office.store, Metrics(CollectorRegistry()))
-    assert asyncio.run(letters.waiting(INCARNATION)) == [good]
+    assert run_virtually(letters.waiting(INCARNATION)) == [good]
     letters.close()

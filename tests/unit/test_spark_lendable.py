@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from typing import Any
 
 import pytest
@@ -11,6 +9,7 @@ import pytest
 from maar.model.errors import InvalidInput
 from maar.ports.runner import RunnerDied
 from maar.spark.borrowed_spark import _warm, context_of
+from support.clock.virtual_time import Gate, run_virtually
 
 
 def test_a_spark_connect_session_is_refused_with_a_sentence() -> None:
@@ -29,10 +28,10 @@ class SlowToSubmit:
 
     def __init__(self) -> None:
         self.closed = 0
-        self._cancelled = threading.Event()
+        self._cancelled = Gate()
 
     def warm(self) -> None:
-        assert self._cancelled.wait(60)
+        self._cancelled.wait()
         raise RunnerDied("the job was cancelled")
 
     def close(self) -> None:
@@ -43,5 +42,5 @@ class SlowToSubmit:
 
 def test_a_worker_that_is_stopped_before_its_warm_up_was_submitted_does_not_hang() -> None:
     runner: Any = SlowToSubmit()
-    assert asyncio.run(_warm(runner, lambda: True)) is False
+    assert run_virtually(_warm(runner, lambda: True)) is False
     assert runner.closed > 1

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from maar.app.settings import tenants as tenants_module
 from maar.app.settings.config import Settings, load
 from maar.app.settings.tenants import Tenants
 from maar.distributor.settings import Rate
 from maar.model.errors import InvalidInput
 from maar.model.ids import TenantId
+from support.clock.virtual_time import run_virtually, until
 
 ACME, OTHER = TenantId("acme"), TenantId("other")
 
@@ -77,9 +76,8 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_change_is_taken_over_and_a_mistake_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tenants_module, "LOOK_S", 0.001)
     file = tmp_path / "tenants.toml"
     file.write_text("[acme]\nrate_bytes = 1\n")
     known = Tenants(settings(file))
@@ -87,11 +85,6 @@ def test_a_change_is_taken_over_and_a_mistake_is_not(
     def write(text: str, changed_ns: int) -> None:
         file.write_text(text)
         os.utime(file, ns=(changed_ns, changed_ns))
-
-    async def until(happened: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
-            while not happened():
-                await asyncio.sleep(0.001)
 
     async def follow() -> None:
         following = asyncio.create_task(known.follow())
@@ -106,4 +99,4 @@ def test_a_change_is_taken_over_and_a_mistake_is_not(
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
 
-    asyncio.run(follow())
+    run_virtually(follow())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -85,3 +86,17 @@ def test_a_thread_that_nobody_waits_for_any_more_is_still_at_work() -> None:
         assert ended.is_set()
 
     run_virtually(story())
+
+
+def test_what_waits_for_a_thread_that_rests_is_not_at_work_either() -> None:
+    gate, threads = Gate(), ThreadPoolExecutor(1)
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        both = [loop.run_in_executor(threads, gate.wait) for _ in range(2)]
+        await asyncio.sleep(60)
+        gate.set()
+        await asyncio.gather(*both)
+
+    run_virtually(story())
+    threads.shutdown()

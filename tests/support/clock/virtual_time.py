@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import selectors
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -28,12 +30,23 @@ class _Jumping(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self._at_work = 0
+        self._given: Counter[Executor] = Counter()  # that have not ended
+        self._resting: Counter[Executor] = Counter()  # of those
         self._lock = threading.Lock()
 
-    def count(self, change: int) -> None:
+    def count(self, executor: Executor, *, given: int = 0, resting: int = 0) -> None:
         with self._lock:
-            self._at_work += change
+            self._given[executor] += given
+            self._resting[executor] += resting
+
+    @property
+    def _at_work(self) -> bool:
+        """What waits for a thread that rests cannot go on before that one does."""
+        with self._lock:
+            return any(
+                min(given, _threads_of(executor)) > self._resting[executor]
+                for executor, given in self._given.items()
+            )
 
     def select(self, timeout: float | None = None) -> list[Any]:
         ready = super().select(0)
@@ -58,28 +71,37 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
+        threads = executor or self._threads
+
         def known() -> T:
-            _thread.loop = self
+            _thread.works_for = self, threads
             return func(*args)
 
-        self._jumping.count(1)
-        work = (executor or self._threads).submit(known)
+        self._jumping.count(threads, given=1)
+        work = threads.submit(known)
         made = asyncio.wrap_future(work, loop=self)
-        # Counted until the thread itself ends, and until its result has been handed over before.
-        work.add_done_callback(lambda _: self.goes_on(-1))
+        # Counted until the thread itself ends, and its result has been handed over before.
+        work.add_done_callback(lambda _: self._tell(threads, given=-1))
         return made
 
-    def goes_on(self, change: int) -> None:
-        """So many more threads are at work, as the loop will see when it comes to it."""
-        if change > 0:
-            self._jumping.count(change)
-            return
+    def rests(self, threads: Executor) -> None:
+        self._tell(threads, resting=1)
+
+    def goes_on(self, threads: Executor) -> None:
+        self._jumping.count(threads, resting=-1)
+
+    def _tell(self, threads: Executor, **change: int) -> None:
+        """By the loop itself, which may be waiting for just this."""
         with suppress(RuntimeError):  # the loop is closed
-            self.call_soon_threadsafe(self._jumping.count, change)
+            self.call_soon_threadsafe(partial(self._jumping.count, threads, **change))
+
+
+def _threads_of(executor: Executor) -> int:
+    return getattr(executor, "_max_workers", 1)
 
 
 class _Thread(threading.local):
-    loop: VirtualLoop | None = None  # that the thread is at work for
+    works_for: tuple[VirtualLoop, Executor] | None = None
 
 
 _thread = _Thread()
@@ -90,7 +112,7 @@ class Gate:
 
     def __init__(self) -> None:
         self._open = threading.Event()
-        self._waiting: list[VirtualLoop] = []
+        self._waiting: list[tuple[VirtualLoop, Executor]] = []
         self._lock = threading.Lock()
 
     def is_set(self) -> bool:
@@ -98,8 +120,8 @@ class Gate:
 
     def set(self) -> None:
         with self._lock:
-            for loop in self._waiting:
-                loop.goes_on(1)
+            for loop, threads in self._waiting:
+                loop.goes_on(threads)
             self._waiting.clear()
             self._open.set()
 
@@ -110,9 +132,10 @@ class Gate:
         with self._lock:
             if self._open.is_set():
                 return
-            if _thread.loop is not None:
-                self._waiting.append(_thread.loop)
-                _thread.loop.goes_on(-1)
+            if _thread.works_for is not None:
+                loop, threads = _thread.works_for
+                self._waiting.append((loop, threads))
+                loop.rests(threads)
         assert self._open.wait(PATIENCE_S), "nobody opened the gate"
 
 
@@ -146,7 +169,7 @@ class LoopClock:
         try:
             return int(asyncio.get_running_loop().time() * 1e9)
         except RuntimeError:
-            return int(_thread.loop.time() * 1e9) if _thread.loop is not None else 0
+            return int(_thread.works_for[0].time() * 1e9) if _thread.works_for else 0
 
     def wall_ns(self) -> int:
         return self._wall_ns + self.monotonic_ns()

@@ -9,7 +9,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from maar.metastore.fold.apply import Indexed, apply
-from maar.metastore.leader.cleaner import Cleaner
+from maar.metastore.leader.cleaner import BOUNDS, Cleaner, CleanerBounds
 from maar.metastore.leader.inbox import Prepare
 from maar.metastore.records.effects import Completed, Effects, Leased
 from maar.metastore.records.entries import (
@@ -58,13 +58,17 @@ class Lake:
         self,
         policy: Policy = SMALL,
         store: ObjectStore | None = None,
+        *,
+        bounds: CleanerBounds = BOUNDS,
     ) -> None:
         self.fold = WatchedFold(policy=policy)
         self.store: ObjectStore = store or MemoryStore()
         self.clock = self.fold.clock
         self.registry = CollectorRegistry()
         self.metrics = MetastoreMetrics(self.registry)
-        self.cleaner = Cleaner(self, self.store, self.clock, self.append, self.metrics)
+        self.cleaner = Cleaner(
+            *(self, self.store, self.clock, self.append, self.metrics), bounds=bounds
+        )
         self.appends = 0
         self.deposed = False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -23,6 +22,7 @@ from maar.model.policy import Policy
 from maar.model.time import WallTime
 from maar.ports.log import Head
 from maar.ports.object_store import ObjectStore
+from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import Lake
 from support.metastore.fold import SMALL, TENANT
 from support.segment.writer_in_memory import raw_profile
@@ -123,7 +123,7 @@ class Lives(Lake):
 
     def _live_again(self, origin: Origin, adopts: Sequence[Incarnation] = ()) -> None:
         self.lives += 1
-        replica = asyncio.run(
+        replica = run_virtually(
             restoring.reborn(
                 origin,
                 incarnation=Incarnation(f"{self.lives:08x}"),
@@ -141,7 +141,7 @@ class Lives(Lake):
         self.fold.put(PolicySet(self.fold.policy))  # as the first leader does
 
     def adopt(self) -> None:
-        asyncio.run(self.adoption.adopt())
+        run_virtually(self.adoption.adopt())
 
     def clean(self) -> None:
         """Everything that may go, goes."""
@@ -154,7 +154,7 @@ class Lives(Lake):
             while await self.orphans.sweep():
                 pass
 
-        asyncio.run(all_of_it())
+        run_virtually(all_of_it())
 
     # what is there
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from random import Random
 
 from maar.block.format import dead_letter
 from maar.metastore.decide.prepare import housekeeping
-from maar.metastore.leader.dead_letters import DeadLetters
+from maar.metastore.leader.dead_letters import ADDED_BYTES_MAX, LISTED_AT_ONCE, DeadLetters
 from maar.metastore.records.entries import BlocksForgotten, Entry
 from maar.model import keys
 from maar.model.block import BlockMeta
@@ -16,6 +15,7 @@ from maar.model.errors import MaarError
 from maar.model.ids import BlockId
 from maar.model.policy import Policy
 from maar.ports.object_store import ObjectInfo
+from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import Lake, put
 from support.metastore.fold import INCARNATION, SMALL, segment
 from support.stores.memory_store import MemoryStore
@@ -69,9 +69,15 @@ class PostOffice(Lake):
         super().__init__(policy, self.faulty)
         self.elect()
 
-    def elect(self) -> None:
+    def elect(
+        self, listed_at_once: int = LISTED_AT_ONCE, added_bytes_max: int = ADDED_BYTES_MAX
+    ) -> None:
         """A new office, which knows nothing of letters yet."""
-        self.letters = DeadLetters(self, self.store, self.append, self.metrics, Random(7).randbytes)
+        self.letters = DeadLetters(
+            *(self, self.store, self.append, self.metrics, Random(7).randbytes),
+            listed_at_once=listed_at_once,
+            added_bytes_max=added_bytes_max,
+        )
 
     def post(self, number: int, *, at: int | None = None, upload: bool = True) -> BlockMeta:
         """A writer's segment, uploaded and not announced: it leaves a letter instead."""
@@ -87,7 +93,7 @@ class PostOffice(Lake):
         return key
 
     def drain(self) -> None:
-        asyncio.run(self.letters.drain())
+        run_virtually(self.letters.drain())
 
     def keep_house(self) -> list[Entry]:
         entries = housekeeping(self.state, now=self.now(), floor_max=self.letters.floor_max)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
@@ -14,6 +13,7 @@ from maar.model.ids import Incarnation
 from maar.model.time import WallTime
 from maar.ports.log import Candidate
 from support.clock.fake_clock import FakeClock
+from support.clock.virtual_time import run_virtually
 from support.metastore.fold import SMALL
 from support.metastore.logged import Logged
 from support.metastore.memory_log import MemoryLog, SharedLog
@@ -24,7 +24,7 @@ WALL = WallTime(1_800_000_000_000_000_000)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(test)
+    run_virtually(test)
 
 
 async def logged(*, entries: int = 3) -> Logged:

@@ -15,8 +15,6 @@ from maar.model.ids import BlockId, block_time_ns
 from maar.model.time import LeaseTime
 from maar.ports.object_store import ObjectInfo
 
-ADDED_BYTES_MAX = 256 << 10  # of letters in one step of the loop: others wait meanwhile
-
 
 class FoundLetter(NamedTuple):
     """A letter as it was read: its metadata, or why it has none that can be trusted."""
@@ -94,12 +92,12 @@ def reach(*, began: LeaseTime, margin_ns: int, left: Iterable[BlockId]) -> Lease
     return LeaseTime(max(NO_FLOOR, limit if oldest is None else min(limit, oldest - 1)))
 
 
-def in_steps(letters: Iterable[FoundLetter]) -> Iterator[list[FoundLetter]]:
+def in_steps(letters: Iterable[FoundLetter], *, bytes_max: int) -> Iterator[list[FoundLetter]]:
     """Together as many as are folded in a moment."""
     step: list[FoundLetter] = []
     size = 0
     for letter in letters:
-        if step and size + letter.info.size > ADDED_BYTES_MAX:
+        if step and size + letter.info.size > bytes_max:
             yield step
             step, size = [], 0
         step.append(letter)

@@ -31,7 +31,6 @@ PERIOD_LEAST_NS = HOUR_NS  # compaction takes a while, and a slip of the hand sh
 PERIOD_MOST_NS = 100 * 365 * DAY_NS
 DISAGREEMENT_NS = HOUR_NS  # of the two witnesses, beyond which people are told
 CAUSE = "retention took some of its inputs"
-LOOKED_AT_MAX = 50_000  # blocks in one run, though a boundary may have reached more
 
 # ── decisions of the leader: they only read ────────────────────────────────────────────────────
 
@@ -147,14 +146,14 @@ def expired(meta: BlockMeta, limits: Boundaries) -> bool:
 
 
 def look(
-    walk: Iterator[BlockMeta], limits: Boundaries, *, limit: int
+    walk: Iterator[BlockMeta], limits: Boundaries, *, limit: int, looked_at_max: int
 ) -> tuple[list[BlockId], bool]:
     """The next blocks of a walk that are too old, and whether the walk has ended."""
     found: list[BlockId] = []
     for looked_at, meta in enumerate(walk, start=1):
         if expired(meta, limits):
             found.append(meta.id)
-        if len(found) >= limit or looked_at >= LOOKED_AT_MAX:
+        if len(found) >= limit or looked_at >= looked_at_max:
             return found, False
     return found, True
 

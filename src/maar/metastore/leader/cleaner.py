@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from maar.metastore.fold import leftovers, retention, trust, undo
 from maar.metastore.leader import cleaning, sweeping
@@ -39,23 +39,33 @@ log_ = logging.getLogger("maar.metastore")
 
 LOOK_S = 5.0  # a part that found nothing to do looks again after this
 THREADS = 4  # of a part's own: a store far away answers slowly, and others wait for the common ones
-REMOVED_AT_ONCE = 128  # blocks
-SWEPT_AT_ONCE = 64  # attempts
-TAKEN_AT_ONCE = 64  # expired blocks: folding them must not hold up the loop
 EXPIRE_NS = MINUTE_NS  # from one run of retention to the next
 STORE_CLOCK_NS = 60 * MINUTE_NS  # from one question for the store's clock to the next
 REST_NS = MINUTE_NS  # what could not be cleaned is tried again after this
-HELD_MAX = 10_000  # so much gone wrong is no accident
-TOLD_MAX = 100  # sentences in a status
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
+class CleanerBounds(NamedTuple):
+    """How much is done at once, and how much that went wrong is remembered."""
+
+    removed_at_once: int = 128  # blocks
+    swept_at_once: int = 64  # attempts
+    taken_at_once: int = 64  # expired blocks: folding them must not hold up the loop
+    looked_at_max: int = 50_000  # blocks in one run of retention, though more may be in reach
+    held_max: int = 10_000  # so much gone wrong is no accident
+    told_max: int = 100  # sentences in a status
+
+
+BOUNDS = CleanerBounds()
+
+
 class HeldBack(Generic[Item]):
     """What could not be cleaned: told once, and let alone for a while before it is tried again."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._held: dict[Item, tuple[LeaseTime, str]] = {}
 
     def __len__(self) -> int:
@@ -63,7 +73,7 @@ class HeldBack(Generic[Item]):
 
     def resting(self, now: LeaseTime) -> set[Item]:
         """What to pass by; past the bound nothing is, so that no more can be held."""
-        if len(self._held) >= HELD_MAX:
+        if len(self._held) >= self._most:
             return set()
         return {item for item, (until, _) in self._held.items() if now <= until}
 
@@ -94,6 +104,7 @@ class Cleaner:
         metrics: MetastoreMetrics,
         *,
         clocks: Callable[[], trust.Clocks] = lambda: trust.ALONE,
+        bounds: CleanerBounds = BOUNDS,
     ) -> None:
         """`clocks` are those of all replicas, as heard lately; the store's is asked here."""
         self._leader = leader
@@ -102,11 +113,12 @@ class Cleaner:
         self._append = append
         self._metrics = metrics
         self._clocks = clocks
+        self._bounds = bounds
         self._removing = ThreadPoolExecutor(THREADS, thread_name_prefix="remove")
         self._sweeping = ThreadPoolExecutor(THREADS, thread_name_prefix="sweep")
         self.removal = asyncio.Lock()  # whoever holds it finds no deletion of blocks under way
-        self._blocks: HeldBack[BlockId] = HeldBack()
-        self._attempts: HeldBack[AttemptKey] = HeldBack()
+        self._blocks: HeldBack[BlockId] = HeldBack(bounds.held_max)
+        self._attempts: HeldBack[AttemptKey] = HeldBack(bounds.held_max)
         self._passed: set[AttemptKey] = set()  # attempts that had their early sweep
         self._walk: Iterator[BlockMeta] | None = None  # retention's; the next run goes on with it
         self._expire_at_ns = clock.monotonic_ns() + EXPIRE_NS
@@ -116,7 +128,8 @@ class Cleaner:
     @property
     def blocked(self) -> tuple[str, ...]:
         """What could not be cleaned, and why, in sentences."""
-        return tuple([*self._blocks.sentences(), *self._attempts.sentences()][:TOLD_MAX])
+        told = [*self._blocks.sentences(), *self._attempts.sentences()]
+        return tuple(told[: self._bounds.told_max])
 
     async def forever(self) -> None:
         try:
@@ -152,7 +165,9 @@ class Cleaner:
         now = self._leader.now()
         resting = self._blocks.resting(now)
         state = self._leader.state
-        work = cleaning.removals(state, now=now, limit=REMOVED_AT_ONCE, resting=resting)
+        work = cleaning.removals(
+            state, now=now, limit=self._bounds.removed_at_once, resting=resting
+        )
         carry_out = self._in_office(partial(cleaning.carry_out, self._store))
         done = await _each(self._removing, carry_out, work)
         gone: list[BlockId] = []
@@ -205,7 +220,7 @@ class Cleaner:
             await self._append(lambda *_: [LitterSwept(tuple(swept))])
             self._passed.difference_update(swept)
         _raise_retryable([*found, *done])
-        return len(sweeps) >= SWEPT_AT_ONCE and bool(swept or passed)
+        return len(sweeps) >= self._bounds.swept_at_once and bool(swept or passed)
 
     def _remove_litter(self, work: tuple[sweeping.FoundLeftovers, list[str]]) -> bool:
         return sweeping.remove(self._store, *work)
@@ -220,7 +235,7 @@ class Cleaner:
             litter_ns=state.policy.litter_ns,
             passed=self._passed,
             resting=self._attempts.resting(now),
-            limit=SWEPT_AT_ONCE,
+            limit=self._bounds.swept_at_once,
         )
         return await asyncio.to_thread(look) if state.litter else []
 
@@ -246,11 +261,18 @@ class Cleaner:
         state, now, wall = self._leader.state, self._leader.now(), self._wall()
         limits = retention.boundaries(state, now=now, wall=wall)
         walk = self._walk or retention.within_reach(state.blocks, limits)
-        look = partial(retention.look, walk, limits, limit=state.policy.retention_run_max)
+        look = partial(
+            retention.look,
+            walk,
+            limits,
+            limit=state.policy.retention_run_max,
+            looked_at_max=self._bounds.looked_at_max,
+        )
         found, ended = await asyncio.to_thread(look)
         self._walk = None if ended else walk
-        for first in range(0, len(found), TAKEN_AT_ONCE):
-            await self._take(found[first : first + TAKEN_AT_ONCE])
+        at_once = self._bounds.taken_at_once
+        for first in range(0, len(found), at_once):
+            await self._take(found[first : first + at_once])
         if found:
             today = keys.date_text(utc_day(limits.now_ns))
             log_.info("retention took blocks=%d today=%s", len(found), today)
@@ -303,8 +325,9 @@ class Cleaner:
         await self._append(lambda *_: trust.held(why))
         blocks = profiles = 0
         taken = list(self._leader.state.retired.expired)
-        for first in range(0, len(taken), TAKEN_AT_ONCE):
-            some = taken[first : first + TAKEN_AT_ONCE]
+        at_once = self._bounds.taken_at_once
+        for first in range(0, len(taken), at_once):
+            some = taken[first : first + at_once]
             state, now = self._leader.state, self._leader.now()
             if found := undo.returning(state, some, tenant=tenant, now=now):
                 expired = state.tally.profiles_expired

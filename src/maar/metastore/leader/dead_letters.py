@@ -52,6 +52,7 @@ RETRY_S = 5.0  # after one that failed
 SURVEY_S = 300.0  # held and foreign letters come and go rarely
 THREADS = 8
 LISTED_AT_ONCE = 64  # letters in memory
+ADDED_BYTES_MAX = 256 << 10  # of letters in one step of the loop: others wait meanwhile
 
 
 class _Pass:
@@ -80,12 +81,17 @@ class DeadLetters:
         append: Append,
         metrics: MetastoreMetrics,
         entropy: Callable[[int], bytes],
+        *,
+        listed_at_once: int = LISTED_AT_ONCE,
+        added_bytes_max: int = ADDED_BYTES_MAX,
     ) -> None:
         self._leader = leader
         self._store = store
         self._append = append
         self._metrics = metrics
         self._entropy = entropy
+        self._listed_at_once = listed_at_once
+        self._added_bytes_max = added_bytes_max
         self._threads = Threads(THREADS, "letters")
         self._retrying = asyncio.Lock()
         self._began: LeaseTime | None = None  # the last complete look
@@ -144,7 +150,7 @@ class DeadLetters:
         box, made = self._box(), _Pass()
         for each in self._boxes():
             listing = await self._threads.do(each.waiting)
-            take = partial(_some, listing)
+            take = partial(self._some, listing)
             infos = await self._threads.do(take)
             if each == box:
                 await self._count(box, infos)
@@ -166,10 +172,13 @@ class DeadLetters:
         self._reach = reach(began=began, margin_ns=margin_ns, left=made.left)
         self._observe()
 
+    def _some(self, listing: Iterator[ObjectInfo]) -> list[ObjectInfo]:
+        return list(islice(listing, self._listed_at_once))
+
     async def _count(self, box: Box, infos: Sequence[ObjectInfo]) -> None:
         """Before many are dealt with, so that people see what is to come."""
         number = len(infos)
-        if number >= LISTED_AT_ONCE:
+        if number >= self._listed_at_once:
             number = await self._threads.do(lambda: sum(1 for _ in box.waiting()))
         self._set(waiting=number)
         blocks = (keys.letter_block(keys.letter_place(info.key)[2]) for info in infos)
@@ -184,7 +193,7 @@ class DeadLetters:
             raise made.failure  # there is no store, rather than one bad letter
         going: list[FoundLetter] = []
         aside: list[tuple[FoundLetter, str]] = []
-        for step in in_steps(letters):
+        for step in in_steps(letters, bytes_max=self._added_bytes_max):
             await self._add(step)
             for letter in step:
                 fate, cause = self._verdict(letter)
@@ -351,10 +360,6 @@ class DeadLetters:
 
     def _box(self) -> Box:
         return Box(self._store, self._leader.state.incarnation)
-
-
-def _some(listing: Iterator[ObjectInfo]) -> list[ObjectInfo]:
-    return list(islice(listing, LISTED_AT_ONCE))
 
 
 def _named_at(block: BlockId) -> LeaseTime:
