@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 SECONDS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit component golden bench fuzz soak soak-metastore lock clean system-packages
+.PHONY: help demo test check unit component golden bench docs fuzz soak soak-metastore lock clean system-packages
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -35,6 +35,9 @@ golden: $(VENV)/.dev ## write the golden log and snapshot anew, as long as their
 
 bench: $(VENV)/.dev ## every number that we publish, each as a ratio to a baseline of the same run
 	@for file in bench/[a-z]*.py; do case $$file in *fuzz*|*synthetic*) continue;; esac; echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+docs: $(VENV)/.dev ## write what is made from the code: the reference of settings
+	$(BIN)/python tools/settings_reference.py
 
 fuzz: $(VENV)/.dev ## hostile bytes against the decoder for a minute (SECONDS=n)
 	$(BIN)/python bench/fuzz_pprof.py --seconds $(or $(SECONDS),60)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from maar.app.settings.config import CompactionSettings
 from maar.metastore.decide import verdict
 from maar.metastore.decide.lease_clock import LeaseClock
 from maar.metastore.decide.workers import WorkerRegistry
@@ -13,6 +12,7 @@ from maar.metastore.leader.term import patience_s
 from maar.metastore.records.effects import AttemptEnded
 from maar.metastore.records.entries import Grant, PlansLeased, TermStarted
 from maar.model.plan import AttemptEnd
+from maar.model.policy import CompactionSettings, RetentionSettings, policy_of
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore.fold import SMALL, Fold
 from support.metastore.leader_term import W1, W2, Office
@@ -78,7 +78,7 @@ def test_a_leader_that_comes_round_in_time_was_never_away() -> None:
 def test_a_leader_that_waits_for_requests_is_not_away_however_short_leases_are(
     lease_s: float,
 ) -> None:
-    policy = CompactionSettings(lease_s=lease_s).policy()
+    policy = policy_of(CompactionSettings(lease_s=lease_s), RetentionSettings())
     clock = LeaseClock(stall_ns=policy.stall_ns, monotonic_ns=0)
     crew = WorkerRegistry(hearing_since=LeaseTime(0))
     for round_ in range(100):

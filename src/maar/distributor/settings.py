@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from maar.distributor.budget import BudgetRule
+from maar.model.bounds import Natural
 from maar.model.time import SECOND_NS
 from maar.pprof.limits import ProfileLimits
 
@@ -14,27 +15,45 @@ from maar.pprof.limits import ProfileLimits
 class Rate(Struct, frozen=True):
     """Bytes when decompressed, by each distributor; 0: no limit."""
 
-    rate_bytes: Annotated[int, Meta(ge=0)] = 0  # a second
-    burst_bytes: Annotated[int, Meta(ge=0)] = 0  # at once; 0: what a second allows
+    rate_bytes: Natural = 0
+    """What a tenant may push, in bytes a second; 0: no limit. Profiles count as they are when
+    decompressed, since that is what they cost: 12 kB of gzip can hold a million samples. A gzip
+    pprof of an agent is a third to a fifth of that, so a limit that was meant for compressed bytes
+    should be raised by as much. (The bounds of memory count what is held, which is the gzip.) Each
+    distributor counts for itself: with three of them a tenant may push three times as much. Beyond
+    it 429, and `Retry-After` says when.
+    """
+    burst_bytes: Natural = 0
+    """What a tenant may push at once after a pause; 0: what a second allows. A push that is larger
+    passes when the tenant owes nothing, and is paid off before the next.
+    """
 
     @property
     def room_bytes(self) -> int:
         return self.burst_bytes or self.rate_bytes
 
 
-class Limits(Struct, frozen=True):
+class Limits(Rate, frozen=True):
     """What one push may ask of us."""
 
-    profiles_max: int = 1000  # in one push
-    profile_bytes_max: int = 64 << 20  # of one profile, decompressed
-    push_bytes_max: int = 128 << 20  # of all profiles of a push, as they came
-    push_raw_bytes_max: int = 512 << 20  # of all profiles of a push, decompressed
-    service_bytes_max: int = 512  # services and types are kept in the index
-    type_length_max: int = 512  # of one profile type id
-    retention_ns: int = 0  # older profiles are refused; 0: as old as their tenant keeps them
-    future_ns: int = 600 * SECOND_NS
-    rate_bytes: int = 0  # a second and tenant, by each distributor; 0: no limit
-    burst_bytes: int = 0  # of a tenant at once; 0: what a second allows
+    profiles_max: Natural = 1000
+    """Profiles in one push."""
+    profile_bytes_max: Natural = 64 << 20
+    """One profile, decompressed."""
+    push_bytes_max: Natural = 128 << 20
+    """All profiles of one push, as they came."""
+    push_raw_bytes_max: Natural = 512 << 20
+    """All profiles of one push, decompressed."""
+    service_bytes_max: Natural = 512
+    """Length of a service's name, in bytes."""
+    type_length_max: Natural = 512
+    """Length of one profile type id."""
+    retention_ns: Natural = 0
+    """Profiles older than this are refused (nanoseconds); 0: only those older than their tenant's
+    retention, which are refused in any case.
+    """
+    future_ns: Natural = 600 * SECOND_NS
+    """Profiles dated further ahead than this are refused (nanoseconds; 10 minutes)."""
     profile: ProfileLimits = ProfileLimits()
 
     def rate(self) -> Rate:
@@ -44,14 +63,27 @@ class Limits(Struct, frozen=True):
 class RouterSettings(Struct, frozen=True):
     """How hard the distributor tries, and whether it leaves its zone."""
 
-    # Of one push, all its tries together: longer than a flush (2 s) and the deadline of a segment
-    # (10 s), so that a lone writer can say itself what went wrong.
     deadline_ms: Annotated[int, Meta(ge=100, le=600_000)] = 13_000
-    attempts_max: Annotated[int, Meta(ge=1, le=100)] = 6  # writers asked for one batch
-    retry_share: Annotated[float, Meta(ge=0, le=10)] = 0.1  # retries that each batch earns
-    retries_per_s: Annotated[float, Meta(ge=0, le=100_000)] = 10.0  # … and each second
+    """How long a push may take, all its tries together. A writer gets half of what is left (6.5 s,
+    then 3.2 s), the last one to be asked all of it. Longer than a flush and
+    `segment.ack_deadline_ms`, so that a lone writer can say itself what went wrong.
+    """
+    attempts_max: Annotated[int, Meta(ge=1, le=100)] = 6
+    """Writers that are asked for the profiles of one shard, one after the other."""
+    retry_share: Annotated[float, Meta(ge=0, le=10)] = 0.1
+    """Retries that each batch of a shard earns: a sick fleet gets a tenth more load, not six times
+    as much.
+    """
+    retries_per_s: Annotated[float, Meta(ge=0, le=100_000)] = 10.0
+    """Retries that each second earns, for quiet times."""
     retries_saved_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 500
+    """Retries that can be saved up, for the moment in which a writer dies and all that waited there
+    goes elsewhere.
+    """
     cross_zone: Literal["never", "when-home-is-down"] = "never"
+    """`never`: a distributor stores in its own zone or not at all. `when-home-is-down`: when no
+    writer of its zone is active and answers, in the next zone by name; that is counted.
+    """
 
     def budget(self) -> BudgetRule:
         return BudgetRule(self.retry_share, self.retries_per_s, self.retries_saved_max)

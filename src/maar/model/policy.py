@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import Annotated, Any
 
+import msgspec
+from msgspec import Meta, Struct
+
+from maar.model.bounds import Count
 from maar.model.errors import InvalidInput
-from maar.model.time import SECOND_NS
+from maar.model.time import DAY_NS, SECOND_NS
 
 MINUTE_NS = 60 * SECOND_NS
 HOUR_NS = 60 * MINUTE_NS
+PERIOD_LEAST_NS = HOUR_NS  # compaction takes a while, and a slip of the hand should not cost a lake
+STALL_MAX_NS = 5 * SECOND_NS
+
+Age = Annotated[float, Meta(ge=0, le=10 * 365 * 86_400)]
+Pause = Annotated[float, Meta(gt=0, le=10 * 365 * 86_400)]
 
 
-class Level(msgspec.Struct, frozen=True, array_like=True):
+class Level(Struct, frozen=True, array_like=True):
     """When a batch of blocks of one level closes: by count, by bytes or by age."""
 
     count: int
@@ -19,49 +28,179 @@ class Level(msgspec.Struct, frozen=True, array_like=True):
     age_ns: int
 
 
-class Policy(msgspec.Struct, frozen=True, array_like=True):
-    """Append-only, like every record: new fields go last and have defaults."""
+class CompactionSettings(Struct, frozen=True, kw_only=True):
+    """When blocks are merged and by whom, and how long the remains are kept; levels from 0.
 
-    levels: tuple[Level, ...] = (
-        Level(count=20, bytes=256 << 20, age_ns=36 * SECOND_NS),
-        Level(count=10, bytes=512 << 20, age_ns=12 * MINUTE_NS),
-        Level(count=10, bytes=1 << 30, age_ns=3 * HOUR_NS),
-    )
-    target_block_bytes: int = 256 << 20  # a block of this size is not merged further
-    span_ns: int = 3 * HOUR_NS  # how far apart the ages of one plan's inputs may be
-    lease_ns: int = 15 * SECOND_NS
-    stall_ns: int = 5 * SECOND_NS  # lease time counts no more than this for a pause of the leader
-    failure_limit: int = 3
-    retry_ns: int = 2 * SECOND_NS  # a plan that reported a failure waits this long, times failures
-    probe_ns: int = 60 * SECOND_NS  # an excluded plan is tried again after this; it doubles
-    probe_max_ns: int = 6 * HOUR_NS
-    retire_delay_ns: int = 15 * MINUTE_NS  # replaced blocks stay readable this long, at least
-    floor_lag_ns: int = HOUR_NS  # a segment registered later than this is refused (S4)
+    They reach the metastore's log as an entry when it starts, so every replica goes by the same
+    ones. What they mean to whoever is on call: [operating.md](operating.md).
+    """
+
+    level_counts: tuple[Count, ...] = (20, 10, 10)
+    """A batch of blocks closes at this many; one number per level, from level 0."""
+    level_bytes: tuple[Count, ...] = (256 << 20, 512 << 20, 1 << 30)
+    """… or at this size."""
+    level_ages_s: tuple[Age, ...] = (36.0, 12 * 60.0, 3 * 3600.0)
+    """… or at this age, also when nothing new arrives."""
+    target_block_bytes: Count = 256 << 20
+    """A block of this size is not merged further."""
+    span_s: Pause = 3 * 3600.0
+    """Blocks further apart in time than this are not merged with each other."""
+    lease_s: Annotated[float, Meta(ge=0.1, le=3600)] = 15.0
+    """How long a worker that falls silent keeps a plan."""
+    failure_limit: Count = 3
+    """A plan that failed this often is divided, or excluded when it has one input left; `maar plans
+    limit` raises it for a while.
+    """
+    spared_max: Count = 8
+    """Failures that were not the plan's own (a lost worker, a sick store) do not count; after so
+    many in a row they do.
+    """
+    retry_s: Age = 2.0
+    """A plan whose failure was reported rests this long, times its failures."""
+    probe_s: Pause = 60.0
+    """An excluded plan is tried again after this; the pause doubles each time."""
+    probe_max_s: Pause = 6 * 3600.0
+    """The longest such pause."""
+    least_share: Count = 8
+    """Low levels go first, but of this many plans handed out, one goes to each higher level that
+    waits.
+    """
+    plans_max: Count = 10_000
+    """Plans on the schedule; beyond it, failed ones are parked."""
+    parked_max: Count = 10_000
+    """Parked plans; beyond it, new plans wait."""
+    litter_s: Pause = 45 * 60.0
+    """How long after its end an attempt's remains are looked for; longer than any plan may run
+    (`worker.plan_timeout_ms`).
+    """
+    retire_delay_s: Age = 15 * 60.0
+    """Replaced blocks stay readable at least this long."""
+    floor_lag_s: Age = 3600.0
+    """A segment that is registered later than this is refused."""
+    snapshot_entries: Count = 10_000
+    """A snapshot of the metastore is due after this many log entries."""
+    snapshot_bytes: Count = 64 << 20
+    """… or this many bytes of them."""
+
+    def __post_init__(self) -> None:
+        if not len(self.level_counts) == len(self.level_bytes) == len(self.level_ages_s):
+            raise ValueError(
+                "level_counts, level_bytes and level_ages_s must have one number per level each"
+            )
+        if self.probe_max_s < self.probe_s:
+            raise ValueError(
+                f"probe_max_s = {self.probe_max_s:g} is less than probe_s = {self.probe_s:g}: "
+                "the longest pause before an excluded plan is tried again cannot be shorter than "
+                "the first"
+            )
+        if self.least_share < len(self.level_counts):
+            raise ValueError(
+                f"least_share = {self.least_share} leaves nothing for level 0: of so many plans "
+                f"one goes to each higher level that waits, and there are "
+                f"{len(self.level_counts)} levels; make it at least that"
+            )
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        rules = zip(self.level_counts, self.level_bytes, self.level_ages_s, strict=True)
+        return tuple(Level(count, size, _ns(age_s)) for count, size, age_s in rules)
+
+
+class RetentionSettings(Struct, frozen=True, kw_only=True):
+    """How long profiles are kept, unless a tenant has a period of its own."""
+
+    default_days: Annotated[float, Meta(ge=0, le=100 * 365)] = 90.0
+    """How long profiles are kept, and how old a pushed one may be; 0: for ever. `maar retention
+    set` gives a tenant a period of its own. A shorter one takes at most a tenth of a tenant's
+    blocks a day until a person agrees with `maar retention release`.
+    """
+    expired_delay_s: Age = 24 * 3600.0
+    """What retention took can be brought back with `maar retention undo` this long; then its
+    objects are deleted, never before those of what it replaced (`compaction.retire_delay_s`).
+    """
+
+    def __post_init__(self) -> None:
+        if 0 < self.default_days * DAY_NS < PERIOD_LEAST_NS:
+            raise ValueError(
+                f"default_days = {self.default_days:g} is less than an hour; profiles would go "
+                "before they are merged. Say 0 to keep them for ever"
+            )
+
+    @property
+    def default_ns(self) -> int:
+        return int(self.default_days * DAY_NS)
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * SECOND_NS)
+
+
+_COMPACTION, _RETENTION = CompactionSettings(), RetentionSettings()
+
+
+class Policy(Struct, frozen=True, array_like=True):
+    """What the log records of the settings, in nanoseconds, and bounds of the state that are none.
+
+    Append-only, like every record: new fields go last and have defaults.
+    """
+
+    levels: tuple[Level, ...] = _COMPACTION.levels
+    target_block_bytes: int = _COMPACTION.target_block_bytes
+    span_ns: int = _ns(_COMPACTION.span_s)
+    lease_ns: int = _ns(_COMPACTION.lease_s)
+    stall_ns: int = STALL_MAX_NS  # lease time counts no more than this for a pause of the leader
+    failure_limit: int = _COMPACTION.failure_limit
+    retry_ns: int = _ns(_COMPACTION.retry_s)
+    probe_ns: int = _ns(_COMPACTION.probe_s)
+    probe_max_ns: int = _ns(_COMPACTION.probe_max_s)
+    retire_delay_ns: int = _ns(_COMPACTION.retire_delay_s)
+    floor_lag_ns: int = _ns(_COMPACTION.floor_lag_s)
     pin_ns: int = 2 * MINUTE_NS
     finished_ns: int = HOUR_NS  # a repeated report gets the same answer this long
     blocks_max: int = 5_000_000  # live, retired and remembered together
-    plans_max: int = 10_000
+    plans_max: int = _COMPACTION.plans_max
     finished_max: int = 1_000
     attempts_max: int = 16  # the latest attempts of one plan
     pins_max: int = 10_000
-    snapshot_entries: int = 10_000  # a snapshot is due after this many entries
-    snapshot_bytes: int = 64 << 20  # or this many bytes of them
-    spared_max: int = 8  # after so many failures in a row that were not its own, they count
-    least_share: int = 8  # of so many plans handed out, one is of each higher level that waits
-    parked_max: int = 10_000
-    litter_ns: int = 45 * MINUTE_NS  # an ended attempt is looked at this long: no task lives longer
+    snapshot_entries: int = _COMPACTION.snapshot_entries
+    snapshot_bytes: int = _COMPACTION.snapshot_bytes
+    spared_max: int = _COMPACTION.spared_max
+    least_share: int = _COMPACTION.least_share
+    parked_max: int = _COMPACTION.parked_max
+    litter_ns: int = _ns(_COMPACTION.litter_s)
     litter_max: int = 500_000  # ended attempts that may have left objects
-    retention_ns: int = 90 * 24 * HOUR_NS  # how long profiles are kept; 0: for ever
+    retention_ns: int = _RETENTION.default_ns
     retention_run_max: int = 1_000  # blocks that retention takes in one run
     tenants_max: int = 100_000  # with a retention of their own
     zones_max: int = 64  # with a ring
     writers_max: int = 1_000  # in one ring
     shards_max: int = 16_384  # of one ring
-    expired_delay_ns: int = 24 * HOUR_NS  # what retention took can be brought back this long
+    expired_delay_ns: int = _ns(_RETENTION.expired_delay_s)
 
     def level(self, level: int) -> Level | None:
         """The rule for merging blocks of a level; None when they are never merged."""
         return self.levels[level] if 0 <= level < len(self.levels) else None
+
+
+def policy_of(compaction: CompactionSettings, retention: RetentionSettings) -> Policy:
+    """Every setting reaches the field of its name; one in seconds that of the name in `_ns`."""
+    given = msgspec.structs.asdict(compaction) | msgspec.structs.asdict(retention)
+    for name in ("level_counts", "level_bytes", "level_ages_s", "default_days"):
+        del given[name]
+    return checked(
+        Policy(
+            levels=compaction.levels,
+            retention_ns=retention.default_ns,
+            # A pause of the leader must not end the leases that nobody could renew meanwhile.
+            stall_ns=min(STALL_MAX_NS, _ns(compaction.lease_s) // 3),
+            **dict(_recorded(name, value) for name, value in given.items()),
+        )
+    )
+
+
+def _recorded(name: str, value: Any) -> tuple[str, Any]:
+    seconds = name.endswith("_s")
+    return (f"{name.removesuffix('_s')}_ns", _ns(value)) if seconds else (name, value)
 
 
 def checked(policy: Policy) -> Policy:

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
+
+from maar.model.bounds import Natural
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileLimits:
+class ProfileLimits(Struct, frozen=True, kw_only=True):
     """How much one profile may hold. Generous: real ones stay two orders of magnitude below."""
 
-    samples: int = 1_000_000
-    locations: int = 1_000_000
-    functions: int = 1_000_000
-    mappings: int = 65_536
-    strings: int = 2_000_000
-    sample_types: int = 64
-    stack_depth: int = 4_096  # locations, and frames with the inlined ones
-    frames: int = 16_000_000  # of all stacks; a location's lines count in every stack that has it
-    text_bytes: int = 128 << 20  # of labels and lines; a string counts wherever it is referred to
-    labels_per_sample: int = 100
-    symbol_length: int = 65_535  # bytes of a function's name, system name or file
+    samples: Natural = 1_000_000
+    """Samples in one profile."""
+    locations: Natural = 1_000_000
+    """Locations in one profile."""
+    functions: Natural = 1_000_000
+    """Functions in one profile."""
+    mappings: Natural = 65_536
+    """Mappings in one profile."""
+    strings: Natural = 2_000_000
+    """Strings in one profile."""
+    sample_types: Natural = 64
+    """Value types in one profile."""
+    stack_depth: Natural = 4_096
+    """Locations in one stack, and frames with the inlined ones."""
+    frames: Natural = 16_000_000
+    """Frames of all stacks, with the inlined ones."""
+    text_bytes: Natural = 128 << 20
+    """Text of labels and lines, each string counted wherever it is referred to."""
+    labels_per_sample: Natural = 100
+    """Labels on one sample."""
+    symbol_length: Natural = 65_535
+    """Bytes of a function's name, system name or file."""

@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from maar.model.bounds import Count, Natural
 
 
-class QuerySettings(msgspec.Struct, kw_only=True, frozen=True):
+class QuerySettings(Struct, kw_only=True, frozen=True):
     """Bounds of the query role. All of them are per process."""
 
-    memory_bytes_max: int = 1 << 30  # DuckDB's; it spills beyond
-    spill_bytes_max: int = 8 << 30
-    spill_dir: str = ""  # "" makes a temporary directory
-    threads: int = 2
-    concurrency: int = 4  # questions at work at once; more wait for their turn
-    tenant_concurrency: int = 0  # of one tenant; 0: one less than all
-    waiting_max: int = 256  # questions that wait; beyond, they are refused
-    tenant_waiting_max: int = 32  # of one tenant
-    answer_bytes_max: int = 512 << 20  # held for one question, outside of DuckDB's memory
-    timeout_s: float = 30.0  # for a slot, and then for the answer
-    level0_cache_bytes_max: int = 256 << 20
-    level0_profiles_max: int = 50_000  # decoded for one question; beyond, compaction is too late
-    points_max: int = 11_000  # steps in one time series
-    series_max: int = 10_000  # series in one answer
-    nodes_default: int = 8192  # of a flame graph that names no bound
-    nodes_max: int = 1 << 20
+    memory_bytes_max: Count = 1 << 30
+    """DuckDB's memory; beyond it, it spills."""
+    spill_bytes_max: Natural = 8 << 30
+    """What it may spill."""
+    spill_dir: str = ""
+    """Where to; empty: a directory under `server.data_dir`, emptied at the next start."""
+    threads: Count = 2
+    """DuckDB's threads."""
+    concurrency: Count = 4
+    """Questions answered at once; more wait for their turn."""
+    tenant_concurrency: Natural = 0
+    """Of those, how many may be one tenant's; 0: one less than `query.concurrency`, so that another
+    tenant's question need not wait for them. With one tenant only, set it to `query.concurrency`.
+    """
+    waiting_max: Natural = 256
+    """Questions that may wait for their turn; beyond it, 429."""
+    tenant_waiting_max: Natural = 32
+    """Of one tenant."""
+    answer_bytes_max: Count = 512 << 20
+    """Memory outside of DuckDB's that one question may use for its rows, its stacks and level 0;
+    beyond it, 413 with what helps.
+    """
+    timeout_s: Annotated[float, Meta(gt=0)] = 30.0
+    """How long a question may wait, and then take."""
+    level0_cache_bytes_max: Natural = 256 << 20
+    """Decoded segments that are kept in memory."""
+    level0_profiles_max: Natural = 50_000
+    """Profiles decoded for one question; beyond it compaction is too far behind."""
+    points_max: Natural = 11_000
+    """Steps in one time series."""
+    series_max: Natural = 10_000
+    """Series in one answer."""
+    nodes_default: Natural = 8192
+    """Frames of a flame graph that names no bound."""
+    nodes_max: Natural = 1 << 20
+    """The most frames one may ask for."""

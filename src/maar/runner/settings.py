@@ -13,12 +13,28 @@ class SparkSettings(Struct, frozen=True, kw_only=True):
     """Where and how plans are run."""
 
     master: Annotated[str, Meta(pattern=_MASTER)] = "local[*]"
-    slots: Annotated[int, Meta(ge=0, le=10_000)] = 0  # plans at once; 0: as many as cores
+    """Where compaction runs. Flag `--spark-master`."""
+    slots: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    """Plans at once; 0 means as many as cores."""
     driver_memory: Annotated[str, Meta(pattern=r"^\d+[mg]$")] = "1g"
+    """The JVM's heap. It only schedules; the work is done in Python tasks."""
     ui: bool = False
+    """Spark's own pages, which have no password. With a local master they listen on 127.0.0.1;
+    under a cluster's master Spark listens on every interface and has no setting for it. The
+    variable `SPARK_LOCAL_IP` says another address in both cases (under a cluster it is also by
+    which executors reach the driver).
+    """
     ui_port: Annotated[int, Meta(ge=0, le=65_535)] = 4050
-    lifeline_port: Annotated[int, Meta(ge=0, le=65_535)] = 0  # where tasks reach us; 0: a free one
+    """Their port."""
+    lifeline_port: Annotated[int, Meta(ge=0, le=65_535)] = 0
+    """Where tasks reach this worker, to hold on to it; 0 takes a free port. [spark.md](spark.md)
+    says more.
+    """
     log_level: Literal["off", "error", "warn", "info", "debug"] = "warn"
-    python: str = ""  # what runs the tasks; this interpreter when empty
-    java_options: str = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # the JVM only schedules
-    conf: tuple[str, ...] = ()  # more of Spark's own settings, as name=value
+    """`off`, `error`, `warn`, `info` or `debug`."""
+    python: str = ""
+    """The interpreter of the tasks; empty: this one."""
+    java_options: str = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    """Options of the JVM."""
+    conf: tuple[str, ...] = ()
+    """More of Spark's own settings, each `spark.name=value`."""

@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
 
+from msgspec import Meta, Struct
+
+from maar.model.bounds import Count, Natural
 from maar.segment.buffer import SegmentLimits
 from maar.segment.memory import MemoryLimits
 from maar.segment.pace import FlushPace
 
 
 class SegmentSettings(Struct, frozen=True):
-    flush_interval_ms: int = 500  # a push waits for at least this
-    flush_interval_max_ms: int = 2_000  # where more is worth waiting for
-    flush_bytes: int = 64 << 10  # a segment of this size is worth its PUT: it waits no longer
-    segment_bytes_max: int = 16 << 20
-    index_bytes_max: int = 192 << 10  # well below what a log entry may hold
-    buffered_bytes_max: int = 256 << 20  # beyond this, push answers 429
-    buffered_profiles_max: int = 200_000
-    writes_in_flight_max: int = 8
-    hedge_after_ms: int = 500
-    hedges_per_s: int = 2
-    hedges_burst: int = 10
-    ack_deadline_ms: int = 10_000  # far shorter than the lag of the floor (S4)
+    """When a segment is cut, what may wait for it, and how long its pushes may take."""
+
+    flush_interval_ms: Natural = 500
+    """How long a shard collects profiles before it writes a segment. A push waits for it."""
+    flush_interval_max_ms: Natural = 2_000
+    """How long it collects where pushes trickle in and share segments by that: fewer PUTs. Not more
+    than `flush_interval_ms`: never longer.
+    """
+    flush_bytes: Natural = 64 << 10
+    """A segment of this size is worth its PUT, and waits for no more than `flush_interval_ms`."""
+    segment_bytes_max: Count = 16 << 20
+    """A segment of this size is written at once."""
+    index_bytes_max: Count = 192 << 10
+    """What a segment may need in the index before it is cut."""
+    buffered_bytes_max: Count = 256 << 20
+    """All profiles that wait for their segment; beyond it push answers 429. Over half of it, a
+    tenant that holds more than an equal part is refused first. Plan for two to three times as much
+    memory: requests on the wire and segments being encoded come on top.
+    """
+    buffered_profiles_max: Count = 200_000
+    """The same by number."""
+    writes_in_flight_max: Count = 8
+    """Segments being written at once."""
+    hedge_after_ms: Natural = 500
+    """A create that takes longer is tried a second time beside the first."""
+    hedges_per_s: Natural = 2
+    """How often, on average."""
+    hedges_burst: Natural = 10
+    """How often in a row; 0: never."""
+    ack_deadline_ms: Count = 10_000
+    """A push that is not durable so long after its segment was cut answers 503."""
 
     def bounds(self) -> SegmentLimits:
         least_ns = self.flush_interval_ms * 1_000_000
@@ -35,3 +57,14 @@ class SegmentSettings(Struct, frozen=True):
 
     def room(self) -> MemoryLimits:
         return MemoryLimits(self.buffered_bytes_max, self.buffered_profiles_max)
+
+
+class DeadLetterSettings(Struct, frozen=True, kw_only=True):
+    """Whether a segment that the metastore cannot take is acknowledged all the same (S20)."""
+
+    enabled: bool = False
+    """When the metastore cannot take a segment's metadata in time, keep it in the store and
+    acknowledge the push. Segment writers and the query role need the same value.
+    """
+    after_ms: Annotated[int, Meta(ge=100, le=60_000)] = 2_000
+    """How long the metastore has before that."""

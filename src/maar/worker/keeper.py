@@ -29,7 +29,7 @@ class AttemptFailure:
 
 
 LEAVING = AttemptFailure("the worker is leaving", own=False)
-OVERDUE = AttemptFailure("it ran longer than worker.plan_most_ms allows")
+OVERDUE = AttemptFailure("it ran longer than worker.plan_timeout_ms allows")
 
 End = PlanResult | AttemptFailure | None  # None: its tasks were not seen to stop
 

@@ -58,8 +58,8 @@ class Worker:
         self._metrics = WorkerMetrics(registry)
         self._metrics.restarts.set(restarts)
         self._poll_ns = settings.poll_interval_ms * _MS
-        self._keeper = Keeper(poll_ns=self._poll_ns, plan_ns=settings.plan_most_ms * _MS)
-        self._silence = Backoff(settings.retry_least_ms * _MS, settings.retry_most_ms * _MS)
+        self._keeper = Keeper(poll_ns=self._poll_ns, plan_ns=settings.plan_timeout_ms * _MS)
+        self._silence = Backoff(settings.retry_min_ms * _MS, settings.retry_most_ms * _MS)
         self._faults = Backoff(settings.fault_least_ms * _MS, settings.fault_most_ms * _MS)
         self._faulty = 0  # plans that wait to be run again after a fault
         self._given_up: dict[FencingToken, asyncio.Event] = {}  # of those that wait

@@ -12,14 +12,21 @@ Milliseconds = Annotated[int, Meta(ge=1, le=3_600_000)]
 class WorkerSettings(Struct, frozen=True, kw_only=True):
     """How a worker paces itself."""
 
-    poll_interval_ms: Milliseconds = 1000  # while there is a free slot
-    call_timeout_ms: Milliseconds = 5000  # a poll without an answer by then counts as failed
-    retry_least_ms: Milliseconds = 100  # after a failed poll, doubling
+    poll_interval_ms: Milliseconds = 1000
+    """How often a worker with a free slot asks for plans."""
+    call_timeout_ms: Milliseconds = 5000
+    """A poll without an answer by then has failed."""
+    retry_min_ms: Milliseconds = 100
+    """Wait after a failed poll; doubles."""
     retry_most_ms: Milliseconds = 2000
-    fault_least_ms: Milliseconds = (
-        1000  # ask for nothing after a fault of engine or store, doubling
-    )
+    """The longest such wait."""
+    fault_least_ms: Milliseconds = 1000
+    """Ask for nothing after a fault of Spark or the store; doubles."""
     fault_most_ms: Milliseconds = 60_000
-    plan_most_ms: Milliseconds = 1_800_000  # a plan that runs longer hangs, and is given up
-    drain_ms: Milliseconds = 20_000  # how long running plans may take to finish after stop()
-    cancel_ms: Milliseconds = 6000  # how long cancelled plans may take to end after that
+    """The longest such pause."""
+    plan_timeout_ms: Milliseconds = 1_800_000
+    """A plan that runs longer hangs: it is given up, and its lease expires."""
+    drain_ms: Milliseconds = 20_000
+    """How long running plans may take to finish on stopping; `server.drain_s` bounds it."""
+    cancel_ms: Milliseconds = 6000
+    """How long cancelled plans may then take to end."""

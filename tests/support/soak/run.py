@@ -29,14 +29,14 @@ def settings(*, write_s: float, litter_s: float) -> tuple[str, ...]:
     longer than any task writes, and than it can be stopped for.
     """
     return (
-        f"worker.plan_most_ms={write_s * 1000:.0f}",
+        f"worker.plan_timeout_ms={write_s * 1000:.0f}",
         "worker.cancel_ms=4000",
         "compaction.level_counts=6,4,4",
         "compaction.level_ages_s=1,2,3",
         "compaction.failure_limit=3",
         "compaction.retry_s=0.2",
         "compaction.probe_s=2",
-        "compaction.probe_most_s=10",
+        "compaction.probe_max_s=10",
         "compaction.retire_delay_s=4",
         f"compaction.litter_s={litter_s:g}",
         "compaction.floor_lag_s=600",

@@ -29,7 +29,8 @@ from maar.app.processes.status_file import ProcessState
 from maar.app.processes.watcher import session_members
 from maar.app.roles.replica import replica_place
 from maar.app.roles.run import ProcessName
-from maar.app.settings.config import RoleAddresses, Settings
+from maar.app.settings.config import Settings
+from maar.app.settings.sections import RoleAddresses
 from maar.model.errors import InvalidInput
 from maar.runner.session import check_java
 

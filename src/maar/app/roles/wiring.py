@@ -7,10 +7,11 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
+from maar.adapters.etcd.settings import EtcdAccess, EtcdSettings
 from maar.adapters.stores.open import open_store
 from maar.app.roles.disks import Disks
 from maar.app.settings.config import Settings
@@ -19,9 +20,6 @@ from maar.model.ids import NodeId
 from maar.ports.log import Log
 from maar.ports.object_store import ObjectStore
 from maar.ports.segment_writer import SegmentWriter
-
-if TYPE_CHECKING:  # not every role needs it
-    from maar.adapters.etcd.log import EtcdSettings
 
 
 def new_registry(role: str) -> CollectorRegistry:
@@ -74,20 +72,8 @@ async def open_log_reader(settings: Settings) -> Log:
 
 
 def etcd_settings(settings: Settings, place: EtcdPlace) -> EtcdSettings:
-    from maar.adapters.etcd.log import EtcdSettings
-
-    log = settings.log
-    return EtcdSettings(
-        endpoints=place.endpoints,
-        prefix=place.prefix,
-        user=log.user,
-        password=log.password,
-        ca_file=log.ca_file,
-        cert_file=log.cert_file,
-        key_file=log.key_file,
-        election_s=log.election_s,
-        quota_bytes=log.quota_bytes,
-    )
+    access = {name: getattr(settings.log, name) for name in EtcdAccess.__struct_fields__}
+    return EtcdSettings(endpoints=place.endpoints, prefix=place.prefix, **access)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_origin, get_type_hints
 
@@ -16,6 +16,13 @@ from maar.model.errors import InvalidInput
 ENVIRONMENT_PREFIX = "MAAR_"
 _SEPARATOR = "__"
 _SECRET_WORDS = ("secret", "token", "key_id", "password")
+
+# Names of before, which others are more alike than those that took their place.
+RENAMED = {
+    "compaction.probe_most_s": "compaction.probe_max_s",
+    "worker.plan_most_ms": "worker.plan_timeout_ms",
+    "worker.retry_least_ms": "worker.retry_min_ms",
+}
 
 S = TypeVar("S")
 
@@ -127,7 +134,7 @@ def _made(kind: type[S], values: Mapping[str, Any]) -> S:
 
 
 def _is_part(hint: Any) -> bool:
-    return isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, msgspec.Struct))
+    return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
 
 
 def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -145,21 +152,19 @@ def _check_known(sections: Mapping[str, type[Any]], key: Key, given: Given) -> N
         raise _wrong(f"{key} ({given.source}): there is no section {key.section!r}; use {names}")
     if key.name not in setting_types(known):
         near = difflib.get_close_matches(key.name, setting_types(known), n=1)
-        hint = f"; did you mean {key.section}.{near[0]}?" if near else ""
+        meant = RENAMED.get(str(key)) or (f"{key.section}.{near[0]}" if near else "")
+        hint = f"; did you mean {meant}?" if meant else ""
         raise _wrong(f"{key} ({given.source}) is not a setting{hint}")
 
 
 def _read(key: Key, given: Given, kind: Any) -> Any:
     value = _parsed(given.value, kind) if given.is_text else given.value
     try:
-        read = msgspec.convert(value, kind, strict=not given.is_text)
+        return msgspec.convert(value, kind, strict=not given.is_text)
     except msgspec.ValidationError as error:
         shown = "…" if any(word in key.name for word in _SECRET_WORDS) else repr(given.value)
         allowed = str(error).replace("Expected", "expected", 1)
         raise _wrong(f"{key} = {shown} ({given.source}) is not allowed: {allowed}") from error
-    if isinstance(read, int | float) and read < 0:
-        raise _wrong(f"{key} = {read} ({given.source}) is not allowed: no setting is negative")
-    return read
 
 
 def _parsed(text: Any, kind: Any) -> Any:

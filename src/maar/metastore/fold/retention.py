@@ -22,12 +22,11 @@ from maar.metastore.state.state import NO_ANCHOR, MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput
 from maar.model.ids import NO_TENANT, BlockId, TenantId, tenant_id
-from maar.model.policy import HOUR_NS
+from maar.model.policy import HOUR_NS, PERIOD_LEAST_NS
 from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, LeaseTime, WallTime
 from maar.ports.retention import Expiring, RetentionStatus
 
-PERIOD_LEAST_NS = HOUR_NS  # compaction takes a while, and a slip of the hand should not cost a lake
 PERIOD_MOST_NS = 100 * 365 * DAY_NS
 DISAGREEMENT_NS = HOUR_NS  # of the two witnesses, beyond which people are told
 CAUSE = "retention took some of its inputs"
