@@ -2,61 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pyarrow as pa
 
 from maar.block.decode.batch import Batch
 from maar.block.decode.sample_labels import Labelled
-from maar.block.format.tables import LAYOUTS, MAPPING, PROFILES
+from maar.block.format.tables import MAPPING, PROFILES, ColumnMakers
+from maar.pprof.columns import Columns
 
 
-def profiles_of(batch: Batch, labels: Labelled) -> pa.Table:
+def profiles_of(batch: Batch, labels: Labelled) -> ColumnMakers:
     raws, columns = batch.profiles, batch.columns
-    times = [raw.time_ns for raw in raws]
 
-    def text(pick: Any) -> list[str]:
-        return [each.text(pick(each)) for each in columns]
+    def text(pick: Callable[[Columns], int]) -> pa.Array:
+        return pa.array([each.text(pick(each)) for each in columns], pa.string())
 
     def int64(values: Iterable[int]) -> pa.Array:
         return pa.array(list(values), pa.int64())
 
-    types = [
-        [
-            {"type": each.text(kind), "unit": each.text(unit)}
-            for kind, unit in zip(each.sample_type, each.sample_unit, strict=True)
+    def sample_types() -> pa.Array:
+        types = [
+            [
+                {"type": each.text(kind), "unit": each.text(unit)}
+                for kind, unit in zip(each.sample_type, each.sample_unit, strict=True)
+            ]
+            for each in columns
         ]
-        for each in columns
-    ]
-    return pa.Table.from_arrays(
-        [
-            pa.array([raw.service for raw in raws], pa.string()).dictionary_encode(),
-            pa.array([raw.id for raw in raws], pa.binary(16)),
-            pa.array(labels.profile_series),
-            int64(time // 1000 for time in times).cast(PROFILES.field("time").type),
-            int64(times),
-            int64(raw.duration_ns for raw in raws),
-            int64(each.time_ns for each in columns),
-            int64(each.duration_ns for each in columns),
-            int64(each.period for each in columns),
-            pa.array(text(lambda each: each.period_type), pa.string()),
-            pa.array(text(lambda each: each.period_unit), pa.string()),
-            pa.array(text(lambda each: each.default_sample_type), pa.string()),
-            pa.array(types, PROFILES.field("sample_types").type),
-            int64(each.samples for each in columns),
-            pa.array(
-                [[each.text(index) for index in each.comment] for each in columns],
-                PROFILES.field("comments").type,
-            ),
-            pa.array(text(lambda each: each.drop_frames), pa.string()),
-            pa.array(text(lambda each: each.keep_frames), pa.string()),
-            pa.array(text(lambda each: each.doc_url), pa.string()),
-            _mappings(batch),
-        ],
-        schema=LAYOUTS["profiles"].working,
-    )
+        return pa.array(types, PROFILES.field("sample_types").type)
+
+    def comments() -> pa.Array:
+        found = [[each.text(index) for index in each.comment] for each in columns]
+        return pa.array(found, PROFILES.field("comments").type)
+
+    def times() -> pa.Array:
+        micros = int64(raw.time_ns // 1000 for raw in raws)
+        return micros.cast(PROFILES.field("time").type)
+
+    return {
+        "service": lambda: pa.array([r.service for r in raws], pa.string()).dictionary_encode(),
+        "profile_id": lambda: pa.array([raw.id for raw in raws], pa.binary(16)),
+        "series_id": lambda: pa.array(labels.profile_series),
+        "time": times,
+        "time_nanos": lambda: int64(raw.time_ns for raw in raws),
+        "duration_nanos": lambda: int64(raw.duration_ns for raw in raws),
+        "pprof_time_nanos": lambda: int64(each.time_ns for each in columns),
+        "pprof_duration_nanos": lambda: int64(each.duration_ns for each in columns),
+        "period": lambda: int64(each.period for each in columns),
+        "period_type": lambda: text(lambda each: each.period_type),
+        "period_unit": lambda: text(lambda each: each.period_unit),
+        "default_type": lambda: text(lambda each: each.default_sample_type),
+        "sample_types": sample_types,
+        "sample_count": lambda: int64(each.samples for each in columns),
+        "comments": comments,
+        "drop_frames": lambda: text(lambda each: each.drop_frames),
+        "keep_frames": lambda: text(lambda each: each.keep_frames),
+        "doc_url": lambda: text(lambda each: each.doc_url),
+        "mappings": lambda: _mappings(batch),
+    }
 
 
 def _mappings(batch: Batch) -> pa.Array:

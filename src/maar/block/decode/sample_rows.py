@@ -14,45 +14,44 @@ from maar.block.decode.batch import Batch
 from maar.block.decode.frames import coded_text
 from maar.block.decode.sample_labels import Labelled
 from maar.block.format.hashing import Int
-from maar.block.format.tables import LAYOUTS, SAMPLES
+from maar.block.format.tables import SAMPLES, ColumnMakers
 
 
-def samples_of(batch: Batch, labels: Labelled, stack: Int) -> pa.Table:
+def samples_of(batch: Batch, labels: Labelled, stack: Int) -> ColumnMakers:
     """A row per sample and value; zeros are left out, unless a sample has nothing else."""
     width = np.array([columns.sample_type.size for columns in batch.columns], np.int64)
     values = np.concatenate([columns.value.reshape(-1) for columns in batch.columns])
     profile, sample, column, value = _exploded(batch.sample_base, width, values)
-    counts = np.diff(batch.sample_base)
     first_column = np.concatenate([np.zeros(1, np.int64), np.cumsum(width)])
     kind = first_column[profile] + column
     types, repeats = _types(batch)
-    ordinal = sample - batch.sample_base[profile] + repeats[kind] * counts[profile]
     services, service = batch.services()
     names, name = np.unique(np.array(types, object), return_inverse=True)
     ids = np.frombuffer(b"".join(raw.id for raw in batch.profiles), "V16")
     times = np.array([raw.time_ns // 1000 for raw in batch.profiles], np.int64)
-    place = pa.array(sample)
+
+    def ordinals() -> pa.Array:
+        before = repeats[kind] * np.diff(batch.sample_base)[profile]
+        ordinal = sample - batch.sample_base[profile] + before
+        return pa.array(ordinal.astype(np.int32), mask=width[profile] == 1)
 
     def of_sample(column: pa.Array | None, field: str) -> pa.Array:
         if column is None:
             return pa.nulls(sample.size, SAMPLES.field(field).type)
-        return column.take(place)
+        return column.take(pa.array(sample))
 
-    return pa.Table.from_arrays(
-        [
-            coded_text(pa.array(services, pa.string()), service[profile]),
-            coded_text(pa.array(names.tolist(), pa.string()), name[kind]),
-            pa.array(labels.sample_series[sample]),
-            pa.array(times[profile]).cast(SAMPLES.field("time").type),
-            _fixed(ids[profile]),
-            pa.array(stack[sample]),
-            pa.array(value),
-            pa.array(ordinal.astype(np.int32), mask=width[profile] == 1),
-            of_sample(labels.span_id, "span_id"),
-            of_sample(labels.sample_labels, "sample_labels"),
-        ],
-        schema=LAYOUTS["samples"].working,
-    )
+    return {
+        "service": lambda: coded_text(pa.array(services, pa.string()), service[profile]),
+        "profile_type": lambda: coded_text(pa.array(names.tolist(), pa.string()), name[kind]),
+        "series_id": lambda: pa.array(labels.sample_series[sample]),
+        "time": lambda: pa.array(times[profile]).cast(SAMPLES.field("time").type),
+        "profile_id": lambda: _fixed(ids[profile]),
+        "stack_id": lambda: pa.array(stack[sample]),
+        "value": lambda: pa.array(value),
+        "sample": ordinals,
+        "span_id": lambda: of_sample(labels.span_id, "span_id"),
+        "sample_labels": lambda: of_sample(labels.sample_labels, "sample_labels"),
+    }
 
 
 def _fixed(ids: Any) -> pa.Array:

@@ -13,10 +13,10 @@ from maar.block.decode.batch import Batch
 from maar.block.decode.frames import Frames, coded_text
 from maar.block.format import hashing
 from maar.block.format.hashing import Int
-from maar.block.format.tables import LAYOUTS
+from maar.block.format.tables import LAYOUTS, ColumnMakers
 
 
-def stacks_of(batch: Batch, frames: Frames, *, mask: int) -> tuple[pa.Table, Int, int]:
+def stacks_of(batch: Batch, frames: Frames, *, mask: int) -> tuple[ColumnMakers, Int, int]:
     """The different stacks, the stack id of each sample, and collisions.
 
     A stack belongs to one service: its id is XXH64 over (service, frames from the root).
@@ -43,35 +43,37 @@ def stacks_of(batch: Batch, frames: Frames, *, mask: int) -> tuple[pa.Table, Int
     ids, collisions = hashing.distinct_ids(hashing.hash_lists(content, offset), mask=mask)
     lists = pa.array((offset - np.arange(offset.size)).astype(np.int32))
     return (
-        _stack_table(frames, pa.array(services, pa.string()), owner, ids, frame, lists),
+        _columns(frames, pa.array(services, pa.string()), owner, ids, frame, lists),
         ids[number],
         collisions,
     )
 
 
-def _stack_table(
+def _columns(
     frames: Frames, services: pa.Array, owner: Int, ids: Int, frame: Int, lists: pa.Array
-) -> pa.Table:
+) -> ColumnMakers:
     schema = LAYOUTS["stacks"].working
     code = frames.name[frame].astype(np.int32)
-    ends = lists.to_numpy()[1:]
-    empty = np.diff(lists.to_numpy()) == 0
-    leaf = np.where(empty, 0, code[np.maximum(ends - 1, 0)]) if code.size else np.zeros(ids.size)
+
+    def leaves() -> pa.Array:
+        if not frames.names:
+            return pa.nulls(ids.size, schema.field("leaf").type)
+        ends = lists.to_numpy()[1:]
+        empty = np.diff(lists.to_numpy()) == 0
+        leaf = np.where(empty, 0, code[np.maximum(ends - 1, 0)]) if code.size else 0 * ids
+        return coded_text(frames.names, leaf.astype(np.int64), ~empty)
+
+    def listed(items: pa.Array, name: str) -> pa.Array:
+        return pa.ListArray.from_arrays(lists, items, type=schema.field(name).type)
+
     functions = pa.DictionaryArray.from_arrays(pa.array(code), frames.names)
-    return pa.Table.from_arrays(
-        [
-            coded_text(services, owner),
-            pa.array(ids),
-            coded_text(frames.names, leaf.astype(np.int64), ~empty)
-            if frames.names
-            else pa.nulls(ids.size, schema.field("leaf").type),
-            pa.ListArray.from_arrays(lists, functions, type=schema.field("functions").type),
-            pa.ListArray.from_arrays(
-                lists, pa.array(frames.ids[frame]), type=schema.field("location_ids").type
-            ),
-        ],
-        schema=schema,
-    )
+    return {
+        "service": lambda: coded_text(services, owner),
+        "stack_id": lambda: pa.array(ids),
+        "leaf": leaves,
+        "functions": lambda: listed(functions, "functions"),
+        "location_ids": lambda: listed(pa.array(frames.ids[frame]), "location_ids"),
+    }
 
 
 def _spans(texts: list[str]) -> tuple[Any, Int, Int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
@@ -17,7 +18,7 @@ from maar.block.decode.stack_rows import stacks_of
 from maar.block.decode.weight import weight
 from maar.block.format.hashing import ALL_BITS
 from maar.block.format.order import same_as_before, sorted_table
-from maar.block.format.tables import LAYOUTS
+from maar.block.format.tables import LAYOUTS, ColumnMakers
 from maar.model.block import TABLES
 from maar.model.errors import MalformedProfile, TooLarge
 from maar.model.ids import ANONYMOUS, ProfileId
@@ -32,6 +33,7 @@ from maar.pprof.gzip import gunzip
 RAW_SIZE_MAX = 256 << 20  # no profile that was admitted is larger than this when decompressed
 WEIGHT_MAX = 512 << 20  # a profile that swells to more is kept raw: it would fail its neighbours
 BATCH_WEIGHT = 64 << 20  # profiles that are made into tables together weigh no more than this
+WHOLE = {name: tuple(LAYOUTS[name].schema.names) for name in TABLES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,12 @@ def decode_in_batches(
     *,
     mask: int = ALL_BITS,
     batch_weight: int | None = BATCH_WEIGHT,
-    only: Collection[str] = (),
+    only: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[Decoded]:
     """The same in one part or more, so that memory is bounded whatever the profiles swell to.
 
-    Whoever adds rows up asks for `only` some tables and gets them in no order: half of the work.
+    Whoever adds rows up asks for `only` some columns of some tables, and gets them in no order:
+    half of the work.
     """
     good: list[RawProfile] = []
     columns: list[Columns] = []
@@ -145,26 +148,34 @@ def _of_batch(
     quarantined: list[tuple[RawProfile, str]],
     *,
     mask: int,
-    only: Collection[str],
+    only: Mapping[str, Sequence[str]] | None,
 ) -> Decoded:
     if not good:
         return Decoded(empty_tables(), quarantined)
-    tables, collisions = _tables(batch_of(good, columns), mask=mask, names=only or TABLES)
+    tables, collisions = _tables(batch_of(good, columns), mask=mask, wanted=only or WHOLE)
     if not only:
         tables = {name: sorted_table(table, LAYOUTS[name].key) for name, table in tables.items()}
     return Decoded(tables, quarantined, collisions)
 
 
-def _tables(batch: Batch, *, mask: int, names: Collection[str]) -> tuple[dict[str, pa.Table], int]:
+def _tables(
+    batch: Batch, *, mask: int, wanted: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, pa.Table], int]:
     frames = frames_of(batch, mask=mask)
     labels = labelled(batch, mask=mask)
     stacks, stack_of_sample, clashes = stacks_of(batch, frames, mask=mask)
-    made: dict[str, Callable[[], pa.Table]] = {
-        "samples": lambda: samples_of(batch, labels, stack_of_sample),
-        "profiles": lambda: profiles_of(batch, labels),
-        "stacks": lambda: stacks,
-        "locations": frames.locations,
-        "series": lambda: labels.series,
+    made: dict[str, Callable[[Sequence[str]], pa.Table]] = {
+        "samples": partial(_table, "samples", samples_of(batch, labels, stack_of_sample)),
+        "profiles": partial(_table, "profiles", profiles_of(batch, labels)),
+        "stacks": partial(_table, "stacks", stacks),
+        "locations": lambda columns: frames.locations().select(columns),
+        "series": labels.series.select,
     }
-    tables = {name: made[name]() for name in names}
+    tables = {name: made[name](columns) for name, columns in wanted.items()}
     return tables, frames.collisions + labels.collisions + clashes
+
+
+def _table(name: str, makers: ColumnMakers, columns: Sequence[str]) -> pa.Table:
+    working = LAYOUTS[name].working
+    schema = pa.schema([working.field(column) for column in columns])
+    return pa.Table.from_arrays([makers[column]() for column in columns], schema=schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 
 FORMAT_KEY = b"maar.format"
 FORMAT = b"block/1"
+ColumnMakers = Mapping[str, Callable[[], pa.Array]]  # by name; what nobody wants is not made
 DIMENSIONS = ("locations", "series", "stacks")  # others refer to them by id; stacks to locations
 
 _TEXT = pa.string()
