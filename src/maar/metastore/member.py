@@ -19,6 +19,7 @@ from maar.metastore.leader.campaign import Campaign, resign
 from maar.metastore.leader.peers import Peers
 from maar.metastore.leader.placement_manager import PlacementManager
 from maar.metastore.leader.term import LeaderDeps, LeaderTerm
+from maar.metastore.records.former_formats import FormerFormat
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.follower import Follower, LeftBehind
 from maar.metastore.replica.integrity import ReplicaHealth, StateVotes
@@ -159,7 +160,7 @@ class Replica:
             while self._fault is None:
                 await self._live_once()
         except Exception as error:
-            log_.exception("metastore stopped")
+            log_.exception("a fault in maar")
             self._halt(Unavailable(f"a fault in maar ({type(error).__name__}: {error})"))
             self._defect.set()
 
@@ -175,8 +176,10 @@ class Replica:
         except Retryable as error:
             log_.warning("snapshot and log not read cause=%s", error)
             await asyncio.sleep(BACKOFF_S)
+        except FormerFormat as error:  # with the command that helps here
+            url = self._store.settings().url
+            self._halt(FormerFormat(error.what, log=self._log_url or "URL", store=url))
         except MaarError as error:
-            log_.error("metastore stopped cause=%s", error)
             self._halt(error)
 
     async def _loaded(self) -> Follower:
@@ -255,6 +258,7 @@ class Replica:
         )
 
     def _halt(self, error: MaarError) -> None:
+        log_.error("metastore stopped cause=%s", error)
         self._fault = error
         self._metrics.stopped.set(1)
         self._turn()

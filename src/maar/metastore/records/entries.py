@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, Union, get_args
 
 import msgspec
 
-from maar.metastore.records.former_formats import MARK, WAY_OVER, is_former
+from maar.metastore.records.former_formats import MARK, FormerFormat, is_former
 from maar.model.block import BlockMeta, BlockOutline
 from maar.model.errors import Corrupt, InvalidInput, Rejected
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, WorkerId, Zone
@@ -460,7 +460,7 @@ def decode(body: bytes, *, index: int, knows: int = VERSION) -> Envelope:
         sealed = _open(body)
     except _UNREADABLE as error:
         if is_former(body):
-            raise Rejected(f"entry {index} of the log {WAY_OVER}.") from error
+            raise FormerFormat(f"entry {index} of the log") from error
         raise Corrupt(f"entry {index} of the log has no readable envelope: {error}.") from error
     _check_version(sealed.version, index=index, knows=knows)
     entry = decode_entry(sealed.entry, index=index)

@@ -8,15 +8,29 @@ from __future__ import annotations
 
 import msgspec
 
+from maar.model.errors import Rejected
+
 MARK = "maar"  # what the records and headers of today begin with
-WAY_OVER = (
-    "was written by a maar from before its first release, in a format that this program does not "
-    "read. No profile is lost by that: the log and its snapshots are only the index, and the "
-    "segments and blocks in the store are read as ever. Stop the server, move the old log away, "
-    "and run `maar metastore restore --without-snapshot` with the same --data, --log and --store: "
-    "the new log adopts all that the store holds. Only orders have to be given again, such as the "
-    "retention of tenants (docs/runbook.md)"
-)
+
+
+class FormerFormat(Rejected):
+    """A log of a maar from before its first release."""
+
+    def __init__(self, what: str, *, log: str = "URL", store: str = "URL") -> None:
+        super().__init__(f"{what} {way_over(log=log, store=store)}")
+        self.what = what  # for whoever can say where log and store are
+
+
+def way_over(*, log: str = "URL", store: str = "URL") -> str:
+    """What it is, what that means, and what to do."""
+    return (
+        "was written by a maar from before its first release, in a format that this program does "
+        "not read. No profile is lost by that: log and snapshots are the index only, and the "
+        "segments and blocks in the store are read as ever. Stop the server, move the old log "
+        f"away, run `maar metastore restore --without-snapshot --log {log} --store {store}` and "
+        "start the server again: the new log adopts all that the store holds. Orders such as the "
+        "retention of tenants have to be given again (docs/runbook.md)"
+    )
 
 
 def is_former(raw: bytes | msgspec.Raw) -> bool:

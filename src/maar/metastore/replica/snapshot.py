@@ -19,7 +19,8 @@ import msgspec
 import pyarrow as pa
 
 from maar.metastore.records.entries import VERSION
-from maar.metastore.records.former_formats import MARK, WAY_OVER, is_former
+from maar.metastore.records.entries import decode as decode_record
+from maar.metastore.records.former_formats import MARK, is_former, way_over
 from maar.metastore.replica.integrity import ReplicaHealth, StateVotes
 from maar.metastore.replica.log_fold import NEWEST, Edition, LogFold
 from maar.metastore.state import snapshot_parts as parts
@@ -94,7 +95,7 @@ def _header(raw: bytes) -> Header:
         return msgspec.msgpack.decode(raw, type=Header)
     except msgspec.ValidationError as error:
         if is_former(raw):
-            raise Corrupt(f"the snapshot {WAY_OVER}.") from error
+            raise Corrupt(f"it {way_over()}") from error
         raise
 
 
@@ -143,6 +144,8 @@ async def restore(
         if await leads_to(log, at, head):
             return begun(state=state, head=at)
     if first > 1 or (head.index and not first):
+        for record in await log.read(after=first - 1, limit_bytes=1) if first else ():
+            decode_record(record.body, index=record.index)  # of a format that is read at all?
         raise Corrupt(
             f"the log begins at entry {first or head.index + 1} and the store has no good snapshot "
             "of what came before. Restore the snapshots, or the log, from a copy."
