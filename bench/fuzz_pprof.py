@@ -25,10 +25,10 @@ from maar.pprof import folded, gzip
 from maar.pprof.decode import decode, warm
 from maar.pprof.encode import encode
 from maar.pprof.limits import ProfileLimits
-from maar.pprof.plain import read_plain
-from maar.pprof.unpack import unpack
 from maar.pprof.validate import validate
 from support.load.pprof_scramble import mutate, random_profile, renumber, scramble
+from support.oracles.pprof_columns import unpack
+from support.oracles.pprof_reader import read_plain
 
 NO_LIMITS = ProfileLimits(**dict.fromkeys(ProfileLimits.__dataclass_fields__, 1 << 62))
 

@@ -21,8 +21,8 @@ from maar.block.read.restore import profile_from_block
 from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.ids import ProfileId
 from maar.pprof.gzip import gunzip
-from maar.pprof.plain import canonical
 from support.lake.block_plans import Bench
+from support.oracles.pprof_reader import canonical
 from support.stores.memory_store import MemoryStore
 
 GOLDEN = Path(__file__).parent / "golden"

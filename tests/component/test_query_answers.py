@@ -25,7 +25,6 @@ from maar.model.time import TimeRange
 from maar.ports.object_store import ObjectStore
 from maar.ports.query import FlameGraph, Matcher, Scope
 from maar.pprof.gzip import gunzip
-from maar.pprof.plain import canonical
 from maar.pprof.schema import Profile
 from maar.query.read.level0 import DecodedPart, Level0
 from support.lake.asking import (
@@ -51,6 +50,7 @@ from support.lake.query_lake import (
     known,
     rows,
 )
+from support.oracles.pprof_reader import canonical
 
 __all__ = ["ask", "lake", "store"]
 

@@ -31,7 +31,6 @@ from maar.ports.metastore import Metastore
 from maar.ports.object_store import ObjectStore
 from maar.ports.query import Matcher, Scope
 from maar.pprof.gzip import gunzip
-from maar.pprof.plain import canonical
 from support.lake.asking import (
     ALWAYS,
     ODD,
@@ -54,6 +53,7 @@ from support.lake.query_lake import (
     known,
     rows,
 )
+from support.oracles.pprof_reader import canonical
 from support.stores.s3_server import S3Server
 
 __all__ = ["ask", "lake", "store"]

@@ -28,7 +28,6 @@ from maar.model.plan import LeasedPlan, QueueKey, Service
 from maar.model.time import TimeRange
 from maar.ports.query import Scope
 from maar.pprof.gzip import gunzip
-from maar.pprof.plain import canonical
 from maar.query.decide.selector import parse_selector
 from maar.services.compact.run import run as compact
 from support.lake.asking import ALWAYS, SECOND, START, Asker, ask, lake, service, spread, store
@@ -41,6 +40,7 @@ from support.lake.query_lake import (
     known,
     rows,
 )
+from support.oracles.pprof_reader import canonical
 
 __all__ = ["ask", "lake", "store"]
 

@@ -19,9 +19,10 @@ import pytest
 from maar.app.processes.watcher import session_members
 from maar.cli.client import Server
 from maar.cli.output.failure import CommandFailed
-from maar.pprof.plain import PlainLabel, PlainSample, canonical
+from maar.pprof.plain import PlainLabel, PlainSample
 from support.etcd.cluster import running
 from support.load.crowd import CPU, FAST, Pushers, check_exactly_once, level0, profile
+from support.oracles.pprof_reader import canonical
 from support.processes.serving import Served, living, served, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(280)]

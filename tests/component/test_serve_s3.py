@@ -8,14 +8,8 @@ from pathlib import Path
 import pytest
 
 from maar.pprof.encode import encode
-from maar.pprof.plain import (
-    PlainFunction,
-    PlainLine,
-    PlainLocation,
-    PlainProfile,
-    PlainSample,
-    canonical,
-)
+from maar.pprof.plain import PlainFunction, PlainLine, PlainLocation, PlainProfile, PlainSample
+from support.oracles.pprof_reader import canonical
 from support.processes.serving import Served, served, wait_for
 from support.stores.s3_server import S3Server
 

@@ -24,12 +24,8 @@ from maar.pprof.plain import (
     PlainMapping,
     PlainProfile,
     PlainSample,
-    canonical,
-    canonical_of,
-    read_plain,
 )
 from maar.pprof.schema import Profile
-from maar.pprof.unpack import unpack
 from maar.pprof.validate import validate
 from support.load.pprof_scramble import (
     INT64_MAX,
@@ -39,6 +35,8 @@ from support.load.pprof_scramble import (
     renumber,
     scramble,
 )
+from support.oracles.pprof_columns import unpack
+from support.oracles.pprof_reader import canonical, canonical_of, read_plain
 
 NO_LIMITS = ProfileLimits(**dict.fromkeys(ProfileLimits.__dataclass_fields__, 1 << 62))
 

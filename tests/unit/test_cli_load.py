@@ -15,12 +15,12 @@ from maar.distributor.settings import Limits
 from maar.model.errors import MalformedProfile
 from maar.model.ids import ANONYMOUS
 from maar.model.time import SECOND_NS
-from maar.pprof.plain import read_plain
 from maar.tools.load.http import Address
 from maar.tools.load.plan import Crowd
 from maar.tools.load.profiles import synthetic, template_of
 from maar.tools.load.report import SENTENCES_MAX, LoadTally, lines, quantile, report
 from support.load.crowd import profile
+from support.oracles.pprof_reader import read_plain
 
 NOW_NS = 1_794_000_000 * SECOND_NS
 

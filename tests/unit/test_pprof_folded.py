@@ -7,8 +7,9 @@ import pytest
 from maar.model.errors import InvalidInput, TooLarge
 from maar.pprof import folded
 from maar.pprof.folded import CPU, TYPES, parse_groups, parse_lines, type_of_suffix
-from maar.pprof.plain import PlainProfile, read_plain
+from maar.pprof.plain import PlainProfile
 from maar.pprof.validate import validate
+from support.oracles.pprof_reader import read_plain
 
 
 def stacks(profile: PlainProfile) -> dict[str, int]:

@@ -17,9 +17,8 @@ from maar.pprof.plain import (
     PlainMapping,
     PlainProfile,
     PlainSample,
-    canonical,
-    read_plain,
 )
+from support.oracles.pprof_reader import canonical, read_plain
 
 WHOLE = PlainProfile(
     sample_types=[("samples", "count"), ("cpu", "nanoseconds")],

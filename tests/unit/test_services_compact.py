@@ -18,11 +18,12 @@ from maar.model.plan import Account
 from maar.model.profile import RawProfile
 from maar.model.time import DAY_NS, utc_day
 from maar.pprof.gzip import gunzip
-from maar.pprof.plain import PlainLabel, PlainProfile, PlainSample, canonical
+from maar.pprof.plain import PlainLabel, PlainProfile, PlainSample
 from maar.services.compact import run as service
 from maar.services.compact.run import run as compact
 from support.lake.block_plans import NOON_NS, TENANT, WALL_NS, Bench, pushed
 from support.load.pprof_scramble import random_profile
+from support.oracles.pprof_reader import canonical
 from support.stores.memory_store import MemoryStore
 
 

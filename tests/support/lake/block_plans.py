@@ -28,8 +28,9 @@ from maar.model.profile import RawProfile, profile_id, profile_type
 from maar.ports.object_store import ObjectStore
 from maar.pprof.encode import encode
 from maar.pprof.gzip import compress
-from maar.pprof.plain import PlainProfile, read_plain
+from maar.pprof.plain import PlainProfile
 from maar.services.compact.run import run as compact
+from support.oracles.pprof_reader import read_plain
 
 TENANT = TenantId("acme")
 NOON_NS = 1_790_000_000_000_000_000 // 86_400_000_000_000 * 86_400_000_000_000 + 43_200_000_000_000
