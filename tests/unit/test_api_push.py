@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from maar.api import guard
 from maar.api.protocol.wire import PushRequest
 from maar.api.settings import ApiSettings
 from maar.distributor.settings import Limits
@@ -220,11 +219,8 @@ def test_what_a_request_held_is_given_back(body: bytes) -> None:
     assert 429 not in statuses
 
 
-def test_a_large_request_is_unpacked_and_parsed_beside_the_event_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(guard, "INLINE_BYTES_MAX", 10)
-    reply = Front().post(PUSH, content=gz(agent_1_4_request()), headers=PROTO)
+def test_a_large_request_is_unpacked_and_parsed_beside_the_event_loop() -> None:
+    reply = Front(inline_bytes_max=10).post(PUSH, content=gz(agent_1_4_request()), headers=PROTO)
     assert reply.status_code == 200
 
 

@@ -131,8 +131,7 @@ def test_a_try_that_is_called_off_before_it_has_begun_leaves_nothing() -> None:
     told(fleet, story)
 
 
-def test_what_nobody_waits_for_does_not_keep_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maar.distributor.router.CLOSE_S", 0.05)
+def test_what_nobody_waits_for_does_not_keep_the_process() -> None:
     fleet = Fleet("a", "b")
 
     async def story(fleet: Fleet) -> None:

@@ -106,11 +106,8 @@ def test_tenants_whose_bucket_is_full_again_are_forgotten() -> None:
     assert len(known) <= rates.SWEEP_LEAST
 
 
-def test_tenants_that_owe_are_bounded_and_the_greatest_debtors_remembered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(rates, "BUCKETS_MAX", 2000)
-    known = Rates()
+def test_tenants_that_owe_are_bounded_and_the_greatest_debtors_remembered() -> None:
+    known = Rates(buckets_max=2000)
     known.take(ACME, RATE, 1_000_000, now_ns=NOW)
     for number in range(20_000):
         known.take(TenantId(f"t{number}"), RATE, 5000, now_ns=NOW)

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from maar.distributor import service
 from maar.distributor.admit import PushedProfile, admit
-from maar.distributor.service import Distributor
+from maar.distributor.service import INLINE_BYTES_MAX, Distributor
 from maar.distributor.settings import Limits, Rate
 from maar.model.errors import InvalidInput, Overloaded, TooLarge
 from maar.model.ids import TenantId
@@ -29,13 +29,19 @@ def pushed(name: str = "shop") -> PushedProfile:
 
 class Setup:
     def __init__(
-        self, limits: Limits | None = None, *, rate_of: Callable[[TenantId], Rate] | None = None
+        self,
+        limits: Limits | None = None,
+        *,
+        rate_of: Callable[[TenantId], Rate] | None = None,
+        inline_bytes_max: int = INLINE_BYTES_MAX,
     ) -> None:
         self.writer = MemoryWriter()
         self.clock = SetClock()
         self.registry = CollectorRegistry()
         self.distributor = Distributor(
-            limits or Limits(), OneShard(self.writer), self.clock, self.registry, rate_of=rate_of
+            *(limits or Limits(), OneShard(self.writer), self.clock, self.registry),
+            rate_of=rate_of,
+            inline_bytes_max=inline_bytes_max,
         )
 
     def push(self, *profiles: PushedProfile) -> list[bytes]:
@@ -164,7 +170,10 @@ def test_tenants_may_have_rates_of_their_own() -> None:
 
 
 def admitting_threads(
-    monkeypatch: pytest.MonkeyPatch, *profiles: PushedProfile, started: bool = True
+    monkeypatch: pytest.MonkeyPatch,
+    *profiles: PushedProfile,
+    started: bool = True,
+    inline_bytes_max: int = INLINE_BYTES_MAX,
 ) -> list[str]:
     """The threads in which a distributor tried to admit profiles, pushed one by one."""
     seen: list[str] = []
@@ -176,7 +185,7 @@ def admitting_threads(
     monkeypatch.setattr(service, "admit", noted)
 
     async def story() -> None:
-        setup = Setup()
+        setup = Setup(inline_bytes_max=inline_bytes_max)
         if started:
             await setup.distributor.start()
         for profile in profiles:
@@ -201,8 +210,7 @@ def test_compilation_for_the_first_profile_never_blocks_the_event_loop(
 def test_large_profiles_are_admitted_beside_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(service, "INLINE_BYTES_MAX", 10)
-    assert admitting_threads(monkeypatch, pushed()) == ["admit"]
+    assert admitting_threads(monkeypatch, pushed(), inline_bytes_max=10) == ["admit"]
 
 
 def test_a_small_body_that_swells_is_unpacked_beside_the_event_loop(

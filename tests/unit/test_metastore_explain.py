@@ -21,7 +21,7 @@ from maar.metastore.records.entries import (
 )
 from maar.metastore.state.timeline import NEVER
 from maar.metastore.views import explain as explaining
-from maar.metastore.views.explain import explain
+from maar.metastore.views.explain import LOOKED_AT_MAX, explain
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotFound
 from maar.model.ids import BlockId, Zone
@@ -44,10 +44,13 @@ def compacted(fold: Fold, *metas: BlockMeta) -> BlockMeta:
     return completed(fold, planned(fold, *metas)).result.outputs[0]
 
 
-def of(fold: Fold, block: BlockId | BlockMeta, standing: str) -> str:
+def of(
+    fold: Fold, block: BlockId | BlockMeta, standing: str, looked_at_max: int = LOOKED_AT_MAX
+) -> str:
     """All that is said of a block, in one text."""
     name = block.id if isinstance(block, BlockMeta) else block
-    found: Explanation = explain(fold.state, name, now=LeaseTime(fold.now))
+    now = LeaseTime(fold.now)
+    found: Explanation = explain(fold.state, name, now=now, looked_at_max=looked_at_max)
     assert found.block == name
     assert found.standing == standing
     assert all(sentence.endswith(".") for sentence in found.sentences)
@@ -111,12 +114,11 @@ def test_the_batch_is_the_one_that_the_planner_would_cut() -> None:
             assert found == (number, batch, True)
 
 
-def test_behind_very_many_blocks_a_place_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explaining, "LOOKED_AT_MAX", 10)
+def test_behind_very_many_blocks_a_place_is_estimated() -> None:
     fold = Fold()
     metas = added(fold, *(segment(n) for n in range(30)))
-    assert "About 9 plans of its lane come first" in of(fold, metas[29], "queued")
-    assert "after 3 others of its lane" in of(fold, metas[10], "queued")
+    assert "About 9 plans of its lane come first" in of(fold, metas[29], "queued", looked_at_max=10)
+    assert "after 3 others of its lane" in of(fold, metas[10], "queued", looked_at_max=10)
 
 
 def test_what_keeps_closed_batches_waiting_is_said() -> None:

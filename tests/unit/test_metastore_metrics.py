@@ -212,15 +212,12 @@ def test_a_block_that_only_reaches_into_the_hour_counts() -> None:
     assert counted(index_of(early, before), hour) == {1: Opened(1, len(TABLES))}
 
 
-def test_a_walk_goes_in_steps_and_tells_only_what_it_has_finished(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(last_hour, "STEP_COST", 5)
+def test_a_walk_goes_in_steps_and_tells_only_what_it_has_finished() -> None:
     metas = [
         block(n, level=1, min_ns=WALL - 10, max_ns=WALL - 5, tenant=f"t{n}") for n in range(30)
     ]
     index = index_of(*metas)
-    opened = LastHour()
+    opened = LastHour(step_cost=5)
     steps = 0
     while not opened.go_on(index, now=LeaseTime(0), wall=WallTime(WALL)):
         assert opened.counts == {}

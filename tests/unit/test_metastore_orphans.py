@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import msgspec
 import pytest
 
 from maar.block.format import dead_letter
-from maar.metastore.leader import orphans
+from maar.metastore.leader.orphans import SWEEP_S, Orphans
 from maar.metastore.records.entries import BlocksAdded, Floor
 from maar.metastore.recovery.verify import verify
 from maar.metastore.replica import snapshot
@@ -19,7 +20,7 @@ from maar.model.ids import BlockId, Incarnation, Shard
 from maar.model.policy import MINUTE_NS
 from maar.model.time import LeaseTime
 from maar.ports.log import Head
-from support.clock.virtual_time import run_virtually
+from support.clock.virtual_time import run_virtually, until
 from support.lake.fold_and_store import put
 from support.lake.lost_log import Lives
 from support.metastore.dead_letters import FaultyStore, held_key, letter_key
@@ -236,11 +237,8 @@ def test_nobody_sweeps_who_does_not_surely_lead(lake: Swept) -> None:
     assert lake.segments() == {key_of(orphan)}
 
 
-def test_a_run_is_bounded_and_the_next_goes_on(
-    lake: Swept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(orphans, "LISTED_AT_ONCE", 2)
-    monkeypatch.setattr(orphans, "LISTED_MAX", 4)
+def test_a_run_is_bounded_and_the_next_goes_on(lake: Swept) -> None:
+    lake.orphans = Orphans(lake, lake.store, lake.metrics, listed_at_once=2, listed_max=4)
     live = [lake.push(number) for number in range(10)]
     lake.old(99)
     lists = [lake.sweep() for _ in range(4)]
@@ -254,10 +252,17 @@ def test_a_store_that_fails_is_asked_again_from_the_beginning(lake: Swept) -> No
     lake.faulty.fault = lambda operation, _key: (
         Unavailable("the store is away") if operation == "delete" else None
     )
-    run_virtually(lake.orphans._swept())
-    assert len(lake.segments()) == 1
-    lake.faulty.healed()
-    assert lake.sweep() == 1
+
+    async def story() -> None:
+        life = asyncio.create_task(lake.orphans.forever())
+        await asyncio.sleep(1.5 * SWEEP_S)
+        assert len(lake.segments()) == 1
+        lake.faulty.healed()
+        await until(lambda: not lake.segments())
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+
+    run_virtually(story())
 
 
 def test_without_a_floor_the_store_is_not_even_listed(lake: Swept) -> None:

@@ -12,8 +12,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from maar.adapters.stores.open import open_store
-from maar.metastore.leader import placement_manager
-from maar.metastore.leader.placement_manager import PlacementManager, next_time, surroundings
+from maar.metastore.leader.placement_manager import (
+    HEARD_MAX,
+    PlacementManager,
+    next_time,
+    surroundings,
+)
 from maar.metastore.records.effects import Registered
 from maar.metastore.records.entries import RingChanged
 from maar.metastore.state.state import MetaState
@@ -67,11 +71,12 @@ class World:
         self.limits: dict[TenantId, TenantLimits] = {}
         self.elect()
 
-    def elect(self) -> None:
+    def elect(self, heard_max: int = HEARD_MAX) -> None:
         """Another process leads from now on."""
         self.registry = CollectorRegistry()
         self.manager = PlacementManager(
-            self.settings, self.limit, self.store, self.clock, self.registry
+            *(self.settings, self.limit, self.store, self.clock, self.registry),
+            heard_max=heard_max,
         )
         self.manager.take_office()
 
@@ -173,10 +178,8 @@ def test_a_size_that_cannot_be_does_no_harm(world: World) -> None:
     assert world.rules().datasets[CHECKOUT].dataset_shards == 1
 
 
-def test_more_than_can_wait_is_lost_and_counted(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(placement_manager, "HEARD_MAX", 5)
+def test_more_than_can_wait_is_lost_and_counted(world: World) -> None:
+    world.elect(heard_max=5)
     world.write(8, 1000)
     assert world.metric("dropped_samples_total") == 3
     assert world.rule()

@@ -17,7 +17,7 @@ from maar.model.ids import HOME, NodeId, Shard, TenantId, Zone
 from maar.model.ring import Ring, Writer, WriterState
 from maar.placement import locate
 from maar.placement.jump import jump
-from maar.placement.locate import Place, Placement, Spot
+from maar.placement.locate import REMEMBERED, Place, Placement, Spot
 from maar.placement.rules import Balancing, Rules, Share, TenantLimits
 from maar.placement.table import begun
 
@@ -53,9 +53,11 @@ def placement(
     datasets: dict[tuple[TenantId, str], Share] | None = None,
     limits: TenantLimits | None = None,
     draw: Callable[[int], int] = no_draw,
+    remembered_max: int = REMEMBERED,
 ) -> Placement:
     found = limits or TenantLimits()
-    return Placement(ring, Rules(1, datasets or {}), lambda _: found, draw)
+    rules = Rules(1, datasets or {})
+    return Placement(ring, rules, lambda _: found, draw, remembered_max=remembered_max)
 
 
 def name_at(start: int, shards: int) -> str:
@@ -339,13 +341,10 @@ def test_the_same_service_of_two_tenants_lies_in_different_places() -> None:
     assert len(spots) > 20
 
 
-def test_what_is_remembered_is_bounded_and_what_is_forgotten_is_found_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(locate, "REMEMBERED", 40)
+def test_what_is_remembered_is_bounded_and_what_is_forgotten_is_found_again() -> None:
     limits = TenantLimits(dataset_shards=3)
-    here = placement(even_ring(3), limits=limits)
+    here = placement(even_ring(3), limits=limits, remembered_max=40)
     fresh = [placement(even_ring(3), limits=limits).place(ACME, f"s{n}", n) for n in range(50)]
     assert [here.place(ACME, f"s{n}", n) for n in range(50)] == fresh
     assert [here.place(ACME, f"s{n}", n) for n in range(50)] == fresh
-    assert len(here._known) <= 3
+    assert 0 < here.remembered <= 40

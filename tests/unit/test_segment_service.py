@@ -344,12 +344,11 @@ def test_after_a_failure_the_logs_time_is_asked_again() -> None:
     assert block_time_ns(block.id) > 10**15
 
 
-def test_what_is_remembered_of_shards_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maar.segment.service.SHARDS_REMEMBERED", 4)
-
+def test_what_is_remembered_of_shards_has_a_bound() -> None:
     async def story(world: World) -> None:
         for number in range(20):
             await world.service.push(Shard(number + 1), (raw_profile(number),))
-        assert len(world.service._known) <= 5
+            await asyncio.sleep(3600)  # what is silent is forgotten first
+        assert world.service.shards_known <= 5
 
-    assert len(in_world(story).stored()) == 20
+    assert len(in_world(story, shards_remembered=4).stored()) == 20

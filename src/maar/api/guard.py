@@ -27,8 +27,15 @@ T = TypeVar("T")
 
 
 class RequestGuard:
-    def __init__(self, settings: ApiSettings, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        settings: ApiSettings,
+        registry: CollectorRegistry,
+        *,
+        inline_bytes_max: int = INLINE_BYTES_MAX,
+    ) -> None:
         self.settings = settings
+        self._inline_bytes_max = inline_bytes_max
         self.budget = BodyBudget(settings.reading_bytes_max)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="api")
         self._errors = Counter(
@@ -43,7 +50,7 @@ class RequestGuard:
 
     async def parsed(self, size: int, call: Callable[..., T], *arguments: Any) -> T:
         """Run a parser: at once when the input is small, else beside the event loop."""
-        if size <= INLINE_BYTES_MAX:
+        if size <= self._inline_bytes_max:
             return call(*arguments)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, call, *arguments)
@@ -57,7 +64,7 @@ class RequestGuard:
 
     async def _expanded(self, body: bytes, limit: int) -> bytes:
         """What swells is given up at once and unpacked in a thread."""
-        if len(body) <= INLINE_BYTES_MAX:
+        if len(body) <= self._inline_bytes_max:
             try:
                 return expanded(body, limit=min(limit, INLINE_EXPANDED_BYTES_MAX))
             except TooLarge:

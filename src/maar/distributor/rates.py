@@ -59,7 +59,8 @@ def _time_of(size: int, rate: Rate) -> int:
 class Rates:
     """Bounded: a tenant whose bucket is full again is forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, buckets_max: int = BUCKETS_MAX) -> None:
+        self._buckets_max = buckets_max
         self._buckets: dict[TenantId, Bucket] = {}
         self._sweep_at = SWEEP_LEAST
 
@@ -94,8 +95,8 @@ class Rates:
 
     def _sweep(self, now_ns: int) -> None:
         left = {name: one for name, one in self._buckets.items() if one.full_ns > now_ns}
-        if len(left) > BUCKETS_MAX:  # those that owe most are worth remembering
-            emptiest = heapq.nlargest(BUCKETS_MAX // 2, left.items(), key=lambda item: item[1])
-            left = dict(emptiest)
+        most = self._buckets_max
+        if len(left) > most:  # those that owe most are worth remembering
+            left = dict(heapq.nlargest(most // 2, left.items(), key=lambda item: item[1]))
         self._buckets = left
-        self._sweep_at = max(SWEEP_LEAST, min(2 * len(left), BUCKETS_MAX + 1))
+        self._sweep_at = max(SWEEP_LEAST, min(2 * len(left), most + 1))

@@ -57,6 +57,7 @@ class Distributor:
         periods: RetentionPeriods | None = None,
         *,
         rate_of: RateOf | None = None,  # what tenants may push; else all the same
+        inline_bytes_max: int = INLINE_BYTES_MAX,
     ) -> None:
         self.limits = limits
         self.clock = clock
@@ -64,6 +65,7 @@ class Distributor:
         self._router = router
         self._rate_of = rate_of or (lambda _: limits.rate())
         self._rates = Rates()
+        self._inline_bytes_max = inline_bytes_max
         self._told_ns = clock.monotonic_ns() - TELL_NS
         self._threads = ThreadPoolExecutor(ADMIT_THREADS, thread_name_prefix="admit")
         self._warm = False
@@ -116,7 +118,7 @@ class Distributor:
         self, tenant: TenantId, pushed: Sequence[PushedProfile], size: int
     ) -> list[RawProfile]:
         now_ns, kept_ns = self.clock.wall_ns(), self._periods.of(tenant)
-        if self._warm and size <= INLINE_BYTES_MAX and len(pushed) <= INLINE_PROFILES_MAX:
+        if self._warm and size <= self._inline_bytes_max and len(pushed) <= INLINE_PROFILES_MAX:
             try:
                 return _admitted(tenant, pushed, now_ns, self._inline_limits, kept_ns)
             except TooLarge:

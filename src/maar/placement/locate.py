@@ -56,6 +56,8 @@ class Placement:
         rules: Rules,
         limits: Callable[[TenantId], TenantLimits],
         draw: Callable[[int], int],  # draw(n): one of 0 … n - 1 by chance
+        *,
+        remembered_max: int = REMEMBERED,
     ) -> None:
         self._ring = ring
         self._rules = rules
@@ -63,6 +65,12 @@ class Placement:
         self._draw = draw
         self._known: dict[tuple[TenantId, str], tuple[tuple[Place, ...], bool]] = {}
         self._remembered = 0
+        self._remembered_max = remembered_max
+
+    @property
+    def remembered(self) -> int:
+        """Places that need not be computed again."""
+        return self._remembered
 
     def place(self, tenant: TenantId, service: str, fingerprint: int) -> Place:
         known = self._known.get((tenant, service))
@@ -121,7 +129,7 @@ class Placement:
             for part in range(PARTS)
             for offset in range(spot.dataset_shards)  # so that the shard is the same for any PARTS
         )
-        if self._remembered + len(places) > REMEMBERED:
+        if self._remembered + len(places) > self._remembered_max:
             self._known.clear()
             self._remembered = 0
         self._remembered += len(places)

@@ -94,7 +94,13 @@ def type_of_suffix(app_name: str) -> tuple[str, FoldedType]:
 
 
 def parse_groups(
-    text: bytes, *, kind: FoldedType, sample_rate: int = 100, time_ns: int = 0, duration_ns: int = 0
+    text: bytes,
+    *,
+    kind: FoldedType,
+    sample_rate: int = 100,
+    time_ns: int = 0,
+    duration_ns: int = 0,
+    stacks_max: int = STACKS_MAX,
 ) -> bytes:
     """Lines of `a;b;c 12`; equal stacks are added up. Returns an uncompressed pprof."""
     counts: Counter[bytes] = Counter()
@@ -106,17 +112,23 @@ def parse_groups(
                 f"but ends in {_shown(count)}",
                 reason="folded",
             )
-        _add(counts, stack.strip(), int(count), number)
+        _add(counts, stack.strip(), int(count), number, stacks_max)
     return _pprof(counts, kind, sample_rate, time_ns, duration_ns)
 
 
 def parse_lines(
-    text: bytes, *, kind: FoldedType, sample_rate: int = 100, time_ns: int = 0, duration_ns: int = 0
+    text: bytes,
+    *,
+    kind: FoldedType,
+    sample_rate: int = 100,
+    time_ns: int = 0,
+    duration_ns: int = 0,
+    stacks_max: int = STACKS_MAX,
 ) -> bytes:
     """Lines of `a;b;c`, each seen once; equal stacks are counted. Returns an uncompressed pprof."""
     counts: Counter[bytes] = Counter()
     for number, line in _lines(text):
-        _add(counts, line, 1, number)
+        _add(counts, line, 1, number, stacks_max)
     return _pprof(counts, kind, sample_rate, time_ns, duration_ns)
 
 
@@ -135,14 +147,14 @@ def _lines(text: bytes) -> Iterator[tuple[int, bytes]]:
         start = end + 1
 
 
-def _add(counts: Counter[bytes], stack: bytes, count: int, number: int) -> None:
+def _add(counts: Counter[bytes], stack: bytes, count: int, number: int, stacks_max: int) -> None:
     if not stack:
         raise InvalidInput(f"line {number} of the folded stacks has no stack", reason="folded")
     if stack.count(b";") >= DEPTH_MAX:
         raise TooLarge(f"line {number} of the folded stacks has over {DEPTH_MAX} frames")
     counts[stack] += count
-    if len(counts) > STACKS_MAX:
-        raise TooLarge(f"the folded stacks have over {STACKS_MAX} different stacks")
+    if len(counts) > stacks_max:
+        raise TooLarge(f"the folded stacks have over {stacks_max} different stacks")
 
 
 def _pprof(

@@ -76,6 +76,7 @@ class SegmentService:
         dead_letter_after_ms: int | None = None,  # None: there are none (S20)
         floor_lag_ms: int = 3_600_000,
         no_room: Callable[[], str] = lambda: "",  # on the disks that a push needs; '': there is
+        shards_remembered: int = SHARDS_REMEMBERED,
     ) -> None:
         self._settings = settings
         self._bounds = settings.bounds()
@@ -84,6 +85,7 @@ class SegmentService:
         self._memory = Memory(settings.room())
         self._open: dict[Shard, _Open] = {}
         self._known: dict[Shard, _Known] = {}
+        self._shards_remembered = shards_remembered
         self._flights: set[asyncio.Task[None]] = set()
         self._refusal = ""
         self._no_room = no_room
@@ -198,10 +200,15 @@ class SegmentService:
         self._arm(shard, now_ns)
         return list(waits)
 
+    @property
+    def shards_known(self) -> int:
+        """Shards whose pace is remembered."""
+        return len(self._known)
+
     def _remembered(self, shard: Shard, now_ns: int) -> _Known:
         known = self._known.get(shard)
         if known is None:
-            if len(self._known) >= SHARDS_REMEMBERED:
+            if len(self._known) >= self._shards_remembered:
                 awake = {s: k for s, k in self._known.items() if not k.arrivals.silent(now_ns)}
                 self._known = awake
             known = self._known[shard] = _Known(Arrivals(self._bounds.pace))

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from maar.api.admin.placement import ReadPlaced, nothing_placed
 from maar.api.admin.quarantine import Causes, no_causes
 from maar.api.app import QueryDeps, build_app
-from maar.api.guard import RequestGuard
+from maar.api.guard import INLINE_BYTES_MAX, RequestGuard
 from maar.api.hosts import Hosts
 from maar.api.settings import ApiSettings
 from maar.distributor.service import Distributor
@@ -486,6 +486,7 @@ class Front:
         causes: Causes = no_causes,
         placed: ReadPlaced = nothing_placed,
         hosts: Hosts = CALLED,
+        inline_bytes_max: int = INLINE_BYTES_MAX,
     ) -> None:
         self.registry = CollectorRegistry()
         self.writer = MemoryWriter()
@@ -499,7 +500,9 @@ class Front:
         self.distributor = Distributor(
             self.limits, OneShard(self.writer), self.clock, self.registry
         )
-        self.door = RequestGuard(api or ApiSettings(), self.registry)
+        self.door = RequestGuard(
+            api or ApiSettings(), self.registry, inline_bytes_max=inline_bytes_max
+        )
         self.app = build_app(
             self.door.settings,
             [self.registry],

@@ -13,7 +13,7 @@ from maar.block.format.segment import read_segment
 from maar.model.ids import ProfileId, Shard, TenantId
 from maar.model.profile import RawProfile
 from maar.ports.clock import Clock
-from maar.segment.service import SegmentService
+from maar.segment.service import SHARDS_REMEMBERED, SegmentService
 from maar.segment.settings import SegmentSettings
 from support.clock.virtual_time import Gate, LoopClock, run_virtually, until
 from support.http.front import CPU, NOW_NS, MemoryMetastore, MemoryStore, gz, pprof
@@ -49,6 +49,7 @@ class World:
         metastore: MemoryMetastore | None = None,
         clock: Clock | None = None,
         letter_after_ms: int | None = None,
+        shards_remembered: int = SHARDS_REMEMBERED,
     ) -> None:
         self.store = store or MemoryStore()
         self.metastore = metastore or MemoryMetastore()
@@ -62,6 +63,7 @@ class World:
             self.registry,
             "here",
             dead_letter_after_ms=letter_after_ms,
+            shards_remembered=shards_remembered,
         )
 
     def value(self, name: str, **labels: str) -> float:
@@ -85,11 +87,12 @@ def in_world(
     metastore: MemoryMetastore | None = None,
     clock: Clock | None = None,
     letter_after_ms: int | None = None,
+    shards_remembered: int = SHARDS_REMEMBERED,
 ) -> World:
     """Tell a story, then stop; whatever happened, no memory may be left behind."""
 
     async def told() -> World:
-        world = World(settings, store, metastore, clock, letter_after_ms)
+        world = World(settings, store, metastore, clock, letter_after_ms, shards_remembered)
         await world.service.start()
         await story(world)
         await world.service.stop()

@@ -67,7 +67,17 @@ def fenced(state: MetaState, block: BlockId, *, floor: LeaseTime) -> bool:
 class Orphans:
     """A duty of every office."""
 
-    def __init__(self, leader: Led, store: ObjectStore, metrics: MetastoreMetrics) -> None:
+    def __init__(
+        self,
+        leader: Led,
+        store: ObjectStore,
+        metrics: MetastoreMetrics,
+        *,
+        listed_at_once: int = LISTED_AT_ONCE,
+        listed_max: int = LISTED_MAX,
+    ) -> None:
+        self._listed_at_once = listed_at_once
+        self._listed_max = listed_max
         self._leader = leader
         self._store = store
         self._metrics = metrics
@@ -114,7 +124,7 @@ class Orphans:
         if named is None or not await self._threads.do(partial(self._whole, state)):
             return 0
         swept = size = listed = 0
-        while listed < LISTED_MAX and swept < SWEPT_MAX:
+        while listed < self._listed_max and swept < SWEPT_MAX:
             infos = await self._threads.do(self._some)
             if not infos:
                 break
@@ -142,7 +152,7 @@ class Orphans:
     def _some(self) -> list[ObjectInfo]:
         """Of each shard the oldest come first; none are left when the walk has ended."""
         self._walk = self._walk or self._store.list(keys.SEGMENTS)
-        infos = list(islice(self._walk, LISTED_AT_ONCE))
+        infos = list(islice(self._walk, self._listed_at_once))
         if not infos:
             self._walk = None
         return infos

@@ -98,8 +98,11 @@ class PlacementManager:
         store: ObjectStore,
         clock: Clock,
         registry: CollectorRegistry,
+        *,
+        heard_max: int = HEARD_MAX,
     ) -> None:
         self._settings = settings
+        self._heard_max = heard_max
         self._limits = limits or (lambda _: settings.tenant)
         self._store = store
         self._clock = clock
@@ -142,7 +145,7 @@ class PlacementManager:
         for dataset in meta.datasets:
             written = Written(dataset.tenant, dataset.service, source, second)
             size = min(max(dataset.size, 0), meta.size)
-            if written in heard or len(heard) < HEARD_MAX:
+            if written in heard or len(heard) < self._heard_max:
                 heard[written] = heard.get(written, 0) + size
             else:
                 self._metrics.dropped.inc()

@@ -27,7 +27,9 @@ LOOKED_AT_MAX = 1_000  # blocks of a lane; what waits behind more of them is onl
 PINS_NAMED_MAX = 5
 
 
-def explain(state: MetaState, block: BlockId, *, now: LeaseTime) -> Explanation:
+def explain(
+    state: MetaState, block: BlockId, *, now: LeaseTime, looked_at_max: int = LOOKED_AT_MAX
+) -> Explanation:
     if block in state.retired:
         sentences = _retired(state, block, now)
         meta = reads.known_block(state, block)
@@ -44,7 +46,7 @@ def explain(state: MetaState, block: BlockId, *, now: LeaseTime) -> Explanation:
     if meta.kind is Kind.QUARANTINE:
         return Explanation(block, "quarantined", tuple(_quarantined(meta)), meta, meta.plan)
     if block in state.queue and state.policy.level(meta.level) is not None:
-        return Explanation(block, "queued", tuple(_queued(state, meta, now)), meta)
+        return Explanation(block, "queued", tuple(_queued(state, meta, now, looked_at_max)), meta)
     return Explanation(block, "finished", (_finished(state, meta),), meta)
 
 
@@ -98,7 +100,7 @@ def batch_of(
     return LaneBatch(len(closed), waiting[sum(map(len, closed)) :], closed=False)
 
 
-def _queued(state: MetaState, meta: BlockMeta, now: LeaseTime) -> Iterator[str]:
+def _queued(state: MetaState, meta: BlockMeta, now: LeaseTime, looked_at_max: int) -> Iterator[str]:
     item = state.queue.places[meta.id]
     level = state.policy.level(meta.level)
     assert level is not None
@@ -109,7 +111,7 @@ def _queued(state: MetaState, meta: BlockMeta, now: LeaseTime) -> Iterator[str]:
         f"{_span(now - item.added_at)}; "
         f"{_count(ahead, 'block')} of the lane came before it."
     )
-    if ahead > LOOKED_AT_MAX:
+    if ahead > looked_at_max:
         yield f"About {_count(ahead // level.count, 'plan')} of its lane come first."
         yield from _obstacles(state, meta.level)
         return

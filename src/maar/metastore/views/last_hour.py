@@ -62,7 +62,8 @@ def _files(level: int) -> int:
 class LastHour:
     """The newest finished count, and the one that is under way."""
 
-    def __init__(self) -> None:
+    def __init__(self, step_cost: int = STEP_COST) -> None:
+        self._step_cost = step_cost
         self.counts: Counts = {}
         self._walk: Walk | None = None
         self._begun_at: LeaseTime | None = None
@@ -75,7 +76,7 @@ class LastHour:
             self._begun_at = now
             self._walk = walk(index, TimeRange(wall - HOUR_NS, wall))
         spent = 0
-        while spent < STEP_COST:
+        while spent < self._step_cost:
             try:
                 spent += next(self._walk)
             except StopIteration as end:
