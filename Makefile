@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 SECONDS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit component golden bench docs fuzz soak soak-metastore lock clean system-packages
+.PHONY: help demo test check unit component golden bench docs fuzz mutants soak soak-metastore lock clean system-packages
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -41,6 +41,9 @@ docs: $(VENV)/.dev ## write what is made from the code: the reference of setting
 
 fuzz: $(VENV)/.dev ## hostile bytes against the decoder for a minute (SECONDS=n)
 	$(BIN)/python bench/fuzz_pprof.py --seconds $(or $(SECONDS),60)
+
+mutants: $(VENV)/.dev ## plant small mistakes, one at a time, and see that a test catches each
+	$(BIN)/python tools/mutants.py
 
 soak: $(VENV)/.dev ## four workers and Spark under faults, then an audit of everything (SECONDS=300)
 	PYTHONPATH=tests $(BIN)/python -m support.soak --seconds $(or $(SECONDS),300)
