@@ -304,7 +304,9 @@ def test_an_update_prepared_in_an_old_term_is_refused_and_dropped(world: World) 
             before = await service.status()
             term = await service._log.campaign(Candidate("rival"))
             started = entries.encode_entry(entries.TermStarted(term, "a rival"))
-            body = entries.encode(2, LeaseTime(before.lease_time), WallTime(0), started)
+            body = entries.encode(
+                entries.VERSION, LeaseTime(before.lease_time), WallTime(0), started
+            )
             await service._log.append([body], term=term, head=await service._log.head())
             with pytest.raises(Unavailable, match="office"):
                 await poll(service)

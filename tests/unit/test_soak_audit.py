@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from maar.metastore.records.entries import (
+    VERSION,
     AttemptKey,
     BlocksAdded,
     BlocksForgotten,
@@ -55,7 +56,7 @@ class Story:
 
     def put(self, entry: Entry) -> int:
         index = len(self.log) + 1
-        self.log.append((index, Envelope(2, LeaseTime(self.now), WallTime(0), entry)))
+        self.log.append((index, Envelope(VERSION, LeaseTime(self.now), WallTime(0), entry)))
         return index
 
     def schedule(self, *inputs: BlockMeta) -> PlanId:
