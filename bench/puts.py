@@ -29,7 +29,7 @@ import msgspec
 
 from maar.model.ids import ProfileId, TenantId
 from maar.model.profile import RawProfile
-from maar.segment.buffer import Buffer, SegmentLimits
+from maar.segment.buffer import Buffer
 from maar.segment.pace import Arrivals
 from maar.segment.settings import SegmentSettings
 
@@ -43,7 +43,7 @@ MINUTES = 60
 class Shard:
     """What the segment writer does with one shard, on a virtual clock."""
 
-    bounds: SegmentLimits
+    settings: SegmentSettings
     puts: int = 0
     size: int = 0
     waits_ns: list[int] = field(default_factory=list)
@@ -52,14 +52,14 @@ class Shard:
     cut_ns: int = 0
 
     def __post_init__(self) -> None:
-        self.arrivals = Arrivals(self.bounds.pace)
+        self.arrivals = Arrivals(self.settings)
 
     def push(self, now_ns: int, profile: RawProfile) -> None:
         self.cut_if_due(now_ns)
         self.arrivals.push(now_ns)
         if self.buffer is None:
             pays = self.arrivals.opened(now_ns)
-            self.buffer = Buffer(self.bounds, opened_ns=now_ns, pays=pays)
+            self.buffer = Buffer(self.settings, opened_ns=now_ns, pays=pays)
         self.buffer.add(profile)
         self.size += len(profile.payload)
         self.opened.append(now_ns)
@@ -142,7 +142,7 @@ LOADS: dict[str, Load] = {
 
 
 def run(load: Load, settings: SegmentSettings, minutes: float) -> Shard:
-    shard = Shard(settings.bounds())
+    shard = Shard(settings)
     load(shard, minutes * 60)
     return shard
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from maar.model.ids import ProfileId, TenantId
 from maar.model.profile import RawProfile
-from maar.segment.buffer import Buffer, SegmentLimits
-from maar.segment.pace import FlushPace
+from maar.segment.buffer import Buffer
+from maar.segment.settings import SegmentSettings
 from support.http.front import CPU, NOW_NS
 
-PACE = FlushPace(least_ns=500, most_ns=2_000, worth_bytes=5_000)
-BOUNDS = SegmentLimits(PACE, segment_bytes_max=10_000, index_bytes_max=1_000)
+MS = 1_000_000
+SETTINGS = SegmentSettings(
+    flush_interval_ms=500,
+    flush_interval_max_ms=2_000,
+    flush_bytes=5_000,
+    segment_bytes_max=10_000,
+    index_bytes_max=1_000,
+)
 
 
 def profile(size: int = 100, *, service: str = "shop", kind: str = CPU) -> RawProfile:
@@ -27,23 +35,23 @@ def profile(size: int = 100, *, service: str = "shop", kind: str = CPU) -> RawPr
     )
 
 
-def opened(*, pays: bool = False, bounds: SegmentLimits = BOUNDS) -> Buffer:
-    return Buffer(bounds, opened_ns=1_000, pays=pays)
+def opened(*, pays: bool = False, settings: SegmentSettings = SETTINGS) -> Buffer:
+    return Buffer(settings, opened_ns=1_000 * MS, pays=pays)
 
 
 def test_the_opening_starts_the_clock() -> None:
     buffer = opened()
     buffer.add(profile())
     buffer.add(profile())
-    assert buffer.due_ns == 1_500
+    assert buffer.due_ns == 1_500 * MS
 
 
 def test_where_waiting_pays_it_waits_until_it_is_worth_its_put() -> None:
     buffer = opened(pays=True)
     buffer.add(profile())
-    assert buffer.due_ns == 3_000
+    assert buffer.due_ns == 3_000 * MS
     buffer.add(profile(4_000))
-    assert buffer.due_ns == 1_500
+    assert buffer.due_ns == 1_500 * MS
 
 
 def test_bytes_fill_it() -> None:
@@ -64,7 +72,7 @@ def test_many_services_fill_it_before_their_list_outgrows_a_log_entry() -> None:
 
 
 def test_one_service_is_listed_once() -> None:
-    buffer = opened(bounds=SegmentLimits(PACE, segment_bytes_max=1 << 30, index_bytes_max=1_000))
+    buffer = opened(settings=msgspec.structs.replace(SETTINGS, segment_bytes_max=1 << 30))
     for _ in range(1_000):
         buffer.add(profile(1))
     assert not buffer.full()

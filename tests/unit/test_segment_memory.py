@@ -6,7 +6,8 @@ from random import Random
 
 from maar.model.errors import Overloaded, TooLarge
 from maar.model.ids import TenantId
-from maar.segment.memory import LATELY_NS, Memory, MemoryLimits, MemoryUse, held_bytes, load_of
+from maar.segment.memory import LATELY_NS, Memory, MemoryUse, held_bytes, load_of
+from maar.segment.settings import SegmentSettings
 from support.segment.writer_in_memory import raw_profile
 
 A, B, C = (TenantId(name) for name in "abc")
@@ -28,7 +29,7 @@ class At(Memory):
 
 
 def memory(bytes_max: int = 1_000, profiles_max: int = 1_000) -> At:
-    return At(MemoryLimits(bytes_max, profiles_max))
+    return At(SegmentSettings(buffered_bytes_max=bytes_max, buffered_profiles_max=profiles_max))
 
 
 def test_bytes_beyond_the_bound_are_refused_and_not_counted() -> None:

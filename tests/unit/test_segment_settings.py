@@ -25,5 +25,5 @@ def test_a_writer_that_may_hold_nothing_is_refused() -> None:
 
 
 def test_the_upper_bound_of_the_interval_is_never_below_the_lower() -> None:
-    pace = SegmentSettings(flush_interval_ms=5_000, flush_interval_max_ms=2_000).bounds().pace
-    assert pace.least_ns == pace.most_ns == 5_000_000_000
+    settings = SegmentSettings(flush_interval_ms=5_000, flush_interval_max_ms=2_000)
+    assert settings.flush_interval_ns == settings.flush_interval_max_ns == 5_000_000_000

@@ -9,13 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
+from maar.distributor.settings import RouterSettings
 from maar.model.time import SECOND_NS
-
-
-class BudgetRule(msgspec.Struct, frozen=True):
-    share: float  # retries that a batch earns
-    per_s: float  # retries that a second earns
-    most: float  # that can be saved up
 
 
 class RetryBudget(msgspec.Struct, frozen=True):
@@ -23,17 +18,21 @@ class RetryBudget(msgspec.Struct, frozen=True):
     at_ns: int
 
 
-def full(rule: BudgetRule, *, now_ns: int) -> RetryBudget:
-    return RetryBudget(rule.most, now_ns)
+def full(settings: RouterSettings, *, now_ns: int) -> RetryBudget:
+    return RetryBudget(settings.retries_saved_max, now_ns)
 
 
-def earned(budget: RetryBudget, rule: BudgetRule, *, now_ns: int, batches: int = 0) -> RetryBudget:
+def earned(
+    budget: RetryBudget, settings: RouterSettings, *, now_ns: int, batches: int = 0
+) -> RetryBudget:
     passed_s = max(0, now_ns - budget.at_ns) / SECOND_NS
-    retries = budget.retries + batches * rule.share + passed_s * rule.per_s
-    return RetryBudget(min(retries, rule.most), max(now_ns, budget.at_ns))
+    more = batches * settings.retry_share + passed_s * settings.retries_per_s
+    return RetryBudget(
+        min(budget.retries + more, settings.retries_saved_max), max(now_ns, budget.at_ns)
+    )
 
 
-def spent(budget: RetryBudget, rule: BudgetRule, *, now_ns: int) -> RetryBudget | None:
+def spent(budget: RetryBudget, settings: RouterSettings, *, now_ns: int) -> RetryBudget | None:
     """The budget after one retry, or None when there is none to spend."""
-    now = earned(budget, rule, now_ns=now_ns)
+    now = earned(budget, settings, now_ns=now_ns)
     return msgspec.structs.replace(now, retries=now.retries - 1) if now.retries >= 1 else None

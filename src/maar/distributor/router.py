@@ -79,8 +79,7 @@ class Router:
         self._links = Links(connect, rings.zone, local)
         self._here = local[0] if local is not None else None
         self._routes: dict[Zone, Route] = {}
-        self._budget_rule = settings.budget()
-        self._budget = budget.full(self._budget_rule, now_ns=clock.monotonic_ns())
+        self._budget = budget.full(self._settings, now_ns=clock.monotonic_ns())
         self._under_way: set[asyncio.Task[Any]] = set()
         self._metrics = RouterMetrics(registry)
         for state in BreakerState:
@@ -115,7 +114,7 @@ class Router:
         parts = batches(profiles, route.placement)
         now_ns = self._clock.monotonic_ns()
         self._budget = budget.earned(
-            self._budget, self._budget_rule, now_ns=now_ns, batches=len(parts)
+            self._budget, self._settings, now_ns=now_ns, batches=len(parts)
         )
         if len(parts) == 1:
             await self._deliver(route, parts[0], deadline_ns)
@@ -217,7 +216,7 @@ class Router:
         if following is None:
             return None
         if not isinstance(failure, Draining):  # that one has done nothing yet: no load is repeated
-            after = budget.spent(self._budget, self._budget_rule, now_ns=now_ns)
+            after = budget.spent(self._budget, self._settings, now_ns=now_ns)
             if after is None:
                 self._metrics.budget_exhausted.inc()
                 return None
@@ -227,7 +226,7 @@ class Router:
 
     def _may_retry(self) -> bool:
         now_ns = self._clock.monotonic_ns()
-        return budget.spent(self._budget, self._budget_rule, now_ns=now_ns) is not None
+        return budget.spent(self._budget, self._settings, now_ns=now_ns) is not None
 
     async def _try(self, link: Link, batch: ShardBatch, time_ns: int) -> Retryable | None:
         """Ask one writer; None when it has stored the batch."""

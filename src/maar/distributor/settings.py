@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from maar.distributor.budget import BudgetRule
 from maar.model.bounds import Natural
 from maar.model.time import SECOND_NS
 from maar.pprof.limits import ProfileLimits
@@ -84,6 +83,3 @@ class RouterSettings(Struct, frozen=True):
     """`never`: a distributor stores in its own zone or not at all. `when-home-is-down`: when no
     writer of its zone is active and answers, in the next zone by name; that is counted.
     """
-
-    def budget(self) -> BudgetRule:
-        return BudgetRule(self.retry_share, self.retries_per_s, self.retries_saved_max)

@@ -79,7 +79,7 @@ class SparkRunner:
         open_store: OpenStore,
         carry_out: CarryOut = compact,
         load: Callable[[], None] = load_compaction,
-        plan_most_s: float = PLAN_MOST_S,
+        plan_timeout_s: float = PLAN_MOST_S,
         lent: Any = None,  # a SparkContext of somebody else, who alone may stop it
     ) -> None:
         self._settings = settings
@@ -88,7 +88,7 @@ class SparkRunner:
         self._load = load
         self._open_store = open_store
         self._task = functools.partial(work, open_store=open_store, carry_out=carry_out)
-        self._plan_most_s = plan_most_s
+        self._plan_timeout_s = plan_timeout_s
         self._lock = threading.Lock()
         self._runs: dict[Key, _Run] = {}
         self._fallen: deque[str] = deque(maxlen=FALLEN_MAX)  # executors, once per plan they took
@@ -190,7 +190,7 @@ class SparkRunner:
     def _warm_up(self, slots: int) -> list[int | str]:
         """A process per slot, with all loaded that a plan needs; a sentence where it cannot be."""
         assert self._lines is not None
-        line = self._lines.new(most_s=self._plan_most_s)
+        line = self._lines.new(most_s=self._plan_timeout_s)
         self._warming = f"maar warm-up {secrets.token_hex(4)}"
         task = functools.partial(
             warm_up,
@@ -223,7 +223,7 @@ class SparkRunner:
 
     def _admitted(self, plan: LeasedPlan) -> _Run:
         assert self._lines is not None, "warm() comes first"
-        line = self._lines.new(most_s=self._plan_most_s)
+        line = self._lines.new(most_s=self._plan_timeout_s)
         run = _Run(plan, line, f"maar {plan.id} {plan.token} {secrets.token_hex(4)}")
         with self._lock:
             self._runs[plan.id, plan.token] = run

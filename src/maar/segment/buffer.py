@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from maar.model.profile import RawProfile
 from maar.segment.memory import held_bytes
-from maar.segment.pace import FlushPace, interval_ns
-
-
-class SegmentLimits(msgspec.Struct, frozen=True):
-    """A segment is cut at the first of these."""
-
-    pace: FlushPace
-    segment_bytes_max: int
-    index_bytes_max: int  # what it may weigh in a log entry, where every dataset is listed
+from maar.segment.pace import interval_ns
+from maar.segment.settings import SegmentSettings
 
 
 class Buffer:
     """What one segment has collected. It is used once."""
 
-    def __init__(self, bounds: SegmentLimits, *, opened_ns: int, pays: bool) -> None:
-        self._bounds = bounds
+    def __init__(self, settings: SegmentSettings, *, opened_ns: int, pays: bool) -> None:
+        self._settings = settings
         self._pays = pays
         self._listed: set[tuple[str, str, str]] = set()
         self._size = 0
@@ -31,7 +22,7 @@ class Buffer:
 
     @property
     def interval_ns(self) -> int:
-        return interval_ns(self._bounds.pace, held=self._size, pays=self._pays)
+        return interval_ns(self._settings, held=self._size, pays=self._pays)
 
     @property
     def due_ns(self) -> int:
@@ -45,8 +36,8 @@ class Buffer:
 
     def full(self) -> bool:
         return (
-            self._size >= self._bounds.segment_bytes_max
-            or self._index_size >= self._bounds.index_bytes_max
+            self._size >= self._settings.segment_bytes_max
+            or self._index_size >= self._settings.index_bytes_max
         )
 
     def _list_types(self, profile: RawProfile) -> None:

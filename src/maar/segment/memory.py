@@ -11,21 +11,11 @@ import msgspec
 from maar.model.errors import Overloaded, TooLarge
 from maar.model.ids import TenantId
 from maar.model.profile import RawProfile
+from maar.segment.settings import SegmentSettings
 
 LATELY_NS = 60_000_000_000  # a tenant that has pushed within this has a part of the room
 TENANTS_SEEN_MAX = 10_000
 PROFILE_OVERHEAD = 1024  # bytes that one waiting profile costs beside its payload and labels
-
-
-class MemoryLimits(msgspec.Struct, frozen=True):
-    """The bounds of one writer's memory."""
-
-    bytes_max: int
-    profiles_max: int
-
-    def part(self, size: int, profiles: int) -> float:
-        """Which part of the room this takes, by whichever of the two is scarcer."""
-        return max(size / self.bytes_max, profiles / self.profiles_max)
 
 
 class MemoryUse(msgspec.Struct, frozen=True):
@@ -53,8 +43,8 @@ class NoRoom(NamedTuple):
 class Memory:
     """What is held until its segment is acknowledged or given up, by tenant."""
 
-    def __init__(self, room: MemoryLimits) -> None:
-        self._room = room
+    def __init__(self, settings: SegmentSettings) -> None:
+        self._settings = settings
         self._sizes: Counter[TenantId] = Counter()
         self._counts: Counter[TenantId] = Counter()
         self._seen: dict[TenantId, int] = {}  # when each last pushed, the oldest first
@@ -97,30 +87,36 @@ class Memory:
         return next(iter(self._seen.values()), now_ns)
 
     def _refusal(self, load: MemoryUse) -> NoRoom | None:
-        room = self._room
-        if room.part(load.size, load.profiles) > 1:
+        bytes_max = self._settings.buffered_bytes_max
+        profiles_max = self._settings.buffered_profiles_max
+        if self._part(load.size, load.profiles) > 1:
             return NoRoom(
                 "too_large",
                 TooLarge(
                     f"a push of {load.size} bytes in {load.profiles} profiles is more than a "
-                    f"segment writer holds ({room.bytes_max} bytes, {room.profiles_max} profiles); "
+                    f"segment writer holds ({bytes_max} bytes, {profiles_max} profiles); "
                     "send less at once"
                 ),
             )
         size, profiles = self.size + load.size, self.profiles + load.profiles
-        if size > room.bytes_max:
+        if size > bytes_max:
             return _full(
                 "bytes",
                 f"{self.size} bytes of profiles wait to be written and {load.size} more would "
-                f"exceed {room.bytes_max}",
+                f"exceed {bytes_max}",
             )
-        if profiles > room.profiles_max:
+        if profiles > profiles_max:
             return _full(
                 "profiles",
                 f"{self.profiles} profiles wait to be written and {load.profiles} more would "
-                f"exceed {room.profiles_max}",
+                f"exceed {profiles_max}",
             )
-        return self._unfair(load) if 2 * room.part(size, profiles) > 1 else None
+        return self._unfair(load) if 2 * self._part(size, profiles) > 1 else None
+
+    def _part(self, size: int, profiles: int) -> float:
+        """Which part of the memory this takes, by whichever of the two is scarcer."""
+        by_size = size / self._settings.buffered_bytes_max
+        return max(by_size, profiles / self._settings.buffered_profiles_max)
 
     def _unfair(self, load: MemoryUse) -> NoRoom | None:
         """Over half full, nobody gets more than an equal part: the rest is for the others.
@@ -131,7 +127,7 @@ class Memory:
         tenants = len(self._seen)
         for tenant in load.counts:
             size = self._sizes[tenant] + load.sizes[tenant]
-            part = self._room.part(size, self._counts[tenant] + load.counts[tenant])
+            part = self._part(size, self._counts[tenant] + load.counts[tenant])
             if tenants * part > 1:
                 return _full(
                     "fair_share",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from maar.segment.settings import SegmentSettings
 
 TRUST = 4  # segments that more would have joined, before the next one waits for it
 TRUST_MOST = 8
@@ -10,21 +10,14 @@ DISTRUST = 2  # what a segment that nothing more would have joined takes off
 DISTRUST_MOST = 64
 
 
-class FlushPace(msgspec.Struct, frozen=True):
-    """Between which bounds a segment waits for more profiles, and for how much it does."""
-
-    least_ns: int
-    most_ns: int
-    worth_bytes: int  # a segment of this size is worth its PUT
-
-
-def interval_ns(pace: FlushPace, *, held: int, pays: bool) -> int:
+def interval_ns(settings: SegmentSettings, *, held: int, pays: bool) -> int:
     """From a segment's first profile to its cut.
 
     A lone push is not kept waiting, since nothing would join it; nor is a busy shard, whose
     segments are large enough. Between them several pushes share a segment.
     """
-    return pace.most_ns if pays and held < pace.worth_bytes else pace.least_ns
+    worth_more = pays and held < settings.flush_bytes
+    return settings.flush_interval_max_ns if worth_more else settings.flush_interval_ns
 
 
 class Arrivals:
@@ -34,8 +27,9 @@ class Arrivals:
     nothing while they wait: so each wait in vain makes the next one rarer.
     """
 
-    def __init__(self, pace: FlushPace) -> None:
-        self._pace = pace
+    def __init__(self, settings: SegmentSettings) -> None:
+        self._least_ns = settings.flush_interval_ns
+        self._most_ns = settings.flush_interval_max_ns
         self._opened_ns: int | None = None
         self._more = False
         self._waited = False
@@ -47,7 +41,7 @@ class Arrivals:
         """One more push, of however many profiles. Told before the segment that it may open."""
         if self._opened_ns is not None:
             age_ns = now_ns - self._opened_ns
-            self._more |= self._pace.least_ns < age_ns <= self._pace.most_ns
+            self._more |= self._least_ns < age_ns <= self._most_ns
             if self.silent(now_ns):
                 self._learn()
                 self._trust = min(self._trust, 0)  # what was learnt is of another time
@@ -62,7 +56,7 @@ class Arrivals:
 
     def silent(self, now_ns: int) -> bool:
         """Nothing came for longer than any segment waits."""
-        return now_ns - self._last_ns > self._pace.most_ns
+        return now_ns - self._last_ns > self._most_ns
 
     def _learn(self) -> None:
         """From what came while the last segment waited, or could have."""

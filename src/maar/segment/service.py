@@ -79,10 +79,9 @@ class SegmentService:
         shards_remembered: int = SHARDS_REMEMBERED,
     ) -> None:
         self._settings = settings
-        self._bounds = settings.bounds()
         self._clock = clock
         self._deadline_ns = settings.ack_deadline_ms * 1_000_000
-        self._memory = Memory(settings.room())
+        self._memory = Memory(settings)
         self._open: dict[Shard, _Open] = {}
         self._known: dict[Shard, _Known] = {}
         self._shards_remembered = shards_remembered
@@ -190,7 +189,9 @@ class SegmentService:
         for profile in profiles:
             segment = self._open.get(shard)
             if segment is None:
-                buffer = Buffer(self._bounds, opened_ns=now_ns, pays=known.arrivals.opened(now_ns))
+                buffer = Buffer(
+                    self._settings, opened_ns=now_ns, pays=known.arrivals.opened(now_ns)
+                )
                 segment = _Open(buffer, asyncio.get_running_loop().create_future())
                 self._open[shard] = segment
             segment.buffer.add(profile)
@@ -211,7 +212,7 @@ class SegmentService:
             if len(self._known) >= self._shards_remembered:
                 awake = {s: k for s, k in self._known.items() if not k.arrivals.silent(now_ns)}
                 self._known = awake
-            known = self._known[shard] = _Known(Arrivals(self._bounds.pace))
+            known = self._known[shard] = _Known(Arrivals(self._settings))
         return known
 
     def _arm(self, shard: Shard, now_ns: int) -> None:

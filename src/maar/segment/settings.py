@@ -7,9 +7,6 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from maar.model.bounds import Count, Natural
-from maar.segment.buffer import SegmentLimits
-from maar.segment.memory import MemoryLimits
-from maar.segment.pace import FlushPace
 
 
 class SegmentSettings(Struct, frozen=True):
@@ -45,18 +42,13 @@ class SegmentSettings(Struct, frozen=True):
     ack_deadline_ms: Count = 10_000
     """A push that is not durable so long after its segment was cut answers 503."""
 
-    def bounds(self) -> SegmentLimits:
-        least_ns = self.flush_interval_ms * 1_000_000
-        return SegmentLimits(
-            FlushPace(
-                least_ns, max(least_ns, self.flush_interval_max_ms * 1_000_000), self.flush_bytes
-            ),
-            segment_bytes_max=self.segment_bytes_max,
-            index_bytes_max=self.index_bytes_max,
-        )
+    @property
+    def flush_interval_ns(self) -> int:
+        return self.flush_interval_ms * 1_000_000
 
-    def room(self) -> MemoryLimits:
-        return MemoryLimits(self.buffered_bytes_max, self.buffered_profiles_max)
+    @property
+    def flush_interval_max_ns(self) -> int:
+        return max(self.flush_interval_ms, self.flush_interval_max_ms) * 1_000_000
 
 
 class DeadLetterSettings(Struct, frozen=True, kw_only=True):

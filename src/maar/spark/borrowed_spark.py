@@ -60,7 +60,7 @@ def run_worker(
         given,
         None,
         open_store=open_store,
-        plan_most_s=settings.plan_timeout_ms / 1000,
+        plan_timeout_s=settings.plan_timeout_ms / 1000,
         lent=context,
     )
     leaving = threading.Event()

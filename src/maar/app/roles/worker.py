@@ -42,7 +42,7 @@ async def run(
         settings.store_settings(),
         settings.scratch_dir,
         open_store=open_store,
-        plan_most_s=settings.worker.plan_timeout_ms / 1000,
+        plan_timeout_s=settings.worker.plan_timeout_ms / 1000,
     )
     drain_ms = min(settings.worker.drain_ms, int(settings.server.drain_s * 1000))
     worker = Worker(
