@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -17,7 +19,9 @@ from prometheus_client import CollectorRegistry
 from maar.model.block import File
 from maar.model.time import TimeRange
 from maar.ports.metastore import Metastore
-from maar.ports.query import Matcher, Scope, Top
+from maar.ports.query import Matcher, Scope
+from maar.query.read.database import FOOTER_FACTOR
+from maar.query.read.level0 import COLUMNS
 from maar.query.service import DuckEngine, QuerySettings
 from support.lake.block_plans import NOON_NS, Bench
 from support.lake.query_lake import CPU, TENANT, Known, Lake, known
@@ -89,15 +93,20 @@ def filled(store: CountingStore, directory: Path) -> Lake:
     return lake
 
 
-def top_of_small(lake: Lake) -> Top:
+@contextmanager
+def opened(lake: Lake, **settings: Any) -> Iterator[DuckEngine]:
     engine = DuckEngine(
-        QuerySettings(threads=1), cast(Metastore, lake), lake.store, CollectorRegistry()
+        QuerySettings(threads=1, **settings), cast(Metastore, lake), lake.store, CollectorRegistry()
     )
-    scope = Scope(TENANT, HOUR, (Matcher("service_name", "=", SMALL),))
     try:
-        return asyncio.run(engine.top(scope, profile_type=CPU, limit=100))
+        yield engine
     finally:
         engine.close()
+
+
+def top_of_small(engine: DuckEngine, time: TimeRange = HOUR) -> int:
+    scope = Scope(TENANT, time, (Matcher("service_name", "=", SMALL),))
+    return asyncio.run(engine.top(scope, profile_type=CPU, limit=100)).total
 
 
 def bytes_of_small(store: CountingStore, file: File) -> int:
@@ -117,15 +126,37 @@ def test_a_small_service_costs_the_footers_of_two_tables_and_its_own_rows(
     store: CountingStore, tmp_path: Path
 ) -> None:
     lake = filled(store, tmp_path)
-    assert top_of_small(lake).total == 2 * BLOCKS * PROFILES * STACKS
+    with opened(lake) as engine:
+        assert top_of_small(engine) == 2 * BLOCKS * PROFILES * STACKS
     for meta in lake.blocks:
         for file in meta.files:
             read = store.bytes_read[file.locations[0].key]
             if file.table in ("profiles", "locations", "series"):
                 assert read == 0, f"nothing of {file.table} is needed"
                 continue
-            most = 2 * file.footer_size + TAIL + bytes_of_small(store, file)  # to plan, and to read
+            most = file.footer_size + TAIL + bytes_of_small(store, file)
             if file.table == "stacks":
                 most += AHEAD
                 assert most < file.size
             assert 0 < read <= most
+
+
+@pytest.mark.parametrize("room", [0.0, 1.2, 2.0])
+def test_footers_are_kept_as_long_as_there_is_room(
+    store: CountingStore, tmp_path: Path, room: float
+) -> None:
+    """For none, for those of one block, or for all; a full cache makes room when nobody asks."""
+    lake = filled(store, tmp_path)
+    lake.blocks = [meta for meta in lake.blocks if meta.level]
+    one, other = [TimeRange(meta.min_time_ns, meta.max_time_ns + 1000) for meta in lake.blocks]
+    kept = sum(file.footer_size for file in lake.blocks[0].files if file.table in COLUMNS)
+
+    def footers_read(engine: DuckEngine, time: TimeRange) -> bool:
+        store.bytes_read.clear()
+        assert top_of_small(engine, time) == PROFILES * STACKS
+        samples = [meta.file("samples") for meta in lake.blocks]
+        return any(store.bytes_read[f.locations[0].key] >= f.footer_size for f in samples)
+
+    with opened(lake, footer_cache_bytes_max=int(room * kept * FOOTER_FACTOR)) as engine:
+        seen = [footers_read(engine, time) for time in (one, one, other, other, one)]
+    assert seen == [True, room < 1, True, room < 1, room < 2]

@@ -33,7 +33,7 @@ from maar.query.decide.select import (
 from maar.query.decide.turns import NoTurn, TurnLimits, Turns
 from maar.query.metrics import Metrics
 from maar.query.read.damaged import named
-from maar.query.read.database import open_database
+from maar.query.read.database import QueryDatabase
 from maar.query.read.find import find
 from maar.query.read.letters import Letters
 from maar.query.read.level0 import Level0
@@ -75,7 +75,7 @@ class DuckEngine:
         )
         self._metrics.watch_cache(lambda: self._level0.bytes)
         self._letters = Letters(store, self._metrics) if letters else None
-        self._database, self._scratch = open_database(settings, store)
+        self._database = QueryDatabase(settings, store)
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="maar-query")
         # A slot is a permission to run and the name of a pin: one that another question takes
         # over must not let go of the blocks that this one still reads.
@@ -188,7 +188,6 @@ class DuckEngine:
         if self._letters:
             self._letters.close()
         self._database.close()
-        self._scratch.close()
 
     async def _label_sets(self, scope: Scope, names: tuple[str, ...]) -> set[Labels]:
         sets = await self._ask(
@@ -252,7 +251,7 @@ class DuckEngine:
             blocks=len(parts.blocks), raw=sum(len(datasets) for _, datasets in parts.raw)
         )
         reading = Reading(
-            self._database.cursor(),
+            self._database.cursor(parts.blocks, alone=not self._readings),
             parts,
             store=self._store,
             level0=self._level0,

@@ -38,6 +38,8 @@ class QuerySettings(Struct, kw_only=True, frozen=True):
     """How long a question may wait, and then take."""
     level0_cache_bytes_max: Natural = 256 << 20
     """Decoded segments that are kept in memory."""
+    footer_cache_bytes_max: Natural = 256 << 20
+    """Parsed footers of blocks that are kept in memory, each as nine times its bytes."""
     level0_profiles_max: Natural = 50_000
     """Profiles decoded for one question; beyond it compaction is too far behind."""
     points_max: Natural = 11_000

@@ -2,15 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
 
+from maar.model.block import BlockMeta, File
 from maar.ports.object_store import ObjectStore
+from maar.query.read.level0 import COLUMNS
 from maar.query.read.remote import StoreFileSystem
 from maar.query.settings import QuerySettings
+
+# Memory of a footer that is parsed, in its bytes. DuckDB counts one, so its own limit is no bound.
+FOOTER_FACTOR = 9
+
+
+class QueryDatabase:
+    """DuckDB in memory; the footers that it has parsed are kept, within a bound."""
+
+    def __init__(self, settings: QuerySettings, store: ObjectStore) -> None:
+        self._settings = settings
+        self._store = store
+        self._open()
+
+    def cursor(self, blocks: Iterable[BlockMeta], *, alone: bool) -> Any:
+        """For a question about some blocks; `alone` when no other cursor is in use.
+
+        DuckDB cannot forget a footer. What does not fit is not kept, until nobody is at work and a
+        new database can take the place of the full one.
+        """
+        files = [file for meta in blocks for file in meta.files if file.table in COLUMNS]
+        if alone and self._kept and not self._fit(files):
+            self.close()
+            self._open()
+        cursor = self._database.cursor()
+        if self._fit(files):
+            self._kept |= _footers(files)
+            cursor.execute("SET parquet_metadata_cache = true")  # its own; files never change
+        return cursor
+
+    def close(self) -> None:
+        self._database.close()
+        self._scratch.close()
+
+    def _fit(self, files: Iterable[File]) -> bool:
+        footers = sum((self._kept | _footers(files)).values())
+        return footers * FOOTER_FACTOR <= self._settings.footer_cache_bytes_max
+
+    def _open(self) -> None:
+        self._kept: dict[str, int] = {}  # bytes of footers, by key
+        self._database, self._scratch = open_database(self._settings, self._store)
+
+
+def _footers(files: Iterable[File]) -> dict[str, int]:
+    return {file.locations[0].key: file.footer_size for file in files}
 
 
 def open_database(settings: QuerySettings, store: ObjectStore) -> tuple[Any, ExitStack]:
@@ -29,6 +76,5 @@ def open_database(settings: QuerySettings, store: ObjectStore) -> tuple[Any, Exi
             "python_enable_replacements": False,  # no Python variable is ever a table
         },
     )
-    database.execute("SET parquet_metadata_cache = true")  # files never change
     database.register_filesystem(StoreFileSystem(store))
     return database, scratch
