@@ -16,10 +16,10 @@ from maar.block.decode.to_tables import decode_profiles
 from maar.block.format import writer
 from maar.block.format.order import same_as_before, sorted_table
 from maar.block.format.tables import DIMENSIONS, LAYOUTS
-from maar.block.merge import sorted_runs, streams
-from maar.block.merge.build import BuiltBlock, build
+from maar.block.format.writer import GroupBounds
+from maar.block.merge.build import BuiltBlock, MergeSizes, build
 from maar.block.merge.duplicates import id_words, later_ones
-from maar.block.merge.run import CutPoint, Run
+from maar.block.merge.run import ROWS_MIN, CutPoint, Run
 from maar.block.merge.split import places
 from maar.model.errors import Corrupt
 from support.lake.block_plans import NOON_NS, TENANT, pushed
@@ -28,7 +28,9 @@ from support.load.pprof_scramble import random_profile
 SERVICES = ("a", "b", "c", "d")
 
 
-def some_runs(seed: int = 1, runs: int = 3, profiles: int = 8) -> list[Run]:
+def some_runs(
+    seed: int = 1, runs: int = 3, profiles: int = 8, rows_min: int = ROWS_MIN
+) -> list[Run]:
     random = Random(seed)
     made = []
     for number in range(runs):
@@ -41,7 +43,8 @@ def some_runs(seed: int = 1, runs: int = 3, profiles: int = 8) -> list[Run]:
             )
             for place in range(profiles)
         ]
-        made.append(Run(name=f"Run {number}", tables=dict(decode_profiles(raws).tables)))
+        tables = dict(decode_profiles(raws).tables)
+        made.append(Run(name=f"Run {number}", tables=tables, rows_min=rows_min))
     return made
 
 
@@ -60,13 +63,10 @@ def sort_key(table: str, row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple((row[key] is not None, row[key]) for key in LAYOUTS[table].key)
 
 
-def test_the_merge_holds_everything_once_and_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sorted_runs, "BUDGET", 1)  # many small pieces
-    monkeypatch.setattr("maar.block.merge.run.ROWS_MIN", 2)
-    runs = some_runs()
-    built = build(runs, tmp_path / "out", tenant=TENANT)
+def test_the_merge_holds_everything_once_and_in_order(tmp_path: Path) -> None:
+    runs = some_runs(rows_min=2)
+    many_small_pieces = MergeSizes(budget=1)
+    built = build(runs, tmp_path / "out", tenant=TENANT, sizes=many_small_pieces)
     for table in LAYOUTS:
         found = rows(built.paths[table])
         assert [sort_key(table, row) for row in found] == sorted(
@@ -99,11 +99,9 @@ def test_files_merge_like_memory(tmp_path: Path) -> None:
     assert sizeless[0] == sizeless[1]
 
 
-def test_row_groups_hold_one_service_and_the_index_knows_which(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer, "ROW_GROUP_ROWS", 7)
-    built = build(some_runs(4, profiles=12), tmp_path / "out", tenant=TENANT)
+def test_row_groups_hold_one_service_and_the_index_knows_which(tmp_path: Path) -> None:
+    sizes = MergeSizes(group=GroupBounds(rows=7))
+    built = build(some_runs(4, profiles=12), tmp_path / "out", tenant=TENANT, sizes=sizes)
     samples = pq.ParquetFile(built.paths["samples"])
     assert [dataset.service for dataset in built.datasets] == list(SERVICES)
     seen = 0
@@ -184,11 +182,9 @@ def test_ids_that_clash_between_runs_are_given_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("moved_rows", [1, 20, 65_536])
 def test_what_was_given_other_ids_is_in_order_and_can_be_merged_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved_rows: int
+    tmp_path: Path, moved_rows: int
 ) -> None:
-    monkeypatch.setattr(sorted_runs, "BUDGET", 1)
-    monkeypatch.setattr("maar.block.merge.run.ROWS_MIN", 2)
-    monkeypatch.setattr(streams, "MOVED_ROWS", moved_rows)
+    sizes = MergeSizes(budget=1, moved_rows=moved_rows)
     random = Random(11)
     plain = [random_profile(random, size=4) for _ in range(6)]
     level = []
@@ -204,13 +200,13 @@ def test_what_was_given_other_ids_is_in_order_and_can_be_merged_again(
             for place in range(4)
         ]
         tables = decode_profiles(raws, mask=0xFF).tables
-        level.append(Run(name=f"Run {number}", tables=dict(tables)))
+        level.append(Run(name=f"Run {number}", tables=dict(tables), rows_min=2))
     collisions = 0
     while len(level) > 1:
         pairs, level = list(zip(level[::2], level[1::2], strict=True)), []
         for place, pair in enumerate(pairs):
             out = tmp_path / f"{len(pairs)}-{place}"
-            built = build(pair, out, tenant=TENANT)
+            built = build(pair, out, tenant=TENANT, sizes=sizes)
             collisions += built.collisions
             for table, layout in LAYOUTS.items():
                 found = [sort_key(table, row) for row in rows(built.paths[table])]
@@ -218,17 +214,13 @@ def test_what_was_given_other_ids_is_in_order_and_can_be_merged_again(
                 ids = pq.read_table(built.paths[table], columns=[layout.unique or "stack_id"])
                 if table in DIMENSIONS:
                     assert len(ids) == len(set(ids[layout.unique].to_pylist())), table
-            level.append(Run(name=out.name, tables=dict(built.paths)))
+            level.append(Run(name=out.name, tables=dict(built.paths), rows_min=2))
     assert collisions
 
 
-def test_a_row_group_ends_before_its_text_is_too_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sorted_runs, "BUDGET", 1)
-    monkeypatch.setattr(writer, "ROW_GROUP_BYTES", 1_000)
-    monkeypatch.setattr("maar.block.merge.run.ROWS_MIN", 2)
-    built = build(some_runs(), tmp_path / "out", tenant=TENANT)
+def test_a_row_group_ends_before_its_text_is_too_much(tmp_path: Path) -> None:
+    sizes = MergeSizes(budget=1, group=GroupBounds(bytes=1_000))
+    built = build(some_runs(rows_min=2), tmp_path / "out", tenant=TENANT, sizes=sizes)
     locations = pq.ParquetFile(built.paths["locations"])
     assert locations.num_row_groups > 3
     assert locations.metadata.num_rows == built.rows["locations"]

@@ -209,6 +209,18 @@ def test_a_result_that_loses_or_invents_profiles_is_refused(account: Account, wh
     assert isinstance(fold.put(good)[0], Completed)
 
 
+def test_a_result_that_is_true_of_its_outputs_and_has_lost_a_profile_is_refused() -> None:
+    fold = Fold()
+    plan = scheduled(fold)
+    token = leased(fold, plan)
+    good = completion(fold, plan, token)
+    (made,) = good.result.outputs
+    fewer = msgspec.structs.replace(made, profiles=made.profiles - 1)
+    result = PlanResult((fewer,), Account(fewer.profiles, 0, 0))
+    bad = msgspec.structs.replace(good, result=result)
+    assert fold.put(bad) == (Refused(Refusal.ACCOUNT, plan, token),)
+
+
 def test_quarantined_profiles_are_accounted_for_and_never_queued() -> None:
     fold = Fold()
     plan = scheduled(fold)
@@ -364,6 +376,17 @@ def test_an_excluded_plan_holds_its_input_visibly_and_can_be_probed() -> None:
     fold.now = 60
     token = leased(fold, plan)
     assert isinstance(fold.put(completion(fold, plan, token))[0], Completed)
+
+
+def test_an_operators_word_ends_a_live_lease_and_the_leaders_own_does_not() -> None:
+    fold = Fold()
+    plan = scheduled(fold, 1)
+    token = leased(fold, plan)
+    until = LeaseTime(60)
+    assert fold.put(PlanExcluded(plan, token, until)) == (Refused(Refusal.LEASE_LIVE, plan),)
+    assert fold.put(PlanExcluded(plan, token, until, note="bad host"))[-1] == Excluded(plan, until)
+    assert fold.state.plans[plan].state is PlanState.EXCLUDED
+    assert fold.put(completion(fold, plan, token)) == (Refused(Refusal.STALE_TOKEN, plan, token),)
 
 
 def test_a_new_term_gives_live_leases_their_full_length_and_expired_ones_nothing() -> None:

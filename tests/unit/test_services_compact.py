@@ -19,7 +19,7 @@ from maar.model.profile import RawProfile
 from maar.model.time import DAY_NS, utc_day
 from maar.pprof.gzip import gunzip
 from maar.pprof.plain import PlainLabel, PlainProfile, PlainSample
-from maar.services.compact import run as service
+from maar.services.compact.run import CompactSizes
 from maar.services.compact.run import run as compact
 from support.lake.block_plans import NOON_NS, TENANT, WALL_NS, Bench, pushed
 from support.load.pprof_scramble import random_profile
@@ -149,15 +149,11 @@ def test_a_segment_of_another_format_is_named(
         bench.compact([segment])
 
 
-def test_a_small_budget_spills_and_gives_the_same(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_budget_spills_and_gives_the_same(bench: Bench) -> None:
     segments = [bench.segment(some(5, seed)) for seed in range(5)]
     plenty = bench.compact(segments)
-    monkeypatch.setattr(service, "BATCH_RAW_BYTES", 1)
-    monkeypatch.setattr(service, "MEMORY_RUN_BYTES", 1)
-    monkeypatch.setattr(service, "FAN_IN", 3)
-    tight = bench.compact(segments)
+    sizes = CompactSizes(batch_raw_bytes=1, memory_run_bytes=1, fan_in=3)
+    tight = bench.compact(segments, sizes=sizes)
     for one, other in zip(plenty.outputs, tight.outputs, strict=True):
         assert [file.rows for file in one.files] == [file.rows for file in other.files]
     for profile in (profile for seed in range(5) for profile in some(5, seed)):

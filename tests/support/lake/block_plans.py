@@ -29,6 +29,7 @@ from maar.ports.object_store import ObjectStore
 from maar.pprof.encode import encode
 from maar.pprof.gzip import compress
 from maar.pprof.plain import PlainProfile
+from maar.services.compact.run import SIZES, CompactSizes
 from maar.services.compact.run import run as compact
 from support.oracles.pprof_reader import read_plain
 
@@ -113,7 +114,12 @@ class Bench:
         )
 
     def compact(
-        self, inputs: Sequence[BlockMeta], *, target: int = 1 << 30, id_mask: int = ALL_BITS
+        self,
+        inputs: Sequence[BlockMeta],
+        *,
+        target: int = 1 << 30,
+        id_mask: int = ALL_BITS,
+        sizes: CompactSizes = SIZES,
     ) -> PlanResult:
         return compact(
             self.plan(inputs, target=target),
@@ -122,6 +128,7 @@ class Bench:
             scratch=self.scratch,
             wall_ns=WALL_NS,
             id_mask=id_mask,
+            sizes=sizes,
         )
 
     def get(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,17 @@ DICTIONARY_PAGE_BYTES = 2 << 20
 SCRATCH = "lz4"  # compression of runs that are read once and thrown away
 
 
+class GroupBounds(NamedTuple):
+    """Where a row group ends at the latest."""
+
+    rows: int = ROW_GROUP_ROWS
+    values: int = ROW_GROUP_VALUES
+    bytes: int = ROW_GROUP_BYTES
+
+
+GROUP_BOUNDS = GroupBounds()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """One row group as it was written."""
@@ -32,7 +44,15 @@ class Group:
 class TableWriter:
     """One table into one local file. Rows come in order, in pieces of any size."""
 
-    def __init__(self, path: Path, table: str, *, compression: str = "zstd") -> None:
+    def __init__(
+        self,
+        path: Path,
+        table: str,
+        *,
+        compression: str = "zstd",
+        bounds: GroupBounds = GROUP_BOUNDS,
+    ) -> None:
+        self._bounds = bounds
         self._layout = LAYOUTS[table]
         self._writer = pq.ParquetWriter(
             path,
@@ -78,16 +98,16 @@ class TableWriter:
             self._service = service
         start = 0
         while start < piece.num_rows:
-            part = piece.slice(start, ROW_GROUP_ROWS - self._rows)
+            part = piece.slice(start, self._bounds.rows - self._rows)
             start += part.num_rows
             self._held.append(part)
             self._rows += part.num_rows
             self._values += _values(part)
             self._bytes += plain_bytes(part)
             if (
-                self._rows >= ROW_GROUP_ROWS
-                or self._values >= ROW_GROUP_VALUES
-                or self._bytes >= ROW_GROUP_BYTES
+                self._rows >= self._bounds.rows
+                or self._values >= self._bounds.values
+                or self._bytes >= self._bounds.bytes
             ):
                 self._flush()
 

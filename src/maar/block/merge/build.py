@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +15,26 @@ import pyarrow.parquet as pq
 from maar.block.format import hashing
 from maar.block.format.hashing import Int
 from maar.block.format.tables import DIMENSIONS, LAYOUTS
-from maar.block.format.writer import Group, TableWriter, by_service
+from maar.block.format.writer import GROUP_BOUNDS, Group, GroupBounds, TableWriter, by_service
 from maar.block.merge.run import CutPoint, Run, RunShare
 from maar.block.merge.sorted_runs import BUDGET, merged
+from maar.block.merge.streams import MOVED_ROWS
 from maar.model.block import TABLES, Dataset
 from maar.model.ids import TenantId
 
 ORDER = (*DIMENSIONS, "profiles", "samples")  # what is referred to comes first
 _IDS_AT_ONCE = 2 << 20  # when ids are compared with each other
+
+
+class MergeSizes(NamedTuple):
+    """How much is in memory at a time; the result is the same for any."""
+
+    budget: int = BUDGET  # bytes of all runs together
+    moved_rows: int = MOVED_ROWS  # samples of re-keyed series
+    group: GroupBounds = GROUP_BOUNDS
+
+
+SIZES = MergeSizes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +57,7 @@ def build(
     first: CutPoint | None = None,
     end: CutPoint | None = None,
     compression: str = "zstd",
+    sizes: MergeSizes = SIZES,
 ) -> BuiltBlock:
     """Merge what the runs hold between two places into `directory`."""
     directory.mkdir(parents=True)
@@ -59,8 +72,12 @@ def build(
         paths[table] = directory / f"{table}.parquet"
 
         def write(table: str = table) -> None:
-            with TableWriter(paths[table], table, compression=compression) as writer:
-                for piece in merged(table, runs, shares):
+            with TableWriter(
+                paths[table], table, compression=compression, bounds=sizes.group
+            ) as writer:
+                for piece in merged(
+                    table, runs, shares, budget=sizes.budget, moved_rows=sizes.moved_rows
+                ):
                     writer.add(piece)
                     facts.note(table, piece)
             groups[table] = writer.groups

@@ -17,7 +17,7 @@ from maar.block.format.hashing import Int
 from maar.block.format.tables import FORMAT, FORMAT_KEY, LAYOUTS
 from maar.model.errors import Corrupt
 
-ROWS_MAX = 32_768
+ROWS_MAX = 32_768  # of one piece
 ROWS_MIN = 64
 _BYTES_PER_VALUE = 12  # an item in memory, offsets and codes counted in
 
@@ -51,6 +51,7 @@ class Run:
     tables: dict[str, pa.Table | Path]
     dropped: pa.Array | None = None  # profile ids that another run has: left out
     rekeyed: dict[str, dict[int, int]] = field(default_factory=dict)  # by table (S17)
+    rows_min: int = ROWS_MIN  # of one piece, whatever the budget
 
     def read(
         self,
@@ -93,7 +94,7 @@ class Run:
         if not isinstance(held, Path):
             chosen = held.select(columns) if columns else held
             size = max(_values_in(held) * _BYTES_PER_VALUE, plain_bytes(held))
-            step = _rows_within(budget, held.num_rows, size)
+            step = self._rows_within(budget, held.num_rows, size)
             for start in range(0, held.num_rows, step):
                 yield chosen.slice(start, step)
             return
@@ -106,7 +107,8 @@ class Run:
                 if LAYOUTS[table].by_service and not _overlaps(facts, parquet, share):
                     continue
                 values = sum(facts.column(leaf).num_values for leaf in range(facts.num_columns))
-                step = _rows_within(budget, facts.num_rows, values * _BYTES_PER_VALUE)
+                size = values * _BYTES_PER_VALUE
+                step = self._rows_within(budget, facts.num_rows, size)
                 for batch in parquet.iter_batches(step, row_groups=[group], columns=list(names)):
                     arrays = [batch.column(name) for name in names]
                     yield pa.Table.from_arrays(arrays, schema=schema)
@@ -115,6 +117,11 @@ class Run:
                 f"{self.name}: table {table} cannot be read ({error}). "
                 "Its bytes are not what was written; restore the object from a copy."
             ) from error
+
+    def _rows_within(self, budget: int, rows: int, size: int) -> int:
+        """How many rows fit the budget, when they are like the average of their table."""
+        width = max(1, size // max(rows, 1))
+        return max(self.rows_min, min(ROWS_MAX, budget // width))
 
     def _open(self, table: str) -> pq.ParquetFile:
         return open_table(self.tables[table], table, self.name)
@@ -167,12 +174,6 @@ def open_table(path: Any, table: str, name: str) -> pq.ParquetFile:
         pre_buffer=False,
         memory_map=False,
     )
-
-
-def _rows_within(budget: int, rows: int, size: int) -> int:
-    """How many rows fit the budget, when they are like the average of their table."""
-    width = max(1, size // max(rows, 1))
-    return max(ROWS_MIN, min(ROWS_MAX, budget // width))
 
 
 def _values_in(table: pa.Table) -> int:

@@ -11,21 +11,32 @@ import pyarrow as pa
 from maar.block.format.order import row_key, same_as_before, sorted_table
 from maar.block.format.tables import DIMENSIONS, LAYOUTS
 from maar.block.merge.run import Run, RunShare
-from maar.block.merge.streams import streams
+from maar.block.merge.streams import MOVED_ROWS, streams
 
 BUDGET = 32 << 20  # bytes of all runs together that are in memory at a time
 
 
 def merged(
-    table: str, runs: Sequence[Run], shares: Sequence[RunShare] | None = None
+    table: str,
+    runs: Sequence[Run],
+    shares: Sequence[RunShare] | None = None,
+    *,
+    budget: int = BUDGET,
+    moved_rows: int = MOVED_ROWS,
 ) -> Iterator[pa.Table]:
     """The rows of all runs in the table's order; of equal rows of a dimension, one."""
     layout = LAYOUTS[table]
-    budget = BUDGET // max(len(runs), 1)
+    each = budget // max(len(runs), 1)
     cursors = [
         _Cursor(layout.key, stream)
         for place, run in enumerate(runs)
-        for stream in streams(run, table, budget=budget, share=shares[place] if shares else None)
+        for stream in streams(
+            run,
+            table,
+            budget=each,
+            share=shares[place] if shares else None,
+            moved_rows=moved_rows,
+        )
     ]
     stream = _in_order(layout.key, cursors)
     if table in DIMENSIONS:

@@ -26,7 +26,12 @@ Part = tuple[Any, ...]  # the key of one series and type
 
 
 def streams(
-    run: Run, table: str, *, budget: int, share: RunShare | None = None
+    run: Run,
+    table: str,
+    *,
+    budget: int,
+    share: RunShare | None = None,
+    moved_rows: int = MOVED_ROWS,
 ) -> list[Iterator[pa.Table]]:
     """What a run has of a table: one stream, and one more when re-keyed rows belong elsewhere."""
     if table in DIMENSIONS and run.rekeyed.get(table):
@@ -37,7 +42,7 @@ def streams(
     found = [run.read(table, budget=budget, share=share)]
     if run.rekeyed.get("series"):
         there = _rows(run, table, budget, share, moved=False)
-        found = [there, _moved_samples(run, budget, share)]
+        found = [there, _moved_samples(run, budget, share, moved_rows)]
     if run.rekeyed.get("stacks"):
         found = [_by_stack(stream) for stream in found]
     return found
@@ -71,7 +76,9 @@ def _moved_symbols(run: Run, table: str, budget: int, share: RunShare | None) ->
         yield sorted_table(pa.concat_tables(found), LAYOUTS[table].key)
 
 
-def _moved_samples(run: Run, budget: int, share: RunShare | None) -> Iterator[pa.Table]:
+def _moved_samples(
+    run: Run, budget: int, share: RunShare | None, moved_rows: int
+) -> Iterator[pa.Table]:
     """Samples of re-keyed series in the order of the new ids: small series together, large alone.
 
     A series may have any number of samples, so they are read once more for each group of series.
@@ -80,7 +87,7 @@ def _moved_samples(run: Run, budget: int, share: RunShare | None) -> Iterator[pa
     for piece in _rows(run, "samples", budget, share, moved=True, columns=_SHARED):
         for part, rows in _parts(piece):
             sizes[part] += rows.num_rows
-    for group in _groups(sizes):
+    for group in _groups(sizes, moved_rows):
         found = (
             rows
             for piece in _rows(run, "samples", budget, share, moved=True)
@@ -94,13 +101,13 @@ def _moved_samples(run: Run, budget: int, share: RunShare | None) -> Iterator[pa
             yield sorted_table(held, LAYOUTS["samples"].key)
 
 
-def _groups(sizes: Counter[Part]) -> list[Collection[Part]]:
+def _groups(sizes: Counter[Part], moved_rows: int) -> list[Collection[Part]]:
     groups: list[set[Part]] = []
     room = 0
     for part in sorted(sizes):
         if not groups or sizes[part] > room:
             groups.append(set())
-            room = MOVED_ROWS
+            room = moved_rows
         groups[-1].add(part)
         room -= sizes[part]
     return list(groups)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,10 +41,18 @@ from maar.services.publish import Publisher, always
 
 log = logging.getLogger("maar.compact")
 
-BATCH_RAW_BYTES = 16 << 20  # decompressed bytes that are decoded at once
-MEMORY_RUN_BYTES = 48 << 20  # decoded tables of a day that stay in memory
 QUARANTINE_BYTES = 64 << 20  # payloads of one quarantine block
-FAN_IN = 10  # runs that are merged at once
+
+
+class CompactSizes(NamedTuple):
+    """How much is in memory at a time; the result is the same for any."""
+
+    batch_raw_bytes: int = 16 << 20  # decompressed bytes that are decoded at once
+    memory_run_bytes: int = 48 << 20  # decoded tables of a day that stay in memory
+    fan_in: int = 10  # runs that are merged at once
+
+
+SIZES = CompactSizes()
 
 
 def run(
@@ -55,6 +64,7 @@ def run(
     wall_ns: int,
     guard: Callable[[], None] = always,
     id_mask: int = ALL_BITS,
+    sizes: CompactSizes = SIZES,
 ) -> PlanResult:
     """Carry a leased plan out; nothing that it writes shows before the result is accepted (S3).
 
@@ -67,7 +77,9 @@ def run(
     work.mkdir(parents=True)
     try:
         publisher = Publisher(plan, store=store, attempt=attempt, wall_ns=wall_ns, guard=guard)
-        job = _Compaction(plan=plan, store=store, work=work, publisher=publisher, id_mask=id_mask)
+        job = _Compaction(
+            plan=plan, store=store, work=work, publisher=publisher, id_mask=id_mask, sizes=sizes
+        )
         account = job.from_segments() if plan.key.level == 0 else job.from_blocks()
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -96,6 +108,7 @@ class _Compaction:
     work: Path
     publisher: Publisher
     id_mask: int
+    sizes: CompactSizes
     collisions: int = 0
     _numbers: Iterator[int] = field(default_factory=count)
 
@@ -156,8 +169,9 @@ class _Compaction:
 
     def reduced(self, runs: list[Run], *, tenant: TenantId) -> list[Run]:
         """No more runs than can be merged at once; the surplus is merged into scratch first."""
-        while len(runs) > FAN_IN:
-            runs = [*runs[FAN_IN:], self.spilled(runs[:FAN_IN], tenant=tenant)]
+        most = self.sizes.fan_in
+        while len(runs) > most:
+            runs = [*runs[most:], self.spilled(runs[:most], tenant=tenant)]
         return runs
 
     def spilled(self, runs: list[Run], *, tenant: TenantId) -> Run:
@@ -209,7 +223,7 @@ class _Pool:
     def add(self, profile: RawProfile) -> None:
         self._waiting[utc_day(profile.time_ns)].append(profile)
         self._waiting_bytes += profile.raw_size + len(profile.payload)
-        if self._waiting_bytes >= BATCH_RAW_BYTES:
+        if self._waiting_bytes >= self._job.sizes.batch_raw_bytes:
             self._decode()
 
     def publish(self) -> int:
@@ -237,7 +251,7 @@ class _Pool:
             run = Run(name=f"Day {day} of {self._tenant}", tables=dict(decoded.tables))
             self._memory[day].append(run)
             self._memory_bytes += sum(table.nbytes for table in decoded.tables.values())
-        if self._memory_bytes >= MEMORY_RUN_BYTES:
+        if self._memory_bytes >= self._job.sizes.memory_run_bytes:
             self._spill()
         pa.default_memory_pool().release_unused()  # the next batch differs in its sizes
 
