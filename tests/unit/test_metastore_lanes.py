@@ -202,9 +202,9 @@ def at_level_1() -> tuple[Fold, LeasedPlan]:
     return fold, plan
 
 
-def test_an_output_of_another_day_or_zone_is_refused() -> None:
+def test_an_output_of_another_day_zone_or_tenant_is_refused() -> None:
     fold, plan = at_level_1()
-    for wrong in ({"day": DAY + 1}, {"zone": WEST}):
+    for wrong in ({"day": DAY + 1}, {"zone": WEST}, {"tenant": TenantId("somebody-else")}):
         effect = completed(fold, plan, **wrong)
         assert isinstance(effect, Refused)
         assert effect.why is Refusal.OUTPUT

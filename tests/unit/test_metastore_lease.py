@@ -237,6 +237,22 @@ def test_quarantined_profiles_are_accounted_for_and_never_queued() -> None:
     assert fold.state.tally.duplicates_removed == 1
 
 
+def test_an_output_takes_no_name_that_another_block_has_or_had() -> None:
+    fold = Fold()
+    before = scheduled(fold)
+    fold.put(completion(fold, before, leased(fold, before)))
+    (retired, *_) = fold.state.finished[before].inputs
+    plan = scheduled(fold, first=10)
+    token = leased(fold, plan)
+    good = completion(fold, plan, token)
+    (made,) = good.result.outputs
+    for taken in (retired, fold.state.plans[plan].inputs[0]):
+        other = msgspec.structs.replace(made, id=taken)
+        bad = PlanCompleted(plan, token, PlanResult((other,), good.result.account))
+        assert fold.put(bad) == (Refused(Refusal.OUTPUT_TAKEN, plan, token),)
+    assert isinstance(fold.put(good)[0], Completed)
+
+
 def test_an_output_that_another_attempt_wrote_is_refused() -> None:
     fold = Fold()
     plan = scheduled(fold)
