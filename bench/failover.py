@@ -73,7 +73,7 @@ async def read(address: str, tenant: TenantId, count: int) -> list[float]:
     try:
         for _ in range(count):
             began = time.perf_counter()
-            await client.view(ViewRequest(tenant, EVER))
+            await client.call(ViewRequest(tenant, EVER))
             took.append(time.perf_counter() - began)
     finally:
         await client.close()

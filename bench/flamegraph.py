@@ -40,10 +40,10 @@ from maar.model.labels import labels_of
 from maar.model.plan import LeasedPlan, QueueKey, Service
 from maar.model.profile import RawProfile, profile_id
 from maar.model.time import TimeRange
-from maar.ports.index_reader import IndexView, ViewRequest
-from maar.ports.metastore import Metastore
+from maar.ports.calls import Caller, LocalPort
+from maar.ports.index_reader import IndexReader, IndexView, ViewRequest
 from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.query import Matcher, Scope
+from maar.ports.query import DrawFlameGraph, Matcher, Scope
 from maar.pprof.encode import encode
 from maar.pprof.gzip import compress
 from maar.pprof.plain import PlainFunction, PlainLine, PlainLocation, PlainProfile, PlainSample
@@ -151,7 +151,7 @@ def stored(store: ObjectStore, profiles: list[RawProfile], number: int) -> Block
     )
 
 
-class Index:
+class Index(LocalPort):
     """An index that never changes."""
 
     def __init__(self, blocks: list[BlockMeta]) -> None:
@@ -239,7 +239,9 @@ async def measure(number: int, directory: Path) -> None:
         profiles += profiles_of(other, number // 10, bodies[:10])
     random.shuffle(profiles)
     blocks = compacted(store, profiles, directory / "scratch")
-    engine = DuckEngine(QuerySettings(), cast(Metastore, Index(blocks)), store, CollectorRegistry())
+    engine = DuckEngine(
+        QuerySettings(), cast(Caller[IndexReader], Index(blocks)), store, CollectorRegistry()
+    )
     scope = Scope(
         TENANT,
         TimeRange(START, START + 86_400 * 10**9),
@@ -252,7 +254,7 @@ async def measure(number: int, directory: Path) -> None:
     for turn in range(ROUNDS + 2):
         gc.collect()
         start = time.perf_counter()
-        graph = await engine.flamegraph(scope, profile_type=CPU, max_nodes=1 << 20)
+        graph = await engine.call(DrawFlameGraph(scope, profile_type=CPU, max_nodes=1 << 20))
         middle = time.perf_counter()
         total, levels = script.levels()
         end = time.perf_counter()

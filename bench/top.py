@@ -33,10 +33,10 @@ from maar.model.ids import Shard
 from maar.model.labels import labels_of
 from maar.model.profile import RawProfile, profile_id
 from maar.model.time import TimeRange
-from maar.ports.index_reader import IndexView, ViewRequest
-from maar.ports.metastore import Metastore
+from maar.ports.calls import Caller, LocalPort
+from maar.ports.index_reader import IndexReader, IndexView, ViewRequest
 from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.query import Matcher, Scope, Top
+from maar.ports.query import Matcher, RankFunctions, Scope, Top
 from maar.pprof.encode import encode
 from maar.pprof.gzip import compress
 from maar.pprof.plain import PlainFunction, PlainLine, PlainLocation, PlainProfile, PlainSample
@@ -153,7 +153,7 @@ def built(directory: Path, services: int, profiles: int) -> Fleet:
     return Fleet(store, asked, compacted)
 
 
-class Index:
+class Index(LocalPort):
     """An index that never changes."""
 
     def __init__(self, blocks: list[BlockMeta]) -> None:
@@ -212,7 +212,7 @@ async def compare(fleet: Fleet, name: str, service: str) -> Cost:
     script = Script(fleet)
 
     async def ours() -> Top:
-        return await engine.top(scope, profile_type=CPU, limit=FUNCTIONS)
+        return await engine.call(RankFunctions(scope, profile_type=CPU, limit=FUNCTIONS))
 
     async def theirs() -> list[tuple[str, int]]:
         return script.top(service)
@@ -234,7 +234,7 @@ def median(costs: list[Cost]) -> Cost:
 
 
 def opened(fleet: Fleet) -> DuckEngine:
-    index = cast(Metastore, Index(fleet.asked))
+    index = cast(Caller[IndexReader], Index(fleet.asked))
     return DuckEngine(QuerySettings(), index, fleet.store, CollectorRegistry())
 
 

@@ -21,11 +21,12 @@ from maar.model.block import BlockMeta
 from maar.model.errors import NotFound, Overloaded, Rejected
 from maar.model.ids import MAIN_STORE
 from maar.model.time import DAY_NS, SECOND_NS
-from maar.ports.dead_letters import LetterRetried
+from maar.ports.calls import LocalPort
+from maar.ports.dead_letters import GetLetter, LetterRetried, ListLetters, RetryLetter
 from maar.ports.index_reader import IndexView, ViewRequest
 from maar.ports.log_time import Now
 from maar.ports.object_store import StoreSettings
-from maar.ports.operator import Status
+from maar.ports.operator import GetStatus, Status
 from maar.query.read import letters as query_letters
 from support.lake.whole_lake import WholeLake, letters_of, patient, profile
 
@@ -125,7 +126,7 @@ def test_a_new_leader_delivers_at_once_what_was_left_while_there_was_none(lake: 
 # ── races: the letter is delivered while somebody asks ─────────────────────────────────────────
 
 
-class Meddling:
+class Meddling(LocalPort):
     """A metastore that does something just before it gives a view, or its time."""
 
     def __init__(self, service: MetastoreService) -> None:
@@ -363,17 +364,17 @@ def test_over_the_wire_letters_are_seen_listed_and_retried(lake: WholeLake, tmp_
                     await lake.posted(service, lost)
                     await ask.sees([A])
                     await letters_of(service).drain()
-                    found = await client.letters(limit=5)
-                    assert found.status == (await client.status()).letters
+                    found = await client.call(ListLetters(limit=5))
+                    assert found.status == (await client.call(GetStatus())).letters
                     (letter,) = found.letters
                     assert (letter.name, letter.standing, letter.meta) == (lost.id, "held", lost)
-                    assert await client.letter(lost.id) == letter
+                    assert await client.call(GetLetter(lost.id)) == letter
                     with pytest.raises(Rejected, match="is missing from the store"):
-                        await client.retry_letter(lost.id)
+                        await client.call(RetryLetter(lost.id))
                     with pytest.raises(NotFound):
-                        await client.letter("nobody")
+                        await client.call(GetLetter("nobody"))
                     lake.store.create(key, body)
-                    assert await client.retry_letter(lost.id) == LetterRetried(
+                    assert await client.call(RetryLetter(lost.id)) == LetterRetried(
                         lost.id, lost.id, False
                     )
                     await ask.sees([A, B])

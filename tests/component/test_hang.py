@@ -16,7 +16,7 @@ from maar.app.processes.supervisor import HANG_HELP, Supervisor, _with_sockets, 
 from maar.app.roles.run import ProcessName
 from maar.app.settings.config import load
 from maar.model.errors import Retryable
-from maar.ports.log_time import Now
+from maar.ports.log_time import GetNow, Now
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
 async def answered(client: MetastoreClient) -> Now:
     while True:
         try:
-            return await client.now()
+            return await client.call(GetNow())
         except Retryable:
             await asyncio.sleep(0.05)
 

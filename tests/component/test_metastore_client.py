@@ -11,27 +11,25 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from maar.adapters.rpc import (
-    METASTORE_METHODS,
-    REPLICA_METHODS,
+    Channel,
     MetastoreClient,
-    ReplicaClient,
     RpcServer,
     serve_metastore,
 )
 from maar.adapters.rpc.failover import LEARNED_MAX
+from maar.adapters.rpc.server import WholeMetastore
 from maar.app.roles import worker_alone
 from maar.model import errors
 from maar.model.ids import ANONYMOUS, Incarnation
 from maar.model.time import LeaseTime, TimeRange
 from maar.ports.index_reader import IndexView, ViewRequest
-from maar.ports.log_time import Now
-from maar.ports.metastore import Metastore
-from maar.ports.replica import ReplicaStatus, Vote
+from maar.ports.log_time import GetNow, Now
+from maar.ports.replica import GetReplica, PinIndex, ReplicaStatus, Vote
 
 pytestmark = pytest.mark.component
 
@@ -89,15 +87,6 @@ class Replica:
     async def ready(self) -> str:
         return ""
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        if name in {method.name for method in (*METASTORE_METHODS, *REPLICA_METHODS)}:
-            return _unused
-        raise AttributeError(name)
-
-
-async def _unused(**_: Any) -> Any:
-    raise AssertionError("not called in this test")
-
 
 class Stage:
     """Three replicas at sockets of their own, each of which can be taken away and brought back."""
@@ -120,7 +109,7 @@ class Stage:
     async def up(self, number: int) -> None:
         replica = self.replicas[number]
         self._servers[number] = await serve_metastore(
-            self.addresses[number], cast(Metastore, replica), replica
+            self.addresses[number], cast(WholeMetastore, replica), replica
         )
 
     async def down(self, number: int) -> None:
@@ -151,9 +140,9 @@ def played(
 def test_a_call_to_a_follower_reaches_the_leader_and_the_next_one_at_once(tmp_path: Path) -> None:
     async def scene(stage: Stage, client: MetastoreClient) -> None:
         stage.lead(2)
-        assert (await client.now()).index == 7
+        assert (await client.call(GetNow())).index == 7
         assert [len(each.asked) for each in stage.replicas] == [1, 0, 1]
-        await client.now()
+        await client.call(GetNow())
         assert [len(each.asked) for each in stage.replicas] == [1, 0, 2]
 
     played(tmp_path, scene)
@@ -162,10 +151,10 @@ def test_a_call_to_a_follower_reaches_the_leader_and_the_next_one_at_once(tmp_pa
 def test_one_address_is_enough_to_find_a_leader_elsewhere(tmp_path: Path) -> None:
     async def scene(stage: Stage, client: MetastoreClient) -> None:
         stage.lead(1)
-        await client.now()
+        await client.call(GetNow())
         await stage.down(1)
         stage.lead(2)
-        await client.now()  # by the one that it knows from the beginning
+        await client.call(GetNow())  # by the one that it knows from the beginning
         assert len(stage.replicas[2].asked) == 1
 
     played(tmp_path, scene, known=(0,))
@@ -174,12 +163,12 @@ def test_one_address_is_enough_to_find_a_leader_elsewhere(tmp_path: Path) -> Non
 def test_reads_stay_with_the_nearest_and_leave_it_when_it_cannot_answer(tmp_path: Path) -> None:
     async def scene(stage: Stage, client: MetastoreClient) -> None:
         stage.lead(2)
-        await client.now()
-        assert (await client.view(ASKED)).index == 0
+        await client.call(GetNow())
+        assert (await client.call(ASKED)).index == 0
         stage.replicas[0].error = errors.Unavailable("behind its log")
-        assert (await client.view(ASKED)).index == 1
+        assert (await client.call(ASKED)).index == 1
         await stage.down(1)
-        assert (await client.view(ASKED)).index in (0, 2)
+        assert (await client.call(ASKED)).index in (0, 2)
         assert stage.replicas[0].asked.count("view") >= 2
 
     played(tmp_path, scene)
@@ -188,9 +177,9 @@ def test_reads_stay_with_the_nearest_and_leave_it_when_it_cannot_answer(tmp_path
 def test_a_change_of_leader_is_waited_out(tmp_path: Path) -> None:
     async def scene(stage: Stage, client: MetastoreClient) -> None:
         stage.lead(0)
-        await client.now()
+        await client.call(GetNow())
         await stage.down(0)  # the others take it for the leader still
-        calls = [asyncio.create_task(client.now()) for _ in range(20)]
+        calls = [asyncio.create_task(client.call(GetNow())) for _ in range(20)]
         await asyncio.sleep(0.5)
         stage.cluster.leader = ""
         await asyncio.sleep(0.5)
@@ -208,7 +197,7 @@ def test_what_cannot_be_answered_is_refused_when_the_deadline_comes(tmp_path: Pa
     async def scene(stage: Stage, client: MetastoreClient) -> None:
         began = time.monotonic()
         with pytest.raises(errors.NotLeading) as caught:
-            await client.now()
+            await client.call(GetNow())
         assert 0.5 < time.monotonic() - began < 30.0
         assert caught.value.leader == ""
         assert caught.value.retry_after_s == 0.25
@@ -234,7 +223,7 @@ def test_what_nobody_else_would_answer_better_is_not_asked_again(
         stage.lead(1)
         stage.replicas[1].error = error
         with pytest.raises(type(error)):
-            await client.now()
+            await client.call(GetNow())
         assert [len(each.asked) for each in stage.replicas] == [1, 1, 0]
 
     played(tmp_path, scene)
@@ -250,7 +239,7 @@ def test_a_single_metastore_is_tried_once(tmp_path: Path, error: errors.MaarErro
         stage.lead(0)
         stage.replicas[0].error = error
         with pytest.raises(type(error)):
-            await client.now()
+            await client.call(GetNow())
         assert len(stage.replicas[0].asked) == 1
 
     played(tmp_path, scene, known=(0,))
@@ -267,7 +256,7 @@ def test_of_several_another_try_may_find_that_it_was_done(
     async def scene(stage: Stage, client: MetastoreClient) -> None:
         stage.lead(0)
         stage.replicas[0].error = error
-        call = asyncio.create_task(client.now())
+        call = asyncio.create_task(client.call(GetNow()))
         async with asyncio.timeout(PATIENCE_S):
             while not stage.replicas[2].asked:
                 await asyncio.sleep(0.01)
@@ -287,7 +276,7 @@ def test_one_that_hangs_takes_a_share_of_the_deadline(tmp_path: Path) -> None:
             stage.lead(1)
 
         elected = asyncio.create_task(election())
-        assert (await client.now()).index == 7
+        assert (await client.call(GetNow())).index == 7
         await elected
         assert stage.replicas[1].asked == ["now"]
 
@@ -296,14 +285,14 @@ def test_one_that_hangs_takes_a_share_of_the_deadline(tmp_path: Path) -> None:
 
 def test_a_client_that_is_closed_asks_nobody_any_more(tmp_path: Path) -> None:
     async def scene(stage: Stage, client: MetastoreClient) -> None:
-        call = asyncio.create_task(client.now())
+        call = asyncio.create_task(client.call(GetNow()))
         await asyncio.sleep(0.2)
         await client.close()
         async with asyncio.timeout(PATIENCE_S / 2):
             with pytest.raises(errors.Unavailable):
                 await call
         with pytest.raises(errors.Unreachable):
-            await client.now()
+            await client.call(GetNow())
 
     played(tmp_path, scene)
 
@@ -311,15 +300,15 @@ def test_a_client_that_is_closed_asks_nobody_any_more(tmp_path: Path) -> None:
 def test_a_replica_is_asked_for_itself(tmp_path: Path) -> None:
     async def scene(stage: Stage, _client: MetastoreClient) -> None:
         stage.lead(2)
-        line = ReplicaClient(stage.addresses[0])
-        status = await line.replica()
+        line = Channel(stage.addresses[0])
+        status = await line.call(GetReplica())
         assert status == ReplicaStatus(
             "me", stage.addresses[0], "follower", digest=b"\xff\x00", behind_s=1.5
         )
-        await line.vote(Vote("me", 3, b"\x01"))
+        await line.call(Vote("me", 3, b"\x01"))
         assert stage.replicas[0].votes == [Vote("me", 3, b"\x01")]
         with pytest.raises(errors.NotLeading, match="no pin for r here") as caught:
-            await line.pin("r")
+            await line.call(PinIndex("r"))
         assert caught.value.leader == "c:3"
         await line.close()
 
@@ -344,11 +333,11 @@ def test_many_calls_at_once_follow_leaders_that_nobody_configured(tmp_path: Path
     async def scene(stage: Stage, client: MetastoreClient) -> None:
         for number in range(3 * LEARNED_MAX):
             stage.cluster.leader = f"unix:{tmp_path}/gone-{number}"
-            calls = [asyncio.create_task(client.now()) for _ in range(4)]
+            calls = [asyncio.create_task(client.call(GetNow())) for _ in range(4)]
             await asyncio.sleep(0.02)
             stage.lead(0)
             assert {now.index for now in await asyncio.gather(*calls)} == {7}
-        assert len(client._lines) <= 1 + LEARNED_MAX + 1
+        assert len(client._channels) <= 1 + LEARNED_MAX + 1
 
     played(tmp_path, scene, known=(0,))
 
@@ -388,10 +377,10 @@ def test_a_leader_whose_process_is_stopped_is_left_long_before_the_deadline(
             async with Stage(tmp_path) as stage:
                 stage.cluster.leader = address
                 client = MetastoreClient(",".join([*stage.addresses[:2], address]), deadline_s=60.0)
-                await client.now()
+                await client.call(GetNow())
                 os.kill(sleeper.pid, signal.SIGSTOP)
                 began = time.monotonic()
-                calls = [asyncio.create_task(client.now()) for _ in range(5)]
+                calls = [asyncio.create_task(client.call(GetNow())) for _ in range(5)]
                 await asyncio.sleep(1.0)
                 stage.lead(1)
                 await asyncio.gather(*calls)
@@ -422,7 +411,7 @@ def test_one_that_takes_its_time_is_not_taken_for_dead(tmp_path: Path) -> None:
         stage.replicas[0].now = slow  # type: ignore[method-assign]
         await stage.down(0)
         await stage.up(0)
-        assert (await client.now()).index == 7
+        assert (await client.call(GetNow())).index == 7
         assert replica.asked == ["now"], "it was asked again, in vain"
 
     played(tmp_path, scene)
@@ -434,7 +423,7 @@ def test_waiting_is_bounded_when_nobody_is_there(tmp_path: Path) -> None:
         client = MetastoreClient(addresses, deadline_s=1.0)
         began = time.monotonic()
         with pytest.raises(errors.Unreachable):
-            await client.now()
+            await client.call(GetNow())
         assert time.monotonic() - began < 30.0
         await client.close()
 

@@ -16,9 +16,10 @@ from maar.model.errors import InvalidInput, NotFound, Rejected, TermLost, Unavai
 from maar.model.ids import HOME, NodeId, Zone
 from maar.model.ring import Ring, Writer
 from maar.model.time import SECOND_NS
+from maar.ports.calls import Caller
 from maar.ports.log import Head, Log, Term
-from maar.ports.membership import Beat, BeatReply, RingView
-from maar.ports.metastore import Metastore
+from maar.ports.membership import Beat, BeatListener, BeatReply, ListRings, RingReader, RingView
+from maar.ports.operator import RemoveWriter
 from support.metastore.rings import ACTIVE, JOINING, LEAVING, owners, writer
 from support.metastore.world import World
 
@@ -31,19 +32,19 @@ def world(tmp_path: Path) -> World:
 
 
 async def beat(
-    service: Metastore, one: Writer, *, leaves: bool = False, zone: Zone = HOME
+    service: Caller[BeatListener], one: Writer, *, leaves: bool = False, zone: Zone = HOME
 ) -> BeatReply:
-    return await service.beat(Beat(zone, one, leaves))
+    return await service.call(Beat(zone, one, leaves))
 
 
-async def join(service: Metastore, *nodes: str, session: str = "s1") -> None:
+async def join(service: Caller[BeatListener], *nodes: str, session: str = "s1") -> None:
     for node in nodes:
         for state in (JOINING, ACTIVE):
             assert (await beat(service, writer(node, state, session=session))).refusal == ""
 
 
-async def view(service: Metastore) -> RingView:
-    (found,) = await service.rings()
+async def view(service: Caller[RingReader]) -> RingView:
+    (found,) = await service.call(ListRings())
     return found
 
 
@@ -335,11 +336,11 @@ def test_other_processes_ask_the_same(world: World, tmp_path: Path) -> None:
             client = MetastoreClient(address)
             try:
                 await join(client, "a", "b")
-                assert await client.rings() == await service.rings()
+                assert await client.call(ListRings()) == await service.call(ListRings())
                 with pytest.raises(Rejected, match="stop its process first"):
-                    await client.remove_writer(HOME, NodeId("b"))
+                    await client.call(RemoveWriter(HOME, NodeId("b")))
                 await beat(client, writer("b", LEAVING))
-                assert owners(await client.remove_writer(HOME, NodeId("b"))) == ["a"] * 4
+                assert owners(await client.call(RemoveWriter(HOME, NodeId("b")))) == ["a"] * 4
             finally:
                 await client.close()
                 await server.stop()

@@ -13,11 +13,14 @@ from typing import TypeVar
 import httpx
 import pytest
 
-from maar.adapters.rpc import MetastoreClient, ReplicaClient, serve_role
+from maar.adapters.rpc import Channel, MetastoreClient, serve_role
 from maar.app.roles.readiness import MetastoreRole
 from maar.model import keys
 from maar.model.errors import MaarError, Unavailable
 from maar.model.ids import Incarnation
+from maar.ports.log_time import GetNow
+from maar.ports.operator import GetStatus
+from maar.ports.replica import GetReplica, TakeSnapshot
 from support.etcd.cluster import EtcdCluster, running
 from support.processes.fleet import free_port
 from support.processes.serving import Served, wait_for
@@ -56,9 +59,9 @@ class Metastore(Served):
     def until_ready(self) -> None:
         self.until(lambda status, _: status == 200)
 
-    def replica(self, ask: Callable[[ReplicaClient], Awaitable[T]]) -> T:
+    def replica(self, ask: Callable[[Channel], Awaitable[T]]) -> T:
         async def run() -> T:
-            client = ReplicaClient(self.address)
+            client = Channel(self.address)
             try:
                 return await ask(client)
             finally:
@@ -89,7 +92,7 @@ def test_it_tells_how_it_is_before_its_log_answers_and_ends_when_it_is_told(tmp_
             metastore.until(lambda status, _: status == 503)
             assert metastore.page("/healthz").status_code == 200
             assert "maar_metastore_stopped 0.0" in metastore.page("/metrics").text
-            status = metastore.replica(lambda client: client.replica())
+            status = metastore.replica(lambda client: client.call(GetReplica()))
             assert (status.standing, status.address) == ("starting", metastore.address)
             assert status.log == etcd.url
             assert metastore.stop(signal.SIGTERM, PATIENCE_S) == 0, metastore.log()
@@ -98,7 +101,7 @@ def test_it_tells_how_it_is_before_its_log_answers_and_ends_when_it_is_told(tmp_
             for member in etcd.members:
                 member.start()
             metastore.until_ready()
-            assert metastore.replica(lambda client: client.replica()).standing == "leader"
+            assert metastore.replica(lambda client: client.call(GetReplica())).standing == "leader"
             assert metastore.stop(signal.SIGTERM, PATIENCE_S) == 0, metastore.log()
 
 
@@ -114,7 +117,7 @@ def test_the_settings_of_the_log_reach_etcd_and_the_snapshot_process(tmp_path: P
         )
         with launched(metastore):
             metastore.until_ready()
-            index = metastore.replica(lambda client: client.snapshot())
+            index = metastore.replica(lambda client: client.call(TakeSnapshot()))
             assert index > 0
             store = tmp_path / "m" / "data" / "store"
             assert any("snapshot" in str(path) for path in store.rglob("*")), "none in the store"
@@ -144,7 +147,7 @@ def test_a_damaged_log_leaves_a_process_that_says_so(tmp_path: Path) -> None:
         assert "not what was written" in metastore.ready()[1]
         assert metastore.page("/healthz").status_code == 200
         assert "maar_metastore_stopped 1.0" in metastore.page("/metrics").text
-        status = metastore.replica(lambda client: client.replica())
+        status = metastore.replica(lambda client: client.call(GetReplica()))
         assert status.standing == "stopped"
         assert "not what was written" in status.fault
         assert metastore.ended() is None
@@ -159,7 +162,7 @@ def test_an_empty_log_over_a_used_store_leaves_a_process_that_says_so(tmp_path: 
     with launched(Metastore(tmp_path / "one", store)) as metastore:
         metastore.until(lambda status, text: status == 503 and "has stopped" in text)
         assert "the snapshots of log 0badcafe (to entry 7)" in metastore.ready()[1]
-        assert metastore.replica(lambda replica: replica.replica()).standing == "stopped"
+        assert metastore.replica(lambda replica: replica.call(GetReplica())).standing == "stopped"
         assert metastore.ended() is None
     with launched(Metastore(tmp_path / "two", store, "metastore.begin_anew=true")) as metastore:
         metastore.until_ready()
@@ -171,7 +174,7 @@ def test_a_log_that_was_restored_elsewhere_ends(tmp_path: Path) -> None:
     metastore = Metastore(tmp_path / "one", store)
     with launched(metastore):
         metastore.until_ready()
-        life = metastore.replica(lambda replica: replica.replica()).incarnation
+        life = metastore.replica(lambda replica: replica.call(GetReplica())).incarnation
         successor = tmp_path / "store" / keys.successor(Incarnation(life))
         successor.parent.mkdir(parents=True, exist_ok=True)
         successor.write_text("feedbeef")
@@ -209,20 +212,20 @@ def test_calls_go_on_while_leaders_are_killed_and_a_restart_finds_its_place(
 
             async def story() -> None:
                 client = MetastoreClient(addresses, deadline_s=PATIENCE_S)
-                before = await client.now()
-                status = await client.status()
+                before = await client.call(GetNow())
+                status = await client.call(GetStatus())
                 (leader,) = (each for each in replicas if each.address == status.leader)
                 leader.stop(signal.SIGKILL)
-                after = await client.now()
+                after = await client.call(GetNow())
                 assert after.incarnation == before.incarnation
                 assert after.index > before.index
                 assert after.lease_time >= before.lease_time
-                status = await client.status()
+                status = await client.call(GetStatus())
                 assert status.leader != leader.address
                 leader.launch()
                 await asyncio.to_thread(leader.until_ready)
-                own = ReplicaClient(leader.address)
-                assert (await own.replica()).leader == status.leader
+                own = Channel(leader.address)
+                assert (await own.call(GetReplica())).leader == status.leader
                 await own.close()
                 await client.close()
 

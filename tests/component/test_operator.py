@@ -76,7 +76,7 @@ def polled(
     async def poll() -> PollReply:
         client = MetastoreClient(f"unix:{tmp_path}/metastore", deadline_s=60)
         try:
-            return await client.poll(PollRequest(WORKER, capacity, renewals, reports))
+            return await client.call(PollRequest(WORKER, capacity, renewals, reports))
         finally:
             await client.close()
 

@@ -23,7 +23,19 @@ from maar.model.ids import (
 from maar.model.labels import Labels
 from maar.model.time import TimeRange
 from maar.ports.object_store import ObjectStore
-from maar.ports.query import FlameGraph, Matcher, Scope
+from maar.ports.query import (
+    DrawFlameGraph,
+    FlameGraph,
+    GetProfile,
+    ListLabelNames,
+    ListLabelValues,
+    ListProfileTypes,
+    ListSeries,
+    Matcher,
+    RankFunctions,
+    Scope,
+    SelectSeries,
+)
 from maar.pprof.gzip import gunzip
 from maar.pprof.schema import Profile
 from maar.query.read.level0 import DecodedPart, Level0
@@ -175,12 +187,12 @@ def test_a_segment_may_hold_nothing_but_empty_stacks(lake: Lake, ask: Asker) -> 
 def test_nothing_to_read_gives_empty_answers(ask: Asker) -> None:
     scope = Scope(TENANT, ALWAYS)
     engine = ask.engine
-    graph = ask.run(engine.flamegraph(scope, profile_type=CPU, max_nodes=10))
+    graph = ask.run(engine.call(DrawFlameGraph(scope, profile_type=CPU, max_nodes=10)))
     assert graph == FlameGraph(("total",), ((0, 0, 0, 0),), 0, 0)
-    assert ask.run(engine.top(scope, profile_type=CPU, limit=5)).rows == ()
-    assert ask.run(engine.profile_types(scope)) == ()
-    assert ask.run(engine.label_names(scope)) == ()
-    assert ask.run(engine.series(scope, label_names=())) == ()
+    assert ask.run(engine.call(RankFunctions(scope, profile_type=CPU, limit=5))).rows == ()
+    assert ask.run(engine.call(ListProfileTypes(scope))) == ()
+    assert ask.run(engine.call(ListLabelNames(scope))) == ()
+    assert ask.run(engine.call(ListSeries(scope, label_names=()))) == ()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -195,7 +207,9 @@ def test_the_top_table_is_exact_and_counts_recursion_once(
     for stack, value in by_stack(rows(profiles, time=ALWAYS)).items():
         own[stack[-1] if stack else ""] += value
         total.update(dict.fromkeys(stack, value))
-    top = ask.run(ask.engine.top(Scope(TENANT, ALWAYS), profile_type=CPU, limit=100))
+    top = ask.run(
+        ask.engine.call(RankFunctions(Scope(TENANT, ALWAYS), profile_type=CPU, limit=100))
+    )
     assert {row.function: (row.self_value, row.total_value) for row in top.rows} == {
         name: (own[name], total[name]) for name in total
     }
@@ -203,7 +217,7 @@ def test_the_top_table_is_exact_and_counts_recursion_once(
     assert [row.self_value for row in top.rows] == sorted(
         (row.self_value for row in top.rows), reverse=True
     )
-    two = ask.run(ask.engine.top(Scope(TENANT, ALWAYS), profile_type=CPU, limit=2))
+    two = ask.run(ask.engine.call(RankFunctions(Scope(TENANT, ALWAYS), profile_type=CPU, limit=2)))
     assert two.rows == top.rows[:2]
     assert two.total == top.total
 
@@ -230,13 +244,15 @@ def test_time_series_are_sums_or_averages_by_step_and_group(
             at = raw.time_ns // step * step // 1_000_000
             expected.setdefault((group, at), []).append((raw.id, value))
     answer = ask.run(
-        ask.engine.select_series(
-            Scope(TENANT, time),
-            profile_type=CPU,
-            group_by=("service_name", "region"),
-            step_ns=step,
-            aggregation=aggregation,
-            limit=0,
+        ask.engine.call(
+            SelectSeries(
+                Scope(TENANT, time),
+                profile_type=CPU,
+                group_by=("service_name", "region"),
+                step_ns=step,
+                aggregation=aggregation,
+                limit=0,
+            )
         )
     )
     got = {(each.labels, p.time_ms): p.value for each in answer for p in each.points}
@@ -265,13 +281,15 @@ def test_without_groups_there_is_one_series_and_a_limit_keeps_the_largest(
 
     def series(*group_by: str, limit: int) -> list[tuple[Labels, float]]:
         answer = ask.run(
-            ask.engine.select_series(
-                Scope(TENANT, ALWAYS),
-                profile_type=CPU,
-                group_by=group_by,
-                step_ns=SECOND,
-                aggregation="sum",
-                limit=limit,
+            ask.engine.call(
+                SelectSeries(
+                    Scope(TENANT, ALWAYS),
+                    profile_type=CPU,
+                    group_by=group_by,
+                    step_ns=SECOND,
+                    aggregation="sum",
+                    limit=limit,
+                )
             )
         )
         return [(each.labels, each.points[0].value) for each in answer]
@@ -287,19 +305,19 @@ def test_labels_types_and_series_are_listed(lake: Lake, ask: Asker) -> None:
     lake.add_block([known([(("a",), {"thread": "t1"}, (1, 1))], time_ns=START, region="eu")])
     lake.add_segment([known([(("a",), {}, (1, 1))], time_ns=START, service="search", zone="z")])
     engine, scope = ask.engine, Scope(TENANT, ALWAYS)
-    assert ask.run(engine.profile_types(scope)) == (CPU, COUNT)
+    assert ask.run(engine.call(ListProfileTypes(scope))) == (CPU, COUNT)
     synthetic = {
         *("__name__", "__period_type__", "__period_unit__"),
         *("__profile_type__", "__service_name__", "__type__", "__unit__"),
     }
-    assert set(ask.run(engine.label_names(scope))) == {
+    assert set(ask.run(engine.call(ListLabelNames(scope)))) == {
         *synthetic,
         *("region", "service_name", "thread", "zone"),
     }
     only = Scope(TENANT, ALWAYS, (service("search"),))
-    assert set(ask.run(engine.label_names(only))) == {*synthetic, "service_name", "zone"}
+    assert set(ask.run(engine.call(ListLabelNames(only)))) == {*synthetic, "service_name", "zone"}
     values = {
-        name: ask.run(engine.label_values(scope, name=name))
+        name: ask.run(engine.call(ListLabelValues(scope, name=name)))
         for name in ("service_name", "region", "__type__", "__unit__", "__name__", "absent")
     }
     assert values == {
@@ -310,23 +328,25 @@ def test_labels_types_and_series_are_listed(lake: Lake, ask: Asker) -> None:
         "__name__": ("process_cpu",),
         "absent": (),
     }
-    picked = ask.run(engine.series(scope, label_names=("service_name", "thread", "__type__")))
+    picked = ask.run(
+        engine.call(ListSeries(scope, label_names=("service_name", "thread", "__type__")))
+    )
     assert picked == (
         (("__type__", "cpu"), ("service_name", "checkout"), ("thread", "t1")),
         (("__type__", "cpu"), ("service_name", "search")),
         (("__type__", "samples"), ("service_name", "checkout"), ("thread", "t1")),
         (("__type__", "samples"), ("service_name", "search")),
     )
-    by_index = ask.run(engine.series(scope, label_names=("service_name", "__type__")))
+    by_index = ask.run(engine.call(ListSeries(scope, label_names=("service_name", "__type__"))))
     assert len(by_index) == 4
-    everything = ask.run(engine.series(only, label_names=()))
+    everything = ask.run(engine.call(ListSeries(only, label_names=())))
     assert dict(everything[0])["zone"] == "z"
     assert {dict(labels)["__profile_type__"] for labels in everything} == {CPU, COUNT}
     later = Scope(TENANT, TimeRange(START + 1, START + 10))
-    assert ask.run(engine.label_names(later)) == ()
+    assert ask.run(engine.call(ListLabelNames(later))) == ()
     eu = Scope(TENANT, ALWAYS, (Matcher("region", "=~", "eu"),))
-    assert ask.run(engine.label_values(eu, name="service_name")) == ("checkout",)
-    assert ask.run(engine.profile_types(eu)) == (CPU, COUNT)
+    assert ask.run(engine.call(ListLabelValues(eu, name="service_name"))) == ("checkout",)
+    assert ask.run(engine.call(ListProfileTypes(eu))) == (CPU, COUNT)
 
 
 def test_what_was_just_acknowledged_is_in_the_next_answer(lake: Lake, ask: Asker) -> None:
@@ -400,7 +420,7 @@ def test_profiles_come_back_from_segments_blocks_and_quarantine(lake: Lake, ask:
     lake.add_quarantine([bad])
 
     def get(profile: ProfileId, time: TimeRange = ALWAYS) -> bytes:
-        return ask.run(ask.engine.profile(TENANT, profile, time))
+        return ask.run(ask.engine.call(GetProfile(TENANT, profile, time)))
 
     assert get(raw.raw.id) == raw.raw.payload
     restored = gunzip(get(compacted.raw.id), limit=1 << 20)
@@ -412,7 +432,7 @@ def test_profiles_come_back_from_segments_blocks_and_quarantine(lake: Lake, ask:
     with pytest.raises(NotFound):
         get(raw.raw.id, TimeRange(START - 10, START))
     with pytest.raises(NotFound):
-        ask.run(ask.engine.profile(TenantId("other"), raw.raw.id, ALWAYS))
+        ask.run(ask.engine.call(GetProfile(TenantId("other"), raw.raw.id, ALWAYS)))
 
 
 def test_a_raw_profile_that_cannot_be_decoded_hides_no_other(lake: Lake, ask: Asker) -> None:
@@ -420,7 +440,7 @@ def test_a_raw_profile_that_cannot_be_decoded_hides_no_other(lake: Lake, ask: As
     broken = msgspec.structs.replace(bad.raw, payload=b"\x1f\x8bnot gzip at all")
     lake.add_segment([good, Known(broken, [])])
     assert ask.stacks() == by_stack(rows([good], time=ALWAYS))
-    assert ask.run(ask.engine.profile(TENANT, broken.id, ALWAYS)) == broken.payload
+    assert ask.run(ask.engine.call(GetProfile(TENANT, broken.id, ALWAYS))) == broken.payload
     lake.add_segment([Known(broken, [])])  # a dataset of which nothing is left
     assert ask.stacks(service("checkout")) == by_stack(rows([good], time=ALWAYS))
 
@@ -468,7 +488,7 @@ def test_top_of_a_fleet_and_of_one_of_its_services_equals_the_pushed_profiles(
         for name in order:
             matchers = (service(name),) if name else ()
             scope = Scope(TENANT, ALWAYS, matchers)
-            top = ask.run(ask.engine.top(scope, profile_type=CPU, limit=1000))
+            top = ask.run(ask.engine.call(RankFunctions(scope, profile_type=CPU, limit=1000)))
             own, total, everything = as_pushed(profiles, of=name)
             assert top.total == everything
             assert {row.function: (row.self_value, row.total_value) for row in top.rows} == {

@@ -26,10 +26,11 @@ from maar.model.errors import (
 from maar.model.ids import (
     TenantId,
 )
+from maar.ports.calls import Caller
 from maar.ports.index_reader import IndexView, ViewRequest
-from maar.ports.metastore import Metastore
 from maar.ports.object_store import ObjectStore
-from maar.ports.query import Matcher, Scope
+from maar.ports.operator import Operator
+from maar.ports.query import DrawFlameGraph, GetProfile, Matcher, Scope
 from maar.pprof.gzip import gunzip
 from support.lake.asking import (
     ALWAYS,
@@ -144,7 +145,7 @@ def test_over_http_too_a_profile_is_only_its_own_tenants(
     app = Starlette(
         routes=_admin_routes(
             RequestGuard(ApiSettings(), CollectorRegistry()),
-            Admin(cast(Metastore, lake), ask.engine, lambda: ALWAYS, no_causes, list, list),
+            Admin(cast(Caller[Operator], lake), ask.engine, lambda: ALWAYS, no_causes, list, list),
         )
     )
 
@@ -164,7 +165,7 @@ def test_what_is_left_can_be_asked_for_without_the_damaged_block(lake: Lake, ask
     meta = lake.add_block(lost)
     lake.store.delete(meta.file("samples").locations[0].key)
     scope = Scope(TENANT, ALWAYS, without=(meta.id,))
-    graph = ask.run(ask.engine.flamegraph(scope, profile_type=CPU, max_nodes=1_000_000))
+    graph = ask.run(ask.engine.call(DrawFlameGraph(scope, profile_type=CPU, max_nodes=1_000_000)))
     assert stacks_of(graph) == by_stack(rows(kept, time=ALWAYS))
 
 
@@ -184,9 +185,9 @@ def test_nobody_gets_a_profile_of_another_tenant_wherever_it_is(
         elif place == "quarantine":
             lake.add_quarantine([each.raw])
     for owner, stranger, each in ((TENANT, other, mine), (other, TENANT, theirs)):
-        assert ask.run(ask.engine.profile(owner, each.raw.id, ALWAYS))
+        assert ask.run(ask.engine.call(GetProfile(owner, each.raw.id, ALWAYS)))
         with pytest.raises(NotFound):
-            ask.run(ask.engine.profile(stranger, each.raw.id, ALWAYS))
+            ask.run(ask.engine.call(GetProfile(stranger, each.raw.id, ALWAYS)))
 
 
 class Away:
@@ -236,7 +237,7 @@ def test_the_same_answers_come_from_s3(s3_server: S3Server, store: ObjectStore) 
     assert far.stacks(service("checkout")) == near.stacks(service("checkout"))
     assert far.stacks(Matcher("region", "=~", "e.*")) == by_stack(rows(profiles, time=ALWAYS))
     compacted = remote.blocks[0]
-    got = far.run(far.engine.profile(TENANT, profiles[0].raw.id, ALWAYS))
+    got = far.run(far.engine.call(GetProfile(TENANT, profiles[0].raw.id, ALWAYS)))
     assert canonical(gunzip(got, limit=1 << 20)).samples
     remote.store.delete(compacted.file("samples").locations[0].key)
     with pytest.raises(Corrupt, match="missing"):

@@ -18,7 +18,14 @@ from maar.model.ids import (
     TenantId,
 )
 from maar.ports.object_store import ObjectStore
-from maar.ports.query import Scope
+from maar.ports.query import (
+    DrawFlameGraph,
+    ListLabelNames,
+    ListProfileTypes,
+    ListSeries,
+    RankFunctions,
+    Scope,
+)
 from maar.query.read.reading import Reading, Stopped
 from maar.query.read.sql import Statement
 from support.lake.asking import (
@@ -65,7 +72,9 @@ def test_a_tenant_that_floods_does_not_hold_up_another(lake: Lake) -> None:
                 await task
             assert error.value.retry_after_s
         async with asyncio.timeout(10):  # those of the flood take for ever
-            graph = await ask.engine.flamegraph(Scope(quiet, ALWAYS), profile_type=CPU, max_nodes=9)
+            graph = await ask.engine.call(
+                DrawFlameGraph(Scope(quiet, ALWAYS), profile_type=CPU, max_nodes=9)
+            )
         assert graph.total == 1
         assert ask.metric("maar_query_waiting") == 5
         assert ask.metric("maar_query_refused_total", reason="tenant_waiting") == 12
@@ -74,7 +83,9 @@ def test_a_tenant_that_floods_does_not_hold_up_another(lake: Lake) -> None:
         await asyncio.gather(*flood, return_exceptions=True)
         assert ask.metric("maar_query_waiting") == 0
         async with asyncio.timeout(10):  # nothing of the flood is left in a slot
-            await asyncio.gather(*(ask.engine.label_names(Scope(TENANT, ALWAYS)) for _ in range(4)))
+            await asyncio.gather(
+                *(ask.engine.call(ListLabelNames(Scope(TENANT, ALWAYS))) for _ in range(4))
+            )
         ask.engine.close()
 
     asyncio.run(scenario())
@@ -85,12 +96,12 @@ def test_a_question_that_waits_too_long_leaves_its_place(store: ObjectStore) -> 
         lake = Slow(store)
         lake.add_block(some_profiles(Random(21), 3))
         ask = Asker(lake, concurrency=1, timeout_s=0.2)
-        asked = [ask.engine.profile_types(Scope(TENANT, ALWAYS)) for _ in range(2)]
+        asked = [ask.engine.call(ListProfileTypes(Scope(TENANT, ALWAYS))) for _ in range(2)]
         first, second = await asyncio.gather(*asked, return_exceptions=True)
         assert isinstance(first, Unavailable)
         assert isinstance(second, Overloaded | Unavailable)
         lake.go.set()
-        assert await ask.engine.profile_types(Scope(TENANT, ALWAYS)) == (CPU, COUNT)
+        assert await ask.engine.call(ListProfileTypes(Scope(TENANT, ALWAYS))) == (CPU, COUNT)
         ask.engine.close()
 
     asyncio.run(scenario())
@@ -137,8 +148,8 @@ def test_what_is_counted_is_not_less_than_what_is_used(lake: Lake, kind: str) ->
 
     def question() -> object:
         if kind == "top":
-            return ask.run(ask.engine.top(scope, profile_type=CPU, limit=9))
-        return ask.run(ask.engine.flamegraph(scope, profile_type=CPU, max_nodes=9))
+            return ask.run(ask.engine.call(RankFunctions(scope, profile_type=CPU, limit=9)))
+        return ask.run(ask.engine.call(DrawFlameGraph(scope, profile_type=CPU, max_nodes=9)))
 
     question()
     before = ask.metric("maar_query_held_bytes_sum")
@@ -163,7 +174,7 @@ def test_a_result_of_too_many_rows_is_refused_while_it_comes(lake: Lake) -> None
     ask.engine.close()
     ask = Asker(lake, answer_bytes_max=1 << 10)
     with pytest.raises(TooLarge, match="too many rows"):
-        ask.run(ask.engine.series(Scope(TENANT, ALWAYS), label_names=()))
+        ask.run(ask.engine.call(ListSeries(Scope(TENANT, ALWAYS), label_names=())))
     ask.engine.close()
 
 

@@ -26,7 +26,7 @@ from maar.model.ids import (
 )
 from maar.model.plan import LeasedPlan, QueueKey, Service
 from maar.model.time import TimeRange
-from maar.ports.query import Scope
+from maar.ports.query import DrawFlameGraph, GetProfile, RankFunctions, Scope, SelectSeries
 from maar.pprof.gzip import gunzip
 from maar.query.decide.selector import parse_selector
 from maar.services.compact.run import run as compact
@@ -65,13 +65,13 @@ def test_the_largest_answer_is_exact_and_one_more_is_an_error(
         PUT[put](lake, part)
     scope = Scope(TENANT, ALWAYS, (service("checkout"),))
     assert ask.stacks() == {("main", "work"): MOST}
-    top = ask.run(ask.engine.top(scope, profile_type=CPU, limit=10))
+    top = ask.run(ask.engine.call(RankFunctions(scope, profile_type=CPU, limit=10)))
     assert top.total == MOST
     assert {row.function: row.total_value for row in top.rows} == {"main": MOST, "work": MOST}
     PUT[put](lake, [huge(1, at_s=2, pod="c")])
     for question in (
-        ask.engine.flamegraph(scope, profile_type=CPU, max_nodes=100),
-        ask.engine.top(scope, profile_type=CPU, limit=1),
+        ask.engine.call(DrawFlameGraph(scope, profile_type=CPU, max_nodes=100)),
+        ask.engine.call(RankFunctions(scope, profile_type=CPU, limit=1)),
     ):
         with pytest.raises(InvalidInput, match=r"more than 2\^63-1") as refused:
             ask.run(question)
@@ -101,7 +101,7 @@ def test_sums_that_leave_64_bits_and_come_back_are_exact(lake: Lake, ask: Asker)
     lake.add_segment([huge(MOST), huge(MOST, at_s=1), huge(5, at_s=2, stack=("main",))])
     lake.add_block([huge(-MOST, at_s=3), huge(-MOST, at_s=4), huge(11, at_s=5)])
     assert ask.stacks() == {("main", "work"): 11, ("main",): 5}
-    top = ask.run(ask.engine.top(Scope(TENANT, ALWAYS), profile_type=CPU, limit=10))
+    top = ask.run(ask.engine.call(RankFunctions(Scope(TENANT, ALWAYS), profile_type=CPU, limit=10)))
     assert [msgspec.to_builtins(row) for row in top.rows] == [["work", 11, 11], ["main", 5, 16]]
     assert top.total == 16
 
@@ -138,22 +138,24 @@ def test_huge_values_equal_python_sums_or_are_refused(lake: Lake, ask: Asker, se
             total[name] += value
     numbers = [sum(sums.values()), *total.values(), *(own[name] for name in total)]
     if all(abs(number) <= MOST for number in numbers):
-        top = ask.run(ask.engine.top(scope, profile_type=CPU, limit=10))
+        top = ask.run(ask.engine.call(RankFunctions(scope, profile_type=CPU, limit=10)))
         assert top.total == numbers[0]
         assert {row.function: (row.self_value, row.total_value) for row in top.rows} == {
             name: (own[name], total[name]) for name in total
         }
     else:
         with pytest.raises(InvalidInput, match=r"2\^63-1"):
-            ask.run(ask.engine.top(scope, profile_type=CPU, limit=10))
+            ask.run(ask.engine.call(RankFunctions(scope, profile_type=CPU, limit=10)))
     (series,) = ask.run(
-        ask.engine.select_series(
-            scope,
-            profile_type=CPU,
-            group_by=(),
-            step_ns=3600 * SECOND,
-            aggregation="sum",
-            limit=0,
+        ask.engine.call(
+            SelectSeries(
+                scope,
+                profile_type=CPU,
+                group_by=(),
+                step_ns=3600 * SECOND,
+                aggregation="sum",
+                limit=0,
+            )
         )
     )
     exact = sum(value for _, _, value, _ in wanted)
@@ -179,7 +181,7 @@ def test_merges_keep_huge_values(lake: Lake, ask: Asker, tmp_path: Path) -> None
     lake.blocks[:] = merged.outputs
     assert ask.stacks() == {("main", "work"): sum(values)}
     for profile in profiles:
-        body = ask.run(ask.engine.profile(TENANT, ProfileId(profile.raw.id), ALWAYS))
+        body = ask.run(ask.engine.call(GetProfile(TENANT, ProfileId(profile.raw.id), ALWAYS)))
         assert canonical(gunzip(body, limit=1 << 20)) == canonical(
             gunzip(profile.raw.payload, limit=1 << 20)
         )

@@ -15,7 +15,15 @@ from maar.model.errors import (
 )
 from maar.model.time import TimeRange
 from maar.ports.object_store import ObjectStore
-from maar.ports.query import Matcher, Scope
+from maar.ports.query import (
+    DrawFlameGraph,
+    ListLabelValues,
+    ListProfileTypes,
+    Matcher,
+    RankFunctions,
+    Scope,
+    SelectSeries,
+)
 from maar.query.read import level0
 from maar.query.read.reading import Reading, Stopped
 from maar.query.read.sql import Statement
@@ -50,25 +58,27 @@ def test_what_cannot_be_asked_is_refused_with_a_sentence(lake: Lake, ask: Asker)
     engine, scope = ask.engine, Scope(TENANT, ALWAYS)
 
     def series(step_ns: int, aggregation: str = "sum") -> Any:
-        return engine.select_series(
-            scope,
-            profile_type=CPU,
-            group_by=(),
-            step_ns=step_ns,
-            aggregation=aggregation,
-            limit=0,
+        return engine.call(
+            SelectSeries(
+                scope,
+                profile_type=CPU,
+                group_by=(),
+                step_ns=step_ns,
+                aggregation=aggregation,
+                limit=0,
+            )
         )
 
     backwards = Scope(TENANT, TimeRange(START + 1, START))
     odd = Scope(TENANT, ALWAYS, (Matcher("a", "=~", "("),))
     unknown = Scope(TENANT, ALWAYS, (Matcher("a", "~", "b"),))
     for question in (
-        engine.flamegraph(backwards, profile_type=CPU, max_nodes=10),
-        engine.flamegraph(odd, profile_type=CPU, max_nodes=10),
-        engine.flamegraph(unknown, profile_type=CPU, max_nodes=10),
-        engine.flamegraph(scope, profile_type="cpu", max_nodes=10),
-        engine.top(scope, profile_type=CPU, limit=0),
-        engine.label_values(scope, name=""),
+        engine.call(DrawFlameGraph(backwards, profile_type=CPU, max_nodes=10)),
+        engine.call(DrawFlameGraph(odd, profile_type=CPU, max_nodes=10)),
+        engine.call(DrawFlameGraph(unknown, profile_type=CPU, max_nodes=10)),
+        engine.call(DrawFlameGraph(scope, profile_type="cpu", max_nodes=10)),
+        engine.call(RankFunctions(scope, profile_type=CPU, limit=0)),
+        engine.call(ListLabelValues(scope, name="")),
         series(0),
         series(1_000_000),
         series(60 * SECOND, "median"),
@@ -121,9 +131,9 @@ def test_a_question_has_a_deadline_and_its_slot_comes_back(store: ObjectStore) -
         ask = Asker(lake, timeout_s=0.2, concurrency=1)
         scope = Scope(TENANT, ALWAYS)
         with pytest.raises(Unavailable, match="longer than"):
-            await ask.engine.profile_types(scope)
+            await ask.engine.call(ListProfileTypes(scope))
         lake.go.set()
-        assert await ask.engine.profile_types(scope) == (CPU, COUNT)
+        assert await ask.engine.call(ListProfileTypes(scope)) == (CPU, COUNT)
         ask.engine.close()
 
     asyncio.run(scenario())
@@ -138,7 +148,9 @@ def test_questions_beyond_the_slots_wait_and_pins_have_names_of_their_own(
         ask = Asker(lake, concurrency=2, tenant_concurrency=2)
         scope = Scope(TENANT, ALWAYS)
         asked = [
-            asyncio.create_task(ask.engine.flamegraph(scope, profile_type=CPU, max_nodes=9))
+            asyncio.create_task(
+                ask.engine.call(DrawFlameGraph(scope, profile_type=CPU, max_nodes=9))
+            )
             for _ in range(6)
         ]
         await asyncio.sleep(0.05)
@@ -162,7 +174,7 @@ def test_a_cancelled_question_stops_its_thread(lake: Lake) -> None:
         with pytest.raises(asyncio.CancelledError):
             await asked
         async with asyncio.timeout(10):  # the only slot is free again
-            await ask.engine.flamegraph(scope, profile_type=CPU, max_nodes=9)
+            await ask.engine.call(DrawFlameGraph(scope, profile_type=CPU, max_nodes=9))
         ask.engine.close()
 
     asyncio.run(scenario())

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,8 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from maar.model.block import File
 from maar.model.time import TimeRange
-from maar.ports.metastore import Metastore
-from maar.ports.query import Matcher, Scope
+from maar.ports.query import Matcher, RankFunctions, Scope
 from maar.query.read.database import FOOTER_FACTOR
 from maar.query.read.level0 import COLUMNS
 from maar.query.service import DuckEngine, QuerySettings
@@ -95,9 +94,7 @@ def filled(store: CountingStore, directory: Path) -> Lake:
 
 @contextmanager
 def opened(lake: Lake, **settings: Any) -> Iterator[DuckEngine]:
-    engine = DuckEngine(
-        QuerySettings(threads=1, **settings), cast(Metastore, lake), lake.store, CollectorRegistry()
-    )
+    engine = DuckEngine(QuerySettings(threads=1, **settings), lake, lake.store, CollectorRegistry())
     try:
         yield engine
     finally:
@@ -106,7 +103,7 @@ def opened(lake: Lake, **settings: Any) -> Iterator[DuckEngine]:
 
 def top_of_small(engine: DuckEngine, time: TimeRange = HOUR) -> int:
     scope = Scope(TENANT, time, (Matcher("service_name", "=", SMALL),))
-    return asyncio.run(engine.top(scope, profile_type=CPU, limit=100)).total
+    return asyncio.run(engine.call(RankFunctions(scope, profile_type=CPU, limit=100))).total
 
 
 def bytes_of_small(store: CountingStore, file: File) -> int:

@@ -17,7 +17,7 @@ from maar.model.ids import HOME, BlockId
 from maar.model.time import SECOND_NS
 from maar.ports.index_reader import ViewRequest
 from maar.ports.membership import Beat
-from maar.ports.operator import PlanFilter
+from maar.ports.operator import ListPlans
 from maar.ports.plan_board import PollRequest
 from support.metastore.fold import TENANT
 from support.metastore.replica_steps import RANGE, W1, add, follower_of, same_states, view, world
@@ -73,7 +73,7 @@ def test_a_read_at_any_replica_sees_what_was_acknowledged_before_it(world: Repli
                     assert (await member.service.block(meta.id)).id == meta.id
             (plan,) = (await leader.service.poll(PollRequest(W1, 1))).granted
             for member in world.members:
-                (found,) = await member.service.plans(PlanFilter())
+                (found,) = await member.service.plans(ListPlans())
                 assert found.id == plan.id
                 assert await member.service.blocks(limit=100)
                 assert (await member.service.explain(plan.inputs[0].id)).plan == plan.id

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.rpc import RpcServer, SegmentWriterClient, serve_writer
+from maar.adapters.rpc import Channel, RpcServer, serve_writer
 from maar.adapters.system_clock import SystemClock
 from maar.distributor.rings import FollowedRings
 from maar.distributor.router import Router
@@ -56,7 +56,7 @@ class Town:
             self._rings,
             lambda: RULES,
             lambda _: TenantLimits(),
-            partial(SegmentWriterClient, deadline_s=60.0),
+            partial(Channel, deadline_s=60.0),
             SystemClock(),
             Random(7),
             self.registry,

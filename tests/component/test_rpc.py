@@ -10,24 +10,40 @@ from typing import Any
 import pytest
 
 from maar.adapters.rpc import (
-    METASTORE_METHODS,
-    QUERY_METHODS,
-    REPLICA_METHODS,
+    Channel,
     MetastoreClient,
-    QueryClient,
-    RoleClient,
     RpcServer,
     serve_metastore,
     serve_query,
 )
+from maar.adapters.rpc.server import WholeMetastore
 from maar.model import errors
 from maar.model.ids import ANONYMOUS, BlockId, Incarnation, PlanId, ProfileId, WorkerId
 from maar.model.time import LeaseTime, TimeRange
-from maar.ports.log_time import Now
+from maar.ports import (
+    dead_letters,
+    index_reader,
+    log_time,
+    membership,
+    metastore,
+    operator,
+    plan_board,
+    query,
+    registrar,
+    replica,
+    retention,
+    role,
+    segment_writer,
+)
+from maar.ports.calls import Call
+from maar.ports.log_time import GetNow, Now
 from maar.ports.metastore import Metastore
+from maar.ports.operator import GetBlock
 from maar.ports.plan_board import PollReply, PollRequest, Renewal
-from maar.ports.query import FlameGraph, QueryEngine, Scope
+from maar.ports.query import DrawFlameGraph, FlameGraph, GetProfile, QueryEngine, Scope
 from maar.ports.replica import MetastoreReplica
+from maar.ports.role import GetMetrics, GetReadiness, Role
+from maar.ports.segment_writer import SegmentWriter
 
 pytestmark = pytest.mark.component
 
@@ -50,18 +66,12 @@ class OneAnswer:
     async def poll(self, request: PollRequest) -> PollReply:
         return PollReply((), (), ()) if request.worker == "w" and not request.renewals else _never()
 
-    async def profile(self, tenant: str, profile: ProfileId, hint: TimeRange) -> bytes:
-        return f"{tenant} {profile.hex()} {hint.end_ns}".encode()
+    async def profile(self, request: GetProfile) -> bytes:
+        return f"{request.tenant} {request.profile.hex()} {request.hint.end_ns}".encode()
 
-    async def flamegraph(self, scope: Scope, *, profile_type: str, max_nodes: int) -> FlameGraph:
-        return FlameGraph((profile_type, scope.tenant), ((0, max_nodes, 1, 0),), max_nodes, 1)
-
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        if name in {
-            method.name for method in (*METASTORE_METHODS, *REPLICA_METHODS, *QUERY_METHODS)
-        }:
-            return _unused
-        raise AttributeError(name)
+    async def flamegraph(self, request: DrawFlameGraph) -> FlameGraph:
+        most = request.max_nodes
+        return FlameGraph((request.profile_type, request.scope.tenant), ((0, most, 1, 0),), most, 1)
 
 
 class Steady:
@@ -72,10 +82,6 @@ class Steady:
         return "still reading the log"
 
 
-async def _unused(**_: Any) -> Any:
-    raise AssertionError("not called in this test")
-
-
 def _never() -> PollReply:
     raise AssertionError("the request arrived changed")
 
@@ -84,7 +90,7 @@ def address_in(directory: Path) -> str:
     return f"unix:{directory}/role.sock"
 
 
-def as_metastore(target: Any) -> Metastore:
+def as_metastore(target: Any) -> WholeMetastore:
     return target  # type: ignore[no-any-return]
 
 
@@ -113,8 +119,8 @@ def with_metastore(
 
 def test_values_arrive_as_they_were_sent(tmp_path: Path) -> None:
     async def use(client: MetastoreClient) -> None:
-        assert await client.now() == Now(Incarnation("00c0ffee"), LeaseTime(5), 7)
-        assert await client.poll(PollRequest(WorkerId("w"), 2)) == PollReply((), (), ())
+        assert await client.call(GetNow()) == Now(Incarnation("00c0ffee"), LeaseTime(5), 7)
+        assert await client.call(PollRequest(WorkerId("w"), 2)) == PollReply((), (), ())
 
     with_metastore(tmp_path, OneAnswer(), use)
 
@@ -141,7 +147,7 @@ def test_values_arrive_as_they_were_sent(tmp_path: Path) -> None:
 def test_an_error_keeps_its_class_and_sentence(tmp_path: Path, error: errors.MaarError) -> None:
     async def use(client: MetastoreClient) -> None:
         with pytest.raises(errors.MaarError) as caught:
-            await client.now()
+            await client.call(GetNow())
         assert type(caught.value) is type(error)
         assert str(caught.value) == str(error)
         assert getattr(caught.value, "reason", "") == getattr(error, "reason", "")
@@ -182,7 +188,7 @@ def test_an_error_of_a_class_that_callers_do_not_know_arrives_as_the_nearest_tha
 ) -> None:
     async def use(client: MetastoreClient) -> None:
         with pytest.raises(errors.MaarError) as caught:
-            await client.now()
+            await client.call(GetNow())
         assert type(caught.value) is known
         assert str(caught.value) == str(error)
         assert getattr(caught.value, "reason", "") == getattr(error, "reason", "")
@@ -195,7 +201,7 @@ def test_an_error_of_a_class_that_callers_do_not_know_arrives_as_the_nearest_tha
 def test_whom_a_server_could_not_reach_is_no_word_about_the_server(tmp_path: Path) -> None:
     async def use(client: MetastoreClient) -> None:
         with pytest.raises(errors.Unavailable, match="the store is cut off") as caught:
-            await client.now()
+            await client.call(GetNow())
         assert not isinstance(caught.value, errors.Unreachable)
 
     with_metastore(tmp_path, OneAnswer(errors.Unreachable("the store is cut off")), use)
@@ -205,7 +211,7 @@ def test_whom_a_server_could_not_reach_is_no_word_about_the_server(tmp_path: Pat
 def test_a_sentence_too_long_for_a_header_is_cut(tmp_path: Path, letter: str) -> None:
     async def use(client: MetastoreClient) -> None:
         with pytest.raises(errors.NotFound) as caught:
-            await client.now()
+            await client.call(GetNow())
         assert 500 < len(str(caught.value)) < 10_000
 
     with_metastore(tmp_path, OneAnswer(errors.NotFound(letter * 100_000)), use)
@@ -218,10 +224,10 @@ def test_a_fault_in_the_server_is_an_error_and_the_server_lives(
 
     async def use(client: MetastoreClient) -> None:
         with pytest.raises(errors.MaarError, match="fault in maar") as caught:
-            await client.now()
+            await client.call(GetNow())
         assert "secret" not in str(caught.value)
         target.error = None
-        assert (await client.now()).index == 7
+        assert (await client.call(GetNow())).index == 7
 
     with_metastore(tmp_path, target, use)
     assert "secret detail" in caplog.text
@@ -232,7 +238,7 @@ def test_a_call_past_its_deadline_is_unavailable(tmp_path: Path) -> None:
         with pytest.raises(
             errors.Unreachable, match=r"^the metastore at .* did not answer in time"
         ):
-            await client.now()
+            await client.call(GetNow())
 
     with_metastore(tmp_path, OneAnswer(delay_s=30), use, deadline_s=0.1)
 
@@ -242,10 +248,10 @@ def test_nobody_at_the_address_is_unavailable_at_once(tmp_path: Path) -> None:
         client = MetastoreClient(address_in(tmp_path))
         async with asyncio.timeout(60):
             with pytest.raises(errors.Unreachable, match=r"^the metastore at .* cannot be reached"):
-                await client.now()
+                await client.call(GetNow())
         await client.close()
         with pytest.raises(errors.Unavailable):
-            await client.now()
+            await client.call(GetNow())
 
     asyncio.run(run())
 
@@ -255,17 +261,17 @@ def test_a_client_finds_a_restarted_server_within_a_second(tmp_path: Path) -> No
         address = address_in(tmp_path)
         client = MetastoreClient(address)
         server = await serve_metastore(address, as_metastore(OneAnswer()), Steady())
-        await client.now()
+        await client.call(GetNow())
         await server.stop(0)
         for _ in range(20):  # enough failures for a backoff to have grown
             with pytest.raises(errors.Unavailable):
-                await client.now()
+                await client.call(GetNow())
             await asyncio.sleep(0.05)
         server = await serve_metastore(address, as_metastore(OneAnswer()), Steady())
         async with asyncio.timeout(1.5):
             while True:
                 try:
-                    assert (await client.now()).index == 7
+                    assert (await client.call(GetNow())).index == 7
                     break
                 except errors.Unavailable:
                     await asyncio.sleep(0.02)
@@ -281,7 +287,7 @@ def test_a_message_over_the_limit_is_too_large(
     async def use(client: MetastoreClient) -> None:
         renewal = Renewal(PlanId(1, 0), None, False)  # type: ignore[arg-type]
         with pytest.raises(errors.TooLarge):
-            await client.poll(PollRequest(WorkerId("x" * 4096), 1, (renewal,)))
+            await client.call(PollRequest(WorkerId("x" * 4096), 1, (renewal,)))
 
     monkeypatch.setattr(
         "maar.adapters.rpc.server.LIMITS", (("grpc.max_receive_message_length", 1024),)
@@ -292,7 +298,7 @@ def test_a_message_over_the_limit_is_too_large(
 def test_arguments_of_another_version_are_refused_with_a_sentence(tmp_path: Path) -> None:
     async def use(client: MetastoreClient) -> None:
         with pytest.raises(errors.InvalidInput, match="another version"):
-            await client.block(BlockId(5))  # type: ignore[arg-type]
+            await client.call(GetBlock(BlockId(5)))  # type: ignore[arg-type]
 
     with_metastore(tmp_path, OneAnswer(), use)
 
@@ -301,13 +307,15 @@ def test_queries_and_the_role_itself_answer_over_tcp() -> None:
     async def run() -> None:
         server: RpcServer = await serve_query("127.0.0.1:0", as_engine(OneAnswer()), Steady())
         address = f"127.0.0.1:{server.port}"
-        client, role = QueryClient(address), RoleClient(address)
-        graph = await client.flamegraph(Scope(ANONYMOUS, WHEN), profile_type="cpu", max_nodes=9)
+        client, role = Channel(address), Channel(address)
+        graph = await client.call(
+            DrawFlameGraph(Scope(ANONYMOUS, WHEN), profile_type="cpu", max_nodes=9)
+        )
         assert graph == FlameGraph(("cpu", "anonymous"), ((0, 9, 1, 0),), 9, 1)
-        body = await client.profile(ANONYMOUS, ProfileId(b"\x01" * 16), WHEN)
+        body = await client.call(GetProfile(ANONYMOUS, ProfileId(b"\x01" * 16), WHEN))
         assert body == b"anonymous " + b"01" * 16 + b" 10"
-        assert await role.metrics() == "maar_up 1\n"
-        assert await role.ready() == "still reading the log"
+        assert await role.call(GetMetrics()) == "maar_up 1\n"
+        assert await role.call(GetReadiness()) == "still reading the log"
         await client.close()
         await role.close()
         await server.stop(0)
@@ -329,11 +337,30 @@ def test_a_port_has_one_server() -> None:
     asyncio.run(scenario())
 
 
-def test_every_method_of_the_ports_is_on_the_wire() -> None:
-    for port, methods in (
-        (Metastore, METASTORE_METHODS),
-        (MetastoreReplica, REPLICA_METHODS),
-        (QueryEngine, QUERY_METHODS),
+PORTS = (
+    dead_letters, index_reader, log_time, membership, operator, plan_board, query, registrar,
+    replica, retention, role, segment_writer,
+)  # fmt: skip
+
+
+def test_every_request_of_the_ports_is_on_the_wire() -> None:
+    declared = {
+        value
+        for port in PORTS
+        for value in vars(port).values()
+        if isinstance(value, type) and issubclass(value, Call) and "answer" in vars(value)
+    } - {Call}
+    calls = (*metastore.CALLS, *replica.CALLS, *query.CALLS, *segment_writer.CALLS, *role.CALLS)
+    assert set(calls) == declared
+
+
+def test_every_method_of_a_port_answers_a_request() -> None:
+    for port, calls in (
+        (Metastore, metastore.CALLS),
+        (MetastoreReplica, replica.CALLS),
+        (QueryEngine, query.CALLS),
+        (SegmentWriter, segment_writer.CALLS),
+        (Role, role.CALLS),
     ):
-        declared = {name for name in vars(port) if not name.startswith("_")}
-        assert declared == {method.name for method in methods}
+        methods = {name for name in dir(port) if not name.startswith("_")}
+        assert methods <= {name for kind in calls for name in kind.answer.__code__.co_names}

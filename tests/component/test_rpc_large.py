@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,17 @@ import pytest
 
 from maar.adapters.rpc import (
     MESSAGE_BYTES_MAX,
-    METASTORE_METHODS,
-    REPLICA_METHODS,
     MetastoreClient,
     RpcServer,
     serve_metastore,
 )
-from maar.adapters.rpc.methods import BLOCKS, VIEW
 from maar.adapters.rpc.parts import PART_BYTES, Joined, split
 from maar.model import errors
 from maar.model.block import BlockMeta, Dataset
 from maar.model.ids import ANONYMOUS, BlockId
 from maar.model.time import TimeRange
 from maar.ports.index_reader import IndexView, ViewRequest
+from maar.ports.operator import ListBlocks
 from support.metastore.fold import TENANT, segment
 
 pytestmark = pytest.mark.component
@@ -62,20 +59,11 @@ class Viewed:
         assert (level, tenant) == (-1, "")
         return self._view.blocks[:limit]
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        if name in {method.name for method in (*METASTORE_METHODS, *REPLICA_METHODS)}:
-            return _unused
-        raise AttributeError(name)
-
     async def metrics(self) -> str:
         return ""
 
     async def ready(self) -> str:
         return ""
-
-
-async def _unused(**_: Any) -> Any:
-    raise AssertionError("not called in this test")
 
 
 async def serving(directory: Path, name: str, role: Viewed) -> tuple[RpcServer, str]:
@@ -90,8 +78,8 @@ def test_a_view_larger_than_a_message_arrives_whole(tmp_path: Path) -> None:
         server, address = await serving(tmp_path, "s", Viewed(view))
         client = MetastoreClient(address, deadline_s=60)
         try:
-            assert await client.view(WANTED) == view
-            assert await client.blocks(limit=50_000) == view.blocks[:50_000]
+            assert await client.call(WANTED) == view
+            assert await client.call(ListBlocks(limit=50_000)) == view.blocks[:50_000]
         finally:
             await client.close()
             await server.stop(0)
@@ -110,7 +98,8 @@ def test_no_part_is_much_larger_than_it_may_be() -> None:
 @pytest.mark.parametrize("count", [0, 1, 700])
 def test_parts_make_the_reply_that_they_were(count: int) -> None:
     view = IndexView(9, many(count), (BlockId("0f" * 16),))
-    joined, rows = Joined(VIEW), Joined(BLOCKS)
+    joined: Joined[IndexView] = Joined(ViewRequest)
+    rows: Joined[tuple[BlockMeta, ...]] = Joined(ListBlocks)
     assert joined.reply() is None
     for message in split(view, "blocks"):
         joined.take(message)
@@ -120,27 +109,13 @@ def test_parts_make_the_reply_that_they_were(count: int) -> None:
     assert rows.reply() == view.blocks
 
 
-def test_a_program_that_knows_no_parts_is_answered(tmp_path: Path) -> None:
-    async def run() -> None:
-        view = IndexView(7, SMALL)
-        server, address = await serving(tmp_path, "s", Viewed(view))
-        async with grpc.aio.insecure_channel(address) as channel:
-            raw = await channel.unary_unary("/maar.Metastore/view")(
-                msgspec.msgpack.encode([WANTED])
-            )
-        await server.stop(0)
-        assert msgspec.msgpack.decode(raw, type=IndexView) == view
-
-    asyncio.run(run())
-
-
 def test_a_refusal_keeps_its_class(tmp_path: Path) -> None:
     async def run() -> None:
         failing = Viewed(IndexView(7, ()), errors.Overloaded("too many", retry_after_s=3.0))
         server, address = await serving(tmp_path, "s", failing)
         client = MetastoreClient(address)
         with pytest.raises(errors.Overloaded, match="too many") as caught:
-            await client.view(WANTED)
+            await client.call(WANTED)
         assert caught.value.retry_after_s == 3.0
         await client.close()
         await server.stop(0)
@@ -168,7 +143,7 @@ def test_a_reply_that_stops_in_the_middle_is_asked_of_another(tmp_path: Path) ->
         for name, answer in (("dying", dying), ("hanging", hanging)):
             server = grpc.aio.server()
             handler = grpc.unary_stream_rpc_method_handler(answer)
-            handlers = {"view_in_parts": handler}
+            handlers = {ViewRequest.__name__: handler}
             server.add_generic_rpc_handlers(
                 (grpc.method_handlers_generic_handler("maar.Metastore", handlers),)
             )
@@ -178,11 +153,11 @@ def test_a_reply_that_stops_in_the_middle_is_asked_of_another(tmp_path: Path) ->
             servers.append(server)
         good, address = await serving(tmp_path, "good", Viewed(view))
         client = MetastoreClient(",".join([*addresses, address]), deadline_s=20)
-        assert await client.view(WANTED) == view
+        assert await client.call(WANTED) == view
         await client.close()
         alone = MetastoreClient(addresses[1], deadline_s=0.5)
         with pytest.raises(errors.Unreachable, match="did not answer in time"):
-            await alone.view(WANTED)
+            await alone.call(WANTED)
         await alone.close()
         await good.stop(0)
         for server in servers:

@@ -22,7 +22,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from maar.adapters.etcd.log import EtcdLog, EtcdSettings
-from maar.adapters.rpc import ReplicaClient, serve_metastore
+from maar.adapters.rpc import Channel, serve_metastore
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
 from maar.app.roles.wiring import RoleStatus
@@ -360,10 +360,10 @@ class Replica:
 @asynccontextmanager
 async def three(etcd: EtcdSettings, store: ObjectStore) -> AsyncIterator[list[Replica]]:
     members = [Replica(f"meta{n}", f"127.0.0.1:{free_port()}") for n in (1, 2, 3)]
-    clients: list[ReplicaClient] = []
+    clients: list[Channel] = []
 
-    def connect(address: str) -> ReplicaClient:
-        clients.append(ReplicaClient(address))
+    def connect(address: str) -> Channel:
+        clients.append(Channel(address))
         return clients[-1]
 
     async def take() -> int:

@@ -18,9 +18,9 @@ from maar.metastore.service import MetastoreService
 from maar.model.block import BlockMeta
 from maar.model.errors import Unavailable
 from maar.model.ids import MAIN_STORE, Shard
-from maar.ports.metastore import Metastore
+from maar.ports.calls import Caller, LocalPort
 from maar.ports.object_store import StoreSettings
-from maar.ports.registrar import AddReply
+from maar.ports.registrar import AddReply, BlockRegistrar
 from maar.segment.service import SegmentService
 from maar.segment.settings import SegmentSettings
 from support.lake.query_lake import Known
@@ -175,7 +175,7 @@ def test_a_retry_that_comes_late_is_seen_once_beside_what_was_merged(
     asyncio.run(test())
 
 
-class LosesAnswers:
+class LosesAnswers(LocalPort):
     """A metastore that does what it is asked, and is not heard: how often, the test says."""
 
     def __init__(self, service: MetastoreService, *, losing: int) -> None:
@@ -207,7 +207,7 @@ def test_real_writers_whose_answers_are_lost_store_a_push_once(
                 SegmentService(
                     SegmentSettings(flush_interval_ms=10),
                     lake.store,
-                    cast(Metastore, metastore),
+                    cast(Caller[BlockRegistrar], metastore),
                     SystemClock(),
                     Random(number),
                     CollectorRegistry(),

@@ -12,13 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from maar.adapters.rpc import ADD_BLOCKS, BEAT, NOW, RpcServer, SegmentWriterClient
+from maar.adapters.rpc import Channel, RpcServer
 from maar.app.roles import segment
 from maar.app.roles.wiring import Here
 from maar.app.settings.config import Settings, load
 from maar.model.errors import Draining, InvalidInput, MaarError, Unavailable
 from maar.model.ring import WriterState
+from maar.ports.log_time import GetNow
 from maar.ports.membership import Beat, BeatReply
+from maar.ports.registrar import AddBlocks
+from maar.ports.segment_writer import PushProfiles
 from support.clock.virtual_time import until
 from support.http.front import MemoryMetastore, MemoryStore
 from support.segment.writer_in_memory import ONE, raw_profile
@@ -44,7 +47,9 @@ class Ring(MemoryMetastore):
 
 async def serve(address: str, ring: Ring) -> RpcServer:
     server = RpcServer()
-    server.add((NOW, ADD_BLOCKS, BEAT), ring)
+    server.add((GetNow,), ring)
+    server.add((AddBlocks,), ring)
+    server.add((Beat,), ring)
     await server.start(address)
     return server
 
@@ -59,7 +64,7 @@ def free_port() -> int:
 class At:
     """A running writer, and how to push to it as a distributor does."""
 
-    def __init__(self, ring: Ring, client: SegmentWriterClient, life: asyncio.Task[None]) -> None:
+    def __init__(self, ring: Ring, client: Channel, life: asyncio.Task[None]) -> None:
         self.ring = ring
         self.client = client
         self.life = life
@@ -67,7 +72,7 @@ class At:
 
     async def push(self, number: int) -> None:
         try:
-            await self.client.push(ONE, (raw_profile(number),))
+            await self.client.call(PushProfiles(ONE, (raw_profile(number),)))
         except MaarError as error:
             self.outcomes[number] = type(error).__name__
         else:
@@ -83,7 +88,7 @@ async def running(directory: Path, ring: Ring, *more: str) -> AsyncIterator[At]:
     address = f"127.0.0.1:{free_port()}"
     settings = settings_of(directory, metastore, address, *more)
     server = await serve(metastore, ring)
-    client = SegmentWriterClient(address, deadline_s=60)
+    client = Channel(address, deadline_s=60)
     try:
         async with segment.run(settings, Here(), None) as life:
             assert life is not None
@@ -192,7 +197,7 @@ def test_a_refused_writer_takes_no_more_pushes_and_ends_with_the_reason(tmp_path
                 await at.life
             before = len(ring.heard)
             with pytest.raises(Draining, match="another process"):
-                await at.client.push(ONE, (raw_profile(2),))
+                await at.client.call(PushProfiles(ONE, (raw_profile(2),)))
         assert len(ring.heard) == before
         assert at.outcomes == {1: "stored"}
 

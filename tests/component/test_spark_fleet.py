@@ -27,8 +27,10 @@ from maar.adapters.stores.open import open_store
 from maar.app.processes.watcher import session_members
 from maar.model.block import Kind
 from maar.model.errors import Retryable
+from maar.ports.log_time import GetNow
 from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.operator import Status
+from maar.ports.operator import GetStatus, ListBlocks, Status
+from maar.ports.registrar import AddBlocks
 from support.processes.serving import processes
 from support.spark.cluster import QUICK_JVM, Cluster, cluster, until
 from support.spark.plans import alive, parent, profile, segment
@@ -174,13 +176,13 @@ class Lake:
         """Segments in the store, then in the index."""
 
         async def add(client: MetastoreClient) -> None:
-            now = await client.now()
+            now = await client.call(GetNow())
             metas = tuple(
                 segment(self.store, number, at=now.lease_time, incarnation=now.incarnation)
                 for number in range(self._pushed, self._pushed + count)
             )
             for start in range(0, count, 100):
-                reply = await client.add_blocks(metas[start : start + 100])
+                reply = await client.call(AddBlocks(metas[start : start + 100]))
                 assert set(reply.refusals) == {""}
 
         self._ask(add)
@@ -188,7 +190,7 @@ class Lake:
 
     def status(self) -> Status:
         async def status(client: MetastoreClient) -> Status:
-            return await client.status()
+            return await client.call(GetStatus())
 
         found: Status = self._ask(status)
         return found
@@ -217,7 +219,7 @@ class Lake:
 
     def _profile_ids(self) -> Iterator[bytes]:
         async def blocks(client: MetastoreClient) -> Any:
-            return await client.blocks(limit=LIMIT)
+            return await client.call(ListBlocks(limit=LIMIT))
 
         for block in self._ask(blocks):
             assert block.kind is Kind.BLOCK, block

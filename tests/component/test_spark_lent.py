@@ -14,10 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import maar.spark
-from maar.adapters.rpc import NOW, POLL, RpcServer
+from maar.adapters.rpc import RpcServer
 from maar.adapters.stores.open import open_store
 from maar.metastore.leader.claim import mark
 from maar.model.errors import InvalidInput, Unavailable
+from maar.ports import log_time, plan_board
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.runner import session as sessions
 from maar.runner.runner import SparkRunner
@@ -54,7 +55,8 @@ class Served:
 
     async def _serve(self) -> None:
         server = RpcServer()
-        server.add((NOW, POLL), self._metastore)
+        server.add(log_time.CALLS, self._metastore)
+        server.add(plan_board.CALLS, self._metastore)
         await server.start(self.address)
         self._up.set()
         while not self._stop.is_set():

@@ -22,6 +22,7 @@ from maar.cli.client import Server
 from maar.cli.main import run
 from maar.cli.output.failure import EXIT_USAGE
 from maar.model.ids import MAIN_STORE, Incarnation
+from maar.ports.log_time import GetNow
 from maar.ports.object_store import StoreSettings
 from support.load.crowd import FAST, check_exactly_once, level0, profile
 from support.processes.serving import Served, living, processes, served, wait_for
@@ -152,7 +153,7 @@ def test_a_whole_server_shows_its_metastore_where_it_was_told_to(tmp_path: Path)
     async def incarnation() -> Incarnation:
         client = MetastoreClient(address)
         try:
-            return (await client.now()).incarnation
+            return (await client.call(GetNow())).incarnation
         finally:
             await client.close()
 

@@ -17,7 +17,7 @@ from maar.model.ids import MAIN_STORE, BlockId, PlanId, ProfileId, Shard, StoreN
 from maar.model.plan import Plan, PlanState, QueueKey, Service
 from maar.model.profile import RawProfile
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
-from maar.ports.operator import PlanFilter
+from maar.ports.operator import ListPlans
 from support.http.front import Front
 from support.metastore.fold import segment
 from support.stores.memory_store import MemoryStore
@@ -54,9 +54,9 @@ def test_every_filter_reaches_the_metastore() -> None:
         "&limit=9"
     )
     assert [one["id"] for one in reply.json()["plans"]] == ["1.0"]
-    assert front.metastore.wanted == PlanFilter("excluded", "compact", "acme", 2, 7, True, 9)
+    assert front.metastore.wanted == ListPlans("excluded", "compact", "acme", 2, 7, True, 9)
     front.get("/api/v1/plans")
-    assert front.metastore.wanted == PlanFilter()
+    assert front.metastore.wanted == ListPlans()
 
 
 def test_a_plan_comes_with_inputs_the_time_and_the_limit_in_force() -> None:

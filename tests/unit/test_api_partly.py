@@ -15,7 +15,8 @@ from maar.api.query.partly import ROUNDS_MAX, Partly, PartlyEngine
 from maar.model.errors import Corrupt, Damaged
 from maar.model.ids import TenantId
 from maar.model.time import TimeRange
-from maar.ports.query import QueryEngine, Scope, Top
+from maar.ports.calls import Caller, LocalPort
+from maar.ports.query import QueryEngine, RankFunctions, Scope, Top
 from support.clock.virtual_time import run_virtually
 
 DAY_NS = 86_400 * 10**9
@@ -23,7 +24,7 @@ SCOPE = Scope(TenantId("acme"), TimeRange(0, 1 << 60))
 HEADER = (b"x-maar-allow-partial", b"true")
 
 
-class Broken:
+class Broken(LocalPort):
     """Every question fails until each damaged block is left out; an error names two at most."""
 
     def __init__(self, damaged: int, *, named: bool = True) -> None:
@@ -31,7 +32,8 @@ class Broken:
         self.named = named
         self.asked: list[Scope] = []
 
-    async def top(self, scope: Scope, **_: Any) -> Top:
+    async def top(self, request: RankFunctions) -> Top:
+        scope = request.scope
         self.asked.append(scope)
         left = [block for block in self.damaged if block not in scope.without]
         if not left:
@@ -47,12 +49,14 @@ class Answered:
 
     def __init__(self, engine: Broken, *headers: tuple[bytes, bytes], query: str = "") -> None:
         self.registry = CollectorRegistry()
-        partly = PartlyEngine(cast(QueryEngine, engine), self.registry)
+        partly = PartlyEngine(cast(Caller[QueryEngine], engine), self.registry)
         self.headers: dict[bytes, bytes] = {}
         self.total = 0
 
         async def app(_scope: Any, _receive: Any, send: Any) -> None:
-            top = await asyncio.create_task(partly.top(SCOPE, profile_type="x", limit=1))
+            top = await asyncio.create_task(
+                partly.call(RankFunctions(SCOPE, profile_type="x", limit=1))
+            )
             self.total = top.total
             await send({"type": "http.response.start", "status": 200, "headers": []})
 
@@ -89,11 +93,11 @@ def test_whoever_allows_it_gets_what_is_left_and_is_told_what_is_missing(how: An
 def test_what_one_request_allows_is_not_allowed_by_the_next_on_its_connection() -> None:
     """The server begins a pipelined request where the one before it is answered, in its context."""
     engine = Broken(1)
-    partly = PartlyEngine(cast(QueryEngine, engine), CollectorRegistry())
+    partly = PartlyEngine(cast(Caller[QueryEngine], engine), CollectorRegistry())
     later: list[asyncio.Task[None]] = []
 
     async def app(_scope: Any, _receive: Any, send: Any) -> None:
-        await partly.top(SCOPE, profile_type="x", limit=1)
+        await partly.call(RankFunctions(SCOPE, profile_type="x", limit=1))
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
     async def sent(_message: Any) -> None:

@@ -22,6 +22,7 @@ from maar.app.roles.readiness import Readiness
 from maar.app.settings.config import load
 from maar.model.errors import StoreFull
 from maar.model.ids import Shard
+from maar.ports.calls import LocalPort
 from maar.segment.service import SegmentService
 from support.clock.virtual_time import run_virtually
 from support.http.front import MemoryMetastore, SetClock, run
@@ -113,7 +114,7 @@ def test_free_space_is_a_metric_by_directory() -> None:
     assert registry.get_sample_value("maar_disk_free_bytes", {"directory": "data"}) is None
 
 
-class Answers:
+class Answers(LocalPort):
     """A role that has nothing to complain about."""
 
     async def ready(self) -> str:

@@ -20,6 +20,7 @@ from maar.metastore.recovery.verify import Findings
 from maar.model import keys
 from maar.model.errors import NotLeading, Unavailable
 from maar.model.ids import BlockId, Incarnation, Shard
+from maar.ports.calls import LocalPort
 from maar.ports.log import Candidate
 from maar.ports.replica import ReplicaStatus
 from support.clock.virtual_time import run_virtually
@@ -34,7 +35,7 @@ STOPPED = ReplicaStatus("three", "c:1", "stopped", index=5, fault="the log has a
 Say = Callable[..., tuple[int, str, str]]
 
 
-class Fake:
+class Fake(LocalPort):
     """A replica, as its address answers."""
 
     def __init__(self, status: ReplicaStatus | None) -> None:

@@ -35,7 +35,7 @@ from maar.model.plan import (
     Service,
 )
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
-from maar.ports.operator import LevelStatus, PlanFilter, Status
+from maar.ports.operator import LevelStatus, ListPlans, Status
 from maar.ports.replica import ReplicaStatus
 from support.http.command_line import Say, speaker
 from support.http.front import Front
@@ -90,11 +90,11 @@ def test_the_list_takes_every_filter(front: Front, say: Say) -> None:
         *("--service", "compact", "--failing", "--limit", "9"),
     )
     assert code == 0
-    assert front.metastore.wanted == PlanFilter("parked", "compact", "acme", 2, 7, True, 9)
+    assert front.metastore.wanted == ListPlans("parked", "compact", "acme", 2, 7, True, 9)
     assert out.splitlines()[1].split()[:7] == ["1.0", "compact", "1", "acme", "2", "0", "parked"]
     assert "it had to go" in out
     say("plans")
-    assert front.metastore.wanted == PlanFilter(limit=50)
+    assert front.metastore.wanted == ListPlans(limit=50)
 
 
 def test_the_list_shows_who_works_what_came_of_it_or_why_not(front: Front, say: Say) -> None:

@@ -15,6 +15,7 @@ from maar.distributor.settings import Limits
 from maar.model.errors import InvalidInput, Unavailable
 from maar.model.ids import TenantId
 from maar.model.time import DAY_NS, SECOND_NS
+from maar.ports.calls import LocalPort
 from maar.ports.retention import RetentionStatus
 from support.clock.virtual_time import run_virtually, until
 from support.http.front import CPU, Front, MemoryWriter, OneShard, SetClock, pprof, run
@@ -85,7 +86,7 @@ def test_the_metastore_is_asked_again_and_its_silence_changes_nothing() -> None:
     answers: list[RetentionStatus | None] = [None, told(DAY_NS, acme=5), None, told(DAY_NS)]
     seen: list[int] = []
 
-    class Metastore:
+    class Metastore(LocalPort):
         async def retention(self) -> RetentionStatus:
             seen.append(known.of(ACME))
             answer = answers[min(len(seen), len(answers)) - 1]

@@ -8,6 +8,7 @@ from maar.distributor.rings import FollowedRings
 from maar.model.errors import Unavailable
 from maar.model.ids import HOME, NodeId, Zone
 from maar.model.ring import Ring, Writer, WriterState
+from maar.ports.calls import LocalPort
 from maar.ports.membership import RingView
 from support.clock.virtual_time import until
 from support.http.front import run
@@ -72,7 +73,7 @@ def test_a_home_ring_is_awaited_while_a_new_leader_listens_for_it() -> None:
     assert not rings.awaited()
 
 
-class Metastore:
+class Metastore(LocalPort):
     """Answers what is next in the list; the last for ever."""
 
     def __init__(self, *answers: tuple[RingView, ...] | Unavailable) -> None:

@@ -16,6 +16,7 @@ from maar.metastore.records.entries import StateHashed, VersionActivated
 from maar.metastore.replica.integrity import ReplicaHealth, StateVotes
 from maar.model.errors import Unavailable
 from maar.model.time import SECOND_NS
+from maar.ports.calls import LocalPort
 from maar.ports.replica import ReplicaStatus, Vote
 from support.clock.fake_clock import FakeClock
 from support.clock.virtual_time import run_virtually, until
@@ -25,7 +26,7 @@ OWN = ReplicaStatus("a", "a:1", "leader", knows=4, version=3, incarnation="0badc
 GOOD, BAD = b"good", b"bad"
 
 
-class Other:
+class Other(LocalPort):
     """Another replica: what it says, or what goes wrong when it is asked."""
 
     def __init__(self, name: str, clock: FakeClock, **status: Any) -> None:

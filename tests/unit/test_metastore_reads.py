@@ -28,7 +28,7 @@ from maar.model.ids import PlanId, TenantId
 from maar.model.plan import Account, PlanResult, PlanState
 from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
 from maar.ports.index_reader import ViewRequest
-from maar.ports.operator import PlanFilter, Status
+from maar.ports.operator import ListPlans, Status
 from support.lake.fold_and_store import Lake
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, result, segment
 from support.metastore.plans import completed, failed, leased, planned
@@ -68,7 +68,7 @@ def fold_of_all() -> tuple[Fold, dict[str, PlanId]]:
 
 
 def found(fold: Fold, **wanted: Any) -> list[PlanId]:
-    return [plan.id for plan in reads.plans(fold.state, PlanFilter(**wanted))]
+    return [plan.id for plan in reads.plans(fold.state, ListPlans(**wanted))]
 
 
 @pytest.mark.parametrize("state", ["completed", "requested", "inflight", "excluded", "parked"])
@@ -107,10 +107,10 @@ def test_a_plan_that_failed_and_completed_in_the_end_does_not_fail_any_more() ->
 
 @pytest.mark.parametrize(
     ("wanted", "says"),
-    [(PlanFilter(state="lost"), "parked"), (PlanFilter(service="brew"), "compact, logc")],
+    [(ListPlans(state="lost"), "parked"), (ListPlans(service="brew"), "compact, logc")],
 )
 def test_what_is_no_state_or_service_is_said_with_those_there_are(
-    wanted: PlanFilter, says: str
+    wanted: ListPlans, says: str
 ) -> None:
     with pytest.raises(InvalidInput, match=says):
         reads.plans(MetaState(), wanted)

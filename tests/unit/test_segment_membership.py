@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from maar.model.errors import InvalidInput, MaarError, TermLost, Unavailable
 from maar.model.ids import HOME, NodeId
 from maar.model.ring import Writer, WriterState
+from maar.ports.calls import LocalPort
 from maar.ports.membership import Beat, BeatReply
 from maar.segment.membership import TELL_S_MAX, Membership, wait_s
 from support.clock.virtual_time import run_virtually as run
@@ -20,7 +21,7 @@ from support.clock.virtual_time import until
 JOINING, ACTIVE, LEAVING = WriterState
 
 
-class Ring:
+class Ring(LocalPort):
     """Hears beats. `failures` are raised first; `refusal` is the answer; `hangs`: there is none."""
 
     def __init__(self) -> None:

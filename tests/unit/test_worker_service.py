@@ -23,6 +23,7 @@ from maar.model.ids import (
     WorkerId,
 )
 from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey, Service
+from maar.ports.calls import Caller, LocalPort
 from maar.ports.plan_board import Kept, Outcome, PlanBoard, PollReply, PollRequest, Renewal, Report
 from maar.ports.runner import AttemptFailed, RunnerDied
 from maar.worker.keeper import LEAVING
@@ -46,7 +47,7 @@ PATIENCE_S = 60
 
 
 @dataclass
-class SmallMetastore:
+class SmallMetastore(LocalPort):
     """Leases, tokens and reports by the rules, for plans that are only numbers."""
 
     waiting: list[int] = field(default_factory=list)
@@ -175,7 +176,7 @@ def until_cancelled(_plan: LeasedPlan, cancelled: Gate) -> PlanResult:
 
 
 def worker_of(
-    metastore: PlanBoard,
+    metastore: Caller[PlanBoard],
     runner: ThreadRunner,
     registry: CollectorRegistry | None = None,
     settings: WorkerSettings = BRISK,

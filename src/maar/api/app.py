@@ -42,6 +42,7 @@ from maar.api.settings import ApiSettings
 from maar.api.ui import pages
 from maar.distributor.service import Distributor
 from maar.model.time import TimeRange
+from maar.ports.calls import Caller
 from maar.ports.clock import Clock
 from maar.ports.operator import Operator
 from maar.ports.query import QueryEngine
@@ -61,8 +62,8 @@ ExtraMetrics = Callable[[], Awaitable[list[str]]]  # what other roles expose, as
 class QueryDeps(NamedTuple):
     """What is behind the routes of those who ask."""
 
-    engine: QueryEngine
-    metastore: Operator
+    engine: Caller[QueryEngine]
+    metastore: Caller[Operator]
     causes: Causes
     clock: Clock
     future_ns: int  # how far ahead of the clock profiles may be dated

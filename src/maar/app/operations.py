@@ -12,7 +12,7 @@ from typing import cast
 
 import msgspec
 
-from maar.adapters.rpc import ReplicaClient, addresses_in
+from maar.adapters.rpc import Channel, addresses_in
 from maar.app.roles.wiring import build_store, open_log, open_log_reader
 from maar.app.settings.config import METASTORE_ADDRESS, Settings
 from maar.metastore.recovery import backup, copying, restoring, traces
@@ -23,7 +23,7 @@ from maar.model.errors import MaarError, NotFound, NotLeading, Rejected, Unavail
 from maar.model.ids import Incarnation
 from maar.model.time import WallTime
 from maar.ports.log import Log
-from maar.ports.replica import ReplicaStatus
+from maar.ports.replica import GetReplica, RebuildReplica, ReplicaStatus, TakeSnapshot
 
 SOUND = ("leader", "follower")
 
@@ -55,7 +55,7 @@ async def replicas(settings: Settings) -> list[ReplicaStatus]:
 async def _asked(address: str) -> ReplicaStatus:
     try:
         async with _replica(address) as replica:
-            return await replica.replica()
+            return await replica.call(GetReplica())
     except MaarError as error:
         return ReplicaStatus(name="", address=address, standing="unreachable", fault=str(error))
 
@@ -70,7 +70,7 @@ async def snapshot(settings: Settings) -> int:
         asked.add(address)
         try:
             async with _replica(address) as replica:
-                return await replica.snapshot()
+                return await replica.call(TakeSnapshot())
         except NotLeading as error:
             trouble = error
             if error.leader and error.leader not in asked:
@@ -100,12 +100,12 @@ def _is(replica: ReplicaStatus, name: str) -> bool:
 
 async def _rebuilt(address: str) -> ReplicaStatus:
     async with _replica(address) as replica:
-        return await replica.rebuild()
+        return await replica.call(RebuildReplica())
 
 
 @asynccontextmanager
-async def _replica(address: str) -> AsyncIterator[ReplicaClient]:
-    client = ReplicaClient(address)
+async def _replica(address: str) -> AsyncIterator[Channel]:
+    client = Channel(address)
     try:
         yield client
     finally:

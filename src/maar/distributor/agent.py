@@ -12,7 +12,8 @@ from maar.model.ids import Incarnation
 from maar.placement import stored
 from maar.placement.rules import Rules
 from maar.placement.stored import Newest
-from maar.ports.log_time import LogTime
+from maar.ports.calls import Caller
+from maar.ports.log_time import GetNow, LogTime
 from maar.ports.object_store import ObjectStore
 
 log = logging.getLogger("maar.distributor")
@@ -34,7 +35,9 @@ class AgentMetrics:
 class PlacementAgent:
     """Starts without any rules; a store that does not answer changes nothing."""
 
-    def __init__(self, store: ObjectStore, metastore: LogTime, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, store: ObjectStore, metastore: Caller[LogTime], registry: CollectorRegistry
+    ) -> None:
         self._store = store
         self._metastore = metastore
         self._incarnation: Incarnation | None = None
@@ -70,7 +73,7 @@ class PlacementAgent:
         Without the metastore it is the log that was known.
         """
         try:
-            incarnation = (await self._metastore.now()).incarnation
+            incarnation = (await self._metastore.call(GetNow())).incarnation
         except MaarError as error:
             log.debug("placement agent goes on with the log that it knows cause=%s", error)
             return

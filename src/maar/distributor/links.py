@@ -14,12 +14,13 @@ from maar.distributor.breaker import Breaker, BreakerState
 from maar.model.errors import MaarError
 from maar.model.ids import NodeId, Zone
 from maar.model.ring import Ring, Writer
+from maar.ports.calls import Caller
 from maar.ports.segment_writer import SegmentWriter
 
 log = logging.getLogger("maar.distributor")
 
 
-class WriterConnection(SegmentWriter, Protocol):
+class WriterConnection(Caller[SegmentWriter], Protocol):
     async def close(self) -> None: ...
 
 
@@ -31,7 +32,7 @@ class Link:
     """One life of one writer: how it is called, and whether it answers."""
 
     def __init__(
-        self, registered: Writer, writer: SegmentWriter, connection: WriterConnection | None
+        self, registered: Writer, writer: Caller[SegmentWriter], connection: WriterConnection | None
     ) -> None:
         self.node = registered.node
         self.session = registered.session
@@ -100,7 +101,7 @@ class Links:
     """Bounded by the rings: as many as they have writers, and those that still owe an answer."""
 
     def __init__(
-        self, connect: Connect, home: Zone, local: tuple[NodeId, SegmentWriter] | None
+        self, connect: Connect, home: Zone, local: tuple[NodeId, Caller[SegmentWriter]] | None
     ) -> None:
         self._connect = connect
         self._local = ((home, local[0]), local[1]) if local is not None else None

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from maar.model.errors import MaarError
 from maar.model.ids import TenantId
-from maar.ports.retention import RetentionReader, RetentionStatus
+from maar.ports.calls import Caller
+from maar.ports.retention import GetRetention, RetentionReader, RetentionStatus
 
 log = logging.getLogger("maar.distributor")
 
@@ -29,11 +30,11 @@ class RetentionPeriods:
     def learn(self, status: RetentionStatus) -> None:
         self._default_ns, self._tenants = status.default_ns, status.tenants
 
-    async def follow(self, metastore: RetentionReader) -> None:
+    async def follow(self, metastore: Caller[RetentionReader]) -> None:
         """For ever: what an operator sets is known here soon, or when the metastore answers."""
         while True:
             try:
-                self.learn(await metastore.retention())
+                self.learn(await metastore.call(GetRetention()))
             except MaarError as error:
                 log.debug("retention not learnt cause=%s", error)
             await asyncio.sleep(ASK_S)

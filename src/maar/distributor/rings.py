@@ -7,7 +7,8 @@ import logging
 
 from maar.model.errors import MaarError
 from maar.model.ids import Zone
-from maar.ports.membership import RingReader, RingView
+from maar.ports.calls import Caller
+from maar.ports.membership import ListRings, RingReader, RingView
 
 log = logging.getLogger("maar.distributor")
 
@@ -49,11 +50,11 @@ class FollowedRings:
         """Whether the home ring is about to be known: to call the zone down would be too early."""
         return self._awaited
 
-    async def follow(self, metastore: RingReader, *, every_s: float) -> None:
+    async def follow(self, metastore: Caller[RingReader], *, every_s: float) -> None:
         """For ever; without a writer to push to it asks more often."""
         while True:
             try:
-                self.learn(await metastore.rings())
+                self.learn(await metastore.call(ListRings()))
                 self._away = False
             except MaarError as error:
                 level = logging.DEBUG if self._away else logging.WARNING

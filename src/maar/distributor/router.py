@@ -39,9 +39,10 @@ from maar.model.ring import Writer, WriterState
 from maar.model.time import SECOND_NS
 from maar.placement.locate import Placement
 from maar.placement.rules import Rules, TenantLimits
+from maar.ports.calls import Caller
 from maar.ports.clock import Clock
 from maar.ports.membership import RingView
-from maar.ports.segment_writer import SegmentWriter
+from maar.ports.segment_writer import PushProfiles, SegmentWriter
 
 log = logging.getLogger("maar.distributor")
 
@@ -67,7 +68,7 @@ class Router:
         random: Random,
         registry: CollectorRegistry,
         *,
-        local: tuple[NodeId, SegmentWriter] | None = None,
+        local: tuple[NodeId, Caller[SegmentWriter]] | None = None,
     ) -> None:
         self._settings = settings
         self._deadline_ns = settings.deadline_ms * 1_000_000
@@ -260,7 +261,7 @@ class Router:
     async def _asked(self, link: Link, batch: ShardBatch, time_ns: int) -> MaarError | None:
         try:
             async with asyncio.timeout(time_ns / SECOND_NS):
-                await link.writer.push(batch.place.shard, batch.profiles)
+                await link.writer.call(PushProfiles(batch.place.shard, batch.profiles))
         except TimeoutError:
             link.silent(now_ns=self._clock.monotonic_ns(), late=True)
             return Unreachable(

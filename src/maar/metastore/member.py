@@ -38,6 +38,7 @@ from maar.model.ids import TenantId
 from maar.model.policy import Policy, checked
 from maar.model.time import SECOND_NS
 from maar.placement.rules import PlacementSettings, TenantLimits
+from maar.ports.calls import Caller
 from maar.ports.clock import Clock
 from maar.ports.log import Candidate, Log, Term
 from maar.ports.object_store import ObjectStore
@@ -69,7 +70,8 @@ class Replica:
         placement: PlacementSettings | None = None,
         limits: Callable[[TenantId], TenantLimits] | None = None,  # of placement; None: for all
         others: Sequence[str] = (),  # addresses of the other replicas
-        connect: Callable[[str], MetastoreReplica] | None = None,  # asked often: it keeps lines
+        # Asked often, so it keeps its channels.
+        connect: Callable[[str], Caller[MetastoreReplica]] | None = None,
         edition: Edition = NEWEST,
         log_url: str = "",  # for people
         begin_anew: bool = False,  # also when the store holds what another log left
@@ -370,5 +372,5 @@ class Replica:
             self._life = asyncio.create_task(self._live())
 
 
-def _no_way(address: str) -> MetastoreReplica:
+def _no_way(address: str) -> Caller[MetastoreReplica]:
     raise Unavailable(f"this replica knows no way to {address}")

@@ -24,14 +24,15 @@ from maar.model.ids import BlockId, NodeId, PlanId, TenantId, Zone
 from maar.model.plan import Plan
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime
+from maar.ports.calls import LocalPort
 from maar.ports.dead_letters import Letter, LetterRetried, LettersPage
 from maar.ports.index_reader import IndexView, ViewRequest
 from maar.ports.log_time import Now
 from maar.ports.membership import Beat, BeatReply, RingView
-from maar.ports.operator import Explanation, Loss, PlanDetail, PlanFilter, Status
+from maar.ports.operator import Explanation, ListPlans, Loss, PlanDetail, Status
 from maar.ports.plan_board import PollReply, PollRequest
 from maar.ports.registrar import AddReply
-from maar.ports.replica import Vote
+from maar.ports.replica import PinIndex, Vote
 from maar.ports.retention import Expiring, RetentionStatus, Undone
 
 log_ = logging.getLogger("maar.metastore")
@@ -41,7 +42,7 @@ PIN_S = 2.0  # a leader that does not answer is about to be replaced; the caller
 CHUNKS_INLINE_MAX = 8  # more are searched in a thread
 
 
-class MetastoreService(Replica):
+class MetastoreService(Replica, LocalPort):
     """Implements ports.metastore.Metastore and MetastoreReplica."""
 
     # ── what any replica answers ───────────────────────────────────────────────────────────────
@@ -85,7 +86,7 @@ class MetastoreService(Replica):
                 raise
             try:
                 async with asyncio.timeout(PIN_S):
-                    await self._connect(error.leader).pin(reader)
+                    await self._connect(error.leader).call(PinIndex(reader))
             except TimeoutError:
                 raise Unavailable(f"{error.leader}, which leads, does not answer") from None
 
@@ -98,7 +99,7 @@ class MetastoreService(Replica):
     async def block(self, block: BlockId) -> BlockMeta:
         return reads.block((await self._current()).state, block)
 
-    async def plans(self, wanted: PlanFilter) -> tuple[Plan, ...]:
+    async def plans(self, wanted: ListPlans) -> tuple[Plan, ...]:
         return reads.plans((await self._current()).state, wanted)
 
     async def plan(self, plan: PlanId) -> PlanDetail:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable
+from typing import Any, Protocol
 
 import msgspec
 
 from maar.model.block import BlockMeta
 from maar.model.ids import BlockId
+from maar.ports.calls import Call
+from maar.ports.metastore_call import MetastoreCall
 
 
 class LettersStatus(msgspec.Struct, frozen=True):
@@ -63,3 +66,37 @@ class LetterOperator(Protocol):
     async def retry_letter(self, name: str) -> LetterRetried:
         """Deliver a held letter after all; else Rejected with the cause, and it stays."""
         ...
+
+
+class ListLetters(MetastoreCall[LetterOperator, LettersPage], frozen=True):
+    """Those that want a person first."""
+
+    limit: int = 100
+
+    def answer(self, port: LetterOperator) -> Awaitable[LettersPage]:
+        return port.letters(limit=self.limit)
+
+
+class GetLetter(MetastoreCall[LetterOperator, Letter], frozen=True):
+    """One of this log."""
+
+    name: str
+
+    def answer(self, port: LetterOperator) -> Awaitable[Letter]:
+        return port.letter(self.name)
+
+
+class RetryLetter(MetastoreCall[LetterOperator, LetterRetried], frozen=True):
+    """Deliver a held one after all."""
+
+    name: str
+
+    def answer(self, port: LetterOperator) -> Awaitable[LetterRetried]:
+        return port.retry_letter(self.name)
+
+
+CALLS: tuple[type[Call[LetterOperator, Any]], ...] = (
+    ListLetters,
+    GetLetter,
+    RetryLetter,
+)

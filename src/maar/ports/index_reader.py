@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
 from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, TenantId
 from maar.model.time import TimeRange
+from maar.ports.calls import Call
 from maar.ports.log_time import LogTime
-
-
-class ViewRequest(msgspec.Struct, frozen=True):
-    """Which blocks may hold profiles of a tenant (optionally one service) in a time range."""
-
-    tenant: TenantId
-    range: TimeRange
-    service: str = ""
-    reader: str = ""  # pins the view for this reader until it asks again or its pin expires (S10)
-    letters: tuple[BlockId, ...] = ()  # blocks of dead letters that were found before (S20)
+from maar.ports.metastore_call import MetastoreCall
 
 
 class IndexView(msgspec.Struct, frozen=True):
@@ -34,3 +27,22 @@ class IndexReader(LogTime, Protocol):
     """Any replica answers, with everything that was acknowledged before the question."""
 
     async def view(self, request: ViewRequest) -> IndexView: ...
+
+
+class ViewRequest(MetastoreCall[IndexReader, IndexView], frozen=True):
+    """Which blocks may hold profiles of a tenant (optionally one service) in a time range."""
+
+    any_replica: ClassVar[bool] = True
+    rows: ClassVar[str | None] = "blocks"
+
+    tenant: TenantId
+    range: TimeRange
+    service: str = ""
+    reader: str = ""  # pins the view for this reader until it asks again or its pin expires (S10)
+    letters: tuple[BlockId, ...] = ()  # blocks of dead letters that were found before (S20)
+
+    def answer(self, port: IndexReader) -> Awaitable[IndexView]:
+        return port.view(self)
+
+
+CALLS: tuple[type[Call[IndexReader, Any]], ...] = (ViewRequest,)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable
+from typing import Any, Protocol
 
 import msgspec
 
 from maar.model.ids import Incarnation
 from maar.model.time import LeaseTime
+from maar.ports.calls import Call
+from maar.ports.metastore_call import MetastoreCall
 
 
 class Now(msgspec.Struct, frozen=True):
@@ -22,3 +25,13 @@ class LogTime(Protocol):
     """Asked of the leader."""
 
     async def now(self) -> Now: ...
+
+
+class GetNow(MetastoreCall[LogTime, Now], frozen=True):
+    """The leader's, since only it knows the time that has passed."""
+
+    def answer(self, port: LogTime) -> Awaitable[Now]:
+        return port.now()
+
+
+CALLS: tuple[type[Call[LogTime, Any]], ...] = (GetNow,)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable
+from typing import Any, Protocol
 
 import msgspec
 
 from maar.model.ids import NodeId, Zone
 from maar.model.ring import Ring, Writer
-
-
-class Beat(msgspec.Struct, frozen=True):
-    """A segment writer's heartbeat: who it is and what it does now. The first one registers it."""
-
-    zone: Zone
-    writer: Writer
-    leaves: bool = False  # for good: it goes from the ring, and its shards to others
+from maar.ports.calls import Call
+from maar.ports.metastore_call import MetastoreCall
 
 
 class BeatReply(msgspec.Struct, frozen=True):
@@ -46,3 +41,25 @@ class RingReader(Protocol):
     async def rings(self) -> tuple[RingView, ...]:
         """The rings of all zones, by name."""
         ...
+
+
+class Beat(MetastoreCall[BeatListener, BeatReply], frozen=True):
+    """A segment writer's heartbeat: who it is and what it does now. The first one registers it."""
+
+    zone: Zone
+    writer: Writer
+    leaves: bool = False  # for good: it goes from the ring, and its shards to others
+
+    def answer(self, port: BeatListener) -> Awaitable[BeatReply]:
+        return port.beat(self)
+
+
+class ListRings(MetastoreCall[RingReader, tuple[RingView, ...]], frozen=True):
+    """The rings of all zones, by name."""
+
+    def answer(self, port: RingReader) -> Awaitable[tuple[RingView, ...]]:
+        return port.rings()
+
+
+BEATS: tuple[type[Call[BeatListener, Any]], ...] = (Beat,)
+RINGS: tuple[type[Call[RingReader, Any]], ...] = (ListRings,)

@@ -1,9 +1,20 @@
-"""The whole metastore: every port that one replica serves together."""
+"""The whole metastore: every port that one replica serves, and every request of them."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
+from maar.ports import (
+    dead_letters,
+    index_reader,
+    log_time,
+    membership,
+    operator,
+    plan_board,
+    registrar,
+    retention,
+)
+from maar.ports.calls import Call
 from maar.ports.index_reader import IndexReader
 from maar.ports.membership import BeatListener
 from maar.ports.operator import Operator
@@ -12,9 +23,19 @@ from maar.ports.registrar import BlockRegistrar
 
 
 class Metastore(BlockRegistrar, BeatListener, PlanBoard, IndexReader, Operator, Protocol):
-    """Every call may raise Unavailable; all may be repeated, since they name what they mean.
-
-    Reads of the index are answered by any replica, linearizably; what changes something, and what
-    only a leader hears (beats, rings, letters, the log's time), by the leader: others raise
-    NotLeading with its address.
+    """Reads of the index are answered by any replica, linearizably; what changes something, and
+    what only a leader hears (beats, rings, letters, the log's time), by the leader.
     """
+
+
+CALLS: tuple[type[Call[Metastore, Any]], ...] = (
+    *log_time.CALLS,
+    *registrar.CALLS,
+    *membership.BEATS,
+    *membership.RINGS,
+    *plan_board.CALLS,
+    *index_reader.CALLS,
+    *retention.CALLS,
+    *dead_letters.CALLS,
+    *operator.CALLS,
+)

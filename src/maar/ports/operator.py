@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
@@ -11,9 +12,11 @@ from maar.model.ids import BlockId, Incarnation, NodeId, PlanId, Zone
 from maar.model.plan import Plan
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime
+from maar.ports.calls import Call
 from maar.ports.dead_letters import LetterOperator, LettersStatus
 from maar.ports.log_time import LogTime
 from maar.ports.membership import RingReader
+from maar.ports.metastore_call import MetastoreCall
 from maar.ports.replica import ReplicaStatus
 from maar.ports.retention import RetentionOperator, RetentionStatus
 
@@ -80,18 +83,6 @@ class Status(msgspec.Struct, frozen=True):
     profiles_lost: int = 0
 
 
-class PlanFilter(msgspec.Struct, frozen=True):
-    """Which plans; what is left out matches all."""
-
-    state: str = ""
-    service: str = ""
-    tenant: str = ""
-    level: int = -1
-    shard: int = 0
-    failing: bool = False  # with failures, excluded or parked
-    limit: int = 1000
-
-
 class PlanDetail(msgspec.Struct, frozen=True):
     """A plan and what a person needs beside it."""
 
@@ -133,7 +124,7 @@ class Operator(LogTime, RingReader, RetentionOperator, LetterOperator, Protocol)
         """One live block, or NotFound."""
         ...
 
-    async def plans(self, wanted: PlanFilter) -> tuple[Plan, ...]:
+    async def plans(self, wanted: ListPlans) -> tuple[Plan, ...]:
         """Plans on the timeline, newest first."""
         ...
 
@@ -170,3 +161,150 @@ class Operator(LogTime, RingReader, RetentionOperator, LetterOperator, Protocol)
         ...
 
     async def status(self) -> Status: ...
+
+
+class ListPlans(MetastoreCall[Operator, tuple[Plan, ...]], frozen=True):
+    """Which plans; what is left out matches all."""
+
+    any_replica: ClassVar[bool] = True
+    rows: ClassVar[str | None] = ""
+
+    state: str = ""
+    service: str = ""
+    tenant: str = ""
+    level: int = -1
+    shard: int = 0
+    failing: bool = False  # with failures, excluded or parked
+    limit: int = 1000
+
+    def answer(self, port: Operator) -> Awaitable[tuple[Plan, ...]]:
+        return port.plans(self)
+
+
+class GetPlan(MetastoreCall[Operator, PlanDetail], frozen=True):
+    """One plan with its attempts."""
+
+    any_replica: ClassVar[bool] = True
+
+    plan: PlanId
+
+    def answer(self, port: Operator) -> Awaitable[PlanDetail]:
+        return port.plan(self.plan)
+
+
+class RequeuePlan(MetastoreCall[Operator, Plan], frozen=True):
+    """Give an excluded or parked plan another chance."""
+
+    plan: PlanId
+
+    def answer(self, port: Operator) -> Awaitable[Plan]:
+        return port.requeue(self.plan)
+
+
+class ExcludePlan(MetastoreCall[Operator, Plan], frozen=True):
+    """Set a plan aside by hand."""
+
+    plan: PlanId
+    note: str
+
+    def answer(self, port: Operator) -> Awaitable[Plan]:
+        return port.exclude(self.plan, note=self.note)
+
+
+class RaiseLimit(MetastoreCall[Operator, LeaseTime], frozen=True):
+    """Let plans fail more often for a while."""
+
+    failure_limit: int
+    for_ns: int
+
+    def answer(self, port: Operator) -> Awaitable[LeaseTime]:
+        return port.raise_limit(self.failure_limit, for_ns=self.for_ns)
+
+
+class ListBlocks(MetastoreCall[Operator, tuple[BlockMeta, ...]], frozen=True):
+    """Live blocks, newest first (level -1: all levels)."""
+
+    any_replica: ClassVar[bool] = True
+    rows: ClassVar[str | None] = ""
+
+    level: int = -1
+    tenant: str = ""
+    limit: int = 1000
+
+    def answer(self, port: Operator) -> Awaitable[tuple[BlockMeta, ...]]:
+        return port.blocks(level=self.level, tenant=self.tenant, limit=self.limit)
+
+
+class GetBlock(MetastoreCall[Operator, BlockMeta], frozen=True):
+    """One live block."""
+
+    any_replica: ClassVar[bool] = True
+
+    block: BlockId
+
+    def answer(self, port: Operator) -> Awaitable[BlockMeta]:
+        return port.block(self.block)
+
+
+class ExplainBlock(MetastoreCall[Operator, Explanation], frozen=True):
+    """Why a block is not compacted yet."""
+
+    any_replica: ClassVar[bool] = True
+
+    block: BlockId
+
+    def answer(self, port: Operator) -> Awaitable[Explanation]:
+        return port.explain(self.block)
+
+
+class WeighLoss(MetastoreCall[Operator, Loss], frozen=True):
+    """What giving a live block up would cost."""
+
+    block: BlockId
+
+    def answer(self, port: Operator) -> Awaitable[Loss]:
+        return port.loss(self.block)
+
+
+class LoseBlock(MetastoreCall[Operator, Loss], frozen=True):
+    """Give a damaged block up; by force a whole one too."""
+
+    block: BlockId
+    note: str
+    force: bool = False
+
+    def answer(self, port: Operator) -> Awaitable[Loss]:
+        return port.lose(self.block, note=self.note, force=self.force)
+
+
+class RemoveWriter(MetastoreCall[Operator, Ring], frozen=True):
+    """Give the shards of a writer that will not come back to others."""
+
+    zone: Zone
+    node: NodeId
+
+    def answer(self, port: Operator) -> Awaitable[Ring]:
+        return port.remove_writer(self.zone, self.node)
+
+
+class GetStatus(MetastoreCall[Operator, Status], frozen=True):
+    """The truth as of one index."""
+
+    def answer(self, port: Operator) -> Awaitable[Status]:
+        return port.status()
+
+
+CALLS: tuple[type[Call[Operator, Any]], ...] = (
+    ListPlans,
+    GetPlan,
+    RequeuePlan,
+    ExcludePlan,
+    RaiseLimit,
+    ListBlocks,
+    GetBlock,
+    ExplainBlock,
+    WeighLoss,
+    LoseBlock,
+    RemoveWriter,
+    GetStatus,
+)

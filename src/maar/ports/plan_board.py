@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable
+from typing import Any, Protocol
 
 import msgspec
 
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.plan import LeasedPlan, PlanResult
+from maar.ports.calls import Call
+from maar.ports.metastore_call import MetastoreCall
 
 
 class Renewal(msgspec.Struct, frozen=True, array_like=True):
@@ -26,13 +29,6 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     result: PlanResult | None = None
     failure: str = ""
     own: bool = True  # False: the engine or the store was at fault, not the plan (S11)
-
-
-class PollRequest(msgspec.Struct, frozen=True):
-    worker: WorkerId
-    capacity: int  # free slots
-    renewals: tuple[Renewal, ...] = ()
-    reports: tuple[Report, ...] = ()
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True):
@@ -62,3 +58,18 @@ class PlanBoard(Protocol):
     """Answered by the leader."""
 
     async def poll(self, request: PollRequest) -> PollReply: ...
+
+
+class PollRequest(MetastoreCall[PlanBoard, PollReply], frozen=True):
+    """A worker's turn: leases to renew, attempts that ended, and room for more plans."""
+
+    worker: WorkerId
+    capacity: int  # free slots
+    renewals: tuple[Renewal, ...] = ()
+    reports: tuple[Report, ...] = ()
+
+    def answer(self, port: PlanBoard) -> Awaitable[PollReply]:
+        return port.poll(self)
+
+
+CALLS: tuple[type[Call[PlanBoard, Any]], ...] = (PollRequest,)

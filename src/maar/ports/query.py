@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
 from maar.model.ids import BlockId, ProfileId, TenantId
 from maar.model.labels import Labels
 from maar.model.time import TimeRange
+from maar.ports.calls import Call
+
+R_co = TypeVar("R_co", covariant=True)
 
 
 class Matcher(msgspec.Struct, frozen=True, array_like=True):
@@ -63,31 +67,121 @@ class SeriesPoints(msgspec.Struct, frozen=True):
 class QueryEngine(Protocol):
     """All raise InvalidInput for what cannot be asked, Unavailable when a part is away."""
 
-    async def profile_types(self, scope: Scope) -> tuple[str, ...]: ...
+    async def profile_types(self, request: ListProfileTypes) -> tuple[str, ...]: ...
 
-    async def label_names(self, scope: Scope) -> tuple[str, ...]: ...
+    async def label_names(self, request: ListLabelNames) -> tuple[str, ...]: ...
 
-    async def label_values(self, scope: Scope, *, name: str) -> tuple[str, ...]: ...
+    async def label_values(self, request: ListLabelValues) -> tuple[str, ...]: ...
 
-    async def series(self, scope: Scope, *, label_names: tuple[str, ...]) -> tuple[Labels, ...]: ...
+    async def series(self, request: ListSeries) -> tuple[Labels, ...]: ...
 
-    async def flamegraph(
-        self, scope: Scope, *, profile_type: str, max_nodes: int
-    ) -> FlameGraph: ...
+    async def flamegraph(self, request: DrawFlameGraph) -> FlameGraph: ...
 
-    async def top(self, scope: Scope, *, profile_type: str, limit: int) -> Top: ...
+    async def top(self, request: RankFunctions) -> Top: ...
 
-    async def select_series(
-        self,
-        scope: Scope,
-        *,
-        profile_type: str,
-        group_by: tuple[str, ...],
-        step_ns: int,
-        aggregation: str,
-        limit: int,
-    ) -> tuple[SeriesPoints, ...]: ...
+    async def select_series(self, request: SelectSeries) -> tuple[SeriesPoints, ...]: ...
 
-    async def profile(self, tenant: TenantId, profile: ProfileId, hint: TimeRange) -> bytes:
+    async def profile(self, request: GetProfile) -> bytes:
         """One profile as gzip pprof, equal to what was pushed, or NotFound."""
         ...
+
+
+class QueryCall(Call[QueryEngine, R_co], frozen=True):
+    """A question."""
+
+    wire_service: ClassVar[str] = "maar.QueryEngine"
+    deadline_s: ClassVar[float] = 60.0
+
+
+class ScopedCall(QueryCall[R_co], frozen=True):
+    """A question about all profiles of a scope."""
+
+    scope: Scope
+
+
+class ListProfileTypes(ScopedCall[tuple[str, ...]], frozen=True):
+    """Types that profiles in the scope have."""
+
+    def answer(self, port: QueryEngine) -> Awaitable[tuple[str, ...]]:
+        return port.profile_types(self)
+
+
+class ListLabelNames(ScopedCall[tuple[str, ...]], frozen=True):
+    """Labels that profiles in the scope have."""
+
+    def answer(self, port: QueryEngine) -> Awaitable[tuple[str, ...]]:
+        return port.label_names(self)
+
+
+class ListLabelValues(ScopedCall[tuple[str, ...]], frozen=True):
+    """Values of one label."""
+
+    name: str
+
+    def answer(self, port: QueryEngine) -> Awaitable[tuple[str, ...]]:
+        return port.label_values(self)
+
+
+class ListSeries(ScopedCall[tuple[Labels, ...]], frozen=True):
+    """Different sets of these labels; of all labels when none is named."""
+
+    label_names: tuple[str, ...] = ()
+
+    def answer(self, port: QueryEngine) -> Awaitable[tuple[Labels, ...]]:
+        return port.series(self)
+
+
+class DrawFlameGraph(ScopedCall[FlameGraph], frozen=True):
+    """All stacks of one type merged, in at most so many nodes."""
+
+    profile_type: str
+    max_nodes: int
+
+    def answer(self, port: QueryEngine) -> Awaitable[FlameGraph]:
+        return port.flamegraph(self)
+
+
+class RankFunctions(ScopedCall[Top], frozen=True):
+    """The functions with the most of their own, so many of them."""
+
+    profile_type: str
+    limit: int
+
+    def answer(self, port: QueryEngine) -> Awaitable[Top]:
+        return port.top(self)
+
+
+class SelectSeries(ScopedCall[tuple[SeriesPoints, ...]], frozen=True):
+    """Values over time, in steps, by labels; the largest series first."""
+
+    profile_type: str
+    group_by: tuple[str, ...]
+    step_ns: int
+    aggregation: str  # sum or avg
+    limit: int
+
+    def answer(self, port: QueryEngine) -> Awaitable[tuple[SeriesPoints, ...]]:
+        return port.select_series(self)
+
+
+class GetProfile(QueryCall[bytes], frozen=True):
+    """One profile, and when it may have been."""
+
+    tenant: TenantId
+    profile: ProfileId
+    hint: TimeRange
+
+    def answer(self, port: QueryEngine) -> Awaitable[bytes]:
+        return port.profile(self)
+
+
+CALLS: tuple[type[Call[QueryEngine, Any]], ...] = (
+    ListProfileTypes,
+    ListLabelNames,
+    ListLabelValues,
+    ListSeries,
+    DrawFlameGraph,
+    RankFunctions,
+    SelectSeries,
+    GetProfile,
+)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable
+from typing import Any, Protocol
 
 import msgspec
 
 from maar.model.block import BlockMeta
 from maar.model.time import LeaseTime
+from maar.ports.calls import Call
 from maar.ports.log_time import LogTime
+from maar.ports.metastore_call import MetastoreCall
 
 
 class AddReply(msgspec.Struct, frozen=True):
@@ -22,3 +25,15 @@ class BlockRegistrar(LogTime, Protocol):
     """Answered by the leader; a block that is added again is there once."""
 
     async def add_blocks(self, blocks: tuple[BlockMeta, ...]) -> AddReply: ...
+
+
+class AddBlocks(MetastoreCall[BlockRegistrar, AddReply], frozen=True):
+    """Put blocks into the index."""
+
+    blocks: tuple[BlockMeta, ...]
+
+    def answer(self, port: BlockRegistrar) -> Awaitable[AddReply]:
+        return port.add_blocks(self.blocks)
+
+
+CALLS: tuple[type[Call[BlockRegistrar, Any]], ...] = (AddBlocks,)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
+
+from maar.ports.calls import Call
+
+R_co = TypeVar("R_co", covariant=True)
+LONG_DEADLINE_S = 900.0  # a whole log is folded meanwhile
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
@@ -29,14 +35,6 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     log: str = ""  # where the log is kept
 
 
-class Vote(msgspec.Struct, frozen=True):
-    """The hash of a replica's state at an index."""
-
-    replica: str
-    at: int
-    digest: bytes
-
-
 class MetastoreReplica(Protocol):
     """What is asked of one replica, by the others and by an operator; never passed on."""
 
@@ -57,3 +55,64 @@ class MetastoreReplica(Protocol):
     async def rebuild(self) -> ReplicaStatus:
         """Forget the state and read it again from the newest good snapshot and the log."""
         ...
+
+
+class ReplicaCall(Call[MetastoreReplica, R_co], frozen=True):
+    """A request of one replica, never passed on to another."""
+
+    wire_service: ClassVar[str] = "maar.MetastoreReplica"
+    deadline_s: ClassVar[float] = 5.0
+
+
+class GetReplica(ReplicaCall[ReplicaStatus], frozen=True):
+    """The replica as it sees itself."""
+
+    def answer(self, port: MetastoreReplica) -> Awaitable[ReplicaStatus]:
+        return port.replica()
+
+
+class Vote(ReplicaCall[None], frozen=True):
+    """The hash of a replica's state at an index."""
+
+    replica: str
+    at: int
+    digest: bytes
+
+    def answer(self, port: MetastoreReplica) -> Awaitable[None]:
+        return port.vote(self)
+
+
+class PinIndex(ReplicaCall[int], frozen=True):
+    """Have the leader pin the index for a reader (S10)."""
+
+    reader: str
+
+    def answer(self, port: MetastoreReplica) -> Awaitable[int]:
+        return port.pin(self.reader)
+
+
+class TakeSnapshot(ReplicaCall[int], frozen=True):
+    """Have the leader get a snapshot made, and the log truncated."""
+
+    deadline_s: ClassVar[float] = LONG_DEADLINE_S
+
+    def answer(self, port: MetastoreReplica) -> Awaitable[int]:
+        return port.snapshot()
+
+
+class RebuildReplica(ReplicaCall[ReplicaStatus], frozen=True):
+    """Have it read its state again from the newest good snapshot and the log."""
+
+    deadline_s: ClassVar[float] = LONG_DEADLINE_S
+
+    def answer(self, port: MetastoreReplica) -> Awaitable[ReplicaStatus]:
+        return port.rebuild()
+
+
+CALLS: tuple[type[Call[MetastoreReplica, Any]], ...] = (
+    GetReplica,
+    Vote,
+    PinIndex,
+    TakeSnapshot,
+    RebuildReplica,
+)

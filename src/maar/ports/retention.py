@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
 from maar.model.block import BlockMeta
 from maar.model.ids import PlanId, TenantId
+from maar.ports.calls import Call
+from maar.ports.metastore_call import MetastoreCall
 
 
 class RetentionStatus(msgspec.Struct, frozen=True):
@@ -67,3 +70,71 @@ class RetentionOperator(RetentionReader, Protocol):
     async def undo_retention(self, *, tenant: str = "", why: str = "") -> Undone:
         """Bring back what retention took and did not delete yet, and hold it from now on."""
         ...
+
+
+class GetRetention(MetastoreCall[RetentionReader, RetentionStatus], frozen=True):
+    """How long profiles are kept."""
+
+    any_replica: ClassVar[bool] = True
+
+    def answer(self, port: RetentionReader) -> Awaitable[RetentionStatus]:
+        return port.retention()
+
+
+class SetRetention(MetastoreCall[RetentionOperator, RetentionStatus], frozen=True):
+    """How long a tenant's profiles are kept (0: for ever; None: the default again)."""
+
+    tenant: TenantId
+    period_ns: int | None
+
+    def answer(self, port: RetentionOperator) -> Awaitable[RetentionStatus]:
+        return port.set_retention(self.tenant, period_ns=self.period_ns)
+
+
+class ListExpiring(MetastoreCall[RetentionOperator, tuple[Expiring, ...]], frozen=True):
+    """What retention would take now: a dry run."""
+
+    any_replica: ClassVar[bool] = True
+    rows: ClassVar[str | None] = ""
+
+    tenant: str = ""
+    limit: int = 1000
+
+    def answer(self, port: RetentionOperator) -> Awaitable[tuple[Expiring, ...]]:
+        return port.expiring(tenant=self.tenant, limit=self.limit)
+
+
+class HoldRetention(MetastoreCall[RetentionOperator, RetentionStatus], frozen=True):
+    """Have retention take and delete nothing until it is released."""
+
+    why: str
+
+    def answer(self, port: RetentionOperator) -> Awaitable[RetentionStatus]:
+        return port.hold_retention(why=self.why)
+
+
+class ReleaseRetention(MetastoreCall[RetentionOperator, RetentionStatus], frozen=True):
+    """A person vouches for the clock and the periods."""
+
+    def answer(self, port: RetentionOperator) -> Awaitable[RetentionStatus]:
+        return port.release_retention()
+
+
+class UndoRetention(MetastoreCall[RetentionOperator, Undone], frozen=True):
+    """Bring back what retention took, and hold it from now on."""
+
+    tenant: str = ""
+    why: str = ""
+
+    def answer(self, port: RetentionOperator) -> Awaitable[Undone]:
+        return port.undo_retention(tenant=self.tenant, why=self.why)
+
+
+CALLS: tuple[type[Call[RetentionOperator, Any]], ...] = (
+    GetRetention,
+    SetRetention,
+    ListExpiring,
+    HoldRetention,
+    ReleaseRetention,
+    UndoRetention,
+)

@@ -14,12 +14,27 @@ from prometheus_client import CollectorRegistry
 from maar.block.decode import to_tables
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, InvalidInput, NotFound, Overloaded, Unavailable
-from maar.model.ids import ProfileId, TenantId, profile_id_text
+from maar.model.ids import TenantId, profile_id_text
 from maar.model.labels import Labels
 from maar.model.time import TimeRange
+from maar.ports.calls import Caller, LocalPort
 from maar.ports.index_reader import IndexReader, ViewRequest
+from maar.ports.log_time import GetNow
 from maar.ports.object_store import ObjectStore
-from maar.ports.query import FlameGraph, Scope, SeriesPoints, Top
+from maar.ports.query import (
+    DrawFlameGraph,
+    FlameGraph,
+    GetProfile,
+    ListLabelNames,
+    ListLabelValues,
+    ListProfileTypes,
+    ListSeries,
+    RankFunctions,
+    Scope,
+    SelectSeries,
+    SeriesPoints,
+    Top,
+)
 from maar.query import answers
 from maar.query.decide.budget import AnswerBudget
 from maar.query.decide.select import (
@@ -49,13 +64,13 @@ MILLISECOND_NS = 1_000_000
 STOP_REPEAT_S = 0.05
 
 
-class DuckEngine:
+class DuckEngine(LocalPort):
     """See ports.query.QueryEngine."""
 
     def __init__(
         self,
         settings: QuerySettings,
-        metastore: IndexReader,
+        metastore: Caller[IndexReader],
         store: ObjectStore,
         registry: CollectorRegistry,
         *,
@@ -92,40 +107,42 @@ class DuckEngine:
         self._readings: dict[Future[Any], Reading] = {}
         self._stopping: set[asyncio.Task[None]] = set()
 
-    async def profile_types(self, scope: Scope) -> tuple[str, ...]:
+    async def profile_types(self, request: ListProfileTypes) -> tuple[str, ...]:
         with self._metrics.observed("profile_types"):
-            sets = await self._label_sets(scope, (PROFILE_TYPE,))
+            sets = await self._label_sets(request.scope, (PROFILE_TYPE,))
         return tuple(sorted(labels[0][1] for labels in sets))
 
-    async def label_names(self, scope: Scope) -> tuple[str, ...]:
+    async def label_names(self, request: ListLabelNames) -> tuple[str, ...]:
         with self._metrics.observed("label_names"):
-            sets = await self._label_sets(scope, ())
+            sets = await self._label_sets(request.scope, ())
         return tuple(sorted({name for labels in sets for name, _ in labels}))
 
-    async def label_values(self, scope: Scope, *, name: str) -> tuple[str, ...]:
+    async def label_values(self, request: ListLabelValues) -> tuple[str, ...]:
         with self._metrics.observed("label_values"):
-            if not name:
+            if not request.name:
                 raise InvalidInput("the label to list values of has no name", reason="labels")
-            sets = await self._label_sets(scope, (name,))
+            sets = await self._label_sets(request.scope, (request.name,))
         return tuple(sorted(labels[0][1] for labels in sets))
 
-    async def series(self, scope: Scope, *, label_names: tuple[str, ...]) -> tuple[Labels, ...]:
+    async def series(self, request: ListSeries) -> tuple[Labels, ...]:
         with self._metrics.observed("series"):
-            return tuple(sorted(await self._label_sets(scope, label_names)))
+            return tuple(sorted(await self._label_sets(request.scope, request.label_names)))
 
-    async def flamegraph(self, scope: Scope, *, profile_type: str, max_nodes: int) -> FlameGraph:
-        nodes = min(max_nodes, self._settings.nodes_max)
+    async def flamegraph(self, request: DrawFlameGraph) -> FlameGraph:
+        scope = request.scope
+        nodes = min(request.max_nodes, self._settings.nodes_max)
         nodes = nodes if nodes > 0 else self._settings.nodes_default
         with self._metrics.observed("flamegraph"):
-            wanted = profile_type_of(profile_type)
+            wanted = profile_type_of(request.profile_type)
             return await self._ask(
                 scope,
                 lambda reading: answers.draw(reading, scope, profile_type=wanted, max_nodes=nodes),
             )
 
-    async def top(self, scope: Scope, *, profile_type: str, limit: int) -> Top:
+    async def top(self, request: RankFunctions) -> Top:
+        scope, limit = request.scope, request.limit
         with self._metrics.observed("top"):
-            wanted = profile_type_of(profile_type)
+            wanted = profile_type_of(request.profile_type)
             if limit <= 0:
                 raise InvalidInput(f"a table of {limit} rows cannot be made; ask for 1 or more")
             return await self._ask(
@@ -133,19 +150,11 @@ class DuckEngine:
                 lambda reading: answers.top(reading, scope, profile_type=wanted, limit=limit),
             )
 
-    async def select_series(
-        self,
-        scope: Scope,
-        *,
-        profile_type: str,
-        group_by: tuple[str, ...],
-        step_ns: int,
-        aggregation: str,
-        limit: int,
-    ) -> tuple[SeriesPoints, ...]:
+    async def select_series(self, request: SelectSeries) -> tuple[SeriesPoints, ...]:
+        scope, aggregation = request.scope, request.aggregation
         with self._metrics.observed("select_series"):
-            wanted = profile_type_of(profile_type)
-            step_ms = self._checked_step(scope.range, step_ns)
+            wanted = profile_type_of(request.profile_type)
+            step_ms = self._checked_step(scope.range, request.step_ns)
             if aggregation not in ("sum", "avg"):
                 raise InvalidInput(f"{aggregation!r} is not an aggregation; use sum or avg")
             return await self._ask(
@@ -154,18 +163,21 @@ class DuckEngine:
                     reading,
                     scope,
                     profile_type=wanted,
-                    group_by=group_by,
+                    group_by=request.group_by,
                     step_ms=step_ms,
                     average=aggregation == "avg",
-                    limit=limit,
+                    limit=request.limit,
                     series_max=self._settings.series_max,
                 ),
             )
 
-    async def profile(self, tenant: TenantId, profile: ProfileId, hint: TimeRange) -> bytes:
+    async def profile(self, request: GetProfile) -> bytes:
+        tenant, profile = request.tenant, request.profile
         with self._metrics.observed("profile"):
             found = await self._ask(
-                Scope(tenant, hint), lambda reading: find(reading, tenant, profile), decodes=False
+                Scope(tenant, request.hint),
+                lambda reading: find(reading, tenant, profile),
+                decodes=False,
             )
             if found is None:
                 raise NotFound(
@@ -281,15 +293,15 @@ class DuckEngine:
             tenant=scope.tenant, range=scope.range, service=service, reader=reader
         )
         if self._letters is None:
-            return (await self._metastore.view(request)).blocks
-        incarnation = (await self._metastore.now()).incarnation
+            return (await self._metastore.call(request)).blocks
+        incarnation = (await self._metastore.call(GetNow())).incarnation
         found = await self._letters.waiting(incarnation)
         wanted = {
             meta.id: meta
             for meta in found
             if datasets_of(meta, tenant=scope.tenant, time=scope.range, service=service)
         }
-        view = await self._metastore.view(msgspec.structs.replace(request, letters=tuple(wanted)))
+        view = await self._metastore.call(msgspec.structs.replace(request, letters=tuple(wanted)))
         unseen = await self._letters.whole(incarnation, [wanted[block] for block in view.letters])
         self._metrics.letters_read(len(unseen))
         return (*view.blocks, *unseen)

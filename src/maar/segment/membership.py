@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from maar.model.errors import InvalidInput, MaarError, Unavailable
 from maar.model.ids import Zone
 from maar.model.ring import Writer, WriterState
+from maar.ports.calls import Caller
 from maar.ports.membership import Beat, BeatListener
 from maar.segment.metrics import MembershipMetrics
 
@@ -30,7 +31,7 @@ class Membership:
 
     def __init__(
         self,
-        metastore: BeatListener,
+        metastore: Caller[BeatListener],
         zone: Zone,
         writer: Writer,
         *,
@@ -102,7 +103,7 @@ class Membership:
             writer = self._writer
             try:
                 async with asyncio.timeout(BEATS_PATIENCE * self._every_s):
-                    reply = await self._metastore.beat(Beat(self._zone, writer, leaves))
+                    reply = await self._metastore.call(Beat(self._zone, writer, leaves))
             except InvalidInput:
                 if self._known is None:
                     raise  # it will not be taken unchanged, ever

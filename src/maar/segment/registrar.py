@@ -6,9 +6,10 @@ import msgspec
 
 from maar.model.block import BlockMeta
 from maar.model.errors import Unavailable
+from maar.ports.calls import Caller
 from maar.ports.clock import Clock
-from maar.ports.log_time import Now
-from maar.ports.registrar import BlockRegistrar
+from maar.ports.log_time import GetNow, Now
+from maar.ports.registrar import AddBlocks, BlockRegistrar
 
 FRESH_NS = 10_000_000_000  # how long a reading of the log's time is extrapolated
 
@@ -18,7 +19,7 @@ class SegmentRefused(Unavailable):
 
 
 class Registrar:
-    def __init__(self, metastore: BlockRegistrar, clock: Clock) -> None:
+    def __init__(self, metastore: Caller[BlockRegistrar], clock: Clock) -> None:
         self._metastore = metastore
         self._clock = clock
         self._said: Now | None = None
@@ -32,7 +33,7 @@ class Registrar:
         if known is not None:
             return known
         asked_ns, asked_wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
-        said = await self._metastore.now()
+        said = await self._metastore.call(GetNow())
         self._said, self._at_ns, self._at_wall_ns = said, asked_ns, asked_wall_ns
         self._doubted = False
         return self._since(said)
@@ -48,7 +49,7 @@ class Registrar:
         self._doubted = True
 
     async def add(self, meta: BlockMeta) -> None:
-        reply = await self._metastore.add_blocks((meta,))
+        reply = await self._metastore.call(AddBlocks((meta,)))
         if reply.refusals[0]:
             raise SegmentRefused(
                 f"the index refused the segment: {reply.refusals[0]}; send it again"

@@ -21,6 +21,7 @@ from maar.model.errors import (
 )
 from maar.model.ids import HOME, Shard, StoreName, Zone
 from maar.model.profile import RawProfile
+from maar.ports.calls import Caller, LocalPort
 from maar.ports.clock import Clock
 from maar.ports.object_store import ObjectStore
 from maar.ports.registrar import BlockRegistrar
@@ -59,14 +60,14 @@ class _Known:
     interval_ns: int = 0
 
 
-class SegmentService:
+class SegmentService(LocalPort):
     """The segment writer of one node, for all its shards."""
 
     def __init__(
         self,
         settings: SegmentSettings,
         store: ObjectStore,
-        metastore: BlockRegistrar,
+        metastore: Caller[BlockRegistrar],
         clock: Clock,
         random: Random,
         registry: CollectorRegistry,

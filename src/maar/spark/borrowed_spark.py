@@ -19,6 +19,7 @@ from maar.app.roles import marker
 from maar.app.roles.wiring import node_name
 from maar.model.errors import InvalidInput, Unavailable
 from maar.model.ids import MAIN_STORE, WorkerId
+from maar.ports.log_time import GetNow
 from maar.ports.object_store import StoreSettings
 from maar.ports.runner import RunnerDied
 from maar.runner.runner import SparkRunner
@@ -133,7 +134,7 @@ async def _work(
 ) -> None:
     metastore = MetastoreClient(address)
     try:
-        incarnation = (await metastore.now()).incarnation
+        incarnation = (await metastore.call(GetNow())).incarnation
         opened = await asyncio.to_thread(open_store, store)
         await asyncio.to_thread(marker.check, opened, incarnation, metastore=address)
         if not await _warm(runner, stopped):

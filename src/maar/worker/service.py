@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from maar.model.errors import MaarError
 from maar.model.ids import FencingToken, WorkerId
 from maar.model.plan import LeasedPlan, PlanResult
+from maar.ports.calls import Caller
 from maar.ports.clock import Clock
 from maar.ports.plan_board import Outcome, PlanBoard, PollReply, PollRequest
 from maar.ports.runner import AttemptFailed, JobRunner
@@ -40,7 +41,7 @@ class Worker:
     def __init__(
         self,
         settings: WorkerSettings,
-        metastore: PlanBoard,
+        metastore: Caller[PlanBoard],
         runner: JobRunner,
         clock: Clock,
         registry: CollectorRegistry,
@@ -162,7 +163,7 @@ class Worker:
         self._keeper.on_sent(request)
         try:
             async with asyncio.timeout(self._settings.call_timeout_ms / 1000):
-                reply = await self._metastore.poll(request)
+                reply = await self._metastore.call(request)
         except (MaarError, TimeoutError) as error:
             self._metrics.poll_failures.inc()
             wait_ns = self._silence.failed(

@@ -33,7 +33,6 @@ from maar.model.ids import (
     Incarnation,
     NodeId,
     PlanId,
-    ProfileId,
     Shard,
     TenantId,
     Zone,
@@ -42,15 +41,31 @@ from maar.model.labels import Labels
 from maar.model.plan import Plan, PlanState
 from maar.model.profile import RawProfile
 from maar.model.ring import Ring
-from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, TimeRange
+from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
+from maar.ports.calls import LocalPort
 from maar.ports.dead_letters import Letter, LetterRetried, LettersPage, LettersStatus
 from maar.ports.index_reader import IndexView, ViewRequest
 from maar.ports.log_time import Now
 from maar.ports.membership import Beat, BeatReply, RingView
 from maar.ports.object_store import ObjectInfo, StoreSettings
-from maar.ports.operator import Explanation, Loss, PlanDetail, PlanFilter, Status, ZoneStatus
+from maar.ports.operator import Explanation, ListPlans, Loss, PlanDetail, Status, ZoneStatus
 from maar.ports.plan_board import PollReply, PollRequest
-from maar.ports.query import FlameGraph, Point, Scope, SeriesPoints, Top, TopRow
+from maar.ports.query import (
+    DrawFlameGraph,
+    FlameGraph,
+    GetProfile,
+    ListLabelNames,
+    ListLabelValues,
+    ListProfileTypes,
+    ListSeries,
+    Point,
+    RankFunctions,
+    Scope,
+    SelectSeries,
+    SeriesPoints,
+    Top,
+    TopRow,
+)
 from maar.ports.registrar import AddReply
 from maar.ports.retention import Expiring, RetentionStatus, Undone
 from maar.pprof.encode import encode
@@ -188,7 +203,7 @@ class MemoryStore:
         return StoreSettings("main", "memory://")
 
 
-class MemoryMetastore:
+class MemoryMetastore(LocalPort):
     """An index that is a dict of blocks. `failures` are raised by the next calls, one each."""
 
     def __init__(self) -> None:
@@ -197,7 +212,7 @@ class MemoryMetastore:
         self.refusal = ""
         self.lease_time = LeaseTime(5_000)
         self.known: dict[PlanId, Plan] = {}
-        self.wanted = PlanFilter()  # what was asked for last
+        self.wanted = ListPlans()  # what was asked for last
         self.raised = 0
         self.periods: dict[str, int] = {}
         self.trouble = ""
@@ -239,7 +254,7 @@ class MemoryMetastore:
             raise NotFound(f"there is no block {block}")
         return self.index[block]
 
-    async def plans(self, wanted: PlanFilter) -> tuple[Plan, ...]:
+    async def plans(self, wanted: ListPlans) -> tuple[Plan, ...]:
         self._fail()
         self.wanted = wanted
         found = [p for p in self.known.values() if wanted.state in ("", p.state.name.lower())]
@@ -409,7 +424,7 @@ class MemoryMetastore:
             raise self.failures.pop(0)
 
 
-class PlainEngine:
+class PlainEngine(LocalPort):
     """Answers from the profiles of a MemoryWriter, by equality of labels only."""
 
     def __init__(self, writer: MemoryWriter) -> None:
@@ -424,51 +439,48 @@ class PlainEngine:
             and all(dict(profile.labels).get(m.name, "") == m.value for m in scope.matchers)
         ]
 
-    async def profile_types(self, scope: Scope) -> tuple[str, ...]:
-        return tuple({kind for profile in self._matching(scope) for kind in profile.types})
+    async def profile_types(self, request: ListProfileTypes) -> tuple[str, ...]:
+        return tuple({kind for profile in self._matching(request.scope) for kind in profile.types})
 
-    async def label_names(self, scope: Scope) -> tuple[str, ...]:
-        return tuple({name for profile in self._matching(scope) for name, _ in profile.labels})
+    async def label_names(self, request: ListLabelNames) -> tuple[str, ...]:
+        return tuple(
+            {name for profile in self._matching(request.scope) for name, _ in profile.labels}
+        )
 
-    async def label_values(self, scope: Scope, *, name: str) -> tuple[str, ...]:
-        found = {dict(profile.labels).get(name, "") for profile in self._matching(scope)}
+    async def label_values(self, request: ListLabelValues) -> tuple[str, ...]:
+        found = {
+            dict(profile.labels).get(request.name, "") for profile in self._matching(request.scope)
+        }
         return tuple(found - {""})
 
-    async def series(self, scope: Scope, *, label_names: tuple[str, ...]) -> tuple[Labels, ...]:
+    async def series(self, request: ListSeries) -> tuple[Labels, ...]:
+        label_names = request.label_names
         return tuple(
             {
                 tuple(pair for pair in profile.labels if not label_names or pair[0] in label_names)
-                for profile in self._matching(scope)
+                for profile in self._matching(request.scope)
             }
         )
 
-    async def flamegraph(self, scope: Scope, *, profile_type: str, max_nodes: int) -> FlameGraph:
-        count = len(self._matching(scope))
+    async def flamegraph(self, request: DrawFlameGraph) -> FlameGraph:
+        count = len(self._matching(request.scope))
         return FlameGraph(
-            names=("total", f"of {max_nodes} nodes"),
+            names=("total", f"of {request.max_nodes} nodes"),
             levels=((0, count, 0, 0), (0, count, count, 1)),
             total=count,
             max_self=count,
         )
 
-    async def top(self, scope: Scope, *, profile_type: str, limit: int) -> Top:
-        count = len(self._matching(scope))
+    async def top(self, request: RankFunctions) -> Top:
+        count = len(self._matching(request.scope))
         return Top((TopRow("work", count, count),), count)
 
-    async def select_series(
-        self,
-        scope: Scope,
-        *,
-        profile_type: str,
-        group_by: tuple[str, ...],
-        step_ns: int,
-        aggregation: str,
-        limit: int,
-    ) -> tuple[SeriesPoints, ...]:
-        count = len(self._matching(scope))
-        return (SeriesPoints((("service_name", "shop"),), (Point(step_ns, float(count)),)),)
+    async def select_series(self, request: SelectSeries) -> tuple[SeriesPoints, ...]:
+        count = len(self._matching(request.scope))
+        return (SeriesPoints((("service_name", "shop"),), (Point(request.step_ns, float(count)),)),)
 
-    async def profile(self, tenant: TenantId, profile: ProfileId, hint: TimeRange) -> bytes:
+    async def profile(self, request: GetProfile) -> bytes:
+        tenant, profile, hint = request.tenant, request.profile, request.hint
         for one in self._writer.profiles():
             if one.id == profile and one.tenant == tenant and hint.contains(one.time_ns):
                 return one.payload

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -15,9 +15,8 @@ from prometheus_client import CollectorRegistry
 from maar.adapters.stores.open import open_store
 from maar.model.time import TimeRange
 from maar.ports.index_reader import IndexView, ViewRequest
-from maar.ports.metastore import Metastore
 from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.query import FlameGraph, Matcher, Scope
+from maar.ports.query import DrawFlameGraph, FlameGraph, Matcher, Scope
 from maar.query.read.reading import Reading
 from maar.query.read.sql import Statement
 from maar.query.service import DuckEngine, QuerySettings
@@ -54,7 +53,7 @@ class Asker:
         self.registry = CollectorRegistry()
         self.engine = DuckEngine(
             QuerySettings(threads=1, **settings),
-            cast(Metastore, lake),
+            lake,
             lake.store,
             self.registry,
         )
@@ -66,7 +65,9 @@ class Asker:
         self, *matchers: Matcher, time: TimeRange = ALWAYS, kind: str = CPU
     ) -> Counter[Stack]:
         scope = Scope(TENANT, time, matchers)
-        graph = self.run(self.engine.flamegraph(scope, profile_type=kind, max_nodes=1_000_000))
+        graph = self.run(
+            self.engine.call(DrawFlameGraph(scope, profile_type=kind, max_nodes=1_000_000))
+        )
         return stacks_of(graph)
 
     def metric(self, name: str, **labels: str) -> float:

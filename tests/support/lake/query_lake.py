@@ -21,8 +21,10 @@ from maar.model.block import FORMAT_VERSION, TABLES, BlockMeta, Dataset, File, K
 from maar.model.ids import MAIN_STORE, BlockId, Incarnation, Shard, TenantId
 from maar.model.labels import Labels, labels_of
 from maar.model.profile import RawProfile, profile_id, profile_type
-from maar.model.time import TimeRange, utc_day
+from maar.model.time import LeaseTime, TimeRange, utc_day
+from maar.ports.calls import LocalPort
 from maar.ports.index_reader import IndexView, ViewRequest
+from maar.ports.log_time import Now
 from maar.ports.object_store import ObjectStore
 from maar.pprof.encode import encode
 from maar.pprof.gzip import compress
@@ -106,13 +108,16 @@ def random_profile(random: Random, *, time_ns: int, **labels: Any) -> Known:
 
 
 @dataclass
-class Lake:
+class Lake(LocalPort):
     """Writes parts to a store and is the index of what it wrote."""
 
     store: ObjectStore
     blocks: list[BlockMeta] = field(default_factory=list)
     asked: list[ViewRequest] = field(default_factory=list)
     _numbers: Any = field(default_factory=lambda: count(1))
+
+    async def now(self) -> Now:
+        return Now(Incarnation("00000000"), LeaseTime(0), len(self.asked))
 
     async def view(self, request: ViewRequest) -> IndexView:
         self.asked.append(request)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -26,10 +26,9 @@ from maar.model.ids import HOME, MAIN_STORE, Shard, TenantId, WorkerId, segment_
 from maar.model.policy import Level, Policy
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
 from maar.ports.log import Candidate
-from maar.ports.metastore import Metastore
 from maar.ports.object_store import ObjectStore
 from maar.ports.plan_board import PollRequest, Report
-from maar.ports.query import Scope
+from maar.ports.query import DrawFlameGraph, GetProfile, RankFunctions, Scope, SelectSeries
 from maar.query.service import DuckEngine, QuerySettings
 from maar.services.compact.run import run as compact
 from support.clock.fake_clock import FakeClock
@@ -167,7 +166,7 @@ class WholeLake:
     ) -> AsyncIterator[Asker]:
         engine = DuckEngine(
             QuerySettings(threads=1, concurrency=2),
-            cast(Metastore, metastore),
+            metastore,
             self.store,
             registry or CollectorRegistry(),
             reader=f"test-{next(self._engines)}",
@@ -186,7 +185,7 @@ class Asker:
     async def values(self, *, tenant: TenantId = TENANT) -> Counter[str]:
         """What every function but `main` spent itself."""
         scope = Scope(tenant, ALWAYS)
-        top = await self.engine.top(scope, profile_type=CPU, limit=1_000_000)
+        top = await self.engine.call(RankFunctions(scope, profile_type=CPU, limit=1_000_000))
         return Counter({row.function: row.self_value for row in top.rows if row.self_value})
 
     async def sees(self, profiles: Sequence[Known]) -> None:
@@ -197,19 +196,21 @@ class Asker:
         assert await self.values() == expected
         total = sum(expected.values())
         scope = Scope(TENANT, ALWAYS)
-        graph = await self.engine.flamegraph(scope, profile_type=CPU, max_nodes=100_000)
+        graph = await self.engine.call(DrawFlameGraph(scope, profile_type=CPU, max_nodes=100_000))
         assert graph.total == total
-        series = await self.engine.select_series(
-            scope,
-            profile_type=CPU,
-            group_by=(),
-            step_ns=60 * SECOND_NS,
-            aggregation="sum",
-            limit=0,
+        series = await self.engine.call(
+            SelectSeries(
+                scope,
+                profile_type=CPU,
+                group_by=(),
+                step_ns=60 * SECOND_NS,
+                aggregation="sum",
+                limit=0,
+            )
         )
         assert sum(point.value for one in series for point in one.points) == total
         for each in profiles:
-            assert await self.engine.profile(TENANT, each.raw.id, ALWAYS)
+            assert await self.engine.call(GetProfile(TENANT, each.raw.id, ALWAYS))
 
 
 def letters_of(service: MetastoreService) -> DeadLetters:

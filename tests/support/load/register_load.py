@@ -17,8 +17,9 @@ from maar.model.ids import FencingToken, PlanId, TenantId, WorkerId
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.time import TimeRange
 from maar.ports.index_reader import ViewRequest
-from maar.ports.log_time import Now
+from maar.ports.log_time import GetNow, Now
 from maar.ports.plan_board import PollReply, PollRequest, Report
+from maar.ports.registrar import AddBlocks
 from support.metastore.fold import output, segment
 from support.oracles.block_groups import Added, Call, Merged, Shown, Viewed, step
 from support.oracles.linearizable import Operation, running_backwards, violations
@@ -157,7 +158,7 @@ class Load:
         now: Now | None = None
         while not self._over.is_set():
             try:
-                now = now or await client.now()
+                now = await client.call(GetNow()) if now is None else now
             except Retryable as error:
                 self.record.errors.append(f"now: {error}")
                 continue
@@ -173,7 +174,7 @@ class Load:
         called = time.monotonic_ns()
         while True:
             try:
-                reply = await client.add_blocks((meta,))
+                reply = await client.call(AddBlocks((meta,)))
             except Retryable as error:
                 self.record.errors.append(f"add: {error}")
                 await asyncio.sleep(self._pause_s)
@@ -191,7 +192,7 @@ class Load:
         while not self._quiet.is_set():
             called = time.monotonic_ns()
             try:
-                view = await client.view(ViewRequest(tenant, EVER, reader=reader))
+                view = await client.call(ViewRequest(tenant, EVER, reader=reader))
             except Retryable as error:
                 self.record.refused += not must
                 if must:
@@ -218,7 +219,7 @@ class Load:
                 plan.id: (plan, result, since or called) for plan, result, since in done.values()
             }
             try:
-                reply = await client.poll(PollRequest(worker, capacity, (), reports))
+                reply = await client.call(PollRequest(worker, capacity, (), reports))
             except Retryable as error:
                 self.record.errors.append(f"poll: {error}")
             else:

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 
@@ -17,6 +17,7 @@ from maar.metastore.service import MetastoreService
 from maar.model.errors import OutcomeUnknown, Unavailable, Unreachable
 from maar.model.policy import Policy
 from maar.model.time import SECOND_NS
+from maar.ports.calls import Call, Caller
 from maar.ports.log import Candidate, Head, Term
 from maar.ports.replica import MetastoreReplica
 from support.clock.fake_clock import FakeClock
@@ -26,6 +27,7 @@ from support.metastore.next_version import read_whole
 from support.metastore.world import PATIENT
 from support.stores.memory_store import MemoryStore
 
+R = TypeVar("R")
 PATIENCE_S = 100.0
 LOOK_NS = 5_000_000
 
@@ -123,8 +125,8 @@ class ReplicatedWorld:
         self.addresses = [f"m{number}:1" for number in range(len(editions))]
         self.members = [Member(self, f"m{n}", edition) for n, edition in enumerate(editions)]
 
-    def connect(self, address: str) -> MetastoreReplica:
-        return cast(MetastoreReplica, _Door(self, address))
+    def connect(self, address: str) -> Caller[MetastoreReplica]:
+        return _Door(self, address)
 
     async def snapshot(self) -> int:
         """The leader's own program makes it."""
@@ -206,15 +208,10 @@ class _Door:
         self._world = world
         self._address = address
 
-    def __getattr__(self, name: str) -> object:
-        world, address = self._world, self._address
-
-        async def call(*args: object) -> object:
-            if address in world.cut:
-                raise Unreachable(f"nobody answers at {address}")
-            for member in world.members:
-                if member.address == address:
-                    return await getattr(member.service, name)(*args)
-            raise Unreachable(f"there is nobody at {address}")
-
-        return call
+    async def call(self, request: Call[MetastoreReplica, R], /) -> R:
+        if self._address in self._world.cut:
+            raise Unreachable(f"nobody answers at {self._address}")
+        for member in self._world.members:
+            if member.address == self._address:
+                return await member.service.call(request)
+        raise Unreachable(f"there is nobody at {self._address}")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import httpx
 
-from maar.adapters.rpc import MetastoreClient, ReplicaClient
+from maar.adapters.rpc import Channel, MetastoreClient
 from maar.model.errors import MaarError
-from maar.ports.replica import ReplicaStatus
+from maar.ports.replica import GetReplica, ReplicaStatus
 from support.etcd.cluster import PREFIX, EtcdCluster, running
 from support.network.cut import Line, Lines, lines
 from support.processes.fleet import free_port
@@ -194,9 +194,9 @@ class Replicas:
 
 
 async def asked(address: str) -> ReplicaStatus:
-    client = ReplicaClient(address)
+    client = Channel(address)
     try:
-        return await client.replica()
+        return await client.call(GetReplica())
     finally:
         await client.close()
 

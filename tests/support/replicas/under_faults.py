@@ -14,9 +14,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from maar.adapters.etcd.log import EtcdLog
-from maar.adapters.rpc import MetastoreClient, ReplicaClient
+from maar.adapters.rpc import Channel, MetastoreClient
 from maar.model.errors import MaarError, Unreachable
 from maar.model.ids import BlockId, Incarnation
+from maar.ports.log_time import GetNow
+from maar.ports.operator import GetStatus, ListBlocks
+from maar.ports.registrar import AddBlocks
+from maar.ports.replica import GetReplica, RebuildReplica, TakeSnapshot
 from support.etcd.cluster import Member as EtcdMember
 from support.etcd.cluster import apart
 from support.load.register_load import Load
@@ -106,7 +110,7 @@ class FaultyReplicas:
     async def _incarnation(self) -> Incarnation:
         client = self.replicas.client()
         try:
-            return (await client.now()).incarnation
+            return (await client.call(GetNow())).incarnation
         finally:
             await client.close()
 
@@ -115,7 +119,7 @@ class FaultyReplicas:
         client = MetastoreClient(member.address, deadline_s=seconds + 10)
         number = time.monotonic_ns()
         try:
-            await client.add_blocks((segment(number, at=1, shard=9, life=life),))
+            await client.call(AddBlocks((segment(number, at=1, shard=9, life=life),)))
         except MaarError:
             pass  # it may well refuse: what it stores is seen in the log
         finally:
@@ -173,10 +177,10 @@ class FaultyReplicas:
         client = self.replicas.client()
         try:
             await self._hashed()  # what is written now is behind the newest snapshot: it is read
-            now = await client.now()
+            now = await client.call(GetNow())
             at, life = now.lease_time, now.incarnation
             meta = segment(time.monotonic_ns(), at=at, service=needle, life=life)
-            assert (await client.add_blocks((meta,))).refusals == ("",)
+            assert (await client.call(AddBlocks((meta,)))).refusals == ("",)
         finally:
             await client.close()
         bad = await asyncio.to_thread(lambda: self.replicas.etcd.followers()[0])
@@ -211,12 +215,12 @@ class FaultyReplicas:
         assert status.fault in await asyncio.to_thread(victim.why_not_ready)
         assert "\nmaar_metastore_stopped 1.0\n" in await asyncio.to_thread(victim.metrics)
         await apart(victim.heal)
-        client = ReplicaClient(victim.address)
+        client = Channel(victim.address)
 
         async def rebuilt() -> bool:
             """Its wires are whole; the connections over them come back in their own time."""
             try:
-                return (await client.rebuild()).standing == "follower"
+                return (await client.call(RebuildReplica())).standing == "follower"
             except Unreachable:
                 return False
 
@@ -242,7 +246,7 @@ class FaultyReplicas:
             await self._check_member(member, audit.live.keys(), hashed_at)
         client = self.replicas.client()
         try:
-            status = await client.status()
+            status = await client.call(GetStatus())
         finally:
             await client.close()
         found = status.profiles_added, status.completed
@@ -253,15 +257,15 @@ class FaultyReplicas:
 
         A statement that another entry overtook says nothing, and has to be made again.
         """
-        leader = ReplicaClient((await self.replicas.leader()).address)
+        leader = Channel((await self.replicas.leader()).address)
 
         async def stated() -> bool:
-            await leader.snapshot()
-            return (await leader.replica()).hashed_at > 0
+            await leader.call(TakeSnapshot())
+            return (await leader.call(GetReplica())).hashed_at > 0
 
         try:
             await until(stated, "the leader has stated its hash")
-            return (await leader.replica()).hashed_at
+            return (await leader.call(GetReplica())).hashed_at
         finally:
             await leader.close()
 
@@ -275,7 +279,7 @@ class FaultyReplicas:
         assert status.digest == self.tail.digests[status.hashed_at], member.name
         client = MetastoreClient(member.address)
         try:
-            shown = {meta.id for meta in await client.blocks(limit=1_000_000)}
+            shown = {meta.id for meta in await client.call(ListBlocks(limit=1_000_000))}
         finally:
             await client.close()
         assert shown == live, f"{member.name} differs in {sorted(shown ^ live)[:5]}"

@@ -19,6 +19,7 @@ from maar.model.ring import Ring, Writer, WriterState
 from maar.placement.locate import Placement
 from maar.placement.rules import Rules, TenantLimits
 from maar.placement.table import begun
+from maar.ports.calls import Caller, LocalPort
 from maar.ports.clock import Clock
 from maar.ports.membership import RingView
 from maar.ports.segment_writer import SegmentWriter
@@ -33,7 +34,7 @@ def profile(service: str = "shop", *, number: int = 0, payload: bytes = b"x") ->
     return RawProfile(name, ACME, service, labels, ("cpu",), 1, 1, 1, payload, len(payload))
 
 
-class Writing:
+class Writing(LocalPort):
     """One segment writer. `failure` is raised instead of storing; `hangs` answers never."""
 
     def __init__(self, node: str) -> None:
@@ -83,7 +84,7 @@ class Fleet:
         self.rules = Rules()
         self._shards = shards
         self._at = 0
-        here: tuple[NodeId, SegmentWriter] | None = None
+        here: tuple[NodeId, Caller[SegmentWriter]] | None = None
         if local:
             here = NodeId(local), self.writer(local)
         self.router = Router(

@@ -16,7 +16,7 @@ from maar.model.ids import ProfileId, TenantId
 from maar.model.time import TimeRange
 from maar.ports.object_store import ObjectStore
 from maar.ports.operator import Status
-from maar.ports.query import Matcher, Scope
+from maar.ports.query import Matcher, RankFunctions, Scope
 from maar.query.service import DuckEngine, QuerySettings
 from support.load.crowd import CPU
 from support.oracles.log_audit import Audit
@@ -132,7 +132,7 @@ async def unread(
     try:
         for tenant, functions in pushed.items():
             scope = Scope(tenant, span, (Matcher("service_name", "=", SERVICE),))
-            top = await engine.top(scope, profile_type=CPU, limit=1_000_000)
+            top = await engine.call(RankFunctions(scope, profile_type=CPU, limit=1_000_000))
             read = {row.function: row.self_value for row in top.rows if row.self_value}
             faults += [f"{name} of {tenant} is not found" for name in functions - read.keys()]
             faults += [

@@ -12,7 +12,7 @@ from random import Random
 from maar.adapters.rpc import MetastoreClient
 from maar.model.block import BlockMeta
 from maar.model.errors import MaarError
-from maar.ports.operator import Status
+from maar.ports.operator import GetStatus, ListBlocks, Status
 from support.oracles.log_audit import Audit, Tail
 from support.soak import checks
 from support.soak.fault_injector import FaultInjector
@@ -159,7 +159,7 @@ def _left(everyone: Processes, writer: Writer) -> str:
 async def _busy(everyone: Processes) -> str:
     metastore = MetastoreClient(everyone.around.metastore)
     try:
-        return checks.busy(await metastore.status())
+        return checks.busy(await metastore.call(GetStatus()))
     except MaarError as error:
         return str(error)
     finally:
@@ -171,8 +171,8 @@ async def _looked(
 ) -> tuple[Status, tuple[BlockMeta, ...], list[str]]:
     metastore = MetastoreClient(everyone.around.metastore, deadline_s=PATIENCE_S)
     try:
-        live = await metastore.blocks(limit=BLOCKS_MAX)
-        status = await metastore.status()
+        live = await metastore.call(ListBlocks(limit=BLOCKS_MAX))
+        status = await metastore.call(GetStatus())
         unread = await checks.unread(metastore, everyone.store, writer.acknowledged.values())
         return status, live, unread
     finally:

@@ -15,6 +15,7 @@ from maar.app.processes import logs
 from maar.model.errors import MaarError
 from maar.model.ids import WorkerId
 from maar.model.plan import LeasedPlan, PlanResult, PlanState
+from maar.ports.operator import GetPlan
 from maar.ports.plan_board import PollReply, PollRequest, Renewal, Report
 from support.soak.orders import Child, Done, Task, Zombie
 
@@ -83,7 +84,7 @@ class _ZombieWorker:
         deadline = time.monotonic() + PATIENCE_NAPS * self._order.nap_s
         while time.monotonic() < deadline:
             with suppress(MaarError):
-                found = (await self._metastore.plan(plan.id)).plan
+                found = (await self._metastore.call(GetPlan(plan.id))).plan
                 taken = found.lease is not None and found.lease.token != plan.token
                 if taken or found.state is PlanState.COMPLETED:
                     return
@@ -95,6 +96,6 @@ class _ZombieWorker:
     async def _poll(self, request: PollRequest) -> PollReply:
         while True:
             try:
-                return await self._metastore.poll(request)
+                return await self._metastore.call(request)
             except MaarError:
                 await asyncio.sleep(ASK_AGAIN_S)

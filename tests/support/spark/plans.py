@@ -31,6 +31,7 @@ from maar.model.ids import (
 from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey, Service
 from maar.model.profile import RawProfile, profile_id
 from maar.model.time import LeaseTime
+from maar.ports.calls import LocalPort
 from maar.ports.log_time import Now
 from maar.ports.object_store import ObjectStore
 from maar.ports.plan_board import Kept, Outcome, PollReply, PollRequest
@@ -213,7 +214,7 @@ def writers(store: ObjectStore, token: FencingToken) -> dict[str, set[int]]:
     return found
 
 
-class OnePlanEach:
+class OnePlanEach(LocalPort):
     """A metastore that grants plans once, keeps every lease, and notes when it heard of whom."""
 
     def __init__(self, plans: list[LeasedPlan]) -> None:

@@ -1,4 +1,4 @@
-"""One channel to one process; it reconnects by itself, quickly, and repeats nothing."""
+"""Requests to one process; a channel reconnects by itself, quickly, and repeats nothing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import grpc.aio
 import msgspec
 
-from maar.adapters.rpc.methods import Method
 from maar.adapters.rpc.parts import Joined
 from maar.adapters.rpc.refusals import late, raised
 from maar.adapters.rpc.server import LIMITS
 from maar.model.errors import Unreachable
+from maar.ports.calls import Call
 
 _OPTIONS = (
     *LIMITS,
@@ -33,65 +33,70 @@ _WATCHED = (
 )
 
 R = TypeVar("R")
+Kind = type[Call[Any, Any]]
 
 
 class Channel:
-    """Calls of one process, each with a deadline."""
+    """The ports of one process. Every request has a deadline: its own, or the channel's."""
 
-    def __init__(self, address: str, *, deadline_s: float, watched: bool = False) -> None:
+    def __init__(
+        self, address: str, *, deadline_s: float | None = None, watched: bool = False
+    ) -> None:
         self._address = address
         self._deadline_s = deadline_s
         options = (*_OPTIONS, *_WATCHED) if watched else _OPTIONS
         self._channel = grpc.aio.insecure_channel(address, options=options)
-        self._calls: dict[str, Any] = {}
+        self._callers: dict[Kind, Any] = {}
 
-    async def call(self, method: Method[R], arguments: tuple[Any, ...], *, within_s: float) -> R:
+    async def call(self, request: Call[Any, R], /) -> R:
+        return await self.call_within(request, self._deadline_s or request.deadline_s)
+
+    async def call_within(self, request: Call[Any, R], within_s: float) -> R:
         """The reply, or, when it is large, its first part and each that follows, within a time."""
+        kind = type(request)
         try:
-            if method.rows is not None:
-                return await self._in_parts(method, arguments, within_s)
-            reply: R = await self._caller(method)(arguments, timeout=within_s)
+            if kind.rows is not None:
+                return await self._in_parts(request, within_s)
+            reply: R = await self._caller(kind)(request, timeout=within_s)
         except grpc.aio.AioRpcError as error:
-            raise raised(error, path=method.path, address=self._address) from None
+            raise raised(error, path=kind.path(), address=self._address) from None
         except grpc.aio.UsageError as error:
             raise Unreachable(f"the channel to {self._address} is closed") from error
         return reply
 
-    def _caller(self, method: Method[R]) -> Any:
-        call = self._calls.get(method.path)
-        if call is None and method.rows is not None:
-            call = self._channel.unary_stream(
-                method.parts_path, request_serializer=msgspec.msgpack.Encoder().encode
-            )
-        elif call is None:
-            call = self._channel.unary_unary(
-                method.path,
-                request_serializer=msgspec.msgpack.Encoder().encode,
-                response_deserializer=msgspec.msgpack.Decoder(method.reply).decode,
-            )
-        self._calls[method.path] = call
-        return call
+    def _caller(self, kind: Kind) -> Any:
+        caller = self._callers.get(kind)
+        if caller is None:
+            encode = msgspec.msgpack.Encoder().encode
+            if kind.rows is not None:
+                caller = self._channel.unary_stream(kind.path(), request_serializer=encode)
+            else:
+                caller = self._channel.unary_unary(
+                    kind.path(),
+                    request_serializer=encode,
+                    response_deserializer=msgspec.msgpack.Decoder(kind.reply_type()).decode,
+                )
+            self._callers[kind] = caller
+        return caller
 
-    async def _in_parts(self, method: Method[R], arguments: tuple[Any, ...], within_s: float) -> R:
+    async def _in_parts(self, request: Call[Any, R], within_s: float) -> R:
         now = asyncio.get_running_loop().time
-        joined = Joined(method)
-        stream = self._caller(method)(arguments)
+        kind = type(request)
+        joined: Joined[R] = Joined(kind)
+        stream = self._caller(kind)(request)
         try:
             async with asyncio.timeout(within_s) as patience:
                 async for message in stream:
                     joined.take(message)
                     patience.reschedule(now() + within_s)
         except TimeoutError:
-            raise late(method.path, self._address) from None
+            raise late(kind.path(), self._address) from None
         finally:
             stream.cancel()  # nothing, unless it was left in the middle
         reply = joined.reply()
         if reply is None:
-            raise Unreachable(f"{method.path} at {self._address} answered nothing; try again")
+            raise Unreachable(f"{kind.path()} at {self._address} answered nothing; try again")
         return reply
-
-    async def _call(self, method: Method[R], *arguments: Any) -> R:
-        return await self.call(method, arguments, within_s=self._deadline_s)
 
     async def close(self) -> None:
         await self._channel.close()

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 
-from maar.adapters.rpc.methods import Method
+from maar.ports.calls import Call
 
 PART_BYTES = 256 << 10  # a part ends with the row that exceeds this
 
@@ -39,12 +39,13 @@ def split(reply: Any, rows: str) -> Iterator[bytes]:
 class Joined(Generic[R]):
     """A reply that arrives in parts."""
 
-    def __init__(self, method: Method[R]) -> None:
-        assert method.rows is not None
-        self._field = method.rows
-        kind = get_type_hints(method.reply)[method.rows] if method.rows else method.reply
-        self._decode_head = msgspec.msgpack.Decoder(method.reply).decode
-        self._decode_rows = msgspec.msgpack.Decoder(kind).decode
+    def __init__(self, asked: type[Call[Any, R]]) -> None:
+        assert asked.rows is not None
+        self._field = asked.rows
+        whole = asked.reply_type()
+        rows = get_type_hints(whole)[asked.rows] if asked.rows else whole
+        self._decode_head = msgspec.msgpack.Decoder(whole).decode
+        self._decode_rows = msgspec.msgpack.Decoder(rows).decode
         self._head: R | None = None
         self._rows: list[Any] = []
 

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import grpc
 import grpc.aio
 import msgspec
 
-from maar.adapters.rpc.methods import (
-    METASTORE_METHODS,
-    QUERY_METHODS,
-    REPLICA_METHODS,
-    ROLE_METHODS,
-    WRITER_METHODS,
-    Method,
-)
 from maar.adapters.rpc.parts import split
 from maar.adapters.rpc.refusals import MESSAGE_BYTES_MAX, refuse
 from maar.model import errors
 from maar.model.errors import MaarError, Unavailable
+from maar.ports import metastore as metastore_port
+from maar.ports import query, replica, segment_writer
+from maar.ports import role as role_port
+from maar.ports.calls import Call
 from maar.ports.metastore import Metastore
 from maar.ports.query import QueryEngine
+from maar.ports.replica import MetastoreReplica
+from maar.ports.role import Role
 from maar.ports.segment_writer import SegmentWriter
 
 log = logging.getLogger("maar.rpc")
+
+P = TypeVar("P")
 
 LIMITS = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -44,18 +44,6 @@ _SERVER_OPTIONS = (
 )
 
 
-class Role(Protocol):
-    """What every role process tells about itself."""
-
-    async def metrics(self) -> str:
-        """Its metrics in the text form of Prometheus."""
-        ...
-
-    async def ready(self) -> str:
-        """'' when it can do its work, else why not."""
-        ...
-
-
 class RpcServer:
     """The services of one role process at one address."""
 
@@ -63,16 +51,15 @@ class RpcServer:
         self._server = grpc.aio.server(options=(*LIMITS, *_SERVER_OPTIONS))
         self.port = 0  # of a TCP address, once started
 
-    def add(self, methods: tuple[Method[Any], ...], target: object) -> None:
-        handlers = {method.name: _handler(method, target) for method in methods}
-        for method in methods:
-            if method.rows is not None:
-                name = method.parts_path.rpartition("/")[2]
-                handlers[name] = _handler_in_parts(method, target, method.rows)
-        service = methods[0].service
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service, handlers),)
-        )
+    def add(self, calls: tuple[type[Call[P, Any]], ...], port: P) -> None:
+        """Have a port answer its requests."""
+        services: dict[str, dict[str, Any]] = {}
+        for kind in calls:
+            services.setdefault(kind.wire_service, {})[kind.__name__] = _handler(kind, port)
+        for service, handlers in services.items():
+            self._server.add_generic_rpc_handlers(
+                (grpc.method_handlers_generic_handler(service, handlers),)
+            )
 
     async def start(self, address: str) -> None:
         try:
@@ -88,72 +75,70 @@ class RpcServer:
         await self._server.stop(grace_s)
 
 
-async def serve_metastore(address: str, metastore: Metastore, role: Role) -> RpcServer:
-    """Others, and operators, also reach the replica itself when it is one."""
-    return await _serve(
-        address,
-        (METASTORE_METHODS, metastore),
-        (REPLICA_METHODS, metastore),
-        (ROLE_METHODS, role),
-    )
+class WholeMetastore(Metastore, MetastoreReplica, Protocol):
+    """A replica: others, and operators, also reach it by itself."""
+
+
+async def serve_metastore(address: str, metastore: WholeMetastore, role: Role) -> RpcServer:
+    server = RpcServer()
+    server.add(metastore_port.CALLS, metastore)
+    server.add(replica.CALLS, metastore)
+    return await _started(server, address, role)
 
 
 async def serve_query(address: str, engine: QueryEngine, role: Role) -> RpcServer:
-    return await _serve(address, (QUERY_METHODS, engine), (ROLE_METHODS, role))
+    server = RpcServer()
+    server.add(query.CALLS, engine)
+    return await _started(server, address, role)
 
 
 async def serve_writer(address: str, writer: SegmentWriter, role: Role) -> RpcServer:
-    return await _serve(address, (WRITER_METHODS, writer), (ROLE_METHODS, role))
+    server = RpcServer()
+    server.add(segment_writer.CALLS, writer)
+    return await _started(server, address, role)
 
 
 async def serve_role(address: str, role: Role) -> RpcServer:
-    return await _serve(address, (ROLE_METHODS, role))
+    return await _started(RpcServer(), address, role)
 
 
-async def _serve(address: str, *services: tuple[tuple[Method[Any], ...], object]) -> RpcServer:
-    server = RpcServer()
-    for methods, target in services:
-        server.add(methods, target)
+async def _started(server: RpcServer, address: str, role: Role) -> RpcServer:
+    server.add(role_port.CALLS, role)
     await server.start(address)
     return server
 
 
-def _handler(method: Method[Any], target: object) -> Any:
-    answered = _answering(method, target)
+def _handler(kind: type[Call[P, Any]], port: P) -> Any:
+    """A reply that may be large goes in parts."""
+    answered = _answering(kind, port)
     encode = msgspec.msgpack.Encoder().encode
 
     async def answer(body: bytes, context: Any) -> bytes:
         return encode(await answered(body, context))
 
-    return grpc.unary_unary_rpc_method_handler(answer)
-
-
-def _handler_in_parts(method: Method[Any], target: object, rows: str) -> Any:
-    answered = _answering(method, target)
-
-    async def answer(body: bytes, context: Any) -> AsyncIterator[bytes]:
-        for part in split(await answered(body, context), rows):
+    async def answer_in_parts(body: bytes, context: Any) -> AsyncIterator[bytes]:
+        for part in split(await answered(body, context), kind.rows or ""):
             yield part
 
-    return grpc.unary_stream_rpc_method_handler(answer)
+    if kind.rows is None:
+        return grpc.unary_unary_rpc_method_handler(answer)
+    return grpc.unary_stream_rpc_method_handler(answer_in_parts)
 
 
-def _answering(method: Method[Any], target: object) -> Callable[[bytes, Any], Awaitable[Any]]:
-    call = getattr(target, method.name)
-    names = [name for name, _ in method.arguments]
-    decoder = msgspec.msgpack.Decoder(method.argument_types())
+def _answering(kind: type[Call[P, Any]], port: P) -> Callable[[bytes, Any], Awaitable[Any]]:
+    decode, path = msgspec.msgpack.Decoder(kind).decode, kind.path()
 
     async def answered(body: bytes, context: Any) -> Any:
         try:
-            return await call(**dict(zip(names, decoder.decode(body), strict=True)))
+            return await decode(body).answer(port)
         except MaarError as error:
             await refuse(context, error)
         except msgspec.ValidationError as error:
-            sentence = f"{method.path} was called with arguments of another version: {error}"
+            sentence = f"{path} was called with arguments of another version: {error}"
             await refuse(context, errors.InvalidInput(sentence))
         except Exception:  # the edge: a fault in one call must not end the server
-            log.exception("call failed method=%s", method.path)
-            sentence = f"{method.path} failed by a fault in maar; its log has the details"
+            log.exception("call failed method=%s", path)
+            sentence = f"{path} failed by a fault in maar; its log has the details"
             await context.abort(grpc.StatusCode.INTERNAL, sentence)
         raise AssertionError("abort raises")
 

@@ -20,10 +20,22 @@ from maar.api.times import range_of_ms, unix_ms
 from maar.model.errors import InvalidInput
 from maar.model.ids import BlockId, PlanId, TenantId, parse_profile_id, tenant_id
 from maar.model.time import SECOND_NS, TimeRange
-from maar.ports.operator import Operator, PlanFilter
-from maar.ports.query import QueryEngine
+from maar.ports.calls import Caller
+from maar.ports.dead_letters import GetLetter, ListLetters
+from maar.ports.membership import ListRings
+from maar.ports.operator import (
+    ExplainBlock,
+    GetBlock,
+    GetPlan,
+    GetStatus,
+    ListBlocks,
+    ListPlans,
+    Operator,
+    WeighLoss,
+)
+from maar.ports.query import GetProfile, QueryEngine, RankFunctions
 from maar.ports.query import Scope as QueryScope
-from maar.ports.retention import RetentionStatus
+from maar.ports.retention import GetRetention, ListExpiring, RetentionStatus
 from maar.query.decide.selector import parse_selector
 
 LIMIT_DEFAULT = 1000
@@ -65,8 +77,8 @@ class View(Endpoint):
 class Admin:
     def __init__(
         self,
-        metastore: Operator,
-        engine: QueryEngine,
+        metastore: Caller[Operator],
+        engine: Caller[QueryEngine],
         whole_range: Callable[[], TimeRange],
         causes: Causes,
         processes: Processes,
@@ -80,25 +92,27 @@ class Admin:
         self._whole_range = whole_range
 
     async def status(self, _tenant: TenantId, _request: Request) -> Response:
-        status: dict[str, Any] = plain(await self._metastore.status())
+        status: dict[str, Any] = plain(await self._metastore.call(GetStatus()))
         return JSONResponse(status | {"processes": self._processes(), "disks": self._disks()})
 
     async def blocks(self, _tenant: TenantId, request: Request) -> Response:
         query = request.query_params
-        blocks = await self._metastore.blocks(
-            level=_integer(query, "level", default=-1),
-            tenant=query.get("tenant", ""),
-            limit=limit_of(query),
+        blocks = await self._metastore.call(
+            ListBlocks(
+                level=_integer(query, "level", default=-1),
+                tenant=query.get("tenant", ""),
+                limit=limit_of(query),
+            )
         )
         return JSONResponse({"blocks": plain(blocks)})
 
     async def block(self, _tenant: TenantId, request: Request) -> Response:
-        found = await self._metastore.block(BlockId(request.path_params["id"]))
+        found = await self._metastore.call(GetBlock(BlockId(request.path_params["id"])))
         return JSONResponse(plain(found))
 
     async def plans(self, _tenant: TenantId, request: Request) -> Response:
         query = request.query_params
-        wanted = PlanFilter(
+        wanted = ListPlans(
             state=query.get("state", ""),
             service=query.get("service", ""),
             tenant=query.get("tenant", ""),
@@ -107,36 +121,38 @@ class Admin:
             failing=_flag(query, "failing"),
             limit=limit_of(query),
         )
-        plans = await self._metastore.plans(wanted)
+        plans = await self._metastore.call(wanted)
         return JSONResponse({"plans": plain(plans)})
 
     async def plan(self, _tenant: TenantId, request: Request) -> Response:
         return JSONResponse(
-            plain(await self._metastore.plan(PlanId.parse(request.path_params["id"])))
+            plain(await self._metastore.call(GetPlan(PlanId.parse(request.path_params["id"]))))
         )
 
     async def loss(self, _tenant: TenantId, request: Request) -> Response:
-        return JSONResponse(plain(await self._metastore.loss(BlockId(request.path_params["id"]))))
+        return JSONResponse(
+            plain(await self._metastore.call(WeighLoss(BlockId(request.path_params["id"]))))
+        )
 
     async def explain(self, _tenant: TenantId, request: Request) -> Response:
-        found = await self._metastore.explain(BlockId(request.path_params["id"]))
+        found = await self._metastore.call(ExplainBlock(BlockId(request.path_params["id"])))
         if found.standing == "quarantined" and found.meta is not None:
             sentences = (*found.sentences, *await self._causes(found.meta))
             found = msgspec.structs.replace(found, sentences=sentences)
         return JSONResponse(plain(found))
 
     async def retention(self, _tenant: TenantId, _request: Request) -> Response:
-        return JSONResponse(retention_of(await self._metastore.retention()))
+        return JSONResponse(retention_of(await self._metastore.call(GetRetention())))
 
     async def retention_of_tenant(self, _tenant: TenantId, request: Request) -> Response:
         tenant = tenant_id(request.path_params["tenant"])
-        return JSONResponse(period_of(await self._metastore.retention(), tenant))
+        return JSONResponse(period_of(await self._metastore.call(GetRetention()), tenant))
 
     async def retention_preview(self, _tenant: TenantId, request: Request) -> Response:
         query = request.query_params
         limit = limit_of(query, most=PREVIEW_MAX)
         tenant = query.get("tenant", "")
-        found = await self._metastore.expiring(tenant=tenant, limit=limit + 1)
+        found = await self._metastore.call(ListExpiring(tenant, limit + 1))
         listed = found[:limit]
         return JSONResponse(
             {
@@ -152,19 +168,21 @@ class Admin:
         )
 
     async def ring(self, _tenant: TenantId, _request: Request) -> Response:
-        return JSONResponse({"zones": [zone_of(view) for view in await self._metastore.rings()]})
+        return JSONResponse(
+            {"zones": [zone_of(view) for view in await self._metastore.call(ListRings())]}
+        )
 
     async def letters(self, _tenant: TenantId, request: Request) -> Response:
         limit = limit_of(request.query_params, default=LETTERS_DEFAULT, most=LETTERS_MAX)
-        return JSONResponse(plain(await self._metastore.letters(limit=limit)))
+        return JSONResponse(plain(await self._metastore.call(ListLetters(limit))))
 
     async def letter(self, _tenant: TenantId, request: Request) -> Response:
-        return JSONResponse(plain(await self._metastore.letter(request.path_params["id"])))
+        return JSONResponse(plain(await self._metastore.call(GetLetter(request.path_params["id"]))))
 
     async def profile(self, tenant: TenantId, request: Request) -> Response:
         profile = parse_profile_id(request.path_params["id"])
         hint = self._range(request.query_params, "from", "until")
-        body = await self._engine.profile(tenant, profile, hint)
+        body = await self._engine.call(GetProfile(tenant, profile, hint))
         # Not a content-encoding: the file that people keep and pprof reads is the gzip itself.
         return Response(
             body,
@@ -174,14 +192,16 @@ class Admin:
 
     async def top(self, tenant: TenantId, request: Request) -> Response:
         query = request.query_params
-        top = await self._engine.top(
-            QueryScope(
-                tenant,
-                self._range(query, "start", "end"),
-                parse_selector(query.get("labelSelector", "")),
-            ),
-            profile_type=checked_type(query.get("profileTypeID", "")),
-            limit=limit_of(query),
+        top = await self._engine.call(
+            RankFunctions(
+                QueryScope(
+                    tenant,
+                    self._range(query, "start", "end"),
+                    parse_selector(query.get("labelSelector", "")),
+                ),
+                checked_type(query.get("profileTypeID", "")),
+                limit_of(query),
+            )
         )
         rows = [[row.function, row.self_value, row.total_value] for row in top.rows]
         return JSONResponse({"total": top.total, "rows": rows})

@@ -18,7 +18,18 @@ from maar.api.guard import Endpoint, RequestGuard
 from maar.model.errors import InvalidInput, NotFound
 from maar.model.ids import BlockId, NodeId, PlanId, Zone, tenant_id
 from maar.model.time import SECOND_NS
-from maar.ports.operator import Operator
+from maar.ports.calls import Caller
+from maar.ports.dead_letters import RetryLetter
+from maar.ports.membership import ListRings
+from maar.ports.operator import (
+    ExcludePlan,
+    LoseBlock,
+    Operator,
+    RaiseLimit,
+    RemoveWriter,
+    RequeuePlan,
+)
+from maar.ports.retention import HoldRetention, ReleaseRetention, SetRetention, UndoRetention
 
 BODY_BYTES_MAX = 64 << 10
 
@@ -106,50 +117,50 @@ class Order(Endpoint, Generic[Asked]):
 
 
 class Orders:
-    def __init__(self, metastore: Operator) -> None:
+    def __init__(self, metastore: Caller[Operator]) -> None:
         self._metastore = metastore
 
     async def requeue(self, request: Request, _asked: Nothing) -> Any:
-        return plain(await self._metastore.requeue(_plan(request)))
+        return plain(await self._metastore.call(RequeuePlan(_plan(request))))
 
     async def exclude(self, request: Request, asked: Exclusion) -> Any:
         if not asked.reason.strip():
             raise InvalidInput("say why: whoever finds the plan needs the reason", reason="request")
-        return plain(await self._metastore.exclude(_plan(request), note=asked.reason))
+        return plain(await self._metastore.call(ExcludePlan(_plan(request), asked.reason)))
 
     async def lose(self, request: Request, asked: Surrender) -> Any:
         block = BlockId(request.path_params["id"])
-        loss = await self._metastore.lose(block, note=asked.reason, force=asked.force)
+        loss = await self._metastore.call(LoseBlock(block, asked.reason, asked.force))
         return plain(loss)
 
     async def limit(self, _request: Request, asked: Limit) -> Any:
         for_ns = int(asked.for_s * SECOND_NS)
-        until = await self._metastore.raise_limit(asked.limit, for_ns=for_ns)
+        until = await self._metastore.call(RaiseLimit(asked.limit, for_ns))
         return {"limit": asked.limit, "for_s": asked.for_s, "until_lease_time": until}
 
     async def retry_letter(self, request: Request, _asked: Nothing) -> Any:
-        return plain(await self._metastore.retry_letter(request.path_params["id"]))
+        return plain(await self._metastore.call(RetryLetter(request.path_params["id"])))
 
     async def retention(self, request: Request, asked: Period) -> Any:
         tenant = tenant_id(request.path_params["tenant"])
         period_ns = None if asked.period_s is None else int(asked.period_s * SECOND_NS)
-        return period_of(await self._metastore.set_retention(tenant, period_ns=period_ns), tenant)
+        return period_of(await self._metastore.call(SetRetention(tenant, period_ns)), tenant)
 
     async def hold_retention(self, _request: Request, asked: Pause) -> Any:
-        return retention_of(await self._metastore.hold_retention(why=asked.reason))
+        return retention_of(await self._metastore.call(HoldRetention(asked.reason)))
 
     async def release_retention(self, _request: Request, _asked: Nothing) -> Any:
-        return retention_of(await self._metastore.release_retention())
+        return retention_of(await self._metastore.call(ReleaseRetention()))
 
     async def undo_retention(self, _request: Request, asked: Pause) -> Any:
         tenant = tenant_id(asked.tenant) if asked.tenant else ""
-        undone = await self._metastore.undo_retention(tenant=tenant, why=asked.reason)
+        undone = await self._metastore.call(UndoRetention(tenant, asked.reason))
         return plain(undone)
 
     async def remove_writer(self, _request: Request, asked: WriterRemoval) -> Any:
         node = NodeId(asked.node)
         zone = Zone(asked.zone) if asked.zone else await self._zone_of(node)
-        ring = await self._metastore.remove_writer(zone, node)
+        ring = await self._metastore.call(RemoveWriter(zone, node))
         return {
             "zone": ring.zone,
             "changed_at": ring.changed_at,
@@ -158,7 +169,7 @@ class Orders:
         }
 
     async def _zone_of(self, node: NodeId) -> Zone:
-        rings = [view.ring for view in await self._metastore.rings()]
+        rings = [view.ring for view in await self._metastore.call(ListRings())]
         zones = [ring.zone for ring in rings if any(w.node == node for w in ring.writers)]
         if not zones:
             raise NotFound(f"there is no writer {node[:60]!r} in any zone")

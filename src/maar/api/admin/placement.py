@@ -15,7 +15,8 @@ from maar.model.time import SECOND_NS
 from maar.placement import stored
 from maar.placement.adaptive.statistics import DatasetStats, Stats
 from maar.placement.rules import Rules, Share
-from maar.ports.log_time import LogTime
+from maar.ports.calls import Caller
+from maar.ports.log_time import GetNow, LogTime
 from maar.ports.object_store import ObjectStore
 
 
@@ -52,14 +53,14 @@ def _read(store: ObjectStore, incarnation: Incarnation) -> Placed:
 
 
 class PlacementView:
-    def __init__(self, metastore: LogTime, read: ReadPlaced) -> None:
+    def __init__(self, metastore: Caller[LogTime], read: ReadPlaced) -> None:
         self._metastore = metastore
         self._read = read
 
     async def placement(self, _tenant: TenantId, request: Request) -> Response:
         query = request.query_params
         limit = limit_of(query)
-        now = await self._metastore.now()
+        now = await self._metastore.call(GetNow())
         placed = await self._read(now.incarnation)
         found = [
             one

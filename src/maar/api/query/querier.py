@@ -14,7 +14,17 @@ from maar.model.errors import InvalidInput
 from maar.model.ids import TenantId
 from maar.model.labels import Labels, sanitize_name
 from maar.model.time import SECOND_NS, TimeRange
-from maar.ports.query import QueryEngine, Scope
+from maar.ports.calls import Caller
+from maar.ports.query import (
+    DrawFlameGraph,
+    ListLabelNames,
+    ListLabelValues,
+    ListProfileTypes,
+    ListSeries,
+    QueryEngine,
+    Scope,
+    SelectSeries,
+)
 from maar.query.decide.select import profile_type_of
 from maar.query.decide.selector import parse_selector
 
@@ -33,14 +43,14 @@ AGGREGATIONS = {0: "sum", 1: "avg"}
 class Querier:
     """Each method takes a tenant and a request message, and gives a response message."""
 
-    def __init__(self, engine: QueryEngine, whole_range: Callable[[], TimeRange]) -> None:
+    def __init__(self, engine: Caller[QueryEngine], whole_range: Callable[[], TimeRange]) -> None:
         self._engine = engine
         self._whole_range = whole_range
 
     async def profile_types(self, tenant: TenantId, request: Any) -> Reply:
         scope = Scope(tenant, self._range(request))
         reply = wire.ProfileTypesResponse()
-        for text in sorted(await self._engine.profile_types(scope)):
+        for text in sorted(await self._engine.call(ListProfileTypes(scope))):
             name, sample_type, sample_unit, period_type, period_unit = profile_type_parts(text)
             reply.profile_types.add(
                 ID=text,
@@ -55,7 +65,7 @@ class Querier:
     async def label_names(self, tenant: TenantId, request: Any) -> Reply:
         names: set[str] = set()
         for scope in self._scopes(tenant, request):
-            names.update(await self._engine.label_names(scope))
+            names.update(await self._engine.call(ListLabelNames(scope)))
         return wire.LabelNamesResponse(names=sorted(names)), None
 
     async def label_values(self, tenant: TenantId, request: Any) -> Reply:
@@ -64,14 +74,14 @@ class Querier:
         values: set[str] = set()
         name = sanitize_name(request.name)
         for scope in self._scopes(tenant, request):
-            values.update(await self._engine.label_values(scope, name=name))
+            values.update(await self._engine.call(ListLabelValues(scope, name)))
         return wire.LabelValuesResponse(names=sorted(values)), None
 
     async def series(self, tenant: TenantId, request: Any) -> Reply:
         found: set[Labels] = set()
         label_names = _names(request.label_names)
         for scope in self._scopes(tenant, request):
-            found.update(await self._engine.series(scope, label_names=label_names))
+            found.update(await self._engine.call(ListSeries(scope, label_names)))
         reply = wire.SeriesResponse()
         for labels in sorted(found):
             _add_labels(reply.labels_set.add(), labels)
@@ -87,10 +97,12 @@ class Querier:
             ("stack_trace_selector", "profile_id_selector", "async"),
             ("trace_id_selector", "span_selector"),
         )
-        graph = await self._engine.flamegraph(
-            self._selected(tenant, request),
-            profile_type=checked_type(request.profile_typeID),
-            max_nodes=_max_nodes(request),
+        graph = await self._engine.call(
+            DrawFlameGraph(
+                self._selected(tenant, request),
+                profile_type=checked_type(request.profile_typeID),
+                max_nodes=_max_nodes(request),
+            )
         )
         reply = wire.SelectMergeStacktracesResponse()
         reply.flamegraph.names.extend(graph.names)
@@ -107,13 +119,15 @@ class Querier:
                 "exemplars are not offered; leave out exemplar_type, or ask for none (1)"
             )
         scope = self._selected(tenant, request)
-        found = await self._engine.select_series(
-            scope,
-            profile_type=checked_type(request.profile_typeID),
-            group_by=_names(request.group_by),
-            step_ns=_step_ns(request.step, scope.range),
-            aggregation=_aggregation(request.aggregation),
-            limit=max(0, min(request.limit, SERIES_LIMIT_MAX)),
+        found = await self._engine.call(
+            SelectSeries(
+                scope,
+                profile_type=checked_type(request.profile_typeID),
+                group_by=_names(request.group_by),
+                step_ns=_step_ns(request.step, scope.range),
+                aggregation=_aggregation(request.aggregation),
+                limit=max(0, min(request.limit, SERIES_LIMIT_MAX)),
+            )
         )
         reply = wire.SelectSeriesResponse()
         for one in found:

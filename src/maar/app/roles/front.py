@@ -14,7 +14,7 @@ from random import Random
 
 from prometheus_client import CollectorRegistry
 
-from maar.adapters.rpc import MetastoreClient, QueryClient, RoleClient, SegmentWriterClient
+from maar.adapters.rpc import Channel, MetastoreClient
 from maar.adapters.system_clock import SystemClock
 from maar.api.admin.admin import no_disks
 from maar.api.admin.placement import placed_in
@@ -52,7 +52,7 @@ async def run(
     here.registries.append(registry)
     store, metastore = build_store(settings), MetastoreClient(settings.roles.metastore)
     own = settings.metastore.advertise or settings.metastore.listen
-    others: dict[str, MetastoreRole | RoleClient] = {
+    others: dict[str, MetastoreRole | Channel] = {
         "metastore": MetastoreRole(settings.roles.metastore, own=own)
     }
     async with AsyncExitStack() as stack:
@@ -64,11 +64,11 @@ async def run(
                 _distributing(settings, here, store, metastore, clock, registry)
             )
         if asks:
-            engine = QueryClient(settings.roles.query)
+            engine = Channel(settings.roles.query)
             stack.push_async_callback(engine.close)
             others |= {
-                "query": RoleClient(settings.roles.query),
-                "worker": RoleClient(settings.roles.worker),
+                "query": Channel(settings.roles.query),
+                "worker": Channel(settings.roles.worker),
             }
             asked = QueryDeps(
                 engine,
@@ -136,7 +136,7 @@ async def _distributing(
         rings,
         agent.rules,
         tenants.placement,
-        partial(SegmentWriterClient, deadline_s=settings.routing.deadline_ms / 1000),
+        partial(Channel, deadline_s=settings.routing.deadline_ms / 1000),
         clock,
         Random(secrets.randbits(64)),
         registry,

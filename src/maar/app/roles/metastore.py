@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
-from maar.adapters.rpc import ReplicaClient, serve_metastore
+from maar.adapters.rpc import Channel, serve_metastore
 from maar.adapters.stores.open import probe
 from maar.adapters.system_clock import SystemClock
 from maar.app.roles.disks import disks_of
@@ -100,11 +100,11 @@ class Lines:
     """Connections to the other replicas, closed with this one."""
 
     def __init__(self) -> None:
-        self._clients: dict[str, ReplicaClient] = {}
+        self._clients: dict[str, Channel] = {}
 
-    def to(self, address: str) -> ReplicaClient:
+    def to(self, address: str) -> Channel:
         if address not in self._clients:
-            self._clients[address] = ReplicaClient(address)
+            self._clients[address] = Channel(address)
         return self._clients[address]
 
     async def close(self) -> None:

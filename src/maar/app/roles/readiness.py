@@ -6,13 +6,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from maar.adapters.rpc import Role, RoleClient, addresses_in
+from maar.adapters.rpc import Channel, addresses_in
 from maar.adapters.stores.open import probe
 from maar.api.app import DUTIES
 from maar.app.roles.disks import Disks
 from maar.model.errors import MaarError
+from maar.ports.calls import Caller, LocalPort
 from maar.ports.clock import Clock
 from maar.ports.object_store import ObjectStore
+from maar.ports.role import GetMetrics, GetReadiness, Role
 
 log = logging.getLogger("maar.front")
 
@@ -20,7 +22,7 @@ STORE_CHECK_NS = 5_000_000_000
 PUSH, QUERY = DUTIES
 
 
-class MetastoreRole:
+class MetastoreRole(LocalPort):
     """The metastore as one role: it is ready when one of its replicas is.
 
     Of several replicas each tells its metrics by itself; here are those of our own, if we have one.
@@ -28,7 +30,7 @@ class MetastoreRole:
 
     def __init__(self, addresses: str, *, own: str = "") -> None:
         replicas = addresses_in(addresses)
-        self._replicas = {address: RoleClient(address) for address in replicas}
+        self._replicas = {address: Channel(address) for address in replicas}
         self._shown = replicas[0] if len(replicas) == 1 else own
 
     async def ready(self) -> str:
@@ -47,7 +49,7 @@ class MetastoreRole:
 
     async def metrics(self) -> str:
         if shown := self._replicas.get(self._shown):
-            return await shown.metrics()
+            return await shown.call(GetMetrics())
         reason = await self.ready()
         return "" if reason else "# Every replica of the metastore has a page of its own.\n"
 
@@ -56,9 +58,9 @@ class MetastoreRole:
             await client.close()
 
 
-async def _why_not(role: Role) -> str:
+async def _why_not(role: Caller[Role]) -> str:
     try:
-        return await role.ready()
+        return await role.call(GetReadiness())
     except MaarError as error:
         return str(error)
 
@@ -68,7 +70,7 @@ class Readiness:
 
     def __init__(
         self,
-        others: Mapping[str, Role],
+        others: Mapping[str, Caller[Role]],
         store: ObjectStore | None,  # that must take writes; None when others write
         clock: Clock,
         *,
@@ -125,7 +127,7 @@ class Readiness:
 
     async def _metrics(self, name: str) -> str:
         try:
-            return await self._others[name].metrics()
+            return await self._others[name].call(GetMetrics())
         except MaarError as error:
             log.info("metrics are missing of=%s cause=%s", name, error)
             return ""

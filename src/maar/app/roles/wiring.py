@@ -17,6 +17,7 @@ from maar.app.roles.disks import Disks
 from maar.app.settings.config import Settings
 from maar.app.settings.log_url import EtcdPlace, FilePlace
 from maar.model.ids import NodeId
+from maar.ports.calls import Caller
 from maar.ports.log import Log
 from maar.ports.object_store import ObjectStore
 from maar.ports.segment_writer import SegmentWriter
@@ -89,7 +90,7 @@ class LocalWriter(NamedTuple):
     """The segment writer of this process: pushes to its node need no network."""
 
     node: NodeId
-    service: SegmentWriter
+    service: Caller[SegmentWriter]
 
 
 class RoleStatus:

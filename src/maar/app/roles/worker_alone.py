@@ -13,6 +13,7 @@ from maar.app.roles.wiring import build_store
 from maar.app.settings.config import Settings
 from maar.model.errors import Retryable, Unavailable
 from maar.model.ids import Incarnation
+from maar.ports.log_time import GetNow
 from maar.runner.session import check_java
 
 METASTORE_ANSWERS_S = 10.0  # a server that was started with us needs a moment
@@ -40,7 +41,7 @@ async def _incarnation(addresses: str, *, patience_s: float = METASTORE_ANSWERS_
     try:
         while True:
             try:
-                return (await client.now()).incarnation
+                return (await client.call(GetNow())).incarnation
             except Retryable as error:
                 if time.monotonic() > deadline:
                     raise Unavailable(

@@ -18,8 +18,9 @@ from maar.metastore.records.entries import Entry, VersionActivated
 from maar.metastore.replica.integrity import StateVotes
 from maar.model.errors import MaarError
 from maar.model.time import SECOND_NS
+from maar.ports.calls import Caller
 from maar.ports.clock import Clock
-from maar.ports.replica import MetastoreReplica, ReplicaStatus, Vote
+from maar.ports.replica import GetReplica, MetastoreReplica, ReplicaStatus, Vote
 
 log_ = logging.getLogger("maar.metastore")
 
@@ -43,7 +44,7 @@ class Peers:
     def __init__(
         self,
         addresses: Sequence[str],
-        connect: Callable[[str], MetastoreReplica],
+        connect: Callable[[str], Caller[MetastoreReplica]],
         clock: Clock,
         *,
         own: Callable[[], ReplicaStatus],
@@ -128,7 +129,7 @@ class Peers:
         try:
             async with asyncio.timeout(ANSWER_S):
                 before_ns = self._clock.monotonic_ns()
-                status = await self._connect(address).replica()
+                status = await self._connect(address).call(GetReplica())
         except (MaarError, OSError, TimeoutError) as error:
             self._silence[address] = str(error) or "it did not answer in time"
             return
@@ -142,12 +143,12 @@ class Peers:
             return
         try:
             async with asyncio.timeout(ANSWER_S):
-                await self._connect(own.leader).vote(vote)
+                await self._connect(own.leader).call(vote)
         except (MaarError, OSError, TimeoutError) as error:
             log_.debug("vote not taken leader=%s cause=%s", own.leader, error)
 
     def _fresh(self, age_ns: int) -> list[PeerAnswer]:
-        """Answers of replicas of this log that are not older than this."""
+        """LocalPort of replicas of this log that are not older than this."""
         own = self._own()
         return [
             heard

@@ -1,1 +1,1 @@
-"""Answers from the state that no later entry changes. Pure."""
+"""LocalPort from the state that no later entry changes. Pure."""

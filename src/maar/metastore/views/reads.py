@@ -1,4 +1,4 @@
-"""Answers from the state: plain values that no later entry changes."""
+"""LocalPort from the state: plain values that no later entry changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from maar.model.plan import LeasedPlan, Plan, PlanState, Service
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.dead_letters import LettersStatus
 from maar.ports.index_reader import ViewRequest
-from maar.ports.operator import LevelStatus, PlanDetail, PlanFilter, Status, ZoneStatus
+from maar.ports.operator import LevelStatus, ListPlans, PlanDetail, Status, ZoneStatus
 from maar.ports.replica import ReplicaStatus
 
 LISTED_MAX = 100  # plans of a kind that a status lists
@@ -110,7 +110,7 @@ def known_block(state: MetaState, block_id: BlockId) -> BlockMeta | None:
     return unpack(retired.packed) if retired else None
 
 
-def plans(state: MetaState, wanted: PlanFilter) -> tuple[Plan, ...]:
+def plans(state: MetaState, wanted: ListPlans) -> tuple[Plan, ...]:
     """Newest first."""
     _check(wanted.state, "a state of a plan", [member.name.lower() for member in PlanState])
     _check(wanted.service, "a service", list(Service))
@@ -128,7 +128,7 @@ def _check(given: str, what: str, known: list[str]) -> None:
         raise InvalidInput(f"{given[:60]!r} is not {what}; there are {', '.join(known)}")
 
 
-def _matches(plan: Plan, wanted: PlanFilter) -> bool:
+def _matches(plan: Plan, wanted: ListPlans) -> bool:
     return (
         (not wanted.service or plan.service == wanted.service)
         and (not wanted.tenant or plan.key.tenant == wanted.tenant)
