@@ -51,8 +51,7 @@ from maar.app.http.server import HttpServer
 from maar.block.format.segment import write_segment
 from maar.distributor.admit import PushedProfile, admit
 from maar.distributor.rings import FollowedRings
-from maar.distributor.router import Router
-from maar.distributor.service import Distributor
+from maar.distributor.service import Distributor, Router
 from maar.distributor.settings import Limits, RouterSettings
 from maar.model.errors import Unavailable
 from maar.model.ids import ANONYMOUS, HOME, NodeId

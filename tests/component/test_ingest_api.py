@@ -26,8 +26,7 @@ from maar.api.app import QueryDeps, build_app
 from maar.api.settings import ApiSettings
 from maar.block.format.segment import read_segment
 from maar.distributor.rings import FollowedRings
-from maar.distributor.router import Router
-from maar.distributor.service import Distributor
+from maar.distributor.service import Distributor, Router
 from maar.distributor.settings import Limits, RouterSettings
 from maar.model.ids import HOME, NodeId
 from maar.model.profile import RawProfile

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from maar.adapters.rpc import Channel, RpcServer, serve_writer
 from maar.adapters.system_clock import SystemClock
 from maar.distributor.rings import FollowedRings
-from maar.distributor.router import Router
+from maar.distributor.service import Router
 from maar.distributor.settings import RouterSettings
 from maar.model.errors import Draining, InvalidInput, Overloaded, TooLarge, Unavailable
 from maar.model.ids import HOME, NodeId

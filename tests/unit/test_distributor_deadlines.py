@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from maar.distributor.router import try_ns
+from maar.distributor.service import try_ns
 from maar.distributor.settings import RouterSettings
 from maar.model.errors import (
     InvalidInput,

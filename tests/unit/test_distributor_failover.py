@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maar.distributor.router import RETRY_AFTER_S
+from maar.distributor.routes import RETRY_AFTER_S
 from maar.distributor.settings import RouterSettings
 from maar.model.errors import (
     Corrupt,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from maar.distributor.router import refused
+from maar.distributor.service import refused
 from maar.model.errors import (
     Unavailable,
 )

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from maar.distributor import service
 from maar.distributor.admit import PushedProfile, admit
 from maar.distributor.service import INLINE_BYTES_MAX, Distributor
 from maar.distributor.settings import Limits, Rate
@@ -182,7 +181,7 @@ def admitting_threads(
         seen.append(threading.current_thread().name.partition("_")[0])
         return admit(one, **how)
 
-    monkeypatch.setattr(service, "admit", noted)
+    monkeypatch.setattr("maar.distributor.admit.admit", noted)
 
     async def story() -> None:
         setup = Setup(inline_bytes_max=inline_bytes_max)

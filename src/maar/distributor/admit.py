@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from isal import isal_zlib
 
@@ -30,6 +32,46 @@ class PushedProfile(msgspec.Struct, frozen=True):
     own_time: bool = True  # that is the client's own; False: it was reckoned from this server's
     shown_as: dict[str, str] = {}  # display names of value types
     read_bytes: int = 0  # of the text that it was made from, decompressed
+
+
+def push_size(pushed: Sequence[PushedProfile], limits: Limits) -> int:
+    """The bytes of a push as it was sent; InvalidInput or TooLarge when it may not be."""
+    if not pushed:
+        raise InvalidInput("the push holds no profile", reason="empty")
+    if len(pushed) > limits.profiles_max:
+        raise TooLarge(
+            f"{len(pushed)} profiles in one push are over {limits.profiles_max}; "
+            "send them in several"
+        )
+    size = sum(len(profile.body) for profile in pushed)
+    if size > limits.push_bytes_max:
+        raise TooLarge(
+            f"{size} bytes of profiles in one push are over {limits.push_bytes_max}; "
+            "send them in several"
+        )
+    return size
+
+
+def admit_all(
+    tenant: TenantId,
+    pushed: Sequence[PushedProfile],
+    now_ns: int,
+    limits: Limits,
+    kept_ns: int,
+) -> list[RawProfile]:
+    """Every profile of a push, or an error for all."""
+    profiles: list[RawProfile] = []
+    left = limits.push_raw_bytes_max
+    for one in pushed:
+        profile = admit(one, tenant=tenant, now_ns=now_ns, limits=limits, kept_ns=kept_ns)
+        left -= profile.raw_size
+        if left < 0:
+            raise TooLarge(
+                f"the profiles of one push have over {limits.push_raw_bytes_max} bytes, "
+                "decompressed; send them in several"
+            )
+        profiles.append(profile)
+    return profiles
 
 
 def admit(

@@ -1,36 +1,64 @@
-"""Admit a push, hand its profiles on, and answer only for all of them together."""
+"""A push through the distributor, from top to bottom: admit it, place it, send it to the writers.
+
+`Distributor` admits a push whole or refuses it whole. `Router` sends each shard's profiles to the
+segment writer of the shard, or to the next that can take them. The answer is for all together.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from functools import partial
+from random import Random
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from maar.distributor.admit import PushedProfile, admit, refusal
-from maar.distributor.metrics import PushMetrics
+from maar.distributor import budget
+from maar.distributor.admit import PushedProfile, admit_all, push_size, refusal
+from maar.distributor.batches import ShardBatch, batches
+from maar.distributor.breaker import BreakerState
+from maar.distributor.links import Connect, Link, Links
+from maar.distributor.metrics import PushMetrics, RouterMetrics
 from maar.distributor.periods import RetentionPeriods
 from maar.distributor.rates import Rates
-from maar.distributor.settings import Limits, Rate
-from maar.model.errors import InvalidInput, MaarError, Overloaded, TooLarge
-from maar.model.ids import ProfileId, TenantId
+from maar.distributor.rings import FollowedRings
+from maar.distributor.routes import RETRY_AFTER_S, Route, Routes, not_taken
+from maar.distributor.settings import Limits, Rate, RouterSettings
+from maar.model.errors import (
+    Draining,
+    MaarError,
+    Overloaded,
+    Retryable,
+    StoreFull,
+    TooLarge,
+    Unavailable,
+    Unreachable,
+)
+from maar.model.ids import NodeId, ProfileId, TenantId, Zone
 from maar.model.profile import RawProfile
 from maar.model.time import SECOND_NS
+from maar.placement.rules import Rules, TenantLimits
+from maar.ports.calls import Caller
 from maar.ports.clock import Clock
+from maar.ports.segment_writer import PushProfiles, SegmentWriter
 from maar.pprof import decode
 from maar.pprof.gzip import promised_size
 
 log = logging.getLogger("maar.distributor")
+
+Try = asyncio.Task[Retryable | None]
+T = TypeVar("T")
 
 # Handing a profile to a thread costs about 0.1 ms; below this size checking it costs little more.
 INLINE_BYTES_MAX = 512 << 10
 INLINE_PROFILES_MAX = 16
 INLINE_RAW_BYTES_MAX = 4 << 20  # what swells beyond this is given up and unpacked in a thread
 ADMIT_THREADS = 2
+CLOSE_S = 2.0
 TELL_NS = SECOND_NS  # between two lines of the log about tenants over their rates
 
 
@@ -103,7 +131,7 @@ class Distributor:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _admit(self, tenant: TenantId, pushed: Sequence[PushedProfile]) -> list[RawProfile]:
-        size = self._check_size(pushed)
+        size = push_size(pushed, self.limits)
         limit = self.limits.profile_bytes_max
         promised = sum(
             max(promised_size(profile.body, limit=limit), profile.read_bytes) for profile in pushed
@@ -120,31 +148,15 @@ class Distributor:
         now_ns, kept_ns = self.clock.wall_ns(), self._periods.of(tenant)
         if self._warm and size <= self._inline_bytes_max and len(pushed) <= INLINE_PROFILES_MAX:
             try:
-                return _admitted(tenant, pushed, now_ns, self._inline_limits, kept_ns)
+                return admit_all(tenant, pushed, now_ns, self._inline_limits, kept_ns)
             except TooLarge:
                 pass  # perhaps only for here
         loop = asyncio.get_running_loop()
         admitted = await loop.run_in_executor(
-            self._threads, _admitted, tenant, pushed, now_ns, self.limits, kept_ns
+            self._threads, admit_all, tenant, pushed, now_ns, self.limits, kept_ns
         )
         self._warm = True  # the first one compiled what start() would have
         return admitted
-
-    def _check_size(self, pushed: Sequence[PushedProfile]) -> int:
-        if not pushed:
-            raise InvalidInput("the push holds no profile", reason="empty")
-        if len(pushed) > self.limits.profiles_max:
-            raise TooLarge(
-                f"{len(pushed)} profiles in one push are over {self.limits.profiles_max}; "
-                "send them in several"
-            )
-        size = sum(len(profile.body) for profile in pushed)
-        if size > self.limits.push_bytes_max:
-            raise TooLarge(
-                f"{size} bytes of profiles in one push are over {self.limits.push_bytes_max}; "
-                "send them in several"
-            )
-        return size
 
     def _check_rate(self, tenant: TenantId, size: int) -> None:
         """Before anything is unpacked: a tenant over its rate must not cost the others CPU."""
@@ -163,22 +175,314 @@ class Distributor:
             log.warning("push refused: %s", error)
 
 
-def _admitted(
-    tenant: TenantId,
-    pushed: Sequence[PushedProfile],
-    now_ns: int,
-    limits: Limits,
-    kept_ns: int,
-) -> list[RawProfile]:
-    profiles: list[RawProfile] = []
-    left = limits.push_raw_bytes_max
-    for one in pushed:
-        profile = admit(one, tenant=tenant, now_ns=now_ns, limits=limits, kept_ns=kept_ns)
-        left -= profile.raw_size
-        if left < 0:
-            raise TooLarge(
-                f"the profiles of one push have over {limits.push_raw_bytes_max} bytes, "
-                "decompressed; send them in several"
+class Router:
+    """Places a push's profiles, hands each shard's batch over, and answers for all together.
+
+    A batch keeps its shard wherever it goes, so that locality survives a failover. What a writer
+    rejects is rejected; what it has no room for, or does not answer, goes to the next writer in the
+    dataset's own order, within the deadline and the budget of retries. The same batch stored twice
+    shows once (S9).
+    """
+
+    def __init__(
+        self,
+        settings: RouterSettings,
+        rings: FollowedRings,
+        rules: Callable[[], Rules],
+        limits: Callable[[TenantId], TenantLimits],
+        connect: Connect,
+        clock: Clock,
+        random: Random,
+        registry: CollectorRegistry,
+        *,
+        local: tuple[NodeId, Caller[SegmentWriter]] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._deadline_ns = settings.deadline_ms * 1_000_000
+        self._home = rings.zone
+        self._clock = clock
+        self._links = Links(connect, rings.zone, local)
+        self._routes = Routes(
+            rings,
+            rules,
+            limits,
+            self._links,
+            clock,
+            random,
+            cross_zone=settings.cross_zone != "never",
+            here=local[0] if local is not None else None,
+        )
+
+        self._budget = budget.full(self._settings, now_ns=clock.monotonic_ns())
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._metrics = RouterMetrics(registry)
+        for state in BreakerState:
+            self._metrics.breakers.labels(state).set_function(partial(self._breakers, state))
+        self._metrics.writers.set_function(self._routes.home_writers)
+
+    async def push(self, profiles: Sequence[RawProfile]) -> None:
+        """Return when all are stored; else Overloaded, Unavailable, or what a writer rejected."""
+        deadline_ns = self._clock.monotonic_ns() + self._deadline_ns
+        await self._push_by(self._routes.current(), profiles, deadline_ns)
+
+    async def _push_by(
+        self, route: Route, profiles: Sequence[RawProfile], deadline_ns: int
+    ) -> None:
+        """All shards at the same time."""
+        parts = batches(profiles, route.placement)
+        now_ns = self._clock.monotonic_ns()
+        self._budget = budget.earned(
+            self._budget, self._settings, now_ns=now_ns, batches=len(parts)
+        )
+        if len(parts) == 1:
+            await self._deliver(route, parts[0], deadline_ns)
+            return
+        # All are awaited, also after a failure, so that the answer speaks for every shard; and
+        # they go on when nobody awaits them any more.
+        tasks = [self._begun(self._deliver(route, part, deadline_ns)) for part in parts]
+        await asyncio.wait(tasks)
+        failures = [error for task in tasks if (error := task.exception()) is not None]
+        if failures:
+            raise worst(failures)
+
+    async def _deliver(self, route: Route, batch: ShardBatch, deadline_ns: int) -> None:
+        """Hand one batch to the first writer that takes it.
+
+        A writer that is late is not called off when the next one is asked: it may only be slow, as
+        all of them are when the store or the metastore is, and then its answer still counts.
+        """
+        failures: list[Retryable] = []
+        tries: set[Try] = set()
+        candidates = self._candidates(route, batch)
+        link, tried = next(candidates, None), 0
+        try:
+            while link is not None and (left_ns := self._left_ns(deadline_ns)) > 0:
+                tried += 1
+                following = self._following(candidates, tried=tried)
+                others = following is not None and self._may_retry()
+                if not others and not tries:
+                    probe = link.begin()
+                    try:
+                        newest = await self._send(link, batch, left_ns)
+                    finally:
+                        self._links.end(link, probe=probe)
+                    stored = _stored(newest, failures)
+                else:
+                    task = self._send_beside(link, batch, left_ns)
+                    tries.add(task)
+                    stored = await _wait_any(tries, task, failures, try_ns(left_ns, others=others))
+                    newest = task.result() if task.done() else None
+                    if newest is None and not stored:
+                        link.silent(now_ns=self._clock.monotonic_ns(), late=True)
+                if stored:
+                    self._count_crossed(route, batch)
+                    return
+                if isinstance(newest, StoreFull):  # it is the same store for every writer
+                    break
+                link = self._next(following, candidates, newest)
+            if await _wait_any(tries, None, failures, max(0, self._left_ns(deadline_ns))):
+                self._count_crossed(route, batch)
+                return
+        finally:
+            for late in tries:
+                late.cancel()
+        elsewhere = self._routes.crossing(route)
+        if elsewhere is not None:
+            await self._push_by(elsewhere, batch.profiles, deadline_ns)
+            return
+        raise refused(failures, zone=route.zone, waits_ns=self._routes.waits_ns(route))
+
+    def _send_beside(self, link: Link, batch: ShardBatch, time_ns: int) -> Try:
+        """Send beside what else goes on; a task may be called off before it has begun."""
+        probe = link.begin()
+        task = self._begun(self._send(link, batch, time_ns))
+        task.add_done_callback(lambda _: self._links.end(link, probe=probe))
+        return task
+
+    async def _send(self, link: Link, batch: ShardBatch, time_ns: int) -> Retryable | None:
+        """Send a batch to one writer; None when it has stored it.
+
+        A failure that may pass later or elsewhere is returned, any other is raised.
+        """
+        failure: MaarError | None = None
+        try:
+            async with asyncio.timeout(time_ns / SECOND_NS):
+                await link.writer.call(PushProfiles(batch.place.shard, batch.profiles))
+        except TimeoutError:
+            link.silent(now_ns=self._clock.monotonic_ns(), late=True)
+            failure = Unreachable(
+                f"segment writer {link.node} did not answer within {time_ns / SECOND_NS:.1f} s"
             )
-        profiles.append(profile)
-    return profiles
+        except Unreachable as error:
+            link.silent(now_ns=self._clock.monotonic_ns(), late=False)
+            failure = error
+        except Draining as error:
+            link.rest(now_ns=self._clock.monotonic_ns())
+            failure = error
+        except MaarError as error:
+            link.answered()
+            failure = error
+        except BaseException:
+            self._metrics.tries.labels("given_up").inc()
+            raise
+        else:
+            link.answered()
+        self._metrics.tries.labels(_outcome(failure)).inc()
+        if failure is not None:
+            log.debug("writer did not take a batch node=%s cause=%s", link.node, failure)
+        if failure is not None and not isinstance(failure, Retryable):
+            raise failure
+        return failure
+
+    def _left_ns(self, deadline_ns: int) -> int:
+        return deadline_ns - self._clock.monotonic_ns()
+
+    def _candidates(self, route: Route, batch: ShardBatch) -> Iterator[Link]:
+        """Whom to ask, in order; breakers are looked at when it is their turn.
+
+        When there is nobody else, those that were only late are asked all the same.
+        """
+        late: list[Link] = []
+        nobody = True
+        for writer in route.placement.writers(batch.place):
+            link = self._links.to(route.zone, writer.node) if route.takes(writer) else None
+            if link is None:
+                continue
+            if link.allows(now_ns=self._clock.monotonic_ns()):
+                nobody = False
+                yield link
+            elif link.late:
+                late.append(link)
+        if nobody:
+            yield from late
+
+    def _following(self, candidates: Iterator[Link], *, tried: int) -> Link | None:
+        return next(candidates, None) if tried < self._settings.attempts_max else None
+
+    def _next(
+        self, following: Link | None, candidates: Iterator[Link], failure: Retryable | None
+    ) -> Link | None:
+        """Who is asked after a failure; None also when too much is being retried already."""
+        now_ns = self._clock.monotonic_ns()
+        while following is not None and not (following.allows(now_ns=now_ns) or following.late):
+            following = next(candidates, None)  # it fell silent while we waited for another
+        if following is None:
+            return None
+        if not isinstance(failure, Draining):  # that one has done nothing yet: no load is repeated
+            after = budget.spent(self._budget, self._settings, now_ns=now_ns)
+            if after is None:
+                self._metrics.budget_exhausted.inc()
+                return None
+            self._budget = after
+        self._metrics.failovers.inc()
+        return following
+
+    def _may_retry(self) -> bool:
+        now_ns = self._clock.monotonic_ns()
+        return budget.spent(self._budget, self._settings, now_ns=now_ns) is not None
+
+    def _count_crossed(self, route: Route, batch: ShardBatch) -> None:
+        if route.zone != self._home:
+            size = sum(len(profile.payload) for profile in batch.profiles)
+            self._metrics.crossed_bytes.labels(route.zone).inc(size)
+            self._metrics.crossed_profiles.labels(route.zone).inc(len(batch.profiles))
+
+    def _begun(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, also when the client has hung up
+
+    def ready(self) -> str:
+        """'' when there is somebody to push to, else why not."""
+        try:
+            self._routes.current()
+        except Unavailable as error:
+            return str(error)
+        return ""
+
+    async def close(self) -> None:
+        """What is still under way was given up by its clients; it gets a moment to end."""
+        if self._under_way:
+            _, late = await asyncio.wait(self._under_way, timeout=CLOSE_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        await self._links.close()
+
+    def _breakers(self, state: BreakerState) -> float:
+        return float(self._links.states(now_ns=self._clock.monotonic_ns())[state])
+
+
+async def _wait_any(
+    tries: set[Try], newest: Try | None, failures: list[Retryable], time_ns: int
+) -> bool:
+    """Whether one of the tries has stored the batch; waits for the newest, or for all, so long."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + time_ns / SECOND_NS
+    while tries:
+        done, _ = await asyncio.wait(
+            tries, timeout=until_s - loop.time(), return_when=asyncio.FIRST_COMPLETED
+        )
+        tries -= done
+        if any([_stored(task.result(), failures) for task in done]):
+            return True
+        if not done or newest in done:
+            break
+    return False
+
+
+def _stored(failure: Retryable | None, failures: list[Retryable]) -> bool:
+    if failure is not None:
+        failures.append(failure)
+    return failure is None
+
+
+def try_ns(left_ns: int, *, others: bool) -> int:
+    """How long a writer may take: half of what is left, so that a hung one leaves time for others.
+
+    That is 6.5 s, then 3.2 s of 13: the second still has time for the longest flush interval and an
+    upload. Whoever is the last to be asked gets all that is left.
+    """
+    return left_ns // 2 if others else left_ns
+
+
+def worst(failures: Sequence[BaseException]) -> BaseException:
+    """The one to answer with: what can never succeed, before what may later."""
+    return next((one for one in failures if not isinstance(one, Retryable)), failures[0])
+
+
+def refused(failures: Sequence[Retryable], *, zone: Zone, waits_ns: int) -> Retryable:
+    """What to tell the client when nobody took its profiles."""
+    full = [failure for failure in failures if isinstance(failure, Overloaded)]
+    if full:
+        waits = [failure.retry_after_s or RETRY_AFTER_S for failure in full]
+        return Overloaded(
+            f"the segment writers of zone {zone} have no room ({full[-1]}); back off",
+            retry_after_s=min(waits),
+        )
+    if failures and isinstance(failures[-1], StoreFull):
+        return failures[-1]
+    cause = failures[-1] if failures else "they did not answer lately, and rest for a moment"
+    return not_taken(cause, zone=zone, waits_ns=waits_ns)
+
+
+def _outcome(failure: MaarError | None) -> str:
+    match failure:
+        case None:
+            return "stored"
+        case Overloaded():
+            return "overloaded"
+        case Unreachable():
+            return "unreachable"
+        case Draining():
+            return "draining"
+        case Retryable():
+            return "unavailable"
+        case _:
+            return "rejected"

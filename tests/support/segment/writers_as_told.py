@@ -9,7 +9,7 @@ from random import Random
 from prometheus_client import CollectorRegistry
 
 from maar.distributor.rings import FollowedRings
-from maar.distributor.router import Router
+from maar.distributor.service import Router
 from maar.distributor.settings import RouterSettings
 from maar.model.errors import MaarError
 from maar.model.ids import HOME, NodeId, ProfileId, Shard, TenantId, Zone

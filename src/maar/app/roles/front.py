@@ -33,8 +33,7 @@ from maar.app.settings.tenants import Tenants
 from maar.distributor.agent import PlacementAgent
 from maar.distributor.periods import RetentionPeriods
 from maar.distributor.rings import FollowedRings
-from maar.distributor.router import Router
-from maar.distributor.service import Distributor
+from maar.distributor.service import Distributor, Router
 from maar.model.errors import MaarError
 from maar.model.ids import Zone
 from maar.ports.object_store import ObjectStore

@@ -1,0 +1,180 @@
+"""Which ring takes pushes now: home's, or another zone's when home is down and that is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from maar.distributor import breaker
+from maar.distributor.links import Links
+from maar.distributor.rings import FollowedRings
+from maar.model.errors import Unavailable
+from maar.model.ids import NodeId, TenantId, Zone
+from maar.model.ring import Writer, WriterState
+from maar.model.time import SECOND_NS
+from maar.placement.locate import Placement
+from maar.placement.rules import Rules, TenantLimits
+from maar.ports.clock import Clock
+from maar.ports.membership import RingView
+
+RETRY_AFTER_S = 1.0
+PLACEMENT_NS_MAX = 30 * SECOND_NS  # then limits of tenants that have changed are looked at again
+
+
+class Route:
+    """One zone's ring as it is used now."""
+
+    def __init__(
+        self,
+        view: RingView,
+        rules: Rules,
+        placement: Placement,
+        *,
+        here: NodeId | None,
+        made_ns: int,
+    ) -> None:
+        self.view = view
+        self.placement = placement
+        self._rules = rules
+        self._made_ns = made_ns
+        self.zone = view.ring.zone
+        self.writers = view.ring.writers
+        dead = set(view.dead) - {here}  # we know better than the metastore that we live
+        self._takers = frozenset(
+            writer.node
+            for writer in self.writers
+            if writer.state is WriterState.ACTIVE and writer.node not in dead and view.ring.owners
+        )
+
+    def serves(self, view: RingView, rules: Rules, *, now_ns: int) -> bool:
+        young = now_ns - self._made_ns < PLACEMENT_NS_MAX
+        return self.view is view and self._rules is rules and young
+
+    def takes(self, writer: Writer) -> bool:
+        return writer.node in self._takers
+
+    def somebody(self) -> bool:
+        return bool(self._takers)
+
+
+class Routes:
+    """The rings under the rules of now, and which of them has a writer that is worth a try."""
+
+    def __init__(
+        self,
+        rings: FollowedRings,
+        rules: Callable[[], Rules],
+        limits: Callable[[TenantId], TenantLimits],
+        links: Links,
+        clock: Clock,
+        random: Random,
+        *,
+        cross_zone: bool,  # whether pushes may leave the home zone when it is down
+        here: NodeId | None,
+    ) -> None:
+        self._rings = rings
+        self._rules = rules
+        self._limits = limits
+        self._links = links
+        self._clock = clock
+        self._random = random
+        self._cross_zone = cross_zone
+        self._here = here
+        self._made: dict[Zone, Route] = {}
+
+    def current(self) -> Route:
+        """The home ring, or when home is down and that is allowed, another zone's."""
+        home = self._of(self._rings.home())
+        if home is not None and self._usable(home):
+            return home
+        other = self._other(home)
+        if other is not None:
+            return other
+        if home is not None and self._only_late(home):
+            return home
+        raise self._nobody(home)
+
+    def crossing(self, route: Route) -> Route | None:
+        """Another zone's ring, when all of home fell silent while we asked."""
+        if route.zone != self._rings.zone or self._usable(route):
+            return None
+        return self._other(route)
+
+    def waits_ns(self, route: Route) -> int:
+        """Until the first breaker of those that take pushes lets one through."""
+        now_ns = self._clock.monotonic_ns()
+        takers = filter(route.takes, route.writers)
+        links = [self._links.made(route.zone, writer.node) for writer in takers]
+        waits = [breaker.opens_in_ns(link.breaker, now_ns=now_ns) for link in links if link]
+        return min(waits, default=0)
+
+    def home_writers(self) -> float:
+        """How many of home take pushes."""
+        home = self._of(self._rings.home())
+        return float(sum(map(home.takes, home.writers))) if home is not None else 0.0
+
+    def _nobody(self, home: Route | None) -> Unavailable:
+        if home is None:
+            return Unavailable(
+                f"the ring of zone {self._rings.zone} is not known yet, so nothing can be stored: "
+                "the metastore has not told it, or no segment writer has joined; send it again",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        if not home.somebody():
+            return Unavailable(
+                f"none of the {len(home.view.ring.writers)} segment writers of zone {home.zone} "
+                "is active and heard from, so nothing can be stored; send it again, and see "
+                "`maar ring`",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        return not_taken(
+            "they did not answer lately, and rest for a moment",
+            zone=home.zone,
+            waits_ns=self.waits_ns(home),
+        )
+
+    def _other(self, home: Route | None) -> Route | None:
+        if not self._cross_zone or (home is None and self._rings.awaited()):
+            return None
+        for view in self._rings.others():
+            route = self._of(view)
+            if route is not None and self._usable(route):
+                return route
+        return None
+
+    def _of(self, view: RingView | None) -> Route | None:
+        """The ring under the rules of now; made anew only when one of them changed."""
+        if view is None:
+            return None
+        known = self._made.get(view.ring.zone)
+        rules, now_ns = self._rules(), self._clock.monotonic_ns()
+        if known is not None and known.serves(view, rules, now_ns=now_ns):
+            return known
+        placement = Placement(view.ring, rules, self._limits, self._random.randrange)
+        route = Route(view, rules, placement, here=self._here, made_ns=now_ns)
+        self._made[view.ring.zone] = route
+        if known is None or known.view is not view:
+            self._links.know(one.view.ring for one in self._made.values())
+        return route
+
+    def _usable(self, route: Route) -> bool:
+        """Whether somebody there is worth a try now."""
+        now_ns = self._clock.monotonic_ns()
+        for writer in route.writers:
+            if route.takes(writer):
+                link = self._links.made(route.zone, writer.node)
+                if link is None or link.allows(now_ns=now_ns):
+                    return True
+        return False
+
+    def _only_late(self, route: Route) -> bool:
+        """Whether somebody there was late and not silent: slow is better than nobody."""
+        links = (self._links.made(route.zone, one.node) for one in route.writers)
+        return any(link is not None and link.late for link in links)
+
+
+def not_taken(cause: object, *, zone: Zone, waits_ns: int) -> Unavailable:
+    return Unavailable(
+        f"no segment writer of zone {zone} took the profiles ({cause}); send it again",
+        retry_after_s=max(RETRY_AFTER_S, waits_ns / SECOND_NS),
+    )
