@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import pytest
 
@@ -20,30 +20,12 @@ from maar.adapters.rpc.server import WholeMetastore
 from maar.model import errors
 from maar.model.ids import ANONYMOUS, BlockId, Incarnation, PlanId, ProfileId, WorkerId
 from maar.model.time import LeaseTime, TimeRange
-from maar.ports import (
-    dead_letters,
-    index_reader,
-    log_time,
-    membership,
-    metastore,
-    operator,
-    plan_board,
-    query,
-    registrar,
-    replica,
-    retention,
-    role,
-    segment_writer,
-)
 from maar.ports.calls import Call
 from maar.ports.log_time import GetNow, Now
-from maar.ports.metastore import Metastore
 from maar.ports.operator import GetBlock
 from maar.ports.plan_board import PollReply, PollRequest, Renewal
 from maar.ports.query import DrawFlameGraph, FlameGraph, GetProfile, QueryEngine, Scope
-from maar.ports.replica import MetastoreReplica
-from maar.ports.role import GetMetrics, GetReadiness, Role
-from maar.ports.segment_writer import SegmentWriter
+from maar.ports.role import GetMetrics, GetReadiness
 
 pytestmark = pytest.mark.component
 
@@ -337,30 +319,31 @@ def test_a_port_has_one_server() -> None:
     asyncio.run(scenario())
 
 
-PORTS = (
-    dead_letters, index_reader, log_time, membership, operator, plan_board, query, registrar,
-    replica, retention, role, segment_writer,
-)  # fmt: skip
+class Echo(Protocol):
+    async def echo(self, text: str) -> str: ...
 
 
-def test_every_request_of_the_ports_is_on_the_wire() -> None:
-    declared = {
-        value
-        for port in PORTS
-        for value in vars(port).values()
-        if isinstance(value, type) and issubclass(value, Call) and "answer" in vars(value)
-    } - {Call}
-    calls = (*metastore.CALLS, *replica.CALLS, *query.CALLS, *segment_writer.CALLS, *role.CALLS)
-    assert set(calls) == declared
+class Repeat(Call[Echo, str], frozen=True):
+    wire_service: ClassVar[str] = "maar.Echo"
+    text: str
+
+    def answer(self, port: Echo) -> Awaitable[str]:
+        return port.echo(self.text)
 
 
-def test_every_method_of_a_port_answers_a_request() -> None:
-    for port, calls in (
-        (Metastore, metastore.CALLS),
-        (MetastoreReplica, replica.CALLS),
-        (QueryEngine, query.CALLS),
-        (SegmentWriter, segment_writer.CALLS),
-        (Role, role.CALLS),
-    ):
-        methods = {name for name in dir(port) if not name.startswith("_")}
-        assert methods <= {name for kind in calls for name in kind.answer.__code__.co_names}
+class Echoing:
+    async def echo(self, text: str) -> str:
+        return text * 2
+
+
+def test_a_new_call_is_a_record_and_the_method_that_answers_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        server, address = RpcServer(), address_in(tmp_path)
+        server.add((Repeat,), Echoing())
+        await server.start(address)
+        channel = Channel(address)
+        assert await channel.call(Repeat("ab")) == "abab"
+        await channel.close()
+        await server.stop(0)
+
+    asyncio.run(run())

@@ -49,10 +49,10 @@ def known_addresses(settings: Settings) -> tuple[str, ...]:
 
 async def replicas(settings: Settings) -> list[ReplicaStatus]:
     """What each one says of itself, also when nobody leads; the silent ones are in it too."""
-    return list(await asyncio.gather(*map(_asked, addresses(settings))))
+    return list(await asyncio.gather(*map(_status_at, addresses(settings))))
 
 
-async def _asked(address: str) -> ReplicaStatus:
+async def _status_at(address: str) -> ReplicaStatus:
     try:
         async with _replica(address) as replica:
             return await replica.call(GetReplica())

@@ -154,14 +154,14 @@ class MetastoreService(Replica, LocalPort):
         leader = self._follower.leader if self._follower else None
         return leader.address if leader else ""
 
-    async def _surely_led(self) -> LeaderTerm:
+    async def _confirmed_leader(self) -> LeaderTerm:
         """For what its loop does not answer: one that slept may not know yet that it is over."""
         office = await self._led()
         office.confirm()
         return office
 
     async def now(self) -> Now:
-        leader = (await self._surely_led()).leader
+        leader = (await self._confirmed_leader()).leader
         return Now(leader.state.incarnation, leader.now(), leader.state.index)
 
     async def add_blocks(self, blocks: tuple[BlockMeta, ...]) -> AddReply:
@@ -192,10 +192,10 @@ class MetastoreService(Replica, LocalPort):
         return office.status(state, log_first=first)
 
     async def beat(self, beat: Beat) -> BeatReply:
-        return await (await self._surely_led()).rings.beat(beat)
+        return await (await self._confirmed_leader()).rings.beat(beat)
 
     async def rings(self) -> tuple[RingView, ...]:
-        return (await self._surely_led()).rings.views()
+        return (await self._confirmed_leader()).rings.views()
 
     async def remove_writer(self, zone: Zone, node: NodeId) -> Ring:
         return await (await self._led()).rings.remove(zone, node)

@@ -243,7 +243,7 @@ class SegmentService(LocalPort):
             known.interval_ns = now_ns - segment.buffer.opened_ns
         self._metrics.cuts.labels(cause).inc()
         flight = Flight(shard, segment.buffer.profiles, segment.done, now_ns, self._clock.wall_ns())
-        task = asyncio.create_task(self._fly(flight), name=f"segment-{shard}")
+        task = asyncio.create_task(self._write_segment(flight), name=f"segment-{shard}")
         self._flights.add(task)
         task.add_done_callback(self._flights.discard)
 
@@ -252,7 +252,7 @@ class SegmentService(LocalPort):
         awake = [k.interval_ns for k in self._known.values() if not k.arrivals.silent(now_ns)]
         return sum(awake) / len(awake) / 1e9 if awake else 0.0
 
-    async def _fly(self, flight: Flight) -> None:
+    async def _write_segment(self, flight: Flight) -> None:
         """Write, announce, answer. Whatever happens, the waiters hear and the memory is free."""
         failure: MaarError | None = None
         try:
