@@ -18,7 +18,7 @@ from typing import NamedTuple
 from maar.metastore.records.effects import Effects, HoldChanged
 from maar.metastore.records.entries import Entry, RetentionHeld
 from maar.metastore.records.packs import outline
-from maar.metastore.state.state import NO_ANCHOR, NO_HOLD, Anchor, MetaState, RetentionHold, Spent
+from maar.metastore.state.state import NO_HOLD, Anchor, MetaState, RetentionHold, Spent
 from maar.model.block import BlockMeta
 from maar.model.ids import TenantId
 from maar.model.policy import HOUR_NS, MINUTE_NS
@@ -73,8 +73,6 @@ def judge(state: MetaState, *, now: LeaseTime, wall: WallTime, clocks: Clocks) -
         return TrustVerdict(ClockTrust.HELD, state.hold.why)
     if why := refusal(clocks):
         return TrustVerdict(ClockTrust.PAUSED, why)
-    if state.clock == NO_ANCHOR:
-        return TrustVerdict(ClockTrust.TRUSTED)
     store_ns = clocks.store_ahead_ns
     if store_ns is not None and abs(store_ns) > SKEW_MAX_NS:
         return TrustVerdict(ClockTrust.JUMPED, _of_the_store(store_ns))

@@ -29,9 +29,6 @@ from maar.metastore.state.queue import PLACE_BYTES, key_of
 from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.rows import ID_BYTES, raw_id
 from maar.metastore.state.state import (
-    NO_ANCHOR,
-    NO_HOLD,
-    NOT_RAISED,
     Anchor,
     EndedAttempt,
     MetaState,
@@ -70,19 +67,19 @@ class Core(msgspec.Struct, frozen=True, array_like=True, tag=1):
     duplicates_removed: int
     profiles_quarantined: int
     plans_completed: int
-    profiles_expired: int = 0
-    raised: RaisedLimit = NOT_RAISED
-    anchor: Anchor = NO_ANCHOR
-    adopting: tuple[Incarnation, ...] = ()
-    blocks_adopted: int = 0
-    blocks_missed: int = 0
-    profiles_missed: int = 0
-    former: tuple[Incarnation, ...] = ()
-    clock: Anchor = NO_ANCHOR
-    confirmed_ns: int = 0
-    hold: RetentionHold = NO_HOLD
-    blocks_lost: int = 0
-    profiles_lost: int = 0
+    profiles_expired: int
+    raised: RaisedLimit
+    anchor: Anchor
+    adopting: tuple[Incarnation, ...]
+    blocks_adopted: int
+    blocks_missed: int
+    profiles_missed: int
+    former: tuple[Incarnation, ...]
+    clock: Anchor
+    confirmed_ns: int
+    hold: RetentionHold
+    blocks_lost: int
+    profiles_lost: int
 
 
 class Plans(msgspec.Struct, frozen=True, array_like=True, tag=4):
