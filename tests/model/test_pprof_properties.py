@@ -38,7 +38,7 @@ from support.load.pprof_scramble import (
 from support.oracles.pprof_columns import unpack
 from support.oracles.pprof_reader import canonical, canonical_of, read_plain
 
-NO_LIMITS = ProfileLimits(**dict.fromkeys(ProfileLimits.__dataclass_fields__, 1 << 62))
+NO_LIMITS = ProfileLimits(**dict.fromkeys(ProfileLimits.__struct_fields__, 1 << 62))
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
 signed = st.integers(-INT64_MAX - 1, INT64_MAX)
