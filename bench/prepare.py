@@ -88,8 +88,10 @@ class Polls:
         if way == "head":
             await self._log.head()
         elif way == "entry":
-            assert self._service._office is not None
-            await self._service._office.append(lambda *_: [Tick()])  # as chores and operators do
+            assert self._service._leader_term is not None
+            await self._service._leader_term.append(
+                lambda *_: [Tick()]
+            )  # as chores and operators do
         reply = await self._service.poll(request)
         taken.seconds.append(time.perf_counter() - begun)
         taken.appends += self._log.appends - appends

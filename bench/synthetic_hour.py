@@ -251,7 +251,7 @@ class MemoryLog:
 
     async def resign(self, term: Term) -> None: ...
 
-    async def office(self) -> Leadership:
+    async def leadership(self) -> Leadership:
         return Leadership(self._term, self._leader)
 
     async def changed(self, *, after: int) -> None:  # noqa: ARG002 - only its leader adds to it

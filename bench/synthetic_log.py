@@ -119,10 +119,10 @@ class _Pipeline:
         old = self._done.popleft()
         yield self._writer.put(e.BlocksForgotten(tuple(meta.id for meta in old.inputs)))
         yield self._writer.put(e.PlansArchived((old.id,)))
-        yield self._writer.put(e.LitterSwept((e.AttemptKey(old.id, old.token),)))
-        floor = LeaseTime(self._writer.now - self._policy.floor_lag_ns)
-        if floor > 0 and old.key.level == 1:
-            yield self._writer.put(e.Floor(floor))
+        yield self._writer.put(e.LeftoversSwept((e.AttemptKey(old.id, old.token),)))
+        registration_floor = LeaseTime(self._writer.now - self._policy.registration_floor_lag_ns)
+        if registration_floor > 0 and old.key.level == 1:
+            yield self._writer.put(e.RegistrationFloor(registration_floor))
 
 
 async def written(log: Log, bodies: Iterable[bytes], count: int) -> int:

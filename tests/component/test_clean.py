@@ -37,7 +37,7 @@ POLICY = msgspec.structs.replace(
     stall_ns=10**9 * SECOND_NS,  # the test's clock leaps
     retire_delay_ns=60 * SECOND_NS,
     expired_delay_ns=60 * SECOND_NS,
-    litter_ns=120 * SECOND_NS,
+    leftovers_ns=120 * SECOND_NS,
     retention_ns=DAY_NS,
 )
 W = WorkerId("w")
@@ -160,7 +160,7 @@ def test_everything_goes_in_its_time_with_no_worker_about(world: World) -> None:
             assert len(before) == 6 + 3 * len(objects_of(winner)) + 3
             # the last worker has gone, and nobody pushes
             world.clock.advance(121 * SECOND_NS)
-            status = await until(service, lambda s: s.litter == s.retired == 0)
+            status = await until(service, lambda s: s.leftovers == s.retired == 0)
             kept = await world.objects()
             assert set(objects_of(winner)) <= kept
             assert len(kept) == len(objects_of(winner)) + 3
@@ -188,7 +188,7 @@ def test_a_restart_at_any_point_changes_nothing_about_what_goes(local: World) ->
             await completed(service, plan, made)
         async with local.running() as service:
             local.clock.advance(121 * SECOND_NS)
-            await until(service, lambda s: s.litter == s.retired == 0)
+            await until(service, lambda s: s.leftovers == s.retired == 0)
             assert await local.objects() == set(objects_of(made))
             local.clock.advance(2 * DAY_NS)
             await until(service, lambda s: s.profiles_expired == 30)
@@ -253,8 +253,8 @@ def test_an_operator_sets_and_reads_retention_and_sees_what_would_go(
                 assert [one.block for one in dry] == metas
             assert len(await service.expiring(limit=1)) == 1
             assert await service.expiring(tenant="globex") == ()
-            assert service._office is not None
-            assert await service._office.cleaner.expire() == 2
+            assert service._leader_term is not None
+            assert await service._leader_term.cleaner.expire() == 2
             assert await service.expiring() == ()
             assert (await service.status()).profiles_expired == 20
 

@@ -37,7 +37,7 @@ QUICK = patient(
     retire_delay_ns=60 * SECOND_NS,
     expired_delay_ns=60 * SECOND_NS,
     retention_ns=2 * DAY_NS,
-    floor_lag_ns=60 * SECOND_NS,
+    registration_floor_lag_ns=60 * SECOND_NS,
 )
 
 
@@ -245,7 +245,7 @@ def test_a_letter_does_not_bring_back_what_retention_took(lake: WholeLake) -> No
                 lake.clock.advance(3600 * SECOND_NS)
                 await lake.announced(service, await lake.written(service, [C]))
             state = letters_of(service)._leader.state
-            assert state.floor < 3 * DAY_NS
+            assert state.registration_floor < 3 * DAY_NS
             assert state.remembered
             added = (await service.status()).profiles_added
             await letters_of(service).drain()
@@ -253,7 +253,7 @@ def test_a_letter_does_not_bring_back_what_retention_took(lake: WholeLake) -> No
             assert (await service.status()).profiles_added == added
             lake.clock.advance(SECOND_NS)
             await until(service, lambda _: not state.remembered)  # now the floor may go
-            assert state.floor > 3 * DAY_NS
+            assert state.registration_floor > 3 * DAY_NS
 
     asyncio.run(test())
 
@@ -392,7 +392,7 @@ def test_what_is_recovered_tells_placement_nothing(lake: WholeLake) -> None:
         async with lake.running() as service:
             await in_office(service)
             heard: list[BlockMeta] = []
-            placement = service._means.placement
+            placement = service._deps.placement
             plain = placement.hear
 
             def hear(blocks: Iterable[BlockMeta], effects: Any, now: Any) -> None:

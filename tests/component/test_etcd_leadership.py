@@ -55,7 +55,7 @@ def test_a_campaign_that_was_won_without_a_reply_is_stood_again(
             between(log, lost=True)
             async with asyncio.timeout(PATIENCE_S):  # it does not wait for its own lease to end
                 term = await log.campaign(Candidate("one"))
-            assert await log.office() == Leadership(term, Candidate("one"))
+            assert await log.leadership() == Leadership(term, Candidate("one"))
             assert (await log.append([b"x"], term=term, head=EMPTY)).index == 1
 
     asyncio.run(test())
@@ -125,7 +125,7 @@ def test_nobody_is_elected_in_a_log_that_was_just_sealed(settings: EtcdSettings)
             between(log, before=lambda: other.seal("elsewhere"))
             with pytest.raises(Rejected, match="elsewhere"):
                 await log.campaign(Candidate("one"))
-            assert await log.office() is None
+            assert await log.leadership() is None
 
     asyncio.run(test())
 

@@ -195,7 +195,7 @@ def test_a_reader_changes_nothing(factory: Factory) -> None:
             ):
                 with pytest.raises(Rejected, match="reading only"):
                     await refused()
-            assert await reader.office() == Leadership(term, Candidate("one"))
+            assert await reader.leadership() == Leadership(term, Candidate("one"))
         finally:
             await reader.close()
         assert await log.head() == head

@@ -62,12 +62,12 @@ def holds(log: Log, term: Term) -> bool:
 
 def test_the_office_says_who_leads(factory: Factory) -> None:
     async def test(log: Both) -> None:
-        assert await log.office() is None
+        assert await log.leadership() is None
         term = await log.campaign(Candidate("one", "10.0.0.1:4041"))
-        assert await log.office() == Leadership(term, Candidate("one", "10.0.0.1:4041"))
+        assert await log.leadership() == Leadership(term, Candidate("one", "10.0.0.1:4041"))
         log.hold(term)
         await log.resign(term)
-        assert await log.office() is None
+        assert await log.leadership() is None
         assert not holds(log, term)
 
     run(factory, test)
@@ -114,7 +114,7 @@ def test_a_candidate_waits_until_the_leader_is_gone(shared: Shared) -> None:
         async with asyncio.timeout(10):
             second = await waiting
         assert second > first
-        assert await log.office() == Leadership(second, Candidate("two", "there:1"))
+        assert await log.leadership() == Leadership(second, Candidate("two", "there:1"))
         assert not holds(log, first)
         with pytest.raises(TermLost):
             await log.append([b"zombie"], term=first, head=head)
@@ -182,7 +182,7 @@ def test_a_candidate_may_give_up(shared: Shared) -> None:
         waiting.cancel()
         await asyncio.wait([waiting])
         await log.resign(term)
-        assert await log.office() is None
+        assert await log.leadership() is None
         assert await log.campaign(Candidate("one")) > term
 
     run(shared, test)
@@ -237,7 +237,7 @@ def test_a_sealed_log_is_read_and_never_led_again(factory: Factory) -> None:
         assert await log.sealed() == "etcd://elsewhere"
         assert await log.head() == sealed
         assert len(await log.read(after=0)) == 3
-        assert await log.office() is None
+        assert await log.leadership() is None
 
     sealed = run(factory, seal)
     run(factory, test)

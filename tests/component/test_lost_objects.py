@@ -62,25 +62,25 @@ def test_nothing_is_deleted_before_the_log_has_answered_though_nobody_waits_for_
         async with world.running() as service:
             meta = segment(1, at=(await service.now()).lease_time)
             await service.add_blocks((meta,))
-            office = await service._led()
-            asked, may_go, command = asyncio.Event(), asyncio.Event(), office.command
+            leader_term = await service._led()
+            asked, may_go, command = asyncio.Event(), asyncio.Event(), leader_term.command
 
             async def slow(*how: Any) -> Any:
                 asked.set()
                 await may_go.wait()
                 return await command(*how)
 
-            monkeypatch.setattr(office, "command", slow)
+            monkeypatch.setattr(leader_term, "command", slow)
             losing = asyncio.create_task(service.lose(meta.id, note=""))
             await asked.wait()
             losing.cancel()
             for _ in range(5):
                 await asyncio.sleep(0)
-            assert office.cleaner.removal.locked()
+            assert leader_term.cleaner.removal.locked()
             may_go.set()
             with pytest.raises(asyncio.CancelledError):
                 await losing
-            assert not office.cleaner.removal.locked()
+            assert not leader_term.cleaner.removal.locked()
             assert await service.blocks() == ()
 
     asyncio.run(test())

@@ -333,12 +333,12 @@ def test_a_restart_of_the_leader_is_no_plans_fault(world: World) -> None:
             world.clock.advance(16 * SECOND_NS)
             (again,) = (await poll(service, worker=W2)).granted
             found = (await service.plan(plan.id)).plan
-            assert (found.failures, found.spared) == (0, 1)
+            assert (found.failures, found.excused) == (0, 1)
             await poll(service, 0, W2, renewals=(Renewal(again.id, again.token, started=True),))
             world.clock.advance(16 * SECOND_NS)
             assert len((await poll(service)).granted) == 1
             found = (await service.plan(plan.id)).plan
-            assert (found.failures, found.spared) == (1, 0)
+            assert (found.failures, found.excused) == (1, 0)
 
     asyncio.run(test())
 

@@ -197,7 +197,7 @@ def test_one_that_differs_is_in_doubt_until_the_third_has_voted() -> None:
             await until(world, lambda: state_of(bad).index > at)
             await leader.service.stop()
             await asyncio.sleep(0.3)
-            assert world.shared.office is None  # though nobody else could lead
+            assert world.shared.leader_term is None  # though nobody else could lead
             terms = [e.entry for e in world.entries() if isinstance(e.entry, TermStarted)]
             assert bad.candidate.name not in {term.leader for term in terms[-1:]}
             third.log.cut = False
@@ -225,7 +225,7 @@ def test_replicas_that_a_lost_leader_left_in_doubt_elect_one_of_them() -> None:
                 member.log.cut = False
             for member in good:
                 await until(world, lambda member=member: standing(member) == "in doubt")  # type: ignore[misc]
-            assert world.shared.office is None
+            assert world.shared.leader_term is None
             for member in good:
                 world.cut.discard(member.address)
             leader = await world.leader()
@@ -298,9 +298,9 @@ def test_no_snapshot_is_made_while_the_newest_statement_is_wrong_and_then_again(
 
 async def append_of_next_version(leader: Member) -> None:
     """What only the next program appends, and only when all can read it."""
-    office = leader.service._office
-    assert office is not None
-    await office.append(lambda state, _: dropped(state))
+    leader_term = leader.service._leader_term
+    assert leader_term is not None
+    await leader_term.append(lambda state, _: dropped(state))
 
 
 async def raise_limit(world: ReplicatedWorld) -> None:
@@ -400,17 +400,17 @@ def test_a_leader_whose_clock_is_a_year_ahead_of_the_others_expires_nothing() ->
             fresh = dated(segment(2, at=0), start_ns)
             await leader.service.add_blocks((old, fresh))
             leader.clock.wall += YEAR_NS
-            office = leader.service._office
-            assert office is not None
+            leader_term = leader.service._leader_term
+            assert leader_term is not None
             await until(world, lambda: "ahead of those of most" in told(leader))
-            assert await office.cleaner.expire() == 0
+            assert await leader_term.cleaner.expire() == 0
             status = await leader.service.status()
             assert "nothing expires" in status.retention.trouble
             assert "nothing expires" in (await leader.service.retention()).trouble
             assert len(state_of(leader).blocks) == 2
             leader.clock.wall -= YEAR_NS
             await until(world, lambda: not told(leader))
-            assert await office.cleaner.expire() == 1
+            assert await leader_term.cleaner.expire() == 1
             assert set(state_of(leader).blocks.where) == {fresh.id}
             world.cut.update(member.address for member in others)
             leader.clock.advance(peers.CLOCK_FRESH_NS + 1)

@@ -181,12 +181,12 @@ def test_what_needs_no_entry_is_not_answered_by_one_that_was_deposed(
             }
             await service.beat(beat)  # the next one changes nothing
             await calls[asked]()
-            office = service._office
-            assert office is not None
+            leader_term = service._leader_term
+            assert leader_term is not None
             world.shared.depose()
             with pytest.raises(NotLeading, match="lost its office"):
                 await calls[asked]()
-            assert office.over
+            assert leader_term.over
 
     asyncio.run(test())
 
@@ -248,9 +248,9 @@ def test_who_is_asked_during_an_election_waits_for_its_end(world: ReplicatedWorl
             for _ in range(5):
                 before = await world.leader()
                 world.shared.depose()
-                office = before.service._office
-                assert office is not None
-                await world.until(lambda office=office: office.over)  # type: ignore[misc]
+                leader_term = before.service._leader_term
+                assert leader_term is not None
+                await world.until(lambda leader_term=leader_term: leader_term.over)  # type: ignore[misc]
                 asked = [member.service.now() for member in world.members]
                 answers = await asyncio.gather(*asked, return_exceptions=True)
                 refused = [a for a in answers if isinstance(a, BaseException)]

@@ -142,16 +142,16 @@ def test_a_snapshot_that_is_not_where_it_should_be_is_none(world: ReplicatedWorl
         async with world.running():
             leader = await world.leader()
             await leader.service.snapshot()
-            office = leader.service._office
-            assert office is not None
-            first, newest = await leader.log.first(), office.snapshots.newest
+            leader_term = leader.service._leader_term
+            assert leader_term is not None
+            first, newest = await leader.log.first(), leader_term.snapshots.newest
 
             async def elsewhere() -> int:
                 return world.shared.head.index
 
-            office.snapshots._take = elsewhere
+            leader_term.snapshots._take = elsewhere
             with pytest.raises(Corrupt, match="not in the store"):
                 await leader.service.snapshot()
-            assert (await leader.log.first(), office.snapshots.newest) == (first, newest)
+            assert (await leader.log.first(), leader_term.snapshots.newest) == (first, newest)
 
     asyncio.run(test())

@@ -91,16 +91,16 @@ def test_an_append_under_way_while_its_leader_is_deposed_is_refused(
             world.shared.depose()
             other = await world.leader(but=zombie)
             assert (await other.service.add_blocks((new,))).refusals == ("",)
-            office = zombie.service._office
-            assert office is not None
+            leader_term = zombie.service._leader_term
+            assert leader_term is not None
             with pytest.raises(NotLeading):
-                office.leader.confirm()
+                leader_term.leader.confirm()
             zombie.log.open.set()
             with pytest.raises(NotLeading, match="lost its office"):
                 await call
-            await world.until(lambda: office.over)
+            await world.until(lambda: leader_term.over)
             with pytest.raises(NotLeading):
-                await office.append(lambda *_: [])
+                await leader_term.append(lambda *_: [])
             assert added(world) == [new.id]
             assert await view(zombie.service) == {new.id}
             (reply,) = (await other.service.add_blocks((late,))).refusals
@@ -147,8 +147,8 @@ def test_a_leader_cut_off_from_the_log_during_an_append_leaves_office_and_says_s
         async with world.running():
             first = await world.leader()
             now = await first.service.now()
-            office = first.service._office
-            assert office is not None
+            leader_term = first.service._leader_term
+            assert leader_term is not None
             metas = [segment(n, at=now.lease_time) for n in (1, 2)]
             if stored:
                 first.log.silent = True
@@ -160,7 +160,9 @@ def test_a_leader_cut_off_from_the_log_during_an_append_leaves_office_and_says_s
             async with asyncio.timeout(30):
                 answers = await asyncio.gather(*calls, return_exceptions=True)
             assert [type(answer) for answer in answers] == [NotLeading, NotLeading]
-            await world.until(lambda: office.over and first.service._office is not office)
+            await world.until(
+                lambda: leader_term.over and first.service._leader_term is not leader_term
+            )
             other = await world.leader(but=first)
             assert (await other.service.add_blocks(tuple(metas))).refusals == ("", "")
             assert sorted(added(world)) == sorted(
@@ -189,8 +191,8 @@ def test_a_leader_that_stops_resigns_and_another_takes_over_at_once(
             leader = await world.leader()
             await add(leader.service, 1)
             await leader.service.stop()
-            office = world.shared.office
-            assert office is None or office.holder != leader.candidate
+            leader_term = world.shared.leader_term
+            assert leader_term is None or leader_term.holder != leader.candidate
             other = await world.leader(but=leader)
             await add(other.service, 2)
             await leader.restart()

@@ -164,7 +164,11 @@ def test_a_cancelled_plan_has_stopped_on_its_host_when_it_says_so(
     pid = one_writer(store, cancelled.token)
     runner.cancel(cancelled)
     failed = failure_of(running)
-    assert (failed.cause, failed.stopped, failed.own) == ("The plan was cancelled", True, False)
+    assert (failed.cause, failed.stopped, failed.plan_at_fault) == (
+        "The plan was cancelled",
+        True,
+        False,
+    )
     assert not alive(pid)
 
 
@@ -176,7 +180,7 @@ def test_a_corrupt_segment_fails_its_plan_alone(
     poison = threads.submit(runner.run, leased(bad))
     assert runner.run(leased(good)).account.kept == 1
     failed = failure_of(poison)
-    assert (failed.stopped, failed.own) == (True, True)
+    assert (failed.stopped, failed.plan_at_fault) == (True, True)
     assert str(bad.id) in failed.cause
 
 
@@ -187,7 +191,7 @@ def test_a_plan_that_kills_its_executor_is_to_blame_when_it_ran_there_alone(
     with pytest.raises(AttemptFailed) as failed:
         runner.run(plan("kill-executor SIGKILL"))
     assert failed.value.cause.endswith("died under the plan: Command exited with code 137")
-    assert (failed.value.stopped, failed.value.own) == (True, True)
+    assert (failed.value.stopped, failed.value.plan_at_fault) == (True, True)
     assert rooms(tmp) != []
     until(lambda: runner.slots() == WORKERS * CORES)
     everywhere = [plan(f"write {gate}", index=index) for index in range(1, 5)]
@@ -214,7 +218,7 @@ def test_nobody_is_to_blame_for_an_executor_that_ran_several_plans(
     assert isinstance(neighbour, AttemptFailed)
     for failed in (killer, neighbour):
         assert "died under the plan" in failed.cause
-        assert (failed.stopped, failed.own) == (True, False)
+        assert (failed.stopped, failed.plan_at_fault) == (True, False)
 
 
 def intents(store: ObjectStore, leased: LeasedPlan) -> set[str]:
@@ -282,7 +286,7 @@ def test_a_frozen_executor_is_lost_and_only_a_task_that_was_seen_to_end_has_stop
         failures = [failure_of(future) for future in running]
         for pid, failed in zip(pids, failures, strict=True):
             assert "heartbeat timed out" in failed.cause
-            assert not failed.own
+            assert not failed.plan_at_fault
             assert failed.stopped == (pid not in inside)
             assert not (failed.stopped and alive(pid))
     finally:
@@ -308,7 +312,7 @@ def test_a_killed_spark_worker_takes_no_plan_with_it(
     gate.touch()
     for future in running:
         ended = future.exception(PATIENCE_S)
-        assert ended is None or (isinstance(ended, AttemptFailed) and not ended.own)
+        assert ended is None or (isinstance(ended, AttemptFailed) and not ended.plan_at_fault)
 
 
 def test_spark_that_scales_to_nothing_is_asked_for_an_executor_again(

@@ -165,7 +165,7 @@ def test_a_task_that_raises_fails_its_plan_with_one_sentence(
 ) -> None:
     with pytest.raises(AttemptFailed) as failed:
         runner.run(plan(does))
-    assert (failed.value.cause, failed.value.own) == (cause, own)
+    assert (failed.value.cause, failed.value.plan_at_fault) == (cause, own)
     assert failed.value.stopped
 
 
@@ -176,7 +176,7 @@ def test_a_task_that_kills_its_python_worker_fails_alone(
     neighbour = threads.submit(runner.run, plan(f"wait {gate}", index=7))
     with pytest.raises(AttemptFailed, match="Python process died") as failed:
         runner.run(plan(does))
-    assert (failed.value.stopped, failed.value.own) == (True, True)
+    assert (failed.value.stopped, failed.value.plan_at_fault) == (True, True)
     gate.touch()
     assert neighbour.result(PATIENCE_S).account.kept == 7
     assert runner.run(plan("return", index=8)).account.kept == 8
@@ -214,7 +214,7 @@ def test_a_task_that_had_not_begun_is_not_to_blame(
     monkeypatch.setattr(runner, "_task", killed_before_it_began)
     with pytest.raises(AttemptFailed, match="Python process died") as failed:
         runner.run(plan("return"))
-    assert (failed.value.stopped, failed.value.own) == (True, False)
+    assert (failed.value.stopped, failed.value.plan_at_fault) == (True, False)
 
 
 @pytest.mark.parametrize("converted", [False, True])
@@ -228,7 +228,7 @@ def test_an_executor_without_maar_is_not_the_fault_of_the_plan(
     with pytest.raises(AttemptFailed) as failed:
         runner.run(plan("return"))
     assert "No module named 'maar_is_not_here'; docs/spark.md says how" in failed.value.cause
-    assert (failed.value.stopped, failed.value.own) == (True, False)
+    assert (failed.value.stopped, failed.value.plan_at_fault) == (True, False)
     monkeypatch.undo()
     assert runner.run(plan("return", index=6)).account.kept == 6
 
@@ -243,7 +243,11 @@ def test_a_cancelled_plan_stops_alone_and_has_stopped_when_it_says_so(
     runner.cancel(cancelled)
     failed = running.exception(PATIENCE_S)
     assert isinstance(failed, AttemptFailed)
-    assert (failed.cause, failed.stopped, failed.own) == ("The plan was cancelled", True, False)
+    assert (failed.cause, failed.stopped, failed.plan_at_fault) == (
+        "The plan was cancelled",
+        True,
+        False,
+    )
     assert not any(alive(pid) for pid in pids)  # so that the slot is truly free
     gate.touch()
     assert other.result(PATIENCE_S).account.kept == 9
@@ -296,7 +300,7 @@ def test_a_plan_that_spark_has_no_slot_for_is_given_back(
     monkeypatch.setattr(runner_module, "SEAT_WAIT_S", 0.1)
     with pytest.raises(AttemptFailed, match="no free slot") as failed:
         runner.run(plan("write /never"))
-    assert (failed.value.stopped, failed.value.own) == (True, False)
+    assert (failed.value.stopped, failed.value.plan_at_fault) == (True, False)
     gate.touch()
     for future in running:
         future.result(PATIENCE_S)
@@ -327,7 +331,7 @@ def test_a_task_writes_nothing_after_its_time(
     monkeypatch.setattr(runner, "_plan_timeout_s", 0.5)
     with pytest.raises(AttemptFailed, match="time is over") as failed:
         runner.run(plan("guarded /never"))
-    assert (failed.value.stopped, failed.value.own) == (True, False)
+    assert (failed.value.stopped, failed.value.plan_at_fault) == (True, False)
 
 
 def test_spark_runs_without_retries_and_speculation(runner: SparkRunner) -> None:

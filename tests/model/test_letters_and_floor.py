@@ -34,7 +34,7 @@ from support.metastore.fold import DAY_START_NS, SMALL, segment
 DEADLINE_NS = 10 * SECOND_NS
 LAG_NS = 60 * SECOND_NS  # six deadlines, the least that settings allow
 POLICY = msgspec.structs.replace(
-    SMALL, floor_lag_ns=LAG_NS, retire_delay_ns=0, retention_ns=1, expired_delay_ns=0
+    SMALL, registration_floor_lag_ns=LAG_NS, retire_delay_ns=0, retention_ns=1, expired_delay_ns=0
 )
 
 
@@ -221,7 +221,7 @@ class Chaos:
         """Segments below floor and grace that neither index nor letters know."""
         letters = (*self.office.waiting(), *self.office.held())
         about = {keys.letter_place(key)[2].removesuffix(".msgpack") for key in letters}
-        limit = self.office.state.floor - LAG_NS
+        limit = self.office.state.registration_floor - LAG_NS
         return {
             key
             for key in self.office.objects("segments/")
@@ -285,7 +285,7 @@ def test_whatever_happens_a_letter_is_added_once_or_not_at_all(seed: int) -> Non
     assert chaos.office.waiting() == set()
     assert chaos.strays() == set()
     assert chaos.acknowledged
-    assert chaos.office.state.floor > 0
+    assert chaos.office.state.registration_floor > 0
 
 
 def test_this_test_sees_orphans_swept_and_letters_that_keep_theirs() -> None:
@@ -327,6 +327,6 @@ def test_this_test_sees_letters_held_and_floors_that_matter() -> None:
             assert letter_key(meta.id) in chaos.office.waiting()
             chaos.office.drain()
         held += len(chaos.office.held())
-        forgotten += chaos.office.state.floor > 0
+        forgotten += chaos.office.state.registration_floor > 0
     assert held
     assert forgotten

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from maar.metastore.records.entries import BlocksAdded, Floor
+from maar.metastore.records.entries import BlocksAdded, RegistrationFloor
 from maar.metastore.state import snapshot_parts
 from maar.model import keys
 from maar.model.block import BlockMeta
@@ -25,7 +25,10 @@ from support.metastore.fold import SMALL
 
 LAG_NS = 20 * MINUTE_NS
 POLICY = msgspec.structs.replace(
-    SMALL, litter_ns=10 * MINUTE_NS, retire_delay_ns=5 * MINUTE_NS, floor_lag_ns=LAG_NS
+    SMALL,
+    leftovers_ns=10 * MINUTE_NS,
+    retire_delay_ns=5 * MINUTE_NS,
+    registration_floor_lag_ns=LAG_NS,
 )
 
 
@@ -123,7 +126,7 @@ class LostLog(RuleBasedStateMachine):
 
     @rule()
     def raise_floor(self) -> None:
-        self.lake.fold.put(Floor(LeaseTime(self.lake.fold.now - LAG_NS)))
+        self.lake.fold.put(RegistrationFloor(LeaseTime(self.lake.fold.now - LAG_NS)))
 
     @precondition(lambda self: self.lake.state.adopting)
     @rule()

@@ -44,8 +44,8 @@ from support.stores.memory_store import MemoryStore
 TASK_NS = 30 * MINUTE_NS  # no task writes later than this after its beginning
 POLICY = msgspec.structs.replace(
     SMALL,
-    litter_ns=45 * MINUTE_NS,
-    litter_max=50,
+    leftovers_ns=45 * MINUTE_NS,
+    leftovers_max=50,
     pin_ns=50 * MINUTE_NS,
     retention_ns=1,  # everything is too old, and time explains it
     expired_delay_ns=40 * MINUTE_NS,
@@ -291,10 +291,10 @@ class Cleaning(RuleBasedStateMachine):
         for until, objects in self.held.values():
             assert self.lake.fold.now > until or objects <= self.lake.objects()
 
-    @precondition(lambda self: self.lake.state.litter)
+    @precondition(lambda self: self.lake.state.leftovers)
     @invariant()
     def litter_is_bounded(self) -> None:
-        assert len(self.lake.state.litter) <= POLICY.litter_max
+        assert len(self.lake.state.leftovers) <= POLICY.leftovers_max
 
     def teardown(self) -> None:
         """Faults are healed, leases end, time passes: nothing is left that nobody speaks for."""
@@ -311,12 +311,12 @@ class Cleaning(RuleBasedStateMachine):
             if plan.lease:
                 self.lake.fold.put(AttemptFenced(plan.id, plan.lease.token, "the end"))
         for _ in range(3):
-            self.lake.pass_time(POLICY.litter_ns + POLICY.retire_delay_ns + POLICY.pin_ns)
+            self.lake.pass_time(POLICY.leftovers_ns + POLICY.retire_delay_ns + POLICY.pin_ns)
             while self.clean(self.lake.cleaner.sweep()):
                 pass
             while self.clean(self.lake.cleaner.remove()):
                 pass
-        assert self.lake.state.litter == {}
+        assert self.lake.state.leftovers == {}
         assert self.lake.state.retired == {}
         assert self.lake.cleaner.blocked == ()
         assert self.lake.objects() == self.lake.listed()

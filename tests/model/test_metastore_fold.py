@@ -55,11 +55,10 @@ from maar.metastore.records.entries import (
     BlocksForgotten,
     Entry,
     Extension,
-    Floor,
     Grant,
     LeasesRenewed,
+    LeftoversSwept,
     LimitRaised,
-    LitterSwept,
     PlanCompleted,
     PlanFailed,
     PlanRequeued,
@@ -68,6 +67,7 @@ from maar.metastore.records.entries import (
     PlansScheduled,
     PlansStarted,
     PlansUnparked,
+    RegistrationFloor,
     Start,
     StateHashed,
     TermStarted,
@@ -99,7 +99,7 @@ POLICY = msgspec.structs.replace(
     pin_ns=200 * SECOND_NS,
     plans_max=3,
     parked_max=2,
-    litter_max=40,
+    leftovers_max=40,
 )
 WORKERS = st.sampled_from([WorkerId("w1"), WorkerId("w2")])
 
@@ -123,7 +123,7 @@ class Model:
     seen: set[BlockId] = field(default_factory=set)
     jobs: dict[PlanId, Job] = field(default_factory=dict)
     tokens: set[tuple[PlanId, FencingToken]] = field(default_factory=set)
-    litter: set[AttemptKey] = field(default_factory=set)
+    leftovers: set[AttemptKey] = field(default_factory=set)
 
     def owners(self) -> dict[BlockId, PlanId]:
         return {b: p for p, job in self.jobs.items() if not job.done_by for b in job.inputs}
@@ -140,7 +140,7 @@ class MetastoreFold(RuleBasedStateMachine):
         self.fold = Fold(policy=POLICY)
         self.fold.now = SECOND_NS
         self.model = Model()
-        self.crew = WorkerRegistry()
+        self.worker_registry = WorkerRegistry()
         self.count = 0
         self.segments: dict[BlockId, BlockMeta] = {}
 
@@ -177,7 +177,7 @@ class MetastoreFold(RuleBasedStateMachine):
                 assert job.token == effect.token
                 assert effect.end is not AttemptEnd.EXPIRED or self.fold.now > job.expires_at
                 job.token = None
-                self.model.litter.add(AttemptKey(effect.plan, effect.token))
+                self.model.leftovers.add(AttemptKey(effect.plan, effect.token))
             case Cancelled():
                 assert self.model.jobs.pop(effect.plan).token is None
             case Bisected():
@@ -204,7 +204,7 @@ class MetastoreFold(RuleBasedStateMachine):
         meta = msgspec.structs.replace(meta, zone=Zone(("", "east", "west")[shard % 3]))
         (effect,) = self.put(BlocksAdded((meta,)))
         assert isinstance(effect, Registered)
-        assert (effect.refusal == "") is (at > self.state.floor)
+        assert (effect.refusal == "") is (at > self.state.registration_floor)
         if not effect.refusal:
             self.model.profiles[meta.id] = meta.profiles
             self.model.acknowledged += meta.profiles
@@ -234,7 +234,9 @@ class MetastoreFold(RuleBasedStateMachine):
             self.put(entry)
         found: list[Leased] = []
         wishes = [Wish(worker, capacity)]
-        for entry in schedule.assign(self.state, wishes, now=self.now(), crew=self.crew):
+        for entry in schedule.assign(
+            self.state, wishes, now=self.now(), worker_registry=self.worker_registry
+        ):
             effects = self.put(entry)
             assert not any(isinstance(e, Refused) for e in effects)  # nobody came in between
             found += [e for e in effects if isinstance(e, Leased)]
@@ -252,7 +254,9 @@ class MetastoreFold(RuleBasedStateMachine):
         self, grant: Leased, worker: WorkerId, seen: bool, counts: bool
     ) -> MultipleResults[Leased]:
         until = LeaseTime(self.fold.now + 9)
-        item = Grant(grant.plan, worker, until, grant.token if seen else None, counts=counts)
+        item = Grant(
+            grant.plan, worker, until, grant.token if seen else None, counts_as_failure=counts
+        )
         found = [e for e in self.put(PlansLeased((item,))) if isinstance(e, Leased)]
         return multiple(*found)
 
@@ -315,7 +319,7 @@ class MetastoreFold(RuleBasedStateMachine):
         self.model.removed += made.account.duplicates
         job.done_by, job.done_at = token, self.fold.now
         (plan,) = (plan for plan, other in self.model.jobs.items() if other is job)
-        self.model.litter.add(AttemptKey(plan, token))
+        self.model.leftovers.add(AttemptKey(plan, token))
 
     @rule(grant=grants)
     def start(self, grant: Leased) -> None:
@@ -431,16 +435,16 @@ class MetastoreFold(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def sweep(self, data: st.DataObject) -> None:
-        if self.model.litter:
-            known = st.sampled_from(sorted(self.model.litter, key=lambda r: (r.plan, r.token)))
+        if self.model.leftovers:
+            known = st.sampled_from(sorted(self.model.leftovers, key=lambda r: (r.plan, r.token)))
             swept = tuple(data.draw(st.lists(known, max_size=5)))
-            self.put(LitterSwept(swept))
-            self.model.litter.difference_update(swept)
+            self.put(LeftoversSwept(swept))
+            self.model.leftovers.difference_update(swept)
 
     @rule()
     def lead_anew(self) -> None:
         self.put(TermStarted(self.state.term + 1, "next"))
-        self.crew = WorkerRegistry(hearing_since=self.now())
+        self.worker_registry = WorkerRegistry(hearing_since=self.now())
         for plan, job in self.model.jobs.items():
             if plan in self.state.plans and (lease := self.state.plans[plan].lease):
                 if self.fold.now <= job.expires_at:
@@ -480,7 +484,7 @@ class MetastoreFold(RuleBasedStateMachine):
 
     @rule(back=st.sampled_from([0, 20, 2_000, 2_000, 2_000]))
     def raise_floor(self, back: int) -> None:
-        self.put(Floor(LeaseTime(max(0, self.fold.now - back * SECOND_NS))))
+        self.put(RegistrationFloor(LeaseTime(max(0, self.fold.now - back * SECOND_NS))))
 
     @rule()
     def state_the_hash(self) -> None:
@@ -541,7 +545,7 @@ class MetastoreFold(RuleBasedStateMachine):
 
     @invariant()
     def every_attempt_that_ended_is_looked_after(self) -> None:
-        assert set(self.state.litter) == self.model.litter
+        assert set(self.state.leftovers) == self.model.leftovers
 
     @invariant()
     def everything_is_bounded(self) -> None:

@@ -54,7 +54,7 @@ class Member:
 
     def rebuild(self) -> None:
         self.state = MetaState()
-        self.judge = StateVotes(self.name, replicas=self.replicas)
+        self.state_votes = StateVotes(self.name, replicas=self.replicas)
         self.damaged = False
 
     def damage(self) -> None:
@@ -66,16 +66,16 @@ class Member:
         for item in self.log.entries[self.state.index :][:most]:
             effects: tuple[Effect, ...] = apply(self.state, item)
             try:
-                self.judge.fold(effects)
+                self.state_votes.fold(effects)
             except Corrupt:
                 return
 
     @property
     def standing(self) -> ReplicaHealth:
-        return self.judge.standing
+        return self.state_votes.standing
 
     def vote(self) -> Vote | None:
-        return self.judge.vote()
+        return self.state_votes.vote()
 
 
 class Cluster:
@@ -113,10 +113,10 @@ class Cluster:
         for member in members:
             if member.standing is STOPPED:
                 continue
-            vote = Vote(member.name, member.judge.hashed_at, member.judge.digest)
+            vote = Vote(member.name, member.state_votes.hashed_at, member.state_votes.digest)
             for other in self.members:
                 if vote.at and other is not member:
-                    other.judge.hear(vote)
+                    other.state_votes.hear(vote)
         if leader is not None:
             self._write(leader)
 
@@ -126,7 +126,7 @@ class Cluster:
         return self.leader
 
     def _write(self, leader: Member) -> None:
-        for entry in leader.judge.entries(leader.state, monotonic_ns=self.clock_ns):
+        for entry in leader.state_votes.entries(leader.state, monotonic_ns=self.clock_ns):
             self.log.append(entry)
         leader.fold()
 
@@ -251,4 +251,4 @@ def test_any_order_of_votes_and_restarts_gives_one_judgement(
     twin = Member("late", cluster.log, replicas)
     while twin.state.index < late.state.index:
         twin.fold(1)
-    assert twin.judge._ballots == late.judge._ballots
+    assert twin.state_votes._ballots == late.state_votes._ballots

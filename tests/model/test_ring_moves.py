@@ -114,7 +114,7 @@ class Rings(RuleBasedStateMachine):
         state, _ = decode(encode(self.town.fold.state, Head(self.town.fold.state.index, b"h" * 32)))
         assert digest(state) == digest(self.town.fold.state)
         self.town.fold.state = state
-        self.town.hearing = Heartbeats(since=self.town.now)
+        self.town.heartbeats = Heartbeats(since=self.town.now)
         for ring in state.rings.values():
             view = self.town.view(ring.zone)
             assert (view.dead, view.complete) == ((), False)

@@ -126,7 +126,7 @@ def test_a_plan_is_shown_with_inputs_attempts_causes_and_times(front: Front, say
     )
     one = plan(
         5, PlanState.INFLIGHT, live.id, gone.id, lease=lease, attempts=attempts, failures=1,
-        spared=1, parent=PlanId(4, 0),
+        excused=1, parent=PlanId(4, 0),
     )  # fmt: skip
     known(front, one)
     code, out, _ = say("plans", "show", "5.0")
@@ -419,7 +419,7 @@ def test_the_status_tells_backlog_limits_and_troubles(front: Front, say: Say) ->
         levels=(LevelStatus(0, "segment", 9, 900, 90, 7, 4096, 65.0, 2),),
         plans={"inflight": 3, "parked": 2},
         parked=2,
-        litter=12,
+        leftovers=12,
         retired=4,
         failure_limit=9,
         limit_raised_s=120.0,
@@ -436,7 +436,7 @@ def test_the_status_tells_backlog_limits_and_troubles(front: Front, say: Say) ->
         "5 expired; after a restore 1,500 blocks were adopted and 2 missed (30 profiles)",
         "plans: 3 inflight, 2 parked",
         "the failure limit is raised to 9 for another 2.0 min",
-        "4 replaced blocks and the remains of 12 attempts wait for deletion",
+        "4 replaced blocks and leftovers of 12 attempts wait for deletion",
         "1 tenants differ",
         "TROUBLE 2 plans are parked",
         "TROUBLE retention: the clock is a year ahead",

@@ -143,7 +143,7 @@ def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
         "compaction.probe_s=0",
         "compaction.plans_max=0",
         "compaction.parked_max=0",
-        "compaction.spared_max=0",
+        "compaction.excused_max=0",
         "retention.default_days=-1",
         "retention.default_days=inf",
         "retention.default_days=nan",
@@ -163,10 +163,13 @@ def test_masters_that_spark_knows_are_taken(master: str) -> None:
 
 
 def test_a_floor_must_lag_far_behind_a_writers_deadline() -> None:
-    with pytest.raises(InvalidInput, match=r"floor_lag_s = 30 .*ack_deadline_ms"):
-        loaded(MAAR_COMPACTION__FLOOR_LAG_S="30")
-    short = {"MAAR_COMPACTION__FLOOR_LAG_S": "30", "MAAR_SEGMENT__ACK_DEADLINE_MS": "5000"}
-    assert loaded(**short).policy().floor_lag_ns == 30 * SECOND_NS
+    with pytest.raises(InvalidInput, match=r"registration_floor_lag_s = 30 .*ack_deadline_ms"):
+        loaded(MAAR_COMPACTION__REGISTRATION_FLOOR_LAG_S="30")
+    short = {
+        "MAAR_COMPACTION__REGISTRATION_FLOOR_LAG_S": "30",
+        "MAAR_SEGMENT__ACK_DEADLINE_MS": "5000",
+    }
+    assert loaded(**short).policy().registration_floor_lag_ns == 30 * SECOND_NS
 
 
 def test_a_pause_of_the_leader_never_uses_up_a_lease() -> None:
@@ -177,23 +180,23 @@ def test_a_pause_of_the_leader_never_uses_up_a_lease() -> None:
 def test_every_number_of_compaction_reaches_the_policy() -> None:
     policy = loaded(
         MAAR_COMPACTION__SPAN_S="600",
-        MAAR_COMPACTION__SPARED_MAX="5",
+        MAAR_COMPACTION__EXCUSED_MAX="5",
         MAAR_COMPACTION__RETRY_S="0.5",
         MAAR_COMPACTION__PROBE_S="7",
         MAAR_COMPACTION__PROBE_MAX_S="70",
         MAAR_COMPACTION__LEAST_SHARE="4",
         MAAR_COMPACTION__PLANS_MAX="11",
         MAAR_COMPACTION__PARKED_MAX="12",
-        MAAR_COMPACTION__LITTER_S="3600",
+        MAAR_COMPACTION__LEFTOVERS_S="3600",
         MAAR_RETENTION__DEFAULT_DAYS="1.5",
     ).policy()
-    assert (policy.span_ns, policy.litter_ns) == (600 * SECOND_NS, 3600 * SECOND_NS)
+    assert (policy.span_ns, policy.leftovers_ns) == (600 * SECOND_NS, 3600 * SECOND_NS)
     assert (policy.retry_ns, policy.probe_ns, policy.probe_max_ns) == (
         SECOND_NS // 2,
         7 * SECOND_NS,
         70 * SECOND_NS,
     )
-    assert (policy.spared_max, policy.least_share) == (5, 4)
+    assert (policy.excused_max, policy.least_share) == (5, 4)
     assert (policy.plans_max, policy.parked_max) == (11, 12)
     assert policy.retention_ns == 36 * 3600 * SECOND_NS
 
@@ -216,7 +219,7 @@ def test_least_shares_leave_something_for_level_0() -> None:
 
 
 def test_remains_are_looked_for_longer_than_an_attempt_can_write() -> None:
-    with pytest.raises(InvalidInput, match=r"litter_s = 1800 .*worker\.plan_timeout_ms"):
-        loaded(MAAR_COMPACTION__LITTER_S="1800")
-    short = {"MAAR_COMPACTION__LITTER_S": "20", "MAAR_WORKER__PLAN_TIMEOUT_MS": "10000"}
-    assert loaded(**short).policy().litter_ns == 20 * SECOND_NS
+    with pytest.raises(InvalidInput, match=r"leftovers_s = 1800 .*worker\.plan_timeout_ms"):
+        loaded(MAAR_COMPACTION__LEFTOVERS_S="1800")
+    short = {"MAAR_COMPACTION__LEFTOVERS_S": "20", "MAAR_WORKER__PLAN_TIMEOUT_MS": "10000"}
+    assert loaded(**short).policy().leftovers_ns == 20 * SECOND_NS

@@ -26,49 +26,49 @@ def tenure(*, ttl_s: int = 5) -> Tenure:
 
 
 def test_office_lasts_for_the_lease_that_was_asked_for() -> None:
-    office = tenure()
-    assert not office.lost(105 * SECOND - 1)
-    assert office.lost(105 * SECOND)
+    leader_term = tenure()
+    assert not leader_term.lost(105 * SECOND - 1)
+    assert leader_term.lost(105 * SECOND)
 
 
 def test_a_renewal_counts_from_when_it_was_asked_for() -> None:
-    office = tenure()
-    office.renewed(sent_ns=102 * SECOND)
-    assert not office.lost(107 * SECOND - 1)
-    assert office.lost(107 * SECOND)
+    leader_term = tenure()
+    leader_term.renewed(sent_ns=102 * SECOND)
+    assert not leader_term.lost(107 * SECOND - 1)
+    assert leader_term.lost(107 * SECOND)
 
 
 def test_an_office_that_was_lost_does_not_come_back() -> None:
-    office = tenure()
-    assert office.lost(110 * SECOND)  # it slept
-    office.renewed(sent_ns=111 * SECOND)
-    assert office.lost(111 * SECOND)
+    leader_term = tenure()
+    assert leader_term.lost(110 * SECOND)  # it slept
+    leader_term.renewed(sent_ns=111 * SECOND)
+    assert leader_term.lost(111 * SECOND)
 
 
 def test_a_late_answer_does_not_shorten_the_office() -> None:
-    office = tenure()
-    office.renewed(sent_ns=103 * SECOND)
-    office.renewed(sent_ns=101 * SECOND)
-    assert not office.lost(107 * SECOND)
+    leader_term = tenure()
+    leader_term.renewed(sent_ns=103 * SECOND)
+    leader_term.renewed(sent_ns=101 * SECOND)
+    assert not leader_term.lost(107 * SECOND)
 
 
 def test_office_is_renewed_only_while_the_loop_speaks() -> None:
-    office = tenure()
-    office.held(102 * SECOND)
-    assert office.due(103 * SECOND)
-    assert not office.due(104 * SECOND)  # silent for two seconds
-    office.held(104 * SECOND)
-    assert office.due(104 * SECOND)
+    leader_term = tenure()
+    leader_term.held(102 * SECOND)
+    assert leader_term.due(103 * SECOND)
+    assert not leader_term.due(104 * SECOND)  # silent for two seconds
+    leader_term.held(104 * SECOND)
+    assert leader_term.due(104 * SECOND)
 
 
 def test_renewals_come_a_few_times_in_the_life_of_a_lease() -> None:
-    office = tenure(ttl_s=8)
-    office.held(101 * SECOND)
-    assert not office.due(101 * SECOND)
-    office.held(102 * SECOND)
-    assert office.due(102 * SECOND)
-    office.renewed(sent_ns=102 * SECOND)
-    assert not office.due(102 * SECOND)
+    leader_term = tenure(ttl_s=8)
+    leader_term.held(101 * SECOND)
+    assert not leader_term.due(101 * SECOND)
+    leader_term.held(102 * SECOND)
+    assert leader_term.due(102 * SECOND)
+    leader_term.renewed(sent_ns=102 * SECOND)
+    assert not leader_term.due(102 * SECOND)
 
 
 def status(

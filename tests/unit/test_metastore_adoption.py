@@ -14,7 +14,7 @@ from maar.metastore.leader.dead_letters import DeadLetters
 from maar.metastore.records.effects import Refused
 from maar.metastore.records.entries import (
     AdoptionEnded,
-    Floor,
+    RegistrationFloor,
     Reincarnated,
 )
 from maar.metastore.replica import snapshot
@@ -365,7 +365,7 @@ def test_a_full_index_does_not_postpone_the_end() -> None:
 
 def test_tables_stay_whose_manifest_is_damaged_when_their_inputs_are_gone() -> None:
     """They are all that is left of the profiles, and a person may mend the manifest."""
-    policy = msgspec.structs.replace(SMALL, retire_delay_ns=15 * MINUTE_NS, litter_ns=HOUR_NS)
+    policy = msgspec.structs.replace(SMALL, retire_delay_ns=15 * MINUTE_NS, leftovers_ns=HOUR_NS)
     lake = Lives(policy)
     one, two = lake.push(1), lake.push(2)
     plan = lake.schedule([one, two])
@@ -389,7 +389,7 @@ def test_tables_stay_whose_manifest_is_damaged_when_their_inputs_are_gone() -> N
     lake.fold.now += 2 * HOUR_NS
     lake.clean()
     assert lake.objects() >= set(tables(made))
-    assert not lake.objects() & set(tables(given_up))  # its input is there: it is litter
+    assert not lake.objects() & set(tables(given_up))  # its input is there: they are leftovers
 
 
 def test_a_manifest_of_another_tenant_or_day_than_its_place_is_not_adopted() -> None:
@@ -470,7 +470,7 @@ def test_a_segment_below_the_floor_that_nobody_registered_is_left_and_not_told()
     lake = Lives()
     orphan = lake.upload([1])
     lake.fold.now = 2 * HOUR_NS
-    lake.fold.put(Floor(LeaseTime(HOUR_NS)))
+    lake.fold.put(RegistrationFloor(LeaseTime(HOUR_NS)))
     lake.lose(lake.save())
     lake.adopt()
     assert orphan.id not in lake.state.blocks

@@ -31,9 +31,9 @@ def test_it_waits_for_the_rival_and_tells_the_term_once() -> None:
             await campaign.ended()
         assert campaign.won() == Term(held + 1)
         assert campaign.won() is None
-        assert shared.office is not None
+        assert shared.leader_term is not None
         await campaign.withdraw()
-        assert shared.office.holder == ME, "whoever took the term has to resign it"
+        assert shared.leader_term.holder == ME, "whoever took the term has to resign it"
 
     run_virtually(test())
 
@@ -43,9 +43,9 @@ def test_who_withdraws_leaves_no_office_behind() -> None:
         shared = SharedLog()
         campaign = Campaign(MemoryLog(shared), ME)
         campaign.stand()
-        await until(lambda: shared.office is not None)
+        await until(lambda: shared.leader_term is not None)
         await campaign.withdraw()
-        assert shared.office is None
+        assert shared.leader_term is None
         await campaign.withdraw()
         held = await MemoryLog(shared).campaign(RIVAL)
         campaign.stand()
@@ -53,7 +53,7 @@ def test_who_withdraws_leaves_no_office_behind() -> None:
         await campaign.withdraw()
         await MemoryLog(shared).resign(held)
         await asyncio.sleep(60)
-        assert shared.office is None
+        assert shared.leader_term is None
 
     run_virtually(test())
 

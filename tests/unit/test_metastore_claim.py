@@ -305,7 +305,7 @@ def test_a_log_begins_again_from_the_objects_in_the_store_alone() -> None:
     assert lake.state.adopting == (INCARNATION,)
     assert lake.state.lease_time == newest, "no name that was given is given again"
     assert lake.state.index > before
-    assert lake.state.floor < 0, "what is in the store is above the floor"
+    assert lake.state.registration_floor < 0, "what is in the store is above the floor"
     assert "give them again" in lake.state.hold.why, "nobody knows how long tenants keep theirs"
     lake.adopt()
     assert lake.adoption.blocked == ()

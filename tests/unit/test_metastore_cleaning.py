@@ -270,7 +270,7 @@ def test_pins_are_dropped_from_the_one_renewed_longest_ago() -> None:
 def test_a_part_that_breaks_stops_neither_itself_nor_the_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = Lake(msgspec.structs.replace(SMALL, litter_ns=SECOND_NS, retention_ns=DAY_NS))
+    world = Lake(msgspec.structs.replace(SMALL, leftovers_ns=SECOND_NS, retention_ns=DAY_NS))
     broken = {"sweeps": 0}
 
     def breaks(*_: Any, **__: Any) -> Any:
@@ -302,14 +302,14 @@ def test_a_store_that_hangs_holds_up_neither_sweeps_nor_retention() -> None:
                 released.wait()
             super().delete(key)
 
-    policy = msgspec.structs.replace(SMALL, litter_ns=SECOND_NS, retention_ns=DAY_NS)
+    policy = msgspec.structs.replace(SMALL, leftovers_ns=SECOND_NS, retention_ns=DAY_NS)
     world = Lake(policy, Hanging())
 
     async def test() -> None:
         for first in range(0, 30, 3):
             replaced(world, first, first + 1, first + 2)
         parts = asyncio.create_task(world.cleaner.forever())
-        await until(lambda: not world.state.litter)
+        await until(lambda: not world.state.leftovers)
         world.pass_time(2 * DAY_NS)
         await until(lambda: not len(world.state.blocks))
         assert len(world.objects("segments/")) == 30

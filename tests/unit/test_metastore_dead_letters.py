@@ -13,7 +13,7 @@ from maar.block.format import dead_letter
 from maar.metastore.decide import dead_letter_rules
 from maar.metastore.decide.dead_letter_rules import Fate, FoundLetter, reach, verdict
 from maar.metastore.leader.dead_letters import DeadLetters
-from maar.metastore.records.entries import BlocksAdded, BlocksExpired, Floor
+from maar.metastore.records.entries import BlocksAdded, BlocksExpired, RegistrationFloor
 from maar.metastore.state.state import NO_FLOOR
 from maar.metastore.views import reads
 from maar.model import keys
@@ -146,7 +146,7 @@ def test_a_full_index_lets_letters_wait_and_the_floor_with_them(office: PostOffi
     office.forget(first)
     office.forget(second)
     office.keep_house()
-    assert office.state.floor == START - 1
+    assert office.state.registration_floor == START - 1
     office.state.remembered.drop_below(BlockId("f" * 32))
     office.drain()
     assert third.id in office.fold.live()
@@ -185,7 +185,9 @@ def remembering(office: PostOffice) -> None:
 
 
 def floors(office: PostOffice) -> list[int]:
-    return [entry.lease_time for entry in office.keep_house() if isinstance(entry, Floor)]
+    return [
+        entry.lease_time for entry in office.keep_house() if isinstance(entry, RegistrationFloor)
+    ]
 
 
 def test_without_a_look_for_letters_there_is_no_floor(office: PostOffice) -> None:
@@ -270,7 +272,7 @@ def test_the_floor_never_passes_a_letter_written_in_time(office: PostOffice) -> 
         office.drain()
         office.keep_house()
         assert meta.id in office.fold.live()
-    assert office.state.floor > START
+    assert office.state.registration_floor > START
     assert office.held() == set()
 
 
@@ -329,7 +331,7 @@ def test_the_index_says_which_letters_it_has_never_seen(office: PostOffice) -> N
     unseen = segment(5, at=office.fold.now)
     asked = [meta.id for meta in (live, merged, forgotten, expired, unseen)]
     assert reads.undelivered(office.state, [*asked, BlockId("nonsense")]) == (unseen.id,)
-    office.fold.put(Floor(LeaseTime(office.fold.now)))
+    office.fold.put(RegistrationFloor(LeaseTime(office.fold.now)))
     assert reads.undelivered(office.state, asked) == ()  # too late: nor will it be added
 
 

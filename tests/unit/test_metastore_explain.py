@@ -122,7 +122,7 @@ def test_behind_very_many_blocks_a_place_is_estimated() -> None:
 
 
 def test_what_keeps_closed_batches_waiting_is_said() -> None:
-    fold = Fold(policy=msgspec.structs.replace(SMALL, plans_max=1, litter_max=2))
+    fold = Fold(policy=msgspec.structs.replace(SMALL, plans_max=1, leftovers_max=2))
     high = compacted(fold, segment(1, shard=2), segment(2, shard=2), segment(3, shard=2))
     other = compacted(fold, *(segment(n, shard=2) for n in (4, 5, 6)))
     planned(fold, segment(7, shard=3))
@@ -197,7 +197,9 @@ def test_a_block_held_by_hand_gives_the_operators_reason() -> None:
     fold = Fold()
     meta = segment(1)
     plan = planned(fold, meta)
-    fold.put(PlanExcluded(plan, None, NEVER, counts=False, note="bad host, see the ticket"))
+    fold.put(
+        PlanExcluded(plan, None, NEVER, counts_as_failure=False, note="bad host, see the ticket")
+    )
     text = of(fold, meta, "held")
     assert "was excluded by hand, 'bad host, see the ticket'" in text
     assert f"not tried again until somebody says `maar plans requeue {plan}`" in text

@@ -10,7 +10,7 @@ import pytest
 
 from maar.block.format import dead_letter
 from maar.metastore.leader.dead_letters import DeadLetters
-from maar.metastore.records.entries import Floor
+from maar.metastore.records.entries import RegistrationFloor
 from maar.metastore.state.state import NO_FLOOR
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind, Location
@@ -69,7 +69,7 @@ def _cut_short(office: PostOffice, meta: BlockMeta) -> str:
 
 def _below_the_floor(office: PostOffice, meta: BlockMeta) -> str:
     put(office.store, meta)
-    office.fold.put(Floor(LeaseTime(office.fold.now)))
+    office.fold.put(RegistrationFloor(LeaseTime(office.fold.now)))
     return office.drop(meta)
 
 
@@ -122,14 +122,16 @@ def test_what_is_poisoned_is_held_with_its_cause_and_nobody_waits_for_it(
     key = make(office, segment(2, at=office.fold.now))
     body = office.store.read(key)
     put(office.store, after)
-    floor = office.state.floor
+    registration_floor = office.state.registration_floor
     if poison != "below the floor":
         office.drop(after)
     else:
         office.store.delete(letter_key(before.id))
     office.drain()
     assert office.waiting() == set()
-    assert office.fold.live() == (set() if floor != NO_FLOOR else {before.id, after.id})
+    assert office.fold.live() == (
+        set() if registration_floor != NO_FLOOR else {before.id, after.id}
+    )
     (held,) = office.held()
     assert held.rpartition("-held/")[2] == key.partition(f"{INCARNATION}/")[2]
     assert office.store.read(held) == body  # moved, not changed
@@ -245,7 +247,7 @@ def test_below_the_floor_the_segment_is_written_again_as_another_block(office: P
     old_key = meta.files[0].locations[0].key
     body = office.store.read(old_key)
     office.pass_time(SECOND_NS)
-    office.fold.put(Floor(LeaseTime(office.fold.now)))
+    office.fold.put(RegistrationFloor(LeaseTime(office.fold.now)))
     office.pass_time(SECOND_NS)
     office.drop(meta)
     office.drain()
@@ -266,7 +268,7 @@ def test_a_retry_that_breaks_off_loses_nothing_and_shares_no_object(office: Post
     meta = segment(1, at=office.fold.now)
     put(office.store, meta)
     office.pass_time(SECOND_NS)
-    office.fold.put(Floor(LeaseTime(office.fold.now)))
+    office.fold.put(RegistrationFloor(LeaseTime(office.fold.now)))
     office.pass_time(SECOND_NS)
     office.drop(meta)
     office.drain()
@@ -293,7 +295,7 @@ def test_what_cannot_be_delivered_is_refused_with_its_cause_and_stays(office: Po
     malformed = segment(2, at=office.fold.now)
     _drop(office, malformed, min_time_ns=malformed.max_time_ns + 1)
     office.drain()
-    office.fold.put(Floor(LeaseTime(office.fold.now)))
+    office.fold.put(RegistrationFloor(LeaseTime(office.fold.now)))
     objects = office.objects()
     with pytest.raises(Rejected, match="ends before it begins"):
         retry(office, malformed.id)

@@ -114,59 +114,64 @@ def test_what_is_only_heard_ends_a_doubt_and_stops_nobody() -> None:
 
 
 def test_a_replica_is_in_doubt_until_votes_settle_it_and_then_stops_for_good() -> None:
-    judge = a_judge()
-    assert (judge.standing, judge.trouble, judge.hashed_at, judge.digest) == (SOUND, "", 0, b"")
-    judge.fold([Compared(7, "a", GOOD, BAD)])
-    assert judge.standing is DOUBT
-    assert "entry 7" in judge.trouble
-    assert "most of 3 replicas" in judge.trouble
-    assert (judge.hashed_at, judge.digest) == (7, BAD)
+    state_votes = a_judge()
+    assert (
+        state_votes.standing,
+        state_votes.trouble,
+        state_votes.hashed_at,
+        state_votes.digest,
+    ) == (SOUND, "", 0, b"")
+    state_votes.fold([Compared(7, "a", GOOD, BAD)])
+    assert state_votes.standing is DOUBT
+    assert "entry 7" in state_votes.trouble
+    assert "most of 3 replicas" in state_votes.trouble
+    assert (state_votes.hashed_at, state_votes.digest) == (7, BAD)
     with pytest.raises(Corrupt, match=r"entry 7 .*same log gave two states.*metastore rebuild"):
-        judge.fold([Voted(7, "b", GOOD)])
-    assert judge.standing is STOPPED
+        state_votes.fold([Voted(7, "b", GOOD)])
+    assert state_votes.standing is STOPPED
     with pytest.raises(Corrupt):
-        judge.fold([Compared(9, "a", GOOD, GOOD)])
-    assert judge.standing is STOPPED
-    assert GOOD.hex() in judge.trouble
+        state_votes.fold([Compared(9, "a", GOOD, GOOD)])
+    assert state_votes.standing is STOPPED
+    assert GOOD.hex() in state_votes.trouble
 
 
 def test_a_doubt_ends_when_most_side_with_us_or_a_later_hash_is_the_same() -> None:
-    judge = a_judge()
-    judge.fold([Compared(7, "a", BAD, GOOD), Voted(7, "b", GOOD)])
-    assert judge.standing is SOUND
-    judge = a_judge()
-    judge.fold([Compared(7, "a", BAD, GOOD)])
-    judge.fold([Compared(9, "b", GOOD, GOOD)])
-    assert judge.standing is SOUND
+    state_votes = a_judge()
+    state_votes.fold([Compared(7, "a", BAD, GOOD), Voted(7, "b", GOOD)])
+    assert state_votes.standing is SOUND
+    state_votes = a_judge()
+    state_votes.fold([Compared(7, "a", BAD, GOOD)])
+    state_votes.fold([Compared(9, "b", GOOD, GOOD)])
+    assert state_votes.standing is SOUND
 
 
 def test_a_vote_on_an_older_hash_still_stops_us() -> None:
-    judge = a_judge()
-    judge.fold([Compared(7, "a", GOOD, BAD), Compared(9, "a", GOOD, GOOD)])
-    assert judge.standing is SOUND
+    state_votes = a_judge()
+    state_votes.fold([Compared(7, "a", GOOD, BAD), Compared(9, "a", GOOD, GOOD)])
+    assert state_votes.standing is SOUND
     with pytest.raises(Corrupt):
-        judge.fold([Voted(7, "b", GOOD)])
+        state_votes.fold([Voted(7, "b", GOOD)])
 
 
 def test_a_witness_believes_the_newest_statement_and_never_stops() -> None:
-    judge = StateVotes.witness()
-    judge.fold([Compared(7, "a", BAD, GOOD), Voted(7, "b", BAD), Voted(7, "c", BAD)])
-    assert judge.standing is DOUBT
-    assert judge.trouble.endswith("the same log gave two states")
-    assert judge.vote() is None
-    judge.fold([Compared(9, "b", GOOD, GOOD)])
-    assert judge.standing is SOUND
+    state_votes = StateVotes.witness()
+    state_votes.fold([Compared(7, "a", BAD, GOOD), Voted(7, "b", BAD), Voted(7, "c", BAD)])
+    assert state_votes.standing is DOUBT
+    assert state_votes.trouble.endswith("the same log gave two states")
+    assert state_votes.vote() is None
+    state_votes.fold([Compared(9, "b", GOOD, GOOD)])
+    assert state_votes.standing is SOUND
 
 
 def test_only_a_few_ballots_and_names_are_kept() -> None:
-    judge = a_judge()
-    judge.fold(Compared(at, "a", GOOD, GOOD) for at in range(100))
-    judge.fold([Voted(0, "a", BAD), Voted(0, "b", BAD)])  # long forgotten
+    state_votes = a_judge()
+    state_votes.fold(Compared(at, "a", GOOD, GOOD) for at in range(100))
+    state_votes.fold([Voted(0, "a", BAD), Voted(0, "b", BAD)])  # long forgotten
     for number in range(2 * REPLICAS_MAX):
-        judge.hear(Vote(f"r{number}", 99, GOOD))
-        judge.fold([Voted(99, f"r{number}", GOOD)])
-    assert len(judge._ballots) == BALLOTS_MAX
-    newest = judge._ballots[99]
+        state_votes.hear(Vote(f"r{number}", 99, GOOD))
+        state_votes.fold([Voted(99, f"r{number}", GOOD)])
+    assert len(state_votes._ballots) == BALLOTS_MAX
+    newest = state_votes._ballots[99]
     assert len(newest.votes) == len(newest.heard) == REPLICAS_MAX
 
 
@@ -174,86 +179,86 @@ def test_only_a_few_ballots_and_names_are_kept() -> None:
 
 
 def test_a_replica_votes_until_the_log_holds_its_vote() -> None:
-    judge = a_judge()
-    assert judge.vote() is None
-    judge.fold([Compared(7, "a", GOOD, GOOD)])
-    assert judge.vote() == Vote("c", 7, GOOD)
-    judge.fold([Voted(7, "c", BAD)])  # before it was rebuilt
-    assert judge.vote() == Vote("c", 7, GOOD)
-    judge.fold([Voted(7, "c", GOOD)])
-    assert judge.vote() is None
+    state_votes = a_judge()
+    assert state_votes.vote() is None
+    state_votes.fold([Compared(7, "a", GOOD, GOOD)])
+    assert state_votes.vote() == Vote("c", 7, GOOD)
+    state_votes.fold([Voted(7, "c", BAD)])  # before it was rebuilt
+    assert state_votes.vote() == Vote("c", 7, GOOD)
+    state_votes.fold([Voted(7, "c", GOOD)])
+    assert state_votes.vote() is None
     alone = a_judge(replicas=1)
     alone.fold([Compared(7, "a", GOOD, GOOD)])
     assert alone.vote() is None
 
 
-def told(judge: StateVotes, fold: Fold, *, at_ns: int = 0) -> list[StateHashed]:
-    entries = judge.entries(fold.state, monotonic_ns=at_ns)
+def told(state_votes: StateVotes, fold: Fold, *, at_ns: int = 0) -> list[StateHashed]:
+    entries = state_votes.entries(fold.state, monotonic_ns=at_ns)
     assert all(isinstance(entry, StateHashed) for entry in entries)
     return entries  # type: ignore[return-value]
 
 
-def carried_out(judge: StateVotes, fold: Fold, *, at_ns: int) -> list[StateHashed]:
-    entries = told(judge, fold, at_ns=at_ns)
+def carried_out(state_votes: StateVotes, fold: Fold, *, at_ns: int) -> list[StateHashed]:
+    entries = told(state_votes, fold, at_ns=at_ns)
     for entry in entries:
-        judge.fold(fold.put(entry))
+        state_votes.fold(fold.put(entry))
     return entries
 
 
 def test_a_leader_states_its_hash_while_entries_come_and_not_when_only_hashes_do() -> None:
-    fold, judge = Fold(), a_judge("one")
+    fold, state_votes = Fold(), a_judge("one")
     now = STATE_NS
-    stated = carried_out(judge, fold, at_ns=now)
+    stated = carried_out(state_votes, fold, at_ns=now)
     assert stated == [StateHashed(fold.state.index - 1, digest(fold.state))]
-    judge.hear(Vote("b", judge.hashed_at, digest(fold.state)))
-    assert [entry.replica for entry in carried_out(judge, fold, at_ns=now)] == ["b"]
-    assert carried_out(judge, fold, at_ns=now + STATE_NS) == []
-    judge.fold(fold.put(StateHashed(0, b"", "x")))  # of a ballot that we do not know
+    state_votes.hear(Vote("b", state_votes.hashed_at, digest(fold.state)))
+    assert [entry.replica for entry in carried_out(state_votes, fold, at_ns=now)] == ["b"]
+    assert carried_out(state_votes, fold, at_ns=now + STATE_NS) == []
+    state_votes.fold(fold.put(StateHashed(0, b"", "x")))  # of a ballot that we do not know
     fold.put(Tick())
-    assert carried_out(judge, fold, at_ns=now + STATE_NS - 1) == []
-    (again,) = carried_out(judge, fold, at_ns=now + STATE_NS)
+    assert carried_out(state_votes, fold, at_ns=now + STATE_NS - 1) == []
+    (again,) = carried_out(state_votes, fold, at_ns=now + STATE_NS)
     assert (again.at, again.replica) == (fold.state.index - 1, "")
 
 
 def test_a_leader_writes_what_it_heard_once_and_its_own_on_anothers_statement() -> None:
-    fold, judge = Fold(), a_judge("c", replicas=5)
+    fold, state_votes = Fold(), a_judge("c", replicas=5)
     fold.put(StateHashed(fold.state.index, BAD))
     at = fold.state.index - 1
-    judge.fold([Compared(at, "one", BAD, GOOD)])
-    judge.hear(Vote("b", at, GOOD))
-    judge.hear(Vote("b", at + 1, GOOD))  # nobody has stated one there
-    judge.hear(Vote("", at, BAD))
-    judge.hear(Vote("c", at, BAD))  # somebody has our name
-    assert carried_out(judge, fold, at_ns=1) == [
+    state_votes.fold([Compared(at, "one", BAD, GOOD)])
+    state_votes.hear(Vote("b", at, GOOD))
+    state_votes.hear(Vote("b", at + 1, GOOD))  # nobody has stated one there
+    state_votes.hear(Vote("", at, BAD))
+    state_votes.hear(Vote("c", at, BAD))  # somebody has our name
+    assert carried_out(state_votes, fold, at_ns=1) == [
         StateHashed(at, GOOD, "b"),
         StateHashed(at, GOOD, "c"),
     ]
-    assert carried_out(judge, fold, at_ns=2) == []
-    judge.hear(Vote("b", at, BAD))  # rebuilt, and of another mind
-    assert carried_out(judge, fold, at_ns=3) == [StateHashed(at, BAD, "b")]
+    assert carried_out(state_votes, fold, at_ns=2) == []
+    state_votes.hear(Vote("b", at, BAD))  # rebuilt, and of another mind
+    assert carried_out(state_votes, fold, at_ns=3) == [StateHashed(at, BAD, "b")]
 
 
 def test_a_replica_that_changes_its_vote_all_the_time_does_not_fill_the_log() -> None:
-    fold, judge = Fold(), a_judge("one")
-    carried_out(judge, fold, at_ns=STATE_NS)
+    fold, state_votes = Fold(), a_judge("one")
+    carried_out(state_votes, fold, at_ns=STATE_NS)
     written = 0
     for number in range(100):
-        judge.hear(Vote("b", judge.hashed_at, bytes([number])))
-        written += len(carried_out(judge, fold, at_ns=STATE_NS))
+        state_votes.hear(Vote("b", state_votes.hashed_at, bytes([number])))
+        written += len(carried_out(state_votes, fold, at_ns=STATE_NS))
     assert 2 <= written < CHANGES_MAX * 3
 
 
 def test_nothing_of_this_is_written_by_a_lone_replica() -> None:
-    fold, judge = Fold(), a_judge("one", replicas=1)
-    judge.hear(Vote("b", 1, GOOD))
-    assert told(judge, fold, at_ns=10 * STATE_NS) == []
+    fold, state_votes = Fold(), a_judge("one", replicas=1)
+    state_votes.hear(Vote("b", 1, GOOD))
+    assert told(state_votes, fold, at_ns=10 * STATE_NS) == []
 
 
 def test_the_hash_of_a_state_is_that_before_its_entry() -> None:
     """So the fold of whoever reads it finds the same, though index and times have moved on."""
     fold = every_kind_of_entry()
     fold.now += 5
-    judge = a_judge("two")
-    (entry,) = told(judge, fold, at_ns=STATE_NS)
+    state_votes = a_judge("two")
+    (entry,) = told(state_votes, fold, at_ns=STATE_NS)
     (effect,) = fold.put(entry)
     assert effect == Compared(entry.at, "two", entry.digest, entry.digest)

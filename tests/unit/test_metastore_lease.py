@@ -260,8 +260,8 @@ def test_an_output_that_another_attempt_wrote_is_refused() -> None:
     inputs = fold.metas(fold.state.plans[plan].inputs)
     fold.now += 16 * SECOND_NS
     new = leased(fold, plan, W2)
-    litter = PlanCompleted(plan, new, result(plan, old, inputs))
-    assert fold.put(litter) == (Refused(Refusal.OUTPUT_KEY, plan, new),)
+    leftovers = PlanCompleted(plan, new, result(plan, old, inputs))
+    assert fold.put(leftovers) == (Refused(Refusal.OUTPUT_KEY, plan, new),)
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_a_fenced_attempt_is_dead_and_not_a_failure() -> None:
     token = leased(fold, plan)
     fold.put(AttemptFenced(plan, token, "rolled back"))
     assert fold.state.plans[plan].failures == 0
-    assert fold.state.plans[plan].spared == 0
+    assert fold.state.plans[plan].excused == 0
     assert fold.put(completion(fold, plan, token)) == (Refused(Refusal.STALE_TOKEN, plan, token),)
 
 

@@ -96,7 +96,7 @@ def test_leaving_again_and_leaving_unknown_change_nothing(town: Town) -> None:
     assert town.beat(writer("b", LEAVING), entries_max=0) == ""
     assert town.beat(writer("x", LEAVING), entries_max=0) == ""
     assert [w.node for w in town.ring().writers] == ["a"]
-    assert set(town.hearing.heard) == {(HOME, "a")}
+    assert set(town.heartbeats.heard) == {(HOME, "a")}
 
 
 def test_a_beat_that_was_under_way_when_the_writer_left_does_not_bring_it_back(town: Town) -> None:
@@ -167,7 +167,7 @@ def test_a_leader_that_knows_nothing_of_the_earlier_session_refuses_what_it_goes
 ) -> None:
     town.joined("a")
     town.beat(writer("a", JOINING, session="s2"))
-    town.hearing = Heartbeats(since=town.now)
+    town.heartbeats = Heartbeats(since=town.now)
     for state in (ACTIVE, LEAVING):
         assert town.beat(writer("a", state), entries_max=0)
     assert town.beat(writer("a", LEAVING), leaves=True, entries_max=0)
@@ -184,11 +184,11 @@ def test_a_refused_beat_is_not_heard(town: Town) -> None:
 
 
 def test_sessions_that_are_gone_are_remembered_up_to_a_bound() -> None:
-    hearing = Heartbeats()
+    heartbeats = Heartbeats()
     for number in range(membership.GONE_MAX + 7):
-        hearing.part_with(WriterSession(HOME, NodeId("a"), f"s{number}"))
-    assert len(hearing.gone) == membership.GONE_MAX
-    assert WriterSession(HOME, NodeId("a"), f"s{membership.GONE_MAX + 6}") in hearing.gone
+        heartbeats.part_with(WriterSession(HOME, NodeId("a"), f"s{number}"))
+    assert len(heartbeats.gone) == membership.GONE_MAX
+    assert WriterSession(HOME, NodeId("a"), f"s{membership.GONE_MAX + 6}") in heartbeats.gone
 
 
 # ── hearing ────────────────────────────────────────────────────────────────────────────────────
@@ -221,7 +221,7 @@ def test_a_new_leader_calls_nobody_dead_and_no_ring_complete_until_it_has_listen
 ) -> None:
     town.joined("a", "b")
     town.wait(100)
-    town.hearing = Heartbeats(since=town.now)
+    town.heartbeats = Heartbeats(since=town.now)
     town.beat(writer("a"))
     assert (town.view().dead, town.view().complete) == ((), False)
     assert town.view().silent_ms == (0, -1)
@@ -235,7 +235,7 @@ def test_a_new_leader_calls_nobody_dead_and_no_ring_complete_until_it_has_listen
 def test_a_new_leader_that_has_heard_everybody_need_not_wait(town: Town) -> None:
     town.joined("a", "b")
     town.wait(100)
-    town.hearing = Heartbeats(since=town.now)
+    town.heartbeats = Heartbeats(since=town.now)
     for node in "ab":
         assert not town.view().complete
         town.beat(writer(node))
@@ -246,7 +246,7 @@ def test_a_pause_of_the_leader_is_nobodys_silence(town: Town) -> None:
     town.joined("a", "b")
     town.wait(6)
     town.fold.now += SMALL.stall_ns  # all that lease time counts of a pause, however long
-    town.hearing.listen(town.now)
+    town.heartbeats.listen(town.now)
     assert (town.view().dead, town.view().complete) == ((), False)
     town.beat(writer("a"))
     town.wait(DEAD_AFTER_S + 1)
@@ -254,10 +254,10 @@ def test_a_pause_of_the_leader_is_nobodys_silence(town: Town) -> None:
 
 
 def test_a_loop_that_comes_round_in_time_makes_no_pause_however_short_lives_are() -> None:
-    hearing = Heartbeats(SECOND_NS, since=LeaseTime(0))
+    heartbeats = Heartbeats(SECOND_NS, since=LeaseTime(0))
     for half in range(9):
-        hearing.listen(LeaseTime(half * SECOND_NS // 2))
-    assert hearing.since == 0
+        heartbeats.listen(LeaseTime(half * SECOND_NS // 2))
+    assert heartbeats.since == 0
 
 
 def test_the_numbers_of_a_zone_count_the_dead_as_dead_alone(town: Town) -> None:
@@ -282,7 +282,7 @@ def test_a_dead_writer_can_be_removed_and_its_shards_go_to_others(town: Town) ->
     after = owners(town.remove("b"))
     assert sorted(after) == ["a"] * 4 + ["c"] * 4
     assert all(x == y for x, y in zip(before, after, strict=False) if x != "b")
-    assert (HOME, "b") not in town.hearing.heard
+    assert (HOME, "b") not in town.heartbeats.heard
 
 
 def test_one_that_is_heard_from_cannot_be_removed(town: Town) -> None:
@@ -304,7 +304,7 @@ def test_one_that_is_stuck_while_it_leaves_can_be_removed(town: Town) -> None:
 
 def test_a_new_leader_removes_nobody_before_it_knows_the_dead(town: Town) -> None:
     town.joined("a", "b")
-    town.hearing = Heartbeats(since=town.now)
+    town.heartbeats = Heartbeats(since=town.now)
     with pytest.raises(Unavailable, match="ask again in 10 s"):
         town.remove("b")
     town.wait(DEAD_AFTER_S + 1)
@@ -379,7 +379,7 @@ def test_what_there_is_no_room_for_is_told_and_may_come_later(
 def test_a_ring_that_has_changed_meanwhile_is_decided_anew(town: Town) -> None:
     town.joined("a")
     beat = Beat(HOME, writer("b"))
-    stale = membership.entries(town.fold.state, beat, town.hearing)
+    stale = membership.entries(town.fold.state, beat, town.heartbeats)
     town.joined("c")
     with pytest.raises(Unavailable, match="the state has moved on; try again"):
         membership.accepted(town.put(stale), HOME)

@@ -112,7 +112,7 @@ def test_backlog_plans_and_remains_are_shown_as_they_are() -> None:
     assert it.value("plans", state="excluded") == it.value("plans", state="completed") == 1
     assert it.value("plans", state="inflight") == 0
     assert it.value("retired_blocks") == 2
-    assert it.value("litter_attempts") == 1
+    assert it.value("leftover_attempts") == 1
     assert it.value("state_items", collection="retired") == 2
     assert it.value("failure_limit") == 2
 

@@ -58,32 +58,36 @@ class Contrarian:
 
 def history(seed: int) -> Fold:
     """A log that two kinds of leaders wrote by turns."""
-    office, odd = Office(), Contrarian(seed)
+    leader_term, odd = Office(), Contrarian(seed)
     chance = random.Random(seed)
     for term in range(2, 8):
-        office.fold.put(TermStarted(term, "odd" if term % 2 else "even"))
+        leader_term.fold.put(TermStarted(term, "odd" if term % 2 else "even"))
         for _ in range(5):
-            office.add(*(chance.randrange(10**6) for _ in range(9)), shard=chance.randint(1, 3))
-            state = office.fold.state
+            leader_term.add(
+                *(chance.randrange(10**6) for _ in range(9)), shard=chance.randint(1, 3)
+            )
+            state = leader_term.fold.state
             if term % 2:
-                office.put(odd.plan(state) + odd.divide(state))
-                office.put(odd.hand_out(state, office.now))
-                leases = leases_of(office)[::2]
+                leader_term.put(odd.plan(state) + odd.divide(state))
+                leader_term.put(odd.hand_out(state, leader_term.now))
+                leases = leases_of(leader_term)[::2]
             else:
-                office.set_aside()
-                leases = office.begun(W1, 3) + office.begun(W2, 2)
+                leader_term.set_aside()
+                leases = leader_term.begun(W1, 3) + leader_term.begun(W2, 2)
             for lease in leases:
                 if chance.random() < 0.4:
-                    office.fail(lease, own=chance.random() < 0.5)
+                    leader_term.fail(lease, own=chance.random() < 0.5)
                 elif chance.random() < 0.7:
-                    office.complete(lease)
-            office.wait(chance.randint(1, 20))
-        office.fold.put(StateHashed(office.fold.state.index, digest(office.fold.state)))
-    return office.fold
+                    leader_term.complete(lease)
+            leader_term.wait(chance.randint(1, 20))
+        leader_term.fold.put(
+            StateHashed(leader_term.fold.state.index, digest(leader_term.fold.state))
+        )
+    return leader_term.fold
 
 
-def leases_of(office: Office) -> list[Leased]:
-    held = [p for p in office.fold.state.plans.values() if p.lease]
+def leases_of(leader_term: Office) -> list[Leased]:
+    held = [p for p in leader_term.fold.state.plans.values() if p.lease]
     return [Leased(p.id, p.lease.token, p.lease.worker) for p in held if p.lease]
 
 
@@ -112,17 +116,17 @@ def test_a_replica_of_another_mind_folds_the_same_plans(
 
 
 def test_the_other_mind_really_decides_otherwise() -> None:
-    office = Office()
-    office.add(*range(9))
-    ours = schedule.assign(office.fold.state, [schedule.Wish(W1, 9)], now=office.now)
-    theirs = Contrarian(1).plan(office.fold.state)
+    leader_term = Office()
+    leader_term.add(*range(9))
+    ours = schedule.assign(leader_term.fold.state, [schedule.Wish(W1, 9)], now=leader_term.now)
+    theirs = Contrarian(1).plan(leader_term.fold.state)
     assert isinstance(ours[0], PlansScheduled)
     assert isinstance(theirs[0], PlansScheduled)
     assert {spec.inputs for spec in ours[0].plans}.isdisjoint(
         spec.inputs for spec in theirs[0].plans
     )
-    (first, *_) = office.put(theirs)
-    assert first == Scheduled(PlanId(office.fold.state.index, 0), 0)
+    (first, *_) = leader_term.put(theirs)
+    assert first == Scheduled(PlanId(leader_term.fold.state.index, 0), 0)
 
 
 @pytest.mark.parametrize("seed", range(3))

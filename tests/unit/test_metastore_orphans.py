@@ -10,7 +10,7 @@ import pytest
 
 from maar.block.format import dead_letter
 from maar.metastore.leader.orphans import SWEEP_S, Orphans
-from maar.metastore.records.entries import BlocksAdded, Floor
+from maar.metastore.records.entries import BlocksAdded, RegistrationFloor
 from maar.metastore.recovery.verify import verify
 from maar.metastore.replica import snapshot
 from maar.model import keys
@@ -28,7 +28,7 @@ from support.metastore.fold import INCARNATION, SMALL, segment
 from support.metastore.logged import Logged
 
 LAG_NS = 20 * MINUTE_NS
-POLICY = msgspec.structs.replace(SMALL, floor_lag_ns=LAG_NS, retire_delay_ns=0)
+POLICY = msgspec.structs.replace(SMALL, registration_floor_lag_ns=LAG_NS, retire_delay_ns=0)
 OTHER = Incarnation("feedbeef")
 
 
@@ -41,8 +41,8 @@ class Swept(Lives):
         self.pass_time(LAG_NS)
 
     def raise_floor(self) -> LeaseTime:
-        self.fold.put(Floor(LeaseTime(self.fold.now)))
-        return self.state.floor
+        self.fold.put(RegistrationFloor(LeaseTime(self.fold.now)))
+        return self.state.registration_floor
 
     def sweep(self) -> int:
         return run_virtually(self.orphans.sweep())
@@ -89,10 +89,10 @@ def test_the_boundary_is_the_floor_less_the_grace_and_belongs_to_what_goes(lake:
     before = lake.upload([1])
     lake.pass_time(1)
     after = lake.upload([2])
-    lake.fold.put(Floor(LeaseTime(at)))
+    lake.fold.put(RegistrationFloor(LeaseTime(at)))
     assert lake.sweep() == 0, "it cannot be registered any more, but a while has to pass"
     lake.pass_time(LAG_NS)
-    lake.fold.put(Floor(LeaseTime(at + LAG_NS)))
+    lake.fold.put(RegistrationFloor(LeaseTime(at + LAG_NS)))
     assert lake.sweep() == 1
     assert lake.segments() == {key_of(after)}
     assert key_of(before) not in lake.segments()
@@ -277,13 +277,13 @@ def test_verify_tells_what_would_go_and_touches_nothing() -> None:
         ours = Logged()
         await ours.begin()
         await ours.add(3)
-        lag = ours.state.policy.floor_lag_ns
+        lag = ours.state.policy.registration_floor_lag_ns
         young, old, foreign = segment(50, at=3 * lag), segment(51, at=1), segment(52, at=2)
         for meta in (young, old):
             put(ours.store, meta)
         ours.store.create(key_of(foreign).replace(INCARNATION, OTHER), b"")
         ours.now = 3 * lag
-        await ours.append(Floor(LeaseTime(2 * lag)))
+        await ours.append(RegistrationFloor(LeaseTime(2 * lag)))
         before = list(ours.store.list(""))
         found = await verify(ours.log, ours.store, objects=True)
         assert (found.orphans, found.orphans_due, found.wrong) == (2, 1, [])

@@ -64,13 +64,13 @@ class World:
         self.clock = FakeClock()
         self.others = {f"{name}:1": Other(name, self.clock) for name in others}
         self.own = own
-        self.judge = StateVotes(own.name, replicas=1 + len(others))
+        self.state_votes = StateVotes(own.name, replicas=1 + len(others))
         self.peers = Peers(
             list(self.others),
             self.others.__getitem__,
             self.clock,
             own=lambda: self.own,
-            judge=lambda: self.judge,
+            state_votes=lambda: self.state_votes,
         )
 
     def __getitem__(self, name: str) -> Other:
@@ -123,11 +123,11 @@ def test_a_replica_of_another_log_has_no_say() -> None:
     world["b"].status = msgspec.structs.replace(
         world["b"].status, incarnation="deadbeef", hashed_at=7, digest=BAD
     )
-    world.judge.fold([Compared(7, "a", GOOD, GOOD)])
+    world.state_votes.fold([Compared(7, "a", GOOD, GOOD)])
     assert world.ask().peers.activation(3) == []
     assert world.peers.clocks() == Clocks(2, ())
     assert "of another log" in world.peers.trouble()
-    assert world.judge.entries(Fold().state, monotonic_ns=0) == []
+    assert world.state_votes.entries(Fold().state, monotonic_ns=0) == []
     starting = msgspec.structs.replace(world["b"].status, incarnation="")
     world["b"].status = starting  # it has read nothing, but its program is known
     assert world.ask().peers.activation(3) == [VersionActivated(4)]
@@ -172,19 +172,19 @@ def test_a_slow_answer_shifts_a_clock_by_no_more_than_half_its_time() -> None:
 
 def test_a_leader_hears_the_hashes_that_others_tell_of() -> None:
     world = World("b", "c")
-    world.judge.fold([Compared(7, "a", GOOD, GOOD)])
+    world.state_votes.fold([Compared(7, "a", GOOD, GOOD)])
     for name, found in (("b", GOOD), ("c", BAD)):
         other = world[name]
         other.status = msgspec.structs.replace(other.status, hashed_at=7, digest=found)
     world.ask()
-    written = world.judge.entries(Fold().state, monotonic_ns=0)
+    written = world.state_votes.entries(Fold().state, monotonic_ns=0)
     assert written == [StateHashed(7, GOOD, "b"), StateHashed(7, BAD, "c")]
 
 
 def test_a_follower_gives_the_leader_its_vote_until_it_is_in_the_log() -> None:
     own = msgspec.structs.replace(OWN, standing="follower", leader="b:1")
     world = World("b", "c", own=own)
-    world.judge.fold([Compared(7, "b", GOOD, BAD)])
+    world.state_votes.fold([Compared(7, "b", GOOD, BAD)])
     world.ask().ask()
     assert world["b"].votes == [Vote("a", 7, BAD)] * 2
     assert world["c"].votes == []
@@ -197,24 +197,24 @@ def test_a_follower_gives_the_leader_its_vote_until_it_is_in_the_log() -> None:
 
 def test_a_doubt_ends_by_what_the_others_say() -> None:
     world = World("b", "c", own=msgspec.structs.replace(OWN, standing="in doubt"))
-    world.judge.fold([Compared(7, "c", BAD, GOOD)])
-    assert "waits until" in world.judge.trouble
+    world.state_votes.fold([Compared(7, "c", BAD, GOOD)])
+    assert "waits until" in world.state_votes.trouble
     world["c"].answers = silence
     world["b"].status = msgspec.structs.replace(world["b"].status, hashed_at=7, digest=GOOD)
     world.ask()
-    assert world.judge.standing is ReplicaHealth.SOUND
+    assert world.state_votes.standing is ReplicaHealth.SOUND
 
 
 def test_votes_of_two_with_one_name_do_not_count_and_people_are_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World("b", "c")
-    world.judge.fold([Compared(7, "a", GOOD, GOOD)])
+    world.state_votes.fold([Compared(7, "a", GOOD, GOOD)])
     for name in "bc":
         other = world[name]
         other.status = msgspec.structs.replace(other.status, name="twin", hashed_at=7, digest=BAD)
     world.ask().ask()
-    assert world.judge.entries(Fold().state, monotonic_ns=0) == []
+    assert world.state_votes.entries(Fold().state, monotonic_ns=0) == []
     assert "b:1 and c:1 are both called twin" in world.peers.trouble()
     assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
     world["b"].status = msgspec.structs.replace(world["b"].status, name="a")

@@ -259,6 +259,6 @@ def test_a_letter_about_an_object_that_is_not_its_own_waits_for_a_person() -> No
     for bad in (meta, bare):
         letter = FoundLetter(ObjectInfo("dlq/x", 1), "x", bad)
         assert verdict(fold.state, letter, now=LeaseTime(0)).fate is Fate.HELD
-        fold.state.floor = LeaseTime(10)
+        fold.state.registration_floor = LeaseTime(10)
         assert not second_chance(fold.state, letter, now=LeaseTime(0))
-        fold.state.floor = LeaseTime(-1)
+        fold.state.registration_floor = LeaseTime(-1)

@@ -150,7 +150,7 @@ def test_the_status_counts_every_state_and_lists_what_is_set_aside() -> None:
     assert {plan.id for plan in seen.failed} == {names["excluded"], names["parked"]}
     assert (seen.running, [plan.id for plan in seen.leased]) == (1, [names["inflight"]])
     assert seen.parked == 1
-    assert seen.litter == len(fold.state.litter) == 3
+    assert seen.leftovers == len(fold.state.leftovers) == 3
     assert seen.blocked == ("a sentence",)
     level0 = seen.levels[0]
     assert (level0.blocks, level0.queued, level0.held) == (4, 0, 2)

@@ -16,10 +16,10 @@ from maar.metastore.records.entries import (
     BlocksExpired,
     BlocksForgotten,
     BlocksMissed,
-    Floor,
-    LitterSwept,
+    LeftoversSwept,
     PlanExcluded,
     PlansParked,
+    RegistrationFloor,
     Reincarnated,
 )
 from maar.metastore.replica import snapshot
@@ -66,7 +66,7 @@ def test_a_restored_log_has_another_incarnation_and_no_plan_of_the_old_one() -> 
     assert state.finished[leased].state is PlanState.CANCELLED
     (answer,) = lake.complete_as(leased, token, made)
     assert answer == Refused(Refusal.STALE_TOKEN, leased, token)
-    assert AttemptKey(leased, token) in state.litter
+    assert AttemptKey(leased, token) in state.leftovers
 
 
 def test_tokens_of_a_restored_log_are_of_its_new_incarnation() -> None:
@@ -101,26 +101,26 @@ def test_nothing_is_deleted_forgotten_or_swept_and_the_floor_stands_while_adopti
     kept = lake.push(3)
     fold, state = lake.fold, lake.state
     fold.now += 10 * HOUR_NS
-    litter = tuple(state.litter)
-    assert litter
+    leftovers = tuple(state.leftovers)
+    assert leftovers
     reborn(fold)
     assert Refused(Refusal.ADOPTING) in fold.put(BlocksForgotten((first.id,)))
     assert Refused(Refusal.ADOPTING) in fold.put(BlocksExpired(1 << 62, (kept.id,)))
-    assert Refused(Refusal.ADOPTING) in fold.put(LitterSwept(litter))
-    fold.put(Floor(LeaseTime(fold.now - 1)))
-    assert state.floor < 0
+    assert Refused(Refusal.ADOPTING) in fold.put(LeftoversSwept(leftovers))
+    fold.put(RegistrationFloor(LeaseTime(fold.now - 1)))
+    assert state.registration_floor < 0
     assert first.id in state.retired
     assert kept.id in state.blocks
-    assert state.litter
+    assert state.leftovers
 
     fold.put(AdoptionEnded())
     assert not state.adopting
     fold.put(BlocksForgotten((first.id,)))
-    fold.put(LitterSwept(litter))
+    fold.put(LeftoversSwept(leftovers))
     assert first.id not in state.retired
-    assert not state.litter
-    fold.put(Floor(LeaseTime(fold.now - 1)))
-    assert state.floor > 0
+    assert not state.leftovers
+    fold.put(RegistrationFloor(LeaseTime(fold.now - 1)))
+    assert state.registration_floor > 0
 
 
 def test_no_plan_is_made_while_adopting_and_one_is_afterwards() -> None:
@@ -129,9 +129,9 @@ def test_no_plan_is_made_while_adopting_and_one_is_afterwards() -> None:
     reborn(fold)
     poll = PollRequest(WorkerId("w"), 1)
     now = LeaseTime(HOUR_NS)
-    assert prepare.assignments(fold.state, [poll], now=now, crew=WorkerRegistry()) == []
+    assert prepare.assignments(fold.state, [poll], now=now, worker_registry=WorkerRegistry()) == []
     fold.put(AdoptionEnded())
-    assert prepare.assignments(fold.state, [poll], now=now, crew=WorkerRegistry())
+    assert prepare.assignments(fold.state, [poll], now=now, worker_registry=WorkerRegistry())
 
 
 def test_the_leader_does_not_try_to_move_the_floor_while_adopting() -> None:
@@ -144,7 +144,7 @@ def test_the_leader_does_not_try_to_move_the_floor_while_adopting() -> None:
 
     def floors() -> list[object]:
         kept = prepare.housekeeping(lake.state, now=far, floor_max=far)
-        return [entry for entry in kept if isinstance(entry, Floor)]
+        return [entry for entry in kept if isinstance(entry, RegistrationFloor)]
 
     assert floors()
     reborn(lake.fold)
@@ -170,7 +170,7 @@ def test_adopted_blocks_are_in_the_index_and_the_queue_once() -> None:
 def test_what_the_floor_refuses_is_not_adopted_but_blocks_of_that_age_are() -> None:
     fold = Fold()
     fold.now = 2 * HOUR_NS
-    fold.put(Floor(LeaseTime(HOUR_NS)))
+    fold.put(RegistrationFloor(LeaseTime(HOUR_NS)))
     reborn(fold)
     old = segment(1, at=HOUR_NS)
     (answer,) = fold.put(BlocksAdopted((old,)))

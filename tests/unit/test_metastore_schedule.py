@@ -25,100 +25,102 @@ from support.metastore.schedule_steps import office_with, plans_of
 
 
 def test_one_poll_plans_and_leases_with_ids_of_the_entry_that_scheduled() -> None:
-    office = Office()
-    office.add(1, 2, 3, 4, 5, 6)
-    before = office.fold.state.index
-    entries = schedule.assign(office.fold.state, [Wish(W1, 5)], now=LeaseTime(0))
+    leader_term = Office()
+    leader_term.add(1, 2, 3, 4, 5, 6)
+    before = leader_term.fold.state.index
+    entries = schedule.assign(leader_term.fold.state, [Wish(W1, 5)], now=LeaseTime(0))
     scheduled, leased = entries
     assert isinstance(scheduled, PlansScheduled)
     assert isinstance(leased, PlansLeased)
     assert [g.plan for g in leased.grants] == [PlanId(before + 1, 0), PlanId(before + 1, 1)]
-    tokens = {effect.token.index for effect in office.put(entries) if isinstance(effect, Leased)}
+    tokens = {
+        effect.token.index for effect in leader_term.put(entries) if isinstance(effect, Leased)
+    }
     assert tokens == {before + 2}
 
 
 def test_as_many_plans_are_made_as_there_are_free_slots() -> None:
-    office = Office()
-    office.add(*range(30))
-    assert len(office.poll(W1, 4)) == 4
-    assert len(office.fold.state.plans) == 4
+    leader_term = Office()
+    leader_term.add(*range(30))
+    assert len(leader_term.poll(W1, 4)) == 4
+    assert len(leader_term.fold.state.plans) == 4
 
 
 def test_capacity_is_shared_in_the_order_of_asking() -> None:
-    office = Office()
-    office.add(*range(12))
-    leases = office.hand_out(Wish(W1, 1), Wish(W2, 2), Wish(W3, 0))
+    leader_term = Office()
+    leader_term.add(*range(12))
+    leases = leader_term.hand_out(Wish(W1, 1), Wish(W2, 2), Wish(W3, 0))
     assert [lease.worker for lease in leases] == [W1, W2, W2]
 
 
 def test_two_wishes_of_one_worker_are_one() -> None:
-    office = Office()
-    office.add(*range(12))
-    assert len(office.hand_out(Wish(W1, 1), Wish(W1, 2))) == 3
+    leader_term = Office()
+    leader_term.add(*range(12))
+    assert len(leader_term.hand_out(Wish(W1, 1), Wish(W1, 2))) == 3
 
 
 @pytest.mark.parametrize("capacity", [0, -5])
 def test_nobody_wants_anything(capacity: int) -> None:
-    office = Office()
-    office.add(*range(12))
-    assert office.poll(W1, capacity) == []
-    assert len(office.fold.state.plans) == 0
+    leader_term = Office()
+    leader_term.add(*range(12))
+    assert leader_term.poll(W1, capacity) == []
+    assert len(leader_term.fold.state.plans) == 0
 
 
 def test_small_jobs_go_first_whether_they_wait_or_are_still_to_be_planned() -> None:
-    office = Office()
-    office.add(*range(6))
-    for lease in office.poll(W1, 2):
-        office.complete(lease)
-    (large,) = office.poll(W1, 1)
-    assert office.plan(large.plan).key.level == 1
-    office.wait(16)  # abandoned before it began
-    office.add(*range(10, 16))
-    small = office.poll(W2, 3)
-    assert [office.plan(lease.plan).key.level for lease in small] == [0, 0, 1]
+    leader_term = Office()
+    leader_term.add(*range(6))
+    for lease in leader_term.poll(W1, 2):
+        leader_term.complete(lease)
+    (large,) = leader_term.poll(W1, 1)
+    assert leader_term.plan(large.plan).key.level == 1
+    leader_term.wait(16)  # abandoned before it began
+    leader_term.add(*range(10, 16))
+    small = leader_term.poll(W2, 3)
+    assert [leader_term.plan(lease.plan).key.level for lease in small] == [0, 0, 1]
     assert small[2].plan == large.plan
 
 
 def test_an_expired_lease_is_handed_on_even_when_live_leases_come_before_it() -> None:
-    office = Office()
-    office.add(1, 2, 3, 4, 5, 6)
-    first, second = office.poll(W1, 2)
-    office.wait(10)
-    office.renew(first)
-    office.wait(6)
-    (again,) = office.poll(W2, 5)
+    leader_term = Office()
+    leader_term.add(1, 2, 3, 4, 5, 6)
+    first, second = leader_term.poll(W1, 2)
+    leader_term.wait(10)
+    leader_term.renew(first)
+    leader_term.wait(6)
+    (again,) = leader_term.poll(W2, 5)
     assert again.plan == second.plan
     assert again.token > second.token
 
 
 def test_a_lease_has_expired_when_time_exceeds_it_and_not_before() -> None:
-    office = Office()
-    office.add(1, 2, 3)
-    (lease,) = office.begun()
-    office.fold.now += SMALL.lease_ns
-    assert schedule.assign(office.fold.state, [Wish(W2, 1)], now=office.now) == []
-    assert len(office.fold.state.plans.work_of(W1, office.now)) == 1
-    office.fold.now += 1
-    assert office.fold.state.plans.work_of(W1, office.now) == []
-    assert plans_of(office.poll(W2)) == [lease.plan]
+    leader_term = Office()
+    leader_term.add(1, 2, 3)
+    (lease,) = leader_term.begun()
+    leader_term.fold.now += SMALL.lease_ns
+    assert schedule.assign(leader_term.fold.state, [Wish(W2, 1)], now=leader_term.now) == []
+    assert len(leader_term.fold.state.plans.work_of(W1, leader_term.now)) == 1
+    leader_term.fold.now += 1
+    assert leader_term.fold.state.plans.work_of(W1, leader_term.now) == []
+    assert plans_of(leader_term.poll(W2)) == [lease.plan]
 
 
 def test_the_order_among_plans_that_wait() -> None:
     """Unassigned before abandoned; fewer failures; longest since; order of planning."""
-    office = office_with(failure_limit=9)
-    office.add(*range(18))
-    a, b, c, d, e, f = office.begun(W1, 6)
-    office.put([PlanFailed(c.plan, c.token, "x", LeaseTime(0), counts=False)])
-    office.put([PlanFailed(f.plan, f.token, "x", LeaseTime(0), counts=False)])
+    leader_term = office_with(failure_limit=9)
+    leader_term.add(*range(18))
+    a, b, c, d, e, f = leader_term.begun(W1, 6)
+    leader_term.put([PlanFailed(c.plan, c.token, "x", LeaseTime(0), counts_as_failure=False)])
+    leader_term.put([PlanFailed(f.plan, f.token, "x", LeaseTime(0), counts_as_failure=False)])
     for lease in (d, e):
-        office.put([PlanFailed(lease.plan, lease.token, "x", LeaseTime(0))])
-    (again,) = office.begun(W2, 1)  # fails a second time
+        leader_term.put([PlanFailed(lease.plan, lease.token, "x", LeaseTime(0))])
+    (again,) = leader_term.begun(W2, 1)  # fails a second time
     assert again.plan == c.plan
-    office.put([PlanFailed(c.plan, again.token, "x", LeaseTime(0), counts=False)])
-    office.wait(1)
-    office.renew(a)
-    office.wait(16)
-    state, now = office.fold.state, office.now
+    leader_term.put([PlanFailed(c.plan, again.token, "x", LeaseTime(0), counts_as_failure=False)])
+    leader_term.wait(1)
+    leader_term.renew(a)
+    leader_term.wait(16)
+    state, now = leader_term.fold.state, leader_term.now
     healthy = schedule.healthy(state, 0, now=now, hearing_since=now)
     assert [plan.id for plan in healthy] == plans_of([c, f, b, a])  # b's lease ended sooner
     failing = schedule.failing(state, 0, now=now, hearing_since=ALWAYS)
@@ -126,41 +128,41 @@ def test_the_order_among_plans_that_wait() -> None:
 
 
 def test_a_plan_that_reported_a_failure_rests_first() -> None:
-    office = Office()
-    office.add(1, 2, 3)
-    (lease,) = office.begun()
-    office.fail(lease)
-    assert office.poll(W2) == []
-    office.wait(SMALL.retry_ns / SECOND_NS)
-    assert plans_of(office.poll(W2)) == [lease.plan]
+    leader_term = Office()
+    leader_term.add(1, 2, 3)
+    (lease,) = leader_term.begun()
+    leader_term.fail(lease)
+    assert leader_term.poll(W2) == []
+    leader_term.wait(SMALL.retry_ns / SECOND_NS)
+    assert plans_of(leader_term.poll(W2)) == [lease.plan]
 
 
 # ── shares ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def backlog_on_all_levels(office: Office) -> None:
+def backlog_on_all_levels(leader_term: Office) -> None:
     """Work for hours on level 0, and some on 1 and 2."""
-    office.add(*range(36))
+    leader_term.add(*range(36))
     for level in (0, 1):
-        for lease in office.poll(W1, 12 >> level):
-            assert office.plan(lease.plan).key.level == level
-            office.complete(lease)
-    office.add(*range(100, 130), shard=2)
-    for lease in office.poll(W1, 10):
-        office.complete(lease)
-    office.add(*range(1000, 1600), shard=3)
-    office.crew.turns.clear()
+        for lease in leader_term.poll(W1, 12 >> level):
+            assert leader_term.plan(lease.plan).key.level == level
+            leader_term.complete(lease)
+    leader_term.add(*range(100, 130), shard=2)
+    for lease in leader_term.poll(W1, 10):
+        leader_term.complete(lease)
+    leader_term.add(*range(1000, 1600), shard=3)
+    leader_term.worker_registry.turns.clear()
 
 
 @pytest.mark.parametrize("slots", [1, 3, 16])
 def test_higher_levels_get_their_share_however_many_slots_there_are(slots: int) -> None:
-    office = Office()
-    backlog_on_all_levels(office)
+    leader_term = Office()
+    backlog_on_all_levels(leader_term)
     levels: list[int] = []
     while len(levels) < 32:
-        for lease in office.poll(W1, slots):
-            levels.append(office.plan(lease.plan).key.level)
-            office.complete(lease)
+        for lease in leader_term.poll(W1, slots):
+            levels.append(leader_term.plan(lease.plan).key.level)
+            leader_term.complete(lease)
     assert set(levels[:9]) == {0, 1, 2}
     assert levels.count(1) >= 2
     assert levels.count(2) >= 2
@@ -169,23 +171,23 @@ def test_higher_levels_get_their_share_however_many_slots_there_are(slots: int) 
 
 def test_plans_that_failed_do_not_hold_up_the_healthy_ones_nor_the_other_way_round() -> None:
     """One slot; twenty plans that always fail, and enough work for hours."""
-    office = office_with(failure_limit=99)
+    leader_term = office_with(failure_limit=99)
     for n in range(20):
-        office.add(*range(1000 + 3 * n, 1003 + 3 * n), shard=7)
-    bad = set(plans_of(leases := office.begun(W1, 20)))
+        leader_term.add(*range(1000 + 3 * n, 1003 + 3 * n), shard=7)
+    bad = set(plans_of(leases := leader_term.begun(W1, 20)))
     for lease in leases:
-        office.fail(lease)
-    office.rested()
-    office.add(*range(600))
+        leader_term.fail(lease)
+    leader_term.rested()
+    leader_term.add(*range(600))
     given = []
     for _ in range(80):
-        (lease,) = office.begun(W1, 1)
+        (lease,) = leader_term.begun(W1, 1)
         given.append(lease.plan in bad)
         if lease.plan in bad:
-            office.fail(lease)
+            leader_term.fail(lease)
         else:
-            office.complete(lease)
-        office.wait(1)
+            leader_term.complete(lease)
+        leader_term.wait(1)
     for start in range(64):
         window = given[start : start + 10]
         assert any(window)
@@ -200,7 +202,7 @@ HOUR_POLICY = Policy(levels=SMALL.levels, failure_limit=3, plans_max=60, parked_
 
 def test_an_hour_in_which_one_plan_in_five_fails_starves_nobody() -> None:
     """Three workers of different sizes; shard 5 is poison, and a worker dies now and then."""
-    office = Office(Fold(policy=HOUR_POLICY))
+    leader_term = Office(Fold(policy=HOUR_POLICY))
     slots = {W1: 1, W2: 1, W3: 2}
     running: dict[WorkerId, list[Leased]] = {worker: [] for worker in slots}
     number = 0
@@ -209,49 +211,49 @@ def test_an_hour_in_which_one_plan_in_five_fails_starves_nobody() -> None:
         if second % 2 == 0:
             for shard in range(1, 6):
                 if shard != 5 or second % 60 == 0:
-                    office.add(number, shard=shard)
+                    leader_term.add(number, shard=shard)
                     number += 1
         for worker, leases in running.items():
-            step(office, leases, second, dies=worker == W3 and second % 600 == 599)
-            leases += office.begun(worker, slots[worker] - len(leases))
-        office.keep_house()
-        office.wait(1)
-        waited_most = max(waited_most, oldest_healthy_s(office))
-        assert len(office.fold.state.plans) <= HOUR_POLICY.plans_max
-    state = office.fold.state
+            step(leader_term, leases, second, dies=worker == W3 and second % 600 == 599)
+            leases += leader_term.begun(worker, slots[worker] - len(leases))
+        leader_term.keep_house()
+        leader_term.wait(1)
+        waited_most = max(waited_most, oldest_healthy_s(leader_term))
+        assert len(leader_term.fold.state.plans) <= HOUR_POLICY.plans_max
+    state = leader_term.fold.state
     held = [p for p in [*state.plans.values(), *state.parked.values()] if p.key.shard == 5]
     assert waited_most < 60  # lanes close after 10, 20 and 40 s
     assert all(p.attempts for p in held)
     tried = [p.attempts[-1].granted_at for p in state.plans.values() if p.key.shard == 5]
-    assert office.now - max(tried) < 120 * SECOND_NS  # the bad ones are tried all the time
-    assert max(meta.level for meta in metas(office)) == 3
+    assert leader_term.now - max(tried) < 120 * SECOND_NS  # the bad ones are tried all the time
+    assert max(meta.level for meta in metas(leader_term)) == 3
 
 
-def step(office: Office, leases: list[Leased], second: int, *, dies: bool) -> None:
+def step(leader_term: Office, leases: list[Leased], second: int, *, dies: bool) -> None:
     """Work of two seconds, or a failure, or the end of a worker that says nothing."""
     if dies:
         leases.clear()
     for lease in list(leases):
-        if office.plan(lease.plan).key.shard == 5:
+        if leader_term.plan(lease.plan).key.shard == 5:
             leases.remove(lease)
-            assert isinstance(office.fail(lease, cause="poison")[0], AttemptEnded)
+            assert isinstance(leader_term.fail(lease, cause="poison")[0], AttemptEnded)
         elif (second + lease.plan.index) % 2 == 0:
             leases.remove(lease)
-            office.complete(lease)
+            leader_term.complete(lease)
         else:
-            office.renew(lease)
+            leader_term.renew(lease)
 
 
-def oldest_healthy_s(office: Office) -> float:
+def oldest_healthy_s(leader_term: Office) -> float:
     """How long the oldest block that is queued, and not poison, has waited after its time."""
-    queue, found = office.fold.state.queue, [0.0]
+    queue, found = leader_term.fold.state.queue, [0.0]
     for level, fronts in queue.fronts.items():
         rule = HOUR_POLICY.levels[level]
         front = next((f for f in fronts if f.key.shard != 5), None)
         if front:
-            found.append((office.now - front.added_at - rule.age_ns) / SECOND_NS)
+            found.append((leader_term.now - front.added_at - rule.age_ns) / SECOND_NS)
     return max(found)
 
 
-def metas(office: Office) -> list[BlockMeta]:
-    return [office.fold.state.blocks.get(block) for block in office.fold.live()]
+def metas(leader_term: Office) -> list[BlockMeta]:
+    return [leader_term.fold.state.blocks.get(block) for block in leader_term.fold.live()]

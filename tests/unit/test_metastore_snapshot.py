@@ -95,7 +95,9 @@ def test_a_state_with_everything_in_it_comes_back(segments: int) -> None:
     fold = everything(segments)
     state = fold.state
     for name, value in vars_of(state):
-        assert value or name in ("floor", "queue.full"), f"{name} is empty: this test tests nothing"
+        assert value or name in ("registration_floor", "queue.full"), (
+            f"{name} is empty: this test tests nothing"
+        )
     again, head = snapshot.decode(encoded(state))
     assert head == Head(state.index, HEAD_HASH)
     assert without_order(plain(again)) == without_order(plain(state))

@@ -21,12 +21,12 @@ from maar.metastore.records.entries import (
     BlocksForgotten,
     Entry,
     Envelope,
-    Floor,
     Genesis,
     PinsDropped,
     PinsTaken,
     PlanCompleted,
     PlansLeased,
+    RegistrationFloor,
     StateHashed,
     Stored,
     Tick,
@@ -101,7 +101,7 @@ def test_below_the_floor_a_new_block_is_refused_and_nothing_is_remembered() -> N
     inputs = compacted(fold)
     fold.put(BlocksForgotten(inputs))
     fold.now = 100
-    fold.put(Floor(LeaseTime(50)))
+    fold.put(RegistrationFloor(LeaseTime(50)))
     assert len(fold.state.remembered) == 0
     (effect,) = fold.put(BlocksAdded((segment(77, at=50),)))
     assert isinstance(effect, Registered)
@@ -113,10 +113,10 @@ def test_below_the_floor_a_new_block_is_refused_and_nothing_is_remembered() -> N
 def test_the_floor_never_falls_and_never_passes_the_present() -> None:
     fold = Fold()
     fold.now = 100
-    fold.put(Floor(LeaseTime(60)))
-    fold.put(Floor(LeaseTime(40)))
-    fold.put(Floor(LeaseTime(101)))
-    assert fold.state.floor == 60
+    fold.put(RegistrationFloor(LeaseTime(60)))
+    fold.put(RegistrationFloor(LeaseTime(40)))
+    fold.put(RegistrationFloor(LeaseTime(101)))
+    assert fold.state.registration_floor == 60
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_every_part_of_the_state_is_in_its_hash() -> None:
         BlocksAdded((segment(50),)),
         PinsTaken(("r",), LeaseTime(9)),
         BlocksForgotten((segment(0).id,)),
-        Floor(LeaseTime(0)),
+        RegistrationFloor(LeaseTime(0)),
     ]
     for entry in changes:
         before = digest(one.state)
@@ -452,7 +452,7 @@ def test_a_sorted_sequence_stays_sorted_and_complete() -> None:
     "policy",
     [
         *(Policy(levels=(Level(0, 1, 1),)), Policy(lease_ns=0), Policy(blocks_max=0)),
-        *(Policy(litter_max=0), Policy(litter_ns=-1)),
+        *(Policy(leftovers_max=0), Policy(leftovers_ns=-1)),
         Policy(retention_ns=-1),  # every profile would be older than that
     ],
 )

@@ -46,7 +46,7 @@ class Stores:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.office = Office(Fold(policy=POLICY))
+        self.leader_term = Office(Fold(policy=POLICY))
         self.store_of: dict[BlockId, StoreName] = {}
         self.added = dict.fromkeys(STORES, 0)
         self.levels: set[tuple[StoreName, int]] = set()
@@ -58,45 +58,48 @@ class Stores:
             self._number += 1
             store = self.random.choice(STORES)
             meta = segment(
-                self._number, at=self.office.fold.now, shard=self.random.choice((1, 2)), profiles=3
+                self._number,
+                at=self.leader_term.fold.now,
+                shard=self.random.choice((1, 2)),
+                profiles=3,
             )
             metas.append(in_store(meta, store))
             self.store_of[meta.id] = store
             self.added[store] += 3
-        self.office.fold.put(BlocksAdded(tuple(metas)))
+        self.leader_term.fold.put(BlocksAdded(tuple(metas)))
 
     def work(self, *, failing: float) -> None:
-        for lease in self.office.begun(capacity=4):
+        for lease in self.leader_term.begun(capacity=4):
             if self.random.random() < failing:
-                self.office.fail(lease)
+                self.leader_term.fail(lease)
             else:
                 self.complete(lease)
 
     def complete(self, lease: Leased) -> None:
-        plan = self.office.plan(lease.plan)
-        inputs = self.office.fold.metas(plan.inputs)
+        plan = self.leader_term.plan(lease.plan)
+        inputs = self.leader_term.fold.metas(plan.inputs)
         made = result(lease.plan, lease.token, inputs).outputs[0]
         made = in_store(made, inputs[0].store)
         self.store_of[made.id] = made.store
         self.levels.add((made.store, made.level))
         report = Report(plan.id, lease.token, PlanResult((made,), Account(made.profiles, 0, 0)))
-        effects = self.office.report(lease, report)
+        effects = self.leader_term.report(lease, report)
         assert any(isinstance(effect, Completed) for effect in effects), effects
 
     def second_chance(self) -> None:
         """An operator has everything tried again that was set aside."""
-        state = self.office.fold.state
+        state = self.leader_term.fold.state
         aside = [
             p.id for p in all_plans(state) if p.state in (PlanState.EXCLUDED, PlanState.PARKED)
         ]
         for plan in aside:
             try:
-                self.office.put(operator_commands.requeue(state, plan))
+                self.leader_term.put(operator_commands.requeue(state, plan))
             except MaarError:
                 continue  # it runs, or there is no room
 
     def check(self) -> None:
-        state = self.office.fold.state
+        state = self.leader_term.fold.state
         for plan in all_plans(state):
             assert {self.store_of[block] for block in plan.inputs} == {plan.key.store}
         for key in state.queue.lanes:
@@ -114,15 +117,15 @@ def test_lanes_plans_and_outputs_stay_in_their_store(seed: int) -> None:
     world = Stores(seed)
     for step in range(60):
         world.add()
-        world.office.wait(world.random.choice((0, 5, 30)))
+        world.leader_term.wait(world.random.choice((0, 5, 30)))
         world.work(failing=0.5 if step % 3 == 0 else 0.1)
         if step % 10 == 9:
             world.second_chance()
             world.check()
-    states = {plan.state for plan in all_plans(world.office.fold.state)}
+    states = {plan.state for plan in all_plans(world.leader_term.fold.state)}
     assert PlanState.CANCELLED in states  # bisected ones are among them
     for _ in range(60):
-        world.office.rested()
+        world.leader_term.rested()
         world.second_chance()
         world.work(failing=0)
     world.check()
@@ -148,12 +151,12 @@ def test_a_plan_over_two_stores_is_refused_by_the_fold() -> None:
 def test_an_output_in_another_store_is_refused() -> None:
     world = Stores(0)
     metas = tuple(in_store(segment(number), StoreName("eu")) for number in range(1, 5))
-    world.office.fold.put(BlocksAdded(metas))
-    (lease,) = world.office.begun()
-    assert world.office.plan(lease.plan).key.store == "eu"
+    world.leader_term.fold.put(BlocksAdded(metas))
+    (lease,) = world.leader_term.begun()
+    assert world.leader_term.plan(lease.plan).key.store == "eu"
     made = output(lease.plan, lease.token, metas, profiles=40)
     assert made.store == "main"
     entry = PlanCompleted(lease.plan, lease.token, PlanResult((made,), Account(40, 0, 0)))
-    (effect,) = world.office.fold.put(entry)
+    (effect,) = world.leader_term.fold.put(entry)
     assert isinstance(effect, Refused)
     assert effect.why is Refusal.OUTPUT

@@ -15,7 +15,7 @@ from maar.metastore.records.entries import (
     Genesis,
     Grant,
     LeasesRenewed,
-    LitterSwept,
+    LeftoversSwept,
     PlanBisected,
     PlanCompleted,
     PlanFailed,
@@ -90,7 +90,7 @@ def test_a_good_story_has_no_fault() -> None:
     story.complete(plan, first, *INPUTS)  # by a zombie
     story.put(PlanFailed(plan, first, "late", LeaseTime(0)))
     story.put(BlocksForgotten(tuple(meta.id for meta in INPUTS)))
-    story.put(LitterSwept((AttemptKey(plan, first), AttemptKey(plan, second))))
+    story.put(LeftoversSwept((AttemptKey(plan, first), AttemptKey(plan, second))))
     audit = story.audit()
     assert audit.faults == []
     assert audit.winners == {plan: second}
@@ -163,7 +163,7 @@ def test_two_plans_do_not_own_one_block() -> None:
 def test_a_sweep_under_a_living_attempt_is_caught() -> None:
     story = Story()
     plan = story.schedule(*INPUTS)
-    story.put(LitterSwept((AttemptKey(plan, story.grant(plan)),)))
+    story.put(LeftoversSwept((AttemptKey(plan, story.grant(plan)),)))
     assert "has not ended" in story.audit().faults[0]
 
 
@@ -192,29 +192,29 @@ def test_a_store_that_holds_what_is_listed_and_nothing_else_is_clean() -> None:
     store.create("metastore/v1/0badcafe/snapshot-0000000000000001.maar", b"")
     store.create("markers/v1/0badcafe", b"")
     store.create("placement/v1/0badcafe/rules-00000000000000000001.binpb", b"")
-    assert checks.litter(store, INPUTS, strays_max=0) == []
+    assert checks.leftovers(store, INPUTS, strays_max=0) == []
 
 
-def test_litter_missing_objects_and_wrong_sizes_are_caught() -> None:
+def test_leftovers_missing_objects_and_wrong_sizes_are_caught() -> None:
     store = full_store(INPUTS[0])
     store.create("attempts/v1/1.0/0badcafe.2/a-0", b"")
     store.create("lake/v1/samples/tenant=a/date=2026-01-01/x.parquet", b"")
-    faults = checks.litter(store, INPUTS, strays_max=0)
+    faults = checks.leftovers(store, INPUTS, strays_max=0)
     assert [fault.rpartition(" is ")[2] for fault in faults] == [
         "referenced and missing",
-        "litter",
-        "litter",
+        "a leftover",
+        "a leftover",
     ]
     store = full_store(*INPUTS)
     store.delete(INPUTS[0].files[0].locations[0].key)
     store.create(INPUTS[0].files[0].locations[0].key, b"short")
-    assert "has 5 bytes, not 1000" in checks.litter(store, INPUTS, strays_max=0)[0]
+    assert "has 5 bytes, not 1000" in checks.leftovers(store, INPUTS, strays_max=0)[0]
 
 
 def test_segments_of_refused_pushes_are_no_more_than_those() -> None:
     store = full_store(*INPUTS)
-    assert checks.litter(store, INPUTS[:1], strays_max=1) == []
-    assert len(checks.litter(store, INPUTS[:1], strays_max=0)) == 1
+    assert checks.leftovers(store, INPUTS[:1], strays_max=1) == []
+    assert len(checks.leftovers(store, INPUTS[:1], strays_max=0)) == 1
 
 
 def test_a_crash_is_seen_and_the_complaint_of_a_killed_spark_is_none() -> None:

@@ -98,7 +98,7 @@ TRACEBACK = (
 )
 def test_a_failure_is_read_as_a_sentence_and_a_verdict(message: str, cause: str, own: bool) -> None:
     read = failure.read(message)
-    assert (read.cause, read.own) == (cause, own)
+    assert (read.cause, read.plan_at_fault) == (cause, own)
 
 
 def test_only_a_lost_executor_may_have_taken_others_with_it() -> None:

@@ -163,7 +163,9 @@ def test_a_plan_that_ran_too_long_is_blamed_for_it_once_its_tasks_were_seen_to_s
     keeper.on_reply(ask(keeper, PLAN), keeping(leased()), sent_ns=PLAN, now_ns=PLAN)
     keeper.on_expiry(PLAN + 1)
     assert keeper.on_end(leased(), AttemptFailure("The plan was cancelled"), now_ns=PLAN + 2)
-    assert [(r.failure, r.own) for r in ask(keeper, PLAN + 3).reports] == [(OVERDUE.cause, True)]
+    assert [(r.failure, r.plan_at_fault) for r in ask(keeper, PLAN + 3).reports] == [
+        (OVERDUE.cause, True)
+    ]
 
 
 def test_a_plan_that_the_metastore_does_not_keep_is_stopped_and_never_reported() -> None:
@@ -235,9 +237,11 @@ def test_a_report_without_an_answer_is_dropped_one_lease_after_its_lease() -> No
 def test_a_failure_is_reported_with_its_cause_and_whose_it_is() -> None:
     for own in (True, False):
         keeper = holding(leased())
-        keeper.on_end(leased(), AttemptFailure("It broke.", own=own), now_ns=10)
+        keeper.on_end(leased(), AttemptFailure("It broke.", plan_at_fault=own), now_ns=10)
         reports = ask(keeper, 11).reports
-        assert [(report.failure, report.own) for report in reports] == [("It broke.", own)]
+        assert [(report.failure, report.plan_at_fault) for report in reports] == [
+            ("It broke.", own)
+        ]
 
 
 def test_a_long_cause_is_cut() -> None:
@@ -291,7 +295,7 @@ def test_giving_up_stops_all_that_runs_and_tells_of_what_was_seen_to_stop() -> N
     assert keeper.on_end(strays, None, now_ns=1)
     assert keeper.on_end(done, RESULT, now_ns=1)
     assert not keeper.on_end(late, AttemptFailure("The plan was cancelled"), now_ns=LEASE + 1)
-    told = [(r.plan, r.failure, r.own, r.result) for r in ask(keeper, 2).reports]
+    told = [(r.plan, r.failure, r.plan_at_fault, r.result) for r in ask(keeper, 2).reports]
     assert told == [(stops.id, LEAVING.cause, False, None), (done.id, "", True, RESULT)]
 
 

@@ -100,7 +100,7 @@ class SmallMetastore(LocalPort):
             return Outcome(plan, token, False, "another token is newer")
         del self.leased[plan]
         if report.result is None:
-            self.failures.append((report.failure, report.own))
+            self.failures.append((report.failure, report.plan_at_fault))
         else:
             self.done[plan] = token
         return Outcome(plan, token, True)
@@ -351,7 +351,7 @@ def test_a_failure_that_was_never_the_plans_own_is_reported_as_such() -> None:
 
     def store_is_away(plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
         runs.append(plan.id)
-        raise AttemptFailed("The store does not answer.", stopped=True, own=False)
+        raise AttemptFailed("The store does not answer.", stopped=True, plan_at_fault=False)
 
     hasty = msgspec.structs.replace(BRISK, fault_least_ms=1, fault_most_ms=2)
 
@@ -390,7 +390,7 @@ def test_a_plan_outlives_faults_that_are_not_its_own_while_nothing_else_is_asked
     def store_is_away_at_first(plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
         runs.append(plan.id)
         if len(runs) <= 2:
-            raise AttemptFailed("The store does not answer.", stopped=True, own=False)
+            raise AttemptFailed("The store does not answer.", stopped=True, plan_at_fault=False)
         return RESULT
 
     runner = ThreadRunner(store_is_away_at_first, slots=2)
@@ -414,7 +414,7 @@ def test_a_plan_that_is_lost_while_it_waits_is_not_run_again() -> None:
     def store_is_away(plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
         runs.append(plan.id)
         metastore.take_away(1)
-        raise AttemptFailed("The store does not answer.", stopped=True, own=False)
+        raise AttemptFailed("The store does not answer.", stopped=True, plan_at_fault=False)
 
     registry = CollectorRegistry()
 

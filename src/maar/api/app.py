@@ -84,22 +84,22 @@ def build_app(
     *,
     distributor: Distributor | None,
     asked: QueryDeps | None,
-    door: RequestGuard | None = None,  # one that other ways in share
+    guard: RequestGuard | None = None,  # one that other ways in share
     hosts: Hosts = ON_LOOPBACK,
 ) -> ASGIApp:
     """With a distributor, profiles can be pushed; with the rest, questions are answered."""
-    door = door or RequestGuard(settings, registries[-1])
+    guard = guard or RequestGuard(settings, registries[-1])
     services: list[CallService] = []
     routes: list[Route] = []
     if distributor is not None:
-        services.append(pusher_service(door, distributor))  # first, since it is asked most
-        routes += _ingest_routes(door, distributor)
+        services.append(pusher_service(guard, distributor))  # first, since it is asked most
+        routes += _ingest_routes(guard, distributor)
     if asked is not None:
         engine = PartlyEngine(asked.engine, registries[-1])
-        services.append(_querier_service(door, Querier(engine, asked.whole_range)))
+        services.append(_querier_service(guard, Querier(engine, asked.whole_range)))
         routes += [
             *_admin_routes(
-                door,
+                guard,
                 Admin(
                     asked.metastore,
                     engine,
@@ -109,8 +109,8 @@ def build_app(
                     asked.disks,
                 ),
             ),
-            *_order_routes(door, Orders(asked.metastore)),
-            _placement_route(door, PlacementView(asked.metastore, asked.placed)),
+            *_order_routes(guard, Orders(asked.metastore)),
+            _placement_route(guard, PlacementView(asked.metastore, asked.placed)),
             Route("/", pages.page),
             Route("/ui/{path:path}", pages.asset),
         ]
@@ -120,10 +120,10 @@ def build_app(
         HTTPException: partial(_http_error, services),
         Exception: _internal_error,
     }
-    return OurNames(Partly(Starlette(routes=routes, exception_handlers=handlers)), hosts, door)
+    return OurNames(Partly(Starlette(routes=routes, exception_handlers=handlers)), hosts, guard)
 
 
-def _querier_service(door: RequestGuard, querier: Querier) -> CallService:
+def _querier_service(guard: RequestGuard, querier: Querier) -> CallService:
     methods: dict[str, tuple[object, Method]] = {
         "ProfileTypes": (wire.ProfileTypesRequest, querier.profile_types),
         "LabelNames": (wire.LabelNamesRequest, querier.label_names),
@@ -136,7 +136,7 @@ def _querier_service(door: RequestGuard, querier: Querier) -> CallService:
         "SelectSeries": (wire.SelectSeriesRequest, querier.select_series),
     }
     calls = {
-        name: Unary(door, name, request_type, method)
+        name: Unary(guard, name, request_type, method)
         for name, (request_type, method) in methods.items()
     }
     return CallService(QUERIER, calls)
@@ -150,15 +150,15 @@ def _service_routes(services: list[CallService]) -> list[Route]:
     ]
 
 
-def _ingest_routes(door: RequestGuard, distributor: Distributor) -> list[Route]:
-    ingest = Ingest(door, "/ingest", distributor)
+def _ingest_routes(guard: RequestGuard, distributor: Distributor) -> list[Route]:
+    ingest = Ingest(guard, "/ingest", distributor)
     return [
         Route("/ingest", ingest, methods=["POST"]),
         Route("/pyroscope/ingest", ingest, methods=["POST"]),
     ]
 
 
-def _admin_routes(door: RequestGuard, admin: Admin) -> list[Route]:
+def _admin_routes(guard: RequestGuard, admin: Admin) -> list[Route]:
     views = {
         "/api/v1/status": admin.status,
         "/api/v1/blocks": admin.blocks,
@@ -177,32 +177,32 @@ def _admin_routes(door: RequestGuard, admin: Admin) -> list[Route]:
         "/api/v1/top": admin.top,
     }
     return [
-        Route(path, View(door, path, answer), methods=["GET"]) for path, answer in views.items()
+        Route(path, View(guard, path, answer), methods=["GET"]) for path, answer in views.items()
     ]
 
 
-def _placement_route(door: RequestGuard, view: PlacementView) -> Route:
+def _placement_route(guard: RequestGuard, view: PlacementView) -> Route:
     path = "/api/v1/placement"
-    return Route(path, View(door, path, view.placement), methods=["GET"])
+    return Route(path, View(guard, path, view.placement), methods=["GET"])
 
 
-def _order_routes(door: RequestGuard, orders: Orders) -> list[Route]:
+def _order_routes(guard: RequestGuard, orders: Orders) -> list[Route]:
     requeue, exclude = "/api/v1/plans/{id}/requeue", "/api/v1/plans/{id}/exclude"
     limit, retention = "/api/v1/plans/limit", "/api/v1/retention/{tenant}"
     hold, release, undo = (f"/api/v1/retention/{verb}" for verb in ("hold", "release", "undo"))
     retry = "/api/v1/dead-letters/{id:path}/retry"
     remove, lose = "/api/v1/ring/remove", "/api/v1/blocks/{id}/lose"
     return [
-        Route(requeue, Order(door, requeue, Nothing, orders.requeue), methods=["POST"]),
-        Route(exclude, Order(door, exclude, Exclusion, orders.exclude), methods=["POST"]),
-        Route(lose, Order(door, lose, Surrender, orders.lose), methods=["POST"]),
-        Route(limit, Order(door, limit, Limit, orders.limit), methods=["POST"]),
-        Route(retention, Order(door, retention, Period, orders.retention), methods=["PUT"]),
-        Route(hold, Order(door, hold, Pause, orders.hold_retention), methods=["POST"]),
-        Route(release, Order(door, release, Nothing, orders.release_retention), methods=["POST"]),
-        Route(undo, Order(door, undo, Pause, orders.undo_retention), methods=["POST"]),
-        Route(retry, Order(door, retry, Nothing, orders.retry_letter), methods=["POST"]),
-        Route(remove, Order(door, remove, WriterRemoval, orders.remove_writer), methods=["POST"]),
+        Route(requeue, Order(guard, requeue, Nothing, orders.requeue), methods=["POST"]),
+        Route(exclude, Order(guard, exclude, Exclusion, orders.exclude), methods=["POST"]),
+        Route(lose, Order(guard, lose, Surrender, orders.lose), methods=["POST"]),
+        Route(limit, Order(guard, limit, Limit, orders.limit), methods=["POST"]),
+        Route(retention, Order(guard, retention, Period, orders.retention), methods=["PUT"]),
+        Route(hold, Order(guard, hold, Pause, orders.hold_retention), methods=["POST"]),
+        Route(release, Order(guard, release, Nothing, orders.release_retention), methods=["POST"]),
+        Route(undo, Order(guard, undo, Pause, orders.undo_retention), methods=["POST"]),
+        Route(retry, Order(guard, retry, Nothing, orders.retry_letter), methods=["POST"]),
+        Route(remove, Order(guard, remove, WriterRemoval, orders.remove_writer), methods=["POST"]),
     ]
 
 

@@ -92,10 +92,10 @@ def only_tenant(given: Sequence[str]) -> TenantId:
 class OurNames:
     """An application that is asked only by our names, and changed only by our own pages."""
 
-    def __init__(self, app: ASGIApp, hosts: Hosts, door: RequestGuard) -> None:
+    def __init__(self, app: ASGIApp, hosts: Hosts, guard: RequestGuard) -> None:
         self._app = app
         self._hosts = hosts
-        self._door = door
+        self._guard = guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         why = refusal(
@@ -108,15 +108,15 @@ class OurNames:
             await self._app(scope, receive, send)
             return
         error = Forbidden(why)
-        self._door.count("any", 403, error)
+        self._guard.count("any", 403, error)
         await json_error(error)(scope, receive, send)
 
 
 class Endpoint:
     """One route as a bare ASGI application; our errors become answers here."""
 
-    def __init__(self, door: RequestGuard, route: str) -> None:
-        self.door = door
+    def __init__(self, guard: RequestGuard, route: str) -> None:
+        self.guard = guard
         self.route = route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -124,7 +124,7 @@ class Endpoint:
             response = await self.respond(scope, receive)
         except MaarError as error:
             response = self.refuse(error)
-            self.door.count(self.route, response.status_code, error)
+            self.guard.count(self.route, response.status_code, error)
         await response(scope, receive, send)
 
     async def respond(self, scope: Scope, receive: Receive) -> Response:

@@ -85,8 +85,10 @@ class Replica:
         self._edition = edition
         self._log_url = log_url
         self._metrics = MetastoreMetrics(registry)
-        self._peers = Peers(others, self._connect, clock, own=self.standing, judge=self._judge)
-        self._means = LeaderDeps(
+        self._peers = Peers(
+            others, self._connect, clock, own=self.standing, state_votes=self._state_votes
+        )
+        self._deps = LeaderDeps(
             log=log,
             store=store,
             clock=clock,
@@ -104,7 +106,7 @@ class Replica:
             log_url=log_url,
         )
         self._follower: Follower | None = None  # None while a snapshot is read
-        self._office: LeaderTerm | None = None
+        self._leader_term: LeaderTerm | None = None
         self._fault: MaarError | None = None  # it has stopped, and wants a person
         self._life: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -134,8 +136,8 @@ class Replica:
 
     async def _leave_snapshot(self) -> None:
         """A log that ends in order before its first snapshot was due leaves one (S5)."""
-        office = self._in_office()
-        if office is None or office.snapshots.newest:
+        leader_term = self._current_term()
+        if leader_term is None or leader_term.snapshots.newest:
             return
         try:
             async with asyncio.timeout(LAST_S):
@@ -198,11 +200,11 @@ class Replica:
         return self._follower
 
     async def _restored(self) -> LogFold:
-        judge = StateVotes(self._candidate.name, replicas=self._replicas)
+        state_votes = StateVotes(self._candidate.name, replicas=self._replicas)
         first = await self._log.first()
         try:
             return await snapshot.restore(
-                self._log, self._store, judge=judge, edition=self._edition
+                self._log, self._store, state_votes=state_votes, edition=self._edition
             )
         except Corrupt as error:
             if first != await self._log.first():
@@ -216,7 +218,7 @@ class Replica:
             while True:
                 await follower.look()
                 self._observe(follower)
-                if follower.replica.judge.standing is ReplicaHealth.SOUND:
+                if follower.replica.state_votes.standing is ReplicaHealth.SOUND:
                     campaign.stand()
                 else:
                     await campaign.withdraw()
@@ -230,13 +232,13 @@ class Replica:
         """One term of office, from its first entry to its end."""
         follower.leader = None  # whoever it was, is not any more
         try:
-            office = await LeaderTerm.begin(self._means, follower, term)
-            self._take(office)
-            await office.run()
+            leader_term = await LeaderTerm.begin(self._deps, follower, term)
+            self._take(leader_term)
+            await leader_term.run()
         except (HeadMoved, TermLost, Retryable) as error:
             log_.warning("office lost term=%d cause=%s", term, error)
         finally:
-            begun, self._office = self._office, None
+            begun, self._leader_term = self._leader_term, None
             follower.leave_office()
             self._metrics.leave_office()
             if begun:
@@ -247,16 +249,16 @@ class Replica:
         else:  # perhaps another replica can take it, or we can later
             await asyncio.sleep(BACKOFF_S)
 
-    def _take(self, office: LeaderTerm) -> None:
-        self._office = office
+    def _take(self, leader_term: LeaderTerm) -> None:
+        self._leader_term = leader_term
         self._metrics.offices.inc()
         self._metrics.leads.set(1)
         self._metrics.behind.set(0)
         self._turn()
-        state = office.leader.state
+        state = leader_term.leader.state
         log_.info(
             "metastore leads term=%d index=%d blocks=%d incarnation=%s",
-            *(office.leader.term, state.index, len(state.blocks), state.incarnation),
+            *(leader_term.leader.term, state.index, len(state.blocks), state.incarnation),
         )
 
     def _halt(self, error: MaarError) -> None:
@@ -272,11 +274,11 @@ class Replica:
     def _observe(self, follower: Follower) -> None:
         self._turn()
         self._metrics.behind.set(max(0, follower.head - follower.state.index))
-        self._metrics.doubts.set(follower.replica.judge.standing is ReplicaHealth.DOUBT)
+        self._metrics.doubts.set(follower.replica.state_votes.standing is ReplicaHealth.DOUBT)
         now_ns = self._clock.monotonic_ns()
         if now_ns - self._observed_ns >= OBSERVE_S * SECOND_NS:
             self._observed_ns = now_ns
-            self._metrics.observe(follower.state, follower.now(), self._means.wall())
+            self._metrics.observe(follower.state, follower.now(), self._deps.wall())
 
     # ── how it is ──────────────────────────────────────────────────────────────────────────────
 
@@ -285,11 +287,11 @@ class Replica:
         if why := self._unfit():
             return why
         assert self._follower is not None
-        office = self._in_office()
-        return office.ready() if office else self._follower.ready()
+        leader_term = self._current_term()
+        return leader_term.ready() if leader_term else self._follower.ready()
 
-    def _in_office(self) -> LeaderTerm | None:
-        return None if self._office is None or self._office.over else self._office
+    def _current_term(self) -> LeaderTerm | None:
+        return None if self._leader_term is None or self._leader_term.over else self._leader_term
 
     def _unfit(self) -> str:
         """Why this replica can answer nothing, or must not; '' when it may."""
@@ -297,7 +299,7 @@ class Replica:
             return f"the metastore has stopped: {self._fault}"
         if self._follower is None or not self._follower.caught_up:
             return "the metastore is reading its snapshot and log"
-        return self._follower.replica.judge.trouble
+        return self._follower.replica.state_votes.trouble
 
     async def _settled(self) -> None:
         """Until it answers, or has stopped."""
@@ -319,8 +321,8 @@ class Replica:
             log=self._log_url,
         )
         if follower is not None:
-            state, judge = follower.state, follower.replica.judge
-            leads = self._in_office() is not None
+            state, state_votes = follower.state, follower.replica.state_votes
+            leads = self._current_term() is not None
             leader = self._candidate if leads else follower.leader
             own = msgspec.structs.replace(
                 own,
@@ -332,9 +334,9 @@ class Replica:
                 leader=leader.address if leader else "",
                 version=state.version,
                 incarnation=state.incarnation,
-                hashed_at=judge.hashed_at,
-                digest=judge.digest,
-                fault=judge.trouble,
+                hashed_at=state_votes.hashed_at,
+                digest=state_votes.digest,
+                fault=state_votes.trouble,
                 snapshot_index=follower.began_at,
             )
         if self._fault is not None:
@@ -344,12 +346,12 @@ class Replica:
     def _standing_of(self, follower: Follower) -> str:
         if not follower.caught_up:
             return "starting"
-        if follower.replica.judge.standing is not ReplicaHealth.SOUND:
+        if follower.replica.state_votes.standing is not ReplicaHealth.SOUND:
             return "in doubt"
-        return "leader" if self._in_office() else "follower"
+        return "leader" if self._current_term() else "follower"
 
-    def _judge(self) -> StateVotes:
-        return self._follower.replica.judge if self._follower else StateVotes()
+    def _state_votes(self) -> StateVotes:
+        return self._follower.replica.state_votes if self._follower else StateVotes()
 
     async def rebuild(self) -> ReplicaStatus:
         # Whoever ordered it may go: a replica left between two lives would never answer again.

@@ -112,11 +112,11 @@ class MetastoreService(Replica, LocalPort):
 
     async def retention(self) -> RetentionStatus:
         current = await self._current()
-        wall, clocks = self._means.wall(), self._peers.clocks()
+        wall, clocks = self._deps.wall(), self._peers.clocks()
         return retention.status(current.state, now=current.now(), wall=wall, clocks=clocks)
 
     async def expiring(self, *, tenant: str = "", limit: int = 1000) -> tuple[Expiring, ...]:
-        current, wall = await self._current(), self._means.wall()
+        current, wall = await self._current(), self._deps.wall()
         state, now = current.state, current.now()
         return tuple(
             await asyncio.to_thread(
@@ -129,11 +129,11 @@ class MetastoreService(Replica, LocalPort):
     async def _led(self) -> LeaderTerm:
         """This replica's office; else NotLeading, which says who leads."""
         self._check_fit()
-        if self._in_office() is None:
+        if self._current_term() is None:
             await self._somebody_leads()
             self._check_fit()
-        if (office := self._in_office()) is not None:
-            return office
+        if (leader_term := self._current_term()) is not None:
+            return leader_term
         if not (address := self._elsewhere()):
             raise NotLeading("no replica of the metastore leads just now; ask again")
         raise NotLeading(
@@ -144,7 +144,7 @@ class MetastoreService(Replica, LocalPort):
         """An election may be under way: most end before a caller would have asked again."""
         try:
             async with asyncio.timeout(HANDOVER_S):
-                while not (self._unfit() or self._in_office() or self._elsewhere()):
+                while not (self._unfit() or self._current_term() or self._elsewhere()):
                     await self._turned.wait()
         except TimeoutError:
             pass
@@ -156,9 +156,9 @@ class MetastoreService(Replica, LocalPort):
 
     async def _confirmed_leader(self) -> LeaderTerm:
         """For what its loop does not answer: one that slept may not know yet that it is over."""
-        office = await self._led()
-        office.confirm()
-        return office
+        leader_term = await self._led()
+        leader_term.confirm()
+        return leader_term
 
     async def now(self) -> Now:
         leader = (await self._confirmed_leader()).leader
@@ -171,25 +171,25 @@ class MetastoreService(Replica, LocalPort):
         return await (await self._led()).ask(Poll(request))
 
     async def pin(self, reader: str) -> int:
-        office = await self._led()
-        await office.ask(PinRequest(reader))
-        return office.leader.state.index
+        leader_term = await self._led()
+        await leader_term.ask(PinRequest(reader))
+        return leader_term.leader.state.index
 
     async def vote(self, vote: Vote) -> None:
         await self._led()
-        self._judge().hear(vote)
+        self._state_votes().hear(vote)
 
     async def snapshot(self) -> int:
         """Have one made now, whatever has been written since the last; its index."""
-        office = await self._led()
-        return await office.snapshots.take(office.leader)
+        leader_term = await self._led()
+        return await leader_term.snapshots.take(leader_term.leader)
 
     async def status(self) -> Status:
-        office = await self._led()
+        leader_term = await self._led()
         state = (await self._current()).state
         first = await self._log.first()
-        office.confirm()
-        return office.status(state, log_first=first)
+        leader_term.confirm()
+        return leader_term.status(state, log_first=first)
 
     async def beat(self, beat: Beat) -> BeatReply:
         return await (await self._confirmed_leader()).rings.beat(beat)
@@ -231,9 +231,9 @@ class MetastoreService(Replica, LocalPort):
 
     async def loss(self, block: BlockId) -> Loss:
         """The store is looked at in a thread: a block may have gigabytes."""
-        office = await self._led()
+        leader_term = await self._led()
         meta = await self.block(block)
-        state = office.leader.state
+        state = leader_term.leader.state
         before = losing.sources(state, block)
         found = await asyncio.to_thread(lambda: tuple(damages(self._store, meta)))
         there = await asyncio.to_thread(
@@ -243,11 +243,13 @@ class MetastoreService(Replica, LocalPort):
 
     async def lose(self, block: BlockId, *, note: str, force: bool = False) -> Loss:
         """What the block had replaced may come back, so nothing is deleted meanwhile."""
-        office = await self._led()
-        async with office.cleaner.removal:
-            return await self._lose(office, block, note=note, force=force)
+        leader_term = await self._led()
+        async with leader_term.cleaner.removal:
+            return await self._lose(leader_term, block, note=note, force=force)
 
-    async def _lose(self, office: LeaderTerm, block: BlockId, *, note: str, force: bool) -> Loss:
+    async def _lose(
+        self, leader_term: LeaderTerm, block: BlockId, *, note: str, force: bool
+    ) -> Loss:
         """By the office whose cleaner waits: the next one has a cleaner that does not."""
         loss = await self.loss(block)
         if not loss.damages and not force:
@@ -258,7 +260,7 @@ class MetastoreService(Replica, LocalPort):
         wrong = "; ".join(map(str, loss.damages)) or "it is whole, and was given up by force"
         said = f"{note.strip()}: {wrong}" if note.strip() else wrong
         asked = asyncio.ensure_future(
-            office.command(
+            leader_term.command(
                 lambda state, _: losing.order(state, block, note=said, returning=loss.returning),
                 lambda effects, _: losing.ordered(effects, block),
             )
@@ -274,18 +276,20 @@ class MetastoreService(Replica, LocalPort):
         return loss
 
     async def set_retention(self, tenant: TenantId, *, period_ns: int | None) -> RetentionStatus:
-        office = await self._led()
-        await office.append(lambda state, _: retention.order(state, tenant, period_ns=period_ns))
+        leader_term = await self._led()
+        await leader_term.append(
+            lambda state, _: retention.order(state, tenant, period_ns=period_ns)
+        )
         return await self.retention()
 
     async def hold_retention(self, *, why: str) -> RetentionStatus:
-        office = await self._led()
-        await office.append(lambda *_: trust.held(why))
+        leader_term = await self._led()
+        await leader_term.append(lambda *_: trust.held(why))
         return await self.retention()
 
     async def release_retention(self) -> RetentionStatus:
-        office = await self._led()
-        await office.append(lambda *_: trust.released())
+        leader_term = await self._led()
+        await leader_term.append(lambda *_: trust.released())
         return await self.retention()
 
     async def undo_retention(self, *, tenant: str = "", why: str = "") -> Undone:

@@ -142,7 +142,7 @@ class Plan(msgspec.Struct, frozen=True, array_like=True):
     parent: PlanId | None = None  # the plan that was bisected into this one (S17)
     result: PlanResult | None = None  # kept longer than any client retries
     completed_at: LeaseTime | None = None
-    spared: int = 0  # attempts in a row that failed and were not the plan's own fault
+    excused: int = 0  # attempts in a row that failed and were not the plan's own fault
     note: str = ""  # why it is excluded, parked or cancelled, in a sentence
 
 

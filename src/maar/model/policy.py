@@ -51,7 +51,7 @@ class CompactionSettings(Struct, frozen=True, kw_only=True):
     """A plan that failed this often is divided, or excluded when it has one input left; `maar plans
     limit` raises it for a while.
     """
-    spared_max: Count = 8
+    excused_max: Count = 8
     """Failures that were not the plan's own (a lost worker, a sick store) do not count; after so
     many in a row they do.
     """
@@ -69,13 +69,13 @@ class CompactionSettings(Struct, frozen=True, kw_only=True):
     """Plans on the schedule; beyond it, failed ones are parked."""
     parked_max: Count = 10_000
     """Parked plans; beyond it, new plans wait."""
-    litter_s: Pause = 45 * 60.0
+    leftovers_s: Pause = 45 * 60.0
     """How long after its end an attempt's remains are looked for; longer than any plan may run
     (`worker.plan_timeout_ms`).
     """
     retire_delay_s: Age = 15 * 60.0
     """Replaced blocks stay readable at least this long."""
-    floor_lag_s: Age = 3600.0
+    registration_floor_lag_s: Age = 3600.0
     """A segment that is registered later than this is refused."""
     snapshot_entries: Count = 10_000
     """A snapshot of the metastore is due after this many log entries."""
@@ -154,7 +154,7 @@ class Policy(Struct, frozen=True, array_like=True):
     probe_ns: int = _ns(_COMPACTION.probe_s)
     probe_max_ns: int = _ns(_COMPACTION.probe_max_s)
     retire_delay_ns: int = _ns(_COMPACTION.retire_delay_s)
-    floor_lag_ns: int = _ns(_COMPACTION.floor_lag_s)
+    registration_floor_lag_ns: int = _ns(_COMPACTION.registration_floor_lag_s)
     pin_ns: int = 2 * MINUTE_NS
     finished_ns: int = HOUR_NS  # a repeated report gets the same answer this long
     blocks_max: int = 5_000_000  # live, retired and remembered together
@@ -164,11 +164,11 @@ class Policy(Struct, frozen=True, array_like=True):
     pins_max: int = 10_000
     snapshot_entries: int = _COMPACTION.snapshot_entries
     snapshot_bytes: int = _COMPACTION.snapshot_bytes
-    spared_max: int = _COMPACTION.spared_max
+    excused_max: int = _COMPACTION.excused_max
     least_share: int = _COMPACTION.least_share
     parked_max: int = _COMPACTION.parked_max
-    litter_ns: int = _ns(_COMPACTION.litter_s)
-    litter_max: int = 500_000  # ended attempts that may have left objects
+    leftovers_ns: int = _ns(_COMPACTION.leftovers_s)
+    leftovers_max: int = 500_000  # ended attempts that may have left objects
     retention_ns: int = _RETENTION.default_ns
     retention_run_max: int = 1_000  # blocks that retention takes in one run
     tenants_max: int = 100_000  # with a retention of their own
@@ -214,11 +214,18 @@ def checked(policy: Policy) -> Policy:
     for name in ("target_block_bytes", "lease_ns", "stall_ns", "failure_limit", "probe_ns"):
         if getattr(policy, name) < 1:
             raise InvalidInput(f"{name} must be at least 1, not {getattr(policy, name)}")
-    bounds = ("blocks_max", "plans_max", "finished_max", "attempts_max", "pins_max", "litter_max")
+    bounds = (
+        "blocks_max",
+        "plans_max",
+        "finished_max",
+        "attempts_max",
+        "pins_max",
+        "leftovers_max",
+    )
     for name in (*bounds, "zones_max", "writers_max", "shards_max"):
         if getattr(policy, name) < 1:
             raise InvalidInput(f"{name} bounds the state and must be at least 1")
-    for name in ("litter_ns", "retention_ns", "expired_delay_ns"):
+    for name in ("leftovers_ns", "retention_ns", "expired_delay_ns"):
         if getattr(policy, name) < 0:
             raise InvalidInput(f"{name} is a time to keep something and cannot be negative")
     return policy

@@ -145,7 +145,7 @@ class Log(Protocol):
         """Leave office, so that another need not wait; nothing happens when it is lost already."""
         ...
 
-    async def office(self) -> Leadership | None:
+    async def leadership(self) -> Leadership | None:
         """Who leads now; None while nobody does. Linearizable."""
         ...
 

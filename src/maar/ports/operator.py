@@ -63,7 +63,7 @@ class Status(msgspec.Struct, frozen=True):
     profiles_quarantined: int
     profiles_expired: int
     parked: int  # plans
-    litter: int  # ended attempts whose remains are still looked for
+    leftovers: int  # ended attempts whose remains are still looked for
     failure_limit: int  # in force now
     limit_raised_s: float  # it is raised, and will be for so long; 0: it is not
     retention: RetentionStatus

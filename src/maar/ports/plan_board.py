@@ -28,7 +28,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     token: FencingToken
     result: PlanResult | None = None
     failure: str = ""
-    own: bool = True  # False: the engine or the store was at fault, not the plan (S11)
+    plan_at_fault: bool = True  # False: the engine or the store was at fault, not the plan (S11)
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True):

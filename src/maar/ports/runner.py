@@ -13,11 +13,11 @@ class AttemptFailed(Exception):
     `own` is False when the store or the engine was at fault: the next plan would fail too (S11).
     """
 
-    def __init__(self, cause: str, *, stopped: bool, own: bool = True) -> None:
+    def __init__(self, cause: str, *, stopped: bool, plan_at_fault: bool = True) -> None:
         super().__init__(cause)
         self.cause = cause
         self.stopped = stopped
-        self.own = own
+        self.plan_at_fault = plan_at_fault
 
 
 class RunnerDied(Exception):

@@ -14,7 +14,7 @@ class JobFailure:
     """Why a job failed; `own` False when the plan is not to blame."""
 
     cause: str
-    own: bool
+    plan_at_fault: bool
     lost_executor: bool = False  # together with whatever else it ran
 
 
@@ -55,10 +55,12 @@ def read(message: str) -> JobFailure:
         return JobFailure(
             "The task's Python process died before it could answer: it was killed, ran out of "
             "memory or crashed in native code",
-            own=True,
+            plan_at_fault=True,
         )
     if _DISK_FULL in message:
-        return JobFailure(f"The disk is full where {_where(message)}: {_DISK_FULL}", own=False)
+        return JobFailure(
+            f"The disk is full where {_where(message)}: {_DISK_FULL}", plan_at_fault=False
+        )
     python = _NO_PYTHON.search(message)
     if python is not None:
         return JobFailure(
@@ -68,8 +70,8 @@ def read(message: str) -> JobFailure:
         return JobFailure(
             f"The executors' Python could not load the task: {_last(message)}; {ENVIRONMENT}", False
         )
-    own = _IN_A_TASK.search(message) is not None and _NOT_THE_TASK.search(message) is None
-    return JobFailure(_last(message), own)
+    plan_at_fault = _IN_A_TASK.search(message) is not None and _NOT_THE_TASK.search(message) is None
+    return JobFailure(_last(message), plan_at_fault)
 
 
 def is_over(message: str) -> bool:
@@ -79,10 +81,14 @@ def is_over(message: str) -> bool:
 
 def _executor(name: str, how: str, reason: str) -> JobFailure:
     reason = " ".join(reason.split()).rstrip(".")
-    own = how == "caused by one of the running tasks" and not _NOT_BY_A_TASK.search(reason)
-    died = "died" if own else "was lost"
+    plan_at_fault = how == "caused by one of the running tasks" and not _NOT_BY_A_TASK.search(
+        reason
+    )
+    died = "died" if plan_at_fault else "was lost"
     told = reason or how
-    return JobFailure(f"Spark's {name} {died} under the plan: {told}", own, lost_executor=True)
+    return JobFailure(
+        f"Spark's {name} {died} under the plan: {told}", plan_at_fault, lost_executor=True
+    )
 
 
 def _where(message: str) -> str:

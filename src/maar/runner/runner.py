@@ -149,7 +149,7 @@ class SparkRunner:
         if isinstance(answer, Done):
             return answer.result
         stopped = run.line.gone(wait_s=STOP_WAIT_S)
-        raise AttemptFailed(answer.cause, stopped=stopped, own=answer.own)
+        raise AttemptFailed(answer.cause, stopped=stopped, plan_at_fault=answer.plan_at_fault)
 
     def cancel(self, plan: LeasedPlan) -> None:
         with self._lock:
@@ -252,10 +252,14 @@ class SparkRunner:
             self._cancel_groups([run.group])
         stopped = run.line.gone(wait_s=STOP_WAIT_S)
         if run.given_up:
-            return AttemptFailed(run.given_up, stopped=stopped, own=False)
+            return AttemptFailed(run.given_up, stopped=stopped, plan_at_fault=False)
         begun = bool(run.line.places)  # a task that did not come so far has killed nobody
-        own = verdict.own and begun and not (verdict.lost_executor and self._fell_with_others(run))
-        return AttemptFailed(verdict.cause, stopped=stopped, own=own)
+        plan_at_fault = (
+            verdict.plan_at_fault
+            and begun
+            and not (verdict.lost_executor and self._fell_with_others(run))
+        )
+        return AttemptFailed(verdict.cause, stopped=stopped, plan_at_fault=plan_at_fault)
 
     def _fell_with_others(self, run: _Run) -> bool:
         """Whether its executor ran another of our plans: then nobody knows which one killed it."""
@@ -295,4 +299,4 @@ def _failure(error: BaseException) -> JobFailure:
     if said:
         return failure.read(said)
     text = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
-    return JobFailure(text, own=False)
+    return JobFailure(text, plan_at_fault=False)

@@ -60,7 +60,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 class TaskFailed(msgspec.Struct, frozen=True, tag=True):
     cause: str
-    own: bool  # False: the store or the host was at fault, not the plan
+    plan_at_fault: bool  # False: the store or the host was at fault, not the plan
 
 
 Answer = Done | TaskFailed
@@ -103,7 +103,7 @@ def work(body: bytes, *, open_store: OpenStore, carry_out: CarryOut) -> bytes:
         # The edge of the process: whatever went wrong is the plan's failure, told to the driver.
         if not isinstance(error, MaarError):  # our own errors say it all in their sentence
             log.exception("task failed plan=%s token=%s", task.plan.id, task.plan.token)
-        answer = TaskFailed(sentence(error), own=not isinstance(error, _NOT_OWN))
+        answer = TaskFailed(sentence(error), plan_at_fault=not isinstance(error, _NOT_OWN))
     return msgspec.msgpack.encode(answer)
 
 

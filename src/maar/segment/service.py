@@ -75,7 +75,7 @@ class SegmentService(LocalPort):
         *,
         zone: Zone = HOME,
         dead_letter_after_ms: int | None = None,  # None: there are none (S20)
-        floor_lag_ms: int = 3_600_000,
+        registration_floor_lag_ms: int = 3_600_000,
         no_room: Callable[[], str] = lambda: "",  # on the disks that a push needs; '': there is
         shards_remembered: int = SHARDS_REMEMBERED,
     ) -> None:
@@ -113,7 +113,9 @@ class SegmentService(LocalPort):
         if dead_letter_after_ms is not None:
             # Named without the metastore, a segment must neither be ahead of the log nor below its
             # floor when it is heard of: so our own measure is good for less than the floor's lag.
-            letters = LetterRules(dead_letter_after_ms * 10**6, floor_lag_ms * 10**6 // 2)
+            letters = LetterRules(
+                dead_letter_after_ms * 10**6, registration_floor_lag_ms * 10**6 // 2
+            )
         self._writing = Writing(
             node,
             zone,

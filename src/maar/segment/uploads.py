@@ -46,7 +46,7 @@ class Uploads:
         """Returns when the object is in the store. `running` has what may outlive this call.
 
         May be repeated: the key is ours alone by 64 random bits, so that whatever has its size is
-        what an earlier or a parallel try has written. It is one object, and leaves no litter.
+        what an earlier or a parallel try has written. It is one object, and leaves nothing behind.
         """
         await self._slot()
 

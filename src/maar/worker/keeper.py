@@ -25,10 +25,10 @@ class AttemptFailure:
     """Why an attempt ended without a result; `own` False when the plan is not to blame (S11)."""
 
     cause: str
-    own: bool = True
+    plan_at_fault: bool = True
 
 
-LEAVING = AttemptFailure("the worker is leaving", own=False)
+LEAVING = AttemptFailure("the worker is leaving", plan_at_fault=False)
 OVERDUE = AttemptFailure("it ran longer than worker.plan_timeout_ms allows")
 
 End = PlanResult | AttemptFailure | None  # None: its tasks were not seen to stop
@@ -250,7 +250,9 @@ def _given_up(given: list[HeldPlan], why: AttemptFailure) -> tuple[LeasedPlan, .
 def _report(plan: LeasedPlan, end: PlanResult | AttemptFailure) -> Report:
     if isinstance(end, PlanResult):
         return Report(plan.id, plan.token, result=end)
-    return Report(plan.id, plan.token, failure=end.cause[:CAUSE_CHARS_MAX], own=end.own)
+    return Report(
+        plan.id, plan.token, failure=end.cause[:CAUSE_CHARS_MAX], plan_at_fault=end.plan_at_fault
+    )
 
 
 def _renewal_ns(plan: LeasedPlan) -> int:

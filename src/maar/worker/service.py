@@ -247,7 +247,11 @@ class Worker:
                 failed.cause,
             )
             # Tasks that were not seen to stop may still write: silence lets the lease run out (S3).
-            end = AttemptFailure(failed.cause, own=failed.own) if failed.stopped else None
+            end = (
+                AttemptFailure(failed.cause, plan_at_fault=failed.plan_at_fault)
+                if failed.stopped
+                else None
+            )
         except Exception as error:  # noqa: BLE001  # RunnerDied or a bug: run() raises it for us
             self._die(error)
             return
@@ -267,7 +271,7 @@ class Worker:
                 try:
                     result = await loop.run_in_executor(self._pool, self._begin, plan, loop)
                 except AttemptFailed as failed:
-                    if failed.own or not failed.stopped or faults == FAULTS_MAX:
+                    if failed.plan_at_fault or not failed.stopped or faults == FAULTS_MAX:
                         raise
                     faults += 1
                     self._faulty += faults == 1

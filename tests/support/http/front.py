@@ -220,7 +220,7 @@ class MemoryMetastore(LocalPort):
         self.damages: tuple[Damage, ...] = ()
         self.lost: list[tuple[BlockId, str]] = []
         self.zones = Fold()  # rings, by the real decisions
-        self.hearing = membership.Heartbeats()
+        self.heartbeats = membership.Heartbeats()
         self.dead: set[NodeId] = set()
         self.complete = True
         self.zone_status: tuple[ZoneStatus, ...] = ()
@@ -329,16 +329,16 @@ class MemoryMetastore(LocalPort):
 
     async def beat(self, beat: Beat) -> BeatReply:
         self._fail()
-        found = membership.decided(self.zones.state, beat, self.hearing)
+        found = membership.decided(self.zones.state, beat, self.heartbeats)
         if isinstance(found, RingChanged):
             for effect in self.zones.put(found):
                 assert isinstance(effect, RingReplaced)
-                self.hearing.follow(effect)
+                self.heartbeats.follow(effect)
             found = None
         ring = ring_of(self.zones.state, beat.zone)
         if found is not None:
             return BeatReply(ring.changed_at, found.refusal)
-        self.hearing.hear(ring, beat, self.lease_time)
+        self.heartbeats.hear(ring, beat, self.lease_time)
         return BeatReply(ring.changed_at)
 
     async def rings(self) -> tuple[RingView, ...]:
@@ -356,8 +356,8 @@ class MemoryMetastore(LocalPort):
     async def remove_writer(self, zone: Zone, node: NodeId) -> Ring:
         """Unlike the real one it takes the dead only."""
         self._fail()
-        self.hearing.dead_after_ns = -1 if node in self.dead else 1 << 62
-        entries = membership.removal(self.zones.state, zone, node, self.hearing, self.lease_time)
+        self.heartbeats.dead_after_ns = -1 if node in self.dead else 1 << 62
+        entries = membership.removal(self.zones.state, zone, node, self.heartbeats, self.lease_time)
         effects = [effect for entry in entries for effect in self.zones.put(entry)]
         return membership.removed(effects, self.zones.state, zone)
 
@@ -407,7 +407,7 @@ class MemoryMetastore(LocalPort):
             profiles_quarantined=0,
             profiles_expired=0,
             parked=0,
-            litter=0,
+            leftovers=0,
             failure_limit=3,
             limit_raised_s=0.0,
             retention=await self.retention(),
@@ -531,7 +531,7 @@ class Front:
                 lambda: self.processes,
                 lambda: self.disks,
             ),
-            door=self.door,
+            guard=self.door,
             hosts=hosts,
         )
 

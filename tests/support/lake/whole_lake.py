@@ -214,8 +214,8 @@ class Asker:
 
 
 def letters_of(service: MetastoreService) -> DeadLetters:
-    assert service._office is not None
-    return service._office.letters
+    assert service._leader_term is not None
+    return service._leader_term.letters
 
 
 def patient(policy: Policy = POLICY, **changes: Any) -> Policy:

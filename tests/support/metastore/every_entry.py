@@ -62,13 +62,15 @@ def every_kind_of_entry() -> Fold:
     made = PlanResult((good, bad), Account(19, 1, 1), collisions=2, cpu_ms=7, wall_ms=9)
     put(e.PlanCompleted(plans[0], held, made))
     put(e.AttemptFenced(plans[3], held, "fenced by hand"))
-    put(e.PlanFailed(plans[2], held, "the JVM went away", LeaseTime(1 * s), counts=False))
+    put(
+        e.PlanFailed(plans[2], held, "the JVM went away", LeaseTime(1 * s), counts_as_failure=False)
+    )
     fold.now = 2 * s
     again = granted(plans[2])
     put(e.PlanFailed(plans[2], again, "the disk was full", LeaseTime(20 * s)))
     fold.now = 31 * s
     put(e.Tick())
-    put(e.PlanBisected(plans[1], held, 1, counts=False))
+    put(e.PlanBisected(plans[1], held, 1, counts_as_failure=False))
     halves = [PlanId(fold.state.index, n) for n in range(2)]
     put(e.PlanExcluded(plans[2], None, LeaseTime(90 * s)))
     put(e.PlansParked((plans[2],)))
@@ -92,13 +94,13 @@ def every_kind_of_entry() -> Fold:
     put(e.BlocksLost((ids[6],), "its object is gone"))
     put(e.RetentionHeld(True, "somebody has to look once more"))
     put(e.BlocksAdded((msgspec.structs.replace(segment(8, at=8), zone=Zone("east")),)))
-    put(e.LitterSwept((e.AttemptKey(plans[0], held),)))
+    put(e.LeftoversSwept((e.AttemptKey(plans[0], held),)))
     rings(put, fold)
     put(e.PlansArchived((plans[1],)))
     put(e.BlocksForgotten((ids[1],)))
     fold.now = 60 * s
     put(e.PinsDropped(("query-2",)))
-    put(e.Floor(LeaseTime(0)))
+    put(e.RegistrationFloor(LeaseTime(0)))
     hashed, at = digest(fold.state), fold.state.index
     put(e.StateHashed(at, hashed))
     put(e.TermStarted(2, "two"))

@@ -21,7 +21,7 @@ W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
 @dataclass
 class Office:
     fold: Fold = field(default_factory=Fold)
-    crew: WorkerRegistry = field(default_factory=WorkerRegistry)
+    worker_registry: WorkerRegistry = field(default_factory=WorkerRegistry)
 
     @property
     def now(self) -> LeaseTime:
@@ -39,13 +39,13 @@ class Office:
         return [meta.id for meta in metas]
 
     def set_aside(self) -> list[Entry]:
-        since = self.crew.hearing_since
+        since = self.worker_registry.hearing_since
         entries = schedule.set_aside(self.fold.state, self.now, hearing_since=since)
         self.put(entries)
         return entries
 
     def keep_house(self) -> list[Entry]:
-        since = self.crew.hearing_since
+        since = self.worker_registry.hearing_since
         entries = prepare.housekeeping(self.fold.state, now=self.now, hearing_since=since)
         self.put(entries)
         return entries
@@ -53,7 +53,9 @@ class Office:
     def hand_out(self, *wishes: Wish) -> list[Leased]:
         """What a round of polls gets."""
         self.set_aside()
-        entries = schedule.assign(self.fold.state, wishes, now=self.now, crew=self.crew)
+        entries = schedule.assign(
+            self.fold.state, wishes, now=self.now, worker_registry=self.worker_registry
+        )
         return [effect for effect in self.put(entries) if isinstance(effect, Leased)]
 
     def poll(self, worker: WorkerId = W1, capacity: int = 1) -> list[Leased]:

@@ -10,7 +10,7 @@ from support.metastore.dead_letters import PostOffice
 from support.metastore.fold import SMALL
 
 LAG_NS = 600 * SECOND_NS
-POLICY = msgspec.structs.replace(SMALL, floor_lag_ns=LAG_NS)
+POLICY = msgspec.structs.replace(SMALL, registration_floor_lag_ns=LAG_NS)
 START = 1000 * SECOND_NS
 
 

@@ -66,7 +66,7 @@ class MemoryFactory:
         return MemoryFactory()
 
     async def close(self) -> None:
-        self._shared.office = None  # whoever closes its log has left
+        self._shared.leader_term = None  # whoever closes its log has left
 
 
 class EtcdFactory:

@@ -31,7 +31,7 @@ class SharedLog:
     base: Head = EMPTY
     records: list[Record] = field(default_factory=list)
     term: Term = NO_TERM
-    office: Leadership | None = None
+    leader_term: Leadership | None = None
     sealed: str = ""
     copying: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -46,7 +46,7 @@ class SharedLog:
 
     def depose(self) -> None:
         """As if the leader's lease had run out."""
-        self.office = None
+        self.leader_term = None
         self.wake()
 
 
@@ -61,27 +61,27 @@ class MemoryLog:
     async def campaign(self, candidate: Candidate) -> Term:
         while True:
             self._check_open()
-            if self._shared.office is None:
+            if self._shared.leader_term is None:
                 break
             await self._shared.changed.wait()
         self._shared.term = Term(self._shared.term + 1)
-        self._shared.office = Leadership(self._shared.term, candidate)
+        self._shared.leader_term = Leadership(self._shared.term, candidate)
         self._shared.wake()
         return self._shared.term
 
     def hold(self, term: Term) -> None:
-        office = self._shared.office
-        if office is None or office.term != term:
+        leader_term = self._shared.leader_term
+        if leader_term is None or leader_term.term != term:
             raise TermLost(f"term {term} does not lead any more")
 
     async def resign(self, term: Term) -> None:
-        office = self._shared.office
-        if office is not None and office.term == term:
+        leader_term = self._shared.leader_term
+        if leader_term is not None and leader_term.term == term:
             self._shared.depose()
 
-    async def office(self) -> Leadership | None:
+    async def leadership(self) -> Leadership | None:
         self._reach()
-        return self._shared.office
+        return self._shared.leader_term
 
     async def append(
         self,
@@ -149,7 +149,7 @@ class MemoryLog:
 
     async def seal(self, note: str) -> None:
         self._check_writes()
-        if self._shared.office is not None:
+        if self._shared.leader_term is not None:
             raise Rejected("somebody leads")
         self._shared.sealed = self._shared.sealed or note
         self._shared.wake()
@@ -161,7 +161,7 @@ class MemoryLog:
         self._check_writes()
         shared = self._shared
         if not shared.copying:
-            if shared.head != EMPTY or shared.office or shared.sealed:
+            if shared.head != EMPTY or shared.leader_term or shared.sealed:
                 raise Rejected("the log is not empty")
             shared.base, shared.copying = base, True
         elif shared.base != base:

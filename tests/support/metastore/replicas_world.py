@@ -145,8 +145,8 @@ class ReplicatedWorld:
 
     def leading(self) -> list[Member]:
         """By its own word and by the log's: one that was deposed may not know it yet."""
-        office = self.shared.office
-        holder = office.holder if office else None
+        leader_term = self.shared.leader_term
+        holder = leader_term.holder if leader_term else None
         return [
             member
             for member in self.members

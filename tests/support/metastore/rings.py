@@ -33,7 +33,7 @@ def owners(ring: Ring) -> list[str]:
 @dataclass
 class Town:
     fold: Fold = field(default_factory=Fold)
-    hearing: Heartbeats = field(default_factory=lambda: Heartbeats(since=LeaseTime(0)))
+    heartbeats: Heartbeats = field(default_factory=lambda: Heartbeats(since=LeaseTime(0)))
 
     @property
     def now(self) -> LeaseTime:
@@ -43,7 +43,7 @@ class Town:
         """The leader goes on listening meanwhile."""
         for _ in range(int(seconds)):
             self.fold.now += SECOND_NS
-            self.hearing.listen(self.now)
+            self.heartbeats.listen(self.now)
 
     def beat(
         self, one: Writer, *, leaves: bool = False, zone: Zone = HOME, entries_max: int = 1
@@ -51,14 +51,14 @@ class Town:
         """'' when it was taken, else the refusal; at most so many entries were written."""
         beat = Beat(zone, one, leaves)
         membership.check(beat)
-        entries = membership.entries(self.fold.state, beat, self.hearing)
+        entries = membership.entries(self.fold.state, beat, self.heartbeats)
         assert len(entries) <= entries_max
         membership.accepted(self.put(entries), zone)
-        found = membership.decided(self.fold.state, beat, self.hearing)
+        found = membership.decided(self.fold.state, beat, self.heartbeats)
         if isinstance(found, Replaced):
             return found.refusal
         assert found is None, "what was decided is not what the fold made"
-        self.hearing.hear(self.ring(zone), beat, self.now)
+        self.heartbeats.hear(self.ring(zone), beat, self.now)
         return ""
 
     def joined(self, *nodes: str, session: str = "s1", shards: int = 4) -> None:
@@ -67,14 +67,14 @@ class Town:
                 assert self.beat(writer(node, state, session=session, shards=shards)) == ""
 
     def remove(self, node: str, zone: Zone = HOME) -> Ring:
-        found = membership.removal(self.fold.state, zone, NodeId(node), self.hearing, self.now)
+        found = membership.removal(self.fold.state, zone, NodeId(node), self.heartbeats, self.now)
         return membership.removed(self.put(found), self.fold.state, zone)
 
     def ring(self, zone: Zone = HOME) -> Ring:
         return ring_of(self.fold.state, zone)
 
     def view(self, zone: Zone = HOME) -> RingView:
-        return membership.view(self.ring(zone), self.hearing, self.now)
+        return membership.view(self.ring(zone), self.heartbeats, self.now)
 
     def state_of(self, node: str) -> WriterState | None:
         found = [w.state for w in self.ring().writers if w.node == node]
@@ -88,5 +88,5 @@ class Town:
             effects += made
         for effect in effects:
             if isinstance(effect, RingReplaced):
-                self.hearing.follow(effect)
+                self.heartbeats.follow(effect)
         return effects

@@ -23,10 +23,9 @@ from maar.metastore.records.entries import (
     BlocksOutlined,
     Entry,
     Envelope,
-    Floor,
     Grant,
     LeasesRenewed,
-    LitterSwept,
+    LeftoversSwept,
     PlanBisected,
     PlanCompleted,
     PlanExcluded,
@@ -34,6 +33,7 @@ from maar.metastore.records.entries import (
     PlansLeased,
     PlansScheduled,
     PlansStarted,
+    RegistrationFloor,
     Stored,
     TermStarted,
 )
@@ -137,7 +137,7 @@ class Audit:
                 self.terms += 1
             case BlocksAdded():
                 self._add(entry)
-            case Floor():
+            case RegistrationFloor():
                 self._floor = max(self._floor, entry.lease_time)
             case PlansScheduled():
                 for ordinal, spec in enumerate(entry.plans):
@@ -166,7 +166,7 @@ class Audit:
                     self._bisect(index, entry)
             case BlocksForgotten():
                 self._forget(index, entry)
-            case LitterSwept():
+            case LeftoversSwept():
                 self._sweep(index, entry)
             case BlocksExpired() | Stored():
                 self.faults.append(f"entry {index} has no place in a soak: {entry}")
@@ -242,7 +242,7 @@ class Audit:
                 self.faults.append(f"entry {index} forgets {block}, which was not retired")
             self.forgotten.add(block)
 
-    def _sweep(self, index: int, entry: LitterSwept) -> None:
+    def _sweep(self, index: int, entry: LeftoversSwept) -> None:
         for remains in entry.attempts:
             attempt = (remains.plan, remains.token)
             if attempt not in self.ended:

@@ -33,7 +33,7 @@ def busy(status: Status) -> str:
     """'' when nothing is left to do, else what is."""
     levels = sum(level.queued for level in status.levels)
     plans = {state: count for state, count in status.plans.items() if state not in OVER and count}
-    left = {"queued": levels, "retired": status.retired, "litter": status.litter, **plans}
+    left = {"queued": levels, "retired": status.retired, "leftovers": status.leftovers, **plans}
     return " ".join(f"{what}={count}" for what, count in left.items() if count)
 
 
@@ -66,7 +66,7 @@ def log_faults(audit: Audit, status: Status, live: Iterable[BlockMeta]) -> list[
     return faults
 
 
-def litter(store: ObjectStore, live: Iterable[BlockMeta], *, strays_max: int) -> list[str]:
+def leftovers(store: ObjectStore, live: Iterable[BlockMeta], *, strays_max: int) -> list[str]:
     """Every object is referenced, and every reference is an object of the right size.
 
     A push that was refused may have left its segment: as many strays as that are allowed.
@@ -90,7 +90,7 @@ def litter(store: ObjectStore, live: Iterable[BlockMeta], *, strays_max: int) ->
     segments = [key for key in strays if key.startswith("segments/")]
     if len(segments) <= strays_max:
         strays = [key for key in strays if key not in segments]
-    return faults + [f"{key} is litter" for key in sorted(strays)]
+    return faults + [f"{key} is a leftover" for key in sorted(strays)]
 
 
 def lost_or_doubled(store: ObjectStore, live: Iterable[BlockMeta], writer: Writer) -> list[str]:

@@ -24,8 +24,8 @@ HEALED_S = 600.0  # a slow machine may take long; it must get there
 BLOCKS_MAX = 1_000_000
 
 
-def settings(*, write_s: float, litter_s: float) -> tuple[str, ...]:
-    """Of the metastore and of Spark's workers; leftovers are deleted after `litter_s`, which is
+def settings(*, write_s: float, leftovers_s: float) -> tuple[str, ...]:
+    """Of the metastore and of Spark's workers; leftovers are deleted after `leftovers_s`, which is
     longer than any task writes, and than it can be stopped for.
     """
     return (
@@ -38,14 +38,14 @@ def settings(*, write_s: float, litter_s: float) -> tuple[str, ...]:
         "compaction.probe_s=2",
         "compaction.probe_max_s=10",
         "compaction.retire_delay_s=4",
-        f"compaction.litter_s={litter_s:g}",
-        "compaction.floor_lag_s=600",
+        f"compaction.leftovers_s={leftovers_s:g}",
+        "compaction.registration_floor_lag_s=600",
         "compaction.snapshot_entries=400",
     )
 
 
-LONG = Parts(lease_s=3.0, write_s=12.0, settings=settings(write_s=12.0, litter_s=25.0))
-SHORT = Parts(lease_s=2.0, write_s=6.0, settings=settings(write_s=6.0, litter_s=12.0))
+LONG = Parts(lease_s=3.0, write_s=12.0, settings=settings(write_s=12.0, leftovers_s=25.0))
+SHORT = Parts(lease_s=2.0, write_s=6.0, settings=settings(write_s=6.0, leftovers_s=12.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Summary:
             f"{len(audit.swept)} attempts swept, {len(audit.forgotten)} blocks cleaned away, "
             f"{self.objects} objects left",
         ]
-        good = "every plan completed once, no litter, nothing lost or doubled, no process left"
+        good = "every plan completed once, no leftovers, nothing lost or doubled, no process left"
         return "\n".join([*lines, checks.shown(faults) if faults else good])
 
 
@@ -117,7 +117,7 @@ def soak(directory: Path, *, seconds: float | None, seed: int, parts: Parts) -> 
         ended = everyone.part()
         faults = [
             *checks.log_faults(audit, status, live),
-            *checks.litter(everyone.store, live, strays_max=len(writer.repeated)),
+            *checks.leftovers(everyone.store, live, strays_max=len(writer.repeated)),
             *checks.lost_or_doubled(everyone.store, live, writer),
             *unread,
             *(f"{name} ended with code {code}" for name, code in ended.items() if code > 0),

@@ -55,7 +55,7 @@ class ForkServerRunner:
             child.close()
         if isinstance(answer, Done):
             return answer.result
-        raise AttemptFailed(answer.cause, stopped=True, own=answer.own)
+        raise AttemptFailed(answer.cause, stopped=True, plan_at_fault=answer.own)
 
     def cancel(self, plan: LeasedPlan) -> None:
         with self._lock:

@@ -85,7 +85,7 @@ class Presumed:
     """What an append goes by. It arrives only while this office stands and this is the head."""
 
     seen: SeenHead
-    office: int
+    leadership: int
 
 
 class EtcdLog:
@@ -157,13 +157,13 @@ class EtcdLog:
         if await self._election.resign(term):
             await self._upkeep.stop()
 
-    async def office(self) -> Leadership | None:
+    async def leadership(self) -> Leadership | None:
         await self._greet()
 
         async def asked() -> Leadership | None:
             reply = await self._call(get(self._keys.leader))
             kv = found(reply, 0)
-            return None if kv is None else value(kv, Leading, NOBODY).office
+            return None if kv is None else value(kv, Leading, NOBODY).leadership
 
         return await self._checked(asked)
 
@@ -235,12 +235,12 @@ class EtcdLog:
         self._check_writes()
 
         async def step() -> int:
-            office = self._election.tenure(term).revision
+            leadership = self._election.tenure(term).revision
             try:
-                return await self._truncation.step(before=before, office=office, term=term)
+                return await self._truncation.step(before=before, leadership=leadership, term=term)
             except StoreFull:
                 await self._upkeep.relieve()
-                return await self._truncation.step(before=before, office=office, term=term)
+                return await self._truncation.step(before=before, leadership=leadership, term=term)
 
         forgotten = 0
         while some := await self._checked(step):  # between two of them appends get their turn
@@ -372,12 +372,12 @@ class EtcdLog:
             self._unsettled = None
         return head
 
-    async def _look(self, office: int, term: Term) -> SeenHead:
+    async def _look(self, leadership: int, term: Term) -> SeenHead:
         """The head, if this office still stands."""
 
         async def asked() -> SeenHead:
             reply = await self._call(get(self._keys.leader), get(self._keys.head))
-            check_office(found(reply, 0), office, term)
+            check_office(found(reply, 0), leadership, term)
             seen = _seen(found(reply, 1))
             self._remember(seen)
             return seen
@@ -391,7 +391,10 @@ class EtcdLog:
 
     def _compares(self, presumed: Presumed) -> list[Any]:
         keys = self._keys
-        return [made(keys.leader, presumed.office), unchanged(keys.head, presumed.seen.revision)]
+        return [
+            made(keys.leader, presumed.leadership),
+            unchanged(keys.head, presumed.seen.revision),
+        ]
 
     async def _call(self, *reads: Any) -> Any:
         return await self._connection.call(TXN, txn(success=reads))

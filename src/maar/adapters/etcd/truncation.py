@@ -41,12 +41,12 @@ class Truncation:
         self._reading = reading
         self._reach = REACH
 
-    async def step(self, *, before: int, office: int, term: Term) -> int:
+    async def step(self, *, before: int, leadership: int, term: Term) -> int:
         """Forget some of the entries below an index; how many, 0 when none was left."""
         keys = self._keys
         reads = [get(keys.leader), get(keys.base), get(keys.head)]
         now = await self._connection.call(TXN, txn(success=reads))
-        check_office(found(now, 0), office, term)
+        check_office(found(now, 0), leadership, term)
         base = value(found(now, 1), Mark, Mark.of(EMPTY)).head
         head = value(found(now, 2), Mark, Mark.of(EMPTY)).head
         if min(before - 1, head.index) <= base.index:
@@ -55,7 +55,7 @@ class Truncation:
         reply = await self._connection.call(
             TXN,
             txn(
-                [made(keys.leader, office), unchanged(keys.base, revision(found(now, 1)))],
+                [made(keys.leader, leadership), unchanged(keys.base, revision(found(now, 1)))],
                 [
                     put(keys.base, packed(Mark.of(step.base))),
                     delete(keys.batch(0), keys.batch(step.kept)),
@@ -64,7 +64,7 @@ class Truncation:
             ),
         )
         if not reply.succeeded:
-            check_office(found(reply, 0), office, term)
+            check_office(found(reply, 0), leadership, term)
         return step.base.index - base.index  # also when a try whose answer was lost had done it
 
     async def _planned(self, base: Head, head: Head, before: int) -> Step:

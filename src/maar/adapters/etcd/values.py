@@ -47,7 +47,7 @@ class Leading(Struct, frozen=True, array_like=True):
     address: str
 
     @property
-    def office(self) -> Leadership:
+    def leadership(self) -> Leadership:
         return Leadership(Term(self.term), Candidate(self.name, self.address))
 
 

@@ -133,9 +133,9 @@ class SqliteLog:
     async def resign(self, term: Term) -> None:
         await self._run(lambda: self._resign(term))
 
-    async def office(self) -> Leadership | None:
+    async def leadership(self) -> Leadership | None:
         """As the file tells it: to a reader, one who was killed leads until the next start."""
-        return await self._run(self._office)
+        return await self._run(self._leadership)
 
     async def changed(self, *, after: int) -> None:
         """A file tells nobody that it has grown: whoever reads it looks again."""
@@ -239,7 +239,7 @@ class SqliteLog:
         with self._transaction() as db:
             db.execute("UPDATE leader SET name = '' WHERE term = ?", (term,))
 
-    def _office(self) -> Leadership | None:
+    def _leadership(self) -> Leadership | None:
         with _errors(self._directory):
             row = self._db.execute("SELECT format, term, name FROM leader").fetchone()
         form, term, name = row

@@ -63,15 +63,15 @@ class View(Endpoint):
 
     def __init__(
         self,
-        door: RequestGuard,
+        guard: RequestGuard,
         route: str,
         answer: Callable[[TenantId, Request], Awaitable[Response]],
     ) -> None:
-        super().__init__(door, route)
+        super().__init__(guard, route)
         self._answer = answer
 
     async def respond(self, scope: Scope, receive: Receive) -> Response:
-        return await self._answer(self.door.tenant(scope), Request(scope, receive))
+        return await self._answer(self.guard.tenant(scope), Request(scope, receive))
 
 
 class Admin:

@@ -90,12 +90,12 @@ class Order(Endpoint, Generic[Asked]):
 
     def __init__(
         self,
-        door: RequestGuard,
+        guard: RequestGuard,
         route: str,
         kind: type[Asked],
         carry_out: Callable[[Request, Asked], Awaitable[Any]],
     ) -> None:
-        super().__init__(door, route)
+        super().__init__(guard, route)
         self._kind = kind
         self._carry_out = carry_out
 
@@ -105,7 +105,7 @@ class Order(Endpoint, Generic[Asked]):
             raise UnsupportedMedia(
                 f"content-type {content[:60]!r} is not read here; use application/json"
             )
-        with self.door.budget.hold() as hold:
+        with self.guard.budget.hold() as hold:
             body = await read_body(scope, receive, limit=BODY_BYTES_MAX, hold=hold)
         try:
             asked = msgspec.json.decode(body or b"{}", type=self._kind)

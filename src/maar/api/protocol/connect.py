@@ -113,7 +113,7 @@ class Unary:
 
     def __init__(
         self,
-        door: RequestGuard,
+        guard: RequestGuard,
         route: str,
         request_type: Any,
         method: Method,
@@ -122,7 +122,7 @@ class Unary:
         check: Callable[[bytes], None] | None = None,
         finishes: bool = False,  # also when its client is gone, or has waited long enough
     ) -> None:
-        self.door = door
+        self.guard = guard
         self.route = route
         self._request_type = request_type
         self._method = method
@@ -138,18 +138,18 @@ class Unary:
             response = await self._respond(scope, receive)
         except MaarError as error:
             status, response = spoken.refusal(error)
-            self.door.count(f"{spoken.label}{self.route}", status, error)
+            self.guard.count(f"{spoken.label}{self.route}", status, error)
         except Exception:  # the edge: a fault in one call must not end others
             log.exception("call failed route=%s", self.route)
             _, response = spoken.refusal(ServerFault(FAULT))
         await response(scope, receive, send)
 
     async def _respond(self, scope: Scope, receive: Receive) -> ASGIApp:
-        tenant = self.door.tenant(scope)
+        tenant = self.guard.tenant(scope)
         spoken = spoken_in(scope)
         deadline_s = _deadline_s(spoken, scope)
         with ExitStack() as stack:
-            hold = stack.enter_context(self.door.budget.hold())
+            hold = stack.enter_context(self.guard.budget.hold())
             limit = self._limits.body
             if spoken.framing is not None:
                 limit = limit * (4 if spoken.framing.text else 3) // 3 + PREFIX_BYTES
@@ -164,7 +164,7 @@ class Unary:
             reply, headers = await self._in_time(work, receive, deadline_s)
         if spoken.codec == JSON:
             size = reply.ByteSize()
-            content = await self.door.parsed(size, lambda: msgspec.json.encode(json_of(reply)))
+            content = await self.guard.parsed(size, lambda: msgspec.json.encode(json_of(reply)))
         else:
             content = reply.SerializeToString()
         return spoken.answer(content, headers)
@@ -214,8 +214,8 @@ class Unary:
     async def call(self, tenant: TenantId, codec: str, body: bytes, hold: BodyShare) -> Reply:
         """What the method gives for a body that is here, gzip or not, and counted in."""
         limit = self._limits.proto if codec == PROTO else self._limits.json
-        raw = await self.door.expanded(body, limit=limit, hold=hold)
-        request = await self.door.parsed(len(raw), self._parse, codec, raw)
+        raw = await self.guard.expanded(body, limit=limit, hold=hold)
+        request = await self.guard.parsed(len(raw), self._parse, codec, raw)
         return await self._method(tenant, request)
 
     def _parse(self, codec: str, raw: bytes) -> Any:

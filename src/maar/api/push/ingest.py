@@ -44,17 +44,17 @@ class IngestRequest(msgspec.Struct, frozen=True):
 
 
 class Ingest(Endpoint):
-    def __init__(self, door: RequestGuard, route: str, distributor: Distributor) -> None:
-        super().__init__(door, route)
+    def __init__(self, guard: RequestGuard, route: str, distributor: Distributor) -> None:
+        super().__init__(guard, route)
         self._distributor = distributor
 
     async def respond(self, scope: Scope, receive: Receive) -> Response:
-        tenant = self.door.tenant(scope)
+        tenant = self.guard.tenant(scope)
         content_type = header(scope, b"content-type")
         query = query_of(scope)
         request = parse_query(query, content_type, now_ns=self._distributor.clock.wall_ns())
-        with self.door.budget.hold() as hold:
-            limit = self.door.settings.body_bytes_max
+        with self.guard.budget.hold() as hold:
+            limit = self.guard.settings.body_bytes_max
             body = await read_body(scope, receive, limit=limit, hold=hold)
             pushed = await self._profile(request, content_type, body, hold)
             try:
@@ -68,7 +68,7 @@ class Ingest(Endpoint):
 
     def _unprocessable(self, error: InvalidInput) -> Response:
         """The address was fine, the profile was not; agents tell the two apart."""
-        self.door.count(self.route, 422, error)
+        self.guard.count(self.route, 422, error)
         return text_error(error, status=422)
 
     async def _profile(
@@ -79,12 +79,12 @@ class Ingest(Endpoint):
         form = is_multipart(content_type)
         if request.format == PPROF and not form:
             return pprof_profile(request, body)
-        raw = await self.door.expanded(
+        raw = await self.guard.expanded(
             body, limit=self._distributor.limits.profile_bytes_max, hold=hold
         )
         if request.format == PPROF:
             return form_profile(request, parse_form(content_type, raw))
-        return await self.door.parsed(len(raw), text_profile, request, raw)
+        return await self.guard.parsed(len(raw), text_profile, request, raw)
 
 
 def query_of(scope: Scope) -> QueryParams:

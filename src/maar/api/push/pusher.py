@@ -29,11 +29,11 @@ class Pusher:
         return PushResponse(), ids_header(ids)
 
 
-def pusher_service(door: RequestGuard, distributor: Distributor) -> CallService:
+def pusher_service(guard: RequestGuard, distributor: Distributor) -> CallService:
     """The one way of a push, whatever brought it here."""
-    settings = door.settings
+    settings = guard.settings
     push = Unary(
-        door,
+        guard,
         PUSH,
         PushRequest,
         Pusher(distributor).push,

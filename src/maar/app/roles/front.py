@@ -90,7 +90,7 @@ async def run(
             placed=whether_placed,
             disks=here.disks,
         )
-        door, gate = RequestGuard(settings.api, registry), Gate(settings.api, registry)
+        guard, gate = RequestGuard(settings.api, registry), Gate(settings.api, registry)
         app = build_app(
             settings.api,
             here.registries,
@@ -98,7 +98,7 @@ async def run(
             partial(_metrics, readiness, settings),
             distributor=distributor,
             asked=asked,
-            door=door,
+            guard=guard,
             hosts=hosts_of(
                 settings.listen_address()[0],
                 settings.server.allowed_hosts,

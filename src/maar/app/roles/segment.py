@@ -53,7 +53,7 @@ async def run(
         node,
         zone=Zone(settings.ring.zone),
         dead_letter_after_ms=letters.after_ms if letters.enabled else None,
-        floor_lag_ms=int(settings.compaction.floor_lag_s * 1000),
+        registration_floor_lag_ms=int(settings.compaction.registration_floor_lag_s * 1000),
         no_room=disks.no_room,
     )
     here.disks = disks

@@ -178,10 +178,13 @@ def is_loopback(host: str) -> bool:
 
 def _check_bounds(settings: Settings) -> None:
     """Refuse here what a role could only fail on, again and again."""
-    lag_s, deadline_s = settings.compaction.floor_lag_s, settings.segment.ack_deadline_ms / 1000
+    lag_s, deadline_s = (
+        settings.compaction.registration_floor_lag_s,
+        settings.segment.ack_deadline_ms / 1000,
+    )
     if lag_s < FLOOR_LAGS_MIN * deadline_s:
         raise InvalidInput(
-            f"compaction.floor_lag_s = {lag_s:g} is less than {FLOOR_LAGS_MIN} times "
+            f"compaction.registration_floor_lag_s = {lag_s:g} is less than {FLOOR_LAGS_MIN} times "
             f"segment.ack_deadline_ms ({deadline_s:g} s), so that segments could be refused for "
             "their age while they are being written; raise it, or lower the deadline",
             reason="settings",
@@ -194,11 +197,12 @@ def _check_bounds(settings: Settings) -> None:
             "be left to write the letter; lower it, or raise the deadline",
             reason="settings",
         )
-    litter_s = settings.compaction.litter_s
+    leftovers_s = settings.compaction.leftovers_s
     plan_s = (settings.worker.plan_timeout_ms + settings.worker.cancel_ms) / 1000
-    if litter_s <= plan_s:
+    if leftovers_s <= plan_s:
         raise InvalidInput(
-            f"compaction.litter_s = {litter_s:g} is not longer than a plan may run and take to "
+            f"compaction.leftovers_s = {leftovers_s:g} is not longer than a plan may run and "
+            "take to "
             f"end (worker.plan_timeout_ms and worker.cancel_ms, {plan_s:g} s), so that an attempt "
             "could write after its remains were looked for; raise it, or lower those",
             reason="settings",

@@ -95,7 +95,7 @@ def _rings(status: Json) -> Iterator[str]:
 
 def _remains(status: Json) -> Iterator[str]:
     yield (
-        f"{status['retired']:,} replaced blocks and the remains of {status['litter']:,} attempts "
+        f"{status['retired']:,} replaced blocks and leftovers of {status['leftovers']:,} attempts "
         f"wait for deletion; log from {status['log_first']}, snapshot at {status['snapshot_index']}"
     )
     kept, own = status["retention"], len(status["retention"]["tenants"])

@@ -86,8 +86,8 @@ def _facts(detail: Json) -> Iterator[tuple[str, str]]:
         ),
     )
     yield "times", ", ".join(_times(plan, now))
-    spared = f"; {plan['spared']} more were not its own" if plan["spared"] else ""
-    yield "failures", f"{plan['failures']} of at most {detail['failure_limit']}{spared}"
+    excused = f"; {plan['excused']} more were not its own" if plan["excused"] else ""
+    yield "failures", f"{plan['failures']} of at most {detail['failure_limit']}{excused}"
     if plan["note"]:
         yield "reason", plan["note"]
     if lease:

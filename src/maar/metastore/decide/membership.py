@@ -118,17 +118,17 @@ class Heartbeats:
         )
 
 
-def view(ring: Ring, hearing: Heartbeats, now: LeaseTime) -> RingView:
-    dead = [w.node for w in ring.writers if hearing.is_dead(ring.zone, w.node, now)]
+def view(ring: Ring, heartbeats: Heartbeats, now: LeaseTime) -> RingView:
+    dead = [w.node for w in ring.writers if heartbeats.is_dead(ring.zone, w.node, now)]
     silent_ms = (
         (now - heard) // MILLISECOND_NS if heard is not None else -1
-        for heard in (hearing.heard.get((ring.zone, w.node)) for w in ring.writers)
+        for heard in (heartbeats.heard.get((ring.zone, w.node)) for w in ring.writers)
     )
-    return RingView(ring, tuple(dead), hearing.is_complete(ring, now), tuple(silent_ms))
+    return RingView(ring, tuple(dead), heartbeats.is_complete(ring, now), tuple(silent_ms))
 
 
-def views(state: MetaState, hearing: Heartbeats, now: LeaseTime) -> tuple[RingView, ...]:
-    return tuple(view(ring, hearing, now) for _, ring in sorted(state.rings.items()))
+def views(state: MetaState, heartbeats: Heartbeats, now: LeaseTime) -> tuple[RingView, ...]:
+    return tuple(view(ring, heartbeats, now) for _, ring in sorted(state.rings.items()))
 
 
 def zone_status(found: RingView) -> ZoneStatus:
@@ -160,7 +160,7 @@ def check(beat: Beat) -> None:
         )
 
 
-def decided(state: MetaState, beat: Beat, hearing: Heartbeats) -> Decision:
+def decided(state: MetaState, beat: Beat, heartbeats: Heartbeats) -> Decision:
     """By what is known when it is asked; a changed beat is decided again on the leader's loop.
 
     Of two processes with one name, the one that registered later has it. Only a joining one
@@ -170,7 +170,7 @@ def decided(state: MetaState, beat: Beat, hearing: Heartbeats) -> Decision:
     known = _known(ring, writer.node)
     if known is None and (beat.leaves or writer.state is WriterState.LEAVING):
         return None  # there is nothing left to leave
-    if WriterSession(beat.zone, writer.node, writer.session) in hearing.gone:
+    if WriterSession(beat.zone, writer.node, writer.session) in heartbeats.gone:
         return _replaced(beat, known)
     if known is None:
         return _with(ring, writer)
@@ -184,9 +184,9 @@ def decided(state: MetaState, beat: Beat, hearing: Heartbeats) -> Decision:
     return None if writer == known else _with(ring, writer)
 
 
-def entries(state: MetaState, beat: Beat, hearing: Heartbeats) -> list[Entry]:
+def entries(state: MetaState, beat: Beat, heartbeats: Heartbeats) -> list[Entry]:
     """Overloaded, with the reason, when there is no room for the writer."""
-    found = decided(state, beat, hearing)
+    found = decided(state, beat, heartbeats)
     if not isinstance(found, RingChanged):
         return []
     _check_room(state, found)
@@ -201,7 +201,7 @@ def accepted(effects: Sequence[Effect], zone: Zone) -> None:
 
 
 def removal(
-    state: MetaState, zone: Zone, node: NodeId, hearing: Heartbeats, now: LeaseTime
+    state: MetaState, zone: Zone, node: NodeId, heartbeats: Heartbeats, now: LeaseTime
 ) -> list[Entry]:
     """What an operator's order to give up a writer comes to, or why it cannot be carried out."""
     ring = ring_of(state, zone)
@@ -211,11 +211,11 @@ def removal(
             f"there is no writer {node[:60]!r} in zone {zone[:60]!r}; `maar ring` lists those "
             "that are"
         )
-    if known.state is not WriterState.LEAVING and not hearing.is_dead(zone, node, now):
-        if (zone, node) not in hearing.heard and not hearing.is_complete(ring, now):
+    if known.state is not WriterState.LEAVING and not heartbeats.is_dead(zone, node, now):
+        if (zone, node) not in heartbeats.heard and not heartbeats.is_complete(ring, now):
             raise Unavailable(
                 f"the metastore has led for too short a time to know whether writer {node} of "
-                f"zone {zone} lives; ask again in {hearing.dead_after_ns / SECOND_NS:.0f} s"
+                f"zone {zone} lives; ask again in {heartbeats.dead_after_ns / SECOND_NS:.0f} s"
             )
         raise Rejected(
             f"writer {node} of zone {zone} was heard from lately and would be back with its next "

@@ -37,7 +37,7 @@ def exclude(state: MetaState, plan: PlanId, *, note: str) -> list[Entry]:
         raise Rejected(f"plan {plan} is parked, and set aside as it is; requeue it first")
     seen = found.lease.token if found.lease else None
     reason = note.strip()[:NOTE_MAX] or "excluded by an operator, who gave no reason"
-    return [PlanExcluded(plan, seen, NEVER, counts=False, note=reason)]
+    return [PlanExcluded(plan, seen, NEVER, counts_as_failure=False, note=reason)]
 
 
 def raise_limit(

@@ -12,7 +12,6 @@ from maar.metastore.records.entries import (
     BlocksAdopted,
     Entry,
     Extension,
-    Floor,
     LeasesRenewed,
     PinsDropped,
     PinsTaken,
@@ -21,6 +20,7 @@ from maar.metastore.records.entries import (
     PlansArchived,
     PlansStarted,
     PlansUnparked,
+    RegistrationFloor,
     Start,
     Tick,
     encode_entry,
@@ -84,20 +84,26 @@ def _reported(state: MetaState, report: Report, *, now: LeaseTime) -> Entry:
     plan = state.plans.get(report.plan)
     if plan is None:  # the fold refuses it, and says why
         return PlanFailed(report.plan, report.token, cause, now)
-    counts = verdict.reported(plan, policy=state.policy, own=report.own)
-    failed = plan.failures + plan.spared + 1
+    counts_as_failure = verdict.reported(
+        plan, policy=state.policy, plan_at_fault=report.plan_at_fault
+    )
+    failed = plan.failures + plan.excused + 1
     rest = min(state.policy.retry_ns * failed, state.policy.probe_ns)
-    return PlanFailed(report.plan, report.token, cause, LeaseTime(now + rest), counts)
+    return PlanFailed(report.plan, report.token, cause, LeaseTime(now + rest), counts_as_failure)
 
 
 def assignments(
-    state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTime, crew: WorkerRegistry
+    state: MetaState,
+    polls: Sequence[PollRequest],
+    *,
+    now: LeaseTime,
+    worker_registry: WorkerRegistry,
 ) -> list[Entry]:
     """Nothing is handed out before it is known which inputs are still there (S5)."""
     if state.adopting:
         return []
     wishes = [schedule.Wish(poll.worker, poll.capacity) for poll in polls]
-    return schedule.assign(state, wishes, now=now, crew=crew)
+    return schedule.assign(state, wishes, now=now, worker_registry=worker_registry)
 
 
 def pins(state: MetaState, readers: Iterable[str], *, now: LeaseTime) -> list[Entry]:
@@ -137,10 +143,14 @@ def housekeeping(
     )[:ARCHIVED_AT_ONCE_MAX]
     if old:
         entries.append(PlansArchived(old))
-    floor = LeaseTime(min(now - policy.floor_lag_ns, floor_max))
+    registration_floor = LeaseTime(min(now - policy.registration_floor_lag_ns, floor_max))
     wanted = bool(state.remembered or old) and not state.adopting
-    if wanted and floor - max(state.floor, 0) > policy.floor_lag_ns // 12:
-        entries.append(Floor(floor))
+    if (
+        wanted
+        and registration_floor - max(state.registration_floor, 0)
+        > policy.registration_floor_lag_ns // 12
+    ):
+        entries.append(RegistrationFloor(registration_floor))
     if not entries and tick_due(state, now=now):
         entries.append(Tick())
     return entries
@@ -156,5 +166,5 @@ def tick_due(state: MetaState, *, now: LeaseTime) -> bool:
 
 def waits(state: MetaState) -> bool:
     """Something is due sooner or later by time alone, apart from retention."""
-    ended = state.finished or state.retired or state.litter
+    ended = state.finished or state.retired or state.leftovers
     return bool(state.queue.queued or state.plans or state.parked or ended)

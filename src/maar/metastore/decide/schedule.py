@@ -63,15 +63,15 @@ def set_aside(
     """
     entries: list[Entry] = []
     room = state.policy.plans_max - len(state.plans)  # a plan in two is one more
-    for plan, counts in islice(_at_limit(state, now, hearing_since), SET_ASIDE_AT_ONCE):
+    for plan, counts_as_failure in islice(_at_limit(state, now, hearing_since), SET_ASIDE_AT_ONCE):
         seen = plan.lease.token if plan.lease else None
         if len(plan.inputs) > 1 and room > 0:
-            entries.append(PlanBisected(plan.id, seen, len(plan.inputs) // 2, counts))
+            entries.append(PlanBisected(plan.id, seen, len(plan.inputs) // 2, counts_as_failure))
             room -= 1
         else:
-            probes = plan.failures + counts - plan.failure_limit
+            probes = plan.failures + counts_as_failure - plan.failure_limit
             until = LeaseTime(now + plans.probe_delay(state, probes))
-            entries.append(PlanExcluded(plan.id, seen, until, counts))
+            entries.append(PlanExcluded(plan.id, seen, until, counts_as_failure))
     return entries
 
 
@@ -86,9 +86,11 @@ def _at_limit(
         if line.standing > PlanStanding.LEASED or line.failures + leased < limit:
             continue
         for plan in state.plans.line(line, now if leased else NEVER):
-            counts = verdict.expired(plan, policy=state.policy, hearing_since=hearing_since)
-            if plan.failures + counts >= limit:
-                yield plan, counts
+            counts_as_failure = verdict.expired(
+                plan, policy=state.policy, hearing_since=hearing_since
+            )
+            if plan.failures + counts_as_failure >= limit:
+                yield plan, counts_as_failure
 
 
 # ── what waits ─────────────────────────────────────────────────────────────────────────────────
@@ -112,8 +114,8 @@ def failing(
     """
     raised = state.raised_limit(now)
     for plan in _waiting(state, now, lambda line: line.level == level and _may_fail(line)):
-        counts = verdict.expired(plan, policy=state.policy, hearing_since=hearing_since)
-        if 0 < plan.failures + counts < max(plan.failure_limit, raised):
+        counts_as_failure = verdict.expired(plan, policy=state.policy, hearing_since=hearing_since)
+        if 0 < plan.failures + counts_as_failure < max(plan.failure_limit, raised):
             yield plan
     yield from _in_order(
         state,
@@ -164,7 +166,11 @@ def _in_order(
 
 
 def assign(
-    state: MetaState, wishes: Sequence[Wish], *, now: LeaseTime, crew: WorkerRegistry | None = None
+    state: MetaState,
+    wishes: Sequence[Wish],
+    *,
+    now: LeaseTime,
+    worker_registry: WorkerRegistry | None = None,
 ) -> list[Entry]:
     """Hand out what waits, and plan more: as many as there are free slots.
 
@@ -173,13 +179,13 @@ def assign(
     capacities: dict[WorkerId, int] = {}
     for wish in wishes:
         capacities[wish.worker] = capacities.get(wish.worker, 0) + max(0, wish.capacity)
-    crew = crew or WorkerRegistry()
+    worker_registry = worker_registry or WorkerRegistry()
     for worker, capacity in capacities.items():
-        crew.hear(worker, wants=capacity > 0, now=now)
-    crew.forget_absent(now)
+        worker_registry.hear(worker, wants=capacity > 0, now=now)
+    worker_registry.forget_absent(now)
     if not any(capacities.values()):
         return []
-    round_ = _Round(state, crew, now, sum(capacities.values()))
+    round_ = _Round(state, worker_registry, now, sum(capacities.values()))
     for worker, capacity in capacities.items():
         round_.serve(worker, capacity)
     return round_.entries()
@@ -204,16 +210,18 @@ class _Line:
 class _Round:
     """What there is to hand out, and what has been, while worker after worker is served."""
 
-    def __init__(self, state: MetaState, crew: WorkerRegistry, now: LeaseTime, wanted: int) -> None:
+    def __init__(
+        self, state: MetaState, worker_registry: WorkerRegistry, now: LeaseTime, wanted: int
+    ) -> None:
         self._state = state
-        self._crew = crew
+        self._crew = worker_registry
         self._now = now
         self._left = min(wanted, GRANTED_AT_ONCE, lease.attempts_left(state))
         self._given: list[tuple[Offer, WorkerId]] = []
         self._new = 0  # plans to be scheduled
         room = state.policy.plans_max - len(state.plans)
         self._new_max = room if room > 0 else parking.room(state)
-        since = crew.hearing_since
+        since = worker_registry.hearing_since
         levels = sorted({*range(len(state.policy.levels)), *(li.level for li in state.plans.lines)})
         self._levels = {
             level: _Line(
@@ -232,7 +240,7 @@ class _Round:
         }
         self._failing[PROBE] = list(islice(probes(state, now), FAILING_SEEN_MAX))
         if not any(self._failing.values()):
-            crew.drained = None  # others were quicker
+            worker_registry.drained = None  # others were quicker
 
     # ── whom ──
 
@@ -303,10 +311,12 @@ class _Round:
         found = self._suspect(worker)
         if not found:
             return False
-        crew, share = self._crew, self._state.policy.least_share
-        line = shares.next_line(crew.failing_turns, sorted(found), share=share)
-        crew.failing_turns = shares.after(crew.failing_turns, sorted(found), line)
-        crew.turns = shares.after(crew.turns, self._waiting(), FAILING)
+        worker_registry, share = self._crew, self._state.policy.least_share
+        line = shares.next_line(worker_registry.failing_turns, sorted(found), share=share)
+        worker_registry.failing_turns = shares.after(
+            worker_registry.failing_turns, sorted(found), line
+        )
+        worker_registry.turns = shares.after(worker_registry.turns, self._waiting(), FAILING)
         self._failing[line].remove(found[line])
         if line == PROBE:
             self._failing[PROBE] = []  # one at a time
@@ -315,12 +325,14 @@ class _Round:
 
     def _drain(self, worker: WorkerId) -> bool:
         """Whether this worker shall become free for a plan whose turn it is, if nobody is."""
-        crew, share = self._crew, self._state.policy.least_share
-        if crew.drained is not None or not shares.overdue(crew.turns, FAILING, share=share):
+        worker_registry, share = self._crew, self._state.policy.least_share
+        if worker_registry.drained is not None or not shares.overdue(
+            worker_registry.turns, FAILING, share=share
+        ):
             return False
-        if not self._suspect(worker) or any(self._free(other) for other in crew.heard):
+        if not self._suspect(worker) or any(self._free(other) for other in worker_registry.heard):
             return False
-        crew.drained = worker
+        worker_registry.drained = worker
         return True
 
     def _free(self, worker: WorkerId) -> bool:
@@ -363,5 +375,5 @@ class _Round:
             return Grant(scheduled, worker, expires_at) if scheduled else None
         seen = plan.lease.token if plan.lease else None
         since = self._crew.hearing_since
-        counts = verdict.expired(plan, policy=self._state.policy, hearing_since=since)
-        return Grant(plan.id, worker, expires_at, seen, counts)
+        counts_as_failure = verdict.expired(plan, policy=self._state.policy, hearing_since=since)
+        return Grant(plan.id, worker, expires_at, seen, counts_as_failure)

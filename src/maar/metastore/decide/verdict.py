@@ -26,11 +26,11 @@ def expired(plan: Plan, *, policy: Policy, hearing_since: LeaseTime) -> bool:
     return (started and renewed_at > hearing_since) or exhausted(plan, policy)
 
 
-def reported(plan: Plan, *, policy: Policy, own: bool) -> bool:
+def reported(plan: Plan, *, policy: Policy, plan_at_fault: bool) -> bool:
     """Does a failure that a worker told of count? It saw whether store and engine were well."""
-    return own or exhausted(plan, policy)
+    return plan_at_fault or exhausted(plan, policy)
 
 
 def exhausted(plan: Plan, policy: Policy) -> bool:
     """Spared so often that it counts after all: some plans kill whoever takes them up."""
-    return plan.spared >= policy.spared_max
+    return plan.excused >= policy.excused_max

@@ -36,11 +36,10 @@ from maar.metastore.records.entries import (
     BlocksOutlined,
     Entry,
     Envelope,
-    Floor,
     Genesis,
     LeasesRenewed,
+    LeftoversSwept,
     LimitRaised,
-    LitterSwept,
     PinsDropped,
     PinsTaken,
     PlanBisected,
@@ -55,6 +54,7 @@ from maar.metastore.records.entries import (
     PlansStarted,
     PlansUnparked,
     PolicySet,
+    RegistrationFloor,
     Reincarnated,
     RetentionHeld,
     RetentionSet,
@@ -116,7 +116,7 @@ def fold_entry(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
             return lease.exclude(state, entry)
         case AttemptFenced():
             return lease.fence(state, entry)
-        case Floor():
+        case RegistrationFloor():
             return registration.raise_floor(state, entry)
         case Tick():
             return ()
@@ -151,7 +151,7 @@ def fold_entry(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
             return undo.bring_back(state, entry)
         case RetentionHeld():
             return trust.hold(state, entry)
-        case LitterSwept():
+        case LeftoversSwept():
             return leftovers.sweep(state, entry)
         case RingChanged():
             return ring.change(state, entry)

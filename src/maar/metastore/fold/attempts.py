@@ -13,27 +13,27 @@ CAUSE_MAX = 1_000  # characters
 
 
 def ended(
-    state: MetaState, plan: Plan, end: AttemptEnd, cause: str, *, counts: bool
+    state: MetaState, plan: Plan, end: AttemptEnd, cause: str, *, counts_as_failure: bool
 ) -> tuple[Plan, Effects]:
     """The plan with no lease any more; it is the caller's to put where it belongs."""
     if plan.lease is None:
         return plan, ()
-    last = _closed(state, plan, end, cause, counted=counts)
+    last = _closed(state, plan, end, cause, counted=counts_as_failure)
     failed = end in (AttemptEnd.EXPIRED, AttemptEnd.FAILED)
-    failures, spared = plan.failures, plan.spared
-    if failed and counts:
-        failures, spared = failures + 1, 0
+    failures, excused = plan.failures, plan.excused
+    if failed and counts_as_failure:
+        failures, excused = failures + 1, 0
     elif failed:
-        spared += 1
+        excused += 1
     after = msgspec.structs.replace(
         plan,
         state=PlanState.REQUESTED,
         lease=None,
         attempts=(*plan.attempts[:-1], last),
         failures=failures,
-        spared=spared,
+        excused=excused,
     )
-    return after, (AttemptEnded(plan.id, last.token, end, last.cause, counts),)
+    return after, (AttemptEnded(plan.id, last.token, end, last.cause, counts_as_failure),)
 
 
 def completed(state: MetaState, plan: Plan) -> Plan:
@@ -44,7 +44,7 @@ def completed(state: MetaState, plan: Plan) -> Plan:
         state=PlanState.COMPLETED,
         lease=None,
         attempts=(*plan.attempts[:-1], last),
-        spared=0,
+        excused=0,
     )
 
 

@@ -44,7 +44,9 @@ def _grant_one(state: MetaState, item: Grant) -> Effects:
         why = Refusal.TOO_MANY
     if why is not None:
         return (Refused(why, item.plan),)
-    plan, ended = attempts.ended(state, plan, AttemptEnd.EXPIRED, EXPIRED, counts=item.counts)
+    plan, ended = attempts.ended(
+        state, plan, AttemptEnd.EXPIRED, EXPIRED, counts_as_failure=item.counts_as_failure
+    )
     token = state.token()
     attempt = Attempt(token, item.worker, state.lease_time, None, None, AttemptEnd.OPEN, "")
     state.plans[plan.id] = msgspec.structs.replace(
@@ -65,8 +67,8 @@ def eligible(state: MetaState, plan: Plan, now: LeaseTime) -> bool:
 
 
 def attempts_left(state: MetaState) -> int:
-    """How many more may begin before some of those that ended are swept: litter is bounded."""
-    return state.policy.litter_max - len(state.litter) - state.plans.leases
+    """How many more may begin before some of those that ended are swept: leftovers are bounded."""
+    return state.policy.leftovers_max - len(state.leftovers) - state.plans.leases
 
 
 def renew(state: MetaState, entry: LeasesRenewed) -> Effects:
@@ -103,7 +105,9 @@ def fail(state: MetaState, entry: PlanFailed) -> Effects:
     plan, why = held(state, entry.plan, entry.token)
     if plan is None:
         return (Refused(why, entry.plan, entry.token),)
-    plan, ended = attempts.ended(state, plan, AttemptEnd.FAILED, entry.cause, counts=entry.counts)
+    plan, ended = attempts.ended(
+        state, plan, AttemptEnd.FAILED, entry.cause, counts_as_failure=entry.counts_as_failure
+    )
     state.plans[plan.id] = msgspec.structs.replace(plan, eligible_at=entry.eligible_at)
     return ended
 
@@ -113,7 +117,7 @@ def fence(state: MetaState, entry: AttemptFenced) -> Effects:
     plan, why = held(state, entry.plan, entry.token)
     if plan is None:
         return (Refused(why, entry.plan, entry.token),)
-    return _ended(state, plan, AttemptEnd.FENCED, entry.cause, counts=False)
+    return _ended(state, plan, AttemptEnd.FENCED, entry.cause, counts_as_failure=False)
 
 
 def bisect(state: MetaState, entry: PlanBisected) -> Effects:
@@ -126,7 +130,9 @@ def bisect(state: MetaState, entry: PlanBisected) -> Effects:
         why = Refusal.NOT_DIVISIBLE
     if why is not None:
         return (Refused(why, entry.plan),)
-    ended = _ended(state, plan, AttemptEnd.EXPIRED, EXPIRED, counts=entry.counts)
+    ended = _ended(
+        state, plan, AttemptEnd.EXPIRED, EXPIRED, counts_as_failure=entry.counts_as_failure
+    )
     return (*ended, *plans.bisect(state, entry))
 
 
@@ -140,7 +146,9 @@ def exclude(state: MetaState, entry: PlanExcluded) -> Effects:
         end, cause = (
             (AttemptEnd.FENCED, entry.note) if entry.note else (AttemptEnd.EXPIRED, EXPIRED)
         )
-        ended = _ended(state, plan, end, cause, counts=entry.counts and not entry.note)
+        ended = _ended(
+            state, plan, end, cause, counts_as_failure=entry.counts_as_failure and not entry.note
+        )
         return (*ended, *plans.exclude(state, entry))
     return (Refused(why, entry.plan),)
 
@@ -184,8 +192,10 @@ def _not_presumed(state: MetaState, plan: Plan, seen: FencingToken | None) -> Re
     return None if plan.lease.expired(state.lease_time) else Refusal.LEASE_LIVE
 
 
-def _ended(state: MetaState, plan: Plan, end: AttemptEnd, cause: str, *, counts: bool) -> Effects:
-    after, effects = attempts.ended(state, plan, end, cause, counts=counts)
+def _ended(
+    state: MetaState, plan: Plan, end: AttemptEnd, cause: str, *, counts_as_failure: bool
+) -> Effects:
+    after, effects = attempts.ended(state, plan, end, cause, counts_as_failure=counts_as_failure)
     if effects:
         state.plans[plan.id] = after
     return effects

@@ -1,7 +1,7 @@
 """What ended attempts may have left in the store, until a late listing finds nothing (S1).
 
 Every task attempt says in an *intent* what it is about to write. An attempt that has ended can
-never complete, so whatever it wrote and the index does not list is litter. But a task that nobody
+never complete, so what it wrote and the index does not list is a leftover. But a task that nobody
 can reach may go on writing for a while: a listing later than any task lives has the last word.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 from maar.metastore.records.effects import Effects, Refused, Swept
-from maar.metastore.records.entries import AttemptKey, LitterSwept
+from maar.metastore.records.entries import AttemptKey, LeftoversSwept
 from maar.metastore.records.packs import unpack
 from maar.metastore.state.state import EndedAttempt, MetaState
 from maar.model import keys
@@ -27,15 +27,15 @@ EARLY_NS = MINUTE_NS  # most tasks have stopped this long after their attempt ha
 
 
 class Sweep(NamedTuple):
-    remains: AttemptKey
+    attempt_key: AttemptKey
     final: bool  # nothing can be written any more: what is found is all, and intents may go too
 
 
 def due(
-    litter: Mapping[AttemptKey, EndedAttempt],
+    leftovers: Mapping[AttemptKey, EndedAttempt],
     *,
     now: LeaseTime,
-    litter_ns: int,
+    leftovers_ns: int,
     passed: Container[AttemptKey],
     resting: Container[AttemptKey],
     limit: int,
@@ -46,16 +46,16 @@ def due(
     """
     early: list[Sweep] = []
     final: list[Sweep] = []
-    for remains, remnant in litter.items():
-        age = now - remnant.ended_at
-        if len(final) >= limit or age <= min(EARLY_NS, litter_ns):
+    for attempt_key, ended_attempt in leftovers.items():
+        age = now - ended_attempt.ended_at
+        if len(final) >= limit or age <= min(EARLY_NS, leftovers_ns):
             break
-        if remains in resting:
+        if attempt_key in resting:
             continue
-        if age > litter_ns:
-            final.append(Sweep(remains, final=True))
-        elif not remnant.completed and remains not in passed and len(early) < limit:
-            early.append(Sweep(remains, final=False))
+        if age > leftovers_ns:
+            final.append(Sweep(attempt_key, final=True))
+        elif not ended_attempt.completed and attempt_key not in passed and len(early) < limit:
+            early.append(Sweep(attempt_key, final=False))
     return [*final, *early][:limit]
 
 
@@ -87,11 +87,13 @@ def _objects(meta: BlockMeta) -> set[str]:
 
 def left(state: MetaState, plan: PlanId, token: FencingToken, *, completed: bool) -> None:
     """An attempt has ended: its token can never complete, and what it wrote is known by it."""
-    state.litter[AttemptKey(plan, token)] = EndedAttempt(state.lease_time, completed)
+    state.leftovers[AttemptKey(plan, token)] = EndedAttempt(state.lease_time, completed)
 
 
-def sweep(state: MetaState, entry: LitterSwept) -> Effects:
+def sweep(state: MetaState, entry: LeftoversSwept) -> Effects:
     if state.adopting:
         return (Refused(Refusal.ADOPTING),)
-    swept = sum(state.litter.pop(remains, None) is not None for remains in entry.attempts)
+    swept = sum(
+        state.leftovers.pop(attempt_key, None) is not None for attempt_key in entry.attempts
+    )
     return (Swept(swept),)

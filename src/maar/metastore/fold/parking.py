@@ -118,7 +118,7 @@ def requeue(state: MetaState, entry: PlanRequeued) -> Effects:
         plan,
         state=PlanState.REQUESTED,
         failures=0,
-        spared=0,
+        excused=0,
         eligible_at=LeaseTime(0),
         note="",
     )

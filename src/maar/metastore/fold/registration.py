@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from maar.metastore.fold import objects
 from maar.metastore.records.effects import Effects, Registered
-from maar.metastore.records.entries import Floor
+from maar.metastore.records.entries import RegistrationFloor
 from maar.metastore.state import queue
 from maar.metastore.state.rows import raw_id
 from maar.metastore.state.state import Anchor, MetaState
@@ -55,12 +55,12 @@ def admit(state: MetaState, meta: BlockOutline, packed: bytes, *, ordinal: int) 
         state.queue.enter(item, state.policy)
 
 
-def raise_floor(state: MetaState, entry: Floor) -> Effects:
+def raise_floor(state: MetaState, entry: RegistrationFloor) -> Effects:
     """Ids at or below the floor need not be remembered: they are refused for their age."""
     if state.adopting:  # what is above the floor is looked for in the store
         return ()
-    if entry.lease_time > state.floor and entry.lease_time <= state.lease_time:
-        state.floor = entry.lease_time
+    if entry.lease_time > state.registration_floor and entry.lease_time <= state.lease_time:
+        state.registration_floor = entry.lease_time
         state.remembered.drop_below(BlockId(f"{entry.lease_time + 1:016x}"))
     return ()
 
@@ -109,12 +109,12 @@ def lives(state: MetaState) -> tuple[Incarnation, ...]:
 
 
 def below_floor(state: MetaState, block: BlockId) -> bool:
-    return block_time_ns(block) <= state.floor
+    return block_time_ns(block) <= state.registration_floor
 
 
 def not_now(state: MetaState, meta: BlockOutline, *, now: LeaseTime) -> str:
     """Why a block cannot be added yet, although it may be later; '' when it can."""
-    if block_time_ns(meta.id) > now + state.policy.floor_lag_ns:
+    if block_time_ns(meta.id) > now + state.policy.registration_floor_lag_ns:
         return (
             f"block {meta.id} is named by a lease time that this log has not reached; "
             "ask the metastore for its time"

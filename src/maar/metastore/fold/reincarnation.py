@@ -122,13 +122,13 @@ def miss(state: MetaState, entry: BlocksMissed) -> Effects:
 
 
 def _spare_outputs(state: MetaState, gone: Container[BlockId]) -> None:
-    """A plan whose inputs are gone was completed after all: what it wrote is no litter, even if it
+    """A plan whose inputs are gone was completed after all: what it wrote stays, even if it
     could not be adopted.
     """
     for plan in state.finished.values():
         if plan.note == ENDED and any(block in gone for block in plan.inputs):
             for attempt in plan.attempts:
-                state.litter.pop(AttemptKey(plan.id, attempt.token), None)
+                state.leftovers.pop(AttemptKey(plan.id, attempt.token), None)
 
 
 def end(state: MetaState) -> Effects:

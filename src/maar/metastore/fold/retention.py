@@ -37,7 +37,7 @@ CAUSE = "retention took some of its inputs"
 def status(
     state: MetaState, *, now: LeaseTime, wall: WallTime, clocks: Clocks = ALONE
 ) -> RetentionStatus:
-    paused = pause(trust.judge(state, now=now, wall=wall, clocks=clocks))
+    paused = pause(trust.state_votes(state, now=now, wall=wall, clocks=clocks))
     return RetentionStatus(
         default_ns=state.policy.retention_ns,
         tenants={str(tenant): period for tenant, period in state.retention.items()},

@@ -102,7 +102,10 @@ def forget(state: MetaState, entry: BlocksForgotten) -> Effects:
             effects.append(Refused(Refusal.NOT_RETIRED, what=block))
             continue
         forgotten += 1
-        if outline(retired.packed).kind is Kind.SEGMENT and block_time_ns(block) > state.floor:
+        if (
+            outline(retired.packed).kind is Kind.SEGMENT
+            and block_time_ns(block) > state.registration_floor
+        ):
             state.remembered.add(block)
     return (*effects, Forgotten(forgotten))
 

@@ -23,10 +23,10 @@ def no_ring(zone: Zone, *, changed_at: int = 0) -> Ring:
 
 def held(ring: Ring) -> list[int]:
     """How many shards each writer takes, by its place in the ring."""
-    counts = [0] * len(ring.writers)
+    counts_as_failure = [0] * len(ring.writers)
     for owner in ring.owners:
-        counts[owner] += 1
-    return counts
+        counts_as_failure[owner] += 1
+    return counts_as_failure
 
 
 def moved(before: Ring, after: Ring) -> int:

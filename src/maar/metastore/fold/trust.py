@@ -67,7 +67,9 @@ class TrustVerdict(NamedTuple):
         return self.standing is ClockTrust.TRUSTED
 
 
-def judge(state: MetaState, *, now: LeaseTime, wall: WallTime, clocks: Clocks) -> TrustVerdict:
+def state_votes(
+    state: MetaState, *, now: LeaseTime, wall: WallTime, clocks: Clocks
+) -> TrustVerdict:
     """What to make of the leader's wall clock."""
     if state.hold.why:
         return TrustVerdict(ClockTrust.HELD, state.hold.why)

@@ -1,6 +1,6 @@
 """Deletes what nobody can need any more, with or without workers and traffic, and says what stays.
 
-The decisions are elsewhere (`cleaning`, `litter`, `retention`); here they are carried out: in
+The decisions are elsewhere (`cleaning`, `leftovers`, `retention`); here they are carried out: in
 threads as far as the store is asked, by entries of the leader's loop as far as the index changes.
 """
 
@@ -20,7 +20,7 @@ from maar.metastore.records.entries import (
     AttemptKey,
     BlocksForgotten,
     Entry,
-    LitterSwept,
+    LeftoversSwept,
     RetentionUndone,
 )
 from maar.metastore.replica.metrics import MetastoreMetrics
@@ -143,7 +143,7 @@ class Cleaner:
         for threads in (self._removing, self._sweeping):
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def _in_office(self, act: Callable[[Item], Made]) -> Callable[[Item], Made]:
+    def _current_term(self, act: Callable[[Item], Made]) -> Callable[[Item], Made]:
         """What waits for a thread may have been decided before this process was stopped (S15)."""
 
         def acted(item: Item) -> Made:
@@ -168,7 +168,7 @@ class Cleaner:
         work = cleaning.removals(
             state, now=now, limit=self._bounds.removed_at_once, resting=resting
         )
-        carry_out = self._in_office(partial(cleaning.carry_out, self._store))
+        carry_out = self._current_term(partial(cleaning.carry_out, self._store))
         done = await _each(self._removing, carry_out, work)
         gone: list[BlockId] = []
         for removal, outcome in zip(work, done, strict=True):
@@ -196,28 +196,28 @@ class Cleaner:
         sweeps = await self._due_sweeps(now)
         found = await _each(self._sweeping, partial(sweeping.look, self._store), sweeps)
         work = [(one, await self._unlisted(one)) for one in found if not isinstance(one, Exception)]
-        remove = self._in_office(self._remove_litter)
+        remove = self._current_term(self._remove_litter)
         done = await _each(self._sweeping, remove, work)
         swept: list[AttemptKey] = []
         passed: list[AttemptKey] = []
         for sweep, looked in zip(sweeps, found, strict=True):
             if isinstance(looked, Exception):
-                _hold_failed(self._attempts, [sweep.remains], _title(sweep), looked, now=now)
+                _hold_failed(self._attempts, [sweep.attempt_key], _title(sweep), looked, now=now)
         for (one, _), outcome in zip(work, done, strict=True):
-            remains, final = one.sweep
+            attempt_key, final = one.sweep
             if one.bad:
-                self._attempts.hold([remains], "; ".join(one.bad), now=now)
+                self._attempts.hold([attempt_key], "; ".join(one.bad), now=now)
             if isinstance(outcome, Exception):
-                _hold_failed(self._attempts, [remains], _title(one.sweep), outcome, now=now)
+                _hold_failed(self._attempts, [attempt_key], _title(one.sweep), outcome, now=now)
             elif outcome:
-                swept.append(remains)
+                swept.append(attempt_key)
             elif not final:
-                passed.append(remains)
+                passed.append(attempt_key)
         self._passed.update(passed)
         self._attempts.settle(swept)
         self._metrics.litter_held.set(len(self._attempts))
         if swept:
-            await self._append(lambda *_: [LitterSwept(tuple(swept))])
+            await self._append(lambda *_: [LeftoversSwept(tuple(swept))])
             self._passed.difference_update(swept)
         _raise_retryable([*found, *done])
         return len(sweeps) >= self._bounds.swept_at_once and bool(swept or passed)
@@ -230,14 +230,14 @@ class Cleaner:
         state = self._leader.state
         look = partial(
             leftovers.due,
-            state.litter.copy(),
+            state.leftovers.copy(),
             now=now,
-            litter_ns=state.policy.litter_ns,
+            leftovers_ns=state.policy.leftovers_ns,
             passed=self._passed,
             resting=self._attempts.resting(now),
             limit=self._bounds.swept_at_once,
         )
-        return await asyncio.to_thread(look) if state.litter else []
+        return await asyncio.to_thread(look) if state.leftovers else []
 
     async def _unlisted(self, found: sweeping.FoundLeftovers) -> list[str]:
         """The attempt has ended, so what is not listed now never will be."""
@@ -304,7 +304,7 @@ class Cleaner:
         return self._judged(state, now).takes
 
     def _judged(self, state: MetaState, now: LeaseTime) -> trust.TrustVerdict:
-        return trust.judge(state, now=now, wall=self._wall(), clocks=self._witnesses())
+        return trust.state_votes(state, now=now, wall=self._wall(), clocks=self._witnesses())
 
     def _witnesses(self) -> trust.Clocks:
         return self._clocks()._replace(store_ahead_ns=self._store_clock.ahead_ns)
@@ -414,7 +414,7 @@ async def _keep_doing(part: Callable[[], Awaitable[bool]]) -> None:
 
 
 def _title(sweep: leftovers.Sweep) -> str:
-    return f"what plan {sweep.remains.plan} wrote under {sweep.remains.token}"
+    return f"what plan {sweep.attempt_key.plan} wrote under {sweep.attempt_key.token}"
 
 
 def _hold_failed(

@@ -82,7 +82,7 @@ def _delete(store: ObjectStore, meta: BlockMeta) -> None:
     if meta.kind is Kind.SEGMENT:
         return  # written by no plan, and announced by no intent
     for prefix in dict.fromkeys(map(keys.intents_of, files)):
-        for intent in list(store.list(prefix)):  # its outputs are known: nothing is litter
+        for intent in list(store.list(prefix)):  # its outputs are known: none of them is a leftover
             store.delete(intent.key)
 
 

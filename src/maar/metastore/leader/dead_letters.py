@@ -167,7 +167,7 @@ class DeadLetters:
         self._oldest = min((_named_at(block) for block in made.left), default=None)
         self._set(waiting=len(made.left))
         await self._survey(box, again=bool(made.held or made.stuck), stuck=made.stuck)
-        margin_ns = self._leader.state.policy.floor_lag_ns
+        margin_ns = self._leader.state.policy.registration_floor_lag_ns
         self._began = began
         self._reach = reach(began=began, margin_ns=margin_ns, left=made.left)
         self._observe()

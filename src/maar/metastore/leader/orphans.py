@@ -55,13 +55,16 @@ def unregistered(state: MetaState, segment: SegmentName, *, named: Container[Blo
     )
 
 
-def fenced(state: MetaState, block: BlockId, *, floor: LeaseTime) -> bool:
+def fenced(state: MetaState, block: BlockId, *, registration_floor: LeaseTime) -> bool:
     """Whether nobody can register it any more, and a while has passed since that was so.
 
     `floor` is as it was before letters were looked for: those that were acknowledged with an id
     below it were in the store by then. While the log adopts, nothing is known for certain (S5).
     """
-    return not state.adopting and block_time_ns(block) <= floor - state.policy.floor_lag_ns
+    return (
+        not state.adopting
+        and block_time_ns(block) <= registration_floor - state.policy.registration_floor_lag_ns
+    )
 
 
 class Orphans:
@@ -114,8 +117,8 @@ class Orphans:
 
     async def sweep(self) -> int:
         """Look at some segments, and delete those that nobody knows, nor ever will; how many."""
-        state, floor = self._leader.state, self._leader.state.floor
-        if state.adopting or floor < state.policy.floor_lag_ns:
+        state, registration_floor = self._leader.state, self._leader.state.registration_floor
+        if state.adopting or registration_floor < state.policy.registration_floor_lag_ns:
             return 0
         if self._walk is None:
             self._left.clear()
@@ -129,11 +132,15 @@ class Orphans:
             if not infos:
                 break
             listed += len(infos)
-            gone = await self._gone(_going(state, infos, floor=floor, named=named))
+            gone = await self._gone(
+                _going(state, infos, registration_floor=registration_floor, named=named)
+            )
             swept += len(gone)
             size += sum(info.size for info in gone)
         if swept:
-            log_.info("orphans swept segments=%d bytes=%d floor=%d", swept, size, floor)
+            log_.info(
+                "orphans swept segments=%d bytes=%d floor=%d", swept, size, registration_floor
+            )
         return swept
 
     async def _gone(self, going: Iterable[ObjectInfo]) -> list[ObjectInfo]:
@@ -223,13 +230,17 @@ class Orphans:
 
 
 def _going(
-    state: MetaState, infos: Iterable[ObjectInfo], *, floor: LeaseTime, named: Container[BlockId]
+    state: MetaState,
+    infos: Iterable[ObjectInfo],
+    *,
+    registration_floor: LeaseTime,
+    named: Container[BlockId],
 ) -> Iterator[ObjectInfo]:
     for info in infos:
         segment = keys.segment_name(info.key)
         if (
             segment is not None
-            and fenced(state, segment.block, floor=floor)
+            and fenced(state, segment.block, registration_floor=registration_floor)
             and unregistered(state, segment, named=named)
         ):
             yield info

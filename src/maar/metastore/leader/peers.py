@@ -48,14 +48,14 @@ class Peers:
         clock: Clock,
         *,
         own: Callable[[], ReplicaStatus],
-        judge: Callable[[], StateVotes],
+        state_votes: Callable[[], StateVotes],
     ) -> None:
         """`addresses` are the others'; `own` and `judge` tell of this replica as it is now."""
         self._addresses = tuple(dict.fromkeys(addresses))
         self._connect = connect
         self._clock = clock
         self._own = own
-        self._judge = judge
+        self._state_votes = state_votes
         self._heard: dict[str, PeerAnswer] = {}  # by address
         self._silence: dict[str, str] = {}  # why those do not answer
         self._told = ""
@@ -72,13 +72,13 @@ class Peers:
     async def round(self) -> None:
         """Ask everybody once, hear their votes, and give the leader ours."""
         await asyncio.gather(*map(self._ask, self._addresses))
-        judge, own = self._judge(), self._own()
+        state_votes, own = self._state_votes(), self._own()
         for heard in self._fresh(FRESH_NS):
             if heard.status.hashed_at and self._named(heard.status, own):
                 found = heard.status
-                judge.hear(Vote(found.name, found.hashed_at, found.digest))
+                state_votes.hear(Vote(found.name, found.hashed_at, found.digest))
         self._tell(self.trouble())
-        await self._vote(judge.vote(), own)
+        await self._vote(state_votes.vote(), own)
 
     def replicas(self) -> tuple[ReplicaStatus, ...]:
         """This one first, then the others as last heard; silent ones are 'unreachable'."""

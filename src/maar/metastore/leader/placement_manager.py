@@ -108,7 +108,7 @@ class PlacementManager:
         self._clock = clock
         self._metrics = PlacementMetrics(registry)
         self._heard: dict[Written, int] = {}  # bytes, since they were last recorded
-        self._office = PlacementTerm(settings)
+        self._leader_term = PlacementTerm(settings)
         self._done_ns: int | None = None  # None: others see to it
         self._metrics.age.set_function(self._age_s)
 
@@ -120,7 +120,7 @@ class PlacementManager:
 
     def take_office(self) -> None:
         """Another may have led meanwhile: what was known may be out of date."""
-        self._office = PlacementTerm(self._settings)
+        self._leader_term = PlacementTerm(self._settings)
         self._done_ns = self._clock.monotonic_ns()
 
     def _leave_office(self) -> None:
@@ -163,10 +163,10 @@ class PlacementManager:
     async def _record_forever(self) -> None:
         while True:
             await asyncio.sleep(RECORD_S)
-            office = self._office
-            async with office.turn:
+            leader_term = self._leader_term
+            async with leader_term.turn:
                 try:
-                    await self._record(office)
+                    await self._record(leader_term)
                 except Exception:  # a fault of our own must not cost the log its leader
                     self._metrics.failures.labels("defect").inc()
                     log_.exception("placement statistics lost")
@@ -179,12 +179,12 @@ class PlacementManager:
 
     async def rule(self, leader: Led) -> bool:
         """Make the rules of this moment and store what changed; whether all of it succeeded."""
-        office = self._office
+        leader_term = self._leader_term
         try:
-            if not office.loaded:
-                await self._load(office, leader)
-            built = await self._build(office, leader)
-            await self._store_changes(office, built, leader)
+            if not leader_term.loaded:
+                await self._load(leader_term, leader)
+            built = await self._build(leader_term, leader)
+            await self._store_changes(leader_term, built, leader)
         except (MaarError, OSError) as error:
             log_.warning("placement rules stay as they are cause=%s", error)
             return False
@@ -195,46 +195,46 @@ class PlacementManager:
         self._done_ns = self._clock.monotonic_ns()
         return True
 
-    async def _load(self, office: PlacementTerm, leader: Led) -> None:
+    async def _load(self, leader_term: PlacementTerm, leader: Led) -> None:
         """Go on where the leader before stopped."""
         incarnation = leader.state.incarnation
         with self._metrics.failures.labels("load").count_exceptions():
-            office.shelf = await asyncio.to_thread(stored.listed, self._store, incarnation)
-            names = office.shelf.rules
+            leader_term.shelf = await asyncio.to_thread(stored.listed, self._store, incarnation)
+            names = leader_term.shelf.rules
             found = await asyncio.to_thread(stored.newest_rules, self._store, names)
         for sentence in found.unreadable:
             self._metrics.failures.labels("damaged").inc()
             log_.error("placement rules unreadable cause=%s", sentence)
         if found.value is not None:
-            office.builder.resume(found.value, leader.now())
-            office.rules = found.value
-        office.loaded = True
-        log_.info("placement resumes datasets=%d", len(office.rules.datasets))
+            leader_term.builder.resume(found.value, leader.now())
+            leader_term.rules = found.value
+        leader_term.loaded = True
+        log_.info("placement resumes datasets=%d", len(leader_term.rules.datasets))
 
-    async def _record(self, office: PlacementTerm) -> None:
+    async def _record(self, leader_term: PlacementTerm) -> None:
         """What is heard before the rules are loaded is recorded, too."""
         if self._heard:
             heard, self._heard = self._heard, {}
-            await asyncio.to_thread(_record_all, office.builder, heard)
+            await asyncio.to_thread(_record_all, leader_term.builder, heard)
 
-    async def _build(self, office: PlacementTerm, leader: Led) -> BuiltRules:
-        async with office.turn:
-            await self._record(office)
+    async def _build(self, leader_term: PlacementTerm, leader: Led) -> BuiltRules:
+        async with leader_term.turn:
+            await self._record(leader_term)
             around = surroundings(leader.state, self._limits)
             with self._metrics.build.time():
-                built = await asyncio.to_thread(office.builder.build, around, leader.now())
-        self._tell(office, built)
+                built = await asyncio.to_thread(leader_term.builder.build, around, leader.now())
+        self._tell(leader_term, built)
         return built
 
-    def _tell(self, office: PlacementTerm, built: BuiltRules) -> None:
-        statistics, shares = office.builder.statistics, built.rules.datasets.values()
+    def _tell(self, leader_term: PlacementTerm, built: BuiltRules) -> None:
+        statistics, shares = leader_term.builder.statistics, built.rules.datasets.values()
         self._metrics.datasets.set(len(statistics))
         self._metrics.rates.set(statistics.rates)
         self._metrics.rules.set(len(shares))
         by_chance = sum(share.balancing is Balancing.ROUND_ROBIN for share in shares)
         self._metrics.round_robin.set(by_chance)
-        self._metrics.evicted.inc(statistics.evicted - office.evicted)
-        office.evicted = statistics.evicted
+        self._metrics.evicted.inc(statistics.evicted - leader_term.evicted)
+        leader_term.evicted = statistics.evicted
         for (tenant, service), balancing in built.switched.items():
             self._metrics.switches.labels(balancing.spoken).inc()
             log_.info(
@@ -243,25 +243,27 @@ class PlacementManager:
 
     # ── the store ──────────────────────────────────────────────────────────────────────────────
 
-    async def _store_changes(self, office: PlacementTerm, built: BuiltRules, leader: Led) -> None:
+    async def _store_changes(
+        self, leader_term: PlacementTerm, built: BuiltRules, leader: Led
+    ) -> None:
         """What did not change is not written again: a lake without traffic costs no requests."""
         leader.confirm()
         incarnation = leader.state.incarnation
-        created_at = next_time(office.shelf, leader.now())
-        if built.stats.datasets != office.stats:
+        created_at = next_time(leader_term.shelf, leader.now())
+        if built.stats.datasets != leader_term.stats:
             key = keys.placement_stats(incarnation=incarnation, created_at=created_at)
-            office.shelf = office.shelf._replace(stats=(key, *office.shelf.stats))
+            leader_term.shelf = leader_term.shelf._replace(stats=(key, *leader_term.shelf.stats))
             stats = Stats(created_at, built.stats.datasets)
             await self._create(key, lambda: wire.encode_stats(stats))
-            office.stats = stats.datasets
-        if built.rules.datasets != office.rules.datasets:
+            leader_term.stats = stats.datasets
+        if built.rules.datasets != leader_term.rules.datasets:
             key = keys.placement_rules(incarnation=incarnation, created_at=created_at)
-            office.shelf = office.shelf._replace(rules=(key, *office.shelf.rules))
+            leader_term.shelf = leader_term.shelf._replace(rules=(key, *leader_term.shelf.rules))
             rules = Rules(created_at, built.rules.datasets)
             await self._create(key, lambda: wire.encode_rules(rules))
-            office.rules = rules
+            leader_term.rules = rules
         leader.confirm()
-        office.shelf = await self._delete_old(office.shelf)
+        leader_term.shelf = await self._delete_old(leader_term.shelf)
 
     async def _create(self, key: str, encode: Callable[[], bytes]) -> None:
         with self._metrics.failures.labels("store").count_exceptions():

@@ -1,4 +1,4 @@
-"""Carries out sweeps: reads what ended attempts meant to write, and deletes what is litter.
+"""Carries out sweeps: reads what ended attempts meant to write, and deletes the leftovers.
 
 An intent that is not what our writers write is never followed, and never deleted: it stays for a
 person to look at, and its attempt with it.
@@ -30,9 +30,9 @@ class FoundLeftovers:
 
 def look(store: ObjectStore, sweep: Sweep) -> FoundLeftovers:
     found = FoundLeftovers(sweep)
-    for info in list(store.list(_prefix(sweep.remains))):
+    for info in list(store.list(_prefix(sweep.attempt_key))):
         try:
-            named = _named(store, info, sweep.remains)
+            named = _named(store, info, sweep.attempt_key)
         except NotFound:
             continue  # the cleaning of its block took it meanwhile
         if isinstance(named, str):
@@ -44,7 +44,7 @@ def look(store: ObjectStore, sweep: Sweep) -> FoundLeftovers:
 
 
 def remove(store: ObjectStore, found: FoundLeftovers, unlisted: list[str]) -> bool:
-    """Delete litter; whether nothing is left of the attempt, and never will be.
+    """Delete leftovers; whether nothing is left of the attempt, and never will be.
 
     Intents stay until the final sweep: what a task writes late can only be found through them.
     """
@@ -54,14 +54,16 @@ def remove(store: ObjectStore, found: FoundLeftovers, unlisted: list[str]) -> bo
         return False
     for key in found.intents:
         store.delete(key)
-    return next(iter(store.list(_prefix(found.sweep.remains))), None) is None
+    return next(iter(store.list(_prefix(found.sweep.attempt_key))), None) is None
 
 
-def _prefix(remains: AttemptKey) -> str:
-    return keys.attempt_prefix(plan=remains.plan, token=remains.token)
+def _prefix(attempt_key: AttemptKey) -> str:
+    return keys.attempt_prefix(plan=attempt_key.plan, token=attempt_key.token)
 
 
-def _named(store: ObjectStore, info: ObjectInfo, remains: AttemptKey) -> dict[str, BlockId] | str:
+def _named(
+    store: ObjectStore, info: ObjectInfo, attempt_key: AttemptKey
+) -> dict[str, BlockId] | str:
     """The objects that an intent names, or what is wrong with it."""
     if info.size > INTENT_BYTES_MAX:
         return f"it has {info.size} bytes"
@@ -71,7 +73,7 @@ def _named(store: ObjectStore, info: ObjectInfo, remains: AttemptKey) -> dict[st
         return "it is not text"
     named: dict[str, BlockId] = {}
     for line in lines:
-        block = keys.written_by(line, plan=remains.plan, token=remains.token)
+        block = keys.written_by(line, plan=attempt_key.plan, token=attempt_key.token)
         if block is None:
             return f"it names {line[:200]!r}, which this attempt cannot have written"
         named[line] = block

@@ -96,11 +96,11 @@ class LeaderDeps:
 class LeaderTerm:
     """Made by `begin`. What is only heard, counted or remembered in it begins anew (S16)."""
 
-    def __init__(self, means: LeaderDeps, follower: Follower, leader: Leader) -> None:
-        store, clock, metrics = means.store, means.clock, means.metrics
-        self._means = means
+    def __init__(self, deps: LeaderDeps, follower: Follower, leader: Leader) -> None:
+        store, clock, metrics = deps.store, deps.clock, deps.metrics
+        self._deps = deps
         self._metrics = metrics
-        self._judge = follower.replica.judge
+        self._state_votes = follower.replica.state_votes
         self._inbox = Inbox()
         self._over = ""  # why it has ended
         self._progress_ns = clock.monotonic_ns()
@@ -109,30 +109,28 @@ class LeaderTerm:
         self._adoption = Adoption(leader, store, clock, self.append, metrics)
         self._orphans = Orphans(leader, store, metrics)
         self.leader = leader
-        self.rings = LeaderRings(leader, self.command, metrics, dead_after_ms=means.dead_after_ms)
-        self.letters = DeadLetters(leader, store, self.append, metrics, means.entropy)
-        self.snapshots = Snapshots(means.log, store, means.take_snapshot, self.append, metrics)
-        self.cleaner = Cleaner(
-            leader, store, clock, self.append, metrics, clocks=means.peers.clocks
-        )
-        means.placement.take_office()
+        self.rings = LeaderRings(leader, self.command, metrics, dead_after_ms=deps.dead_after_ms)
+        self.letters = DeadLetters(leader, store, self.append, metrics, deps.entropy)
+        self.snapshots = Snapshots(deps.log, store, deps.take_snapshot, self.append, metrics)
+        self.cleaner = Cleaner(leader, store, clock, self.append, metrics, clocks=deps.peers.clocks)
+        deps.placement.take_office()
 
     @classmethod
-    async def begin(cls, means: LeaderDeps, follower: Follower, term: Term) -> LeaderTerm:
+    async def begin(cls, deps: LeaderDeps, follower: Follower, term: Term) -> LeaderTerm:
         """Fold to the end, and say in the log who leads; TermLost when that is not to be."""
-        leader = Leader(means.log, means.store, means.clock, follower, term)
+        leader = Leader(deps.log, deps.store, deps.clock, follower, term)
         await leader.begin(
-            means.candidate.name,
-            means.policy,
-            means.entropy,
-            means.peers.activation,
-            begin_anew=means.begin_anew,
-            log_url=means.log_url,
+            deps.candidate.name,
+            deps.policy,
+            deps.entropy,
+            deps.peers.activation,
+            begin_anew=deps.begin_anew,
+            log_url=deps.log_url,
         )
-        office = cls(means, follower, leader)
-        office._check_judgement()
-        office._observe(leader.now())
-        return office
+        leader_term = cls(deps, follower, leader)
+        leader_term._check_judgement()
+        leader_term._observe(leader.now())
+        return leader_term
 
     async def run(self) -> None:
         """Ends by raising what ended it; by then nothing of this office acts any more."""
@@ -142,7 +140,7 @@ class LeaderTerm:
             self._adoption.forever,
             self.cleaner.forever,
             self._orphans.forever,
-            lambda: self._means.placement.forever(leader),
+            lambda: self._deps.placement.forever(leader),
             self.letters.forever,
             lambda: self.snapshots.take_forever(leader),
         )
@@ -170,7 +168,7 @@ class LeaderTerm:
         """'' when requests are being answered, else why not."""
         if self.leader.settling:
             return "the log has not said whether it stored the last change"
-        stuck_s = (self._means.clock.monotonic_ns() - self._progress_ns) / SECOND_NS
+        stuck_s = (self._deps.clock.monotonic_ns() - self._progress_ns) / SECOND_NS
         if stuck_s > PATIENCE_S:
             return f"the metastore's apply loop has made no progress for {stuck_s:.0f} s"
         return ""
@@ -191,19 +189,19 @@ class LeaderTerm:
         return await self.command(entries, lambda _, state: state.index)
 
     def status(self, state: MetaState, *, log_first: int) -> Status:
-        means = self._means
+        deps = self._deps
         return reads.status(
             state,
             now=self.leader.now(),
-            wall=means.wall(),
+            wall=deps.wall(),
             blocked=(*self._adoption.blocked, *self.cleaner.blocked, *self._orphans.blocked),
             snapshot_index=self.snapshots.newest,
             log_first=log_first,
             zones=self.rings.zones(),
             letters=self.letters.status(),
-            leader=means.candidate.address or means.candidate.name,
-            replicas=means.peers.replicas(),
-            clocks=means.peers.clocks(),
+            leader=deps.candidate.address or deps.candidate.name,
+            replicas=deps.peers.replicas(),
+            clocks=deps.peers.clocks(),
         )
 
     # ── the one loop that appends ──────────────────────────────────────────────────────────────
@@ -221,7 +219,7 @@ class LeaderTerm:
         pause_ns = self.leader.state.policy.stall_ns
         taken = await self._inbox.take(patience_s(pause_ns))
         requests = [request for request in taken if not request.answer.done()]
-        self._progress_ns = self._means.clock.monotonic_ns()
+        self._progress_ns = self._deps.clock.monotonic_ns()
         try:
             self._crew.listen(self.leader.now(), pause_ns=pause_ns)
             self.rings.listen()
@@ -257,13 +255,13 @@ class LeaderTerm:
         ]
         effects = await self._commit(entries, now)
         registered = (meta for add in adds for meta in add.blocks)
-        self._means.placement.hear(registered, effects, now)
+        self._deps.placement.hear(registered, effects, now)
         if polls:
             now = leader.now()
             since = self._crew.hearing_since
             aside = schedule.set_aside(leader.state, now, hearing_since=since)
             await self._commit(aside, now)
-            entries = prepare.assignments(leader.state, polls, now=now, crew=self._crew)
+            entries = prepare.assignments(leader.state, polls, now=now, worker_registry=self._crew)
             effects += await self._commit(entries, now)
         inbox.answer(requests, effects, leader.state)
         for request in requests:
@@ -295,8 +293,8 @@ class LeaderTerm:
         leader = self.leader
         now = leader.now()
         state = leader.state
-        opinions = self._judge.entries(state, monotonic_ns=self._means.clock.monotonic_ns())
-        activation = self._means.peers.activation(state.version)
+        opinions = self._state_votes.entries(state, monotonic_ns=self._deps.clock.monotonic_ns())
+        activation = self._deps.peers.activation(state.version)
         await self._commit([*opinions, *activation], now)
         self._check_judgement()
         since = self._crew.hearing_since
@@ -316,10 +314,10 @@ class LeaderTerm:
 
     def _check_judgement(self) -> None:
         """Whoever is in doubt must not lead: those who are sure elect one of them."""
-        if self._judge.standing is not ReplicaHealth.SOUND:
-            raise TermLost(self._judge.trouble)
+        if self._state_votes.standing is not ReplicaHealth.SOUND:
+            raise TermLost(self._state_votes.trouble)
 
     def _observe(self, now: LeaseTime) -> None:
-        means = self._means
-        self._metrics.observe(self.leader.state, now, means.wall(), means.peers.clocks())
+        deps = self._deps
+        self._metrics.observe(self.leader.state, now, deps.wall(), deps.peers.clocks())
         self._metrics.observe_zones(self.rings.zones())

@@ -59,7 +59,9 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
     worker: WorkerId
     expires_at: LeaseTime
     replaces: FencingToken | None = None
-    counts: bool = True  # the expired lease that it replaces, as a failure of the plan's own (S11)
+    counts_as_failure: bool = (
+        True  # the expired lease that it replaces, as a failure of the plan's own (S11)
+    )
 
 
 class PlansLeased(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -102,7 +104,7 @@ class PlanFailed(msgspec.Struct, frozen=True, array_like=True, tag=10):
     token: FencingToken
     cause: str
     eligible_at: LeaseTime
-    counts: bool = True  # as a failure of the plan's own (S11)
+    counts_as_failure: bool = True  # as a failure of the plan's own (S11)
 
 
 class PlanBisected(msgspec.Struct, frozen=True, array_like=True, tag=11):
@@ -111,7 +113,7 @@ class PlanBisected(msgspec.Struct, frozen=True, array_like=True, tag=11):
     plan: PlanId
     presumes: FencingToken | None  # the expired lease that the leader saw, or none
     at: int
-    counts: bool = True  # that expired lease, as a failure of the plan's own (S11)
+    counts_as_failure: bool = True  # that expired lease, as a failure of the plan's own (S11)
 
 
 class PlanExcluded(msgspec.Struct, frozen=True, array_like=True, tag=12):
@@ -123,7 +125,7 @@ class PlanExcluded(msgspec.Struct, frozen=True, array_like=True, tag=12):
     plan: PlanId
     presumes: FencingToken | None
     eligible_at: LeaseTime
-    counts: bool = True
+    counts_as_failure: bool = True
     note: str = ""  # an operator's reason; then a live lease under `presumes` is ended too
 
 
@@ -135,7 +137,7 @@ class AttemptFenced(msgspec.Struct, frozen=True, array_like=True, tag=13):
     cause: str
 
 
-class Floor(msgspec.Struct, frozen=True, array_like=True, tag=14):
+class RegistrationFloor(msgspec.Struct, frozen=True, array_like=True, tag=14):
     """Segments whose ids are as old as this are refused from now on (S4)."""
 
     lease_time: LeaseTime
@@ -240,7 +242,7 @@ class AttemptKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
     token: FencingToken
 
 
-class LitterSwept(msgspec.Struct, frozen=True, array_like=True, tag=29):
+class LeftoversSwept(msgspec.Struct, frozen=True, array_like=True, tag=29):
     """A listing well after their end found nothing of these attempts any more (S1)."""
 
     attempts: tuple[AttemptKey, ...]
@@ -325,7 +327,7 @@ Entry: TypeAlias = (
     | PlanBisected
     | PlanExcluded
     | AttemptFenced
-    | Floor
+    | RegistrationFloor
     | Tick
     | PlansArchived
     | BlocksForgotten
@@ -340,7 +342,7 @@ Entry: TypeAlias = (
     | LimitRaised
     | RetentionSet
     | BlocksExpired
-    | LitterSwept
+    | LeftoversSwept
     | RingChanged
     | Reincarnated
     | BlocksAdopted

@@ -103,7 +103,7 @@ async def _written(log: Log, store: ObjectStore, part: Path, wall_ns: int) -> Co
 
 async def _write(log: Log, store: ObjectStore, writer: _Writer, wall_ns: int) -> Content:
     writer.add(Opening(VERSION, wall_ns))
-    replica = await snapshot.restore(log, store, judge=StateVotes.witness())
+    replica = await snapshot.restore(log, store, state_votes=StateVotes.witness())
     begun_at, end = replica.head, await log.head()
     if begun_at != EMPTY:
         key = keys.snapshot(incarnation=replica.state.incarnation, index=begun_at.index)
@@ -189,7 +189,7 @@ async def _folded(path: Path, parts: Iterator[Part]) -> Content:
             f"up to {VERSION}). Use the newer program."
         )
     apart = _Apart()
-    replica = LogFold(apart, judge=StateVotes.witness())
+    replica = LogFold(apart, state_votes=StateVotes.witness())
     begun_at = entries = 0
     for part in parts:
         match part:
@@ -213,8 +213,8 @@ def _records(raw: Sequence[tuple[int, int, bytes, bytes]]) -> list[Record]:
 
 
 def _check_sound(replica: LogFold) -> None:
-    if replica.judge.standing is not ReplicaHealth.SOUND:
-        raise Corrupt(f"the backup is of a state that is in doubt: {replica.judge.trouble}")
+    if replica.state_votes.standing is not ReplicaHealth.SOUND:
+        raise Corrupt(f"the backup is of a state that is in doubt: {replica.state_votes.trouble}")
 
 
 class _Apart:

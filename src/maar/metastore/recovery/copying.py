@@ -26,10 +26,10 @@ async def migrate(source: Log, target: CopyLog, store: ObjectStore, *, note: str
 
     Broken off, it can be begun again; done, it says so.
     """
-    if office := await source.office():
+    if leader_term := await source.leadership():
         raise Rejected(
-            f"{office.holder.name} leads in the log; stop the metastore, all its replicas, and "
-            "migrate then"
+            f"{leader_term.holder.name} leads in the log; stop the metastore, all its replicas, "
+            "and migrate then"
         )
     sealed = await source.sealed()
     if sealed not in ("", note):

@@ -65,7 +65,7 @@ async def verify(log: Log, store: ObjectStore, *, objects: bool = False) -> Find
                 "leads to it: it cannot be folded"
             )
             return found
-        replica = LogFold(store, judge=StateVotes.witness())
+        replica = LogFold(store, state_votes=StateVotes.witness())
     await _fold(log, replica, end, good, found)
     state = replica.state
     _tell_damaged(found, damaged, own=keys.snapshot_prefix(state.incarnation))
@@ -135,7 +135,7 @@ async def _fold(
 
 def _compare_hash(entry: StateHashed, replica: LogFold, found: Findings) -> None:
     if not entry.replica:
-        found.hashes[entry.at] = replica.judge.digest
+        found.hashes[entry.at] = replica.state_votes.digest
     ours = found.hashes.get(entry.at)
     if ours is not None and ours != entry.digest:
         who = entry.replica or "the leader"
@@ -161,7 +161,9 @@ def _look_for_objects(store: ObjectStore, state: MetaState, found: Findings) -> 
         segment = keys.segment_name(info.key)
         if segment and orphans.unregistered(state, segment, named=letters):
             found.orphans += 1
-            found.orphans_due += orphans.fenced(state, segment.block, floor=state.floor)
+            found.orphans_due += orphans.fenced(
+                state, segment.block, registration_floor=state.registration_floor
+            )
     found.objects = 0
     for partition in state.blocks.partitions():
         for meta in blocks_in(partition.chunks):

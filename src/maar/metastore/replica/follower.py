@@ -118,7 +118,7 @@ class Follower:
         self._even_ns = asked_ns
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._ask_at or self._term != self.state.term:
-            self._notice(await self._log.office())
+            self._notice(await self._log.leadership())
             self._ask_at, self._term = now_s + OFFICE_S, self.state.term
 
     async def catch_up(self, progress: Callable[[], None]) -> None:
@@ -156,11 +156,11 @@ class Follower:
                 raise LeftBehind(str(error)) from error
             return []
 
-    def _notice(self, office: Leadership | None) -> None:
+    def _notice(self, leader_term: Leadership | None) -> None:
         """An office of our own is no news: whoever campaigns for it learns of it first."""
         before = self.leader
-        rival = office is not None and office.holder != self._candidate
-        self.leader = office.holder if office is not None and rival else None
+        rival = leader_term is not None and leader_term.holder != self._candidate
+        self.leader = leader_term.holder if leader_term is not None and rival else None
         if self.leader is not None and self.leader != before:
             log_.info("metastore follows leader=%s index=%d", self.leader.name, self.state.index)
 

@@ -64,7 +64,7 @@ class LogFold:
     store: ApartReader
     state: MetaState = field(default_factory=MetaState)
     head: Head = EMPTY
-    judge: StateVotes = field(default_factory=StateVotes)
+    state_votes: StateVotes = field(default_factory=StateVotes)
     edition: Edition = NEWEST
     folded_bytes: int = 0  # of entries, since it was made
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
@@ -103,7 +103,7 @@ class LogFold:
         effects = apply(self.state, Indexed(record.index, envelope), self.edition.fold)
         self.head = Head(record.index, record.hash)
         self.folded_bytes += len(record.body)
-        self.judge.fold(effects)
+        self.state_votes.fold(effects)
         return effects
 
     def _opened(self, record: Record) -> Envelope:

@@ -127,10 +127,14 @@ def listed(store: ObjectStore) -> list[tuple[int, str]]:
 
 
 async def restore(
-    log: Log, store: ObjectStore, *, judge: StateVotes | None = None, edition: Edition = NEWEST
+    log: Log,
+    store: ObjectStore,
+    *,
+    state_votes: StateVotes | None = None,
+    edition: Edition = NEWEST,
 ) -> LogFold:
     """The newest good snapshot that belongs to this log; the empty state when there is none."""
-    begun = partial(LogFold, store, judge=judge or StateVotes(), edition=edition)
+    begun = partial(LogFold, store, state_votes=state_votes or StateVotes(), edition=edition)
     head, first = await log.head(), await log.first()
     found = await asyncio.to_thread(listed, store)
     for index, key in found:
@@ -171,11 +175,13 @@ async def leads_to(log: Log, at: Head, head: Head) -> bool:
 
 async def make(log: Log, store: ObjectStore, *, edition: Edition = NEWEST) -> int:
     """Fold the newest good snapshot and the log behind it into a new one; its index."""
-    replica = await restore(log, store, judge=StateVotes.witness(), edition=edition)
+    replica = await restore(log, store, state_votes=StateVotes.witness(), edition=edition)
     begun_at = replica.head.index
     await replica.catch_up(log)
-    if replica.judge.standing is not ReplicaHealth.SOUND:
-        raise Corrupt(f"no snapshot is made of a state that is in doubt: {replica.judge.trouble}")
+    if replica.state_votes.standing is not ReplicaHealth.SOUND:
+        raise Corrupt(
+            f"no snapshot is made of a state that is in doubt: {replica.state_votes.trouble}"
+        )
     head, state = replica.head, replica.state
     if head.index == begun_at or head.hash == GENESIS_HASH:
         return head.index

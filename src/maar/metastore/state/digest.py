@@ -1,7 +1,7 @@
 """A hash of the state that every program computes alike for a version of the log (S13).
 
-Blocks, places, retired blocks and litter are the bulk: their hashes are kept up to date by the
-fold. Index and times of the last entry are left out, so that a leader can state the hash in the
+Blocks, places, retired blocks and ended attempts are the bulk: their hashes are kept up to date by
+the fold. Index and times of the last entry are left out, so that a leader can state the hash in the
 next one. What follows from the rest (owners, lanes, totals) is covered by counts, and compared with
 what a snapshot rebuilds whenever one is made.
 
@@ -32,7 +32,14 @@ def digest(state: MetaState) -> bytes:
 
 def _parts(state: MetaState) -> Iterator[object]:
     blocks, queue = state.blocks, state.queue
-    yield "head", state.version, state.incarnation, state.term, state.leader, state.floor
+    yield (
+        "head",
+        state.version,
+        state.incarnation,
+        state.term,
+        state.leader,
+        state.registration_floor,
+    )
     yield "tally", dataclasses.astuple(state.tally)
     yield "policy", state.policy
     yield "blocks", len(blocks), _bytes(blocks.hash)
@@ -42,7 +49,7 @@ def _parts(state: MetaState) -> Iterator[object]:
     yield "retired", len(state.retired), _bytes(state.retired.hash)
     yield "remembered", len(state.remembered), _ids(state.remembered)
     yield "pins", sorted(state.pins.items())
-    yield "litter", len(state.litter), _bytes(state.litter.hash)
+    yield "leftovers", len(state.leftovers), _bytes(state.leftovers.hash)
     yield "retention", len(state.retention), _bytes(state.retention.hash)
     yield "raised", state.raised, "anchor", state.anchor
     yield "rings", len(state.rings), _bytes(state.rings.hash)

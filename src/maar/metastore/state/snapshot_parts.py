@@ -61,7 +61,7 @@ class Core(msgspec.Struct, frozen=True, array_like=True, tag=1):
     leader: str
     lease_time: LeaseTime
     wall_time: WallTime
-    floor: LeaseTime
+    registration_floor: LeaseTime
     policy: Policy
     profiles_added: int
     duplicates_removed: int
@@ -165,12 +165,12 @@ class Parked(msgspec.Struct, frozen=True, array_like=True, tag=12):
 
 
 class RemainsRecord(msgspec.Struct, frozen=True, array_like=True):
-    remains: AttemptKey
+    attempt_key: AttemptKey
     ended_at: LeaseTime
     completed: bool
 
 
-class Litter(msgspec.Struct, frozen=True, array_like=True, tag=13):
+class LeftoversPart(msgspec.Struct, frozen=True, array_like=True, tag=13):
     """In the order in which the attempts ended."""
 
     attempts: tuple[RemainsRecord, ...]
@@ -215,7 +215,7 @@ Part: TypeAlias = (
     | Sums
     | PackedPlaces
     | Parked
-    | Litter
+    | LeftoversPart
     | Periods
     | ZoneRing
     | Takings
@@ -241,8 +241,8 @@ def parts_of(state: MetaState) -> Iterator[Part]:
     yield from (Remembered(some) for some in _some(state.remembered))
     pins = (PinRecord(name, pin.entry, pin.expires_at) for name, pin in sorted(state.pins.items()))
     yield from (Pins(some) for some in _some(pins))
-    litter = (RemainsRecord(r, n.ended_at, n.completed) for r, n in state.litter.items())
-    yield from (Litter(some) for some in _some(litter))
+    leftovers = (RemainsRecord(r, n.ended_at, n.completed) for r, n in state.leftovers.items())
+    yield from (LeftoversPart(some) for some in _some(leftovers))
     periods = (PeriodRecord(tenant, period) for tenant, period in sorted(state.retention.items()))
     yield from (Periods(some) for some in _some(periods))
     yield from (ZoneRing(ring) for _, ring in sorted(state.rings.items()))
@@ -260,7 +260,7 @@ def _core(state: MetaState) -> Core:
         state.leader,
         state.lease_time,
         state.wall_time,
-        state.floor,
+        state.registration_floor,
         state.policy,
         tally.profiles_added,
         tally.duplicates_removed,
@@ -343,10 +343,10 @@ class _Loading:
                     state.remembered.add(block)
             case Pins():
                 state.pins.update((p.reader, Pin(p.entry, p.expires_at)) for p in part.pins)
-            case Litter():
+            case LeftoversPart():
                 for attempt in part.attempts:
-                    remnant = EndedAttempt(attempt.ended_at, attempt.completed)
-                    state.litter[attempt.remains] = remnant
+                    ended_attempt = EndedAttempt(attempt.ended_at, attempt.completed)
+                    state.leftovers[attempt.attempt_key] = ended_attempt
             case Periods():
                 for period in part.periods:
                     state.retention[period.tenant] = period.period_ns
@@ -378,7 +378,7 @@ def _load_core(state: MetaState, core: Core) -> None:
     state.index, state.version, state.incarnation = core.index, core.version, core.incarnation
     state.term, state.leader = core.term, core.leader
     state.lease_time, state.wall_time = core.lease_time, core.wall_time
-    state.floor, state.policy = core.floor, core.policy
+    state.registration_floor, state.policy = core.registration_floor, core.policy
     state.raised, state.anchor, state.adopting = core.raised, core.anchor, core.adopting
     state.former = core.former
     state.clock, state.confirmed_ns, state.hold = core.clock, core.confirmed_ns, core.hold

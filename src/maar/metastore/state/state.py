@@ -101,7 +101,7 @@ class MetaState:
     leader: str = ""
     lease_time: LeaseTime = GENESIS_TIME
     wall_time: WallTime = NO_WALL_TIME
-    floor: LeaseTime = NO_FLOOR
+    registration_floor: LeaseTime = NO_FLOOR
     policy: Policy = field(default_factory=Policy)
     tally: Totals = field(default_factory=Totals)
     blocks: Index = field(default_factory=Index)
@@ -113,7 +113,7 @@ class MetaState:
     remembered: Ids = field(default_factory=Ids)  # gone, above the floor
     pins: dict[str, Pin] = field(default_factory=dict)
     parked: dict[PlanId, Plan] = field(default_factory=dict)  # they own their inputs
-    litter: Marked[AttemptKey, EndedAttempt] = field(default_factory=Marked)  # oldest end first
+    leftovers: Marked[AttemptKey, EndedAttempt] = field(default_factory=Marked)  # oldest end first
     retention: Marked[TenantId, int] = field(default_factory=Marked)  # of tenants that differ
     rings: Marked[Zone, Ring] = field(default_factory=Marked)  # of the zones that have writers
     raised: RaisedLimit = NOT_RAISED
@@ -165,10 +165,10 @@ BOUNDS: dict[str, Bound] = {
     "plans.held": Bound("plans.by_id", ("PlanCompleted", "PlansParked")),
     "finished": Bound("finished_max", ("PlansArchived", "PlanCompleted")),
     "retired": Bound("blocks_max", ("BlocksForgotten",)),
-    "remembered": Bound("blocks_max", ("Floor",)),
+    "remembered": Bound("blocks_max", ("RegistrationFloor",)),
     "pins": Bound("pins_max", ("PinsDropped",)),
     "parked": Bound("parked_max", ("PlansUnparked", "PlanRequeued", "BlocksExpired", "BlocksLost")),
-    "litter": Bound("litter_max", ("LitterSwept",)),
+    "leftovers": Bound("leftovers_max", ("LeftoversSwept",)),
     "retention": Bound("tenants_max", ("RetentionSet",)),
     "spent": Bound("tenants_max", ("BlocksExpired", "RetentionHeld")),
     "rings": Bound("zones_max", ("RingChanged",)),  # each is one value; see metastore/fold/ring.py

@@ -168,7 +168,7 @@ def _obstacles(state: MetaState, level: int) -> Iterator[str]:
         )
     if attempts_left(state) <= 0:
         yield (
-            f"Nothing is handed out: {len(state.litter)} ended attempts wait to be cleaned up; "
+            f"Nothing is handed out: {len(state.leftovers)} ended attempts wait to be cleaned up; "
             "`maar status` says what holds cleaning up."
         )
 

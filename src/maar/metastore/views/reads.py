@@ -212,7 +212,7 @@ def status(
         profiles_quarantined=state.tally.profiles_quarantined,
         profiles_expired=state.tally.profiles_expired,
         parked=len(state.parked),
-        litter=len(state.litter),
+        leftovers=len(state.leftovers),
         failure_limit=max(state.policy.failure_limit, state.raised_limit(now)),
         limit_raised_s=_raised_s(state, now),
         retention=retention.status(state, now=now, wall=wall, clocks=clocks),

@@ -17,7 +17,7 @@ from maar.metastore.records.entries import (
     AttemptFenced,
     AttemptKey,
     Grant,
-    LitterSwept,
+    LeftoversSwept,
     PlanFailed,
     PlansLeased,
 )
@@ -34,7 +34,7 @@ from support.lake.fold_and_store import Lake, announce, objects_of, put
 from support.metastore.fold import INCARNATION, SMALL, Fold
 from support.stores.memory_store import MemoryStore
 
-POLICY = msgspec.structs.replace(SMALL, litter_ns=45 * MINUTE_NS)
+POLICY = msgspec.structs.replace(SMALL, leftovers_ns=45 * MINUTE_NS)
 
 
 def lake(store: MemoryStore | None = None, bounds: CleanerBounds = BOUNDS, **policy: Any) -> Lake:
@@ -64,12 +64,12 @@ def test_of_two_tasks_under_one_token_only_the_losers_objects_go() -> None:
     winner, loser = world.write(plan, token, "0-1-aa"), world.write(plan, token, "0-2-bb")
     assert winner.id == loser.id  # only their keys tell them apart
     world.complete(plan, token, winner)
-    world.pass_time(POLICY.litter_ns + 1)
+    world.pass_time(POLICY.leftovers_ns + 1)
     sweep(world)
     assert set(objects_of(winner)) <= world.objects()
     assert not set(objects_of(loser)) & world.objects()
     assert world.objects("attempts/") == set()
-    assert world.state.litter == {}
+    assert world.state.leftovers == {}
 
 
 def test_whoever_was_deposed_sweeps_nothing() -> None:
@@ -77,7 +77,7 @@ def test_whoever_was_deposed_sweeps_nothing() -> None:
     plan, token = begun(world)
     winner, _ = world.write(plan, token, "0-1-aa"), world.write(plan, token, "0-2-bb")
     world.complete(plan, token, winner)
-    world.pass_time(POLICY.litter_ns + 1)
+    world.pass_time(POLICY.leftovers_ns + 1)
     before = world.objects()
     world.deposed = True
     with pytest.raises(NotLeading):
@@ -90,7 +90,7 @@ def test_a_winner_that_was_merged_further_keeps_its_objects_until_they_are_clean
     first = world.merge(world.add(1, 2, 3))
     second = world.merge([first])
     assert first.id in world.state.retired
-    world.pass_time(POLICY.litter_ns + 1)
+    world.pass_time(POLICY.leftovers_ns + 1)
     sweep(world)
     assert world.listed() == world.objects()
     assert {*objects_of(first), *objects_of(second)} <= world.objects()
@@ -107,10 +107,10 @@ def test_a_failed_attempt_leaves_nothing_in_the_end() -> None:
     sweep(world)
     assert not set(objects_of(made)) & world.objects()
     assert world.objects("attempts/") != set()  # what it may still write must be found
-    world.pass_time(POLICY.litter_ns)
+    world.pass_time(POLICY.leftovers_ns)
     sweep(world)
     assert world.objects() == world.listed()
-    assert world.state.litter == {}
+    assert world.state.leftovers == {}
 
 
 def test_what_is_written_after_the_first_sweep_is_found_by_the_final_one() -> None:
@@ -127,7 +127,7 @@ def test_what_is_written_after_the_first_sweep_is_found_by_the_final_one() -> No
     put(world.store, later)
     sweep(world)
     assert set(objects_of(late)) <= world.objects()  # one early sweep is enough
-    world.pass_time(POLICY.litter_ns)
+    world.pass_time(POLICY.leftovers_ns)
     sweep(world)
     assert world.objects() == world.listed()
 
@@ -136,21 +136,21 @@ def test_an_attempt_is_not_forgotten_before_its_time_though_nothing_is_there() -
     world = lake()
     plan, token = begun(world)
     failed(world, plan, token)
-    world.pass_time(POLICY.litter_ns)
+    world.pass_time(POLICY.leftovers_ns)
     sweep(world)
-    assert list(world.state.litter) == [AttemptKey(plan, token)]
+    assert list(world.state.leftovers) == [AttemptKey(plan, token)]
     world.pass_time(1)
     sweep(world)
-    assert world.state.litter == {}
+    assert world.state.leftovers == {}
 
 
 def test_a_live_lease_is_no_litter_and_neither_is_an_expired_one_that_nobody_took() -> None:
     world = lake()
     plan, token = begun(world)
     made = world.write(plan, token)
-    world.pass_time(10 * POLICY.litter_ns)
+    world.pass_time(10 * POLICY.leftovers_ns)
     sweep(world)
-    assert world.state.litter == {}
+    assert world.state.leftovers == {}
     world.complete(plan, token, made)
     sweep(world)
     assert set(objects_of(made)) <= world.objects()
@@ -163,12 +163,12 @@ def test_the_attempt_that_was_replaced_goes_and_the_one_that_replaced_it_stays()
     world.pass_time(POLICY.lease_ns + 1)
     new = world.lease(plan, replaces=old)
     won = world.write(plan, new)
-    world.pass_time(POLICY.litter_ns + 1)
+    world.pass_time(POLICY.leftovers_ns + 1)
     sweep(world)
     assert not set(objects_of(lost)) & world.objects()
     assert set(objects_of(won)) <= world.objects()
     world.complete(plan, new, won)
-    world.pass_time(POLICY.litter_ns + 1)
+    world.pass_time(POLICY.leftovers_ns + 1)
     sweep(world)
     assert set(objects_of(won)) <= world.objects()
 
@@ -214,14 +214,14 @@ def test_bad_intents_are_not_followed_but_told_once_and_hold_up_nobody(
     token_of_other = world.lease(other)
     lost = world.write(other, token_of_other)
     failed(world, other, token_of_other)
-    world.pass_time(POLICY.litter_ns + 1)
+    world.pass_time(POLICY.leftovers_ns + 1)
     for _ in range(3):
         sweep(world)
         world.pass_time(cleaner.REST_NS + 1)
     assert not {*objects_of(made), *objects_of(lost)} & world.objects()  # what is good is followed
     assert world.objects("attempts/") == set(places.values())
     assert world.listed() <= world.objects()
-    assert list(world.state.litter) == [AttemptKey(plan, token)]
+    assert list(world.state.leftovers) == [AttemptKey(plan, token)]
     (sentence,) = world.cleaner.blocked
     assert all(place in sentence for place in places.values())
     assert [r.levelname for r in caplog.records if "clean stopped" in r.message] == ["ERROR"]
@@ -230,7 +230,7 @@ def test_bad_intents_are_not_followed_but_told_once_and_hold_up_nobody(
     for place in places.values():
         world.store.delete(place)
     sweep(world)
-    assert world.state.litter == {}
+    assert world.state.leftovers == {}
     assert world.cleaner.blocked == ()
     assert world.registry.get_sample_value("maar_metastore_clean_blocked_attempts") == 0
 
@@ -241,7 +241,7 @@ def test_a_part_that_gets_nowhere_takes_a_rest() -> None:
     plan, token = begun(world)
     world.store.create(keys.intent(plan=plan, token=token, attempt="x", ordinal=0), b"?")
     failed(world, plan, token)
-    world.pass_time(POLICY.litter_ns + 1)
+    world.pass_time(POLICY.leftovers_ns + 1)
     for _ in range(3):
         assert not run_virtually(world.cleaner.sweep())
 
@@ -297,21 +297,21 @@ def test_store_errors_postpone_and_others_go_on(error: Exception, where: str) ->
     other = world.schedule(world.add(11, 12, 13))
     other_token = world.lease(other)
     failed(world, other, other_token)
-    world.pass_time(POLICY.litter_ns + 1)
+    world.pass_time(POLICY.leftovers_ns + 1)
     store.on = where if where == "lake/" else f"/{plan}/"
     with contextlib.suppress(Unavailable):  # then the part as a whole waits a little
         sweep(world)
-    assert list(world.state.litter) == [AttemptKey(plan, token)]
+    assert list(world.state.leftovers) == [AttemptKey(plan, token)]
     assert set(objects_of(lost)) <= world.objects()
     (sentence,) = world.cleaner.blocked
     assert str(plan) in sentence
     assert str(error) in sentence
     store.on = ""
     sweep(world)
-    assert list(world.state.litter) == [AttemptKey(plan, token)]  # it rests
+    assert list(world.state.leftovers) == [AttemptKey(plan, token)]  # it rests
     world.pass_time(cleaner.REST_NS + 1)
     sweep(world)
-    assert world.state.litter == {}
+    assert world.state.leftovers == {}
     assert world.cleaner.blocked == ()
     assert world.objects() == world.listed()
 
@@ -336,12 +336,12 @@ def test_old_ends_come_first_then_early_looks_at_failures_only_and_within_the_li
         found = leftovers.due(
             all_of_them,
             now=LeaseTime(60 * MINUTE_NS),
-            litter_ns=45 * MINUTE_NS,
+            leftovers_ns=45 * MINUTE_NS,
             passed=set(map(remains, passed)),
             resting=set(map(remains, resting)),
             limit=limit,
         )
-        return [(sweep.remains.plan.index, sweep.final) for sweep in found]
+        return [(sweep.attempt_key.plan.index, sweep.final) for sweep in found]
 
     assert due() == [(1, True), (2, True), (4, False), (5, False)]
     assert due(passed={1, 4}) == [(1, True), (2, True), (5, False)]
@@ -354,7 +354,7 @@ def test_old_ends_come_first_then_early_looks_at_failures_only_and_within_the_li
 
 
 def test_full_litter_refuses_grants_until_some_is_swept() -> None:
-    world = lake(litter_max=3)
+    world = lake(leftovers_max=3)
     plan, token = begun(world)
     for _ in range(2):
         failed(world, plan, token)
@@ -365,20 +365,20 @@ def test_full_litter_refuses_grants_until_some_is_swept() -> None:
     assert isinstance(refused, Refused)
     assert refused.why is Refusal.TOO_MANY
     failed(world, plan, token)
-    assert len(world.state.litter) == 3
-    world.pass_time(POLICY.litter_ns + 1)
+    assert len(world.state.leftovers) == 3
+    world.pass_time(POLICY.leftovers_ns + 1)
     sweep(world)
-    assert world.state.litter == {}
+    assert world.state.leftovers == {}
     (granted,) = world.fold.put(PlansLeased((grant,)))
     assert isinstance(granted, Leased)
 
 
 def test_the_fold_forgets_what_was_swept_and_repeats_nothing() -> None:
     fold = Fold()
-    fold.state.litter[remains(1)] = EndedAttempt(LeaseTime(0), completed=False)
-    assert fold.put(LitterSwept((remains(1), remains(2)))) == (Swept(1),)
-    assert fold.put(LitterSwept((remains(1),))) == (Swept(0),)
-    assert fold.state.litter == {}
+    fold.state.leftovers[remains(1)] = EndedAttempt(LeaseTime(0), completed=False)
+    assert fold.put(LeftoversSwept((remains(1), remains(2)))) == (Swept(1),)
+    assert fold.put(LeftoversSwept((remains(1),))) == (Swept(0),)
+    assert fold.state.leftovers == {}
 
 
 def test_every_end_of_an_attempt_is_remembered() -> None:
@@ -391,7 +391,9 @@ def test_every_end_of_an_attempt_is_remembered() -> None:
     world.pass_time(POLICY.lease_ns + 1)
     fourth = world.lease(plan, replaces=third)
     world.complete(plan, fourth, world.write(plan, fourth))
-    ends = {one.token: remnant.completed for one, remnant in world.state.litter.items()}
+    ends = {
+        one.token: ended_attempt.completed for one, ended_attempt in world.state.leftovers.items()
+    }
     assert ends == {first: False, second: False, third: False, fourth: True}
 
 
@@ -404,7 +406,7 @@ def test_many_attempts_are_swept_in_turns() -> None:
         made.append(world.write(plan, token))
         failed(world, plan, token)
         world.pass_time(SECOND_NS)
-    world.pass_time(POLICY.litter_ns)
+    world.pass_time(POLICY.leftovers_ns)
     sweep(world)
-    assert world.state.litter == {}
+    assert world.state.leftovers == {}
     assert world.objects() == world.listed()
