@@ -44,15 +44,22 @@ class FaultyReplicas:
     async def under_load(self) -> AsyncIterator[Load]:
         """Load before, during and after what is done inside; then everything is checked."""
         self._seed += 1
+        async with self._followed() as log:
+            load = Load(self.replicas.addresses, seed=self._seed)
+            async with load.running():
+                await load.goes_on()
+                yield load
+                await load.goes_on()
+            await self._check(load, log)
+
+    @asynccontextmanager
+    async def _followed(self) -> AsyncIterator[EtcdLog]:
+        """Nothing is truncated inside that the stranger has not read."""
         log = await EtcdLog.open_reader(self.replicas.etcd.settings())
         try:
+            await self.tail.read_on(log)
             async with self.tail.following(log):
-                load = Load(self.replicas.addresses, seed=self._seed)
-                async with load.running():
-                    await load.goes_on()
-                    yield load
-                    await load.goes_on()
-                await self._check(load, log)
+                yield log
         finally:
             await log.close()
 
@@ -176,7 +183,8 @@ class FaultyReplicas:
         needle = f"needle-{secrets.token_hex(8)}"
         client = self.replicas.client()
         try:
-            await self._hashed()  # what is written now is behind the newest snapshot: it is read
+            async with self._followed():
+                await self._hashed()  # what is written now is behind the newest snapshot
             now = await client.call(GetNow())
             at, life = now.lease_time, now.incarnation
             meta = segment(time.monotonic_ns(), at=at, service=needle, life=life)
