@@ -5,14 +5,15 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PYTEST := $(BIN)/python -m pytest
 SECONDS ?=
+JOBS ?= 3# component tests mostly wait for processes of their own: one more than two cores
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit component golden bench docs fuzz mutants soak soak-metastore lock clean system-packages
+.PHONY: help demo test check unit component golden bench docs fuzz mutants soak soak-metastore soak-spark lock clean system-packages
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-demo: $(VENV)/.demo ## run maar with sample programs on http://127.0.0.1:4040 (SECONDS=90: end by itself)
+demo: $(VENV)/.demo $(VENV)/.compiled ## run maar with sample programs on http://127.0.0.1:4040 (SECONDS=90: end by itself)
 	@$(BIN)/maar demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: $(VENV)/.dev system-packages check unit component ## everything that must pass: what CI runs
@@ -23,11 +24,11 @@ check: $(VENV)/.dev ## format, lint, layers, types
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-unit: $(VENV)/.dev ## decisions, models and golden files: no real parts, in parallel
+unit: $(VENV)/.dev $(VENV)/.compiled ## decisions, models and golden files: no real parts, in parallel
 	$(PYTEST) -n 2 tests/unit tests/model tests/compat
 
-component: $(VENV)/.dev ## real disk, HTTP, S3 server, Spark and browser
-	$(PYTEST) -n 2 --dist loadfile -m "not serial" tests/component
+component: $(VENV)/.dev $(VENV)/.compiled ## real disk, HTTP, S3 server, etcd, Spark and browser
+	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not serial" tests/component
 	$(PYTEST) -m serial tests/component
 
 golden: $(VENV)/.dev ## write the golden log and snapshot anew, as long as their format may change
@@ -51,6 +52,9 @@ soak: $(VENV)/.dev ## four workers and Spark under faults, then an audit of ever
 soak-metastore: $(VENV)/.dev system-packages ## three replicas over etcd under faults, by chance (SECONDS=600)
 	PYTHONPATH=tests $(BIN)/python -m support.soak.metastore --seconds $(or $(SECONDS),600)
 
+soak-spark: $(VENV)/.dev ## a worker on a standalone Spark cluster under faults, by chance (SECONDS=600)
+	PYTHONPATH=tests $(BIN)/python -m support.soak.spark --seconds $(or $(SECONDS),600)
+
 lock: ## write the lock files anew
 	$(PYTHON) -m pip install -q pip-tools
 	for extra in demo dev; do \
@@ -72,14 +76,17 @@ $(VENV)/bin/python:
 $(VENV)/.demo: requirements.lock pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
-	$(BIN)/python -c "from maar.block.decode.to_tables import warm; warm()" # compile once, not in every process
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
-	$(BIN)/python -c "from maar.block.decode.to_tables import warm; warm()"
 	@touch $@ $(VENV)/.demo
+
+# What Numba makes of these is cached beside them: here once, and in no process of the tests or the demo.
+$(VENV)/.compiled: $(wildcard src/maar/pprof/*.py src/maar/block/*/*.py) | $(VENV)/.demo
+	$(BIN)/python -c "from maar.block.decode.to_tables import warm; warm()"
+	@touch $@
 
 # Debian's names of what the tests need beside Python: a browser for the page, etcd for the log.
 SYSTEM_PACKAGES := $(if $(shell command -v chromium),,chromium) \

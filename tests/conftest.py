@@ -1,5 +1,6 @@
 """Puts this directory on the path, so that every test can import `support`; shares fixtures."""
 
+import pytest
 from hypothesis import settings
 
 from support.etcd.shared import cluster, etcd, three_members
@@ -12,3 +13,8 @@ __all__ = ["cluster", "etcd", "s3_server", "three_members"]
 settings.register_profile("maar", deadline=None, derandomize=True, database=None)
 settings.register_profile("wander", deadline=None, derandomize=False)
 settings.load_profile("maar")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first: workers take one file after the other, and should end together."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-pytestmark = [pytest.mark.component, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(900)]
 
 BENCH = Path(__file__).parents[2] / "bench"
 MARK = "MAAR_BENCH_RUN"

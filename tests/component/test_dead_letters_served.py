@@ -15,7 +15,7 @@ from maar.cli.client import Server
 from support.load.crowd import FAST, check_exactly_once, level0, profile
 from support.processes.serving import Served, served, wait_for
 
-pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.component, pytest.mark.timeout(280)]
 
 LETTERS = ("dead_letters.enabled=true", "dead_letters.after_ms=500")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.network.ports import free_port
 from support.processes.serving import processes, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(200)]
@@ -19,12 +20,6 @@ pytestmark = [pytest.mark.component, pytest.mark.timeout(200)]
 def demo(directory: Path, port: int, *options: str) -> list[str]:
     place = ("--port", str(port), "--data", str(directory / "demo"))
     return [sys.executable, "-m", "maar.cli.main", "demo", *place, *options]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def left(directory: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""The world misbehaves around a running server: a full disk, a killed JVM."""
+"""The world misbehaves around a running server: its disk is full."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from maar.cli.client import Server
 from maar.cli.output.failure import EXIT_UNAVAILABLE, CommandFailed
 from support.load.crowd import FAST, check_exactly_once, level0, profile
-from support.processes.serving import Served, processes, served, wait_for
+from support.processes.serving import Served, served, wait_for
 
-pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.component, pytest.mark.timeout(280)]
 
 
 def push(server: Served, names: list[str]) -> set[str]:
@@ -86,21 +86,3 @@ def _fill(file: Path) -> None:
     with file.open("wb", buffering=0) as filler, contextlib.suppress(OSError):
         while True:
             filler.write(b"\0" * 4096)
-
-
-def test_a_killed_jvm_is_replaced_and_its_work_redone(tmp_path: Path) -> None:
-    with served(tmp_path, *FAST) as server:
-        acknowledged = push(server, [f"lane_first_{n}" for n in range(5)])
-        wait_for(lambda: all_compacted(server), 90, server.log)
-        (jvm,) = _jvms(server)
-        os.kill(jvm, signal.SIGKILL)
-        acknowledged |= push(server, [f"lane_second_{n}" for n in range(5)])
-        assert len(acknowledged) == 10
-        wait_for(lambda: _jvms(server) not in ([jvm], []), 60, server.log)
-        wait_for(lambda: level0(server) == 0, 90, server.log)
-        check_exactly_once(server, acknowledged)
-
-
-def _jvms(server: Served) -> list[int]:
-    commands = processes()
-    return [pid for pid in server.everyone() if "org.apache.spark" in commands.get(pid, "")]

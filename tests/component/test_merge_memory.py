@@ -12,7 +12,7 @@ import pytest
 
 from maar.model.block import BlockMeta
 
-pytestmark = [pytest.mark.component, pytest.mark.serial]
+pytestmark = pytest.mark.component
 
 MIB = 1 << 20
 PROFILES = 40

@@ -22,7 +22,7 @@ from maar.ports.log_time import GetNow
 from maar.ports.operator import GetStatus
 from maar.ports.replica import GetReplica, TakeSnapshot
 from support.etcd.cluster import EtcdCluster, running
-from support.processes.fleet import free_port
+from support.network.ports import free_port
 from support.processes.serving import Served, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(400)]

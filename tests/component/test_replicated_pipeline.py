@@ -1,4 +1,4 @@
-"""The whole pipeline as separate processes, over etcd, S3 and a standalone Spark.
+"""The whole pipeline as separate processes, over etcd, S3 and a Spark of the worker's own.
 
 Profiles are pushed, compacted and asked for while the metastore's leader is killed and, later, an
 etcd member. Nobody who pushes or asks sees an error, nothing is lost, and nothing counts twice.
@@ -20,18 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
 from maar.app.processes.watcher import session_members
 from support.load.crowd import CPU
-from support.processes.fleet import SMALL, Loading, free_port, totals
+from support.network.ports import free_port
+from support.processes.fleet import SMALL, Loading, totals
 from support.processes.serving import Served, processes, wait_for
 from support.replicas.processes import Replicas, replicas
-from support.spark.cluster import QUICK_JVM, Cluster, cluster
 from support.stores.s3_server import S3Server, apart
 
-pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(600)]
 
 PATIENCE_S = 120.0
 PUSHES, PLANS, ANSWERS = 40, 3, 4  # after each blow
@@ -41,12 +40,6 @@ COMPACTION = (
     "compaction.lease_s=10",
 )
 PROFILES = ("--samples", "8", "--services", "4", "--pods", "2", "--rate", "12", "--seconds", "600")
-CONF = (
-    "spark.driver.host=127.0.0.1",
-    "spark.driver.bindAddress=127.0.0.1",
-    "spark.executor.memory=512m",
-    f"spark.executor.extraJavaOptions={QUICK_JVM}",
-)
 
 
 def settings_of(s3: S3Server) -> tuple[str, ...]:
@@ -57,24 +50,17 @@ def settings_of(s3: S3Server) -> tuple[str, ...]:
 
 
 class Worker:
-    """`maar worker`, whose plans run on executors of the cluster."""
+    """`maar worker`; that plans run on a cluster as well is told in test_spark_fleet.py."""
 
-    def __init__(self, directory: Path, spark: Cluster, metastore: str, *settings: str) -> None:
+    def __init__(self, directory: Path, metastore: str, *settings: str) -> None:
         directory.mkdir()
         self._log = directory / "worker.log"
-        conf = msgspec.json.encode(CONF).decode()
-        chosen = (
-            *settings,
-            f"spark.conf={conf}",
-            f"spark.python={sys.executable}",
-            "spark.driver_memory=512m",
-            "worker.poll_interval_ms=200",
-        )
+        chosen = (*settings, "spark.driver_memory=512m", "worker.poll_interval_ms=200")
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "maar.cli.main", "worker"),
-                    *("--metastore", metastore, "--spark-master", spark.url),
+                    *("--metastore", metastore, "--spark-master", "local[1]"),
                     *("--data", str(directory / "data")),
                     *(text for pair in chosen for text in ("--set", pair)),
                 ],
@@ -134,9 +120,8 @@ class Pipeline:
         member.launch()
         return member
 
-    def work_on(self, spark: Cluster) -> None:
-        home = self._directory / "worker"
-        self.worker = Worker(home, spark, self.metastore.addresses, *self._store)
+    def work(self) -> None:
+        self.worker = Worker(self._directory / "worker", self.metastore.addresses, *self._store)
 
     def settle(self) -> None:
         self.query.settle()
@@ -179,20 +164,14 @@ class Pipeline:
 def pipeline(directory: Path) -> Iterator[Pipeline]:
     with ExitStack() as stack:
         store = settings_of(stack.enter_context(apart()))
-        # all that can start at once does: the machine is what it waits for
-        spark = stack.enter_context(cluster(made(directory / "spark"), workers=1, cores=1))
-        home = made(directory / "metastore")
+        home = directory / "metastore"
+        home.mkdir()
         metastore = stack.enter_context(replicas(home, *store, *COMPACTION))
         running = Pipeline(directory, metastore, store)
         stack.callback(running.end)
-        running.work_on(spark)
+        running.work()
         running.settle()
         yield running
-
-
-def made(directory: Path) -> Path:
-    directory.mkdir()
-    return directory
 
 
 class Asking:

@@ -9,7 +9,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -39,9 +38,10 @@ from support.etcd.cluster import PREFIX, EtcdCluster, running, until
 from support.lake.fold_and_store import put
 from support.load.crowd import profile
 from support.metastore.fold import entropy, segment
+from support.network.ports import free_port
 from support.processes.serving import Served, living, wait_for
 
-pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(280)]
 
 REPLICAS = "meta1:4041,meta2:4041,meta3:4041"
 LOG = "etcd://etcd1:2379,etcd2:2379,etcd3:2379/maar"
@@ -176,13 +176,6 @@ def put_foreign(etcd: EtcdCluster, key: str, size: int) -> None:
         capture_output=True,
         check=True,
     )
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def test_all_replicas_are_lost_and_etcd_is_there(tmp_path: Path) -> None:

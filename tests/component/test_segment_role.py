@@ -4,7 +4,6 @@ when the ring refuses it."""
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from maar.ports.registrar import AddBlocks
 from maar.ports.segment_writer import PushProfiles
 from support.clock.virtual_time import until
 from support.http.front import MemoryMetastore, MemoryStore
+from support.network.ports import free_port
 from support.segment.writer_in_memory import ONE, raw_profile
 
 pytestmark = pytest.mark.component
@@ -52,13 +52,6 @@ async def serve(address: str, ring: Ring) -> RpcServer:
     server.add((Beat,), ring)
     await server.start(address)
     return server
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class At:

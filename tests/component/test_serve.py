@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gzip
 import json
@@ -16,21 +17,29 @@ from typing import Any
 import httpx
 import pytest
 
+from maar.adapters.rpc import MetastoreClient
+from maar.adapters.stores.open import open_store
 from maar.app.processes.watcher import session_members
+from maar.app.roles import marker
 from maar.cli.client import Server
 from maar.cli.output.failure import CommandFailed
+from maar.model.ids import MAIN_STORE, Incarnation
+from maar.ports.log_time import GetNow
+from maar.ports.object_store import StoreSettings
 from maar.pprof.plain import PlainLabel, PlainSample
 from support.etcd.cluster import running
 from support.load.crowd import CPU, FAST, Pushers, check_exactly_once, level0, profile
+from support.network.ports import free_port
 from support.oracles.pprof_reader import canonical
-from support.processes.serving import Served, living, served, wait_for
+from support.processes.serving import Served, living, processes, served, wait_for
 
-pytestmark = [pytest.mark.component, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(280)]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("serve"), *FAST) as running:
+    metastore = f"roles.metastore=127.0.0.1:{free_port()}"
+    with served(tmp_path_factory.mktemp("serve"), *FAST, metastore) as running:
         yield running
 
 
@@ -203,6 +212,21 @@ def test_ready_tells_the_truth_about_a_metastore_that_hangs(server: Served) -> N
     wait_for(lambda: ready() == 200, 15)
 
 
+def test_it_shows_its_metastore_where_it_was_told_to(server: Served) -> None:
+    (address,) = (x.partition("=")[2] for x in server.settings if x.startswith("roles.metastore="))
+
+    async def incarnation() -> Incarnation:
+        client = MetastoreClient(address)
+        try:
+            return (await client.call(GetNow())).incarnation
+        finally:
+            await client.close()
+
+    url = (server.directory / "data" / "store").as_uri()
+    store = open_store(StoreSettings(MAIN_STORE, url))
+    marker.check(store, asyncio.run(incarnation()), metastore=address)
+
+
 def test_a_second_server_is_refused_with_a_sentence(server: Served) -> None:
     taken = server.url.removeprefix("http://")
     data = str(server.directory / "data")
@@ -279,6 +303,7 @@ def test_kill_minus_nine_of_anyone_loses_and_doubles_nothing(tmp_path: Path) -> 
     with served(tmp_path, *FAST) as server:
         with Pushers(server.url) as pushers:
             wait_for(lambda: pushers.grown(5), 30, server.log)
+            _kill_jvm(server)
             for role in ("worker", "front", "metastore", "query"):
                 _kill(server, role)
                 _grow(server, pushers)
@@ -330,6 +355,20 @@ def _kill(server: Served, role: str) -> None:
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: server.children().get(role, pid) != pid, 20, server.log)
     assert not session_members(pid), "Spark's JVM and daemon go with their worker"
+
+
+def _kill_jvm(server: Served) -> None:
+    """Kill Spark under its worker, and see another in its place."""
+
+    def jvms() -> list[int]:
+        commands = processes()
+        return [pid for pid in server.everyone() if "org.apache.spark" in commands.get(pid, "")]
+
+    wait_for(jvms, 60, server.log)
+    killed = jvms()
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: set(jvms()) - set(killed), 60, server.log)
 
 
 def _grow(server: Served, pushers: Pushers) -> None:

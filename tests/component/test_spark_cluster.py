@@ -34,7 +34,7 @@ from support.spark.plans import (
     writers,
 )
 
-pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(600)]
 
 WORKERS, CORES = 2, 2
 PATIENCE_S = 120.0

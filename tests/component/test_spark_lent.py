@@ -28,7 +28,7 @@ from maar.worker.settings import WorkerSettings
 from support.spark.cluster import until
 from support.spark.plans import INCARNATION, OnePlanEach, leased, nothing_to_load, segment
 
-pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.component, pytest.mark.timeout(300)]
 
 SETTINGS = WorkerSettings(poll_interval_ms=100, drain_ms=1000)
 PATIENCE_S = 120.0

@@ -45,7 +45,7 @@ from support.spark.plans import (
     writers,
 )
 
-pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(300)]
 
 SLOTS = 2
 PATIENCE_S = 120.0

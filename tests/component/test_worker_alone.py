@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,20 +12,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from maar.adapters.rpc import MetastoreClient
-from maar.adapters.stores.open import open_store
 from maar.app.processes.watcher import session_members
-from maar.app.roles import marker
 from maar.cli.client import Server
 from maar.cli.main import run
 from maar.cli.output.failure import EXIT_USAGE
-from maar.model.ids import MAIN_STORE, Incarnation
-from maar.ports.log_time import GetNow
-from maar.ports.object_store import StoreSettings
 from support.load.crowd import FAST, check_exactly_once, level0, profile
+from support.network.ports import free_port
 from support.processes.serving import Served, living, processes, served, wait_for
 
-pytestmark = [pytest.mark.component, pytest.mark.serial, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.component, pytest.mark.timeout(600)]
 
 PATIENCE_S = 120.0
 
@@ -41,13 +34,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
-
-
 def metastore_of(server: Served) -> str:
-    (pair,) = (pair for pair in server._settings if pair.startswith("roles.metastore="))
+    (pair,) = (pair for pair in server.settings if pair.startswith("roles.metastore="))
     return pair.partition("=")[2]
 
 
@@ -145,21 +133,6 @@ def test_a_worker_elsewhere_compacts_outlives_its_engine_and_leaves_nobody_behin
     finally:
         worker.process.kill()
         worker.process.wait(PATIENCE_S)
-
-
-def test_a_whole_server_shows_its_metastore_where_it_was_told_to(tmp_path: Path) -> None:
-    address = f"127.0.0.1:{free_port()}"
-
-    async def incarnation() -> Incarnation:
-        client = MetastoreClient(address)
-        try:
-            return (await client.call(GetNow())).incarnation
-        finally:
-            await client.close()
-
-    with served(tmp_path, *FAST, f"roles.metastore={address}") as server:
-        store = open_store(StoreSettings(MAIN_STORE, store_of(server)))
-        marker.check(store, asyncio.run(incarnation()), metastore=address)
 
 
 def push(server: Served, name: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import maar
 from maar.app.processes.process import compiled_code
 from maar.pprof import compile_once
 from maar.pprof.compile_once import doing, once
@@ -76,6 +77,13 @@ def test_other_sources_are_compiled_anew_and_the_old_mark_goes(
         once("decoder", str(tmp_path), lambda: told.append(doing()))
     assert all("is compiling" in text for text in told)
     assert [mark.name for mark in tmp_path.glob("*.whole")] == ["maar-decoder-two.whole"]
+
+
+def test_every_source_of_compiled_code_is_watched() -> None:
+    package = Path(maar.__file__).parent
+    compiled = {source for source in package.rglob("*.py") if "njit(" in source.read_text()}
+    assert len(compiled) > 3
+    assert compiled <= set(compile_once.sources())
 
 
 def test_what_fails_to_compile_is_tried_again(tmp_path: Path) -> None:

@@ -67,6 +67,11 @@ def _compile(part: str, mark: Path, make: Callable[[], None]) -> None:
     log.info("compiled part=%s seconds=%.1f", part, time.monotonic() - began)
 
 
+def sources() -> list[Path]:
+    """What may hold compiled functions, in folders too."""
+    return sorted(source for package in _COMPILED for source in (_PACKAGE / package).rglob("*.py"))
+
+
 def stamp() -> str:
     """What the compiled code depends on: the sources, the compiler, the processor."""
     made_of = [
@@ -74,10 +79,9 @@ def stamp() -> str:
         numba.__version__,
         llvmlite.binding.get_host_cpu_name(),
     ]
-    for package in _COMPILED:
-        for source in sorted((_PACKAGE / package).glob("*.py")):
-            seen = source.stat()
-            made_of.append(f"{source.name} {seen.st_size} {seen.st_mtime_ns}")
+    for source in sources():
+        seen = source.stat()
+        made_of.append(f"{source.name} {seen.st_size} {seen.st_mtime_ns}")
     return hashlib.blake2b("\n".join(made_of).encode(), digest_size=8).hexdigest()
 
 

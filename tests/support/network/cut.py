@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from enum import Flag, auto
 
-from support.processes.fleet import free_port
+from support.network.ports import free_port
 
 CHUNK = 64 << 10
 PATIENCE_S = 30.0

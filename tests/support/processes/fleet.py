@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from support.network.ports import free_port
 from support.processes.serving import Served, wait_for
 
 PATIENCE_S = 60.0
@@ -222,8 +222,3 @@ def totals(acknowledged: list[Acknowledged]) -> Counter[str]:
     for one in acknowledged:
         found[one.service] += one.total
     return found
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])

@@ -36,7 +36,7 @@ class Served:
         self._wrapper = wrapper  # a command that becomes the server, such as unshare
         self.directory = directory
         self.log_file = directory / "server.log"
-        self._settings = (*private_addresses(directory, roles, settings), *settings)
+        self.settings = (*private_addresses(directory, roles, settings), *settings)
         self.roles = roles
         self._process: subprocess.Popen[bytes] | None = None
         self.url = ""
@@ -54,7 +54,7 @@ class Served:
     def launch(self) -> None:
         """Begin to start."""
         port = self.url.rpartition(":")[2] or "0"
-        chosen = [text for pair in self._settings for text in ("--set", pair)]
+        chosen = [text for pair in self.settings for text in ("--set", pair)]
         self._mark = len(self.log())
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(

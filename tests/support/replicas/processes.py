@@ -17,7 +17,7 @@ from maar.model.errors import MaarError
 from maar.ports.replica import GetReplica, ReplicaStatus
 from support.etcd.cluster import PREFIX, EtcdCluster, running
 from support.network.cut import Line, Lines, lines
-from support.processes.fleet import free_port
+from support.network.ports import free_port
 from support.processes.serving import Served, wait_for
 
 ELECTION_S = 2.0

@@ -44,6 +44,10 @@ class Daemon:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
     def log(self) -> str:
         return self._log_file.read_text(errors="replace")
 
