@@ -254,11 +254,12 @@ class Router:
         failures: list[Retryable] = []
         tries: set[Try] = set()
         candidates = self._candidates(route, batch)
+        now_ns, attempts_max = self._clock.monotonic_ns, self._settings.attempts_max
         link, tried = next(candidates, None), 0
         try:
-            while link is not None and (left_ns := self._left_ns(deadline_ns)) > 0:
+            while link is not None and (left_ns := deadline_ns - now_ns()) > 0:
                 tried += 1
-                following = self._following(candidates, tried=tried)
+                following = next(candidates, None) if tried < attempts_max else None
                 others = following is not None and self._may_retry()
                 if not others and not tries:
                     probe = link.begin()
@@ -266,21 +267,23 @@ class Router:
                         newest = await self._send(link, batch, left_ns)
                     finally:
                         self._links.end(link, probe=probe)
-                    stored = _stored(newest, failures)
+                    stored = newest is None
+                    if newest is not None:
+                        failures.append(newest)
                 else:
                     task = self._send_beside(link, batch, left_ns)
                     tries.add(task)
                     stored = await _wait_any(tries, task, failures, try_ns(left_ns, others=others))
                     newest = task.result() if task.done() else None
                     if newest is None and not stored:
-                        link.silent(now_ns=self._clock.monotonic_ns(), late=True)
+                        link.silent(now_ns=now_ns(), late=True)
                 if stored:
                     self._count_crossed(route, batch)
                     return
                 if isinstance(newest, StoreFull):  # it is the same store for every writer
                     break
                 link = self._next(following, candidates, newest)
-            if await _wait_any(tries, None, failures, max(0, self._left_ns(deadline_ns))):
+            if await _wait_any(tries, None, failures, max(0, deadline_ns - now_ns())):
                 self._count_crossed(route, batch)
                 return
         finally:
@@ -334,9 +337,6 @@ class Router:
             raise failure
         return failure
 
-    def _left_ns(self, deadline_ns: int) -> int:
-        return deadline_ns - self._clock.monotonic_ns()
-
     def _candidates(self, route: Route, batch: ShardBatch) -> Iterator[Link]:
         """Whom to ask, in order; breakers are looked at when it is their turn.
 
@@ -355,9 +355,6 @@ class Router:
                 late.append(link)
         if nobody:
             yield from late
-
-    def _following(self, candidates: Iterator[Link], *, tried: int) -> Link | None:
-        return next(candidates, None) if tried < self._settings.attempts_max else None
 
     def _next(
         self, following: Link | None, candidates: Iterator[Link], failure: Retryable | None
@@ -430,17 +427,13 @@ async def _wait_any(
             tries, timeout=until_s - loop.time(), return_when=asyncio.FIRST_COMPLETED
         )
         tries -= done
-        if any([_stored(task.result(), failures) for task in done]):
+        outcomes = [task.result() for task in done]
+        failures += [failure for failure in outcomes if failure is not None]
+        if None in outcomes:
             return True
         if not done or newest in done:
             break
     return False
-
-
-def _stored(failure: Retryable | None, failures: list[Retryable]) -> bool:
-    if failure is not None:
-        failures.append(failure)
-    return failure is None
 
 
 def try_ns(left_ns: int, *, others: bool) -> int:

@@ -53,10 +53,10 @@ async def hedged(
         return tries[0].result(), False
     finally:
         for each in tries:
-            each.add_done_callback(_heard)
+            each.add_done_callback(_ignore_failure)
 
 
-def _heard(attempt: asyncio.Future[T]) -> None:
+def _ignore_failure(attempt: asyncio.Future[T]) -> None:
     """Its failure is nobody's concern any more."""
     if not attempt.cancelled():
         attempt.exception()

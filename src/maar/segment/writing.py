@@ -109,7 +109,7 @@ class Writing:
             created_by=self._node,
             created_at_ns=self._clock.wall_ns(),
         )
-        if not await self._asked(flight, lambda: self._registrar.add(meta)):
+        if not await self._ask_registrar(flight, lambda: self._registrar.add(meta)):
             letter = keys.dead_letter(incarnation=now.incarnation, block=block)
             await self._stored(flight, letter, dead_letter.encode(meta))
             self._metrics.dead_letters.inc()
@@ -140,7 +140,7 @@ class Writing:
         async def ask() -> None:
             said.append(await self._registrar.now())
 
-        if await self._asked(flight, ask):
+        if await self._ask_registrar(flight, ask):
             return said[0]
         assert self._letters is not None
         known = self._registrar.known(within_ns=self._letters.naming_ns)
@@ -154,7 +154,7 @@ class Writing:
     async def _stored(self, flight: Flight, key: str, body: bytes) -> None:
         await self._retried(flight, lambda: self._uploads.create(key, body, flight.running))
 
-    async def _asked(self, flight: Flight, step: Callable[[], Awaitable[None]]) -> bool:
+    async def _ask_registrar(self, flight: Flight, step: Callable[[], Awaitable[None]]) -> bool:
         """A step that needs the metastore; False: it took too long, and dead letters are on.
 
         All such steps of a flight share one patience, so that time is left for the letter.
