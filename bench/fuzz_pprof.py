@@ -30,7 +30,7 @@ from support.load.pprof_scramble import mutate, random_profile, renumber, scramb
 from support.oracles.pprof_columns import unpack
 from support.oracles.pprof_reader import read_plain
 
-NO_LIMITS = ProfileLimits(**dict.fromkeys(ProfileLimits.__dataclass_fields__, 1 << 62))
+NO_LIMITS = ProfileLimits(**dict.fromkeys(ProfileLimits.__struct_fields__, 1 << 62))
 
 
 class Disagreement(Exception):
