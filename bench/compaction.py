@@ -35,7 +35,7 @@ from maar.model.plan import LeasedPlan, PlanResult
 from maar.ports.object_store import StoreSettings
 from maar.runner.runner import SparkRunner
 from maar.runner.settings import SparkSettings
-from maar.runner.task import load_compaction
+from maar.services.compact.run import load
 from maar.services.compact.run import run as compact
 
 SEGMENTS = 20  # what the planner gives to one job of level 0
@@ -78,7 +78,7 @@ def both_ways(directory: Path, settings: StoreSettings, *, slots: int) -> Iterat
     )
     context = multiprocessing.get_context("spawn")  # as clean as Spark's own workers
     with (
-        context.Pool(slots, initializer=load_compaction) as pool,
+        context.Pool(slots, initializer=load) as pool,
         ThreadPoolExecutor(slots) as threads,
     ):
 

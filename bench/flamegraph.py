@@ -37,7 +37,7 @@ from maar.model.ids import (
     segment_id,
 )
 from maar.model.labels import labels_of
-from maar.model.plan import LeasedPlan, QueueKey, Service
+from maar.model.plan import LeasedPlan, QueueKey
 from maar.model.profile import RawProfile, profile_id
 from maar.model.time import TimeRange
 from maar.ports.calls import Caller, LocalPort
@@ -48,6 +48,7 @@ from maar.pprof.encode import encode
 from maar.pprof.gzip import compress
 from maar.pprof.plain import PlainFunction, PlainLine, PlainLocation, PlainProfile, PlainSample
 from maar.query.service import DuckEngine, QuerySettings
+from maar.services.compact.rules import COMPACT
 from maar.services.compact.run import run as compact
 
 TENANT = TenantId("bench")
@@ -123,7 +124,7 @@ def compacted(store: ObjectStore, profiles: list[RawProfile], scratch: Path) -> 
         ]
         plan = LeasedPlan(
             id=PlanId(number + 1, 0),
-            service=Service.COMPACT,
+            kind=COMPACT,
             token=FencingToken(INCARNATION, number + 1),
             key=QueueKey(MAIN_STORE, NO_TENANT, Shard(1), 0),
             inputs=tuple(inputs),

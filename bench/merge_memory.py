@@ -31,7 +31,7 @@ from maar.model.ids import (
     TenantId,
     segment_id,
 )
-from maar.model.plan import LeasedPlan, PlanResult, QueueKey, Service
+from maar.model.plan import LeasedPlan, PlanResult, QueueKey
 from maar.model.profile import RawProfile, profile_id
 from maar.ports.object_store import StoreSettings
 from maar.pprof.encode import encode
@@ -44,6 +44,7 @@ from maar.pprof.plain import (
     PlainProfile,
     PlainSample,
 )
+from maar.services.compact.rules import COMPACT
 from maar.services.compact.run import run as compact
 
 LIMIT_BYTES = 1 << 30
@@ -148,7 +149,7 @@ class Lake:
         first = inputs[0]
         plan = LeasedPlan(
             id=PlanId(number, 0),
-            service=Service.COMPACT,
+            kind=COMPACT,
             token=FencingToken(INCARNATION, number),
             key=QueueKey(first.store, first.tenant, first.shard, first.level),
             inputs=tuple(inputs),

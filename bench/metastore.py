@@ -64,6 +64,7 @@ from maar.model.time import DAY_NS, utc_day
 from maar.ports.log import Candidate
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.ports.plan_board import PollRequest, Report
+from maar.services.compact.rules import COMPACT
 
 SIZES = (1_000, 100_000, 1_000_000)
 WRITERS = 64
@@ -179,7 +180,7 @@ def result(plan: LeasedPlan) -> PlanResult:
         created_at_ns=START_NS,
         plan=plan.id,
     )
-    return PlanResult((made,), Account(profiles, 0, 0))
+    return PlanResult(COMPACT, (made,), Account(profiles, 0, 0))
 
 
 # ── a metastore, and what is measured of it ────────────────────────────────────────────────────
@@ -279,7 +280,7 @@ async def polls(service: MetastoreService, segments: Segments, count: int) -> li
     reports: tuple[Report, ...] = ()
     for _ in range(count):
         begun = time.perf_counter()
-        reply = await service.poll(PollRequest(WorkerId("bench"), 1, (), reports))
+        reply = await service.poll(PollRequest(WorkerId("bench"), 1, (), reports, kinds=(COMPACT,)))
         took.append(time.perf_counter() - begun)
         assert all(outcome.accepted for outcome in reply.outcomes), reply.outcomes
         (plan,) = reply.granted

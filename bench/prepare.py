@@ -40,6 +40,7 @@ from maar.model.policy import Policy
 from maar.ports.log import Candidate, Head, Term
 from maar.ports.object_store import StoreSettings
 from maar.ports.plan_board import PollReply, PollRequest, Renewal, Report
+from maar.services.compact.rules import COMPACT
 from synthetic_hour import Flush, entropy, result_of, segment
 
 SEGMENTS = 20
@@ -116,15 +117,17 @@ async def measure(directory: Path, polls: int) -> tuple[dict[tuple[str, str], Ta
     try:
         asked = Polls(service, log)
         for _ in range(polls):
-            await asked.poll("idle", PollRequest(WORKER, 2))
+            await asked.poll("idle", PollRequest(WORKER, 2, kinds=(COMPACT,)))
         await register(service, plans=polls + 3)
-        first = await service.poll(PollRequest(WORKER, 3))
+        first = await service.poll(PollRequest(WORKER, 3, kinds=(COMPACT,)))
         *held, current = first.granted
         for _ in range(polls):
             await asked.poll("renew", PollRequest(WORKER, 0, renewed(held)))
         for _ in range(polls):
             report = Report(current.id, current.token, result_of(current, shrink=0.25))
-            reply = await asked.poll("work", PollRequest(WORKER, 1, renewed(held), (report,)))
+            reply = await asked.poll(
+                "work", PollRequest(WORKER, 1, renewed(held), (report,), kinds=(COMPACT,))
+            )
             assert reply.outcomes[0].accepted, reply.outcomes
             (current,) = reply.granted
         return asked.taken, await heads(log, polls)

@@ -35,12 +35,12 @@ import synthetic
 import synthetic_hour
 from maar.adapters.stores.open import open_store
 from maar.block.decode import to_tables
-from maar.metastore.state import queue
-from maar.model.block import BlockMeta
+from maar.model.block import BlockMeta, BlockOutline
 from maar.model.ids import MAIN_STORE, TenantId
 from maar.model.plan import PlanResult, QueueKey
 from maar.model.time import DAY_NS, TimeRange
 from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.services.compact.rules import Compaction
 from maar.services.compact.run import run as compact
 from synthetic_hour import (
     NOON_NS,
@@ -137,12 +137,16 @@ def fitted(merges: Sequence[Merge]) -> Cost:
 @contextmanager
 def lanes_of_all_days() -> Iterator[None]:
     """The real planner with the keys that lanes had before they had days."""
-    by_day = queue.key_of
-    queue.key_of = lambda meta: QueueKey(meta.store, meta.tenant, meta.shard, meta.level)
+    by_day = Compaction.lane
+
+    def of_all_days(self: Compaction, meta: BlockOutline) -> QueueKey:  # noqa: ARG001
+        return QueueKey(meta.store, meta.tenant, meta.shard, meta.level)
+
+    Compaction.lane = of_all_days  # type: ignore[method-assign]
     try:
         yield
     finally:
-        queue.key_of = by_day
+        Compaction.lane = by_day  # type: ignore[method-assign]
 
 
 async def by_our_rules(load: Load, costs: Costs, *, workers: int, slots: int) -> Seen:

@@ -26,7 +26,7 @@ from maar.model.ids import (
     segment_id,
 )
 from maar.model.labels import labels_of
-from maar.model.plan import LeasedPlan, QueueKey, Service
+from maar.model.plan import LeasedPlan, QueueKey
 from maar.model.profile import RawProfile, profile_id, profile_type
 from maar.ports.object_store import ObjectStore
 from maar.pprof import gzip
@@ -39,6 +39,7 @@ from maar.pprof.plain import (
     PlainProfile,
     PlainSample,
 )
+from maar.services.compact.rules import COMPACT
 
 START_NS = 1_790_000_000_000_000_000
 INCARNATION = Incarnation("be9cbe9c")
@@ -147,7 +148,7 @@ def leased(inputs: Sequence[BlockMeta]) -> LeasedPlan:
     first = inputs[0]
     return LeasedPlan(
         id=PlanId(number, 0),
-        service=Service.COMPACT,
+        kind=COMPACT,
         token=FencingToken(INCARNATION, number),
         key=QueueKey(first.store, first.tenant, first.shard, first.level),
         inputs=tuple(inputs),

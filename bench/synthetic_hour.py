@@ -44,6 +44,8 @@ from maar.ports.log import EMPTY, Candidate, Head, Leadership, Record, Term, che
 from maar.ports.object_store import ObjectStore
 from maar.ports.plan_board import PollRequest, Renewal, Report
 from maar.query.read.level0 import COLUMNS
+from maar.services.compact.rules import COMPACT
+from maar.services.kinds import KINDS
 from maar.worker.settings import WorkerSettings
 
 NOON_NS = 20_700 * DAY_NS + DAY_NS // 2  # no run here crosses midnight
@@ -348,7 +350,9 @@ class Ours:
             for work in running
             if isinstance(work.job, LeasedPlan)
         )
-        reply = await self.service.poll(PollRequest(WorkerId(worker), capacity, renewals, reports))
+        reply = await self.service.poll(
+            PollRequest(WorkerId(worker), capacity, renewals, reports, kinds=tuple(KINDS))
+        )
         assert len(reply.kept) == len(renewals), "a lease was lost"
         assert all(outcome.accepted for outcome in reply.outcomes), reply.outcomes
         return [self._work(plan) for plan in reply.granted]
@@ -431,7 +435,7 @@ def result_of(plan: LeasedPlan, *, shrink: float) -> PlanResult:
         }
         level, shard = plan.key.level + 1, plan.key.shard
         outputs.append(_meta(block, Kind.BLOCK, level, tenant, shard, (merged,), files))
-    return PlanResult(tuple(outputs), Account(sum(m.profiles for m in plan.inputs), 0, 0))
+    return PlanResult(COMPACT, tuple(outputs), Account(sum(m.profiles for m in plan.inputs), 0, 0))
 
 
 def _dataset(tenant: str, start: int, end: int, profiles: int, size: int) -> Dataset:

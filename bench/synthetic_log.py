@@ -15,14 +15,14 @@ from itertools import islice
 
 import metastore as bench
 from maar.metastore.records import entries as e
-from maar.metastore.state.queue import key_of
 from maar.model.block import BlockMeta
 from maar.model.errors import HeadMoved, Retryable, TermLost
 from maar.model.ids import FencingToken, Incarnation, PlanId, WorkerId
-from maar.model.plan import LeasedPlan, PlanSpec, QueueKey, Service
+from maar.model.plan import LeasedPlan, PlanSpec, QueueKey
 from maar.model.policy import Policy
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.log import Candidate, Log, in_batches
+from maar.services.compact.rules import COMPACT, COMPACTION
 
 INCARNATION = Incarnation("0badcafe")
 WORKER = WorkerId("bench")
@@ -83,7 +83,7 @@ class _Pipeline:
 
     def _enter(self, meta: BlockMeta) -> Iterator[bytes]:
         """A lane that is full becomes a plan, whose output may fill the next."""
-        key = key_of(meta)
+        key = COMPACTION.lane(meta)
         level = self._policy.level(key.level)
         lane = self._lanes.setdefault(key, [])
         lane.append(meta)
@@ -95,7 +95,7 @@ class _Pipeline:
     def _planned(self, key: QueueKey, inputs: tuple[BlockMeta, ...]) -> Iterator[bytes]:
         put, writer = self._writer.put, self._writer
         ids = tuple(meta.id for meta in inputs)
-        yield put(e.PlansScheduled((PlanSpec(Service.COMPACT, False, key, ids, 3),)))
+        yield put(e.PlansScheduled((PlanSpec(COMPACT, False, key, ids, 3),)))
         plan = PlanId(writer.index, 0)
         until = LeaseTime(writer.now + self._policy.lease_ns)
         yield put(e.PlansLeased((e.Grant(plan, WORKER, until),)))
@@ -104,7 +104,7 @@ class _Pipeline:
         for _ in range(RENEWALS):
             until = LeaseTime(writer.now + self._policy.lease_ns)
             yield put(e.LeasesRenewed((e.Extension(plan, token, until),)))
-        leased = LeasedPlan(plan, Service.COMPACT, token, key, inputs, 1 << 40, 1)
+        leased = LeasedPlan(plan, COMPACT, token, key, inputs, 1 << 40, 1)
         result = bench.result(leased)
         yield put(e.PlanCompleted(plan, token, result))
         self._done.append(leased)

@@ -26,6 +26,7 @@ from maar.ports.log import Candidate
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.ports.operator import Status
 from maar.ports.plan_board import PollRequest, Report
+from maar.services.compact.rules import COMPACT
 from support.clock.fake_clock import FakeClock
 from support.lake.fold_and_store import announce, dated_here, objects_of, put
 from support.metastore.fold import DAY_START_NS, SMALL, entropy, output, segment
@@ -124,7 +125,7 @@ async def added(world: World, service: MetastoreService, *numbers: int) -> list[
 
 
 async def leased(service: MetastoreService) -> LeasedPlan:
-    (plan,) = (await service.poll(PollRequest(W, 1))).granted
+    (plan,) = (await service.poll(PollRequest(W, 1, kinds=(COMPACT,)))).granted
     return plan
 
 
@@ -137,7 +138,7 @@ async def written(world: World, plan: LeasedPlan, attempt: str) -> BlockMeta:
 
 
 async def completed(service: MetastoreService, plan: LeasedPlan, made: BlockMeta) -> None:
-    result = PlanResult((made,), Account(made.profiles, 0, 0))
+    result = PlanResult(COMPACT, (made,), Account(made.profiles, 0, 0))
     report = Report(plan.id, plan.token, result)
     (outcome,) = (await service.poll(PollRequest(W, 0, reports=(report,)))).outcomes
     assert outcome.accepted, outcome.refusal

@@ -17,6 +17,7 @@ from maar.model.ids import WorkerId
 from maar.model.plan import LeasedPlan
 from maar.model.time import DAY_NS
 from maar.ports.plan_board import PollReply, PollRequest, Renewal, Report
+from maar.services.compact.rules import COMPACT
 from support.load.crowd import profile
 from support.processes.serving import Served, living, served, wait_for
 
@@ -76,7 +77,9 @@ def polled(
     async def poll() -> PollReply:
         client = MetastoreClient(f"unix:{tmp_path}/metastore", deadline_s=60)
         try:
-            return await client.call(PollRequest(WORKER, capacity, renewals, reports))
+            return await client.call(
+                PollRequest(WORKER, capacity, renewals, reports, kinds=(COMPACT,))
+            )
         finally:
             await client.close()
 

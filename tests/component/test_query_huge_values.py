@@ -24,11 +24,12 @@ from maar.model.ids import (
     ProfileId,
     Shard,
 )
-from maar.model.plan import LeasedPlan, QueueKey, Service
+from maar.model.plan import LeasedPlan, QueueKey
 from maar.model.time import TimeRange
 from maar.ports.query import DrawFlameGraph, GetProfile, RankFunctions, Scope, SelectSeries
 from maar.pprof.gzip import gunzip
 from maar.query.decide.selector import parse_selector
+from maar.services.compact.rules import COMPACT
 from maar.services.compact.run import run as compact
 from support.lake.asking import ALWAYS, SECOND, START, Asker, ask, lake, service, spread, store
 from support.lake.query_lake import (
@@ -170,7 +171,7 @@ def test_merges_keep_huge_values(lake: Lake, ask: Asker, tmp_path: Path) -> None
     segments = [lake.add_segment([profile]) for profile in profiles]
     plan = LeasedPlan(
         id=PlanId(1, 0),
-        service=Service.COMPACT,
+        kind=COMPACT,
         token=FencingToken(Incarnation("00000000"), 1),
         key=QueueKey(MAIN_STORE, NO_TENANT, Shard(1), 0),
         inputs=tuple(segments),

@@ -19,6 +19,7 @@ from maar.ports.index_reader import ViewRequest
 from maar.ports.membership import Beat
 from maar.ports.operator import ListPlans
 from maar.ports.plan_board import PollRequest
+from maar.services.compact.rules import COMPACT
 from support.metastore.fold import TENANT
 from support.metastore.replica_steps import RANGE, W1, add, follower_of, same_states, view, world
 from support.metastore.replicas_world import ReplicatedWorld
@@ -45,7 +46,7 @@ def test_one_leads_the_others_follow_and_say_who(world: ReplicatedWorld) -> None
                 assert refused.value.leader == leader.address
                 for call in (
                     follower.service.now(),
-                    follower.service.poll(PollRequest(W1, 1)),
+                    follower.service.poll(PollRequest(W1, 1, kinds=(COMPACT,))),
                     follower.service.rings(),
                     follower.service.status(),
                     follower.service.letters(),
@@ -71,7 +72,7 @@ def test_a_read_at_any_replica_sees_what_was_acknowledged_before_it(world: Repli
                 for member in world.members:
                     assert await view(member.service) == seen
                     assert (await member.service.block(meta.id)).id == meta.id
-            (plan,) = (await leader.service.poll(PollRequest(W1, 1))).granted
+            (plan,) = (await leader.service.poll(PollRequest(W1, 1, kinds=(COMPACT,)))).granted
             for member in world.members:
                 (found,) = await member.service.plans(ListPlans())
                 assert found.id == plan.id
@@ -199,7 +200,7 @@ def test_a_follower_tells_lease_time_by_entries_and_by_its_own_clock(
             leader = await world.leader()
             follower = (await world.followers())[0]
             await add(leader.service, 1, 2, 3)
-            (plan,) = (await leader.service.poll(PollRequest(W1, 1))).granted
+            (plan,) = (await leader.service.poll(PollRequest(W1, 1, kinds=(COMPACT,)))).granted
             leader.clock.advance(7 * SECOND_NS)
             await add(leader.service, 4)
             before = (await follower.service.plan(plan.id)).now

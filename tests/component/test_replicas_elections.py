@@ -17,6 +17,7 @@ from maar.model.ids import BlockId
 from maar.model.time import DAY_NS, SECOND_NS
 from maar.ports.log import Head
 from maar.ports.plan_board import PollRequest
+from maar.services.compact.rules import COMPACT
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import segment
 from support.metastore.replica_steps import W1, add, same_states, view, world
@@ -62,7 +63,7 @@ def test_lease_time_goes_on_whatever_the_clocks_say(world: ReplicatedWorld) -> N
         async with world.running():
             leader = await world.leader()
             await add(leader.service, 1, 2, 3)
-            (plan,) = (await leader.service.poll(PollRequest(W1, 1))).granted
+            (plan,) = (await leader.service.poll(PollRequest(W1, 1, kinds=(COMPACT,)))).granted
             leader.clock.advance(3 * SECOND_NS)
             for _ in range(4):
                 leader = await world.failed_over(leader)

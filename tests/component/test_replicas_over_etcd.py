@@ -29,6 +29,7 @@ from maar.model.time import DAY_NS, SECOND_NS, TimeRange
 from maar.ports.index_reader import ViewRequest
 from maar.ports.log import Candidate
 from maar.ports.plan_board import PollRequest, Renewal, Report
+from maar.services.compact.rules import COMPACT
 from support.etcd.cluster import EtcdCluster, running
 from support.metastore.fold import SMALL, TENANT, entropy, result, segment
 from support.stores.memory_store import MemoryStore
@@ -162,7 +163,7 @@ def test_a_leader_whose_clock_is_a_year_ahead_deletes_nothing_and_freezes_nothin
             assert await home.leader() is early
             began, first = time.monotonic_ns(), (await early.now()).lease_time
             added = await register(early, 1, 2, 3, 4, 5)
-            reply = await early.poll(PollRequest(WORKER, 1))
+            reply = await early.poll(PollRequest(WORKER, 1, kinds=(COMPACT,)))
             (plan,) = reply.granted
             await _some_housekeeping(early)
             assert "ahead" in (await early.retention()).trouble
@@ -207,7 +208,7 @@ async def _some_housekeeping(service: MetastoreService) -> None:
 
 
 async def _hands_out_by_age(service: MetastoreService) -> bool:
-    return bool((await service.poll(PollRequest(WORKER, 1))).granted)
+    return bool((await service.poll(PollRequest(WORKER, 1, kinds=(COMPACT,)))).granted)
 
 
 QUOTA = 64 << 20

@@ -75,16 +75,16 @@ from maar.metastore.records.entries import (
 from maar.metastore.replica.snapshot import decode, encode
 from maar.metastore.state import snapshot_parts
 from maar.metastore.state.digest import digest
-from maar.metastore.state.queue import mergeable
 from maar.metastore.state.state import BOUNDS, MetaState, sizes
 from maar.metastore.state.timeline import Timeline
 from maar.model.block import BlockMeta
 from maar.model.errors import Rejected
 from maar.model.ids import BlockId, FencingToken, PlanId, WorkerId, Zone
-from maar.model.plan import Account, AttemptEnd, PlanResult, PlanSpec, PlanState, Service
+from maar.model.plan import Account, AttemptEnd, PlanResult, PlanSpec, PlanState
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.log import Head
+from maar.services.compact.rules import COMPACT, COMPACTION
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, result, segment
 
 pytestmark = pytest.mark.timeout(1200)  # on a machine that has much else to do
@@ -276,7 +276,7 @@ class MetastoreFold(RuleBasedStateMachine):
         job = self.model.jobs.get(grant.plan)
         held = job is not None and job.token == grant.token
         inputs = job.inputs if job else ()
-        made = PlanResult((), Account(0, 0, 0))
+        made = PlanResult(COMPACT, (), Account(0, 0, 0))
         if job and not job.done_by and all(b in self.model.profiles for b in inputs):
             came = sum(self.model.profiles[block] for block in inputs)
             copies = min(duplicates, came - 1)  # the first of them is always kept
@@ -309,7 +309,7 @@ class MetastoreFold(RuleBasedStateMachine):
         (meta,) = made.outputs
         meta = msgspec.structs.replace(meta, profiles=meta.profiles - 1)
         account = msgspec.structs.replace(made.account, kept=made.account.kept - 1)
-        return PlanResult((meta,), account)
+        return PlanResult(COMPACT, (meta,), account)
 
     def replace(self, job: Job, token: FencingToken, made: PlanResult) -> None:
         for block in job.inputs:
@@ -365,7 +365,7 @@ class MetastoreFold(RuleBasedStateMachine):
             return
         places = self.state.queue.places
         alike = all(block in places and places[block].key == key for block in inputs)
-        spec = PlanSpec(Service.COMPACT, False, key, inputs, 2)
+        spec = PlanSpec(COMPACT, False, key, inputs, 2)
         (effect,) = self.put(PlansScheduled((spec,)))
         good = free and alike and len(set(inputs)) == len(inputs)
         assert isinstance(effect, Scheduled) is good
@@ -517,7 +517,7 @@ class MetastoreFold(RuleBasedStateMachine):
             owner, queued = self.state.owners.get(block), block in self.state.queue
             assert owner is None or not queued
             assert owner is None or owner in self.state.plans or owner in self.state.parked
-            if mergeable(meta, self.state.policy):
+            if COMPACTION.takes(meta, self.state.policy):
                 assert owner is not None or queued
         assert self.state.queue.queued == sum(len(x.items) for x in self.state.queue.lanes.values())
 

@@ -14,10 +14,11 @@ from maar.block.format.segment import write_segment
 from maar.model.block import Damage, File, Kind, Location
 from maar.model.errors import Unavailable
 from maar.model.ids import MAIN_STORE, BlockId, PlanId, ProfileId, Shard, StoreName, TenantId
-from maar.model.plan import Plan, PlanState, QueueKey, Service
+from maar.model.plan import Plan, PlanState, QueueKey
 from maar.model.profile import RawProfile
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.ports.operator import ListPlans
+from maar.services.compact.rules import COMPACT
 from support.http.front import Front
 from support.metastore.fold import segment
 from support.stores.memory_store import MemoryStore
@@ -27,7 +28,7 @@ JSON = {"content-type": "application/json"}
 
 def plan(number: int, state: PlanState, *inputs: BlockId) -> Plan:
     key = QueueKey(StoreName("main"), TenantId(""), Shard(2), 0)
-    return Plan(PlanId(number, 0), Service.COMPACT, False, key, inputs, state, LeaseTime(1))
+    return Plan(PlanId(number, 0), COMPACT, False, key, inputs, state, LeaseTime(1))
 
 
 def front_with(*plans: Plan) -> Front:

@@ -32,11 +32,11 @@ from maar.model.plan import (
     PlanResult,
     PlanState,
     QueueKey,
-    Service,
 )
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.ports.operator import LevelStatus, ListPlans, Status
 from maar.ports.replica import ReplicaStatus
+from maar.services.compact.rules import COMPACT
 from support.http.command_line import Say, speaker
 from support.http.front import Front
 from support.metastore.fold import segment
@@ -73,7 +73,7 @@ def attempt(end: AttemptEnd, cause: str = "", *, counted: bool = True, at_s: int
 def plan(number: int, state: PlanState, *inputs: BlockId, **more: Any) -> Plan:
     key = QueueKey(StoreName("main"), TenantId("acme"), Shard(2), 1)
     scheduled_at = LeaseTime(10 * SECOND_NS)
-    return Plan(PlanId(number, 0), Service.COMPACT, False, key, inputs, state, scheduled_at, **more)
+    return Plan(PlanId(number, 0), COMPACT, False, key, inputs, state, scheduled_at, **more)
 
 
 def known(front: Front, *plans: Plan) -> None:
@@ -104,7 +104,7 @@ def test_the_list_shows_who_works_what_came_of_it_or_why_not(front: Front, say: 
         front,
         plan(1, PlanState.REQUESTED, attempts=(failed,), failures=1),
         plan(2, PlanState.INFLIGHT, lease=lease, attempts=(failed,)),
-        plan(3, PlanState.COMPLETED, result=PlanResult((segment(1),), Account(9, 1, 0))),
+        plan(3, PlanState.COMPLETED, result=PlanResult(COMPACT, (segment(1),), Account(9, 1, 0))),
     )
     _, out, _ = say("plans")
     rows = [line.rstrip() for line in out.splitlines()[1:]]
@@ -159,7 +159,7 @@ def test_a_finished_plan_shows_outputs_and_what_it_took(front: Front, say: Say) 
     one = plan(
         6, PlanState.COMPLETED, segment(1).id, completed_at=LeaseTime(40 * SECOND_NS),
         attempts=(attempt(AttemptEnd.COMPLETED),),
-        result=PlanResult((made,), Account(10, 0, 0), cpu_ms=1500, wall_ms=2500),
+        result=PlanResult(COMPACT, (made,), Account(10, 0, 0), cpu_ms=1500, wall_ms=2500),
     )  # fmt: skip
     known(front, one)
     _, out, _ = say("plans", "show", "6.0")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from maar.metastore.fold.plan import cut
 from maar.metastore.records.entries import (
     BlocksAdded,
     BlocksExpired,
@@ -20,7 +19,6 @@ from maar.metastore.records.entries import (
     Start,
 )
 from maar.metastore.state.timeline import NEVER
-from maar.metastore.views import explain as explaining
 from maar.metastore.views.explain import LOOKED_AT_MAX, explain
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotFound
@@ -29,6 +27,7 @@ from maar.model.plan import Account, PlanResult
 from maar.model.policy import Level
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.operator import Explanation
+from maar.services.compact.rules import COMPACT, batch_of, cut
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, segment
 from support.metastore.plans import completed, failed, leased, planned
 
@@ -110,7 +109,7 @@ def test_the_batch_is_the_one_that_the_planner_would_cut() -> None:
     for number, batch in enumerate(closed):
         for item in batch:
             ahead = fold.state.queue.ahead(item.block)
-            found = explaining.batch_of(fold.state, item, level, ahead=ahead, now=LeaseTime(0))
+            found = batch_of(fold.state, item, level, ahead=ahead, now=LeaseTime(0))
             assert found == (number, batch, True)
 
 
@@ -228,7 +227,7 @@ def test_a_finished_block_is_of_the_top_level_or_of_target_size() -> None:
     plan = planned(fold, segment(1), segment(2))
     token = leased(fold, plan)
     big = output(plan, token, (segment(1), segment(2)), profiles=20, size=100_000)
-    fold.put(PlanCompleted(plan, token, PlanResult((big,), Account(20, 0, 0))))
+    fold.put(PlanCompleted(plan, token, PlanResult(COMPACT, (big,), Account(20, 0, 0))))
     text = of(fold, big, "finished")
     assert "97.7 KiB, and a block of 97.7 KiB or more is not merged further" in text
     one_level = msgspec.structs.replace(SMALL, levels=(Level(3, 1 << 20, SECOND_NS),))
@@ -248,7 +247,7 @@ def test_a_quarantined_block_says_who_gave_up_and_where_the_causes_are() -> None
     token = leased(fold, plan)
     bad = output(plan, token, metas, profiles=3, kind=Kind.QUARANTINE, ordinal=1)
     good = output(plan, token, metas, profiles=17)
-    fold.put(PlanCompleted(plan, token, PlanResult((good, bad), Account(17, 0, 3))))
+    fold.put(PlanCompleted(plan, token, PlanResult(COMPACT, (good, bad), Account(17, 0, 3))))
     text = of(fold, bad, "quarantined")
     assert f"its 3 profiles could not be decoded by plan {plan}" in text
     assert f"column `cause` of {bad.files[0].locations[0].key}" in text

@@ -18,7 +18,7 @@ from maar.metastore.records.packs import alone, pack, unpack
 from maar.metastore.state import index as indexes
 from maar.metastore.state import rows as row_store
 from maar.metastore.state.index import Index, blocks_in, partition_of
-from maar.metastore.state.queue import Queue, key_of
+from maar.metastore.state.queue import Queue
 from maar.metastore.state.retired import LOOSE_MAX, Cause, Retired, RetiredBlocks
 from maar.metastore.state.rows import Ids, Numbers, Rows, block_id, raw_id
 from maar.model.block import NO_DAY, BlockMeta, Dataset, File, Kind, Location
@@ -26,6 +26,7 @@ from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, Shard, TenantId, segm
 from maar.model.lane import Item
 from maar.model.policy import Policy
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, TimeRange
+from maar.services.compact.rules import COMPACTION
 from support.metastore.fold import DAY_START_NS, TENANT, segment
 
 BYTES_PER_BLOCK = 600
@@ -134,7 +135,7 @@ def test_a_text_that_is_no_id_is_no_block(text: str) -> None:
     known = msgspec.structs.replace(segment(0), id=BlockId("a" * 32))
     index, queue, ids = Index(), Queue(), Ids()
     index.add(known)
-    queue.enter(Item(1, 0, LeaseTime(0), known.id, known.size, key_of(known)), Policy())
+    queue.enter(Item(1, 0, LeaseTime(0), known.id, known.size, COMPACTION.lane(known)), Policy())
     ids.add(known.id)
     for holder in (index, index.where, queue, queue.places, ids):
         assert known.id in holder
@@ -430,7 +431,7 @@ def test_a_queued_block_costs_at_most_600_bytes() -> None:
     before, _ = tracemalloc.get_traced_memory()
     for number, meta in enumerate(metas):
         index.add(meta)
-        place = Item(number + 1, 0, LeaseTime(number), meta.id, meta.size, key_of(meta))
+        place = Item(number + 1, 0, LeaseTime(number), meta.id, meta.size, COMPACTION.lane(meta))
         queue.enter(place, policy)
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

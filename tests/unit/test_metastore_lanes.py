@@ -24,17 +24,18 @@ from maar.metastore.records.entries import (
     encode_entry,
 )
 from maar.metastore.records.packs import outline, pack
-from maar.metastore.state.queue import Queue, key_of
+from maar.metastore.state.queue import Queue
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import NO_DAY, BlockMeta, Kind
 from maar.model.ids import HOME, MAIN_STORE, TenantId, WorkerId, Zone
 from maar.model.lane import Item
-from maar.model.plan import Account, LeasedPlan, PlanResult, PlanSpec, QueueKey, Service
+from maar.model.plan import Account, LeasedPlan, PlanResult, PlanSpec, QueueKey
 from maar.model.policy import Level, Policy
 from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.ports.object_store import StoreSettings
+from maar.services.compact.rules import COMPACT, COMPACTION
 from support.clock.virtual_time import run_virtually
 from support.lake.whole_lake import NOON_NS, WholeLake, profile
 from support.metastore.fold import DAY, SMALL, TENANT, Fold, output, segment
@@ -72,7 +73,7 @@ def made_of(plan: LeasedPlan) -> PlanResult:
             day=day,
         )
         outputs.append(msgspec.structs.replace(made, zone=plan.key.zone))
-    return PlanResult(tuple(outputs), Account(days.total(), 0, 0))
+    return PlanResult(COMPACT, tuple(outputs), Account(days.total(), 0, 0))
 
 
 def leased(fold: Fold) -> list[LeasedPlan]:
@@ -82,7 +83,7 @@ def leased(fold: Fold) -> list[LeasedPlan]:
     granted = [plan for plan in fold.state.plans.values() if plan.lease]
     return [
         LeasedPlan(
-            plan.id, plan.service, plan.lease.token, plan.key, fold.metas(plan.inputs), 1 << 30, 1
+            plan.id, plan.kind, plan.lease.token, plan.key, fold.metas(plan.inputs), 1 << 30, 1
         )
         for plan in granted
         if plan.lease
@@ -119,9 +120,9 @@ def test_a_lane_has_a_zone_and_from_level_1_on_a_day() -> None:
     block = msgspec.structs.replace(
         meta, kind=Kind.BLOCK, level=1, day=DAY, tenant=TenantId("acme")
     )
-    assert key_of(meta) == QueueKey(MAIN_STORE, meta.tenant, meta.shard, 0, EAST, NO_DAY)
-    assert key_of(block) == QueueKey(MAIN_STORE, TENANT, meta.shard, 1, EAST, DAY)
-    assert key_of(outline(pack(block))) == key_of(block)
+    assert COMPACTION.lane(meta) == QueueKey(MAIN_STORE, meta.tenant, meta.shard, 0, EAST, NO_DAY)
+    assert COMPACTION.lane(block) == QueueKey(MAIN_STORE, TENANT, meta.shard, 1, EAST, DAY)
+    assert COMPACTION.lane(outline(pack(block))) == COMPACTION.lane(block)
 
 
 def test_eighty_profiles_of_twenty_days_end_as_a_block_for_each_day() -> None:
@@ -216,7 +217,7 @@ def test_a_worker_that_knows_no_zones_makes_blocks_of_its_plans_zone() -> None:
     assert isinstance(completed(fold, plan, zone=Zone("")), Completed)
     (made,) = live(fold.state)
     assert made.zone == EAST
-    assert key_of(made) in fold.state.queue.lanes
+    assert COMPACTION.lane(made) in fold.state.queue.lanes
 
 
 def test_a_plan_of_two_days_is_refused() -> None:
@@ -228,7 +229,7 @@ def test_a_plan_of_two_days_is_refused() -> None:
     fold.put(PlanCompleted(first.id, first.token, made_of(first)))
     one, two = (meta for meta in live(fold.state) if meta.level == 1)
     assert one.day != two.day
-    spec = PlanSpec(Service.COMPACT, False, key_of(one), (one.id, two.id), 2)
+    spec = PlanSpec(COMPACT, False, COMPACTION.lane(one), (one.id, two.id), 2)
     (effect,) = fold.put(PlansScheduled((spec,)))
     assert isinstance(effect, Refused)
     assert effect.why is Refusal.INPUT_KEY

@@ -38,9 +38,10 @@ from maar.metastore.records.entries import (
 )
 from maar.model.block import Kind
 from maar.model.ids import FencingToken, Incarnation, PlanId, WorkerId
-from maar.model.plan import Account, AttemptEnd, PlanResult, PlanSpec, PlanState, Service
+from maar.model.plan import Account, AttemptEnd, PlanResult, PlanSpec, PlanState
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
+from maar.services.compact.rules import COMPACT
 from support.metastore.fold import Fold, output, result, segment
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
@@ -51,7 +52,7 @@ def scheduled(fold: Fold, count: int = 3, first: int = 0) -> PlanId:
     metas = tuple(segment(first + n) for n in range(count))
     fold.put(BlocksAdded(metas))
     key = fold.state.queue.places[metas[0].id].key
-    spec = PlanSpec(Service.COMPACT, False, key, tuple(m.id for m in metas), 2)
+    spec = PlanSpec(COMPACT, False, key, tuple(m.id for m in metas), 2)
     (effect,) = fold.put(PlansScheduled((spec,)))
     assert isinstance(effect, Scheduled)
     return effect.plan
@@ -107,7 +108,7 @@ def test_a_fenced_worker_cannot_finish_its_plan() -> None:
     assert new > old
     assert fold.put(completion(fold, plan, old)) == (Refused(Refusal.STALE_TOKEN, plan, old),)
     assert isinstance(fold.put(completion(fold, plan, new))[0], Completed)
-    again = PlanCompleted(plan, old, PlanResult((), Account(0, 0, 0)))
+    again = PlanCompleted(plan, old, PlanResult(COMPACT, (), Account(0, 0, 0)))
     assert fold.put(again) == (Refused(Refusal.COMPLETED_BY_OTHER, plan, old),)
 
 
@@ -216,7 +217,7 @@ def test_a_result_that_is_true_of_its_outputs_and_has_lost_a_profile_is_refused(
     good = completion(fold, plan, token)
     (made,) = good.result.outputs
     fewer = msgspec.structs.replace(made, profiles=made.profiles - 1)
-    result = PlanResult((fewer,), Account(fewer.profiles, 0, 0))
+    result = PlanResult(COMPACT, (fewer,), Account(fewer.profiles, 0, 0))
     bad = msgspec.structs.replace(good, result=result)
     assert fold.put(bad) == (Refused(Refusal.ACCOUNT, plan, token),)
 
@@ -228,7 +229,7 @@ def test_quarantined_profiles_are_accounted_for_and_never_queued() -> None:
     inputs = fold.metas(fold.state.plans[plan].inputs)
     good = output(plan, token, inputs, profiles=28)
     bad = output(plan, token, inputs, profiles=1, ordinal=1, kind=Kind.QUARANTINE)
-    made = PlanResult((good, bad), Account(28, 1, 1))
+    made = PlanResult(COMPACT, (good, bad), Account(28, 1, 1))
     (effect,) = fold.put(PlanCompleted(plan, token, made))
     assert isinstance(effect, Completed)
     assert bad.id in fold.state.blocks
@@ -248,7 +249,7 @@ def test_an_output_takes_no_name_that_another_block_has_or_had() -> None:
     (made,) = good.result.outputs
     for taken in (retired, fold.state.plans[plan].inputs[0]):
         other = msgspec.structs.replace(made, id=taken)
-        bad = PlanCompleted(plan, token, PlanResult((other,), good.result.account))
+        bad = PlanCompleted(plan, token, PlanResult(COMPACT, (other,), good.result.account))
         assert fold.put(bad) == (Refused(Refusal.OUTPUT_TAKEN, plan, token),)
     assert isinstance(fold.put(good)[0], Completed)
 
@@ -279,7 +280,7 @@ def test_an_output_that_makes_no_sense_is_refused_and_breaks_nothing(
     token = leased(fold, plan)
     inputs = fold.metas(fold.state.plans[plan].inputs)
     odd = output(plan, token, inputs, profiles=30, kind=Kind.QUARANTINE)
-    made = PlanResult((msgspec.structs.replace(odd, **change),), Account(0, 0, 30))
+    made = PlanResult(COMPACT, (msgspec.structs.replace(odd, **change),), Account(0, 0, 30))
     assert fold.put(PlanCompleted(plan, token, made)) == (Refused(Refusal.OUTPUT, plan, token),)
 
 
@@ -289,7 +290,9 @@ def test_an_output_of_another_level_is_refused(level: int) -> None:
     plan = scheduled(fold)
     token = leased(fold, plan)
     inputs = fold.metas(fold.state.plans[plan].inputs)
-    made = PlanResult((output(plan, token, inputs, profiles=30, level=level),), Account(30, 0, 0))
+    made = PlanResult(
+        COMPACT, (output(plan, token, inputs, profiles=30, level=level),), Account(30, 0, 0)
+    )
     assert fold.put(PlanCompleted(plan, token, made)) == (Refused(Refusal.OUTPUT, plan, token),)
 
 
@@ -297,7 +300,7 @@ def test_a_block_has_one_owner() -> None:
     fold = Fold()
     plan = scheduled(fold)
     inputs, key = fold.state.plans[plan].inputs, fold.state.plans[plan].key
-    rival = PlanSpec(Service.COMPACT, False, key, inputs[:1], 2)
+    rival = PlanSpec(COMPACT, False, key, inputs[:1], 2)
     (effect,) = fold.put(PlansScheduled((rival,)))
     assert effect == Refused(Refusal.INPUT_OWNED, PlanId(fold.state.index, 0))
 
@@ -307,10 +310,10 @@ def test_of_two_plans_in_one_entry_that_want_one_block_the_first_gets_it() -> No
     metas = tuple(segment(n) for n in range(3))
     fold.put(BlocksAdded(metas))
     key = fold.state.queue.places[metas[0].id].key
-    one = PlanSpec(Service.COMPACT, False, key, (metas[0].id, metas[1].id), 2)
-    two = PlanSpec(Service.COMPACT, False, key, (metas[1].id, metas[2].id), 2)
+    one = PlanSpec(COMPACT, False, key, (metas[0].id, metas[1].id), 2)
+    two = PlanSpec(COMPACT, False, key, (metas[1].id, metas[2].id), 2)
     first, second = fold.put(PlansScheduled((one, two)))
-    assert first == Scheduled(PlanId(fold.state.index, 0), 0)
+    assert first == Scheduled(PlanId(fold.state.index, 0))
     assert second == Refused(Refusal.INPUT_OWNED, PlanId(fold.state.index, 1))
     assert metas[2].id in fold.state.queue
 
@@ -325,7 +328,7 @@ def test_a_plan_over_a_gone_or_repeated_block_is_refused() -> None:
         ((meta.id, meta.id), Refusal.INPUT_REPEATED),
         ((), Refusal.INPUT_REPEATED),
     ):
-        (effect,) = fold.put(PlansScheduled((PlanSpec(Service.COMPACT, False, key, inputs, 2),)))
+        (effect,) = fold.put(PlansScheduled((PlanSpec(COMPACT, False, key, inputs, 2),)))
         assert isinstance(effect, Refused)
         assert effect.why is why
 
@@ -368,7 +371,7 @@ def test_a_plan_is_bisected_into_two_that_own_its_inputs() -> None:
     assert fold.state.plans[left].parent == plan
     assert fold.state.owners == {inputs[0]: left, inputs[1]: right, inputs[2]: right}
     assert fold.state.finished[plan].state is PlanState.CANCELLED
-    late = PlanCompleted(plan, token, PlanResult((), Account(30, 0, 0)))
+    late = PlanCompleted(plan, token, PlanResult(COMPACT, (), Account(30, 0, 0)))
     assert isinstance(fold.put(late)[0], Refused)
 
 

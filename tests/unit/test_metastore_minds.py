@@ -22,8 +22,9 @@ from maar.metastore.records.entries import (
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import MetaState
 from maar.model.ids import PlanId, WorkerId
-from maar.model.plan import PlanSpec, Service
+from maar.model.plan import PlanSpec
 from maar.model.time import SECOND_NS, LeaseTime
+from maar.services.compact.rules import COMPACT, Compaction
 from support.metastore.fold import Fold
 from support.metastore.leader_term import W1, W2, Office
 
@@ -39,7 +40,7 @@ class Contrarian:
         for key in sorted(state.queue.lanes, key=lambda key: -key.level):
             blocks = [item.block for item in state.queue.items(key)][::-1]
             pairs = zip(blocks[::2], blocks[1::2], strict=False)
-            specs += [PlanSpec(Service.COMPACT, False, key, pair, 1) for pair in pairs]
+            specs += [PlanSpec(COMPACT, False, key, pair, 1) for pair in pairs]
         return [PlansScheduled(tuple(specs))]
 
     def hand_out(self, state: MetaState, now: LeaseTime) -> list[Entry]:
@@ -100,13 +101,15 @@ def test_a_replica_of_another_mind_folds_the_same_plans(
     def decide(*_: object, **__: object) -> None:
         raise AssertionError("the fold decided something")
 
-    for module, names in (
-        (plans, ("batches", "cut", "probe_delay")),
+    owner: object
+    for owner, names in (
+        (plans, ("probe_delay",)),
+        (Compaction, ("due", "divides_at", "lines")),
         (schedule, ("assign", "set_aside", "healthy", "failing", "probes")),
         (verdict, ("expired", "reported")),
     ):
         for name in names:
-            monkeypatch.setattr(module, name, decide)
+            monkeypatch.setattr(owner, name, decide)
     replica = MetaState()
     for item in fold.log:
         for effect in apply(replica, item):
@@ -126,7 +129,7 @@ def test_the_other_mind_really_decides_otherwise() -> None:
         spec.inputs for spec in theirs[0].plans
     )
     (first, *_) = leader_term.put(theirs)
-    assert first == Scheduled(PlanId(leader_term.fold.state.index, 0), 0)
+    assert first == Scheduled(PlanId(leader_term.fold.state.index, 0))
 
 
 @pytest.mark.parametrize("seed", range(3))

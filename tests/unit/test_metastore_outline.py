@@ -36,8 +36,9 @@ from maar.metastore.state.state import MetaState
 from maar.model.block import BlockMeta, BlockOutline, Dataset
 from maar.model.errors import Corrupt
 from maar.model.ids import BlockId, PlanId, WorkerId, Zone
-from maar.model.plan import PlanSpec, Service
+from maar.model.plan import PlanSpec
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
+from maar.services.compact.rules import COMPACT
 from support.metastore.every_entry import every_kind_of_entry
 from support.metastore.fold import Fold, result, segment
 
@@ -173,7 +174,7 @@ def test_replaced_blocks_are_kept_in_the_order_of_their_plan() -> None:
     fold.put(BlocksAdded(metas))
     ids = tuple(meta.id for meta in metas)
     key = fold.state.queue.places[ids[0]].key
-    fold.put(PlansScheduled((PlanSpec(Service.COMPACT, False, key, ids, 2),)))
+    fold.put(PlansScheduled((PlanSpec(COMPACT, False, key, ids, 2),)))
     plan = PlanId(fold.state.index, 0)
     until = LeaseTime(fold.now + 15 * SECOND_NS)
     fold.put(PlansLeased((Grant(plan, WorkerId("w"), until),)))

@@ -12,7 +12,6 @@ import xxhash
 
 from maar.metastore.decide import prepare, schedule
 from maar.metastore.decide.schedule import Wish
-from maar.metastore.fold import plan as plans
 from maar.metastore.fold import registration
 from maar.metastore.records.effects import Leased, Registered
 from maar.metastore.records.entries import BlocksAdded, PlanCompleted, PlansLeased, PolicySet, Tick
@@ -24,6 +23,7 @@ from maar.model.lane import Item
 from maar.model.plan import PlanSpec, QueueKey
 from maar.model.policy import Level
 from maar.model.time import SECOND_NS, LeaseTime
+from maar.services.compact.rules import COMPACTION
 from support.metastore.fold import SMALL, Fold, result, segment
 
 W1 = WorkerId("w1")
@@ -32,7 +32,7 @@ W1 = WorkerId("w1")
 def specs(fold: Fold, limit: int = 10) -> list[PlanSpec]:
     """The next plans of all levels."""
     now = LeaseTime(fold.now)
-    levels = (plans.batches(fold.state, level, now=now) for level in range(len(SMALL.levels)))
+    levels = (COMPACTION.due(fold.state, level, now=now) for level in range(len(SMALL.levels)))
     return list(islice(chain.from_iterable(levels), limit))
 
 

@@ -19,6 +19,7 @@ from maar.model.policy import Policy
 from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.ports.object_store import ObjectInfo
+from maar.services.compact.rules import COMPACT
 from support.lake.fold_and_store import Lake
 from support.metastore.fold import DAY, SMALL, TENANT, Fold, output, segment
 
@@ -43,7 +44,7 @@ class Work:
         came = sum(meta.profiles for meta in self.inputs)
         kept = sum(meta.profiles for meta in outputs) - quarantined
         account = Account(kept, came - kept - quarantined, quarantined)
-        result = PlanResult(tuple(outputs), account)
+        result = PlanResult(COMPACT, tuple(outputs), account)
         (effect,) = self.lake.fold.put(PlanCompleted(self.plan, self.token, result))
         return effect
 

@@ -29,6 +29,7 @@ from maar.model.plan import Account, PlanResult, PlanState
 from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
 from maar.ports.index_reader import ViewRequest
 from maar.ports.operator import ListPlans, Status
+from maar.services.compact.rules import COMPACT
 from support.lake.fold_and_store import Lake
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, result, segment
 from support.metastore.plans import completed, failed, leased, planned
@@ -86,7 +87,6 @@ def test_plans_are_found_by_level_tenant_shard_service_and_whether_they_fail() -
     assert found(fold, level=1) == []
     assert found(fold, shard=11) == [names["inflight"]]
     assert found(fold, service="compact") == newest_first
-    assert found(fold, service="rollup") == []
     assert found(fold, tenant="acme") == [], "level 0 belongs to all tenants"
     assert found(fold, failing=True) == [names["parked"], names["excluded"]]
     assert found(fold, failing=True, state="requested") == []
@@ -107,7 +107,7 @@ def test_a_plan_that_failed_and_completed_in_the_end_does_not_fail_any_more() ->
 
 @pytest.mark.parametrize(
     ("wanted", "says"),
-    [(ListPlans(state="lost"), "parked"), (ListPlans(service="brew"), "compact, logc")],
+    [(ListPlans(state="lost"), "parked"), (ListPlans(service="brew"), "there are compact")],
 )
 def test_what_is_no_state_or_service_is_said_with_those_there_are(
     wanted: ListPlans, says: str
@@ -246,7 +246,7 @@ def test_a_view_of_any_tenant_holds_nothing_of_another() -> None:
         bad = output(
             plan, token, (merged,), profiles=1, ordinal=1, tenant=tenant, kind=Kind.QUARANTINE
         )
-        both = PlanResult((good, bad), Account(9, 0, 1))
+        both = PlanResult(COMPACT, (good, bad), Account(9, 0, 1))
         (effect,) = world.fold.put(PlanCompleted(plan, token, both))
         assert isinstance(effect, Completed), effect
     ever = TimeRange(0, 1 << 62)

@@ -30,6 +30,7 @@ from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 from maar.ports.log import Head
 from maar.ports.plan_board import PollRequest
+from maar.services.compact.rules import COMPACT
 from support.lake.lost_log import Lives
 from support.metastore.fold import INCARNATION, SMALL, Fold, output, segment
 
@@ -127,7 +128,7 @@ def test_no_plan_is_made_while_adopting_and_one_is_afterwards() -> None:
     fold = Fold()
     fold.put(BlocksAdded(tuple(segment(n) for n in range(3))))
     reborn(fold)
-    poll = PollRequest(WorkerId("w"), 1)
+    poll = PollRequest(WorkerId("w"), 1, kinds=(COMPACT,))
     now = LeaseTime(HOUR_NS)
     assert prepare.assignments(fold.state, [poll], now=now, worker_registry=WorkerRegistry()) == []
     fold.put(AdoptionEnded())

@@ -17,6 +17,7 @@ from maar.model.block import BlockMeta
 from maar.model.ids import PlanId, WorkerId
 from maar.model.policy import Policy
 from maar.model.time import SECOND_NS, LeaseTime
+from maar.services.kinds import PlanLine
 from support.metastore.fold import SMALL, Fold
 from support.metastore.leader_term import W1, W2, W3, Office
 from support.metastore.schedule_steps import office_with, plans_of
@@ -121,9 +122,9 @@ def test_the_order_among_plans_that_wait() -> None:
     leader_term.renew(a)
     leader_term.wait(16)
     state, now = leader_term.fold.state, leader_term.now
-    healthy = schedule.healthy(state, 0, now=now, hearing_since=now)
+    healthy = schedule.healthy(state, PlanLine(0, 0), now=now, hearing_since=now)
     assert [plan.id for plan in healthy] == plans_of([c, f, b, a])  # b's lease ended sooner
-    failing = schedule.failing(state, 0, now=now, hearing_since=ALWAYS)
+    failing = schedule.failing(state, PlanLine(0, 0), now=now, hearing_since=ALWAYS)
     assert [plan.id for plan in failing] == plans_of([d, e, b, a])
 
 

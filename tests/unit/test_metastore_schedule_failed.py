@@ -6,6 +6,7 @@ from maar.metastore.decide.workers import PRESENT_NS
 from maar.metastore.records.effects import Leased
 from maar.model.ids import PlanId, WorkerId
 from maar.model.time import SECOND_NS
+from maar.services.kinds import KINDS
 from support.metastore.fold import SMALL
 from support.metastore.leader_term import W1, W2, W3, Office
 from support.metastore.schedule_steps import plans_of
@@ -139,7 +140,7 @@ def test_nobody_is_drained_while_somebody_is_free() -> None:
     running = busy_worker(leader_term, 4)
     for _ in range(30):
         leader_term.worker_registry.hear(
-            W2, wants=True, now=leader_term.now
+            W2, wants=True, kinds=frozenset(KINDS), now=leader_term.now
         )  # empty, and comes soon
         assert len(turn(leader_term, running, 4)) == 1
         assert leader_term.worker_registry.drained is None

@@ -11,14 +11,14 @@ from maar.metastore.decide import operator_commands
 from maar.metastore.fold.plan import all_plans
 from maar.metastore.records.effects import Completed, Leased, Refused, Scheduled
 from maar.metastore.records.entries import BlocksAdded, PlanCompleted, PlansScheduled
-from maar.metastore.state.queue import key_of
 from maar.model.block import BlockMeta
 from maar.model.errors import MaarError
 from maar.model.ids import BlockId, StoreName
-from maar.model.plan import Account, PlanResult, PlanSpec, PlanState, Service
+from maar.model.plan import Account, PlanResult, PlanSpec, PlanState
 from maar.model.policy import Level
 from maar.model.refusal import Refusal
 from maar.ports.plan_board import Report
+from maar.services.compact.rules import COMPACT, COMPACTION
 from support.metastore.fold import SMALL, Fold, output, result, segment
 from support.metastore.leader_term import Office
 
@@ -82,7 +82,9 @@ class Stores:
         made = in_store(made, inputs[0].store)
         self.store_of[made.id] = made.store
         self.levels.add((made.store, made.level))
-        report = Report(plan.id, lease.token, PlanResult((made,), Account(made.profiles, 0, 0)))
+        report = Report(
+            plan.id, lease.token, PlanResult(COMPACT, (made,), Account(made.profiles, 0, 0))
+        )
         effects = self.leader_term.report(lease, report)
         assert any(isinstance(effect, Completed) for effect in effects), effects
 
@@ -136,14 +138,14 @@ def test_a_plan_over_two_stores_is_refused_by_the_fold() -> None:
     fold = Fold(policy=POLICY)
     here, there = segment(1), in_store(segment(2), StoreName("eu"))
     fold.put(BlocksAdded((here, there)))
-    for key in (key_of(here), key_of(there)):
-        spec = PlanSpec(Service.COMPACT, False, key, (here.id, there.id), 3)
+    for key in (COMPACTION.lane(here), COMPACTION.lane(there)):
+        spec = PlanSpec(COMPACT, False, key, (here.id, there.id), 3)
         (effect,) = fold.put(PlansScheduled((spec,)))
         assert isinstance(effect, Refused)
         assert effect.why is Refusal.INPUT_KEY
     assert not fold.state.owners
     assert len(fold.state.queue.lanes) == 2
-    spec = PlanSpec(Service.COMPACT, False, key_of(there), (there.id,), 3)
+    spec = PlanSpec(COMPACT, False, COMPACTION.lane(there), (there.id,), 3)
     (effect,) = fold.put(PlansScheduled((spec,)))
     assert isinstance(effect, Scheduled)
 
@@ -156,7 +158,7 @@ def test_an_output_in_another_store_is_refused() -> None:
     assert world.leader_term.plan(lease.plan).key.store == "eu"
     made = output(lease.plan, lease.token, metas, profiles=40)
     assert made.store == "main"
-    entry = PlanCompleted(lease.plan, lease.token, PlanResult((made,), Account(40, 0, 0)))
+    entry = PlanCompleted(lease.plan, lease.token, PlanResult(COMPACT, (made,), Account(40, 0, 0)))
     (effect,) = world.leader_term.fold.put(entry)
     assert isinstance(effect, Refused)
     assert effect.why is Refusal.OUTPUT

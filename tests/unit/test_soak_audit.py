@@ -31,8 +31,9 @@ from maar.model.ids import (
     Shard,
     WorkerId,
 )
-from maar.model.plan import Account, PlanResult, PlanSpec, QueueKey, Service
+from maar.model.plan import Account, PlanResult, PlanSpec, QueueKey
 from maar.model.time import LeaseTime, WallTime
+from maar.services.compact.rules import COMPACT
 from support.metastore.fold import INCARNATION, result, segment
 from support.oracles.log_audit import Audit
 from support.soak import checks
@@ -61,7 +62,7 @@ class Story:
 
     def schedule(self, *inputs: BlockMeta) -> PlanId:
         blocks = tuple(meta.id for meta in inputs)
-        spec = PlanSpec(Service.COMPACT, False, KEY, blocks, failure_limit=3)
+        spec = PlanSpec(COMPACT, False, KEY, blocks, failure_limit=3)
         return PlanId(self.put(PlansScheduled((spec,))), 0)
 
     def grant(self, plan: PlanId, *, replaces: FencingToken | None = None) -> FencingToken:
@@ -148,7 +149,7 @@ def test_an_output_that_does_not_account_for_its_inputs_is_caught() -> None:
     plan = story.schedule(*INPUTS)
     token = story.grant(plan)
     made = result(plan, token, INPUTS)
-    short = PlanResult(made.outputs, Account(kept=19, duplicates=0, quarantined=0))
+    short = PlanResult(COMPACT, made.outputs, Account(kept=19, duplicates=0, quarantined=0))
     story.put(PlanCompleted(plan, token, short))
     assert "does not account" in story.audit().faults[0]
 

@@ -11,22 +11,23 @@ from maar.model.ids import (
     Shard,
     WorkerId,
 )
-from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey, Service
+from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey
 from maar.ports.plan_board import Kept, Outcome, PollReply, PollRequest
+from maar.services.compact.rules import COMPACT
 from maar.worker.keeper import LEAVING, OVERDUE, AttemptFailure, Keeper
 
 LEASE = 15_000
 POLL = 1_000
 PLAN = 100_000
 WORKER = WorkerId("w1")
-RESULT = PlanResult(outputs=(), account=Account(kept=0, duplicates=0, quarantined=0))
+RESULT = PlanResult(kind=COMPACT, outputs=(), account=Account(kept=0, duplicates=0, quarantined=0))
 SILENCE = PollReply(granted=(), kept=(), outcomes=())
 
 
 def leased(index: int = 1, *, token: int = 100) -> LeasedPlan:
     return LeasedPlan(
         id=PlanId(index, 0),
-        service=Service.COMPACT,
+        kind=COMPACT,
         token=FencingToken(Incarnation("0badcafe"), token),
         key=QueueKey(MAIN_STORE, NO_TENANT, Shard(1), 0),
         inputs=(),
@@ -54,7 +55,7 @@ def ask(keeper: Keeper, now: int, *, slots: int = 2) -> PollRequest:
 
 def granted(*plans: LeasedPlan, at: int = 0) -> Keeper:
     """A keeper that was granted plans that nobody works on yet."""
-    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN)
+    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN, kinds=(COMPACT,))
     keeper.on_reply(ask(keeper, at), granting(*plans), sent_ns=at, now_ns=at)
     return keeper
 
@@ -69,20 +70,20 @@ def holding(*plans: LeasedPlan, at: int = 0) -> Keeper:
 
 
 def test_an_idle_worker_asks_for_as_many_plans_as_it_has_slots() -> None:
-    request = ask(Keeper(poll_ns=POLL, plan_ns=PLAN), 0)
+    request = ask(Keeper(poll_ns=POLL, plan_ns=PLAN, kinds=(COMPACT,)), 0)
     assert (request.worker, request.capacity) == (WORKER, 2)
     assert (request.renewals, request.reports) == ((), ())
 
 
 def test_a_granted_plan_is_started_and_takes_a_slot() -> None:
-    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN)
+    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN, kinds=(COMPACT,))
     decision = keeper.on_reply(ask(keeper, 0), granting(leased()), sent_ns=0, now_ns=5)
     assert decision.start == (leased(),)
     assert ask(keeper, 10).capacity == 1
 
 
 def test_a_grant_that_arrives_after_its_lease_has_passed_is_not_started() -> None:
-    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN)
+    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN, kinds=(COMPACT,))
     reply = granting(leased())
     assert keeper.on_reply(ask(keeper, 0), reply, sent_ns=0, now_ns=LEASE + 1).start == ()
     assert keeper.busy() == 0
@@ -124,7 +125,7 @@ def test_renewals_are_due_after_a_third_of_the_lease_and_then_go_all_at_once() -
 
 
 def test_a_lease_counts_from_when_its_request_was_sent() -> None:
-    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN)
+    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN, kinds=(COMPACT,))
     keeper.on_reply(ask(keeper, 0), granting(leased()), sent_ns=0, now_ns=4000)
     assert keeper.on_expiry(LEASE).stop == ()
     assert keeper.on_expiry(LEASE + 1).stop == (leased(),)
@@ -187,7 +188,7 @@ def test_the_slot_of_a_lost_plan_is_busy_until_its_run_has_returned() -> None:
 
 
 def test_only_plans_that_the_request_named_can_be_lost_by_its_reply() -> None:
-    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN)
+    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN, kinds=(COMPACT,))
     early = ask(keeper, 0)
     keeper.on_reply(early, granting(leased()), sent_ns=0, now_ns=0)
     assert keeper.on_reply(early, SILENCE, sent_ns=0, now_ns=1).stop == ()
@@ -264,7 +265,10 @@ def test_a_result_that_comes_after_the_lease_by_our_own_clock_is_not_reported() 
 
 
 def test_a_worker_with_free_slots_polls_at_its_interval() -> None:
-    assert Keeper(poll_ns=POLL, plan_ns=PLAN).next_poll_ns(slots=2, last_poll_ns=50) == 50 + POLL
+    assert (
+        Keeper(poll_ns=POLL, plan_ns=PLAN, kinds=(COMPACT,)).next_poll_ns(slots=2, last_poll_ns=50)
+        == 50 + POLL
+    )
 
 
 def test_a_full_worker_polls_only_to_renew() -> None:
@@ -273,7 +277,10 @@ def test_a_full_worker_polls_only_to_renew() -> None:
 
 
 def test_a_worker_that_wants_nothing_and_has_nothing_is_silent() -> None:
-    assert Keeper(poll_ns=POLL, plan_ns=PLAN).next_poll_ns(slots=0, last_poll_ns=50) is None
+    assert (
+        Keeper(poll_ns=POLL, plan_ns=PLAN, kinds=(COMPACT,)).next_poll_ns(slots=0, last_poll_ns=50)
+        is None
+    )
 
 
 def test_a_new_report_is_sent_at_once_and_then_at_the_interval() -> None:

@@ -22,16 +22,17 @@ from maar.model.ids import (
     Shard,
     WorkerId,
 )
-from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey, Service
+from maar.model.plan import Account, LeasedPlan, PlanKind, PlanResult, QueueKey
 from maar.ports.calls import Caller, LocalPort
 from maar.ports.plan_board import Kept, Outcome, PlanBoard, PollReply, PollRequest, Renewal, Report
 from maar.ports.runner import AttemptFailed, RunnerDied
+from maar.services.compact.rules import COMPACT
 from maar.worker.keeper import LEAVING
 from maar.worker.service import FAULTS_MAX, Worker
 from maar.worker.settings import WorkerSettings
 from support.clock.virtual_time import Gate, LoopClock, Meeting, run_virtually
 
-RESULT = PlanResult(outputs=(), account=Account(kept=1, duplicates=0, quarantined=0))
+RESULT = PlanResult(kind=COMPACT, outputs=(), account=Account(kept=1, duplicates=0, quarantined=0))
 INCARNATION = Incarnation("0badcafe")
 BRISK = WorkerSettings(
     poll_interval_ms=10,
@@ -111,7 +112,7 @@ class SmallMetastore(LocalPort):
         self.leased[PlanId(number, 0)] = token
         return LeasedPlan(
             id=PlanId(number, 0),
-            service=Service.COMPACT,
+            kind=COMPACT,
             token=token,
             key=QueueKey(MAIN_STORE, NO_TENANT, Shard(1), 0),
             inputs=(),
@@ -141,6 +142,9 @@ class ThreadRunner:
 
     def warm(self) -> None:
         self.may_warm.wait()
+
+    def kinds(self) -> tuple[PlanKind, ...]:
+        return (COMPACT,)
 
     def slots(self) -> int:
         if self.dead:

@@ -7,6 +7,7 @@ from enum import IntEnum
 import msgspec
 
 from maar.model.ids import NO_ZONE, BlockId, PlanId, Shard, StoreName, TenantId, Zone
+from maar.model.time import utc_day
 
 TABLES = ("samples", "profiles", "stacks", "locations", "series")
 SEGMENT_TABLE = "segment"  # the one file of a segment or a quarantine block
@@ -99,3 +100,8 @@ class Damage(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"object {self.key} of block {self.block} {self.what}"
+
+
+def day_of(meta: BlockOutline) -> int:
+    """Segments have no day of their own: they go by their oldest profile."""
+    return utc_day(meta.min_time_ns) if meta.day == NO_DAY else meta.day

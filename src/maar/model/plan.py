@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from enum import IntEnum, StrEnum
+from enum import IntEnum
+from typing import NewType
 
 import msgspec
 
@@ -20,16 +21,7 @@ from maar.model.ids import (
 )
 from maar.model.time import LeaseTime
 
-
-class Service(StrEnum):
-    COMPACT = "compact"
-    LOGCOMPACT = "logcompact"
-    CLUSTER = "cluster"
-    ROLLUP = "rollup"
-    INGEST = "ingest"
-    CLEAN = "clean"
-    REPAIR = "repair"
-    ROLLBACK = "rollback"
+PlanKind = NewType("PlanKind", str)  # what is done; the kinds that there are: services/kinds.py
 
 
 class PlanState(IntEnum):
@@ -100,6 +92,7 @@ class Account(msgspec.Struct, frozen=True, array_like=True):
 class PlanResult(msgspec.Struct, frozen=True, array_like=True):
     """What an attempt made: the exact objects, and nothing else will ever be read (S3)."""
 
+    kind: PlanKind  # of the task that made it
     outputs: tuple[BlockMeta, ...]
     account: Account
     collisions: int = 0  # ids re-keyed within an output (S17)
@@ -110,7 +103,7 @@ class PlanResult(msgspec.Struct, frozen=True, array_like=True):
 class PlanSpec(msgspec.Struct, frozen=True, array_like=True):
     """A plan to be; it presumes that its inputs are live and unowned."""
 
-    service: Service
+    kind: PlanKind
     removable: bool
     key: QueueKey
     inputs: tuple[BlockId, ...]
@@ -124,7 +117,7 @@ class Plan(msgspec.Struct, frozen=True, array_like=True):
     """One piece of maintenance on the timeline."""
 
     id: PlanId
-    service: Service
+    kind: PlanKind = msgspec.field(name="service")  # as people and scripts are told
     removable: bool  # fixed when it is scheduled
     key: QueueKey
     inputs: tuple[BlockId, ...]  # owned by this plan while it is requested or inflight (S7)
@@ -150,14 +143,10 @@ class LeasedPlan(msgspec.Struct, frozen=True, array_like=True):
     """What a worker gets with a grant: all it needs, so that it asks nothing more."""
 
     id: PlanId
-    service: Service
+    kind: PlanKind
     token: FencingToken
     key: QueueKey
     inputs: tuple[BlockMeta, ...]  # in queue order
     target_block_bytes: int
     lease_ns: int  # from now; the worker measures it by its own monotonic clock
-
-    @property
-    def title(self) -> str:
-        whose = self.key.tenant or "all tenants"
-        return f"{self.service} {self.id} level {self.key.level} shard {self.key.shard} {whose}"
+    title: str = ""  # in the words of its kind, for logs and engines

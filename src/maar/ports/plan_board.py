@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from maar.model.ids import FencingToken, PlanId, WorkerId
-from maar.model.plan import LeasedPlan, PlanResult
+from maar.model.plan import LeasedPlan, PlanKind, PlanResult
 from maar.ports.calls import Call
 from maar.ports.metastore_call import MetastoreCall
 
@@ -67,6 +67,7 @@ class PollRequest(MetastoreCall[PlanBoard, PollReply], frozen=True):
     capacity: int  # free slots
     renewals: tuple[Renewal, ...] = ()
     reports: tuple[Report, ...] = ()
+    kinds: tuple[PlanKind, ...] = ()  # of plans that it can carry out; it is given no others
 
     def answer(self, port: PlanBoard) -> Awaitable[PollReply]:
         return port.poll(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from maar.model.plan import LeasedPlan, PlanResult
+from maar.model.plan import LeasedPlan, PlanKind, PlanResult
 
 
 class AttemptFailed(Exception):
@@ -29,6 +29,10 @@ class JobRunner(Protocol):
 
     def warm(self) -> None:
         """Return when the first plan would not have to wait for start-up or compilation."""
+        ...
+
+    def kinds(self) -> tuple[PlanKind, ...]:
+        """The kinds of plans that it can carry out."""
         ...
 
     def slots(self) -> int:

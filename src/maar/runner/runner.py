@@ -16,7 +16,7 @@ import msgspec
 
 from maar.model.errors import MaarError
 from maar.model.ids import FencingToken, PlanId
-from maar.model.plan import LeasedPlan, PlanResult
+from maar.model.plan import LeasedPlan, PlanKind, PlanResult
 from maar.ports.object_store import StoreSettings
 from maar.ports.runner import AttemptFailed, RunnerDied
 from maar.runner import engine, failure, seats
@@ -29,15 +29,15 @@ from maar.runner.session import SparkHandle
 from maar.runner.settings import SparkSettings
 from maar.runner.task import (
     Answer,
-    CarryOut,
     Done,
     OpenStore,
     Task,
-    compact,
-    load_compaction,
     warm_up,
     work,
 )
+from maar.services import runs
+from maar.services.kinds import KINDS
+from maar.services.runs import CarryOut
 
 log = logging.getLogger("maar.spark")
 
@@ -77,8 +77,9 @@ class SparkRunner:
         scratch: Path | None,  # None for a Spark that is lent to us
         *,
         open_store: OpenStore,
-        carry_out: CarryOut = compact,
-        load: Callable[[], None] = load_compaction,
+        carry_out: CarryOut = runs.carry_out,
+        load: Callable[[], None] = runs.load,
+        kinds: tuple[PlanKind, ...] = tuple(KINDS),
         plan_timeout_s: float = PLAN_MOST_S,
         lent: Any = None,  # a SparkContext of somebody else, who alone may stop it
     ) -> None:
@@ -86,6 +87,7 @@ class SparkRunner:
         self._store = store
         self._session = SparkHandle(settings, scratch, lent)
         self._load = load
+        self._kinds = kinds
         self._open_store = open_store
         self._task = functools.partial(work, open_store=open_store, carry_out=carry_out)
         self._plan_timeout_s = plan_timeout_s
@@ -120,6 +122,9 @@ class SparkRunner:
             raise RunnerDied(f"Spark cannot warm up: {refused[0]}")
         self._pulse = Pulse(self._look, first=slots)
         log.info("spark is warm slots=%d processes=%d", slots, len(set(answers)))
+
+    def kinds(self) -> tuple[PlanKind, ...]:
+        return self._kinds
 
     def slots(self) -> int:
         assert self._pulse is not None, "warm() comes first"
@@ -234,7 +239,7 @@ class SparkRunner:
         body = msgspec.msgpack.encode(Task(run.plan, self._store, run.line.address))
         context = self._session.context
         context.setJobGroup(run.group, run.plan.title, interruptOnCancel=True)
-        context.setLocalProperty("spark.scheduler.pool", run.plan.service.value)
+        context.setLocalProperty("spark.scheduler.pool", run.plan.kind)
         answers = context.parallelize([body], 1).map(self._task).collect()
         if len(answers) != 1:  # the stream of results ended early: the JVM went away under it
             raise EOFError("Spark's answer was cut off")

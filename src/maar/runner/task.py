@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 from pyspark import TaskContext
@@ -24,26 +23,11 @@ from maar.model.plan import LeasedPlan, PlanResult
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.runner.lifeline import held
 from maar.runner.scratch import WorkerScratch
+from maar.services.runs import CarryOut
 
 log = logging.getLogger("maar.spark")
 
 OpenStore = Callable[[StoreSettings], ObjectStore]
-Guard = Callable[[], None]  # before every write: LeaseLost when the attempt may write no more
-
-
-class CarryOut(Protocol):
-    """What is done for a plan; `maar.services.compact.run.run` is one."""
-
-    def __call__(
-        self,
-        plan: LeasedPlan,
-        *,
-        store: ObjectStore,
-        attempt: str,
-        scratch: Path,
-        wall_ns: int,
-        guard: Guard,
-    ) -> PlanResult: ...
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -68,23 +52,6 @@ Answer = Done | TaskFailed
 _NOT_OWN = (Retryable, OSError, LeaseLost)
 
 
-def compact(
-    plan: LeasedPlan,
-    *,
-    store: ObjectStore,
-    attempt: str,
-    scratch: Path,
-    wall_ns: int,
-    guard: Guard,
-) -> PlanResult:
-    """The compaction service, imported where it runs: the driver needs no decoder."""
-    from maar.services.compact import run as service
-
-    return service.run(
-        plan, store=store, attempt=attempt, scratch=scratch, wall_ns=wall_ns, guard=guard
-    )
-
-
 def work(body: bytes, *, open_store: OpenStore, carry_out: CarryOut) -> bytes:
     """Carry one task out and answer."""
     task = msgspec.msgpack.decode(body, type=Task)
@@ -105,14 +72,6 @@ def work(body: bytes, *, open_store: OpenStore, carry_out: CarryOut) -> bytes:
             log.exception("task failed plan=%s token=%s", task.plan.id, task.plan.token)
         answer = TaskFailed(sentence(error), plan_at_fault=not isinstance(error, _NOT_OWN))
     return msgspec.msgpack.encode(answer)
-
-
-def load_compaction() -> None:
-    """Import and compile all that a compaction needs."""
-    from maar.block.decode import to_tables
-    from maar.services.compact import run as _service  # noqa: F401  # for what it imports itself
-
-    to_tables.warm()
 
 
 def warm_up(

@@ -32,6 +32,7 @@ class Publisher:
         self,
         plan: LeasedPlan,
         *,
+        level: int,  # of what it writes
         store: ObjectStore,
         attempt: str,
         wall_ns: int,
@@ -40,6 +41,7 @@ class Publisher:
         self.outputs: list[BlockMeta] = []
         self._guard = guard
         self._plan = plan
+        self._level = level
         self._store = store
         self._attempt = attempt
         self._wall_ns = wall_ns
@@ -56,7 +58,7 @@ class Publisher:
             version=FORMAT_VERSION,
             id=block,
             kind=Kind.BLOCK,
-            level=self._plan.key.level + 1,
+            level=self._level,
             tenant=tenant,
             shard=self._plan.key.shard,
             store=self._plan.key.store,
@@ -100,7 +102,7 @@ class Publisher:
             created_at_ns=self._wall_ns,
             kind=Kind.QUARANTINE,
             tenant=tenant,
-            level=self._plan.key.level + 1,
+            level=self._level,
             plan=self._plan.id,
         )
         self._announce([key])

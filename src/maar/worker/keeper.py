@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from maar.model.ids import FencingToken, PlanId, WorkerId
-from maar.model.plan import LeasedPlan, PlanResult
+from maar.model.plan import LeasedPlan, PlanKind, PlanResult
 from maar.ports.plan_board import Outcome, PollReply, PollRequest, Renewal, Report
 
 RENEWALS_PER_LEASE = 3  # two may be lost before the lease is
@@ -86,8 +86,9 @@ class ExpiredLeases:
 class Keeper:
     """The plans and reports of one worker. Bounded by its slots: a report was a plan once."""
 
-    def __init__(self, *, poll_ns: int, plan_ns: int) -> None:
+    def __init__(self, *, poll_ns: int, plan_ns: int, kinds: tuple[PlanKind, ...]) -> None:
         self._poll_ns = poll_ns
+        self._kinds = kinds  # of plans that we can carry out
         self._plan_ns = plan_ns  # a plan that runs longer is not renewed for ever
         self._held: dict[Key, HeldPlan] = {}
         self._reports: dict[Key, Unanswered] = {}
@@ -111,6 +112,7 @@ class Keeper:
             capacity=max(0, slots - self.busy()),
             renewals=self._renewals(now_ns),
             reports=tuple(waiting.report for waiting in self._reports.values()),
+            kinds=self._kinds,
         )
 
     def next_poll_ns(self, *, slots: int, last_poll_ns: int) -> int | None:

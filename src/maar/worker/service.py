@@ -59,7 +59,11 @@ class Worker:
         self._metrics = WorkerMetrics(registry)
         self._metrics.restarts.set(restarts)
         self._poll_ns = settings.poll_interval_ms * _MS
-        self._keeper = Keeper(poll_ns=self._poll_ns, plan_ns=settings.plan_timeout_ms * _MS)
+        self._keeper = Keeper(
+            poll_ns=self._poll_ns,
+            plan_ns=settings.plan_timeout_ms * _MS,
+            kinds=runner.kinds(),
+        )
         self._silence = Backoff(settings.retry_min_ms * _MS, settings.retry_most_ms * _MS)
         self._faults = Backoff(settings.fault_least_ms * _MS, settings.fault_most_ms * _MS)
         self._faulty = 0  # plans that wait to be run again after a fault
@@ -313,7 +317,7 @@ class Worker:
         ours = self._keeper.on_end(plan, end, now_ns=now_ns)
         word = "lost" if not ours else "completed" if isinstance(end, PlanResult) else "failed"
         ms = (now_ns - begun_ns) // _MS
-        self._metrics.task_seconds.labels(plan.service.value, word).observe(ms / 1000)
+        self._metrics.task_seconds.labels(plan.kind, word).observe(ms / 1000)
         self._metrics.running.set(self._keeper.busy())
         log.info("plan ended plan=%s token=%s end=%s ms=%d", plan.id, plan.token, word, ms)
 

@@ -23,12 +23,13 @@ from maar.model.ids import (
     segment_id,
 )
 from maar.model.labels import Labels, labels_of
-from maar.model.plan import LeasedPlan, PlanResult, QueueKey, Service
+from maar.model.plan import LeasedPlan, PlanResult, QueueKey
 from maar.model.profile import RawProfile, profile_id, profile_type
 from maar.ports.object_store import ObjectStore
 from maar.pprof.encode import encode
 from maar.pprof.gzip import compress
 from maar.pprof.plain import PlainProfile
+from maar.services.compact.rules import COMPACT
 from maar.services.compact.run import SIZES, CompactSizes
 from maar.services.compact.run import run as compact
 from support.oracles.pprof_reader import read_plain
@@ -105,7 +106,7 @@ class Bench:
         first = inputs[0]
         return LeasedPlan(
             id=PlanId(number, 0),
-            service=Service.COMPACT,
+            kind=COMPACT,
             token=FencingToken(INCARNATION, number),
             key=QueueKey(first.store, first.tenant, first.shard, first.level),
             inputs=tuple(inputs),

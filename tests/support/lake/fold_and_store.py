@@ -23,16 +23,16 @@ from maar.metastore.records.entries import (
 )
 from maar.metastore.records.packs import unpack
 from maar.metastore.replica.metrics import MetastoreMetrics
-from maar.metastore.state.queue import key_of
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotLeading
 from maar.model.ids import FencingToken, PlanId, TenantId, WorkerId
-from maar.model.plan import Account, PlanResult, PlanSpec, Service
+from maar.model.plan import Account, PlanResult, PlanSpec
 from maar.model.policy import Policy
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.object_store import ObjectStore
+from maar.services.compact.rules import COMPACT, COMPACTION
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, segment
 from support.stores.memory_store import MemoryStore
@@ -111,7 +111,7 @@ class Lake:
 
     def schedule(self, metas: Sequence[BlockMeta]) -> PlanId:
         inputs = tuple(meta.id for meta in metas)
-        spec = PlanSpec(Service.COMPACT, False, key_of(metas[0]), inputs, 3)
+        spec = PlanSpec(COMPACT, False, COMPACTION.lane(metas[0]), inputs, 3)
         self.fold.put(PlansScheduled((spec,)))
         return PlanId(self.state.index, 0)
 
@@ -138,7 +138,7 @@ class Lake:
 
     def complete(self, plan: PlanId, token: FencingToken, made: BlockMeta) -> Effects:
         account = Account(made.profiles, 0, 0)
-        return self.fold.put(PlanCompleted(plan, token, PlanResult((made,), account)))
+        return self.fold.put(PlanCompleted(plan, token, PlanResult(COMPACT, (made,), account)))
 
     def merge(self, metas: Sequence[BlockMeta], attempt: str = "a1") -> BlockMeta:
         """From blocks to a block, without trouble."""

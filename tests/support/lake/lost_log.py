@@ -22,6 +22,7 @@ from maar.model.policy import Policy
 from maar.model.time import WallTime
 from maar.ports.log import Head
 from maar.ports.object_store import ObjectStore
+from maar.services.compact.rules import COMPACT
 from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import Lake
 from support.metastore.fold import SMALL, TENANT
@@ -109,7 +110,7 @@ class Lives(Lake):
         self, plan: PlanId, token: FencingToken, made: BlockMeta, *, duplicates: int = 0
     ) -> Effects:
         account = Account(made.profiles, duplicates, 0)
-        return self.fold.put(PlanCompleted(plan, token, PlanResult((made,), account)))
+        return self.fold.put(PlanCompleted(plan, token, PlanResult(COMPACT, (made,), account)))
 
     # how it is lost and found
 

@@ -20,6 +20,7 @@ from maar.ports.index_reader import ViewRequest
 from maar.ports.log_time import GetNow, Now
 from maar.ports.plan_board import PollReply, PollRequest, Report
 from maar.ports.registrar import AddBlocks
+from maar.services.compact.rules import COMPACT
 from support.metastore.fold import output, segment
 from support.oracles.block_groups import Added, Call, Merged, Shown, Viewed, step
 from support.oracles.linearizable import Operation, running_backwards, violations
@@ -219,7 +220,9 @@ class Load:
                 plan.id: (plan, result, since or called) for plan, result, since in done.values()
             }
             try:
-                reply = await client.call(PollRequest(worker, capacity, (), reports))
+                reply = await client.call(
+                    PollRequest(worker, capacity, (), reports, kinds=(COMPACT,))
+                )
             except Retryable as error:
                 self.record.errors.append(f"poll: {error}")
             else:
@@ -269,4 +272,4 @@ def merged(plan: LeasedPlan) -> PlanResult:
         level=plan.key.level + 1,
         tenant=plan.inputs[0].datasets[0].tenant,
     )
-    return PlanResult((made,), Account(came, 0, 0))
+    return PlanResult(COMPACT, (made,), Account(came, 0, 0))

@@ -20,9 +20,10 @@ from maar.model.ids import (
     WorkerId,
     Zone,
 )
-from maar.model.plan import Account, PlanResult, PlanSpec, Service
+from maar.model.plan import Account, PlanResult, PlanSpec
 from maar.model.ring import Writer, WriterState
 from maar.model.time import SECOND_NS, LeaseTime
+from maar.services.compact.rules import COMPACT
 from support.metastore.fold import DAY_START_NS, INCARNATION, SMALL, TENANT, Fold, output, segment
 
 FIRST_LIFE, OTHER_LIFE = Incarnation("01dcafe0"), Incarnation("01dcafe1")
@@ -43,7 +44,7 @@ def every_kind_of_entry() -> Fold:
         assert not any(isinstance(effect, Refused) for effect in fold.put(entry)), entry
 
     def spec(*numbers: int) -> PlanSpec:
-        return PlanSpec(Service.COMPACT, False, key, tuple(ids[n] for n in numbers), 2)
+        return PlanSpec(COMPACT, False, key, tuple(ids[n] for n in numbers), 2)
 
     def granted(*plans: PlanId, counts: bool = True) -> FencingToken:
         until = LeaseTime(fold.now + 15 * s)
@@ -59,7 +60,7 @@ def every_kind_of_entry() -> Fold:
     inputs = segments[:2]
     good = output(plans[0], held, inputs, profiles=19)
     bad = output(plans[0], held, inputs, profiles=1, ordinal=1, kind=Kind.QUARANTINE)
-    made = PlanResult((good, bad), Account(19, 1, 1), collisions=2, cpu_ms=7, wall_ms=9)
+    made = PlanResult(COMPACT, (good, bad), Account(19, 1, 1), collisions=2, cpu_ms=7, wall_ms=9)
     put(e.PlanCompleted(plans[0], held, made))
     put(e.AttemptFenced(plans[3], held, "fenced by hand"))
     put(

@@ -36,6 +36,7 @@ from maar.model.ids import (
 from maar.model.plan import Account, PlanResult
 from maar.model.policy import Level, Policy
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, WallTime, utc_day
+from maar.services.compact.rules import COMPACT
 
 TENANT = TenantId("acme")
 INCARNATION = Incarnation("0badcafe")
@@ -155,7 +156,7 @@ def result(
     came = sum(meta.profiles for meta in inputs)
     level = inputs[0].level + 1
     made = output(plan, token, inputs, profiles=came - duplicates, level=level, size=size)
-    return PlanResult((made,), Account(came - duplicates, duplicates, 0))
+    return PlanResult(COMPACT, (made,), Account(came - duplicates, duplicates, 0))
 
 
 def _files(

@@ -9,6 +9,7 @@ from maar.metastore.decide.schedule import Wish
 from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.records.effects import Effect, Leased
 from maar.metastore.records.entries import Entry
+from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, PlanId, WorkerId
 from maar.model.plan import Plan
 from maar.model.time import SECOND_NS, LeaseTime
@@ -37,6 +38,12 @@ class Office:
         metas = [segment(n, at=self.fold.now, shard=shard, size=size) for n in numbers]
         self.put(list(prepare.registrations(metas)))
         return [meta.id for meta in metas]
+
+    def put_blocks(self, *metas: BlockMeta) -> None:
+        self.put(list(prepare.registrations(metas)))
+
+    def metas(self, *blocks: BlockId) -> tuple[BlockMeta, ...]:
+        return self.fold.metas(blocks)
 
     def set_aside(self) -> list[Entry]:
         since = self.worker_registry.hearing_since

@@ -12,8 +12,9 @@ from maar.metastore.records.entries import (
 )
 from maar.model.block import BlockMeta
 from maar.model.ids import FencingToken, PlanId, WorkerId
-from maar.model.plan import PlanSpec, Service
+from maar.model.plan import PlanSpec
 from maar.model.time import SECOND_NS, LeaseTime
+from maar.services.compact.rules import COMPACT
 from support.metastore.fold import Fold, result
 
 WORKER = WorkerId("worker-7")
@@ -27,7 +28,7 @@ def planned(fold: Fold, *metas: BlockMeta) -> PlanId:
         fold.put(BlocksAdded(new))
     key = fold.state.queue.places[metas[0].id].key
     inputs = tuple(meta.id for meta in metas)
-    fold.put(PlansScheduled((PlanSpec(Service.COMPACT, False, key, inputs, 2),)))
+    fold.put(PlansScheduled((PlanSpec(COMPACT, False, key, inputs, 2),)))
     return fold.state.owners[metas[0].id]
 
 

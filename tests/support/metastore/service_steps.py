@@ -13,6 +13,7 @@ from maar.model.plan import LeasedPlan
 from maar.model.time import SECOND_NS, TimeRange
 from maar.ports.index_reader import ViewRequest
 from maar.ports.plan_board import PollReply, PollRequest, Renewal, Report
+from maar.services.compact.rules import COMPACT
 from support.metastore.fold import DAY_START_NS, TENANT, result, segment
 from support.metastore.world import World
 
@@ -41,7 +42,7 @@ async def poll(
     reports: tuple[Report, ...] = (),
     renewals: tuple[Renewal, ...] = (),
 ) -> PollReply:
-    return await service.poll(PollRequest(worker, capacity, renewals, reports))
+    return await service.poll(PollRequest(worker, capacity, renewals, reports, kinds=(COMPACT,)))
 
 
 def done(plan: LeasedPlan) -> Report:

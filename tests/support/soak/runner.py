@@ -9,8 +9,9 @@ import time
 from contextlib import suppress
 
 from maar.model.ids import FencingToken, PlanId
-from maar.model.plan import LeasedPlan, PlanResult
+from maar.model.plan import LeasedPlan, PlanKind, PlanResult
 from maar.ports.runner import AttemptFailed
+from maar.services.compact.rules import COMPACT
 from support.soak.orders import Child, Done, Surroundings, Task
 
 Key = tuple[PlanId, FencingToken]  # plans that were granted in one entry share its token
@@ -27,6 +28,9 @@ class ForkServerRunner:
 
     def warm(self) -> None:
         """The fork server is."""
+
+    def kinds(self) -> tuple[PlanKind, ...]:
+        return (COMPACT,)
 
     def slots(self) -> int:
         return self._slots

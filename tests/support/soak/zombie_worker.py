@@ -17,6 +17,7 @@ from maar.model.ids import WorkerId
 from maar.model.plan import LeasedPlan, PlanResult, PlanState
 from maar.ports.operator import GetPlan
 from maar.ports.plan_board import PollReply, PollRequest, Renewal, Report
+from maar.services.compact.rules import COMPACT
 from support.soak.orders import Child, Done, Task, Zombie
 
 log = logging.getLogger("maar.zombie")
@@ -48,7 +49,7 @@ class _ZombieWorker:
         """Until SIGTERM; what is in hand then is still carried out, and reported late."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._awake.set)
         while not self._awake.is_set():
-            reply = await self._poll(PollRequest(self._name, capacity=1))
+            reply = await self._poll(PollRequest(self._name, capacity=1, kinds=(COMPACT,)))
             await asyncio.gather(*(self._carry_out(plan) for plan in reply.granted))
             await asyncio.sleep(ASK_AGAIN_S)
 

@@ -28,7 +28,7 @@ from maar.model.ids import (
     TenantId,
     segment_id,
 )
-from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey, Service
+from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey
 from maar.model.profile import RawProfile, profile_id
 from maar.model.time import LeaseTime
 from maar.ports.calls import LocalPort
@@ -44,7 +44,9 @@ from maar.pprof.plain import (
     PlainProfile,
     PlainSample,
 )
-from maar.runner.task import Guard, compact
+from maar.services.compact.rules import COMPACT
+from maar.services.compact.run import run as compact
+from maar.services.runs import Guard
 
 TIME_NS = 1_790_000_000_000_000_000
 LEASE_NS = 18_000_000_000
@@ -99,7 +101,7 @@ def pretend(
     while verb in ("wait", "kill-executor") and not Path(argument).exists():
         time.sleep(0.02)
     store.create(f"attempts/{plan.token}/{attempt}", str(scratch).encode())
-    return PlanResult((), Account(kept=plan.id.index, duplicates=0, quarantined=0))
+    return PlanResult(COMPACT, (), Account(kept=plan.id.index, duplicates=0, quarantined=0))
 
 
 def write_until(
@@ -134,7 +136,7 @@ _token = count(1)
 def plan(does: str, *, index: int = 1) -> LeasedPlan:
     return LeasedPlan(
         id=PlanId(index, 0),
-        service=Service.COMPACT,
+        kind=COMPACT,
         token=FencingToken(INCARNATION, next(_token)),
         key=QueueKey(StoreName(does), TenantId("acme"), Shard(1), 0),
         inputs=(),
@@ -196,7 +198,7 @@ def leased(*inputs: BlockMeta, index: int = 1, held_by: Path | None = None) -> L
     name = MAIN_STORE if held_by is None else StoreName(f"compact {held_by}")
     return LeasedPlan(
         id=PlanId(index, 0),
-        service=Service.COMPACT,
+        kind=COMPACT,
         token=FencingToken(INCARNATION, next(_token)),
         key=QueueKey(name, NO_TENANT, Shard(1), 0),
         inputs=inputs,

@@ -16,7 +16,9 @@ def plain(value: Any) -> Any:
         case PlanId() | FencingToken():
             return str(value)
         case msgspec.Struct():
-            return {name: plain(getattr(value, name)) for name in type(value).__struct_fields__}
+            ours = type(value)
+            names = zip(ours.__struct_encode_fields__, ours.__struct_fields__, strict=True)
+            return {told: plain(getattr(value, name)) for told, name in names}
         case Enum():
             return value.name.lower()
         case tuple() | list():

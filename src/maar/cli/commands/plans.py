@@ -19,10 +19,11 @@ from maar.cli.output.failure import EXIT_REFUSED, CommandFailed
 from maar.cli.output.plan import print_plans, show_plan
 from maar.cli.output.show import duration, print_json, say
 from maar.model.ids import PlanId
-from maar.model.plan import PlanState, Service
+from maar.model.plan import PlanState
+from maar.services.kinds import KINDS
 
 STATES = tuple(member.name.lower() for member in PlanState)
-SERVICES = tuple(member.value for member in Service)
+SERVICES = tuple(KINDS)
 
 
 @click.group("plans", invoke_without_command=True)

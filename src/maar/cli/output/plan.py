@@ -9,6 +9,8 @@ import click
 
 from maar.cli.output.show import duration, moment, print_table, say, size
 from maar.metastore.state.timeline import NEVER
+from maar.model.plan import PlanKind, QueueKey
+from maar.services.kinds import KINDS
 
 Json = dict[str, Any]
 
@@ -27,7 +29,7 @@ def _row(plan: Json) -> tuple[str, ...]:
     return (
         plan["id"],
         plan["service"],
-        str(plan["key"]["level"]),
+        _level(plan),
         plan["key"]["tenant"] or "(all)",
         str(plan["key"]["shard"]),
         str(len(plan["inputs"])),
@@ -35,6 +37,21 @@ def _row(plan: Json) -> tuple[str, ...]:
         str(plan["failures"]),
         _gist(plan),
     )
+
+
+def _level(plan: Json) -> str:
+    """A server may know kinds of plans that this command does not."""
+    kind = PlanKind(plan["service"])
+    return KINDS[kind].level(_key(plan)) if kind in KINDS else ""
+
+
+def _scope(plan: Json) -> str:
+    kind = PlanKind(plan["service"])
+    return KINDS[kind].scope(_key(plan)) if kind in KINDS else kind
+
+
+def _key(plan: Json) -> QueueKey:
+    return QueueKey(**{name: plan["key"][name] for name in QueueKey.__struct_fields__})
 
 
 def _gist(plan: Json) -> str:
@@ -81,7 +98,7 @@ def _facts(detail: Json) -> Iterator[tuple[str, str]]:
     yield (
         "lane",
         (
-            f"{key['tenant'] or 'all tenants'}, shard {key['shard']}, level {key['level']}, "
+            f"{key['tenant'] or 'all tenants'}, shard {key['shard']}, {_scope(plan)}, "
             f"store {key['store']}"
         ),
     )

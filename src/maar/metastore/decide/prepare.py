@@ -29,7 +29,7 @@ from maar.metastore.state.state import NO_FLOOR, MetaState
 from maar.model.block import BlockMeta
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.log import ENTRY_BYTES_MAX
-from maar.ports.plan_board import PollRequest, Report
+from maar.ports.plan_board import PollRequest, Renewal, Report
 
 ADDED_BYTES_MAX = ENTRY_BYTES_MAX // 4  # so that an entry is folded in a few milliseconds
 ARCHIVED_AT_ONCE_MAX = 1_000
@@ -66,15 +66,19 @@ def polled(state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTime) ->
         _reported(state, report, now=now) for poll in polls for report in poll.reports
     ]
     renewals = [renewal for poll in polls for renewal in poll.renewals]
-    expires_at = LeaseTime(now + state.policy.lease_ns)
     if renewals:
-        entries.append(
-            LeasesRenewed(tuple(Extension(r.plan, r.token, expires_at) for r in renewals))
-        )
+        entries.append(LeasesRenewed(tuple(_extended(state, each, now=now) for each in renewals)))
     starts = tuple(Start(r.plan, r.token) for r in renewals if r.started)
     if starts:
         entries.append(PlansStarted(starts))
     return entries
+
+
+def _extended(state: MetaState, renewal: Renewal, *, now: LeaseTime) -> Extension:
+    """By as much as its kind gives. A plan that is not there any more is refused by the fold."""
+    plan = state.plans.get(renewal.plan)
+    lease_ns = state.kinds[plan.kind].lease_ns(state.policy) if plan else 0
+    return Extension(renewal.plan, renewal.token, LeaseTime(now + lease_ns))
 
 
 def _reported(state: MetaState, report: Report, *, now: LeaseTime) -> Entry:
@@ -102,7 +106,7 @@ def assignments(
     """Nothing is handed out before it is known which inputs are still there (S5)."""
     if state.adopting:
         return []
-    wishes = [schedule.Wish(poll.worker, poll.capacity) for poll in polls]
+    wishes = [schedule.Wish(poll.worker, poll.capacity, poll.kinds) for poll in polls]
     return schedule.assign(state, wishes, now=now, worker_registry=worker_registry)
 
 

@@ -1,12 +1,13 @@
 """Who gets which plan next: small jobs first among those that can run (S11). It only reads.
 
-Healthy plans wait in a line per level. Plans that have failed run alone on a worker, rather on
-another one than the last; together they are one more line, so that neither holds up the other.
+Healthy plans wait in the lines of their kinds; a plan goes only to a worker that can carry out its
+kind. Plans that have failed run alone on a worker, rather on another one than the last; together
+they are one more line, so that neither holds up the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import merge
 from itertools import chain, groupby, islice
 from typing import NamedTuple
@@ -26,22 +27,24 @@ from maar.metastore.records.entries import (
 from maar.metastore.records.entries import PlansScheduled as Scheduled
 from maar.metastore.state.state import MetaState
 from maar.metastore.state.timeline import NEVER, PlanBucket, PlanStanding, place_of
-from maar.model.ids import PlanId, WorkerId
-from maar.model.plan import Plan, PlanSpec
+from maar.model.ids import BlockId, PlanId, WorkerId
+from maar.model.plan import Plan, PlanKind, PlanSpec
 from maar.model.time import LeaseTime
+from maar.services.kinds import KINDS, PlanLine
 
 GRANTED_AT_ONCE = 64  # the leader's loop does not stop for long; who asks again gets more
 SET_ASIDE_AT_ONCE = 100
-FAILING_SEEN_MAX = 64  # of a level, in one round: among so many somebody's plan is found
-FAILING = 1 << 16  # the line of all plans that run alone, after all levels
-PROBE = FAILING + 1  # among those, the line of excluded plans
+FAILING_SEEN_MAX = 64  # of a line, in one round: among so many somebody's plan is found
+FAILING = PlanLine(1 << 16, 0)  # the line of all plans that run alone, after all others
+PROBE = PlanLine(1 << 16, 1)  # among those, the line of excluded plans
 
 
 class Wish(NamedTuple):
-    """A worker and how many plans it has room for."""
+    """A worker, how many plans it has room for, and which kinds of them it can carry out."""
 
     worker: WorkerId
     capacity: int
+    kinds: Collection[PlanKind] = tuple(KINDS)
 
 
 class Offer(NamedTuple):
@@ -57,7 +60,7 @@ class Offer(NamedTuple):
 def set_aside(
     state: MetaState, now: LeaseTime, *, hearing_since: LeaseTime = verdict.ALWAYS
 ) -> list[Entry]:
-    """Plans at their limit: many inputs are divided, a single one is excluded (S17).
+    """Plans at their limit: those that their kind can divide are, the others are excluded (S17).
 
     When the schedule has no room for another half, the whole is excluded: its probe tells more.
     """
@@ -65,8 +68,9 @@ def set_aside(
     room = state.policy.plans_max - len(state.plans)  # a plan in two is one more
     for plan, counts_as_failure in islice(_at_limit(state, now, hearing_since), SET_ASIDE_AT_ONCE):
         seen = plan.lease.token if plan.lease else None
-        if len(plan.inputs) > 1 and room > 0:
-            entries.append(PlanBisected(plan.id, seen, len(plan.inputs) // 2, counts_as_failure))
+        at = state.kinds[plan.kind].divides_at(plan)
+        if at is not None and room > 0:
+            entries.append(PlanBisected(plan.id, seen, at, counts_as_failure))
             room -= 1
         else:
             probes = plan.failures + counts_as_failure - plan.failure_limit
@@ -86,9 +90,7 @@ def _at_limit(
         if line.standing > PlanStanding.LEASED or line.failures + leased < limit:
             continue
         for plan in state.plans.line(line, now if leased else NEVER):
-            counts_as_failure = verdict.expired(
-                plan, policy=state.policy, hearing_since=hearing_since
-            )
+            counts_as_failure = verdict.expired(state, plan, hearing_since=hearing_since)
             if plan.failures + counts_as_failure >= limit:
                 yield plan, counts_as_failure
 
@@ -97,33 +99,31 @@ def _at_limit(
 
 
 def healthy(
-    state: MetaState, level: int, *, now: LeaseTime, hearing_since: LeaseTime
+    state: MetaState, line: PlanLine, *, now: LeaseTime, hearing_since: LeaseTime
 ) -> Iterator[Plan]:
-    """Plans of a level that have not failed, best first: unassigned, then abandoned ones."""
-    for plan in _waiting(state, now, lambda line: line.level == level and not line.failures):
-        if not verdict.expired(plan, policy=state.policy, hearing_since=hearing_since):
+    """Plans of a line that have not failed, best first: unassigned, then abandoned ones."""
+    for plan in _waiting(state, now, lambda one: one.line == line and not one.failures):
+        if not verdict.expired(state, plan, hearing_since=hearing_since):
             yield plan
 
 
 def failing(
-    state: MetaState, level: int, *, now: LeaseTime, hearing_since: LeaseTime
+    state: MetaState, line: PlanLine, *, now: LeaseTime, hearing_since: LeaseTime
 ) -> Iterator[Plan]:
-    """Plans of a level that have failed and may try again, best first.
+    """Plans of a line that have failed and may try again, best first.
 
     While the limit is raised, excluded plans below it are among them, whatever their rest.
     """
     raised = state.raised_limit(now)
-    for plan in _waiting(state, now, lambda line: line.level == level and _may_fail(line)):
-        counts_as_failure = verdict.expired(plan, policy=state.policy, hearing_since=hearing_since)
+    for plan in _waiting(state, now, lambda one: one.line == line and _may_fail(one)):
+        counts_as_failure = verdict.expired(state, plan, hearing_since=hearing_since)
         if 0 < plan.failures + counts_as_failure < max(plan.failure_limit, raised):
             yield plan
     yield from _in_order(
         state,
         NEVER,
-        lambda line: (
-            line.standing is PlanStanding.EXCLUDED
-            and line.level == level
-            and line.failures < raised
+        lambda one: (
+            one.standing is PlanStanding.EXCLUDED and one.line == line and one.failures < raised
         ),
     )
 
@@ -133,17 +133,23 @@ def _may_fail(line: PlanBucket) -> bool:
     return line.failures > 0 or line.standing is PlanStanding.LEASED
 
 
-def probes(state: MetaState, now: LeaseTime) -> Iterator[Plan]:
-    """Excluded plans whose rest is over, longest since first; none while one is being tried."""
+def probes(state: MetaState, now: LeaseTime) -> list[Plan]:
+    """Excluded plans whose rest is over, longest since first; none while one is being tried.
+
+    Of each kind some are seen, so that a worker finds one of a kind that it can carry out.
+    """
     if state.plans.probing():
-        return iter(())
+        return []
     raised = state.raised_limit(now)
-    lines = (
-        state.plans.line(line, now)
-        for line in state.plans.lines
-        if line.standing is PlanStanding.EXCLUDED and line.failures >= raised
-    )
-    return merge(*lines, key=place_of)
+    kinds: dict[int, list[PlanBucket]] = {}
+    for bucket in state.plans.lines:
+        if bucket.standing is PlanStanding.EXCLUDED and bucket.failures >= raised:
+            kinds.setdefault(bucket.line.rank, []).append(bucket)
+    found: list[Plan] = []
+    for buckets in kinds.values():
+        lines = (state.plans.line(bucket, now) for bucket in buckets)
+        found += islice(merge(*lines, key=place_of), FAILING_SEEN_MAX)
+    return sorted(found, key=place_of)
 
 
 def _waiting(
@@ -156,7 +162,7 @@ def _waiting(
 def _in_order(
     state: MetaState, now: LeaseTime, wanted: Callable[[PlanBucket], bool]
 ) -> Iterator[Plan]:
-    """Level; standing; fewer failures; longest since; order of planning."""
+    """Line; standing; fewer failures; longest since; order of planning."""
     lines = sorted(filter(wanted, state.plans.lines))
     for _, same in groupby(lines, key=lambda line: line[:3]):
         yield from merge(*(state.plans.line(line, now) for line in same), key=place_of)
@@ -177,11 +183,13 @@ def assign(
     At most three entries: who is evicted, what is planned, and leases, also of what is planned.
     """
     capacities: dict[WorkerId, int] = {}
+    able: dict[WorkerId, frozenset[PlanKind]] = {}
     for wish in wishes:
         capacities[wish.worker] = capacities.get(wish.worker, 0) + max(0, wish.capacity)
+        able[wish.worker] = frozenset(wish.kinds)
     worker_registry = worker_registry or WorkerRegistry()
     for worker, capacity in capacities.items():
-        worker_registry.hear(worker, wants=capacity > 0, now=now)
+        worker_registry.hear(worker, wants=capacity > 0, kinds=able[worker], now=now)
     worker_registry.forget_absent(now)
     if not any(capacities.values()):
         return []
@@ -219,26 +227,25 @@ class _Round:
         self._left = min(wanted, GRANTED_AT_ONCE, lease.attempts_left(state))
         self._given: list[tuple[Offer, WorkerId]] = []
         self._new = 0  # plans to be scheduled
+        self._taken: set[BlockId] = set()  # by those
         room = state.policy.plans_max - len(state.plans)
         self._new_max = room if room > 0 else parking.room(state)
         since = worker_registry.hearing_since
-        levels = sorted({*range(len(state.policy.levels)), *(li.level for li in state.plans.lines)})
-        self._levels = {
-            level: _Line(
+        lines = sorted({*state.kinds.lines(state.policy), *(one.line for one in state.plans.lines)})
+        self._lines = {
+            line: _Line(
                 chain(
-                    map(Offer, healthy(state, level, now=now, hearing_since=since)),
-                    (Offer(None, spec) for spec in plans.batches(state, level, now=now)),
+                    map(Offer, healthy(state, line, now=now, hearing_since=since)),
+                    (Offer(None, spec) for spec in state.kinds.due(state, line, now=now)),
                 )
             )
-            for level in levels
+            for line in lines
         }
         self._failing = {
-            level: list(
-                islice(failing(state, level, now=now, hearing_since=since), FAILING_SEEN_MAX)
-            )
-            for level in levels
+            line: list(islice(failing(state, line, now=now, hearing_since=since), FAILING_SEEN_MAX))
+            for line in lines
         }
-        self._failing[PROBE] = list(islice(probes(state, now), FAILING_SEEN_MAX))
+        self._failing[PROBE] = probes(state, now)
         if not any(self._failing.values()):
             worker_registry.drained = None  # others were quicker
 
@@ -263,7 +270,7 @@ class _Round:
         """Whether the worker may get more after this."""
         waiting = self._waiting()
         able = alone and bool(self._suspect(worker))
-        lines = [line for line in waiting if line != FAILING or able]
+        lines = [line for line in waiting if (able if line == FAILING else self._can(worker, line))]
         if not lines:
             return False
         share = self._state.policy.least_share
@@ -273,22 +280,33 @@ class _Round:
         if not alone and self._drain(worker):
             return False
         self._crew.turns = shares.after(self._crew.turns, waiting, line)
-        self._give(self._levels[line].take(), worker)
+        self._give(self._lines[line].take(), worker)
         return True
 
-    def _waiting(self) -> list[int]:
+    def _waiting(self) -> list[PlanLine]:
         """Lines that have something to offer, those that go first at the front."""
         full = self._new >= self._new_max
-        levels = [
-            level
-            for level, line in self._levels.items()
-            if (offer := line.first()) and not (offer.spec and full)
+        lines = [
+            line
+            for line, offers in self._lines.items()
+            if (offer := self._first(offers)) and not (offer.spec and full)
         ]
-        return [*levels, FAILING] if any(self._failing.values()) else levels
+        return [*lines, FAILING] if any(self._failing.values()) else lines
+
+    def _first(self, offers: _Line) -> Offer | None:
+        """Two kinds may want the same block: whose turn came first has it."""
+        while (offer := offers.first()) and offer.spec:
+            if self._taken.isdisjoint(offer.spec.inputs):
+                break
+            offers.take()
+        return offer
+
+    def _can(self, worker: WorkerId, line: PlanLine) -> bool:
+        return self._state.kinds.of_line(line).kind in self._crew.heard[worker].kinds
 
     # ── plans that run alone ──
 
-    def _suspect(self, worker: WorkerId) -> dict[int, Plan]:
+    def _suspect(self, worker: WorkerId) -> dict[PlanLine, Plan]:
         """By line, the first plan that this worker may try."""
         found = {}
         for line, candidates in self._failing.items():
@@ -300,12 +318,14 @@ class _Round:
 
     def _suits(self, plan: Plan, worker: WorkerId) -> bool:
         """Rather not the worker that it failed on, if somebody else is there and comes soon."""
+        if plan.kind not in self._crew.heard[worker].kinds:
+            return False
         if not plan.attempts or plan.attempts[-1].worker != worker:
             return True
         since = place_of(plan).since
         if since > self._now:  # its rest is cut short
             since = plan.attempts[-1].ended_at or since
-        return self._now - since > PRESENT_NS or not self._crew.others(worker)
+        return self._now - since > PRESENT_NS or not self._crew.others(worker, plan.kind)
 
     def _give_alone(self, worker: WorkerId) -> bool:
         found = self._suspect(worker)
@@ -330,13 +350,16 @@ class _Round:
             worker_registry.turns, FAILING, share=share
         ):
             return False
-        if not self._suspect(worker) or any(self._free(other) for other in worker_registry.heard):
+        wanted = {plan.kind for plan in self._suspect(worker).values()}
+        if not wanted or any(self._free(other, wanted) for other in worker_registry.heard):
             return False
         worker_registry.drained = worker
         return True
 
-    def _free(self, worker: WorkerId) -> bool:
-        """It asks for work and has none: it can take a plan that runs alone."""
+    def _free(self, worker: WorkerId, wanted: set[PlanKind]) -> bool:
+        """It asks for work and has none: it can take a plan of these kinds that runs alone."""
+        if wanted.isdisjoint(self._crew.heard[worker].kinds):
+            return False
         busy = self._state.plans.work_of(worker, self._now)
         served = any(worker == other for _, other in self._given)
         return self._crew.heard[worker].wants and not busy and not served
@@ -345,7 +368,9 @@ class _Round:
 
     def _give(self, offer: Offer, worker: WorkerId) -> None:
         self._given.append((offer, worker))
-        self._new += offer.spec is not None
+        if offer.spec is not None:
+            self._new += 1
+            self._taken.update(offer.spec.inputs)
         self._left -= 1
 
     def entries(self) -> list[Entry]:
@@ -368,12 +393,17 @@ class _Round:
         ]
 
     def _grant(self, offer: Offer, worker: WorkerId, fresh: Iterator[PlanId]) -> Grant | None:
-        expires_at = LeaseTime(self._now + self._state.policy.lease_ns)
+        expires_at = LeaseTime(self._now + self._lease_ns(offer))
         plan = offer.plan
         if plan is None:
             scheduled = next(fresh, None)
             return Grant(scheduled, worker, expires_at) if scheduled else None
         seen = plan.lease.token if plan.lease else None
         since = self._crew.hearing_since
-        counts_as_failure = verdict.expired(plan, policy=self._state.policy, hearing_since=since)
+        counts_as_failure = verdict.expired(self._state, plan, hearing_since=since)
         return Grant(plan.id, worker, expires_at, seen, counts_as_failure)
+
+    def _lease_ns(self, offer: Offer) -> int:
+        what = offer.plan or offer.spec
+        assert what is not None
+        return self._state.kinds[what.kind].lease_ns(self._state.policy)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
 
-Passed: TypeAlias = Mapping[int, int]  # by line: how many plans went to others since its turn
+Line = TypeVar("Line", bound=Hashable)  # passed: how many plans went to others since its turn
 
 
-def overdue(passed: Passed, line: int, *, share: int) -> bool:
+def overdue(passed: Mapping[Line, int], line: Line, *, share: int) -> bool:
     return passed.get(line, 0) >= share - 1
 
 
-def next_line(passed: Passed, waiting: Sequence[int], *, share: int) -> int:
+def next_line(passed: Mapping[Line, int], waiting: Sequence[Line], *, share: int) -> Line:
     """Of the lines that wait, in the order of preference: who waited too long, else the first."""
     due = [line for line in waiting if overdue(passed, line, share=share)]
     return max(due, key=lambda line: passed.get(line, 0)) if due else waiting[0]
 
 
-def after(passed: Passed, waiting: Sequence[int], given: int) -> dict[int, int]:
+def after(passed: Mapping[Line, int], waiting: Sequence[Line], given: Line) -> dict[Line, int]:
     """One plan of a line was handed out. Who does not wait saves up nothing."""
     return {line: 0 if line == given else passed.get(line, 0) + 1 for line in waiting}

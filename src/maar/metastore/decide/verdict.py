@@ -5,6 +5,7 @@ The leader decides, and the entry carries the verdict: replicas fold it and judg
 
 from __future__ import annotations
 
+from maar.metastore.state.state import MetaState
 from maar.model.plan import Plan
 from maar.model.policy import Policy
 from maar.model.time import LeaseTime
@@ -12,7 +13,7 @@ from maar.model.time import LeaseTime
 ALWAYS = LeaseTime(-1)  # before any lease
 
 
-def expired(plan: Plan, *, policy: Policy, hearing_since: LeaseTime) -> bool:
+def expired(state: MetaState, plan: Plan, *, hearing_since: LeaseTime) -> bool:
     """Does a lease that ran out count against the plan?
 
     Only if the work had begun, and if the worker had been heard by the leader that now misses it:
@@ -21,9 +22,9 @@ def expired(plan: Plan, *, policy: Policy, hearing_since: LeaseTime) -> bool:
     lease = plan.lease
     if lease is None:
         return False
-    renewed_at = lease.expires_at - policy.lease_ns
+    renewed_at = lease.expires_at - state.kinds[plan.kind].lease_ns(state.policy)
     started = plan.attempts[-1].started_at is not None
-    return (started and renewed_at > hearing_since) or exhausted(plan, policy)
+    return (started and renewed_at > hearing_since) or exhausted(plan, state.policy)
 
 
 def reported(plan: Plan, *, policy: Policy, plan_at_fault: bool) -> bool:

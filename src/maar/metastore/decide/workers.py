@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from maar.metastore.decide.verdict import ALWAYS
 from maar.model.ids import WorkerId
+from maar.model.plan import PlanKind
 from maar.model.time import SECOND_NS, LeaseTime
+from maar.services.kinds import PlanLine
 
 PRESENT_NS = 30 * SECOND_NS  # a worker that was heard from within this is there
 
@@ -15,6 +17,7 @@ PRESENT_NS = 30 * SECOND_NS  # a worker that was heard from within this is there
 class WorkerHeard(NamedTuple):
     at: LeaseTime
     wants: bool  # it asked for work
+    kinds: frozenset[PlanKind]  # that it can carry out
 
 
 @dataclass(slots=True)
@@ -23,8 +26,10 @@ class WorkerRegistry:
     listened_at: LeaseTime = ALWAYS
     heard: dict[WorkerId, WorkerHeard] = field(default_factory=dict)
     drained: WorkerId | None = None  # it gets nothing until it is free for a plan that runs alone
-    turns: dict[int, int] = field(default_factory=dict)  # of the lines
-    failing_turns: dict[int, int] = field(default_factory=dict)  # of lines of plans that run alone
+    turns: dict[PlanLine, int] = field(default_factory=dict)  # of the lines
+    failing_turns: dict[PlanLine, int] = field(
+        default_factory=dict
+    )  # of lines of plans that run alone
 
     def listen(self, now: LeaseTime, *, pause_ns: int) -> None:
         """The leader's loop comes round; a round that took too long was a pause."""
@@ -32,8 +37,10 @@ class WorkerRegistry:
             self.hearing_since = now
         self.listened_at = now
 
-    def hear(self, worker: WorkerId, *, wants: bool, now: LeaseTime) -> None:
-        self.heard[worker] = WorkerHeard(now, wants)
+    def hear(
+        self, worker: WorkerId, *, wants: bool, kinds: frozenset[PlanKind], now: LeaseTime
+    ) -> None:
+        self.heard[worker] = WorkerHeard(now, wants, kinds)
 
     def forget_absent(self, now: LeaseTime) -> None:
         for worker in [w for w, heard in self.heard.items() if now - heard.at > PRESENT_NS]:
@@ -41,6 +48,6 @@ class WorkerRegistry:
         if self.drained not in self.heard:
             self.drained = None
 
-    def others(self, worker: WorkerId) -> bool:
-        """Somebody else is there."""
-        return len(self.heard) > (worker in self.heard)
+    def others(self, worker: WorkerId, kind: PlanKind) -> bool:
+        """Somebody else is there who can carry out this kind of plan."""
+        return any(kind in heard.kinds for other, heard in self.heard.items() if other != worker)

@@ -67,7 +67,6 @@ from maar.metastore.records.entries import (
     VersionActivated,
 )
 from maar.metastore.records.packs import pack
-from maar.metastore.state import queue
 from maar.metastore.state.digest import digest
 from maar.metastore.state.index import blocks_in
 from maar.metastore.state.state import MetaState, RaisedLimit
@@ -219,8 +218,8 @@ def _policy(state: MetaState, entry: PolicySet) -> Effects:
     for partition in state.blocks.partitions():
         for meta in blocks_in(partition.chunks):
             waits = meta.id in state.queue.places or meta.id in state.owners
-            if not waits and queue.mergeable(meta, state.policy):
-                key = queue.key_of(meta)
+            if not waits and state.queue.rules.takes(meta, state.policy):
+                key = state.queue.rules.lane(meta)
                 place = Item(state.index, ordinal, state.lease_time, meta.id, meta.size, key)
                 state.queue.enter(place, state.policy)
                 ordinal += 1

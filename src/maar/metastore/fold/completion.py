@@ -6,17 +6,17 @@ from collections.abc import Mapping
 
 import msgspec
 
-from maar.metastore.fold import accounting, attempts, lease, objects, registration
+from maar.metastore.fold import attempts, lease, objects, registration
 from maar.metastore.fold import plan as plans
 from maar.metastore.records.effects import Completed, Effects, Refused
 from maar.metastore.records.entries import PlanCompleted
 from maar.metastore.records.packs import pack
-from maar.metastore.state.index import FoundBlock, day_of
+from maar.metastore.state.index import FoundBlock
 from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.state import MetaState
-from maar.model.block import NO_DAY, BlockMeta, Kind
-from maar.model.ids import NO_ZONE, BlockId, FencingToken
-from maar.model.plan import Plan, PlanState, QueueKey
+from maar.model.block import BlockMeta
+from maar.model.ids import BlockId, FencingToken
+from maar.model.plan import Plan, PlanState
 from maar.model.refusal import Refusal
 
 
@@ -48,13 +48,13 @@ def _refusal(
         return Refusal.INPUT_GONE
     if any(state.owners.get(block) != plan.id for block in plan.inputs):
         return Refusal.INPUT_OWNED
-    if not accounting.adds_up(live, entry.result):
-        return Refusal.ACCOUNT
-    refusal = _output_refusal(state, plan, entry)
-    if refusal is not None:
-        return refusal
-    possible = accounting.possible(live, entry.result, level=plan.key.level)
-    return None if possible else Refusal.SHARE
+    if entry.result.kind != plan.kind:
+        return Refusal.RESULT_KIND
+    if any(registration.malformed(meta) for meta in entry.result.outputs):
+        return Refusal.OUTPUT
+    inputs = {block: found.outline for block, found in live.items()}
+    refusal = state.kinds[plan.kind].refusal(plan, inputs, entry.result)
+    return refusal or _output_refusal(state, plan, entry)
 
 
 def _output_refusal(state: MetaState, plan: Plan, entry: PlanCompleted) -> Refusal | None:
@@ -65,8 +65,6 @@ def _output_refusal(state: MetaState, plan: Plan, entry: PlanCompleted) -> Refus
         for block in ids
     ):
         return Refusal.OUTPUT_TAKEN
-    if not all(_belongs(meta, plan) for meta in outputs):
-        return Refusal.OUTPUT
     return _objects_refusal(plan, entry)
 
 
@@ -79,24 +77,6 @@ def _objects_refusal(plan: Plan, entry: PlanCompleted) -> Refusal | None:
         for meta in entry.result.outputs
     )
     return None if own else Refusal.OUTPUT_KEY
-
-
-def _belongs(meta: BlockMeta, plan: Plan) -> bool:
-    key = plan.key
-    if meta.store != key.store or meta.shard != key.shard or not meta.tenant:
-        return False
-    if registration.malformed(meta):
-        return False
-    if key.tenant and meta.tenant != key.tenant:
-        return False
-    if not _of_lane(meta, key):
-        return False
-    return meta.kind is Kind.QUARANTINE or meta.level == key.level + 1
-
-
-def _of_lane(meta: BlockMeta, key: QueueKey) -> bool:
-    """In the zone of its lane, which a worker need not name; from level 1 on, of its day."""
-    return meta.zone in (NO_ZONE, key.zone) and key.day in (NO_DAY, day_of(meta))
 
 
 def _kept(meta: BlockMeta, plan: Plan) -> BlockMeta:

@@ -162,7 +162,8 @@ def begin_anew(state: MetaState) -> None:
     for plan in list(state.plans.values()):
         lease = plan.lease
         if lease is not None and not lease.expired(state.lease_time):
-            until = LeaseTime(state.lease_time + state.policy.lease_ns)
+            lease_ns = state.kinds[plan.kind].lease_ns(state.policy)
+            until = LeaseTime(state.lease_time + lease_ns)
             renewed = msgspec.structs.replace(lease, expires_at=max(lease.expires_at, until))
             state.plans[plan.id] = msgspec.structs.replace(plan, lease=renewed)
 

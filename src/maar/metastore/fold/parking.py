@@ -101,7 +101,7 @@ def _unpark_one(state: MetaState, plan_id: PlanId) -> Effect:
 def _was_excluded(plan: Plan) -> bool:
     """By an operator, or because it could not be divided; other plans go on where they were."""
     at_limit = plan.failures >= plan.failure_limit
-    return plan.eligible_at >= NEVER or (at_limit and len(plan.inputs) == 1)
+    return plan.eligible_at >= NEVER or (at_limit and len(plan.inputs) < 2)
 
 
 def requeue(state: MetaState, entry: PlanRequeued) -> Effects:

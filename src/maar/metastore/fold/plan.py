@@ -1,10 +1,9 @@
-"""Which blocks are worth merging, and the life of a plan apart from its leases."""
+"""The life of a plan apart from its leases."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heappop, heappush, merge
-from itertools import chain, takewhile
+from itertools import chain
 
 import msgspec
 
@@ -20,81 +19,12 @@ from maar.metastore.records.effects import (
 )
 from maar.metastore.records.entries import PlanBisected, PlanExcluded, PlansArchived, PlansScheduled
 from maar.metastore.state.state import MetaState
-from maar.model.ids import BlockId, PlanId, block_time_ns
-from maar.model.lane import Front, Item
-from maar.model.plan import AttemptEnd, Plan, PlanSpec, PlanState, Service
-from maar.model.policy import Level
+from maar.model.ids import BlockId, PlanId
+from maar.model.plan import AttemptEnd, Plan, PlanSpec, PlanState
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 
 # ── decisions of the leader: they only read ────────────────────────────────────────────────────
-
-
-def batches(state: MetaState, level: int, *, now: LeaseTime) -> Iterator[PlanSpec]:
-    """The plans that a level can be made into, by the age of their oldest block.
-
-    What is not asked for is not looked at. A lane with a deep backlog does not hold up the others.
-    """
-    rule = state.policy.level(level)
-    if rule is None:
-        return
-    lanes = _due_lanes(state, level, rule, now=now)
-    coming = next(lanes, None)
-    cuts: list[tuple[int, int, list[Item], Iterator[list[Item]]]] = []
-    while cuts or coming:
-        if coming and (not cuts or (coming.entry, coming.ordinal) < cuts[0][:2]):
-            items = state.queue.items(coming.key)
-            _push(cuts, cut(items, rule, span_ns=state.policy.span_ns, now=now))
-            coming = next(lanes, None)
-            continue
-        _, _, batch, lane = heappop(cuts)
-        inputs = tuple(item.block for item in batch)
-        yield PlanSpec(Service.COMPACT, False, batch[0].key, inputs, state.policy.failure_limit)
-        _push(cuts, lane)
-
-
-def _push(
-    cuts: list[tuple[int, int, list[Item], Iterator[list[Item]]]], lane: Iterator[list[Item]]
-) -> None:
-    batch = next(lane, None)
-    if batch:
-        heappush(cuts, (batch[0].entry, batch[0].ordinal, batch, lane))
-
-
-def _due_lanes(state: MetaState, number: int, level: Level, *, now: LeaseTime) -> Iterator[Front]:
-    """Lanes that are full, and lanes that are old, each once, oldest first."""
-    full = iter(state.queue.full.get(number, ()))
-    old = takewhile(lambda front: aged(front, level, now), state.queue.fronts.get(number, ()))
-    last = None
-    for front in merge(full, old):
-        if front != last:
-            yield front
-        last = front
-
-
-def aged(item: Item | Front, level: Level, now: LeaseTime) -> bool:
-    return now - item.added_at > level.age_ns
-
-
-def cut(
-    items: Iterator[Item], level: Level, *, span_ns: int, now: LeaseTime
-) -> Iterator[list[Item]]:
-    """Closed batches from the front of a lane, in its order."""
-    batch: list[Item] = []
-    size = oldest = newest = 0
-    for item in items:
-        time = block_time_ns(item.block)
-        oldest, newest = (min(oldest, time), max(newest, time)) if batch else (time, time)
-        if newest - oldest > span_ns:
-            yield batch  # it can never grow: what follows is too far away
-            batch, size, oldest, newest = [], 0, time, time
-        batch.append(item)
-        size += item.size
-        if len(batch) >= level.count or size >= level.bytes:
-            yield batch
-            batch, size = [], 0
-    if batch and aged(batch[0], level, now):
-        yield batch
 
 
 def probe_delay(state: MetaState, probes: int) -> int:
@@ -113,7 +43,8 @@ def schedule(state: MetaState, entry: PlansScheduled) -> Effects:
 
 
 def _schedule_one(state: MetaState, spec: PlanSpec, plan: PlanId) -> Effect:
-    why = _not_free(state, spec.inputs) or _mixed(state, spec)
+    rules = state.kinds[spec.kind]
+    why = _not_free(state, spec.inputs) or rules.misfit(state, spec)
     if why is None and len(state.plans) >= state.policy.plans_max:
         why = Refusal.TOO_MANY
     if why is not None:
@@ -122,7 +53,7 @@ def _schedule_one(state: MetaState, spec: PlanSpec, plan: PlanId) -> Effect:
         state,
         Plan(
             id=plan,
-            service=spec.service,
+            kind=spec.kind,
             removable=spec.removable,
             key=spec.key,
             inputs=spec.inputs,
@@ -134,27 +65,18 @@ def _schedule_one(state: MetaState, spec: PlanSpec, plan: PlanId) -> Effect:
             rolls_back=spec.rolls_back,
         ),
     )
-    return Scheduled(plan, spec.key.level)
+    return Scheduled(plan)
 
 
 def _not_free(state: MetaState, inputs: tuple[BlockId, ...]) -> Refusal | None:
     """Every input must be live and unowned (S7)."""
-    if not inputs or len(set(inputs)) != len(inputs):
+    if len(set(inputs)) != len(inputs):
         return Refusal.INPUT_REPEATED
     if any(block not in state.blocks for block in inputs):
         return Refusal.INPUT_GONE
     if any(block in state.owners for block in inputs):
         return Refusal.INPUT_OWNED
     return None
-
-
-def _mixed(state: MetaState, spec: PlanSpec) -> Refusal | None:
-    """What is merged is of one lane: stores above all are never mixed."""
-    if spec.service is not Service.COMPACT:
-        return None
-    places = (state.queue.places.get(block) for block in spec.inputs)
-    alike = all(place is not None and place.key == spec.key for place in places)
-    return None if alike else Refusal.INPUT_KEY
 
 
 def _own(state: MetaState, plan: Plan) -> None:

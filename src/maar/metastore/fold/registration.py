@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from maar.metastore.fold import objects
 from maar.metastore.records.effects import Effects, Registered
 from maar.metastore.records.entries import RegistrationFloor
-from maar.metastore.state import queue
 from maar.metastore.state.rows import raw_id
 from maar.metastore.state.state import Anchor, MetaState
 from maar.model.block import BlockOutline, Kind
@@ -49,8 +48,8 @@ def malformed(meta: BlockOutline) -> str:
 def admit(state: MetaState, meta: BlockOutline, packed: bytes, *, ordinal: int) -> None:
     """Into the index, and into the queue when it can be merged."""
     state.blocks.put(meta, packed)
-    if queue.mergeable(meta, state.policy):
-        key = queue.key_of(meta)
+    if state.queue.rules.takes(meta, state.policy):
+        key = state.queue.rules.lane(meta)
         item = Item(state.index, ordinal, state.lease_time, meta.id, meta.size, key)
         state.queue.enter(item, state.policy)
 

@@ -150,7 +150,7 @@ def _poll_reply(
     return PollReply(
         granted=tuple(reads.leased_plan(state, lease.plan) for lease in granted),
         kept=tuple(
-            Kept(renewal.plan, renewal.token, state.policy.lease_ns)
+            Kept(renewal.plan, renewal.token, reads.lease_ns(state, renewal.plan))
             for renewal in poll.renewals
             if (renewal.plan, renewal.token) in renewed
         ),

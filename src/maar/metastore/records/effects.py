@@ -25,7 +25,6 @@ class Registered(msgspec.Struct, frozen=True, gc=False):
 @dataclass(frozen=True, slots=True)
 class Scheduled:
     plan: PlanId
-    level: int
 
 
 @dataclass(frozen=True, slots=True)

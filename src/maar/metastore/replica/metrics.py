@@ -160,7 +160,7 @@ class MetastoreMetrics:
 
     def _count_completed(self, effect: Completed, state: MetaState) -> None:
         plan = state.finished.get(effect.plan)
-        if plan is None or plan.key.level > 0:
+        if plan is None or not state.kinds[plan.kind].takes_fresh(plan.key):
             return
         for block in effect.retired:
             waited_ns = state.lease_time - block_time_ns(block)

@@ -28,9 +28,9 @@ from maar.metastore.records.packs import (
 )
 from maar.metastore.state.marks import mark_of_bytes, moved
 from maar.metastore.state.rows import ID_BYTES, Numbers, Rows, block_id, raw_id
-from maar.model.block import NO_DAY, BlockMeta, BlockOutline, Kind
+from maar.model.block import BlockMeta, BlockOutline, Kind, day_of
 from maar.model.ids import BlockId, Shard, TenantId
-from maar.model.time import TimeRange, utc_day
+from maar.model.time import TimeRange
 
 PACKED_MAX = 64  # blocks; a chunk with more is divided
 LOOSE_MAX = 16  # blocks of a chunk that are not in its pack
@@ -48,11 +48,6 @@ class PartitionKey(NamedTuple):
 
 def partition_of(meta: BlockOutline) -> PartitionKey:
     return PartitionKey(day_of(meta), meta.tenant, meta.shard)
-
-
-def day_of(meta: BlockOutline) -> int:
-    """Segments have no day of their own: they go by their oldest profile."""
-    return utc_day(meta.min_time_ns) if meta.day == NO_DAY else meta.day
 
 
 class ChunkBounds(msgspec.Struct, frozen=True, gc=False):

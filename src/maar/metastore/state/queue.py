@@ -9,16 +9,16 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
 
-from maar.metastore.state.index import day_of
 from maar.metastore.state.marks import bulk_mark, moved
 from maar.metastore.state.rows import ID_BYTES, Numbers, Rows, block_id, raw_id
 from maar.metastore.state.sorted_chunks import SortedChunks
-from maar.model.block import NO_DAY, BlockOutline, Kind
 from maar.model.ids import BlockId
 from maar.model.lane import Front, Item
 from maar.model.plan import QueueKey
 from maar.model.policy import Policy
 from maar.model.time import LeaseTime
+from maar.services.kinds import KINDS
+from maar.services.rules import Listing, QueueRules
 
 _PLACE = Struct(">16sQIQQI")  # block, entry, ordinal, added_at, size, number of the key
 _turned = Struct(">QI").pack
@@ -36,34 +36,15 @@ class Lane:
     bytes: int = 0
     front: Front | None = None
     full: bool = False
+    line: int = 0  # of the kind that merges what is in it
 
 
 @dataclass(slots=True)
 class Waiting:
-    """What the lanes of one level hold together, kept as blocks come and go."""
+    """What the lanes of one line hold together, kept as blocks come and go."""
 
     blocks: int = 0
     bytes: int = 0
-
-
-def key_of(meta: BlockOutline) -> QueueKey:
-    """The lane of a block: what is merged must be able to become one block.
-
-    A segment holds profiles of any day; from level 1 on a block is of one, and waits for others of
-    its day. Without that, late profiles would only ever meet blocks of other days.
-    """
-    day = day_of(meta) if meta.level else NO_DAY
-    return QueueKey(meta.store, meta.tenant, meta.shard, meta.level, meta.zone, day)
-
-
-def mergeable(meta: BlockOutline, policy: Policy) -> bool:
-    """Below the top level, not yet of target size, and not in quarantine.
-
-    Segments always are: however large, they have to be decoded.
-    """
-    if meta.kind is Kind.QUARANTINE or policy.level(meta.level) is None:
-        return False
-    return meta.kind is Kind.SEGMENT or meta.size < policy.target_block_bytes
 
 
 class Places(Mapping[BlockId, Item]):
@@ -145,11 +126,12 @@ class Queue:
 
     places: Places = field(default_factory=Places)
     lanes: dict[QueueKey, Lane] = field(default_factory=dict)
-    fronts: dict[int, SortedChunks[Front]] = field(default_factory=dict)  # by level, oldest first
+    fronts: dict[int, SortedChunks[Front]] = field(default_factory=dict)  # by line, oldest first
     full: dict[int, SortedChunks[Front]] = field(default_factory=dict)  # by count or bytes
-    waiting: dict[int, Waiting] = field(default_factory=dict)  # by level
+    waiting: dict[int, Waiting] = field(default_factory=dict)  # by line
     queued: int = 0
     hash: int = 0  # of the places
+    rules: QueueRules = KINDS.queue
 
     def __contains__(self, block: BlockId) -> bool:
         item = self.places.get(block)
@@ -162,11 +144,11 @@ class Queue:
             self.hash = moved(self.hash, bulk_mark(item))
         lane = self.lanes.get(item.key)
         if lane is None:
-            lane = self.lanes[item.key] = Lane()
+            lane = self.lanes[item.key] = Lane(line=self.rules.line(item.key))
         if not lane.items.put(_turn(item) + raw_id(item.block)):
             return
         lane.bytes += item.size
-        self._count(item, +1)
+        self._count(lane.line, +1, item.size)
         self._refresh(item.key, lane, policy)
 
     def take(self, block: BlockId, policy: Policy) -> None:
@@ -185,7 +167,7 @@ class Queue:
             if lane is None or not lane.items.remove(_turn(item)):
                 continue
             lane.bytes -= item.size
-            self._count(item, -1)
+            self._count(lane.line, -1, item.size)
             changed[item.key] = lane
         for key, lane in changed.items():
             self._refresh(key, lane, policy)
@@ -205,8 +187,17 @@ class Queue:
     def reorder(self, policy: Policy) -> None:
         """A new policy may close lanes that the old one left open."""
         for key, lane in self.lanes.items():
-            self._unlist(key, lane)
+            self._unlist(lane)
             self._list(key, lane, policy)
+
+    def oldest_first(self, line: int) -> Listing[Front]:
+        return self.fronts.get(line, ())
+
+    def full_lanes(self, line: int) -> Listing[Front]:
+        return self.full.get(line, ())
+
+    def place(self, block: BlockId) -> Item | None:
+        return self.places.get(block)
 
     def items(self, key: QueueKey) -> Iterator[Item]:
         lane = self.lanes.get(key)
@@ -220,9 +211,10 @@ class Queue:
     def due_at(self, policy: Policy) -> LeaseTime | None:
         """When the next lane closes by age; it does so when time exceeds this."""
         due = [
-            front.added_at + level.age_ns
-            for number, fronts in self.fronts.items()
-            if (front := fronts.first()) and (level := policy.level(number))
+            front.added_at + age_ns
+            for line, fronts in self.fronts.items()
+            if (front := fronts.first())
+            and (age_ns := self.rules.closes_after_ns(line, policy)) is not None
         ]
         return LeaseTime(min(due)) if due else None
 
@@ -242,12 +234,12 @@ class Queue:
         return True
 
     def _load_lane(self, key: QueueKey, free: list[bytes], policy: Policy) -> None:
-        lane = self.lanes[key] = Lane()
+        lane = self.lanes[key] = Lane(line=self.rules.line(key))
         lane.items.load(place[_TURN] + place[:ID_BYTES] for place in free)
         lane.bytes = sum(int.from_bytes(place[-8:], "big") for place in free)
-        level = self.waiting.setdefault(key.level, Waiting())
-        level.blocks += len(free)
-        level.bytes += lane.bytes
+        waiting = self.waiting.setdefault(lane.line, Waiting())
+        waiting.blocks += len(free)
+        waiting.bytes += lane.bytes
         self.queued += len(free)
         self._list(key, lane, policy)
 
@@ -256,55 +248,53 @@ class Queue:
         assert item is not None
         return item
 
-    def _count(self, item: Item, sign: int) -> None:
+    def _count(self, line: int, sign: int, size: int) -> None:
         self.queued += sign
-        level = self.waiting.get(item.key.level)
-        if level is None:
-            level = self.waiting[item.key.level] = Waiting()
-        level.blocks += sign
-        level.bytes += sign * item.size
-        if not level.blocks:
-            del self.waiting[item.key.level]
+        waiting = self.waiting.get(line)
+        if waiting is None:
+            waiting = self.waiting[line] = Waiting()
+        waiting.blocks += sign
+        waiting.bytes += sign * size
+        if not waiting.blocks:
+            del self.waiting[line]
 
     def _refresh(self, key: QueueKey, lane: Lane, policy: Policy) -> None:
         """Nothing to do for most of what comes and goes: the oldest stays the oldest."""
         first = lane.items.first()
         same = lane.front is not None and first is not None and first[:12] == _turn(lane.front)
-        if same and lane.full == _full(key, lane, policy):
+        if same and lane.full == self._is_full(key, lane, policy):
             return
-        self._unlist(key, lane)
+        self._unlist(lane)
         if lane.items:
             self._list(key, lane, policy)
         else:
             del self.lanes[key]
 
-    def _unlist(self, key: QueueKey, lane: Lane) -> None:
+    def _unlist(self, lane: Lane) -> None:
         if lane.front is None:
             return
         for listing in (self.fronts, self.full):
-            if key.level in listing:
-                listing[key.level].discard(lane.front)
-                if not listing[key.level]:
-                    del listing[key.level]
+            if lane.line in listing:
+                listing[lane.line].discard(lane.front)
+                if not listing[lane.line]:
+                    del listing[lane.line]
         lane.front, lane.full = None, False
 
     def _list(self, key: QueueKey, lane: Lane, policy: Policy) -> None:
         lane.front = self._front(key, lane)
-        self.fronts.setdefault(key.level, SortedChunks()).add(lane.front)
-        lane.full = _full(key, lane, policy)
+        self.fronts.setdefault(lane.line, SortedChunks()).add(lane.front)
+        lane.full = self._is_full(key, lane, policy)
         if lane.full:
-            self.full.setdefault(key.level, SortedChunks()).add(lane.front)
+            self.full.setdefault(lane.line, SortedChunks()).add(lane.front)
+
+    def _is_full(self, key: QueueKey, lane: Lane, policy: Policy) -> bool:
+        return self.rules.full(key, blocks=len(lane.items), size=lane.bytes, policy=policy)
 
     def _front(self, key: QueueKey, lane: Lane) -> Front:
         row = lane.items.first()
         assert row is not None
         oldest = self._item(row)
         return Front(oldest.added_at, oldest.entry, oldest.ordinal, key)
-
-
-def _full(key: QueueKey, lane: Lane, policy: Policy) -> bool:
-    level = policy.level(key.level)
-    return level is not None and (len(lane.items) >= level.count or lane.bytes >= level.bytes)
 
 
 def _turn(item: Item | Front) -> bytes:

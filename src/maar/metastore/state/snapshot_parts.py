@@ -25,7 +25,7 @@ from maar.metastore.state.index import (
     partition_of,
 )
 from maar.metastore.state.marks import bulk_mark, moved
-from maar.metastore.state.queue import PLACE_BYTES, key_of
+from maar.metastore.state.queue import PLACE_BYTES
 from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.rows import ID_BYTES, raw_id
 from maar.metastore.state.state import (
@@ -444,7 +444,7 @@ def audit(state: MetaState) -> None:
                 item = queue.places.at(raw_id(meta.id))
                 if item is None:
                     continue
-                if (item.size, item.key) != (meta.size, key_of(meta)):
+                if (item.size, item.key) != (meta.size, queue.rules.lane(meta)):
                     raise Corrupt(f"the place of block {meta.id} is not that of the block")
                 placed, places_hash = placed + 1, moved(places_hash, bulk_mark(item))
     if (again.hash, again.totals) != (state.blocks.hash, state.blocks.totals):

@@ -19,6 +19,7 @@ from maar.model.plan import Plan
 from maar.model.policy import Policy
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime, WallTime
+from maar.services.kinds import KINDS, Kinds
 
 NO_INCARNATION = Incarnation("")
 GENESIS_TIME = LeaseTime(0)
@@ -130,6 +131,11 @@ class MetaState:
     known_marks: KnownMarks = field(
         default_factory=KnownMarks
     )  # of plans; saves work, says nothing
+    kinds: Kinds = KINDS  # of plans that this program knows; not of the log
+
+    def __post_init__(self) -> None:
+        self.plans.kinds = self.kinds
+        self.queue.rules = self.kinds.queue
 
     def token(self) -> FencingToken:
         """The token of leases that the entry being folded grants (S3)."""

@@ -1,7 +1,7 @@
 """The plans of the schedule, in lines from which the next one is taken at the cost of a logarithm.
 
 It is a mapping from ids to plans; the lines follow from the plans and are kept as these change. A
-plan stands in the line of its level, standing, failures and limit, ordered by the time since when
+plan stands in the line of its kind, standing, failures and limit, ordered by the time since when
 it can be had. Time itself moves nobody: who reads a line takes those whose time has come.
 """
 
@@ -16,12 +16,13 @@ from maar.metastore.state.sorted_chunks import SortedChunks
 from maar.model.ids import PlanId, WorkerId
 from maar.model.plan import Plan, PlanState
 from maar.model.time import LeaseTime
+from maar.services.kinds import KINDS, Kinds, PlanLine
 
 NEVER = LeaseTime(1 << 62)  # an operator's word: not before somebody says otherwise
 
 
 class PlanStanding(IntEnum):
-    """In the order in which plans of a level are handed out."""
+    """In the order in which plans of a line are handed out."""
 
     UNASSIGNED = 0  # nobody holds it
     LEASED = 1  # abandoned, once its lease has expired
@@ -32,7 +33,7 @@ class PlanStanding(IntEnum):
 class PlanBucket(NamedTuple):
     """Which plans wait together; sorts by whose turn comes first."""
 
-    level: int
+    line: PlanLine  # of its kind
     standing: PlanStanding
     failures: int
     limit: int
@@ -41,10 +42,6 @@ class PlanBucket(NamedTuple):
 class PlanPlace(NamedTuple):
     since: LeaseTime  # it can be had from then on; a lease, after then
     plan: PlanId
-
-
-def line_of(plan: Plan) -> PlanBucket:
-    return PlanBucket(plan.key.level, _standing(plan), plan.failures, plan.failure_limit)
 
 
 def place_of(plan: Plan) -> PlanPlace:
@@ -67,6 +64,7 @@ class Timeline:
     lines: dict[PlanBucket, SortedChunks[PlanPlace]] = field(default_factory=dict)
     held: dict[WorkerId, set[PlanId]] = field(default_factory=dict)  # by lease, live or expired
     leases: int = 0
+    kinds: Kinds = KINDS
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -94,7 +92,7 @@ class Timeline:
         if before is not None:
             self._leave(before)
         self.by_id[plan_id] = plan
-        self.lines.setdefault(line_of(plan), SortedChunks()).add(place_of(plan))
+        self.lines.setdefault(self.line_of(plan), SortedChunks()).add(place_of(plan))
         if plan.lease is not None:
             self.held.setdefault(plan.lease.worker, set()).add(plan_id)
             self.leases += 1
@@ -103,7 +101,7 @@ class Timeline:
         self._leave(self.by_id.pop(plan_id))
 
     def _leave(self, plan: Plan) -> None:
-        line = line_of(plan)
+        line = self.line_of(plan)
         places = self.lines[line]
         places.discard(place_of(plan))
         if not places:
@@ -114,6 +112,10 @@ class Timeline:
             if not mine:
                 del self.held[plan.lease.worker]
             self.leases -= 1
+
+    def line_of(self, plan: Plan) -> PlanBucket:
+        line = self.kinds.line(plan.kind, plan.key)
+        return PlanBucket(line, _standing(plan), plan.failures, plan.failure_limit)
 
     def line(self, line: PlanBucket, now: LeaseTime) -> Iterator[Plan]:
         """Those of a line whose time has come, longest since first."""

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 from maar.metastore.fold import retirement
 from maar.metastore.fold.lease import attempts_left, eligible
-from maar.metastore.fold.plan import aged, cut
 from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.state import MetaState
 from maar.metastore.state.timeline import NEVER
 from maar.metastore.views import reads
-from maar.model.block import NO_DAY, BlockMeta, Kind
+from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotFound
 from maar.model.ids import BlockId
-from maar.model.keys import date_text
-from maar.model.lane import Item
 from maar.model.plan import AttemptEnd, Plan, PlanState
-from maar.model.policy import Level
-from maar.model.time import SECOND_NS, LeaseTime
+from maar.model.time import LeaseTime
+from maar.model.words import counted, span_text
 from maar.ports.operator import Explanation
 
 LOOKED_AT_MAX = 1_000  # blocks of a lane; what waits behind more of them is only estimated
@@ -45,9 +42,17 @@ def explain(
         return Explanation(block, "held" if aside else "owned", tuple(sentences), meta, plan.id)
     if meta.kind is Kind.QUARANTINE:
         return Explanation(block, "quarantined", tuple(_quarantined(meta)), meta, meta.plan)
-    if block in state.queue and state.policy.level(meta.level) is not None:
+    if block in state.queue and _lane_closes(state, block):
         return Explanation(block, "queued", tuple(_queued(state, meta, now, looked_at_max)), meta)
-    return Explanation(block, "finished", (_finished(state, meta),), meta)
+    return Explanation(
+        block, "finished", (state.kinds.queue.why_finished(meta, state.policy),), meta
+    )
+
+
+def _lane_closes(state: MetaState, block: BlockId) -> bool:
+    """Some day: not if the policy has no rule for its lane any more."""
+    rules, place = state.kinds.queue, state.queue.places[block]
+    return rules.closes_after_ns(rules.line(place.key), state.policy) is not None
 
 
 def _unknown(state: MetaState, block: BlockId) -> str:
@@ -56,16 +61,6 @@ def _unknown(state: MetaState, block: BlockId) -> str:
     return (
         f"nothing is known of block {block}: it never was in the index, or it was merged or "
         "expired so long ago that it is forgotten; `maar blocks` lists what is live"
-    )
-
-
-def _finished(state: MetaState, meta: BlockMeta) -> str:
-    if state.policy.level(meta.level) is None:
-        return f"It is finished: nothing merges blocks of level {meta.level}, which is the top."
-    target = state.policy.target_block_bytes
-    return (
-        f"It is finished: it has {_size(meta.size)}, and a block of {_size(target)} or more "
-        "is not merged further (compaction.target_block_bytes)."
     )
 
 
@@ -81,86 +76,16 @@ def _quarantined(meta: BlockMeta) -> Iterator[str]:
 # ── in the queue ───────────────────────────────────────────────────────────────────────────────
 
 
-class LaneBatch(NamedTuple):
-    """The blocks that a block will be merged with, as things stand."""
-
-    number: int  # closed batches of the lane that come before it
-    items: list[Item]
-    closed: bool
-
-
-def batch_of(
-    state: MetaState, item: Item, level: Level, *, ahead: int, now: LeaseTime
-) -> LaneBatch:
-    waiting = list(islice(state.queue.items(item.key), ahead + level.count + 1))
-    closed = list(cut(iter(waiting), level, span_ns=state.policy.span_ns, now=now))
-    for number, batch in enumerate(closed):
-        if item in batch:
-            return LaneBatch(number, batch, closed=True)
-    return LaneBatch(len(closed), waiting[sum(map(len, closed)) :], closed=False)
-
-
 def _queued(state: MetaState, meta: BlockMeta, now: LeaseTime, looked_at_max: int) -> Iterator[str]:
-    item = state.queue.places[meta.id]
-    level = state.policy.level(meta.level)
-    assert level is not None
-    ahead = state.queue.ahead(meta.id)
-    yield (
-        f"It waits in the lane of {meta.tenant or 'all tenants'}, shard {meta.shard}, "
-        f"level {meta.level}{_zone_and_day(item)}, store {meta.store}, since "
-        f"{_span(now - item.added_at)}; "
-        f"{_count(ahead, 'block')} of the lane came before it."
-    )
-    if ahead > looked_at_max:
-        yield f"About {_count(ahead // level.count, 'plan')} of its lane come first."
-        yield from _obstacles(state, meta.level)
-        return
-    batch = batch_of(state, item, level, ahead=ahead, now=now)
-    if not batch.closed:
-        yield _open(batch, level, now)
-        return
-    first = f", after {_count(batch.number, 'other')} of its lane" if batch.number else ""
-    yield (
-        f"Its batch is closed ({_closed_by(batch, level, now)}) and becomes a plan when a worker "
-        f"asks for work{first}."
-    )
-    yield from _obstacles(state, meta.level)
+    rules = state.kinds.queue
+    waits = rules.why_queued(state, meta, now=now, looked_at_max=looked_at_max)
+    yield from waits.sentences
+    if waits.due:
+        yield from _obstacles(state)
 
 
-def _zone_and_day(item: Item) -> str:
-    zone = f", zone {item.key.zone}" if item.key.zone else ""
-    return zone if item.key.day == NO_DAY else f"{zone}, day {date_text(item.key.day)}"
-
-
-def _open(batch: LaneBatch, level: Level, now: LeaseTime) -> str:
-    size = sum(item.size for item in batch.items)
-    left = level.age_ns - (now - batch.items[0].added_at)
-    return (
-        f"Its batch is open: it closes at {level.count} blocks (now {len(batch.items)}), at "
-        f"{_size(level.bytes)} (now {_size(size)}), or when its oldest block has waited "
-        f"{_span(level.age_ns)} ({_span(left)} left), whichever comes first."
-    )
-
-
-def _closed_by(batch: LaneBatch, level: Level, now: LeaseTime) -> str:
-    size = sum(item.size for item in batch.items)
-    if len(batch.items) >= level.count:
-        return f"by count: {len(batch.items)} of {level.count} blocks"
-    if size >= level.bytes:
-        return f"by size: {_size(size)} of {_size(level.bytes)}"
-    if aged(batch.items[0], level, now):
-        return f"by age: its oldest block has waited longer than {_span(level.age_ns)}"
-    return "what follows in the lane is too far away in time (compaction.span_s)"
-
-
-def _obstacles(state: MetaState, level: int) -> Iterator[str]:
-    """What keeps closed batches from becoming plans, apart from a lack of workers."""
-    lower = sum(len(state.queue.full.get(number, ())) for number in range(level))
-    if lower:
-        yield (
-            f"Lower levels go first, save for one plan in {state.policy.least_share}; they have "
-            f"{_count(lower, 'full lane')}."
-        )
+def _obstacles(state: MetaState) -> Iterator[str]:
+    """What keeps work that is due from becoming plans, apart from a lack of workers."""
     if len(state.plans) >= state.policy.plans_max:
         yield (
             f"The schedule is full: it holds {len(state.plans)} plans (compaction.plans_max), "
@@ -178,19 +103,19 @@ def _obstacles(state: MetaState, level: int) -> Iterator[str]:
 
 def _owned(state: MetaState, plan: Plan, now: LeaseTime) -> Iterator[str]:
     yield (
-        f"Plan {plan.id} ({plan.service}, level {plan.key.level}) owns it, with "
-        f"{_count(len(plan.inputs) - 1, 'other block')}."
+        f"Plan {plan.id} ({plan.kind}, {state.kinds[plan.kind].scope(plan.key)}) owns it, with "
+        f"{counted(len(plan.inputs) - 1, 'other block')}."
     )
     if plan.lease is not None:
         yield _lease(plan, now)
     elif plan.eligible_at > now:
-        yield f"The plan rests for another {_span(plan.eligible_at - now)}, since it failed."
+        yield f"The plan rests for another {span_text(plan.eligible_at - now)}, since it failed."
     else:
         yield "The plan waits for a worker with a free slot."
     if plan.failures:
         limit = max(plan.failure_limit, state.raised_limit(now))
         yield (
-            f"It has failed {_count(plan.failures, 'time')} of at most {limit}, and runs alone on "
+            f"It has failed {counted(plan.failures, 'time')} of at most {limit}, and runs alone on "
             f"a worker now{_last_cause(plan)}."
         )
 
@@ -201,21 +126,21 @@ def _lease(plan: Plan, now: LeaseTime) -> str:
     if lease.expired(now):
         return (
             f"Worker {lease.worker} held it and fell silent; its lease ended "
-            f"{_span(now - lease.expires_at)} ago, and the next worker that asks gets the plan."
+            f"{span_text(now - lease.expires_at)} ago, and the next worker that asks gets the plan."
         )
     started = plan.attempts[-1].started_at
-    since = f"began {_span(now - started)} ago" if started is not None else "has not begun yet"
+    since = f"began {span_text(now - started)} ago" if started is not None else "has not begun yet"
     return (
         f"Worker {lease.worker} holds it under token {lease.token} and {since}; its lease lasts "
-        f"another {_span(lease.expires_at - now)}, and is renewed while it works."
+        f"another {span_text(lease.expires_at - now)}, and is renewed while it works."
     )
 
 
 def _held(state: MetaState, plan: Plan, now: LeaseTime) -> Iterator[str]:
     if plan.state is PlanState.PARKED:
         yield (
-            f"Plan {plan.id} holds it and is parked: it had failed {_count(plan.failures, 'time')} "
-            f"and had to leave a full schedule{_last_cause(plan)}."
+            f"Plan {plan.id} holds it and is parked: it had failed "
+            f"{counted(plan.failures, 'time')} and had to leave a full schedule{_last_cause(plan)}."
         )
         yield (
             f"It returns by itself when the schedule is less than half full (now {len(state.plans)}"
@@ -229,7 +154,7 @@ def _held(state: MetaState, plan: Plan, now: LeaseTime) -> Iterator[str]:
         return
     yield (
         f"Plan {plan.id} holds it and is excluded{by_hand}: it failed "
-        f"{_count(plan.failures, 'time')}{_last_cause(plan)}."
+        f"{counted(plan.failures, 'time')}{_last_cause(plan)}."
     )
     if plan.eligible_at <= now:
         yield "It is tried again when its turn comes: of the excluded plans, one at a time."
@@ -237,16 +162,16 @@ def _held(state: MetaState, plan: Plan, now: LeaseTime) -> Iterator[str]:
         yield "It is tried again when a worker asks for work, since the failure limit is raised."
     else:
         yield (
-            f"It is tried again in {_span(plan.eligible_at - now)}, then after pauses that double; "
-            f"`maar plans requeue {plan.id}` does it now.{_look(plan)}"
+            f"It is tried again in {span_text(plan.eligible_at - now)}, then after pauses that "
+            f"double; `maar plans requeue {plan.id}` does it now.{_look(plan)}"
         )
 
 
 def _look(plan: Plan) -> str:
     """A plan of one block that keeps failing may have met a damaged object."""
-    (block, *others) = plan.inputs
-    if others:
+    if len(plan.inputs) != 1:
         return ""
+    (block,) = plan.inputs
     return f" Should its objects be damaged: `maar blocks lose {block} --dry-run` looks at them."
 
 
@@ -261,7 +186,7 @@ def _last_cause(plan: Plan) -> str:
 
 def _retired(state: MetaState, block: BlockId, now: LeaseTime) -> Iterator[str]:
     retired = state.retired[block]
-    ago = _span(now - retired.at)
+    ago = span_text(now - retired.at)
     yield f"{_why_retired(retired)} {ago} ago (entry {retired.entry})."
     if doubt := retirement.doubt(state, block):
         yield f"Its objects cannot be deleted: {doubt}."
@@ -272,9 +197,9 @@ def _retired(state: MetaState, block: BlockId, now: LeaseTime) -> Iterator[str]:
     if expired and state.hold.why:
         yield "Its objects stay while retention waits for a person."
     elif left >= 0:
-        yield f"Its objects stay for another {_span(left)} ({setting})."
+        yield f"Its objects stay for another {span_text(left)} ({setting})."
     else:
-        yield f"Its objects may go since {_span(-left)}, unless a reader holds them."
+        yield f"Its objects may go since {span_text(-left)}, unless a reader holds them."
     pins = {
         reader: pin
         for reader, pin in state.pins.items()
@@ -283,7 +208,7 @@ def _retired(state: MetaState, block: BlockId, now: LeaseTime) -> Iterator[str]:
     for reader, pin in islice(pins.items(), PINS_NAMED_MAX):
         yield (
             f"Reader {reader} holds the index as of entry {pin.entry}, for another "
-            f"{_span(pin.expires_at - now)} unless it renews."
+            f"{span_text(pin.expires_at - now)} unless it renews."
         )
     if len(pins) > PINS_NAMED_MAX:
         yield f"So do {len(pins) - PINS_NAMED_MAX} more readers."
@@ -301,30 +226,3 @@ def _why_retired(retired: Retired) -> str:
             return "A person gave it up as lost"
         case _:
             assert_never(retired.cause)
-
-
-# ── words ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _span(duration_ns: int) -> str:
-    seconds = max(0, duration_ns) / SECOND_NS
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 172_800:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86_400:.1f} days"
-
-
-def _size(count: int) -> str:
-    amount = float(count)
-    for unit in ("bytes", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} GiB"

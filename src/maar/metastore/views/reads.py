@@ -16,7 +16,7 @@ from maar.metastore.state.state import MetaState, sizes
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import InvalidInput, NotFound
 from maar.model.ids import NO_TENANT, BlockId, PlanId
-from maar.model.plan import LeasedPlan, Plan, PlanState, Service
+from maar.model.plan import LeasedPlan, Plan, PlanState
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.dead_letters import LettersStatus
 from maar.ports.index_reader import ViewRequest
@@ -113,12 +113,12 @@ def known_block(state: MetaState, block_id: BlockId) -> BlockMeta | None:
 def plans(state: MetaState, wanted: ListPlans) -> tuple[Plan, ...]:
     """Newest first."""
     _check(wanted.state, "a state of a plan", [member.name.lower() for member in PlanState])
-    _check(wanted.service, "a service", list(Service))
+    _check(wanted.service, "a service", list(state.kinds))
     wanted_state = PlanState[wanted.state.upper()] if wanted.state else None
     found = (
         plan
         for plan in all_plans(state)
-        if wanted_state in (None, plan.state) and _matches(plan, wanted)
+        if wanted_state in (None, plan.state) and _matches(state, plan, wanted)
     )
     return tuple(nlargest(wanted.limit, found, key=lambda plan: plan.id))
 
@@ -128,14 +128,18 @@ def _check(given: str, what: str, known: list[str]) -> None:
         raise InvalidInput(f"{given[:60]!r} is not {what}; there are {', '.join(known)}")
 
 
-def _matches(plan: Plan, wanted: ListPlans) -> bool:
+def _matches(state: MetaState, plan: Plan, wanted: ListPlans) -> bool:
     return (
-        (not wanted.service or plan.service == wanted.service)
+        (not wanted.service or plan.kind == wanted.service)
         and (not wanted.tenant or plan.key.tenant == wanted.tenant)
-        and (wanted.level < 0 or plan.key.level == wanted.level)
+        and (wanted.level < 0 or _level(state, plan) == str(wanted.level))
         and (not wanted.shard or plan.key.shard == wanted.shard)
         and (not wanted.failing or failing(plan))
     )
+
+
+def _level(state: MetaState, plan: Plan) -> str:
+    return state.kinds[plan.kind].level(plan.key)
 
 
 def failing(plan: Plan) -> bool:
@@ -147,7 +151,7 @@ class Standings(NamedTuple):
     """How many plans are in each state, and how many blocks of each level they hold back."""
 
     plans: dict[PlanState, int]
-    held: dict[int, int]  # blocks of excluded and parked plans, by level
+    held: dict[str, int]  # blocks of excluded and parked plans, by level
 
 
 def standings(state: MetaState) -> Standings:
@@ -155,9 +159,9 @@ def standings(state: MetaState) -> Standings:
     states = bytes([plan.state for plan in all_plans(state)])
     plans = {member: states.count(member) for member in PlanState}
     aside = [plan for plan in state.plans.values() if plan.state is _EXCLUDED]
-    held: dict[int, int] = {}
+    held: dict[str, int] = {}
     for plan in chain(aside, state.parked.values()):
-        level = plan.key.level
+        level = _level(state, plan)
         held[level] = held.get(level, 0) + len(plan.inputs)
     return Standings(plans, held)
 
@@ -168,13 +172,20 @@ def leased_plan(state: MetaState, plan_id: PlanId) -> LeasedPlan:
     assert found.lease is not None
     return LeasedPlan(
         id=found.id,
-        service=found.service,
+        kind=found.kind,
         token=found.lease.token,
         key=found.key,
         inputs=tuple(state.blocks.get(block_id) for block_id in found.inputs),
         target_block_bytes=state.policy.target_block_bytes,
-        lease_ns=state.policy.lease_ns,
+        lease_ns=lease_ns(state, plan_id),
+        title=state.kinds.title(found),
     )
+
+
+def lease_ns(state: MetaState, plan_id: PlanId) -> int:
+    """How long a worker may be silent about a plan; nothing is left when it is off the schedule."""
+    found = state.plans.get(plan_id)
+    return state.kinds[found.kind].lease_ns(state.policy) if found else 0
 
 
 def status(
@@ -237,13 +248,14 @@ def _raised_s(state: MetaState, now: LeaseTime) -> float:
     return (state.raised.until - now) / SECOND_NS if state.raised_limit(now) else 0.0
 
 
-def levels(state: MetaState, now: LeaseTime, held: Mapping[int, int]) -> tuple[LevelStatus, ...]:
+def levels(state: MetaState, now: LeaseTime, held: Mapping[str, int]) -> tuple[LevelStatus, ...]:
     """From counts that are kept as blocks come and go: the cost is that of the levels."""
     found = []
     for (level, kind), total in sorted(state.blocks.totals.items()):
         waits = kind is not Kind.QUARANTINE
-        waiting = state.queue.waiting.get(level) if waits else None
-        fronts = state.queue.fronts.get(level) if waits else None
+        line = state.kinds.queue.line_of_level(level)
+        waiting = state.queue.waiting.get(line) if waits else None
+        fronts = state.queue.fronts.get(line) if waits else None
         oldest = fronts.first() if fronts else None
         found.append(
             LevelStatus(
@@ -255,7 +267,7 @@ def levels(state: MetaState, now: LeaseTime, held: Mapping[int, int]) -> tuple[L
                 queued=waiting.blocks if waiting else 0,
                 queued_bytes=waiting.bytes if waiting else 0,
                 oldest_queued_s=(now - oldest.added_at) / SECOND_NS if oldest else 0.0,
-                held=held.get(level, 0) if waits else 0,
+                held=held.get(str(level), 0) if waits else 0,
             )
         )
     return tuple(found)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from maar.block.decode import to_tables
 from maar.block.decode.to_tables import Decoded, decode_in_batches
 from maar.block.format.hashing import ALL_BITS
 from maar.block.format.segment import open_segment, read_groups
@@ -37,6 +38,7 @@ from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.profile import RawProfile
 from maar.model.time import utc_day
 from maar.ports.object_store import ObjectStore
+from maar.services.compact.rules import COMPACT
 from maar.services.publish import Publisher, always
 
 log = logging.getLogger("maar.compact")
@@ -76,7 +78,14 @@ def run(
     work = scratch / f"{plan.id}-{plan.token}-{attempt}"
     work.mkdir(parents=True)
     try:
-        publisher = Publisher(plan, store=store, attempt=attempt, wall_ns=wall_ns, guard=guard)
+        publisher = Publisher(
+            plan,
+            level=plan.key.level + 1,
+            store=store,
+            attempt=attempt,
+            wall_ns=wall_ns,
+            guard=guard,
+        )
         job = _Compaction(
             plan=plan, store=store, work=work, publisher=publisher, id_mask=id_mask, sizes=sizes
         )
@@ -91,12 +100,18 @@ def run(
             "quarantined. Its output is not used; this is a fault in maar, please report it."
         )
     return PlanResult(
+        kind=COMPACT,
         outputs=tuple(publisher.outputs),
         account=account,
         collisions=job.collisions,
         cpu_ms=(time.process_time_ns() - cpu_ns) // 1_000_000,
         wall_ms=(time.perf_counter_ns() - began_ns) // 1_000_000,
     )
+
+
+def load() -> None:
+    """Compile what the first plan would have to wait for."""
+    to_tables.warm()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from maar.metastore.state.index import FoundBlock
 from maar.model.block import NO_DAY, BlockOutline, Kind
 from maar.model.ids import BlockId, TenantId
 from maar.model.plan import PlanResult
@@ -21,10 +20,10 @@ from maar.model.plan import PlanResult
 Share: TypeAlias = tuple[TenantId, int]  # a tenant's day; of segments, which have none, NO_DAY
 
 
-def adds_up(live: Mapping[BlockId, FoundBlock], result: PlanResult) -> bool:
+def adds_up(inputs: Mapping[BlockId, BlockOutline], result: PlanResult) -> bool:
     """Every input profile was kept, was a duplicate, or is in quarantine, by the numbers."""
     account = result.account
-    came = sum(each.outline.profiles for each in live.values())
+    came = sum(each.profiles for each in inputs.values())
     kept = sum(m.profiles for m in result.outputs if m.kind is not Kind.QUARANTINE)
     quarantined = sum(m.profiles for m in result.outputs if m.kind is Kind.QUARANTINE)
     return (
@@ -35,9 +34,9 @@ def adds_up(live: Mapping[BlockId, FoundBlock], result: PlanResult) -> bool:
     )
 
 
-def possible(live: Mapping[BlockId, FoundBlock], result: PlanResult, *, level: int) -> bool:
+def possible(inputs: Mapping[BlockId, BlockOutline], result: PlanResult, *, level: int) -> bool:
     """Of every share something is left, and of none more than came."""
-    came = _from_segments(live.values()) if level == 0 else _from_blocks(live.values())
+    came = _from_segments(inputs.values()) if level == 0 else _from_blocks(inputs.values())
     left = Counter[Share]()
     for meta in result.outputs:
         left[_share(meta, by_day=level > 0)] += meta.profiles
@@ -60,23 +59,23 @@ class _Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
 _parts = msgspec.msgpack.Decoder(tuple[_Part, ...]).decode
 
 
-def _from_segments(inputs: Iterable[FoundBlock]) -> Counter[Share]:
+def _from_segments(inputs: Iterable[BlockOutline]) -> Counter[Share]:
     profiles: dict[TenantId, int] = {}
     for each in inputs:
-        parts = _parts(each.outline.datasets)
+        parts = _parts(each.datasets)
         if len(tenants := {part.tenant for part in parts}) == 1:  # mostly
             tenant = tenants.pop()
-            profiles[tenant] = profiles.get(tenant, 0) + each.outline.profiles
+            profiles[tenant] = profiles.get(tenant, 0) + each.profiles
             continue
         for part in parts:
             profiles[part.tenant] = profiles.get(part.tenant, 0) + part.profiles
     return Counter({(tenant, NO_DAY): count for tenant, count in profiles.items()})
 
 
-def _from_blocks(inputs: Iterable[FoundBlock]) -> Counter[Share]:
+def _from_blocks(inputs: Iterable[BlockOutline]) -> Counter[Share]:
     came = Counter[Share]()
     for each in inputs:
-        came[_share(each.outline, by_day=True)] += each.outline.profiles
+        came[_share(each, by_day=True)] += each.profiles
     return came
 
 

@@ -1,0 +1,270 @@
+"""Which blocks are worth merging, when a batch of them is due, and what must come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from heapq import heappop, heappush, merge
+from itertools import islice, takewhile
+from typing import NamedTuple
+
+from maar.model.block import NO_DAY, BlockMeta, BlockOutline, Kind, day_of
+from maar.model.ids import NO_ZONE, BlockId, block_time_ns
+from maar.model.keys import date_text
+from maar.model.lane import Front, Item
+from maar.model.plan import Plan, PlanKind, PlanResult, PlanSpec, QueueKey
+from maar.model.policy import Level, Policy
+from maar.model.refusal import Refusal
+from maar.model.time import LeaseTime
+from maar.model.words import counted, size_text, span_text
+from maar.services.compact import accounting
+from maar.services.rules import Board, QueueRules, Rules, Waits
+
+COMPACT = PlanKind("compact")
+
+
+class Compaction(Rules, QueueRules):
+    """A batch of blocks of one lane becomes blocks of the next level; its lines are the levels."""
+
+    kind = COMPACT
+
+    def lines(self, policy: Policy) -> range:
+        """Small jobs first: a lower level goes before a higher one."""
+        return range(len(policy.levels))
+
+    def line(self, key: QueueKey) -> int:
+        return key.level
+
+    def due(self, board: Board, line: int, *, now: LeaseTime) -> Iterator[PlanSpec]:
+        """By the age of their oldest block. A lane with a deep backlog does not hold up others."""
+        policy = board.policy
+        level = policy.level(line)
+        if level is None:
+            return
+        lanes = _due_lanes(board, line, level, now=now)
+        coming = next(lanes, None)
+        cuts: list[_Cut] = []
+        while cuts or coming:
+            if coming and (not cuts or (coming.entry, coming.ordinal) < cuts[0][:2]):
+                items = board.queue.items(coming.key)
+                _push(cuts, cut(items, level, span_ns=policy.span_ns, now=now))
+                coming = next(lanes, None)
+                continue
+            _, _, batch, lane = heappop(cuts)
+            inputs = tuple(item.block for item in batch)
+            yield PlanSpec(COMPACT, False, batch[0].key, inputs, policy.failure_limit)
+            _push(cuts, lane)
+
+    def misfit(self, board: Board, spec: PlanSpec) -> Refusal | None:
+        """What is merged is of one lane: stores above all are never mixed."""
+        if not spec.inputs:
+            return Refusal.INPUT_REPEATED
+        places = (board.queue.place(block) for block in spec.inputs)
+        alike = all(place is not None and place.key == spec.key for place in places)
+        return None if alike else Refusal.INPUT_KEY
+
+    def divides_at(self, plan: Plan) -> int | None:
+        return len(plan.inputs) // 2 or None
+
+    def refusal(
+        self, plan: Plan, inputs: Mapping[BlockId, BlockOutline], result: PlanResult
+    ) -> Refusal | None:
+        """Every input profile is accounted for, in blocks of the next level of the same lane."""
+        if not accounting.adds_up(inputs, result):
+            return Refusal.ACCOUNT
+        if not all(_belongs(meta, plan.key) for meta in result.outputs):
+            return Refusal.OUTPUT
+        possible = accounting.possible(inputs, result, level=plan.key.level)
+        return None if possible else Refusal.SHARE
+
+    def takes_fresh(self, key: QueueKey) -> bool:
+        return key.level == 0
+
+    def level(self, key: QueueKey) -> str:
+        return str(key.level)
+
+    # ── the queue ──
+
+    def takes(self, meta: BlockOutline, policy: Policy) -> bool:
+        """Below the top level, not yet of target size, and not in quarantine.
+
+        Segments always are taken: however large, they have to be decoded.
+        """
+        if meta.kind is Kind.QUARANTINE or policy.level(meta.level) is None:
+            return False
+        return meta.kind is Kind.SEGMENT or meta.size < policy.target_block_bytes
+
+    def lane(self, meta: BlockOutline) -> QueueKey:
+        """What is merged must be able to become one block.
+
+        A segment holds profiles of any day; from level 1 on a block is of one, and waits for others
+        of its day. Without that, late profiles would only ever meet blocks of other days.
+        """
+        day = day_of(meta) if meta.level else NO_DAY
+        return QueueKey(meta.store, meta.tenant, meta.shard, meta.level, meta.zone, day)
+
+    def line_of_level(self, level: int) -> int:
+        return level
+
+    def full(self, key: QueueKey, *, blocks: int, size: int, policy: Policy) -> bool:
+        level = policy.level(key.level)
+        return level is not None and (blocks >= level.count or size >= level.bytes)
+
+    def closes_after_ns(self, line: int, policy: Policy) -> int | None:
+        level = policy.level(line)
+        return level.age_ns if level else None
+
+    def why_queued(
+        self, board: Board, meta: BlockMeta, *, now: LeaseTime, looked_at_max: int
+    ) -> Waits:
+        item = board.queue.place(meta.id)
+        level = board.policy.level(meta.level)
+        assert item is not None
+        assert level is not None
+        ahead = board.queue.ahead(meta.id)
+        lane = (
+            f"It waits in the lane of {meta.tenant or 'all tenants'}, shard {meta.shard}, "
+            f"level {meta.level}{_zone_and_day(item)}, store {meta.store}, since "
+            f"{span_text(now - item.added_at)}; "
+            f"{counted(ahead, 'block')} of the lane came before it."
+        )
+        if ahead > looked_at_max:
+            first = f"About {counted(ahead // level.count, 'plan')} of its lane come first."
+            return Waits(True, (lane, first, *_lower_levels(board, meta.level)))
+        batch = batch_of(board, item, level, ahead=ahead, now=now)
+        if not batch.closed:
+            return Waits(False, (lane, _open(batch, level, now)))
+        after = f", after {counted(batch.number, 'other')} of its lane" if batch.number else ""
+        closed = (
+            f"Its batch is closed ({_closed_by(batch, level, now)}) and becomes a plan when a "
+            f"worker asks for work{after}."
+        )
+        return Waits(True, (lane, closed, *_lower_levels(board, meta.level)))
+
+    def why_finished(self, meta: BlockMeta, policy: Policy) -> str:
+        if policy.level(meta.level) is None:
+            return f"It is finished: nothing merges blocks of level {meta.level}, which is the top."
+        return (
+            f"It is finished: it has {size_text(meta.size)}, and a block of "
+            f"{size_text(policy.target_block_bytes)} or more is not merged further "
+            "(compaction.target_block_bytes)."
+        )
+
+
+COMPACTION = Compaction()
+
+
+# ── batches ────────────────────────────────────────────────────────────────────────────────────
+
+_Cut = tuple[int, int, list[Item], Iterator[list[Item]]]
+
+
+def _push(cuts: list[_Cut], lane: Iterator[list[Item]]) -> None:
+    batch = next(lane, None)
+    if batch:
+        heappush(cuts, (batch[0].entry, batch[0].ordinal, batch, lane))
+
+
+def _due_lanes(board: Board, line: int, level: Level, *, now: LeaseTime) -> Iterator[Front]:
+    """Lanes that are full, and lanes that are old, each once, oldest first."""
+    old = takewhile(lambda front: aged(front, level, now), board.queue.oldest_first(line))
+    last = None
+    for front in merge(board.queue.full_lanes(line), old):
+        if front != last:
+            yield front
+        last = front
+
+
+def aged(item: Item | Front, level: Level, now: LeaseTime) -> bool:
+    return now - item.added_at > level.age_ns
+
+
+def cut(
+    items: Iterator[Item], level: Level, *, span_ns: int, now: LeaseTime
+) -> Iterator[list[Item]]:
+    """Closed batches from the front of a lane, in its order."""
+    batch: list[Item] = []
+    size = oldest = newest = 0
+    for item in items:
+        time = block_time_ns(item.block)
+        oldest, newest = (min(oldest, time), max(newest, time)) if batch else (time, time)
+        if newest - oldest > span_ns:
+            yield batch  # it can never grow: what follows is too far away
+            batch, size, oldest, newest = [], 0, time, time
+        batch.append(item)
+        size += item.size
+        if len(batch) >= level.count or size >= level.bytes:
+            yield batch
+            batch, size = [], 0
+    if batch and aged(batch[0], level, now):
+        yield batch
+
+
+class LaneBatch(NamedTuple):
+    """The blocks that a block will be merged with, as things stand."""
+
+    number: int  # closed batches of the lane that come before it
+    items: list[Item]
+    closed: bool
+
+
+def batch_of(board: Board, item: Item, level: Level, *, ahead: int, now: LeaseTime) -> LaneBatch:
+    waiting = list(islice(board.queue.items(item.key), ahead + level.count + 1))
+    closed = list(cut(iter(waiting), level, span_ns=board.policy.span_ns, now=now))
+    for number, batch in enumerate(closed):
+        if item in batch:
+            return LaneBatch(number, batch, closed=True)
+    return LaneBatch(len(closed), waiting[sum(map(len, closed)) :], closed=False)
+
+
+# ── words ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _zone_and_day(item: Item) -> str:
+    zone = f", zone {item.key.zone}" if item.key.zone else ""
+    return zone if item.key.day == NO_DAY else f"{zone}, day {date_text(item.key.day)}"
+
+
+def _open(batch: LaneBatch, level: Level, now: LeaseTime) -> str:
+    size = sum(item.size for item in batch.items)
+    left = level.age_ns - (now - batch.items[0].added_at)
+    return (
+        f"Its batch is open: it closes at {level.count} blocks (now {len(batch.items)}), at "
+        f"{size_text(level.bytes)} (now {size_text(size)}), or when its oldest block has waited "
+        f"{span_text(level.age_ns)} ({span_text(left)} left), whichever comes first."
+    )
+
+
+def _closed_by(batch: LaneBatch, level: Level, now: LeaseTime) -> str:
+    size = sum(item.size for item in batch.items)
+    if len(batch.items) >= level.count:
+        return f"by count: {len(batch.items)} of {level.count} blocks"
+    if size >= level.bytes:
+        return f"by size: {size_text(size)} of {size_text(level.bytes)}"
+    if aged(batch.items[0], level, now):
+        return f"by age: its oldest block has waited longer than {span_text(level.age_ns)}"
+    return "what follows in the lane is too far away in time (compaction.span_s)"
+
+
+def _lower_levels(board: Board, level: int) -> Iterator[str]:
+    lower = sum(len(board.queue.full_lanes(number)) for number in range(level))
+    if lower:
+        yield (
+            f"Lower levels go first, save for one plan in {board.policy.least_share}; they have "
+            f"{counted(lower, 'full lane')}."
+        )
+
+
+# ── what must come of it ───────────────────────────────────────────────────────────────────────
+
+
+def _belongs(meta: BlockMeta, key: QueueKey) -> bool:
+    """A block of the next level, or one in quarantine, in the zone of its lane, which a worker need
+    not name; from level 1 on, of its day.
+    """
+    if meta.store != key.store or meta.shard != key.shard or not meta.tenant:
+        return False
+    if key.tenant and meta.tenant != key.tenant:
+        return False
+    if meta.zone not in (NO_ZONE, key.zone) or key.day not in (NO_DAY, day_of(meta)):
+        return False
+    return meta.kind is Kind.QUARANTINE or meta.level == key.level + 1

@@ -1,0 +1,171 @@
+"""What a kind of plan decides: when it is due, what it takes, which result it accepts, its words.
+
+The fold, the scheduler, the views and the command line ask a kind through this interface and know
+none by name. Rules only read, and the time is an argument, so that every replica comes to the same
+answer. They see the lake as a `Board`, and so know nothing of how the metastore keeps it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol, TypeVar
+
+from maar.model.block import BlockMeta, BlockOutline
+from maar.model.ids import BlockId
+from maar.model.lane import Front, Item
+from maar.model.plan import Plan, PlanKind, PlanResult, PlanSpec, QueueKey
+from maar.model.policy import Policy
+from maar.model.refusal import Refusal
+from maar.model.time import LeaseTime
+
+Listed = TypeVar("Listed", covariant=True)
+
+
+class Listing(Protocol[Listed]):
+    """In an order of its own; nothing is looked at that nobody asks for."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Listed]: ...
+
+
+class WaitingBlocks(Protocol):
+    """Blocks that no plan owns yet, in lanes; a lane belongs to a line of the kind that merges."""
+
+    def oldest_first(self, line: int) -> Listing[Front]:
+        """All lanes of a line, by the age of their oldest block."""
+        ...
+
+    def full_lanes(self, line: int) -> Listing[Front]:
+        """Those that are closed by what they hold, oldest first."""
+        ...
+
+    def items(self, key: QueueKey) -> Iterator[Item]:
+        """The blocks of a lane, in its order."""
+        ...
+
+    def place(self, block: BlockId) -> Item | None:
+        """Where a block stands, or would stand again if its plan gave it back."""
+        ...
+
+    def ahead(self, block: BlockId) -> int:
+        """How many wait in the lane of a queued block before it."""
+        ...
+
+
+class Board(Protocol):
+    """What a kind may see of the lake. It grows by what the next kind needs to know."""
+
+    @property
+    def policy(self) -> Policy: ...
+
+    @property
+    def queue(self) -> WaitingBlocks: ...
+
+
+class Rules(ABC):
+    """One kind of plan. A subclass lives in `maar.services.<kind>.rules`, its task beside it."""
+
+    kind: PlanKind  # its name, which is also that of its folder
+
+    # ── when it is due, and what it takes ──
+
+    def lines(self, _policy: Policy) -> Iterable[int]:
+        """Its lines of plans: the lowest number goes first, and each gets its least share."""
+        return (0,)
+
+    def line(self, _key: QueueKey) -> int:
+        """In which of its lines a plan of this key waits."""
+        return 0
+
+    @abstractmethod
+    def due(self, board: Board, line: int, *, now: LeaseTime) -> Iterator[PlanSpec]:
+        """The plans that a line can be made into now, best first; no more is looked at than is
+        asked for.
+        """
+
+    @abstractmethod
+    def misfit(self, board: Board, spec: PlanSpec) -> Refusal | None:
+        """Why a plan may not own these inputs, although they are live and unowned."""
+
+    # ── how it runs, and how it fails ──
+
+    def lease_ns(self, policy: Policy) -> int:
+        """How long a worker may be silent."""
+        return policy.lease_ns
+
+    def divides_at(self, _plan: Plan) -> int | None:
+        """After how many inputs a plan that fails is cut in two, to find the one at fault; None
+        when it is set aside whole.
+        """
+        return None
+
+    @abstractmethod
+    def refusal(
+        self, plan: Plan, inputs: Mapping[BlockId, BlockOutline], result: PlanResult
+    ) -> Refusal | None:
+        """Why a result of its kind cannot be that of this plan, whose inputs are these.
+
+        That the objects of the outputs are the attempt's own is the fold's to see.
+        """
+
+    def takes_fresh(self, _key: QueueKey) -> bool:
+        """Whether its inputs come straight from writers: how long those waited is measured."""
+        return False
+
+    # ── its words ──
+
+    def level(self, _key: QueueKey) -> str:
+        """What a plan is listed under as its level; '' when it has none."""
+        return ""
+
+    def scope(self, key: QueueKey) -> str:
+        """What a plan is about beside its tenant, shard and store, in a word or two."""
+        level = self.level(key)
+        return f"level {level}" if level else "no level"
+
+
+class Waits(NamedTuple):
+    """What a queued block waits for, in sentences; `due` when only the scheduler can tell more."""
+
+    due: bool
+    sentences: tuple[str, ...]
+
+
+class QueueRules(ABC):
+    """Which blocks wait, and where; of one kind in the union, since a block waits in one place."""
+
+    @abstractmethod
+    def takes(self, meta: BlockOutline, policy: Policy) -> bool:
+        """Whether a block, now or later, is worth merging: if not, it never waits."""
+
+    @abstractmethod
+    def lane(self, meta: BlockOutline) -> QueueKey:
+        """Where a block waits that is worth merging."""
+
+    @abstractmethod
+    def line(self, key: QueueKey) -> int:
+        """The line of a lane, which is that of the plans that will be cut from it."""
+
+    @abstractmethod
+    def line_of_level(self, level: int) -> int:
+        """The line in which blocks of a level wait."""
+
+    @abstractmethod
+    def full(self, key: QueueKey, *, blocks: int, size: int, policy: Policy) -> bool:
+        """Whether a lane is closed by what it holds."""
+
+    @abstractmethod
+    def closes_after_ns(self, line: int, policy: Policy) -> int | None:
+        """The age at which lanes of a line close; None when they never do."""
+
+    @abstractmethod
+    def why_queued(
+        self, board: Board, meta: BlockMeta, *, now: LeaseTime, looked_at_max: int
+    ) -> Waits:
+        """What a block in its lane waits for; behind more than so many it is only estimated."""
+
+    @abstractmethod
+    def why_finished(self, meta: BlockMeta, policy: Policy) -> str:
+        """Why a block is not merged any further."""

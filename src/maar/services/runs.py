@@ -1,0 +1,74 @@
+"""How a worker finds the task of a plan: `maar.services.<kind>.run`, loaded where it runs.
+
+A driver, and whoever only decides, needs no decoder; so nothing here imports a task before a plan
+of its kind is carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, cast
+
+from maar.model.errors import Rejected
+from maar.model.plan import LeasedPlan, PlanKind, PlanResult
+from maar.ports.object_store import ObjectStore
+from maar.services.kinds import KINDS, Kinds
+
+PACKAGE = "maar.services"
+
+Guard = Callable[[], None]  # before every write: LeaseLost when the attempt may write no more
+
+
+class CarryOut(Protocol):
+    """What is done for a plan; `maar.services.compact.run.run` is one."""
+
+    def __call__(
+        self,
+        plan: LeasedPlan,
+        *,
+        store: ObjectStore,
+        attempt: str,
+        scratch: Path,
+        wall_ns: int,
+        guard: Guard,
+    ) -> PlanResult: ...
+
+
+class KindTask(Protocol):
+    """The module `run` of a kind."""
+
+    run: CarryOut
+
+    def load(self) -> None:
+        """Import and compile all that a plan needs, so that the first one does not wait."""
+        ...
+
+
+def task_of(kind: PlanKind, *, kinds: Kinds = KINDS, package: str = PACKAGE) -> KindTask:
+    """The task of a kind of the union, in the folder of its name."""
+    if kind not in kinds:
+        raise Rejected(f"this worker cannot carry out plans of the kind {kind[:60]!r}")
+    return cast(KindTask, import_module(f"{package}.{kind}.run"))
+
+
+def carry_out(
+    plan: LeasedPlan,
+    *,
+    store: ObjectStore,
+    attempt: str,
+    scratch: Path,
+    wall_ns: int,
+    guard: Guard,
+) -> PlanResult:
+    """The task of the plan's own kind."""
+    return task_of(plan.kind).run(
+        plan, store=store, attempt=attempt, scratch=scratch, wall_ns=wall_ns, guard=guard
+    )
+
+
+def load() -> None:
+    """Have the tasks of all kinds ready."""
+    for kind in KINDS:
+        task_of(kind).load()

@@ -1,0 +1,1 @@
+"""Kinds of plans that only tests know."""
