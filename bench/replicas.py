@@ -1,6 +1,7 @@
 """What a replica costs: registrations through etcd and SQLite, replay, and snapshots.
 
     python bench/replicas.py [--registrations 5000] [--entries 1000000] [--etcd-entries 100000]
+                             [--quiet 5]
 
 One metastore in a process of its own, first over SQLite, then over three members of etcd on the
 same disk. The logs that are replayed are made beforehand: `registrations` holds nothing but
@@ -58,7 +59,7 @@ KINDS = ("registrations", "pipeline")
 QUOTA_BYTES = 8 << 30
 WRITERS = 64
 APPENDERS = 4
-QUIET_S, QUIET_MAX_S = 5.0, 60.0  # of appends without a snapshot, at least and at most
+QUIET_MAX_S = 60.0  # of appends without a snapshot, at most
 
 
 class Place:
@@ -189,7 +190,7 @@ async def made(place: Place, _options: argparse.Namespace) -> dict[str, float]:
     return {"index": index, "took": took}
 
 
-async def stalled(place: Place, _options: argparse.Namespace) -> dict[str, float]:
+async def stalled(place: Place, options: argparse.Namespace) -> dict[str, float]:
     """A snapshot while four writers register as they can, and as long a time without."""
     segments, pauses = bench.Segments(), bench.Pauses()
     found: dict[str, float] = {}
@@ -201,7 +202,7 @@ async def stalled(place: Place, _options: argparse.Namespace) -> dict[str, float
         watcher = asyncio.create_task(pauses.watch())
         found["longest_snapshot"], whole_s = await longest(service, segments, pauses, True)
         found["took"], found["truncating"] = place.made_s, whole_s - place.made_s
-        lasting_s = min(QUIET_MAX_S, max(QUIET_S, whole_s))
+        lasting_s = min(QUIET_MAX_S, max(options.quiet, whole_s))
         found["longest_quiet"], _ = await longest(service, segments, pauses, False, lasting_s)
         watcher.cancel()
     (_, key), *_ = snapshot.listed(store := bench.open_objects(place.directory))
@@ -295,13 +296,13 @@ def replays(directory: Path, endpoints: str, options: argparse.Namespace) -> Non
         line(f"replay_{kind}_etcd", each["etcd"], "us/entry", each["sqlite"], "from_sqlite")
 
 
-def snapshots(directory: Path, endpoints: str) -> None:
+def snapshots(directory: Path, endpoints: str, options: argparse.Namespace) -> None:
     for name, place in (
         ("sqlite", Place(directory / KINDS[0])),
         ("etcd", Place(directory / f"{KINDS[0]}-etcd", endpoints)),
     ):
         first = child("make", place)
-        found = child("stall", place)
+        found = child("stall", place, "--quiet", str(options.quiet))
         blocks = found["blocks"]
         each, called = found["bytes"] / blocks, "the_block_as_msgpack"
         line(f"snapshot_size_{name}", each, "bytes/block", found["msgpack"], called)
@@ -323,6 +324,7 @@ def main() -> None:
     parser.add_argument("--registrations", type=int, default=5_000)
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--etcd-entries", type=int, default=100_000)
+    parser.add_argument("--quiet", type=float, default=5.0, help="seconds without, at least")
     parser.add_argument("--measure", choices=MEASURES, help=argparse.SUPPRESS)
     parser.add_argument("--kind", choices=KINDS, help=argparse.SUPPRESS)
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
@@ -339,7 +341,7 @@ def main() -> None:
             endpoints = ",".join(etcd.endpoints)
             registrations(directory, endpoints, options)
             replays(directory, endpoints, options)
-            snapshots(directory, endpoints)
+            snapshots(directory, endpoints, options)
     synthetic.tell_of_neighbours(load)
 
 

@@ -27,6 +27,7 @@ from maar.adapters.system_clock import SystemClock
 from maar.app.roles.wiring import RoleStatus
 from maar.cli.client import Server
 from maar.cli.output.failure import EXIT_UNAVAILABLE, CommandFailed
+from maar.metastore.records.entries import VERSION
 from maar.metastore.replica import snapshot
 from maar.metastore.service import MetastoreService
 from maar.model.ids import MAIN_STORE
@@ -436,7 +437,7 @@ def test_a_replica_has_stopped(tmp_path: Path) -> None:
 
 async def all_know(members: list[Replica]) -> bool:
     """The newest version is active: hashes are voted on."""
-    return all([(await member.service.replica()).version >= 4 for member in members])
+    return all([(await member.service.replica()).version >= VERSION for member in members])
 
 
 async def standing(member: Replica, wanted: str) -> bool:

@@ -194,7 +194,8 @@ class Lake:
         """Wait until so many more were completed."""
         assert self.worker is not None
         before = self.status().completed
-        until(lambda: self.status().completed >= before + plans, self.worker.log)
+        worker, wanted = self.worker, before + plans
+        until(lambda: self.status().completed >= wanted, worker.log, patience_s=SETTLED_S)
 
     def settled(self) -> None:
         """Wait until all segments are compacted, and see every profile exactly once."""
