@@ -142,6 +142,7 @@ def plan(does: str, *, index: int = 1) -> LeasedPlan:
         inputs=(),
         target_block_bytes=1 << 20,
         lease_ns=LEASE_NS,
+        title=f"compact {index}.0 level 0 shard 1 acme",
     )
 
 
