@@ -37,8 +37,9 @@ golden: $(VENV)/.dev ## write the golden log and snapshot anew, as long as their
 bench: $(VENV)/.dev ## every number that we publish, each as a ratio to a baseline of the same run
 	@for file in bench/[a-z]*.py; do case $$file in *fuzz*|*synthetic*) continue;; esac; echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-docs: $(VENV)/.dev ## write what is made from the code: the reference of settings
+docs: $(VENV)/.dev ## write what is made from the code: the reference of settings, ARCHITECTURE.md's pictures
 	$(BIN)/python tools/settings_reference.py
+	$(BIN)/python tools/pictures.py
 
 fuzz: $(VENV)/.dev ## hostile bytes against the decoder for a minute (SECONDS=n)
 	$(BIN)/python bench/fuzz_pprof.py --seconds $(or $(SECONDS),60)
