@@ -177,28 +177,27 @@ def test_a_pause_of_the_leader_never_uses_up_a_lease() -> None:
     assert policy.stall_ns == 2 * SECOND_NS
 
 
-def test_every_number_of_compaction_reaches_the_policy() -> None:
+@pytest.mark.parametrize("section", ["compaction", "retention"])
+def test_every_setting_of_compaction_and_retention_reaches_the_policy(section: str) -> None:
+    default = getattr(Settings(), section)
+    for name, value in msgspec.structs.asdict(default).items():
+        other = tuple(2 * each for each in value) if isinstance(value, tuple) else 2 * value
+        changed = msgspec.structs.replace(default, **{name: other})
+        assert Settings(**{section: changed}).policy() != Policy(), name
+
+
+def test_seconds_and_days_become_nanoseconds_in_the_policy() -> None:
     policy = loaded(
-        MAAR_COMPACTION__SPAN_S="600",
-        MAAR_COMPACTION__EXCUSED_MAX="5",
         MAAR_COMPACTION__RETRY_S="0.5",
-        MAAR_COMPACTION__PROBE_S="7",
         MAAR_COMPACTION__PROBE_MAX_S="70",
-        MAAR_COMPACTION__LEAST_SHARE="4",
         MAAR_COMPACTION__PLANS_MAX="11",
-        MAAR_COMPACTION__PARKED_MAX="12",
-        MAAR_COMPACTION__LEFTOVERS_S="3600",
         MAAR_RETENTION__DEFAULT_DAYS="1.5",
+        MAAR_RETENTION__EXPIRED_DELAY_S="7",
     ).policy()
-    assert (policy.span_ns, policy.leftovers_ns) == (600 * SECOND_NS, 3600 * SECOND_NS)
-    assert (policy.retry_ns, policy.probe_ns, policy.probe_max_ns) == (
-        SECOND_NS // 2,
-        7 * SECOND_NS,
-        70 * SECOND_NS,
-    )
-    assert (policy.excused_max, policy.least_share) == (5, 4)
-    assert (policy.plans_max, policy.parked_max) == (11, 12)
+    assert (policy.retry_ns, policy.probe_max_ns) == (SECOND_NS // 2, 70 * SECOND_NS)
+    assert policy.plans_max == 11
     assert policy.retention_ns == 36 * 3600 * SECOND_NS
+    assert policy.expired_delay_ns == 7 * SECOND_NS
 
 
 def test_profiles_can_be_kept_for_ever_but_not_for_minutes() -> None:

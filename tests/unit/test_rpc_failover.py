@@ -15,10 +15,10 @@ from maar.adapters.rpc.failover import (
     SUSPECT_S,
     Replicas,
     Search,
-    addresses_in,
     passes,
     share_s,
 )
+from maar.model.addresses import addresses_in
 from maar.model.errors import (
     NotLeading,
     OutcomeUnknown,

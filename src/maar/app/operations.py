@@ -12,13 +12,14 @@ from typing import cast
 
 import msgspec
 
-from maar.adapters.rpc import Channel, addresses_in
+from maar.adapters.rpc import Channel
 from maar.app.roles.wiring import build_store, open_log, open_log_reader
 from maar.app.settings.config import METASTORE_ADDRESS, Settings
 from maar.metastore.recovery import backup, copying, restoring, traces
 from maar.metastore.recovery.copying import CopyLog, Moved
 from maar.metastore.recovery.restoring import Origin, Restored
 from maar.metastore.recovery.verify import Findings, compare_replicas, verify
+from maar.model.addresses import addresses_in
 from maar.model.errors import MaarError, NotFound, NotLeading, Rejected, Unavailable
 from maar.model.ids import Incarnation
 from maar.model.time import WallTime

@@ -5,7 +5,6 @@ deadline. Only the metastore's client repeats calls: it knows who else may answe
 """
 
 from maar.adapters.rpc.channel import Channel
-from maar.adapters.rpc.failover import addresses_in
 from maar.adapters.rpc.metastore import MetastoreClient
 from maar.adapters.rpc.refusals import MESSAGE_BYTES_MAX
 from maar.adapters.rpc.server import (
@@ -21,7 +20,6 @@ __all__ = [
     "Channel",
     "MetastoreClient",
     "RpcServer",
-    "addresses_in",
     "serve_metastore",
     "serve_query",
     "serve_role",

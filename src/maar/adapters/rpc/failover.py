@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from maar.model.addresses import addresses_in
 from maar.model.errors import NotLeading, OutcomeUnknown, Retryable, Unavailable, Unreachable
 
 PAUSE_FIRST_S = 0.05
@@ -12,11 +13,6 @@ SUSPECT_S = 2.0  # how long a silent replica is passed over while others answer
 SHARE = 0.5  # of the time that is left, for one try: a replica that hangs must not eat it all
 SHARE_LEAST_S = 1.0
 LEARNED_MAX = 8  # leaders that were named to us and are not in our settings
-
-
-def addresses_in(text: str) -> tuple[str, ...]:
-    """Addresses with commas between, in their order, each once."""
-    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
 class Replicas:

@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from maar.adapters.rpc import Channel, addresses_in
+from maar.adapters.rpc import Channel
 from maar.adapters.stores.open import probe
 from maar.api.app import DUTIES
 from maar.app.roles.disks import Disks
+from maar.model.addresses import addresses_in
 from maar.model.errors import MaarError
 from maar.ports.calls import Caller, LocalPort
 from maar.ports.clock import Clock

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from typing import NamedTuple
 
-from maar.adapters.rpc import addresses_in
 from maar.app.settings.config import ANY_HOST, Settings, host_and_port
+from maar.model.addresses import addresses_in
 from maar.model.errors import InvalidInput
 from maar.ports.log import Candidate
 

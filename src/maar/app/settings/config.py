@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from maar.adapters.rpc import addresses_in
 from maar.api.settings import ApiSettings
 from maar.app.settings.layers import Key, build, from_environment, from_file, from_flags, merged
 from maar.app.settings.log_url import EtcdPlace, FilePlace, place_in
@@ -25,6 +24,7 @@ from maar.app.settings.sections import (
     TenantsSettings,
 )
 from maar.distributor.settings import Limits, RouterSettings
+from maar.model.addresses import addresses_in
 from maar.model.errors import InvalidInput
 from maar.model.ids import MAIN_STORE
 from maar.model.policy import CompactionSettings, Policy, RetentionSettings, policy_of
