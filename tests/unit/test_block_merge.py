@@ -266,6 +266,9 @@ def test_the_first_of_equal_ids_stays() -> None:
     flags = [flag.tolist() for flag in later_ones([id_words(column) for column in columns])]
     assert flags == [[False, False], [False, True], [True, False, True]]
     assert later_ones([]) == []
+    halves = [bytes([n]) * 8 for n in (1, 2)]
+    alike = pa.array([one + other for one in halves for other in halves], pa.binary(16))
+    assert not later_ones([id_words(alike)])[0].any(), "an id is all of its bytes"
     assert np.array(id_words(columns[0][1:])).shape == (1, 2)
 
 

@@ -132,6 +132,17 @@ def test_what_expired_does_not_go_before_what_it_replaced_however_short_its_own_
     assert world.objects() == set()
 
 
+def test_what_expired_stays_for_the_delay_of_its_own() -> None:
+    world = Lake()
+    (meta,) = world.add(1)
+    expire(world, meta)
+    assert SMALL.expired_delay_ns > SMALL.retire_delay_ns
+    world.pass_time(SMALL.expired_delay_ns)
+    assert retirement.due(world.state, now=world.now(), limit=10) == []
+    world.pass_time(1)
+    assert retirement.due(world.state, now=world.now(), limit=10) == [meta.id]
+
+
 def test_an_operator_is_told_why_a_block_left() -> None:
     world = Lake()
     (meta,) = world.add(1)

@@ -9,7 +9,10 @@ import pytest
 
 from maar.model import keys
 from maar.model.errors import LeaseLost, Unavailable
+from maar.model.ids import TenantId
 from maar.services.compact.run import run as compact
+from maar.services.publish import Publisher
+from support.segment.writer_in_memory import raw_profile
 from support.spark.plans import TIME_NS, leased, segment
 from support.stores.memory_store import MemoryStore
 
@@ -74,3 +77,14 @@ def test_a_whole_block_has_its_manifest_last(tmp_path: Path) -> None:
     (manifest,) = store.list(keys.MANIFESTS)
     (meta,) = done.outputs
     assert manifest.key == keys.manifest_of(meta.files[0].locations[0].key)
+
+
+def test_what_goes_into_quarantine_is_announced_first() -> None:
+    """Else an attempt that dies in between leaves an object that no sweep would ever find (S1)."""
+    store = Failing(1)
+    publisher = Publisher(leased(segment(store, 1)), store=store, attempt="a", wall_ns=TIME_NS)
+    store.counts = True
+    with pytest.raises(Unavailable):
+        publisher.quarantine([(raw_profile(1), "it cannot be decoded")], tenant=TenantId("acme"))
+    assert len(list(store.list("attempts/"))) == 1
+    assert list(store.list(keys.QUARANTINES)) == []
