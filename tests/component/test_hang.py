@@ -12,7 +12,7 @@ import pytest
 
 from maar.adapters.rpc import MetastoreClient
 from maar.app.processes.heart import Heart
-from maar.app.processes.supervisor import HANG_HELP, Supervisor, _with_sockets, listen
+from maar.app.processes.supervisor import HANG_HELP, Supervisor, listen, with_sockets
 from maar.app.roles.run import ProcessName
 from maar.app.settings.config import load
 from maar.model.errors import Retryable
@@ -46,7 +46,7 @@ def test_a_metastore_that_is_stopped_is_started_again(
         "MAAR_SERVER__DATA_DIR": str(tmp_path / "data"),
         "MAAR_SERVER__HUNG_AFTER_S": "5",
     }
-    settings = _with_sockets(load(file=None, environ=environ), tmp_path)
+    settings = with_sockets(load(file=None, environ=environ), tmp_path)
     listener = listen(settings)
     keeper = Supervisor(settings, listener, roles=(ProcessName.METASTORE,))
 

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from maar.adapters.stores.open import open_store
 from maar.api.admin.admin import Admin
 from maar.api.admin.quarantine import no_causes
-from maar.api.app import _admin_routes
+from maar.api.app import admin_routes
 from maar.api.guard import RequestGuard
 from maar.api.settings import ApiSettings
 from maar.model.errors import (
@@ -143,7 +143,7 @@ def test_over_http_too_a_profile_is_only_its_own_tenants(
         elif place == "quarantine":
             lake.add_quarantine([each.raw])
     app = Starlette(
-        routes=_admin_routes(
+        routes=admin_routes(
             RequestGuard(ApiSettings(), CollectorRegistry()),
             Admin(cast(Caller[Operator], lake), ask.engine, lambda: ALWAYS, no_causes, list, list),
         )

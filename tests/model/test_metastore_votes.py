@@ -251,4 +251,4 @@ def test_any_order_of_votes_and_restarts_gives_one_judgement(
     twin = Member("late", cluster.log, replicas)
     while twin.state.index < late.state.index:
         twin.fold(1)
-    assert twin.state_votes._ballots == late.state_votes._ballots
+    assert twin.state_votes.ballots == late.state_votes.ballots

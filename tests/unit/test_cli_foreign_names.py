@@ -28,7 +28,7 @@ def test_a_flame_graph_of_escapes_is_drawn_and_not_obeyed(
     names = ["total", EVIL]
     root = flametree.tree(names, [[0, 7, 0, 0], [0, 7, 7, 1]])
     assert root is not None
-    query._draw(root, unit="count", least=0.0, depth=9)
+    query.draw(root, unit="count", least=0.0, depth=9)
     out = capsys.readouterr().out
     assert SEEN in out
     assert out.replace("\n", "").isprintable()

@@ -154,7 +154,7 @@ def test_how_far_it_is_is_shown_on_a_terminal_only(
     out = {"stdout": stdout(), "stderr": stderr()}
     for name, stream in out.items():
         monkeypatch.setattr(sys, name, stream)
-    with push._progress(3) as advance:
+    with push.progress(3) as advance:
         for _ in range(3):
             advance()
     told = {name for name, stream in out.items() if "3/3" in stream.getvalue()}

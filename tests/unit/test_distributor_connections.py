@@ -61,7 +61,7 @@ def test_a_hundred_restarts_leave_no_connections_behind() -> None:
             fleet.ring("a", "b", sessions={"a": f"s{number}"})
             await fleet.push(*SERVICES[:8])
         await asyncio.sleep(0)
-        assert len(fleet.router._links) == 2
+        assert len(fleet.router.links) == 2
         assert fleet.writers["a"].closed == 99
 
     told(fleet, story)
@@ -117,7 +117,7 @@ def test_a_try_that_is_called_off_before_it_has_begun_leaves_nothing() -> None:
             with pytest.raises(Unavailable):
                 await fleet.push()
         clock.now_ns += OPEN_NS
-        link = fleet.router._links.made(HOME, NodeId("a"))
+        link = fleet.router.links.made(HOME, NodeId("a"))
         assert link is not None
         batch = ShardBatch(Place(Shard(1), Spot(0, 4, 0, 1), 0), (profile(),))
         probe = fleet.router._send_beside(link, batch, SECOND_NS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from maar.block.format import dead_letter
 from maar.block.format.segment import write_segment
 from maar.block.read.reread import reread
+from maar.metastore.leader.adoption import Adoption
 from maar.metastore.leader.dead_letters import DeadLetters
 from maar.metastore.records.effects import Refused
 from maar.metastore.records.entries import (
@@ -26,6 +28,7 @@ from maar.model.ids import BlockId, Incarnation, PlanId, Zone
 from maar.model.policy import HOUR_NS, MINUTE_NS
 from maar.model.time import LeaseTime
 from maar.ports.log import Head
+from maar.ports.object_store import ObjectStore
 from support.clock.virtual_time import run_virtually, until
 from support.lake.lost_log import Lives, manifest_key, tables
 from support.metastore.fold import INCARNATION, SMALL, Fold
@@ -289,7 +292,8 @@ def test_a_block_registered_while_the_store_is_listed_is_not_missed() -> None:
                 lake.push(2)
             return iter(found)
 
-    lake.adoption._store = Late()  # type: ignore[assignment]
+    late = cast(ObjectStore, Late())
+    lake.adoption = Adoption(lake, late, lake.clock, lake.append, lake.metrics)
     lake.adopt()
     assert lake.shown() == {1, 2}
 

@@ -383,7 +383,7 @@ def test_a_restored_log_leads_in_the_store_of_the_one_that_was_lost(tmp_path: Pa
             log, ours.store, origin, incarnation=OTHER, adopts=origin.lives[1:], wall=WALL
         )
         assert done.adopts == (INCARNATION,)
-        leader = server(ours.store, log._shared)
+        leader = server(ours.store, log.shared)
         await leader.start()
         assert (await leader.replica()).incarnation == OTHER
         await leader.stop()

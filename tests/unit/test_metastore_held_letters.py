@@ -201,7 +201,7 @@ def test_what_is_too_large_is_neither_read_nor_moved(
 
 def test_what_has_a_name_that_no_key_has_stops_nothing(office: PostOffice) -> None:
     key = f"{keys.dead_letters(INCARNATION)}a\\b"  # a file system takes it
-    office.faulty._objects[key] = b"whatever"
+    office.faulty.smuggle(key, b"whatever")
     good = office.post(2)
     office.pass_time(2 * LAG_NS)
     office.drain()

@@ -170,8 +170,8 @@ def test_only_a_few_ballots_and_names_are_kept() -> None:
     for number in range(2 * REPLICAS_MAX):
         state_votes.hear(Vote(f"r{number}", 99, GOOD))
         state_votes.fold([Voted(99, f"r{number}", GOOD)])
-    assert len(state_votes._ballots) == BALLOTS_MAX
-    newest = state_votes._ballots[99]
+    assert len(state_votes.ballots) == BALLOTS_MAX
+    newest = state_votes.ballots[99]
     assert len(newest.votes) == len(newest.heard) == REPLICAS_MAX
 
 

@@ -139,7 +139,7 @@ def test_eighty_profiles_of_twenty_days_end_as_a_block_for_each_day() -> None:
     assert len(live(fold.state)) == 20
     assert sum(meta.profiles for meta in live(fold.state)) == 80
     assert fold.state.queue.lanes == {}
-    assert len(fold.state.queue.places._keys) == 0
+    assert fold.state.queue.places.lanes == 0
 
 
 def test_zones_are_never_merged_with_each_other() -> None:

@@ -193,7 +193,7 @@ def test_a_snapshot_that_lacks_a_part_is_refused_though_its_checksum_is_right() 
 def test_a_snapshot_of_a_newer_program_is_refused_with_a_sentence() -> None:
     parts = frames(encoded(everything().state))
     header = snapshot.Header(VERSION + 1, "0badcafe", 7, b"", b"")  # type: ignore[arg-type]
-    newer = snapshot._frame(msgspec.msgpack.encode(header))
+    newer = snapshot.frame(msgspec.msgpack.encode(header))
     with pytest.raises(Rejected, match=rf"version {VERSION + 1}.*Start the newer program"):
         snapshot.decode(signed([newer, *parts[1:]]))
 

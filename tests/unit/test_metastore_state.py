@@ -425,6 +425,8 @@ def test_lease_time_follows_the_log_and_adds_what_was_measured() -> None:
     clock.follow(LeaseTime(1000))
     assert clock.now(999) == 1000
     assert clock.now(1999) == 2000
+    clock.follow(LeaseTime(1500))  # an entry that was on its way
+    assert clock.now(1999) == 2000, "time never goes back"
 
 
 def test_a_pause_of_an_hour_counts_as_a_short_one_and_time_never_goes_back() -> None:

@@ -44,7 +44,8 @@ def test_a_letter_that_goes_while_one_asks_about_another_is_still_read() -> None
 def test_what_has_a_name_that_no_key_has_breaks_no_question() -> None:
     office = PostOffice()
     good = office.post(1)
-    office.faulty._objects[f"{keys.dead_letters(INCARNATION)}a\\b"] = b"a file system takes it"
+    name = f"{keys.dead_letters(INCARNATION)}a\\b"  # a file system takes it
+    office.faulty.smuggle(name, b"whatever")
     letters = Letters(office.store, Metrics(CollectorRegistry()))
     assert run_virtually(letters.waiting(INCARNATION)) == [good]
     letters.close()

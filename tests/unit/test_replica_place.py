@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from maar.app.processes.supervisor import _with_sockets
+from maar.app.processes.supervisor import with_sockets
 from maar.app.roles.replica import replica_place
 from maar.app.roles.wiring import etcd_settings
 from maar.app.settings.config import Settings, load
@@ -154,9 +154,9 @@ def test_replicas_elsewhere_are_called_and_may_be_anywhere() -> None:
 
 
 def test_a_server_with_all_roles_finds_its_own_replica(tmp_path: Path) -> None:
-    given = _with_sockets(settings(METASTORE__LISTEN="127.0.0.1:4051"), tmp_path)
+    given = with_sockets(settings(METASTORE__LISTEN="127.0.0.1:4051"), tmp_path)
     assert given.roles.metastore == "127.0.0.1:4051"
     assert replica_place(given).listen == "127.0.0.1:4051"
-    given = _with_sockets(settings(LOG__URL="etcd://h"), tmp_path)
+    given = with_sockets(settings(LOG__URL="etcd://h"), tmp_path)
     assert replica_place(given).listen == f"unix:{tmp_path}/metastore.sock"
     assert replica_place(given).candidate.name == socket.gethostname()

@@ -8,7 +8,7 @@ import pytest
 
 from maar.model.errors import InvalidInput
 from maar.ports.runner import RunnerDied
-from maar.spark.borrowed_spark import _warm, context_of
+from maar.spark.borrowed_spark import context_of, warm_up
 from support.clock.virtual_time import Gate, run_virtually
 
 
@@ -42,5 +42,5 @@ class SlowToSubmit:
 
 def test_a_worker_that_is_stopped_before_its_warm_up_was_submitted_does_not_hang() -> None:
     runner: Any = SlowToSubmit()
-    assert run_virtually(_warm(runner, lambda: True)) is False
+    assert run_virtually(warm_up(runner, lambda: True)) is False
     assert runner.closed > 1

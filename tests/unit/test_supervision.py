@@ -17,10 +17,10 @@ from maar.app.processes.supervisor import (
     NOT_STARTED,
     RESTART_MAX_S,
     Supervisor,
-    _with_sockets,
     listen,
     restart_delay_s,
     stop_signals,
+    with_sockets,
 )
 from maar.app.roles.marker import check
 from maar.app.roles.run import ProcessName
@@ -83,7 +83,7 @@ def test_a_worker_that_could_run_before_does_not_take_the_server_along() -> None
 
 
 def test_roles_meet_at_private_sockets(tmp_path: Path) -> None:
-    roles = _with_sockets(settings(), tmp_path).roles
+    roles = with_sockets(settings(), tmp_path).roles
     assert {roles.metastore, roles.query, roles.worker} == {
         f"unix:{tmp_path}/{name}.sock" for name in ("metastore", "query", "worker")
     }
@@ -91,7 +91,7 @@ def test_roles_meet_at_private_sockets(tmp_path: Path) -> None:
 
 def test_a_metastore_that_workers_elsewhere_are_to_reach_keeps_its_address(tmp_path: Path) -> None:
     given = settings(MAAR_ROLES__METASTORE="127.0.0.1:4041")
-    assert _with_sockets(given, tmp_path).roles.metastore == "127.0.0.1:4041"
+    assert with_sockets(given, tmp_path).roles.metastore == "127.0.0.1:4041"
 
 
 def test_roles_that_run_by_themselves_have_addresses_in_any_case() -> None:

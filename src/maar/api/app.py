@@ -98,7 +98,7 @@ def build_app(
         engine = PartlyEngine(asked.engine, registries[-1])
         services.append(_querier_service(guard, Querier(engine, asked.whole_range)))
         routes += [
-            *_admin_routes(
+            *admin_routes(
                 guard,
                 Admin(
                     asked.metastore,
@@ -158,7 +158,7 @@ def _ingest_routes(guard: RequestGuard, distributor: Distributor) -> list[Route]
     ]
 
 
-def _admin_routes(guard: RequestGuard, admin: Admin) -> list[Route]:
+def admin_routes(guard: RequestGuard, admin: Admin) -> list[Route]:
     views = {
         "/api/v1/status": admin.status,
         "/api/v1/blocks": admin.blocks,

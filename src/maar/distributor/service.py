@@ -201,12 +201,12 @@ class Router:
         self._deadline_ns = settings.deadline_ms * 1_000_000
         self._home = rings.zone
         self._clock = clock
-        self._links = Links(connect, rings.zone, local)
+        self.links = Links(connect, rings.zone, local)
         self._routes = Routes(
             rings,
             rules,
             limits,
-            self._links,
+            self.links,
             clock,
             random,
             cross_zone=settings.cross_zone != "never",
@@ -266,7 +266,7 @@ class Router:
                     try:
                         newest = await self._send(link, batch, left_ns)
                     finally:
-                        self._links.end(link, probe=probe)
+                        self.links.end(link, probe=probe)
                     stored = newest is None
                     if newest is not None:
                         failures.append(newest)
@@ -299,7 +299,7 @@ class Router:
         """Send beside what else goes on; a task may be called off before it has begun."""
         probe = link.begin()
         task = self._begun(self._send(link, batch, time_ns))
-        task.add_done_callback(lambda _: self._links.end(link, probe=probe))
+        task.add_done_callback(lambda _: self.links.end(link, probe=probe))
         return task
 
     async def _send(self, link: Link, batch: ShardBatch, time_ns: int) -> Retryable | None:
@@ -345,7 +345,7 @@ class Router:
         late: list[Link] = []
         nobody = True
         for writer in route.placement.writers(batch.place):
-            link = self._links.to(route.zone, writer.node) if route.takes(writer) else None
+            link = self.links.to(route.zone, writer.node) if route.takes(writer) else None
             if link is None:
                 continue
             if link.allows(now_ns=self._clock.monotonic_ns()):
@@ -410,10 +410,10 @@ class Router:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        await self._links.close()
+        await self.links.close()
 
     def _breakers(self, state: BreakerState) -> float:
-        return float(self._links.states(now_ns=self._clock.monotonic_ns())[state])
+        return float(self.links.states(now_ns=self._clock.monotonic_ns())[state])
 
 
 async def _wait_any(

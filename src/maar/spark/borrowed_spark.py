@@ -137,7 +137,7 @@ async def _work(
         incarnation = (await metastore.call(GetNow())).incarnation
         opened = await asyncio.to_thread(open_store, store)
         await asyncio.to_thread(marker.check, opened, incarnation, metastore=address)
-        if not await _warm(runner, stopped):
+        if not await warm_up(runner, stopped):
             return
         worker = Worker(
             settings,
@@ -161,7 +161,7 @@ async def _work(
         await metastore.close()
 
 
-async def _warm(runner: SparkRunner, stopped: Callable[[], bool]) -> bool:
+async def warm_up(runner: SparkRunner, stopped: Callable[[], bool]) -> bool:
     """False when we were stopped before there was an executor to warm up."""
     warming = asyncio.create_task(asyncio.to_thread(runner.warm))
     while not warming.done():

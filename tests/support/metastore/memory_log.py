@@ -54,34 +54,34 @@ class MemoryLog:
     """One replica's door to the shared log; also a `LogCopy`."""
 
     def __init__(self, shared: SharedLog, *, writes: bool = True) -> None:
-        self._shared = shared
+        self.shared = shared
         self._writes = writes
         self.cut = False  # nothing comes through
 
     async def campaign(self, candidate: Candidate) -> Term:
         while True:
             self._check_open()
-            if self._shared.leader_term is None:
+            if self.shared.leader_term is None:
                 break
-            await self._shared.changed.wait()
-        self._shared.term = Term(self._shared.term + 1)
-        self._shared.leader_term = Leadership(self._shared.term, candidate)
-        self._shared.wake()
-        return self._shared.term
+            await self.shared.changed.wait()
+        self.shared.term = Term(self.shared.term + 1)
+        self.shared.leader_term = Leadership(self.shared.term, candidate)
+        self.shared.wake()
+        return self.shared.term
 
     def hold(self, term: Term) -> None:
-        leader_term = self._shared.leader_term
+        leader_term = self.shared.leader_term
         if leader_term is None or leader_term.term != term:
             raise TermLost(f"term {term} does not lead any more")
 
     async def resign(self, term: Term) -> None:
-        leader_term = self._shared.leader_term
+        leader_term = self.shared.leader_term
         if leader_term is not None and leader_term.term == term:
-            self._shared.depose()
+            self.shared.depose()
 
     async def leadership(self) -> Leadership | None:
         self._reach()
-        return self._shared.leader_term
+        return self.shared.leader_term
 
     async def append(
         self,
@@ -95,16 +95,16 @@ class MemoryLog:
         self._check_open()
         await asyncio.sleep(0)
         self.hold(term)
-        if self._shared.head != head:
-            raise HeadMoved(f"the log's head is {self._shared.head.index}, not {head.index}")
-        self._shared.records += follow(head, bodies, term)
-        self._shared.wake()
-        return self._shared.head
+        if self.shared.head != head:
+            raise HeadMoved(f"the log's head is {self.shared.head.index}, not {head.index}")
+        self.shared.records += follow(head, bodies, term)
+        self.shared.wake()
+        return self.shared.head
 
     async def read(self, *, after: int, limit_bytes: int = BATCH_BYTES_MAX) -> list[Record]:
         self._reach()
         await asyncio.sleep(0)
-        shared = self._shared
+        shared = self.shared
         if after < shared.base.index:
             raise NotFound(f"entries up to {shared.base.index} were truncated")
         if after > shared.head.index:
@@ -122,8 +122,8 @@ class MemoryLog:
         return found
 
     async def changed(self, *, after: int) -> None:
-        event = self._shared.changed
-        if self.cut or self._shared.head.index <= after:
+        event = self.shared.changed
+        if self.cut or self.shared.head.index <= after:
             try:
                 async with asyncio.timeout(LOOK_S):
                     await event.wait()
@@ -133,33 +133,33 @@ class MemoryLog:
     async def head(self) -> Head:
         self._reach()
         await asyncio.sleep(0)
-        return self._shared.head
+        return self.shared.head
 
     async def first(self) -> int:
         self._reach()
-        return self._shared.records[0].index if self._shared.records else 0
+        return self.shared.records[0].index if self.shared.records else 0
 
     async def truncate(self, *, before: int, term: Term) -> None:
         self._check_open()
         self.hold(term)
-        going = [record for record in self._shared.records if record.index < before]
+        going = [record for record in self.shared.records if record.index < before]
         if going:
-            self._shared.base = Head(going[-1].index, going[-1].hash)
-            self._shared.records = self._shared.records[len(going) :]
+            self.shared.base = Head(going[-1].index, going[-1].hash)
+            self.shared.records = self.shared.records[len(going) :]
 
     async def seal(self, note: str) -> None:
         self._check_writes()
-        if self._shared.leader_term is not None:
+        if self.shared.leader_term is not None:
             raise Rejected("somebody leads")
-        self._shared.sealed = self._shared.sealed or note
-        self._shared.wake()
+        self.shared.sealed = self.shared.sealed or note
+        self.shared.wake()
 
     async def sealed(self) -> str:
-        return self._shared.sealed
+        return self.shared.sealed
 
     async def begin(self, base: Head, *, term: Term) -> Head:
         self._check_writes()
-        shared = self._shared
+        shared = self.shared
         if not shared.copying:
             if shared.head != EMPTY or shared.leader_term or shared.sealed:
                 raise Rejected("the log is not empty")
@@ -171,16 +171,16 @@ class MemoryLog:
 
     async def add(self, records: Sequence[Record]) -> Head:
         self._check_writes()
-        if not self._shared.copying:
+        if not self.shared.copying:
             raise Rejected("no copy was begun")
-        verify(self._shared.head, records)
-        self._shared.records += records
-        self._shared.term = Term(max(self._shared.term, *(record.term for record in records)))
-        return self._shared.head
+        verify(self.shared.head, records)
+        self.shared.records += records
+        self.shared.term = Term(max(self.shared.term, *(record.term for record in records)))
+        return self.shared.head
 
     async def finish(self) -> None:
-        self._shared.copying = False
-        self._shared.wake()
+        self.shared.copying = False
+        self.shared.wake()
 
     async def close(self) -> None: ...
 
@@ -195,7 +195,7 @@ class MemoryLog:
 
     def _check_open(self) -> None:
         self._check_writes()
-        if self._shared.sealed:
-            raise Rejected(f"the log was sealed: {self._shared.sealed}")
-        if self._shared.copying:
+        if self.shared.sealed:
+            raise Rejected(f"the log was sealed: {self.shared.sealed}")
+        if self.shared.copying:
             raise Rejected("the log is being copied into")

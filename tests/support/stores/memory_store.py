@@ -25,6 +25,11 @@ class MemoryStore:
                 raise AlreadyExists(f"{key} exists; objects are created once and never changed")
             self._objects[key] = bytes(body)
 
+    def smuggle(self, key: str, body: bytes) -> None:
+        """Put an object where no store of ours would: others write to the same place."""
+        with self._lock:
+            self._objects[key] = body
+
     def create_from_file(self, key: str, path: Path) -> None:
         self.create(key, path.read_bytes())
 

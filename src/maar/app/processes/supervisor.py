@@ -58,7 +58,7 @@ def serve(settings: Settings) -> int:
         check_java()
         run_dir = _fresh_run_dir(settings.data_dir)
         try:
-            return asyncio.run(Supervisor(_with_sockets(settings, run_dir), listener).run())
+            return asyncio.run(Supervisor(with_sockets(settings, run_dir), listener).run())
         finally:
             shutil.rmtree(run_dir, ignore_errors=True)
             (settings.data_dir / "run").unlink(missing_ok=True)
@@ -344,7 +344,7 @@ class Supervisor:
                 os.kill(member, signal.SIGKILL)
 
 
-def _with_sockets(settings: Settings, run_dir: Path) -> Settings:
+def with_sockets(settings: Settings, run_dir: Path) -> Settings:
     """Sockets that only we reach; a metastore that others are to reach keeps its address."""
     addresses = RoleAddresses(
         metastore=settings.metastore_addresses or f"unix:{run_dir}/metastore.sock",

@@ -92,7 +92,7 @@ def command(
             return _insist(api, [*pairs, (PROFILE_NAME, kind.name)], body)
         return _insist(api, pairs, body)
 
-    with _progress(len(files)) as advance:
+    with progress(len(files)) as advance:
         raise SystemExit(_report(files, in_order(push, files, at_once=AT_ONCE), advance))
 
 
@@ -181,7 +181,7 @@ def _insist(api: Server, labels: list[tuple[str, str]], body: bytes) -> list[str
 
 
 @contextmanager
-def _progress(files: int) -> Iterator[Done]:
+def progress(files: int) -> Iterator[Done]:
     """A bar below the ids, where there is a terminal and something to wait for."""
     shown, told = sys.stdout.isatty(), sys.stderr.isatty()
     if files < 2 or not (shown or told):

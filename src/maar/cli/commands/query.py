@@ -90,7 +90,7 @@ def flamegraph(
     if root is None or not graph["total"]:
         click.echo("No samples: no such profiles in this time range.")
         return
-    _draw(root, unit=unit_of(str(asked["profileTypeID"])), least=min_percent / 100, depth=depth)
+    draw(root, unit=unit_of(str(asked["profileTypeID"])), least=min_percent / 100, depth=depth)
 
 
 @command.command("top")
@@ -263,7 +263,7 @@ def _print_lines(noun: str, texts: list[str], as_json: bool) -> None:
         click.echo(visible(text))
 
 
-def _draw(root: flametree.Node, *, unit: str, least: float, depth: int) -> None:
+def draw(root: flametree.Node, *, unit: str, least: float, depth: int) -> None:
     page = console()
     for line in flametree.lines(root, least=least, depth=depth):
         node = line.node

@@ -10,7 +10,7 @@ replicas which a lost leader left in doubt, and which agree among themselves, ca
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -111,6 +111,11 @@ class StateVotes:
             f"{differs}: this replica waits until the votes of most of {self._replicas} replicas "
             "say who is right"
         )
+
+    @property
+    def ballots(self) -> Mapping[int, Ballot]:
+        """By entry, oldest first."""
+        return self._ballots
 
     @property
     def hashed_at(self) -> int:

@@ -61,7 +61,7 @@ def encode(state: MetaState, head: Head) -> bytes:
     header = Header(state.version, state.incarnation, head.index, head.hash, digest(state))
     body = bytearray(MAGIC)
     for part in chain((header,), parts.parts_of(state)):
-        body += _frame(msgspec.msgpack.encode(part))
+        body += frame(msgspec.msgpack.encode(part))
     body += hashlib.sha256(body).digest()
     return bytes(body)
 
@@ -105,7 +105,7 @@ def check(body: bytes) -> None:
         raise Corrupt("the snapshot's checksum does not match its bytes")
 
 
-def _frame(raw: bytes) -> bytes:
+def frame(raw: bytes) -> bytes:
     packed = pa.compress(raw, codec="zstd", asbytes=True)
     return len(packed).to_bytes(4, "big") + len(raw).to_bytes(4, "big") + bytes(packed)
 

@@ -56,6 +56,11 @@ class Places(Mapping[BlockId, Item]):
         self._rows = Rows(key=ID_BYTES, width=_PLACE.size)
         self._keys: Numbers[QueueKey] = Numbers()
 
+    @property
+    def lanes(self) -> int:
+        """How many lanes the blocks are of."""
+        return len(self._keys)
+
     def __len__(self) -> int:
         return len(self._rows)
 
