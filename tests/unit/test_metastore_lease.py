@@ -371,6 +371,8 @@ def test_a_plan_is_bisected_into_two_that_own_its_inputs() -> None:
     assert fold.state.plans[left].parent == plan
     assert fold.state.owners == {inputs[0]: left, inputs[1]: right, inputs[2]: right}
     assert fold.state.finished[plan].state is PlanState.CANCELLED
+    assert fold.state.finished[plan].failures == 1
+    assert [fold.state.plans[half].failures for half in (left, right)] == [0, 0], "a new chance"
     late = PlanCompleted(plan, token, PlanResult(COMPACT, (), Account(30, 0, 0)))
     assert isinstance(fold.put(late)[0], Refused)
 
