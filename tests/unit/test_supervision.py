@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import socket
 from asyncio.subprocess import Process
@@ -28,6 +27,7 @@ from maar.app.settings.config import METASTORE_ADDRESS, Settings, load
 from maar.metastore.leader.claim import mark
 from maar.model.errors import InvalidInput
 from maar.model.ids import Incarnation
+from support.clock.virtual_time import run_virtually
 from support.stores.memory_store import MemoryStore
 
 
@@ -66,7 +66,7 @@ class Childless(Supervisor):
 
 
 def lived(role: ProcessName, *codes: int) -> int:
-    return asyncio.run(Childless({role: list(codes)}).run())
+    return run_virtually(Childless({role: list(codes)}).run())
 
 
 def test_a_role_that_cannot_be_started_just_now_is_started_later() -> None:

@@ -18,6 +18,8 @@ from maar.model.errors import LeaseLost, Unavailable
 from maar.runner import lifeline
 from maar.runner.lifeline import CUT_OFF, Lifelines, held
 
+pytestmark = pytest.mark.component
+
 PATIENCE_S = 60.0
 LONG_S = 3600.0
 
