@@ -51,13 +51,10 @@ def test_a_segment_is_read_back_as_it_was_written() -> None:
         assert reread(again.body) == again
 
 
-def test_a_segment_of_many_row_groups_is_read_back_as_it_was_written(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("maar.block.format.segment.ROW_GROUP_BYTES", 100)
+def test_a_segment_of_many_row_groups_is_read_back_as_it_was_written() -> None:
     profiles = [raw_profile(n, size=60) for n in range(9)]
     kinds = [msgspec.structs.replace(each, types=(f"type{n}",)) for n, each in enumerate(profiles)]
-    written = write_segment(kinds)
+    written = write_segment(kinds, row_group_bytes=100)
     assert written.datasets[0].row_group_count > 1
     assert reread(written.body) == written
 

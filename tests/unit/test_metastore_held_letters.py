@@ -182,11 +182,8 @@ def test_a_store_without_room_keeps_the_letter_where_it_is(office: PostOffice) -
     assert office.letters.floor_max == NO_FLOOR
 
 
-def test_what_is_too_large_is_neither_read_nor_moved(
-    office: PostOffice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dead_letter, "BYTES_MAX", 2000)
-    key = office.drop(segment(1, at=office.fold.now), body=b"x" * 2001)
+def test_what_is_too_large_is_neither_read_nor_moved(office: PostOffice) -> None:
+    key = office.drop(segment(1, at=office.fold.now), body=bytes(dead_letter.BYTES_MAX + 1))
     good = office.post(2)
     office.pass_time(2 * LAG_NS)
     office.drain()

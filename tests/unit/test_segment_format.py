@@ -56,10 +56,9 @@ def test_a_segment_knows_the_newest_time_that_a_client_gave() -> None:
     assert write_segment([here]).dated_ns == 0
 
 
-def test_a_dataset_is_a_run_of_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment, "ROW_GROUP_BYTES", 1)  # each profile in a row group of its own
+def test_a_dataset_is_a_run_of_row_groups() -> None:
     profiles = some()
-    written = write_segment(profiles)
+    written = write_segment(profiles, row_group_bytes=1)  # each in a row group of its own
     parquet = pq.ParquetFile(pa.BufferReader(written.body))
     assert parquet.num_row_groups == len(profiles)
     for dataset in written.datasets:

@@ -82,6 +82,7 @@ def write_segment(
     *,
     zone: Zone = NO_ZONE,
     causes: Sequence[str] | None = None,
+    row_group_bytes: int = ROW_GROUP_BYTES,
 ) -> SegmentBytes:
     """Sort by tenant, service and time, and write; `causes` (one per profile) make a quarantine."""
     if not profiles:
@@ -109,7 +110,7 @@ def write_segment(
         writer.add_key_value_metadata({FORMAT_KEY: FORMAT, **named, **when})
         for (tenant, service), members in groupby(rows, key=lambda p: (p.tenant, p.service)):
             dataset = list(members)
-            runs = _row_groups(dataset)
+            runs = _row_groups(dataset, row_group_bytes)
             for length in runs:
                 writer.write_table(table.slice(first, length), row_group_size=length)
                 first += length
@@ -313,12 +314,12 @@ def _table(rows: list[RawProfile], causes: list[str] | None) -> pa.Table:
     return pa.Table.from_arrays([*columns, pa.array(causes, pa.string())], schema=schema)
 
 
-def _row_groups(dataset: list[RawProfile]) -> list[int]:
+def _row_groups(dataset: list[RawProfile], bytes_max: int) -> list[int]:
     """Lengths of runs of rows that keep a row group within its bound."""
     lengths = [0]
     held = 0
     for profile in dataset:
-        if lengths[-1] and held + len(profile.payload) > ROW_GROUP_BYTES:
+        if lengths[-1] and held + len(profile.payload) > bytes_max:
             lengths.append(0)
             held = 0
         lengths[-1] += 1
