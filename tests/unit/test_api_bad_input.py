@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from maar.api import body
-from maar.api.errors import TooSlow
+from maar.api.errors import EndlessBody, TooSlow
 from maar.api.protocol.wire import PushRequest
 from maar.api.settings import ApiSettings
 from maar.distributor.settings import Limits
@@ -248,6 +248,22 @@ def test_a_body_that_never_begins_is_given_up() -> None:
                 await body.read_body({"headers": []}, nothing, limit=10, hold=hold)
 
     run_virtually(story())
+
+
+def test_a_body_that_does_not_say_its_size_is_given_up_when_it_is_over_the_limit() -> None:
+    sent = 0
+
+    async def endless() -> Any:
+        nonlocal sent
+        sent += 1
+        return {"type": "http.request", "body": b"x" * 6, "more_body": sent < 100}
+
+    async def story() -> None:
+        with body.BodyBudget(1000).hold() as hold, pytest.raises(EndlessBody, match="over the lim"):
+            await body.read_body({"headers": []}, endless, limit=10, hold=hold)
+
+    run_virtually(story())
+    assert sent == 2
 
 
 def test_requests_that_together_hold_too_much_are_told_to_wait() -> None:
