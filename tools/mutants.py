@@ -73,7 +73,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="maar-mutants-") as place:
         copies = [_copy(Path(place) / str(number)) for number in range(options.jobs)]
         every = sorted({test for each in mutants for test in each.tests})
-        code, said = _run(copies[0], every, seconds=TEST_S * len(every))
+        at_once = ["-n", str(options.jobs)]
+        code, said = _run(copies[0], [*at_once, *every], seconds=TEST_S * len(every))
         if code != PASSED:
             print(f"the tests fail without any mistake:\n{said}")
             return 1
