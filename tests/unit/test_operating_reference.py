@@ -105,7 +105,7 @@ def test_every_setting_that_is_named_exists() -> None:
 def test_every_request_beneath_api_v1_is_listed() -> None:
     app: Any = Front().app
     while not isinstance(app, Starlette):
-        app = app._app
+        app = app.app
     offered = {
         f"{method} {route.path.replace(':path', '')}"
         for route in app.routes

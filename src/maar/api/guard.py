@@ -93,7 +93,7 @@ class OurNames:
     """An application that is asked only by our names, and changed only by our own pages."""
 
     def __init__(self, app: ASGIApp, hosts: Hosts, guard: RequestGuard) -> None:
-        self._app = app
+        self.app = app
         self._hosts = hosts
         self._guard = guard
 
@@ -105,7 +105,7 @@ class OurNames:
             all_headers(scope, b"origin"),
         )
         if not why:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         error = Forbidden(why)
         self._guard.count("any", 403, error)

@@ -87,7 +87,7 @@ class Partly:
     """An application whose answers say what they lack, where the request allows that."""
 
     def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+        self.app = app
 
     async def __call__(self, scope: HttpScope, receive: Receive, send: Send) -> None:
         # Said of every request: one that is pipelined begins in the context of the one before it.
@@ -101,7 +101,7 @@ class Partly:
 
         token = _asked.set(missing)
         try:
-            await self._app(scope, receive, told if missing else send)
+            await self.app(scope, receive, told if missing else send)
         finally:
             _asked.reset(token)
 
