@@ -82,7 +82,8 @@ def test_a_whole_block_has_its_manifest_last(tmp_path: Path) -> None:
 def test_what_goes_into_quarantine_is_announced_first() -> None:
     """Else an attempt that dies in between leaves an object that no sweep would ever find (S1)."""
     store = Failing(1)
-    publisher = Publisher(leased(segment(store, 1)), store=store, attempt="a", wall_ns=TIME_NS)
+    plan = leased(segment(store, 1))
+    publisher = Publisher(plan, level=1, store=store, attempt="a", wall_ns=TIME_NS)
     store.counts = True
     with pytest.raises(Unavailable):
         publisher.quarantine([(raw_profile(1), "it cannot be decoded")], tenant=TenantId("acme"))
