@@ -116,6 +116,8 @@ def test_negative_numbers_are_refused() -> None:
         ("worker.plan_most_ms", "worker.plan_timeout_ms"),
         ("worker.retry_least_ms", "worker.retry_min_ms"),
         ("compaction.probe_most_s", "compaction.probe_max_s"),
+        ("compaction.spared_max", "compaction.excused_max"),
+        ("compaction.litter_s", "compaction.leftovers_s"),
     ],
 )
 def test_a_name_of_before_is_refused_with_the_one_of_now(before: str, now: str) -> None:

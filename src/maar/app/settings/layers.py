@@ -20,6 +20,7 @@ _SECRET_WORDS = ("secret", "token", "key_id", "password")
 # Names of before, which others are more alike than those that took their place.
 RENAMED = {
     "compaction.probe_most_s": "compaction.probe_max_s",
+    "compaction.spared_max": "compaction.excused_max",
     "worker.plan_most_ms": "worker.plan_timeout_ms",
     "worker.retry_least_ms": "worker.retry_min_ms",
 }
