@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maar.distributor import budget
+from maar.distributor.budget import RetryBudget
 from maar.distributor.settings import RouterSettings
 from maar.model.time import SECOND_NS
 
@@ -17,13 +17,11 @@ QUIET = RouterSettings(retry_share=0, retries_per_s=2, retries_saved_max=1)
 def retries_of(pushes: int, *, seconds: float, settings: RouterSettings = SETTINGS) -> int:
     """How many of so many failing pushes in a row are tried again, when all want to be."""
     now_ns, retries = 0, 0
-    one = budget.full(settings, now_ns=0)
+    budget = RetryBudget(settings, now_ns=0)
     for _ in range(pushes):
         now_ns += int(seconds * SECOND_NS / pushes)
-        one = budget.earned(one, settings, now_ns=now_ns, batches=1)
-        after = budget.spent(one, settings, now_ns=now_ns)
-        if after is not None:
-            one, retries = after, retries + 1
+        budget.earn(1)
+        retries += budget.spend(now_ns=now_ns)
     return retries
 
 
@@ -37,35 +35,31 @@ def test_a_quiet_distributor_may_always_retry() -> None:
 
 
 def test_what_is_saved_up_is_bounded() -> None:
-    one = budget.earned(budget.full(SETTINGS, now_ns=0), SETTINGS, now_ns=10**18, batches=10**6)
-    assert one.retries == SETTINGS.retries_saved_max
+    budget = RetryBudget(SETTINGS, now_ns=0)
+    budget.earn(10**6)
+    assert budget.may_spend(now_ns=10**18)
+    assert budget.retries == SETTINGS.retries_saved_max
 
 
 def test_without_any_there_is_none_to_spend() -> None:
     settings = RouterSettings(retry_share=0.5, retries_per_s=0, retries_saved_max=1)
-    one = budget.spent(budget.full(settings, now_ns=0), settings, now_ns=0)
-    assert one is not None
-    assert budget.spent(one, settings, now_ns=10**15) is None
-    half = budget.earned(one, settings, now_ns=0, batches=1)
-    assert budget.spent(half, settings, now_ns=0) is None
-    assert (
-        budget.spent(budget.earned(half, settings, now_ns=0, batches=1), settings, now_ns=0)
-        is not None
-    )
-
-
-def test_a_clock_that_steps_back_takes_nothing_away() -> None:
-    one = budget.full(SETTINGS, now_ns=10**12)
-    assert budget.earned(one, SETTINGS, now_ns=0) == one
+    budget = RetryBudget(settings, now_ns=0)
+    assert budget.spend(now_ns=0)
+    assert not budget.spend(now_ns=10**15)
+    budget.earn(1)
+    assert not budget.may_spend(now_ns=10**15)
+    budget.earn(1)
+    assert budget.may_spend(now_ns=10**15)
+    assert budget.spend(now_ns=10**15)
 
 
 @given(st.lists(st.tuples(st.integers(-(10**9), 10**10), st.integers(0, 50)), max_size=50))
 def test_it_is_never_negative_nor_over_its_bound_also_when_the_clock_steps_back(
     steps: list[tuple[int, int]],
 ) -> None:
-    one, now_ns = budget.full(SETTINGS, now_ns=0), 0
+    budget, now_ns = RetryBudget(SETTINGS, now_ns=0), 0
     for passed, pushed in steps:
         now_ns = max(0, now_ns + passed)
-        one = budget.earned(one, SETTINGS, now_ns=now_ns, batches=pushed)
-        one = budget.spent(one, SETTINGS, now_ns=now_ns) or one
-        assert 0 <= one.retries <= SETTINGS.retries_saved_max
+        budget.earn(pushed)
+        budget.spend(now_ns=now_ns)
+        assert 0 <= budget.retries <= SETTINGS.retries_saved_max

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from maar.app.http.patience import MOST, PER_S, Patience
+from maar.app.http.patience import REFILL, Patience
+
+PER_S, MOST = REFILL
 
 
 def test_a_burst_is_endured_and_a_flood_is_not() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from maar.model.errors import MaarError, StoreFull, Unavailable
 from maar.model.ids import Shard
-from maar.segment.hedge import Tokens, hedged
+from maar.segment.hedge import hedged
 from maar.segment.settings import SegmentSettings
 from support.clock.virtual_time import Gate, until
 from support.http.front import MemoryStore, run
@@ -18,14 +18,6 @@ from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, ra
 
 SECOND = 1_000_000_000
 HEDGING = SegmentSettings(flush_interval_ms=5, flush_interval_max_ms=5, hedge_after_ms=20)
-
-
-def test_tokens_come_back_at_their_rate_and_never_more_than_the_burst() -> None:
-    tokens = Tokens(per_s=2, burst=3, left=3, at_ns=0)
-    assert [tokens.take(now_ns=0) for _ in range(4)] == [True, True, True, False]
-    assert not tokens.take(now_ns=SECOND // 4)
-    assert tokens.take(now_ns=SECOND // 2)
-    assert [tokens.take(now_ns=100 * SECOND) for _ in range(4)] == [True, True, True, False]
 
 
 def after(seconds: float, outcome: str | MaarError) -> Callable[[], asyncio.Future[str]]:

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from maar.model.errors import AlreadyExists
-from maar.segment.hedge import Tokens
+from maar.model.token_bucket import Refill
 from maar.segment.metrics import SegmentMetrics
 from maar.segment.uploads import Running, Uploads
 from support.clock.fake_clock import FakeClock
@@ -30,7 +30,7 @@ class Bench:
             SegmentMetrics(CollectorRegistry()),
             at_once=at_once,
             hedge_after_s=60,
-            hedges=Tokens(0, 0, 0, 0),
+            hedges=Refill(0, 0),
         )
 
     def create(self, key: str) -> asyncio.Task[None]:

@@ -7,32 +7,28 @@ dies and everything that waited there has to go elsewhere.
 
 from __future__ import annotations
 
-import msgspec
-
 from maar.distributor.settings import RouterSettings
-from maar.model.time import SECOND_NS
+from maar.model.token_bucket import Refill, TokenBucket
 
 
-class RetryBudget(msgspec.Struct, frozen=True):
-    retries: float
-    at_ns: int
+class RetryBudget:
+    """Full when it is new."""
 
+    def __init__(self, settings: RouterSettings, *, now_ns: int) -> None:
+        self._share = settings.retry_share
+        self._refill = Refill(settings.retries_per_s, settings.retries_saved_max)
+        self._bucket = TokenBucket(now_ns)
 
-def full(settings: RouterSettings, *, now_ns: int) -> RetryBudget:
-    return RetryBudget(settings.retries_saved_max, now_ns)
+    @property
+    def retries(self) -> float:
+        return self._bucket.left(self._refill)
 
+    def earn(self, batches: int) -> None:
+        self._bucket.give(batches * self._share)
 
-def earned(
-    budget: RetryBudget, settings: RouterSettings, *, now_ns: int, batches: int = 0
-) -> RetryBudget:
-    passed_s = max(0, now_ns - budget.at_ns) / SECOND_NS
-    more = batches * settings.retry_share + passed_s * settings.retries_per_s
-    return RetryBudget(
-        min(budget.retries + more, settings.retries_saved_max), max(now_ns, budget.at_ns)
-    )
+    def spend(self, *, now_ns: int) -> bool:
+        """One retry, if there is one."""
+        return self._bucket.take(1, self._refill, now_ns=now_ns)
 
-
-def spent(budget: RetryBudget, settings: RouterSettings, *, now_ns: int) -> RetryBudget | None:
-    """The budget after one retry, or None when there is none to spend."""
-    now = earned(budget, settings, now_ns=now_ns)
-    return msgspec.structs.replace(now, retries=now.retries - 1) if now.retries >= 1 else None
+    def may_spend(self, *, now_ns: int) -> bool:
+        return self._bucket.wait_ns(1, self._refill, now_ns=now_ns) == 0

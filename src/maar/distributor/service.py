@@ -17,10 +17,10 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from maar.distributor import budget
 from maar.distributor.admit import PushedProfile, admit_all, push_size, refusal
 from maar.distributor.batches import ShardBatch, batches
 from maar.distributor.breaker import BreakerState
+from maar.distributor.budget import RetryBudget
 from maar.distributor.links import Connect, Link, Links
 from maar.distributor.metrics import PushMetrics, RouterMetrics
 from maar.distributor.periods import RetentionPeriods
@@ -213,7 +213,7 @@ class Router:
             here=local[0] if local is not None else None,
         )
 
-        self._budget = budget.full(self._settings, now_ns=clock.monotonic_ns())
+        self._budget = RetryBudget(settings, now_ns=clock.monotonic_ns())
         self._under_way: set[asyncio.Task[Any]] = set()
         self._metrics = RouterMetrics(registry)
         for state in BreakerState:
@@ -230,10 +230,7 @@ class Router:
     ) -> None:
         """All shards at the same time."""
         parts = batches(profiles, route.placement)
-        now_ns = self._clock.monotonic_ns()
-        self._budget = budget.earned(
-            self._budget, self._settings, now_ns=now_ns, batches=len(parts)
-        )
+        self._budget.earn(len(parts))
         if len(parts) == 1:
             await self._deliver(route, parts[0], deadline_ns)
             return
@@ -365,18 +362,15 @@ class Router:
             following = next(candidates, None)  # it fell silent while we waited for another
         if following is None:
             return None
-        if not isinstance(failure, Draining):  # that one has done nothing yet: no load is repeated
-            after = budget.spent(self._budget, self._settings, now_ns=now_ns)
-            if after is None:
-                self._metrics.budget_exhausted.inc()
-                return None
-            self._budget = after
+        # A writer that drains has done nothing yet: no load is repeated.
+        if not isinstance(failure, Draining) and not self._budget.spend(now_ns=now_ns):
+            self._metrics.budget_exhausted.inc()
+            return None
         self._metrics.failovers.inc()
         return following
 
     def _may_retry(self) -> bool:
-        now_ns = self._clock.monotonic_ns()
-        return budget.spent(self._budget, self._settings, now_ns=now_ns) is not None
+        return self._budget.may_spend(now_ns=self._clock.monotonic_ns())
 
     def _count_crossed(self, route: Route, batch: ShardBatch) -> None:
         if route.zone != self._home:

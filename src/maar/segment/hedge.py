@@ -4,29 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class Tokens:
-    """A bucket that fills by itself; time is an argument."""
-
-    per_s: float
-    burst: int
-    left: float
-    at_ns: int
-
-    def take(self, *, now_ns: int) -> bool:
-        passed_s = max(0, now_ns - self.at_ns) / 1e9
-        self.left = min(float(self.burst), self.left + passed_s * self.per_s)
-        self.at_ns = now_ns
-        if self.left < 1:
-            return False
-        self.left -= 1
-        return True
 
 
 async def hedged(

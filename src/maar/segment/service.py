@@ -21,13 +21,13 @@ from maar.model.errors import (
 )
 from maar.model.ids import HOME, Shard, StoreName, Zone
 from maar.model.profile import RawProfile
+from maar.model.token_bucket import Refill
 from maar.ports.calls import Caller, LocalPort
 from maar.ports.clock import Clock
 from maar.ports.object_store import ObjectStore
 from maar.ports.registrar import BlockRegistrar
 from maar.segment.buffer import Buffer
 from maar.segment.encode import dataset_of
-from maar.segment.hedge import Tokens
 from maar.segment.memory import Memory, load_of
 from maar.segment.metrics import SegmentMetrics
 from maar.segment.pace import Arrivals
@@ -102,12 +102,7 @@ class SegmentService(LocalPort):
             self._metrics,
             at_once=settings.writes_in_flight_max,
             hedge_after_s=settings.hedge_after_ms / 1000,
-            hedges=Tokens(
-                settings.hedges_per_s,
-                settings.hedges_burst,
-                settings.hedges_burst,
-                clock.monotonic_ns(),
-            ),
+            hedges=Refill(settings.hedges_per_s, settings.hedges_burst),
         )
         letters = None
         if dead_letter_after_ms is not None:

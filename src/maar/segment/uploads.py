@@ -6,9 +6,10 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from maar.model.errors import AlreadyExists
+from maar.model.token_bucket import Refill, TokenBucket
 from maar.ports.clock import Clock
 from maar.ports.object_store import ObjectStore
-from maar.segment.hedge import Tokens, hedged
+from maar.segment.hedge import hedged
 from maar.segment.metrics import SegmentMetrics
 
 USUAL_SHARE = 0.2  # of the newest in the mean of what creates take
@@ -27,14 +28,14 @@ class Uploads:
         *,
         at_once: int,
         hedge_after_s: float,
-        hedges: Tokens,
+        hedges: Refill,
     ) -> None:
         self._store = store
         self._clock = clock
         self._metrics = metrics
         self._at_once = at_once
         self._hedge_after_s = hedge_after_s
-        self._hedges = hedges
+        self._hedges, self._hedging = TokenBucket(clock.monotonic_ns()), hedges
         self._slots = asyncio.Semaphore(at_once)
         self._seconds = 0  # hedges that a thread is at
         self._waiting: dict[object, int] = {}  # since when, oldest first
@@ -58,7 +59,9 @@ class Uploads:
 
         def second() -> asyncio.Future[None] | None:
             now_ns = self._clock.monotonic_ns()
-            if self._seconds >= self._at_once or not self._hedges.take(now_ns=now_ns):
+            if self._seconds >= self._at_once:
+                return None
+            if not self._hedges.take(1, self._hedging, now_ns=now_ns):
                 return None
             self._metrics.hedges.inc()
             self._seconds += 1
