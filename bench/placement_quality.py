@@ -77,7 +77,7 @@ def heaviest_heir(
     taken = {writer.node: Counter[NodeId]() for writer in ring.writers}
     for number in range(in_all):
         tenant, service = TenantId(f"tenant-{number % 7}"), f"service-{number}"
-        dead = ring.writer_of(placement.place(tenant, service, 0).shard).node
+        dead = ring.nodes()[placement.place(tenant, service, 0).shard - 1]
         if had[dead] == DATASETS:
             continue
         had[dead] += 1
@@ -85,7 +85,7 @@ def heaviest_heir(
         places = Counter(placement.place(tenant, service, mark) for mark in marks)
         for place, many in places.items():
             others = (
-                map(ring.writer_of, placement.order(place))
+                (ring.writers[ring.owners[shard - 1]] for shard in placement.order(place))
                 if next_shard
                 else placement.writers(place)
             )

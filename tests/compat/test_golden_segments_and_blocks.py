@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from maar.block.format import checksum
-from maar.block.format.segment import load_segment, read_causes, read_segment
 from maar.block.read.restore import profile_from_block
 from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.ids import ProfileId
 from maar.pprof.gzip import gunzip
 from support.lake.block_plans import Bench
+from support.lake.segments import read_causes, read_segment, segment_of
 from support.oracles.pprof_reader import canonical
 from support.stores.memory_store import MemoryStore
 
@@ -48,13 +48,13 @@ def store() -> MemoryStore:
 
 
 def pushed_bodies(store: MemoryStore) -> dict[str, bytes]:
-    segment = load_segment(store, meta_of(GOLDEN / "segment-v1.msgpack"))
+    segment = segment_of(store, meta_of(GOLDEN / "segment-v1.msgpack"))
     return {profile.id.hex(): profile.payload for profile in read_segment(segment)}
 
 
 def test_the_segment_reads_as_it_was_written(store: MemoryStore) -> None:
     meta = meta_of(GOLDEN / "segment-v1.msgpack")
-    found = {profile.id.hex(): profile for profile in read_segment(load_segment(store, meta))}
+    found = {profile.id.hex(): profile for profile in read_segment(segment_of(store, meta))}
     assert len(found) == meta.profiles == 4
     for expected in EXPECTED["profiles"]:
         profile = found[expected["id"]]
@@ -66,7 +66,7 @@ def test_the_segment_reads_as_it_was_written(store: MemoryStore) -> None:
 
 def test_the_quarantine_still_says_why(store: MemoryStore) -> None:
     meta = meta_of(GOLDEN / "quarantine-v1.msgpack")
-    ((profile, cause),) = read_causes(load_segment(store, meta))
+    ((profile, cause),) = read_causes(segment_of(store, meta))
     assert profile.id.hex() == EXPECTED["quarantined"]
     assert profile.payload == b"\x0a\xff"
     assert cause
@@ -105,8 +105,8 @@ def test_the_manifest_describes_the_files(store: MemoryStore) -> None:
 def test_old_blocks_merge_with_new_ones(store: MemoryStore, tmp_path: Path) -> None:
     bench = Bench(store, tmp_path, first=100)
     old = meta_of(GOLDEN / "block-v1" / "manifest.msgpack")
-    raws = read_segment(load_segment(store, meta_of(GOLDEN / "segment-v1.msgpack")))
-    new = bench.compact([bench.segment(list(raws)[:3])]).outputs
+    raws = read_segment(segment_of(store, meta_of(GOLDEN / "segment-v1.msgpack")))
+    new = bench.compact([bench.segment(raws[:3])]).outputs
     merged = bench.compact([old, *(block for block in new if block.files[0].table == "samples")])
     assert merged.collisions == 0
     assert merged.account.kept == 3

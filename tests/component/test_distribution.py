@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from maar.block.format.segment import read_segment
+from support.lake.segments import read_segment
 from support.load.crowd import CPU
 from support.processes.fleet import Acknowledged, Fleet, Loading, fleet, totals
 from support.processes.serving import wait_for

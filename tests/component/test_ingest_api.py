@@ -21,10 +21,8 @@ from prometheus_client import CollectorRegistry
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
 from maar.api import body
-from maar.api.admin.quarantine import no_causes
 from maar.api.app import QueryDeps, build_app
 from maar.api.settings import ApiSettings
-from maar.block.format.segment import read_segment
 from maar.distributor.rings import FollowedRings
 from maar.distributor.service import Distributor, Router
 from maar.distributor.settings import Limits, RouterSettings
@@ -38,7 +36,8 @@ from maar.pprof import decode
 from maar.segment.service import SegmentService
 from maar.segment.settings import SegmentSettings
 from support.agents.go_agent import build_go_agent
-from support.http.front import MemoryMetastore, MemoryWriter, PlainEngine, gz, pprof
+from support.http.front import MemoryMetastore, MemoryWriter, PlainEngine, gz, no_causes, pprof
+from support.lake.segments import read_segment
 
 pytestmark = pytest.mark.component
 

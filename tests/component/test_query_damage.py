@@ -13,7 +13,6 @@ from starlette.applications import Starlette
 
 from maar.adapters.stores.open import open_store
 from maar.api.admin.admin import Admin
-from maar.api.admin.quarantine import no_causes
 from maar.api.app import admin_routes
 from maar.api.guard import RequestGuard
 from maar.api.settings import ApiSettings
@@ -32,6 +31,7 @@ from maar.ports.object_store import ObjectStore
 from maar.ports.operator import Operator
 from maar.ports.query import DrawFlameGraph, GetProfile, Matcher, Scope
 from maar.pprof.gzip import gunzip
+from support.http.front import no_causes
 from support.lake.asking import (
     ALWAYS,
     ODD,

@@ -89,7 +89,7 @@ def test_the_published_order_of_nodes_for_each_pick(pick: int, nodes: str) -> No
     spot = Spot(8, 8, 6, 4)
     order = list(placement.order(Place(shard_at(spot, pick, 12), spot, pick)))
     assert sorted(order) == list(range(1, 13))
-    assert "".join(ring.writer_of(shard).node for shard in order).startswith(nodes)
+    assert "".join(ring.nodes()[shard - 1] for shard in order).startswith(nodes)
 
 
 def test_one_shard_each_gives_every_node_once_whatever_its_state_and_the_limits() -> None:

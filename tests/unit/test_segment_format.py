@@ -11,12 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from maar.block.format import segment
-from maar.block.format.segment import load_segment, read_causes, read_segment, write_segment
+from maar.block.format.segment import read_datasets, write_segment
+from maar.block.read.fetch import fetch
 from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.errors import Corrupt
 from maar.model.ids import TenantId
 from maar.model.profile import RawProfile
 from support.lake.block_plans import NOON_NS, Bench, pushed
+from support.lake.segments import read_causes, read_segment
 from support.load.pprof_scramble import random_profile
 from support.stores.memory_store import MemoryStore
 
@@ -39,7 +41,7 @@ def some(count: int = 12) -> list[RawProfile]:
 def test_what_is_written_is_read_back_in_order() -> None:
     profiles = some()
     written = write_segment(profiles)
-    back = list(read_segment(pa.BufferReader(written.body)))
+    back = read_segment(pa.BufferReader(written.body))
     assert back == sorted(profiles, key=lambda p: (p.tenant, p.service, p.time_ns, p.id))
     assert written.profiles == len(profiles)
     assert written.samples == sum(profile.samples for profile in profiles)
@@ -74,11 +76,12 @@ def test_a_dataset_is_a_run_of_row_groups() -> None:
 def test_a_reader_gets_one_tenant_or_one_service_alone() -> None:
     written = write_segment(some())
     body = pa.BufferReader(written.body)
-    tenant = list(read_segment(body, tenant="tenant-1"))
-    assert {profile.tenant for profile in tenant} == {"tenant-1"}
-    one = list(read_segment(body, tenant="tenant-1", service="service-2"))
-    assert {(profile.tenant, profile.service) for profile in one} == {("tenant-1", "service-2")}
-    assert list(read_segment(body, tenant="tenant")) == []
+    tenants = [dataset for dataset in written.datasets if dataset.tenant == "tenant-1"]
+    assert {profile.tenant for profile in read_datasets(body, tenants)} == {"tenant-1"}
+    services = [dataset for dataset in tenants if dataset.service == "service-2"]
+    found = {(profile.tenant, profile.service) for profile in read_datasets(body, services)}
+    assert found == {("tenant-1", "service-2")}
+    assert list(read_datasets(body, [])) == []
 
 
 def test_the_footer_is_as_long_as_the_index_says() -> None:
@@ -100,7 +103,7 @@ def test_a_quarantine_keeps_the_cause_of_each_profile() -> None:
     written = write_segment(profiles, causes=["one", "two", "three"])
     held = {profile.id: cause for profile, cause in read_causes(pa.BufferReader(written.body))}
     assert held == dict(zip((p.id for p in profiles), ("one", "two", "three"), strict=True))
-    assert len(list(read_segment(pa.BufferReader(written.body)))) == 3
+    assert len(read_segment(pa.BufferReader(written.body))) == 3
 
 
 def test_a_segment_of_nothing_cannot_be_written() -> None:
@@ -110,27 +113,28 @@ def test_a_segment_of_nothing_cannot_be_written() -> None:
 
 def test_other_bytes_and_other_versions_are_corrupt() -> None:
     with pytest.raises(Corrupt, match="cannot be opened as Parquet"):
-        list(read_segment(pa.BufferReader(b"not a segment")))
+        read_segment(pa.BufferReader(b"not a segment"))
     other = pa.BufferOutputStream()
     pq.write_table(pa.table({"a": [1]}), other)
     with pytest.raises(Corrupt, match="newer maar"):
-        list(read_segment(pa.BufferReader(other.getvalue())))
+        read_segment(pa.BufferReader(other.getvalue()))
 
 
 def test_a_changed_bit_is_found_by_the_checksum(tmp_path: Path) -> None:
     store = MemoryStore()
     meta = Bench(store, tmp_path).segment(some(2))
-    assert len(list(read_segment(load_segment(store, meta)))) == 2
-    key = meta.file(SEGMENT_TABLE).locations[0].key
+    file = meta.file(SEGMENT_TABLE)
+    key = file.locations[0].key
+    assert len(read_segment(fetch(store, meta, file, tmp_path))) == 2
     body = bytearray(store.read(key))
     body[len(body) // 2] ^= 1
     store.delete(key)
     store.create(key, bytes(body))
     with pytest.raises(Corrupt, match=meta.id):
-        load_segment(store, meta)
+        fetch(store, meta, file, tmp_path)
     store.delete(key)
     with pytest.raises(Corrupt, match="missing"):
-        load_segment(store, meta)
+        fetch(store, meta, file, tmp_path)
 
 
 def test_the_index_entry_survives_its_encoding(tmp_path: Path) -> None:

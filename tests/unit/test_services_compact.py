@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from maar.block.format.segment import read_causes, read_segment
+from maar.block.format.segment import read_datasets
 from maar.model import keys
 from maar.model.block import SEGMENT_TABLE, TABLES, BlockMeta, Kind
 from maar.model.errors import AlreadyExists, Corrupt, StoreFull
@@ -22,6 +22,7 @@ from maar.pprof.plain import PlainLabel, PlainProfile, PlainSample
 from maar.services.compact.run import CompactSizes
 from maar.services.compact.run import run as compact
 from support.lake.block_plans import NOON_NS, TENANT, WALL_NS, Bench, pushed
+from support.lake.segments import read_causes
 from support.load.pprof_scramble import random_profile
 from support.oracles.pprof_reader import canonical
 from support.stores.memory_store import MemoryStore
@@ -167,7 +168,8 @@ def test_a_service_with_a_very_long_name_is_found_again(bench: Bench) -> None:
     profiles = [*some(2, 1, service=name), *some(2, 2)]
     segment = bench.segment(profiles)
     body = pa.BufferReader(bench.store.read(segment.file(SEGMENT_TABLE).locations[0].key))
-    assert len(list(read_segment(body, tenant=TENANT, service=name))) == 2
+    datasets = [dataset for dataset in segment.datasets if dataset.service == name]
+    assert len(list(read_datasets(body, datasets))) == 2
     outputs = list(bench.compact([segment], target=1).outputs)
     outputs = list(bench.compact(outputs, target=1).outputs)
     assert sum(block.profiles for block in outputs) == 4

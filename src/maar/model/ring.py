@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from maar.model.ids import NodeId, Shard, Zone
+from maar.model.ids import NodeId, Zone
 
 DEAD = "dead"  # of a writer that says nothing, whatever it said last
 
@@ -36,9 +36,6 @@ class Ring(msgspec.Struct, frozen=True, array_like=True):
     changed_at: int  # the index of the entry that made it; 0: there is none yet
     writers: tuple[Writer, ...]  # sorted by node
     owners: tuple[int, ...]  # owners[k]: the place in `writers` of who takes shard k + 1
-
-    def writer_of(self, shard: Shard) -> Writer:
-        return self.writers[self.owners[shard - 1]]
 
     def nodes(self) -> tuple[NodeId, ...]:
         """Who takes each shard, from shard 1."""

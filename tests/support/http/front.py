@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from maar.api.admin.placement import ReadPlaced, nothing_placed
-from maar.api.admin.quarantine import Causes, no_causes
+from maar.api.admin.quarantine import Causes
 from maar.api.app import QueryDeps, build_app
 from maar.api.guard import INLINE_BYTES_MAX, RequestGuard
 from maar.api.hosts import Hosts
@@ -485,6 +485,10 @@ class PlainEngine(LocalPort):
             if one.id == profile and one.tenant == tenant and hint.contains(one.time_ns):
                 return one.payload
         raise NotFound(f"there is no profile {profile.hex()}")
+
+
+async def no_causes(_meta: BlockMeta) -> tuple[str, ...]:
+    return ()
 
 
 class Front:

@@ -10,7 +10,7 @@ from maar.metastore.fold.apply import apply
 from maar.metastore.fold.ring import ring_of
 from maar.metastore.records.effects import Effects, RingReplaced
 from maar.metastore.records.entries import Entry
-from maar.model.ids import HOME, NodeId, Shard, Zone
+from maar.model.ids import HOME, NodeId, Zone
 from maar.model.ring import Ring, Writer, WriterState
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.membership import Beat, RingView
@@ -27,7 +27,7 @@ def writer(
 
 def owners(ring: Ring) -> list[str]:
     """The node of each shard."""
-    return [ring.writer_of(Shard(number)).node for number in range(1, len(ring.owners) + 1)]
+    return list(ring.nodes())
 
 
 @dataclass

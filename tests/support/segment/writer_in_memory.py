@@ -9,7 +9,6 @@ from random import Random
 import pyarrow as pa
 from prometheus_client import CollectorRegistry
 
-from maar.block.format.segment import read_segment
 from maar.model.ids import ProfileId, Shard, TenantId
 from maar.model.profile import RawProfile
 from maar.ports.clock import Clock
@@ -17,6 +16,7 @@ from maar.segment.service import SHARDS_REMEMBERED, SegmentService
 from maar.segment.settings import SegmentSettings
 from support.clock.virtual_time import Gate, LoopClock, run_virtually, until
 from support.http.front import CPU, NOW_NS, MemoryMetastore, MemoryStore, gz, pprof
+from support.lake.segments import read_segment
 
 ONE = Shard(1)
 QUICK = SegmentSettings(flush_interval_ms=5, flush_interval_max_ms=5, ack_deadline_ms=2_000)

@@ -28,11 +28,6 @@ def causes_in(store: ObjectStore) -> Causes:
     return causes
 
 
-async def no_causes(_meta: BlockMeta) -> tuple[str, ...]:
-    """For a front that has no store to look into."""
-    return ()
-
-
 def _causes(store: ObjectStore, meta: BlockMeta) -> tuple[str, ...]:
     with store.open(meta.file(SEGMENT_TABLE).locations[0].key) as open_file:
         counts = count_causes(open_file)

@@ -23,7 +23,7 @@ from maar.model.block import (
     Kind,
     Location,
 )
-from maar.model.errors import Corrupt, NotFound
+from maar.model.errors import Corrupt
 from maar.model.ids import (
     NO_TENANT,
     NO_ZONE,
@@ -36,7 +36,6 @@ from maar.model.ids import (
     Zone,
 )
 from maar.model.profile import RawProfile
-from maar.ports.object_store import ObjectStore
 
 FORMAT_KEY = b"maar.format"
 FORMAT = b"segment/1"
@@ -179,21 +178,6 @@ def segment_meta(
     )
 
 
-def read_segment(
-    open_file: Any, *, tenant: str | None = None, service: str | None = None
-) -> Iterator[RawProfile]:
-    """The profiles in stored order, one row group in memory at a time.
-
-    `open_file` is a path, a buffer or a seekable binary file; row groups of other tenants and
-    services are not read. Corrupt when this is not a segment of a version that we know.
-    """
-    parquet = open_segment(open_file)
-    for group in range(parquet.num_row_groups):
-        owner, name = _dataset_of_group(parquet, group)
-        if tenant in (None, owner) and service in (None, name):
-            yield from read_groups(parquet, [group])
-
-
 def read_datasets(open_file: Any, datasets: Iterable[Dataset]) -> Iterator[RawProfile]:
     """The profiles of some datasets, from the row groups that the index names: others cost nothing.
 
@@ -234,16 +218,6 @@ def read_groups(parquet: pq.ParquetFile, groups: Iterable[int]) -> Iterator[RawP
         yield from _profiles(read_group(parquet, group))
 
 
-def read_causes(open_file: Any) -> list[tuple[RawProfile, str]]:
-    """What a quarantine block holds, and why each profile is there."""
-    parquet = open_segment(open_file)
-    held: list[tuple[RawProfile, str]] = []
-    for group in range(parquet.num_row_groups):
-        table = read_group(parquet, group)
-        held += zip(_profiles(table), table["cause"].to_pylist(), strict=True)
-    return held
-
-
 def count_causes(open_file: Any) -> Counter[str]:
     """Why profiles are in a quarantine block; of its columns only this one is read."""
     parquet = open_segment(open_file)
@@ -270,25 +244,6 @@ def open_segment(open_file: Any) -> pq.ParquetFile:
             "It is another kind of file, or was written by a newer maar: upgrade this one."
         )
     return parquet
-
-
-def load_segment(store: ObjectStore, meta: BlockMeta) -> pa.BufferReader:
-    """The whole object in memory, its size and checksum compared with the index."""
-    file = meta.file(SEGMENT_TABLE)
-    key = file.locations[0].key
-    try:
-        body = store.read(key)
-    except NotFound as error:
-        raise Corrupt(
-            f"Block {meta.id} is in the index and its object {key} is missing from the store. "
-            "Restore the object from a copy, or remove the block."
-        ) from error
-    if len(body) != file.size or checksum.of_bytes(body) != file.checksum:
-        raise Corrupt(
-            f"Block {meta.id}: object {key} has {len(body)} bytes and is not what was written "
-            f"({file.size} bytes, by checksum). Restore the object from a copy."
-        )
-    return pa.BufferReader(body)
 
 
 def _sort_key(profile: RawProfile) -> tuple[str, str, int, bytes]:
@@ -341,15 +296,6 @@ def _dataset(
         row_group_first=first,
         row_group_count=count,
     )
-
-
-def _dataset_of_group(parquet: pq.ParquetFile, group: int) -> tuple[str, str]:
-    """A row group belongs to one dataset: its statistics name it, unless the name is very long."""
-    facts = [parquet.metadata.row_group(group).column(place).statistics for place in (0, 1)]
-    if all(each is not None and each.has_min_max for each in facts):
-        return facts[0].min, facts[1].min
-    (row,) = read_group(parquet, group, ["tenant", "service"]).slice(0, 1).to_pylist()
-    return row["tenant"], row["service"]
 
 
 def read_group(parquet: pq.ParquetFile, group: int, columns: list[str] | None = None) -> pa.Table:
