@@ -19,8 +19,9 @@ class Patience:
     def spend(self, cost: float, clock: Callable[[], float]) -> bool:
         """Whether there is any left. The clock is looked at only when it seems not so."""
         self._bucket.charge(cost)
-        if self._bucket.left(REFILL) <= 0:
-            self._bucket.settle(REFILL, now_ns=int(clock() * SECOND_NS))
+        if self._bucket.left(REFILL) > 0:
+            return True
+        self._bucket.settle(REFILL, now_ns=int(clock() * SECOND_NS))
         return self._bucket.left(REFILL) > 0
 
     def restore(self, amount: float) -> None:
