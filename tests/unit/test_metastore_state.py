@@ -199,6 +199,17 @@ def test_a_pin_taken_before_keeps_a_retired_block_and_one_taken_after_does_not()
     assert len(due(fold)) == 3
 
 
+def test_a_pin_that_has_expired_keeps_nothing_though_nobody_has_dropped_it_yet() -> None:
+    fold = Fold()
+    end = SMALL.retire_delay_ns + 10
+    fold.put(PinsTaken(("early",), LeaseTime(end)))
+    compacted(fold)
+    fold.now = end
+    assert due(fold) == []
+    fold.now = end + 1
+    assert len(due(fold)) == 3
+
+
 def test_only_an_expired_pin_is_dropped() -> None:
     fold = Fold()
     fold.put(PinsTaken(("a",), LeaseTime(10)))
