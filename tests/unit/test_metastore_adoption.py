@@ -527,3 +527,15 @@ def test_the_duty_adopts_and_the_status_says_so_until_then() -> None:
     run_virtually(adopted())
     assert lake.adoption.blocked == ()
     assert lake.shown() == {1}
+
+
+def test_a_life_that_is_named_again_counts_once() -> None:
+    """A log that was restored again and again, before it had ended its adoption, names most lives
+    twice; a refusal would leave the newest one's profiles out.
+    """
+    fold = Fold()
+    lives = [Incarnation(f"{number:08x}") for number in range(1, 12)]
+    fold.put(Reincarnated(Incarnation("0000aaaa"), tuple(lives)))
+    fold.put(Reincarnated(Incarnation("0000bbbb"), tuple(lives)))
+    assert fold.state.incarnation == "0000bbbb"
+    assert set(fold.state.adopting) == {INCARNATION, *lives, "0000aaaa"}

@@ -42,6 +42,7 @@ class Lives(Lake):
         self.orphans = Orphans(self, self.store, self.metrics)
         self.entropy = 0
         self.lives = 1
+        self.saved_at = 0  # the last index of any snapshot in the store
 
     # what happens
 
@@ -130,13 +131,16 @@ class Lives(Lake):
                 incarnation=Incarnation(f"{self.lives:08x}"),
                 adopts=(*origin.lives[1:], *adopts),
                 wall=WallTime(self.clock.wall),
+                above=self.saved_at,
             )
         )
+        self.saved_at = replica.head.index  # a restored log begins with a snapshot of its own
         self.fold.state = replica.state
         self.fold.now = replica.state.lease_time
 
     def lose_all(self) -> None:
         """Snapshots too: what is left are the objects."""
+        self.saved_at = 0
         found = traces.survey(self.store)
         self._live_again(traces.origin(self.store, tuple(sorted(found.objects))))
         self.fold.put(PolicySet(self.fold.policy))  # as the first leader does

@@ -40,11 +40,11 @@ MISSED = "an input was replaced or deleted after the snapshot that the log was r
 
 def reincarnate(state: MetaState, entry: Reincarnated) -> Effects:
     """No token that was ever handed out is good any more, and no plan waits for one."""
-    before = (state.incarnation, *state.adopting, *entry.adopts)
+    before = tuple(dict.fromkeys((state.incarnation, *state.adopting, *entry.adopts)))
     if not entry.incarnation or entry.incarnation in before or len(before) > LIVES_MAX:
         return (Refused(Refusal.INCARNATION),)
     state.incarnation = entry.incarnation
-    state.adopting = tuple(sorted(set(before)))
+    state.adopting = tuple(sorted(before))
     state.former = tuple(dict.fromkeys((*state.former, *before)))[-LIVES_MAX:]
     ended: list[Effect] = []
     for plan in sorted((*state.plans, *state.parked)):
