@@ -21,7 +21,6 @@ import argparse
 import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -31,7 +30,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
 import synthetic
+from support.network.ports import free_port
 
 TICKS = os.sysconf("SC_CLK_TCK")
 READY_S = 120.0
@@ -90,11 +92,6 @@ def process(directory: Path, roles: str, shared: list[str]) -> Iterator[subproce
         except subprocess.TimeoutExpired:
             started.kill()
             started.wait()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def cpu_seconds(pid: int) -> float:

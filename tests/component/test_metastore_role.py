@@ -46,7 +46,7 @@ class Metastore(Served):
         try:
             answer = httpx.get(f"{self.url}/ready", trust_env=False, timeout=10)
         except httpx.HTTPError:
-            assert self.ended() is None, self.log()
+            self.must_live()
             return 0, ""
         return answer.status_code, answer.text
 

@@ -7,27 +7,25 @@ import atexit
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 
 import httpx
 import pytest
 
 from maar.adapters.etcd.log import EtcdSettings
 from support.etcd.certificates import Certificates
+from support.network.ports import free_port
 
 PREFIX = "/maar"
 ROOT_PASSWORD = "root-secret"
 USER, PASSWORD = "maar", "maar-secret"
 READY_S = 60.0
 START_TRIES = 5
-PORTS = range(20_000, 32_000)  # below those that the kernel gives to outgoing connections
 
 
 @dataclass
@@ -253,9 +251,8 @@ class EtcdCluster:
     def _form(self, attempt: int) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
-        ports = iter(_free_ports(3 * self.size))
         self.members = [
-            Member(f"m{n}", self.directory / f"m{n}", next(ports), next(ports), next(ports))
+            Member(f"m{n}", self.directory / f"m{n}", free_port(), free_port(), free_port())
             for n in range(self.size)
         ]
         peers = ",".join(f"{m.name}=http://127.0.0.1:{m.peer_port}" for m in self.members)
@@ -348,21 +345,6 @@ def until(condition: Callable[[], bool], what: str, *, within_s: float = READY_S
 async def apart(call: Callable[[], object]) -> None:
     """Run a blocking call of this module while the test's event loop goes on."""
     await asyncio.to_thread(call)
-
-
-def _free_ports(count: int) -> list[int]:
-    random = Random(os.urandom(8))
-    found: list[int] = []
-    while len(found) < count:
-        port = random.choice(PORTS)
-        with socket.socket() as tried:
-            try:
-                tried.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found
 
 
 def _environment(**more: str) -> dict[str, str]:

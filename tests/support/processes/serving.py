@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from maar.cli.main import run
+from support.network.ports import free_port
 
 READY_S = 90.0
 NO_HTTP = ("metastore", "query", "metastore,query")
@@ -53,7 +54,7 @@ class Served:
 
     def launch(self) -> None:
         """Begin to start."""
-        port = self.url.rpartition(":")[2] or "0"
+        port = self.url.rpartition(":")[2] or str(free_port())
         chosen = [text for pair in self.settings for text in ("--set", pair)]
         self._mark = len(self.log())
         with self.log_file.open("ab") as log:
@@ -80,12 +81,15 @@ class Served:
         wait_for(self._is_ready, READY_S, self.log)
 
     def _said(self, text: str) -> bool:
-        assert self.ended() is None, self.log()
+        self.must_live()
         return text in self.log()[self._mark :]
 
     def ended(self) -> int | None:
         assert self._process is not None
         return self._process.poll()
+
+    def must_live(self) -> None:
+        assert self.ended() is None, f"it ended with {self.ended()}\n{self.log()[-8000:]}"
 
     def log(self) -> str:
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
@@ -149,7 +153,7 @@ class Served:
         )
 
     def _is_ready(self) -> bool:
-        assert self.ended() is None, self.log()
+        self.must_live()
         with contextlib.suppress(httpx.HTTPError):
             return httpx.get(f"{self.url}/ready", trust_env=False, timeout=5).status_code == 200
         return False
