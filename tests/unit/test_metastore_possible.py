@@ -186,6 +186,8 @@ def test_an_output_may_name_only_what_its_attempt_wrote_for_it() -> None:
         good.files[1].locations[0].key,  # of another table: two files with one key
         good.files[0].locations[0].key.replace("/tenant=acme/", "/tenant=globex/"),
         good.files[0].locations[0].key.replace(f"{good.id}-", f"{good.id}-0.1-"),
+        good.files[0].locations[0].key.replace(".parquet", "/x.parquet"),
+        f"{good.files[0].locations[0].key.rpartition('-')[0]}-.parquet",  # of no task
         segment(1).files[0].locations[0].key,
         "samples.parquet",
         "",

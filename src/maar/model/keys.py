@@ -54,11 +54,11 @@ def segment(*, shard: Shard, block: BlockId, incarnation: Incarnation) -> str:
 
 
 def table(*, name: str, tenant: TenantId, day: int, stem: str) -> str:
-    return f"lake/v1/{name}/tenant={quote(tenant, safe='')}/date={date_text(day)}/{stem}.parquet"
+    return f"lake/v1/{name}/tenant={_tenant_text(tenant)}/date={date_text(day)}/{stem}.parquet"
 
 
 def manifest(*, tenant: TenantId, day: int, stem: str) -> str:
-    return f"lake/v1/manifests/tenant={quote(tenant, safe='')}/date={date_text(day)}/{stem}.msgpack"
+    return f"lake/v1/manifests/tenant={_tenant_text(tenant)}/date={date_text(day)}/{stem}.msgpack"
 
 
 def manifest_of(table_key: str) -> str:
@@ -68,7 +68,7 @@ def manifest_of(table_key: str) -> str:
 
 
 def quarantine(*, tenant: TenantId, stem: str) -> str:
-    return f"quarantine/v1/tenant={quote(tenant, safe='')}/{stem}.parquet"
+    return f"quarantine/v1/tenant={_tenant_text(tenant)}/{stem}.parquet"
 
 
 class SegmentName(NamedTuple):
@@ -130,6 +130,13 @@ def written_by(key: str, *, plan: PlanId, token: FencingToken) -> BlockId | None
 
 def stem(*, block: BlockId, plan: PlanId, token: FencingToken, attempt: str) -> str:
     return f"{block}-{plan}-{token}-{attempt}"
+
+
+def is_of_attempt(key: str, of_none: str) -> bool:
+    """Whether a key is the same as one whose stem has an empty attempt, with any attempt in it."""
+    head, dot, suffix = of_none.rpartition(".")
+    attempt = key.removeprefix(head).removesuffix(dot + suffix)
+    return key == f"{head}{attempt}{dot}{suffix}" and attempt != "" and "/" not in attempt
 
 
 def snapshot(*, incarnation: Incarnation, index: int) -> str:
@@ -208,6 +215,11 @@ def placement_time(key: str, *, kind: str) -> int | None:
 
 def placement_prefix(incarnation: Incarnation) -> str:
     return f"placement/v1/{incarnation}/"
+
+
+@lru_cache(maxsize=1024)  # every key of a block has it
+def _tenant_text(tenant: TenantId) -> str:
+    return quote(tenant, safe="")
 
 
 @lru_cache(maxsize=128)  # every key of a block has it, and a day has many blocks

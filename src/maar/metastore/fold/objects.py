@@ -60,13 +60,8 @@ def wrong_with_keys(meta: BlockOutline, *, plan: PlanId, token: FencingToken) ->
         return f"block {meta.id} holds profiles that are not of its day"
     if meta.kind is Kind.QUARANTINE and meta.day != NO_DAY:
         return f"block {meta.id} is in quarantine, where profiles of any day are"
-    return _foreign(
-        meta,
-        lambda file, key: (
-            keys.written_by(key, plan=plan, token=token) == meta.id
-            and key == _placed(meta, file, stem=key.rpartition("/")[2].removesuffix(".parquet"))
-        ),
-    )
+    stem = keys.stem(block=meta.id, plan=plan, token=token, attempt="")
+    return _foreign(meta, lambda file, key: keys.is_of_attempt(key, _placed(meta, file, stem=stem)))
 
 
 def wrong_with_adopted(meta: BlockOutline, lives: Iterable[Incarnation]) -> str:

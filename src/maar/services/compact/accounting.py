@@ -45,10 +45,15 @@ def possible(inputs: Mapping[BlockId, BlockOutline], result: PlanResult, *, leve
     )
 
 
-class _Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The first fields of a Dataset; those that do not count here stay unread."""
+class _Owner(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The first field of a Dataset; the others stay unread, since this is asked of every block."""
 
     tenant: TenantId
+
+
+class _Part(_Owner, frozen=True, array_like=True, gc=False):
+    """As far as the count of its profiles."""
+
     service: msgspec.Raw
     types: msgspec.Raw
     min_time_ns: int
@@ -56,18 +61,19 @@ class _Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
     profiles: int
 
 
+_owners = msgspec.msgpack.Decoder(tuple[_Owner, ...]).decode
 _parts = msgspec.msgpack.Decoder(tuple[_Part, ...]).decode
 
 
 def _from_segments(inputs: Iterable[BlockOutline]) -> Counter[Share]:
     profiles: dict[TenantId, int] = {}
     for each in inputs:
-        parts = _parts(each.datasets)
-        if len(tenants := {part.tenant for part in parts}) == 1:  # mostly
+        tenants = {part.tenant for part in _owners(each.datasets)}
+        if len(tenants) == 1:  # mostly
             tenant = tenants.pop()
             profiles[tenant] = profiles.get(tenant, 0) + each.profiles
             continue
-        for part in parts:
+        for part in _parts(each.datasets):
             profiles[part.tenant] = profiles.get(part.tenant, 0) + part.profiles
     return Counter({(tenant, NO_DAY): count for tenant, count in profiles.items()})
 
