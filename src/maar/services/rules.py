@@ -141,6 +141,10 @@ class QueueRules(ABC):
         """Whether a block, now or later, is worth merging: if not, it never waits."""
 
     @abstractmethod
+    def takes_alike(self, one: Policy, other: Policy) -> bool:
+        """Whether the same blocks are worth merging under both: then none is looked at."""
+
+    @abstractmethod
     def lane(self, meta: BlockOutline) -> QueueKey:
         """Where a block waits that is worth merging."""
 

@@ -72,7 +72,6 @@ from maar.metastore.state.index import blocks_in
 from maar.metastore.state.state import MetaState, RaisedLimit
 from maar.model.errors import Corrupt
 from maar.model.lane import Item
-from maar.model.policy import Policy
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 
@@ -212,7 +211,7 @@ def _policy(state: MetaState, entry: PolicySet) -> Effects:
     before, state.policy = state.policy, entry.policy
     trust.follow_default(state)
     state.queue.reorder(state.policy)
-    if _merges_alike(before, state.policy):
+    if state.queue.rules.takes_alike(before, state.policy):
         return ()  # nothing new can be wanted, and the index may be large
     ordinal = 0
     for partition in state.blocks.partitions():
@@ -224,13 +223,6 @@ def _policy(state: MetaState, entry: PolicySet) -> Effects:
                 state.queue.enter(place, state.policy)
                 ordinal += 1
     return ()
-
-
-def _merges_alike(one: Policy, other: Policy) -> bool:
-    return (len(one.levels), one.target_block_bytes) == (
-        len(other.levels),
-        other.target_block_bytes,
-    )
 
 
 def _compare(state: MetaState, entry: StateHashed) -> Effects:

@@ -93,6 +93,10 @@ class Compaction(Rules, QueueRules):
             return False
         return meta.kind is Kind.SEGMENT or meta.size < policy.target_block_bytes
 
+    def takes_alike(self, one: Policy, other: Policy) -> bool:
+        levels_alike = len(one.levels) == len(other.levels)
+        return levels_alike and one.target_block_bytes == other.target_block_bytes
+
     def lane(self, meta: BlockOutline) -> QueueKey:
         """What is merged must be able to become one block.
 
