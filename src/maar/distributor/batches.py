@@ -14,7 +14,7 @@ BATCH_BYTES_MAX = 24 << 20  # well below the 64 MiB that a message may have
 PROFILE_OVERHEAD = 128  # bytes of a profile in a message, beside its texts and its payload
 
 
-class Places(Protocol):
+class Placer(Protocol):
     def place(self, tenant: TenantId, service: str, fingerprint: int) -> Place: ...
 
 
@@ -26,7 +26,7 @@ class ShardBatch(NamedTuple):
 
 
 def batches(
-    profiles: Sequence[RawProfile], places: Places, *, bytes_max: int = BATCH_BYTES_MAX
+    profiles: Sequence[RawProfile], places: Placer, *, bytes_max: int = BATCH_BYTES_MAX
 ) -> list[ShardBatch]:
     if len(profiles) == 1:  # as most pushes are
         return [ShardBatch(_place(places, profiles[0]), (profiles[0],))]
@@ -47,7 +47,7 @@ def message_bytes(profile: RawProfile) -> int:
     return len(profile.payload) + texts + sum(map(len, profile.types)) + PROFILE_OVERHEAD
 
 
-def _place(places: Places, profile: RawProfile) -> Place:
+def _place(places: Placer, profile: RawProfile) -> Place:
     return places.place(profile.tenant, profile.service, fingerprint(profile.labels))
 
 

@@ -14,7 +14,7 @@ from maar.model.plan import Plan, PlanKind, PlanSpec, QueueKey
 from maar.model.policy import Policy
 from maar.model.time import LeaseTime
 from maar.services.compact.rules import COMPACTION
-from maar.services.rules import Board, QueueRules, Rules
+from maar.services.rules import Board, KindRules, QueueRules
 
 
 class PlanLine(NamedTuple):
@@ -27,14 +27,14 @@ class PlanLine(NamedTuple):
 class Kinds:
     """Rules by the name of their kind. Tests make other unions; a program has one."""
 
-    def __init__(self, *rules: Rules) -> None:
+    def __init__(self, *rules: KindRules) -> None:
         self._rules = {each.kind: each for each in rules}
         self._ranked = rules
         self._ranks = {each.kind: rank for rank, each in enumerate(rules)}
         assert len(self._rules) == len(rules), "two kinds have one name"
         (self.queue,) = [each for each in rules if isinstance(each, QueueRules)]
 
-    def __getitem__(self, kind: PlanKind) -> Rules:
+    def __getitem__(self, kind: PlanKind) -> KindRules:
         rules = self._rules.get(kind)
         if rules is None:
             known = ", ".join(self._rules)
@@ -62,7 +62,7 @@ class Kinds:
     def due(self, board: Board, line: PlanLine, *, now: LeaseTime) -> Iterator[PlanSpec]:
         return self.of_line(line).due(board, line.number, now=now)
 
-    def of_line(self, line: PlanLine) -> Rules:
+    def of_line(self, line: PlanLine) -> KindRules:
         return self._ranked[line.rank]
 
     def title(self, plan: Plan) -> str:

@@ -64,7 +64,7 @@ class Board(Protocol):
     def queue(self) -> WaitingBlocks: ...
 
 
-class Rules(ABC):
+class KindRules(ABC):
     """One kind of plan. A subclass lives in `maar.services.<kind>.rules`, its task beside it."""
 
     kind: PlanKind  # its name, which is also that of its folder

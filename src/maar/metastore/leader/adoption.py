@@ -23,9 +23,9 @@ from maar.metastore.leader.background import Append, Led, Threads
 from maar.metastore.leader.letter_box import Box
 from maar.metastore.leader.store_inventory import (
     UNKNOWN,
-    Listing,
     Sibling,
     StoredBlock,
+    StoreListing,
     best_first,
     candidate,
     made_of,
@@ -120,7 +120,7 @@ class Adoption:
         """One look through the whole store. Repeated, it goes on where it was broken off."""
         self._left.clear()
         began_ns = self._clock.monotonic_ns()
-        listing = Listing(self._store)
+        listing = StoreListing(self._store)
         found = await self._unknown(listing)
         blocks = [block for block, some in found.items() if not _quarantined(some[0])]
         held = [block for block, some in found.items() if _quarantined(some[0])]
@@ -147,7 +147,7 @@ class Adoption:
 
     # ── what the store holds and the index does not know ───────────────────────────────────────
 
-    async def _unknown(self, listing: Listing) -> dict[BlockId, list[StoredBlock]]:
+    async def _unknown(self, listing: StoreListing) -> dict[BlockId, list[StoredBlock]]:
         """What stands for blocks of the log's earlier lives, the best of each block first."""
         walk = listing.walk()
         found: dict[BlockId, list[StoredBlock]] = {}
@@ -204,7 +204,7 @@ class Adoption:
 
     # ── what the index knows and the store does not hold ───────────────────────────────────────
 
-    async def _miss(self, listing: Listing) -> None:
+    async def _miss(self, listing: StoreListing) -> None:
         chunks = reads.all_chunks(self._leader.state.blocks, "")
         missed: list[BlockId] = []
         for some in _in_steps(chunks, THREADS):
@@ -222,7 +222,7 @@ class Adoption:
                 len(missed),
             )
 
-    async def _bring_back(self, listing: Listing) -> None:
+    async def _bring_back(self, listing: StoreListing) -> None:
         """Replaced blocks of which a successor was missed, as far as they are still there."""
         state = self._leader.state
         bereft = [block for block in state.retired if reincarnation.bereft(state, block)]
@@ -313,7 +313,7 @@ def _quarantined(one: StoredBlock) -> bool:
     return one.key.startswith(keys.QUARANTINES)
 
 
-def _lacking(listing: Listing, chunk: Chunk) -> list[BlockId]:
+def _lacking(listing: StoreListing, chunk: Chunk) -> list[BlockId]:
     return [meta.id for meta in blocks_in((chunk,)) if listing.lacks(meta)]
 
 

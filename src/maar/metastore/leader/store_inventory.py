@@ -55,7 +55,7 @@ def best_first(found: Iterable[StoredBlock]) -> list[StoredBlock]:
     return sorted(found, key=lambda one: (-one.granted_at, one.key))
 
 
-class Listing:
+class StoreListing:
     """All objects of blocks, remembered by a number each: there may be millions."""
 
     def __init__(self, store: ObjectStore) -> None:
@@ -121,7 +121,7 @@ class Sibling(NamedTuple):
 UNKNOWN = Sibling(Shard(0), 1)
 
 
-def made_of(store: ObjectStore, one: StoredBlock, listing: Listing) -> BlockMeta | None:
+def made_of(store: ObjectStore, one: StoredBlock, listing: StoreListing) -> BlockMeta | None:
     """The block that a segment or a manifest stands for; None when it is gone or not whole.
 
     Corrupt when it is not what our writers write: what is in the index is merged, and then its

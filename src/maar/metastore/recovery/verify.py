@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from maar.metastore.leader import orphans
-from maar.metastore.leader.store_inventory import Listing
+from maar.metastore.leader.store_inventory import StoreListing
 from maar.metastore.records.entries import StateHashed, decode
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.integrity import StateVotes
@@ -154,7 +154,7 @@ def _compare_snapshot(
 
 
 def _look_for_objects(store: ObjectStore, state: MetaState, found: Findings) -> None:
-    listing = Listing(store)
+    listing = StoreListing(store)
     names = (keys.letter_place(info.key)[2] for info in store.list(keys.DEAD_LETTERS))
     letters = {block for name in names if (block := keys.letter_about(name)) is not None}
     for info in listing.walk():

@@ -102,7 +102,7 @@ class RetiredBlock(msgspec.Struct, frozen=True, array_like=True):
     cause: Cause
 
 
-class RetiredBlocks(msgspec.Struct, frozen=True, array_like=True, tag=6):
+class RetiredPart(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """In the order in which they were replaced."""
 
     blocks: tuple[RetiredBlock, ...]
@@ -158,13 +158,13 @@ class PackedPlaces(msgspec.Struct, frozen=True, array_like=True, tag=11):
     places: bytes
 
 
-class Parked(msgspec.Struct, frozen=True, array_like=True, tag=12):
+class ParkedPart(msgspec.Struct, frozen=True, array_like=True, tag=12):
     """In the order in which they left the schedule."""
 
     plans: tuple[Plan, ...]
 
 
-class RemainsRecord(msgspec.Struct, frozen=True, array_like=True):
+class EndedAttemptRecord(msgspec.Struct, frozen=True, array_like=True):
     attempt_key: AttemptKey
     ended_at: LeaseTime
     completed: bool
@@ -173,7 +173,7 @@ class RemainsRecord(msgspec.Struct, frozen=True, array_like=True):
 class LeftoversPart(msgspec.Struct, frozen=True, array_like=True, tag=13):
     """In the order in which the attempts ended."""
 
-    attempts: tuple[RemainsRecord, ...]
+    attempts: tuple[EndedAttemptRecord, ...]
 
 
 class PeriodRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -208,13 +208,13 @@ Part: TypeAlias = (
     Core
     | Plans
     | Finished
-    | RetiredBlocks
+    | RetiredPart
     | Remembered
     | Pins
     | PackedBlocks
     | Sums
     | PackedPlaces
-    | Parked
+    | ParkedPart
     | LeftoversPart
     | Periods
     | ZoneRing
@@ -231,17 +231,17 @@ def parts_of(state: MetaState) -> Iterator[Part]:
         yield from (PackedPlaces(key, b"".join(some)) for some in _some(places))
     yield _sums(state)
     yield from (Plans(some) for some in _some(p for _, p in sorted(state.plans.items())))
-    yield from (Parked(some) for some in _some(state.parked.values()))
+    yield from (ParkedPart(some) for some in _some(state.parked.values()))
     yield from (Finished(some) for some in _some(state.finished.values()))
     retired = (
         RetiredBlock(r.entry, r.at, r.outputs, alone(r.packed), r.cause)
         for r in state.retired.values()
     )
-    yield from (RetiredBlocks(some) for some in _some(retired))
+    yield from (RetiredPart(some) for some in _some(retired))
     yield from (Remembered(some) for some in _some(state.remembered))
     pins = (PinRecord(name, pin.entry, pin.expires_at) for name, pin in sorted(state.pins.items()))
     yield from (Pins(some) for some in _some(pins))
-    leftovers = (RemainsRecord(r, n.ended_at, n.completed) for r, n in state.leftovers.items())
+    leftovers = (EndedAttemptRecord(r, n.ended_at, n.completed) for r, n in state.leftovers.items())
     yield from (LeftoversPart(some) for some in _some(leftovers))
     periods = (PeriodRecord(tenant, period) for tenant, period in sorted(state.retention.items()))
     yield from (Periods(some) for some in _some(periods))
@@ -334,9 +334,9 @@ class _Loading:
                 self._places.setdefault(part.key, []).extend(_split(part.places))
             case Sums():
                 _load_sums(state, part)
-            case Plans() | Parked() | Finished():
+            case Plans() | ParkedPart() | Finished():
                 _load_plans(state, part)
-            case RetiredBlocks():
+            case RetiredPart():
                 self._retired += part.blocks
             case Remembered():
                 for block in part.blocks:
@@ -404,7 +404,7 @@ def _load_sums(state: MetaState, sums: Sums) -> None:
         state.blocks.totals[total.level, total.kind] = found
 
 
-def _load_plans(state: MetaState, part: Plans | Parked | Finished) -> None:
+def _load_plans(state: MetaState, part: Plans | ParkedPart | Finished) -> None:
     for plan in part.plans:
         if isinstance(part, Finished):
             state.finished[plan.id] = plan

@@ -17,12 +17,12 @@ from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 from maar.model.words import counted, size_text, span_text
 from maar.services.compact import accounting
-from maar.services.rules import Board, QueueRules, Rules, Waits
+from maar.services.rules import Board, KindRules, QueueRules, Waits
 
 COMPACT = PlanKind("compact")
 
 
-class Compaction(Rules, QueueRules):
+class Compaction(KindRules, QueueRules):
     """A batch of blocks of one lane becomes blocks of the next level; its lines are the levels."""
 
     kind = COMPACT

@@ -10,13 +10,13 @@ from maar.model.plan import Plan, PlanKind, PlanResult, PlanSpec, QueueKey
 from maar.model.policy import Policy
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.services.rules import Board, Rules
+from maar.services.rules import Board, KindRules
 
 STAMP = PlanKind("stamp")
 AGE_NS = 5 * SECOND_NS  # sooner than compaction closes a batch by age in the tests' policy
 
 
-class Stamping(Rules):
+class Stamping(KindRules):
     """The oldest segment of each lane, once it has waited a little."""
 
     kind = STAMP
