@@ -328,7 +328,7 @@ async def measured(directory: Path, options: argparse.Namespace) -> dict[str, fl
 async def restarted(directory: Path) -> dict[str, float]:
     begun = time.perf_counter()
     store = open_objects(directory)
-    (_, key), *_ = snapshot.listed(store)
+    (_, key), *_ = snapshot.list_snapshots(store)
     snapshot.check(store.read(key))
     read = time.perf_counter() - begun
     begun = time.perf_counter()

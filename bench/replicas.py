@@ -205,7 +205,7 @@ async def stalled(place: Place, options: argparse.Namespace) -> dict[str, float]
         lasting_s = min(QUIET_MAX_S, max(options.quiet, whole_s))
         found["longest_quiet"], _ = await longest(service, segments, pauses, False, lasting_s)
         watcher.cancel()
-    (_, key), *_ = snapshot.listed(store := bench.open_objects(place.directory))
+    (_, key), *_ = snapshot.list_snapshots(store := bench.open_objects(place.directory))
     begun = time.perf_counter()
     snapshot.check(body := store.read(key))
     found["read"] = time.perf_counter() - begun

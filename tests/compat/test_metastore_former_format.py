@@ -108,7 +108,7 @@ async def no_snapshot() -> int:
 
 
 def test_a_snapshot_is_refused_and_passed_by(store: MemoryStore) -> None:
-    ((_, key),) = snapshot.listed(store)
+    ((_, key),) = snapshot.list_snapshots(store)
     with pytest.raises(Corrupt, match="it was written by a maar from before its first release"):
         snapshot.decode(store.read(key))
     with pytest.raises(Corrupt, match="before its first release"):

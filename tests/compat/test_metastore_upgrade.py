@@ -145,7 +145,7 @@ def test_a_snapshot_of_a_log_that_is_not_upgraded_yet_can_be_read_by_those_befor
         log = SqliteLog.open_reader(old_log)
         index = await snapshot.make(log, store, edition=NEXT)
         await log.close()
-        ((found, key),) = snapshot.listed(store)
+        ((found, key),) = snapshot.list_snapshots(store)
         state, _ = snapshot.decode(store.read(key), knows=VERSION)
         assert (found, state.version) == (index, VERSION)
 

@@ -62,7 +62,7 @@ def test_nothing_is_deleted_before_the_log_has_answered_though_nobody_waits_for_
         async with world.running() as service:
             meta = segment(1, at=(await service.now()).lease_time)
             await service.add_blocks((meta,))
-            leader_term = await service._led()
+            leader_term = await service._leader()
             asked, may_go, command = asyncio.Event(), asyncio.Event(), leader_term.command
 
             async def slow(*how: Any) -> Any:

@@ -104,7 +104,7 @@ def test_a_damaged_newest_snapshot_falls_back_to_the_one_before(world: World) ->
             await service.snapshot()
             await add(service, 5)
             seen = await view(service)
-        newest = snapshot.listed(world.store)[0][1]
+        newest = snapshot.list_snapshots(world.store)[0][1]
         body = bytearray(world.store.read(newest))
         body[len(body) // 2] ^= 1
         world.store.delete(newest)
@@ -123,7 +123,7 @@ def test_without_any_good_snapshot_a_truncated_log_is_refused(world: World) -> N
             await service.snapshot()
             await add(service, 2)
             await service.snapshot()
-        for _, key in snapshot.listed(world.store):
+        for _, key in snapshot.list_snapshots(world.store):
             world.store.delete(key)
         with pytest.raises(Corrupt, match="no good snapshot"):
             async with world.running():
@@ -144,7 +144,7 @@ def test_snapshots_are_made_when_due_and_only_a_few_are_kept(world: World) -> No
                 async with asyncio.timeout(100):
                     while (await service.status()).snapshot_index == before:
                         await asyncio.sleep(0.05)
-            assert len(snapshot.listed(world.store)) == snapshot.KEPT
+            assert len(snapshot.list_snapshots(world.store)) == snapshot.KEPT
             text = generate_latest(world.registry).decode()
             assert "maar_metastore_snapshot_index" in text
 
@@ -158,7 +158,7 @@ def test_a_snapshot_of_a_diverged_fold_is_refused(world: World) -> None:
         async with world.running() as service:
             await add(service, 1)
             await service.snapshot()
-            index, key = snapshot.listed(world.store)[0]
+            index, key = snapshot.list_snapshots(world.store)[0]
             state, head = snapshot.decode(world.store.read(key))
             state.tally.profiles_added += 1  # as if it had folded differently
             world.store.delete(key)
@@ -257,7 +257,7 @@ def test_a_fault_that_it_cannot_survive_stops_it_loudly(world: World) -> None:
 
     async def test() -> None:
         async with world.running(wrap=wrap) as service:
-            ended = asyncio.create_task(service.ended())
+            ended = asyncio.create_task(service.wait_defect())
             await add(service, 1)
             assert not ended.done()
             lossy[0].fault = "corrupt"
@@ -356,7 +356,7 @@ def test_an_entry_too_large_for_the_log_is_kept_in_the_store(world: World) -> No
             seen = await view(service)
         async with world.running() as service:
             assert await view(service) == seen == {big.id}
-        for _, key in snapshot.listed(world.store):
+        for _, key in snapshot.list_snapshots(world.store):
             world.store.delete(key)  # else it need not be read again
         world.store.delete(stored)
         world.store.create(stored, b"something else")

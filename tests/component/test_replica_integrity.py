@@ -282,7 +282,7 @@ def test_no_snapshot_is_made_while_the_newest_statement_is_wrong_and_then_again(
             flip(bad)
             with pytest.raises((Corrupt, Unavailable)):
                 await bad.service.snapshot()
-            assert not snapshot.listed(world.store)
+            assert not snapshot.list_snapshots(world.store)
             await until(world, lambda: standing(bad) == "stopped")
             leader = await world.leader(but=bad)
             index = await leader.service.snapshot()

@@ -98,7 +98,7 @@ def test_a_defect_ends_the_process_and_says_so(
             monkeypatch.setattr(Follower, "look", broken)
             async with asyncio.timeout(100):
                 with pytest.raises(MaarError, match="ZeroDivisionError"):
-                    await follower.service.ended()
+                    await follower.service.wait_defect()
             assert "ZeroDivisionError" in follower.service.ready()
 
     asyncio.run(test())

@@ -227,7 +227,7 @@ class Chaos:
             for key in self.office.objects("segments/")
             if (block := BlockId(key.rpartition("/")[2][:32])) not in about
             and int(block[:16], 16) <= limit
-            and not registration.known(self.office.state, block)
+            and not registration.is_known(self.office.state, block)
         }
 
     def seen(self) -> Counter[BlockId]:
@@ -238,7 +238,7 @@ class Chaos:
             found.update(self.sources.get(block, frozenset({block})))
         names = (keys.letter_place(key)[2] for key in self.office.waiting())
         letters = [one for name in names if (one := keys.letter_block(name)) is not None]
-        found.update(reads.undelivered(state, letters))
+        found.update(reads.undelivered_blocks(state, letters))
         return found
 
     def check(self) -> None:

@@ -28,7 +28,7 @@ def test_it_waits_for_the_rival_and_tells_the_term_once() -> None:
         assert campaign.won() is None
         await log.resign(held)
         async with asyncio.timeout(30):
-            await campaign.ended()
+            await campaign.wait_end()
         assert campaign.won() == Term(held + 1)
         assert campaign.won() is None
         assert shared.leader_term is not None
@@ -68,7 +68,7 @@ def test_a_log_that_does_not_answer_is_asked_again() -> None:
         assert campaign.won() is None
         log.cut = False
         async with asyncio.timeout(30):
-            await campaign.ended()
+            await campaign.wait_end()
         assert campaign.won() == 1
 
     run_virtually(test())
@@ -79,7 +79,7 @@ def test_a_log_in_which_nobody_may_lead_says_so() -> None:
         campaign = Campaign(MemoryLog(SharedLog(sealed="it moved")), ME)
         campaign.stand()
         async with asyncio.timeout(30):
-            await campaign.ended()
+            await campaign.wait_end()
         with pytest.raises(Rejected, match="it moved"):
             campaign.won()
 

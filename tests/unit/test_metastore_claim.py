@@ -254,7 +254,7 @@ def test_a_new_log_has_its_first_snapshot_within_a_minute_and_no_other_before_on
         await asyncio.sleep(3600)
         (first_s,) = asked_s
         assert 9 <= first_s - began_s <= 60
-        assert len(snapshot.listed(store)) == 1
+        assert len(snapshot.list_snapshots(store)) == 1
         await service.stop()
 
     run_virtually(test())
@@ -267,12 +267,12 @@ def test_a_log_that_ends_in_order_leaves_a_snapshot_if_there_is_none() -> None:
         await first.start()
         index = (await first.replica()).index
         await first.stop()
-        ((at, key),) = snapshot.listed(store)
+        ((at, key),) = snapshot.list_snapshots(store)
         assert at >= index
         again = server(store, shared)
         await again.start()
         await again.stop()
-        assert key in [key for _, key in snapshot.listed(store)]
+        assert key in [key for _, key in snapshot.list_snapshots(store)]
 
     run(test())
 

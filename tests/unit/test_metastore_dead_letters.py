@@ -133,7 +133,7 @@ def test_a_full_index_lets_letters_wait_and_the_floor_with_them(office: PostOffi
     office.drain()
     assert office.fold.live() == {first.id, second.id}
     assert office.waiting() == {letter_key(third.id)}
-    (listed,) = run_virtually(office.letters.listed(limit=10)).letters
+    (listed,) = run_virtually(office.letters.list_letters(limit=10)).letters
     assert (listed.name, listed.standing) == (third.id, "waiting")
     assert "index is full" in listed.cause
     office.pass_time(10 * LAG_NS)
@@ -157,7 +157,9 @@ def test_a_letter_from_beyond_the_logs_time_waits_for_it(office: PostOffice) -> 
     ahead = office.post(1, at=START + 2 * LAG_NS)
     office.drain()
     assert office.waiting() == {letter_key(ahead.id)}
-    assert reads.undelivered(office.state, [ahead.id]) == (ahead.id,)  # queries see it meanwhile
+    assert reads.undelivered_blocks(office.state, [ahead.id]) == (
+        ahead.id,
+    )  # queries see it meanwhile
     office.pass_time(LAG_NS)
     office.fold.put(BlocksAdded(()))
     office.drain()
@@ -289,7 +291,7 @@ def test_letters_of_other_logs_are_left_alone_and_shown(office: PostOffice) -> N
     assert office.objects("dlq/") == {key, held}
     assert office.fold.live() == set()
     assert office.letters.status().foreign == office.metric("letters_foreign") == 2
-    listed = run_virtually(office.letters.listed(limit=10)).letters
+    listed = run_virtually(office.letters.list_letters(limit=10)).letters
     assert [letter.standing for letter in listed] == ["foreign", "foreign"]
     assert all("of the log deadbeef" in letter.cause for letter in listed)
 
@@ -299,11 +301,11 @@ def test_a_list_has_a_limit_and_begins_with_what_wants_a_person(office: PostOffi
     office.drain()
     waiting = [office.post(number) for number in (2, 3)]
     office.store.create("dlq/v1/deadbeef/x", b"junk")
-    listed = run_virtually(office.letters.listed(limit=4))
+    listed = run_virtually(office.letters.list_letters(limit=4))
     assert [one.standing for one in listed.letters] == ["held", "waiting", "waiting", "foreign"]
     assert [one.meta for one in listed.letters[1:3]] == waiting
     assert not listed.more
-    listed = run_virtually(office.letters.listed(limit=2))
+    listed = run_virtually(office.letters.list_letters(limit=2))
     assert (len(listed.letters), listed.more) == (2, True)
 
 
@@ -330,9 +332,9 @@ def test_the_index_says_which_letters_it_has_never_seen(office: PostOffice) -> N
     office.fold.put(BlocksExpired(DAY_START_NS * 2, (expired.id,)))
     unseen = segment(5, at=office.fold.now)
     asked = [meta.id for meta in (live, merged, forgotten, expired, unseen)]
-    assert reads.undelivered(office.state, [*asked, BlockId("nonsense")]) == (unseen.id,)
+    assert reads.undelivered_blocks(office.state, [*asked, BlockId("nonsense")]) == (unseen.id,)
     office.fold.put(RegistrationFloor(LeaseTime(office.fold.now)))
-    assert reads.undelivered(office.state, asked) == ()  # too late: nor will it be added
+    assert reads.undelivered_blocks(office.state, asked) == ()  # too late: nor will it be added
 
 
 # ── the loop ───────────────────────────────────────────────────────────────────────────────────

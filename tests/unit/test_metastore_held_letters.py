@@ -135,7 +135,7 @@ def test_what_is_poisoned_is_held_with_its_cause_and_nobody_waits_for_it(
     (held,) = office.held()
     assert held.rpartition("-held/")[2] == key.partition(f"{INCARNATION}/")[2]
     assert office.store.read(held) == body  # moved, not changed
-    (letter,) = run_virtually(office.letters.listed(limit=10)).letters
+    (letter,) = run_virtually(office.letters.list_letters(limit=10)).letters
     assert (letter.key, letter.standing) == (held, "held")
     assert cause in letter.cause
     assert run_virtually(office.letters.one(letter.name)) == letter
@@ -166,7 +166,7 @@ def test_a_move_that_was_broken_off_is_finished(office: PostOffice) -> None:
     office.drain()
     bodies = {office.store.read(held) for held in office.held()}
     assert bodies == {b"junk", b"other junk"}
-    assert len(run_virtually(office.letters.listed(limit=10)).letters) == 2
+    assert len(run_virtually(office.letters.list_letters(limit=10)).letters) == 2
 
 
 def test_a_store_without_room_keeps_the_letter_where_it_is(office: PostOffice) -> None:
@@ -192,7 +192,7 @@ def test_what_is_too_large_is_neither_read_nor_moved(office: PostOffice) -> None
     assert office.fold.live() == {good.id}
     assert office.letters.status().held == 1
     assert office.letters.floor_max == START + LAG_NS  # no writer wrote it: it stops nothing
-    (letter,) = run_virtually(office.letters.listed(limit=10)).letters
+    (letter,) = run_virtually(office.letters.list_letters(limit=10)).letters
     assert "too many for a dead letter" in letter.cause
 
 
@@ -206,7 +206,7 @@ def test_what_has_a_name_that_no_key_has_stops_nothing(office: PostOffice) -> No
     assert office.fold.live() == {good.id}
     assert office.letters.status().held == 1
     assert office.letters.floor_max == START + LAG_NS
-    (letter,) = run_virtually(office.letters.listed(limit=10)).letters
+    (letter,) = run_virtually(office.letters.list_letters(limit=10)).letters
     assert "not named like" in letter.cause
 
 

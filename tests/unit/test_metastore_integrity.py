@@ -14,7 +14,7 @@ from maar.metastore.replica.integrity import (
     Ballot,
     ReplicaHealth,
     StateVotes,
-    judged,
+    judge,
 )
 from maar.metastore.state.digest import digest
 from maar.model.errors import Corrupt
@@ -40,7 +40,7 @@ def standing(
 ) -> ReplicaHealth:
     """Of the replica `c`; `a` led."""
     ballot = Ballot("a", stated, ours, {"a": stated, **votes}, heard or {})
-    return judged(ballot, name="c", replicas=replicas)
+    return judge(ballot, name="c", replicas=replicas)
 
 
 @pytest.mark.parametrize(
@@ -65,21 +65,21 @@ def test_of_three_the_one_that_differs_from_two_stops(
 
 def test_a_leader_that_the_others_outvote_stops() -> None:
     ballot = Ballot("a", BAD, BAD, {"a": BAD, "b": GOOD})
-    assert judged(ballot, name="a", replicas=3) is SOUND  # it is not outvoted yet
+    assert judge(ballot, name="a", replicas=3) is SOUND  # it is not outvoted yet
     ballot.votes["c"] = GOOD
-    assert judged(ballot, name="a", replicas=3) is STOPPED
+    assert judge(ballot, name="a", replicas=3) is STOPPED
 
 
 def test_one_who_is_alone_stops_at_any_difference() -> None:
     assert standing(BAD, GOOD, {}, replicas=1) is STOPPED
     assert standing(GOOD, GOOD, {}, replicas=1) is SOUND
     mine = Ballot("c", GOOD, BAD, {"c": GOOD})  # what it said itself, before it was restarted
-    assert judged(mine, name="c", replicas=1) is STOPPED
+    assert judge(mine, name="c", replicas=1) is STOPPED
 
 
 def test_of_two_the_one_that_did_not_lead_stops() -> None:
     assert standing(BAD, GOOD, {}, replicas=2) is STOPPED
-    assert judged(Ballot("a", GOOD, GOOD, {"a": GOOD, "c": BAD}), name="a", replicas=2) is SOUND
+    assert judge(Ballot("a", GOOD, GOOD, {"a": GOOD, "c": BAD}), name="a", replicas=2) is SOUND
 
 
 def test_replicas_that_do_not_vote_count_too() -> None:
@@ -95,7 +95,7 @@ def test_replicas_that_do_not_vote_count_too() -> None:
 
 def test_half_of_them_are_not_most() -> None:
     ballot = Ballot("a", GOOD, GOOD, {"a": GOOD, "c": BAD, "d": BAD})
-    assert judged(ballot, name="a", replicas=4) is SOUND
+    assert judge(ballot, name="a", replicas=4) is SOUND
     assert standing(BAD, GOOD, {"d": BAD}, replicas=4) is DOUBT
     assert standing(BAD, GOOD, {"d": BAD, "b": GOOD}, replicas=4) is STOPPED
 

@@ -382,5 +382,5 @@ def test_a_ring_that_has_changed_meanwhile_is_decided_anew(town: Town) -> None:
     stale = membership.entries(town.fold.state, beat, town.heartbeats)
     town.joined("c")
     with pytest.raises(Unavailable, match="the state has moved on; try again"):
-        membership.accepted(town.put(stale), HOME)
+        membership.check_accepted(town.put(stale), HOME)
     assert town.beat(beat.writer) == ""

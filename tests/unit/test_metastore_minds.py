@@ -106,7 +106,7 @@ def test_a_replica_of_another_mind_folds_the_same_plans(
         (plans, ("probe_delay",)),
         (Compaction, ("due", "divides_at", "lines")),
         (schedule, ("assign", "set_aside", "healthy", "failing", "probes")),
-        (verdict, ("expired", "reported")),
+        (verdict, ("expiry_counts", "failure_counts")),
     ):
         for name in names:
             monkeypatch.setattr(owner, name, decide)

@@ -25,7 +25,7 @@ from maar.metastore.records.entries import (
     decode_to_fold,
     encode,
     encode_entry,
-    opened,
+    open_envelope,
 )
 from maar.metastore.records.packs import Pack, alone, outline, pack, unpack
 from maar.metastore.state import index as indexes
@@ -56,7 +56,7 @@ def test_what_is_outlined_gives_the_same_state_and_the_same_blocks() -> None:
     whole, outlined = MetaState(), MetaState()
     for index, body in enumerate(bodies_of(fold), start=1):
         told = apply(whole, Indexed(index, decode(body, index=index)))
-        assert apply(outlined, Indexed(index, opened(body, index=index))) == told
+        assert apply(outlined, Indexed(index, open_envelope(body, index=index))) == told
     assert digest(outlined) == digest(whole) == digest(fold.state)
     for state in (whole, outlined):
         blocks = [m for p in state.blocks.partitions() for m in blocks_in(p.chunks)]
@@ -110,9 +110,9 @@ def test_behind_many_chunks_a_block_is_packed_once(monkeypatch: pytest.MonkeyPat
 
     def sealed(rows: tuple[bytes, ...]) -> Pack:
         packed.update(int(outline(row).id, 16) for row in rows)
-        return packs.sealed(rows)
+        return packs.seal(rows)
 
-    monkeypatch.setattr(indexes, "sealed", sealed)
+    monkeypatch.setattr(indexes, "seal", sealed)
     for meta in metas:
         index.add(meta)
     late = [packed[int(meta.id, 16)] for meta in metas[1_000:2_300]]
@@ -148,7 +148,7 @@ def test_blocks_taken_together_are_those_taken_one_by_one(seed: int) -> None:
     left = {meta.id: meta for meta in metas}
     while left:
         some = draw.sample(sorted(left), min(len(left), draw.randrange(1, 60)))
-        live = together.found([*some, BlockId("f" * 32)])
+        live = together.find_live([*some, BlockId("f" * 32)])
         together.drop(live)
         assert {block: unpack(each.packed) for block, each in live.items()} == {
             block: left.pop(block) for block in some
@@ -189,7 +189,7 @@ def test_a_taken_block_stays_readable_whatever_becomes_of_its_pack() -> None:
     index, metas = Index(), [segment(n, at=n) for n in range(200)]
     for meta in metas:
         index.add(meta)
-    live = index.found([meta.id for meta in metas[:40]])
+    live = index.find_live([meta.id for meta in metas[:40]])
     index.drop(live)
     kept = {block: each.packed for block, each in live.items()}
     for meta in metas[40:]:
@@ -216,7 +216,7 @@ def test_a_key_that_lies_across_two_rows_is_no_row() -> None:
 def test_a_log_without_genesis_takes_no_outline() -> None:
     state = MetaState()
     body = encode_entry(BlocksAdded((segment(1),)))
-    envelope = opened(encode(1, 0, 0, body), index=1)  # type: ignore[arg-type]
+    envelope = open_envelope(encode(1, 0, 0, body), index=1)  # type: ignore[arg-type]
     (refused,) = apply(state, Indexed(1, envelope))
     assert len(state.blocks) == 0
     assert "genesis" in str(refused)

@@ -129,8 +129,8 @@ def test_who_leaves_first_is_excluded_then_failed_most_often_then_oldest() -> No
         fail_often(leader_term, lease, count)
     a, b, _, d, e, _ = (lease.plan for lease in leases)
     leader_term.put(operator_commands.exclude(leader_term.fold.state, e, note="by hand"))
-    assert parking.evicted(leader_term.fold.state, 9, spare=()) == (e, b, d, a)
-    assert parking.evicted(leader_term.fold.state, 2, spare=(e,)) == (b, d)
+    assert parking.plans_to_evict(leader_term.fold.state, 9, spare=()) == (e, b, d, a)
+    assert parking.plans_to_evict(leader_term.fold.state, 2, spare=(e,)) == (b, d)
 
 
 def test_a_plan_that_is_handed_out_is_not_parked_in_the_same_breath() -> None:
@@ -226,12 +226,12 @@ def test_a_parked_plan_does_not_return_into_a_full_schedule() -> None:
 
 def requeue(leader_term: Office, plan: PlanId) -> object:
     effects = leader_term.put(operator_commands.requeue(leader_term.fold.state, plan))
-    return operator_commands.ordered(effects, leader_term.fold.state, plan)
+    return operator_commands.plan_after(effects, leader_term.fold.state, plan)
 
 
 def exclude(leader_term: Office, plan: PlanId, note: str = "known to be bad") -> object:
     effects = leader_term.put(operator_commands.exclude(leader_term.fold.state, plan, note=note))
-    return operator_commands.ordered(effects, leader_term.fold.state, plan)
+    return operator_commands.plan_after(effects, leader_term.fold.state, plan)
 
 
 def test_an_excluded_plan_that_is_requeued_begins_anew_at_once() -> None:
@@ -302,7 +302,7 @@ def test_an_order_that_was_overtaken_is_refused() -> None:
     late = operator_commands.exclude(leader_term.fold.state, lease.plan, note="x")
     leader_term.fail(lease)
     with pytest.raises(Rejected, match="moved on"):
-        operator_commands.ordered(leader_term.put(late), leader_term.fold.state, lease.plan)
+        operator_commands.plan_after(leader_term.put(late), leader_term.fold.state, lease.plan)
     assert leader_term.plan(lease.plan).state is PlanState.REQUESTED
 
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from maar.metastore.state.marks import bulk_mark, moved
+from maar.metastore.state.marks import add_mark, bulk_mark
 from maar.metastore.state.queue import Queue
 from maar.metastore.state.rows import raw_id
 from maar.model.block import NO_DAY
@@ -143,7 +143,7 @@ class QueueAgainstAList(RuleBasedStateMachine):
     def teardown(self) -> None:
         total = 0
         for held in self.model.values():
-            total = moved(total, bulk_mark(held.item))
+            total = add_mark(total, bulk_mark(held.item))
         assert self.queue.hash == total
         for block in list(self.model):
             self.queue.leave(block, self.policy)

@@ -61,7 +61,7 @@ def kept(world: Lake) -> set[BlockId]:
 
 
 def release(world: Lake) -> None:
-    for entry in trust.released():
+    for entry in trust.release_entries():
         world.fold.put(entry)
 
 
@@ -418,9 +418,9 @@ def test_a_period_that_changes_while_a_run_looks_is_the_one_that_counts() -> Non
     assert (found, ended) == ([meta.id], True)
     world.fold.put(RetentionSet(TENANT, 0))
     limits = retention.boundaries(world.state, now=world.now(), wall=WallTime(world.clock.wall))
-    assert retention.taken(world.state, found, limits, now=world.now()) == []
+    assert retention.expiry_entries(world.state, found, limits, now=world.now()) == []
     unknown = [BlockId("f" * 32)]
-    assert retention.taken(world.state, unknown, limits, now=world.now()) == []
+    assert retention.expiry_entries(world.state, unknown, limits, now=world.now()) == []
 
 
 def test_the_log_survives_a_restart_in_the_middle_of_a_run() -> None:

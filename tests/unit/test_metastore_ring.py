@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from maar.metastore.fold.ring import moved
+from maar.metastore.fold.ring import count_moved
 from maar.metastore.records.effects import Effects, Refused, RingReplaced
 from maar.metastore.records.entries import RingChanged
 from maar.metastore.state.digest import digest
@@ -118,7 +118,7 @@ def test_a_bound_that_was_lowered_lets_a_ring_shrink_and_change() -> None:
 def test_moved_shards_are_those_that_stay_and_have_another_owner() -> None:
     c = writer("c", shards=1)
     before = Ring(HOME, 1, (A, B), (0, 1, 0))
-    assert moved(before, before) == 0
-    assert moved(before, Ring(HOME, 2, (A, B, c), (0, 2, 0, 1))) == 1
-    assert moved(before, Ring(HOME, 2, (B, c), (0, 0))) == 1  # the second is b's still
-    assert moved(Ring(HOME, 0, (), ()), before) == 0
+    assert count_moved(before, before) == 0
+    assert count_moved(before, Ring(HOME, 2, (A, B, c), (0, 2, 0, 1))) == 1
+    assert count_moved(before, Ring(HOME, 2, (B, c), (0, 0))) == 1  # the second is b's still
+    assert count_moved(Ring(HOME, 0, (), ()), before) == 0

@@ -62,7 +62,7 @@ def undone(world: Lake, tenant: str = "") -> tuple[int, int]:
 
 
 def release(world: Lake) -> None:
-    for entry in trust.released():
+    for entry in trust.release_entries():
         world.fold.put(entry)
 
 
@@ -154,7 +154,7 @@ def test_a_clock_that_went_elsewhere_needs_a_witness(
     wall = WallTime(DAY_START_NS + fold.now + gap)
     if data_ns is not None:
         fold.state.anchor = Anchor(wall - data_ns, LeaseTime(fold.now))
-    found = trust.state_votes(fold.state, now=LeaseTime(fold.now), wall=wall, clocks=clocks)
+    found = trust.judge(fold.state, now=LeaseTime(fold.now), wall=wall, clocks=clocks)
     assert found.standing is standing
     assert found.takes == (standing is ClockTrust.TRUSTED)
     assert bool(found.why) == (standing is not ClockTrust.TRUSTED)
@@ -263,7 +263,7 @@ def test_a_log_that_begins_over_a_full_store_checks_its_clock_against_what_it_ad
     world.fold.put(BlocksAdopted((found,)))
     world.fold.put(AdoptionEnded())
     wall = WallTime(world.clock.wall)
-    verdict = trust.state_votes(world.state, now=world.now(), wall=wall, clocks=trust.ALONE)
+    verdict = trust.judge(world.state, now=world.now(), wall=wall, clocks=trust.ALONE)
     assert verdict.standing is ClockTrust[standing]
 
 

@@ -120,7 +120,7 @@ class Replica:
         """Return when this replica answers. Raises why it stopped, if it did: it lives on."""
         self._life = asyncio.create_task(self._live())
         self._asking = asyncio.create_task(self._peers.forever())
-        await self._settled()
+        await self._wait_ready()
         if self._fault is not None:
             raise self._fault
 
@@ -147,7 +147,7 @@ class Replica:
         except (MaarError, OSError) as error:
             log_.warning("no snapshot left at the end cause=%s", error)
 
-    async def ended(self) -> None:
+    async def wait_defect(self) -> None:
         """Wait until a defect ends this replica, and raise it: its process has to go too.
 
         One that has stopped because it cannot trust its state or log does not end: it would only
@@ -171,9 +171,9 @@ class Replica:
     async def _live_once(self) -> None:
         """From a snapshot until the state has to be given up."""
         try:
-            follower = await self._loaded()
+            follower = await self._load()
             while True:
-                term = await self._elected(follower)
+                term = await self._follow_until_elected(follower)
                 await self._lead(follower, term)
         except LeftBehind as error:
             log_.warning("a snapshot is read again cause=%s", error)
@@ -186,11 +186,11 @@ class Replica:
         except MaarError as error:
             self._halt(error)
 
-    async def _loaded(self) -> Follower:
+    async def _load(self) -> Follower:
         """A state to follow with, which has caught up once."""
         self._follower = None
         gc.unfreeze()
-        replica = await self._restored()
+        replica = await self._restore()
         self._follower = Follower(self._log, self._clock, replica, self._candidate)
         while not self._follower.caught_up:
             await self._follower.look()
@@ -199,7 +199,7 @@ class Replica:
         self._metrics.loads.inc()
         return self._follower
 
-    async def _restored(self) -> LogFold:
+    async def _restore(self) -> LogFold:
         state_votes = StateVotes(self._candidate.name, replicas=self._replicas)
         first = await self._log.first()
         try:
@@ -211,7 +211,7 @@ class Replica:
                 raise LeftBehind("the log was truncated while a snapshot was looked for") from error
             raise
 
-    async def _elected(self, follower: Follower) -> Term:
+    async def _follow_until_elected(self, follower: Follower) -> Term:
         """Follow the log, and stand for office while the state is up to date and undoubted."""
         campaign = Campaign(self._log, self._candidate)
         try:
@@ -222,7 +222,7 @@ class Replica:
                     campaign.stand()
                 else:
                     await campaign.withdraw()
-                await first_ended(follower.news, campaign.ended)
+                await first_ended(follower.news, campaign.wait_end)
                 if term := campaign.won():
                     return term
         finally:
@@ -301,7 +301,7 @@ class Replica:
             return "the metastore is reading its snapshot and log"
         return self._follower.replica.state_votes.trouble
 
-    async def _settled(self) -> None:
+    async def _wait_ready(self) -> None:
         """Until it answers, or has stopped."""
         while self.ready() and self._fault is None:
             await self._turned.wait()
@@ -358,7 +358,7 @@ class Replica:
         await asyncio.shield(asyncio.create_task(self._live_anew()))
         try:
             async with asyncio.timeout(REBUILD_S):
-                await self._settled()
+                await self._wait_ready()
         except TimeoutError:
             pass  # it goes on; whoever asks again will see
         return self.standing()

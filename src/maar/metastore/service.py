@@ -55,7 +55,7 @@ class MetastoreService(Replica, LocalPort):
         head = await self._log.head()
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await follower.reached(head.index)
+                await follower.wait_for_index(head.index)
         except TimeoutError:
             raise Unavailable("the metastore is behind its log; ask again") from None
         self._check_fit()
@@ -72,7 +72,7 @@ class MetastoreService(Replica, LocalPort):
             await self._pin(request.reader)
         state = (await self._current()).state
         index, chunks = state.index, reads.chunks_for(state.blocks, request)
-        letters = reads.undelivered(state, request.letters)
+        letters = reads.undelivered_blocks(state, request.letters)
         if len(chunks) <= CHUNKS_INLINE_MAX:
             return IndexView(index, reads.select(chunks, request), letters)
         return IndexView(index, await asyncio.to_thread(reads.select, chunks, request), letters)
@@ -126,7 +126,7 @@ class MetastoreService(Replica, LocalPort):
 
     # ── what the leader answers ────────────────────────────────────────────────────────────────
 
-    async def _led(self) -> LeaderTerm:
+    async def _leader(self) -> LeaderTerm:
         """This replica's office; else NotLeading, which says who leads."""
         self._check_fit()
         if self._current_term() is None:
@@ -156,7 +156,7 @@ class MetastoreService(Replica, LocalPort):
 
     async def _confirmed_leader(self) -> LeaderTerm:
         """For what its loop does not answer: one that slept may not know yet that it is over."""
-        leader_term = await self._led()
+        leader_term = await self._leader()
         leader_term.confirm()
         return leader_term
 
@@ -165,27 +165,27 @@ class MetastoreService(Replica, LocalPort):
         return Now(leader.state.incarnation, leader.now(), leader.state.index)
 
     async def add_blocks(self, blocks: tuple[BlockMeta, ...]) -> AddReply:
-        return await (await self._led()).ask(Add(blocks))
+        return await (await self._leader()).ask(Add(blocks))
 
     async def poll(self, request: PollRequest) -> PollReply:
-        return await (await self._led()).ask(Poll(request))
+        return await (await self._leader()).ask(Poll(request))
 
     async def pin(self, reader: str) -> int:
-        leader_term = await self._led()
+        leader_term = await self._leader()
         await leader_term.ask(PinRequest(reader))
         return leader_term.leader.state.index
 
     async def vote(self, vote: Vote) -> None:
-        await self._led()
+        await self._leader()
         self._state_votes().hear(vote)
 
     async def snapshot(self) -> int:
         """Have one made now, whatever has been written since the last; its index."""
-        leader_term = await self._led()
+        leader_term = await self._leader()
         return await leader_term.snapshots.take(leader_term.leader)
 
     async def status(self) -> Status:
-        leader_term = await self._led()
+        leader_term = await self._leader()
         state = (await self._current()).state
         first = await self._log.first()
         leader_term.confirm()
@@ -198,31 +198,31 @@ class MetastoreService(Replica, LocalPort):
         return (await self._confirmed_leader()).rings.views()
 
     async def remove_writer(self, zone: Zone, node: NodeId) -> Ring:
-        return await (await self._led()).rings.remove(zone, node)
+        return await (await self._leader()).rings.remove(zone, node)
 
     async def letters(self, *, limit: int = 100) -> LettersPage:
-        return await (await self._led()).letters.listed(limit=limit)
+        return await (await self._leader()).letters.list_letters(limit=limit)
 
     async def letter(self, name: str) -> Letter:
-        return await (await self._led()).letters.one(name)
+        return await (await self._leader()).letters.one(name)
 
     async def retry_letter(self, name: str) -> LetterRetried:
-        return await (await self._led()).letters.retry(name)
+        return await (await self._leader()).letters.retry(name)
 
     async def requeue(self, plan: PlanId) -> Plan:
-        return await (await self._led()).command(
+        return await (await self._leader()).command(
             lambda state, _: operator_commands.requeue(state, plan),
-            lambda effects, state: operator_commands.ordered(effects, state, plan),
+            lambda effects, state: operator_commands.plan_after(effects, state, plan),
         )
 
     async def exclude(self, plan: PlanId, *, note: str) -> Plan:
-        return await (await self._led()).command(
+        return await (await self._leader()).command(
             lambda state, _: operator_commands.exclude(state, plan, note=note),
-            lambda effects, state: operator_commands.ordered(effects, state, plan),
+            lambda effects, state: operator_commands.plan_after(effects, state, plan),
         )
 
     async def raise_limit(self, failure_limit: int, *, for_ns: int) -> LeaseTime:
-        return await (await self._led()).command(
+        return await (await self._leader()).command(
             lambda state, now: operator_commands.raise_limit(
                 state, failure_limit, for_ns=for_ns, now=now
             ),
@@ -231,7 +231,7 @@ class MetastoreService(Replica, LocalPort):
 
     async def loss(self, block: BlockId) -> Loss:
         """The store is looked at in a thread: a block may have gigabytes."""
-        leader_term = await self._led()
+        leader_term = await self._leader()
         meta = await self.block(block)
         state = leader_term.leader.state
         before = losing.sources(state, block)
@@ -243,7 +243,7 @@ class MetastoreService(Replica, LocalPort):
 
     async def lose(self, block: BlockId, *, note: str, force: bool = False) -> Loss:
         """What the block had replaced may come back, so nothing is deleted meanwhile."""
-        leader_term = await self._led()
+        leader_term = await self._leader()
         async with leader_term.cleaner.removal:
             return await self._lose(leader_term, block, note=note, force=force)
 
@@ -262,7 +262,7 @@ class MetastoreService(Replica, LocalPort):
         asked = asyncio.ensure_future(
             leader_term.command(
                 lambda state, _: losing.order(state, block, note=said, returning=loss.returning),
-                lambda effects, _: losing.ordered(effects, block),
+                lambda effects, _: losing.check_effects(effects, block),
             )
         )
         try:
@@ -276,21 +276,21 @@ class MetastoreService(Replica, LocalPort):
         return loss
 
     async def set_retention(self, tenant: TenantId, *, period_ns: int | None) -> RetentionStatus:
-        leader_term = await self._led()
+        leader_term = await self._leader()
         await leader_term.append(
             lambda state, _: retention.order(state, tenant, period_ns=period_ns)
         )
         return await self.retention()
 
     async def hold_retention(self, *, why: str) -> RetentionStatus:
-        leader_term = await self._led()
-        await leader_term.append(lambda *_: trust.held(why))
+        leader_term = await self._leader()
+        await leader_term.append(lambda *_: trust.hold_entries(why))
         return await self.retention()
 
     async def release_retention(self) -> RetentionStatus:
-        leader_term = await self._led()
-        await leader_term.append(lambda *_: trust.released())
+        leader_term = await self._leader()
+        await leader_term.append(lambda *_: trust.release_entries())
         return await self.retention()
 
     async def undo_retention(self, *, tenant: str = "", why: str = "") -> Undone:
-        return await (await self._led()).cleaner.undo(tenant=tenant, why=why)
+        return await (await self._leader()).cleaner.undo(tenant=tenant, why=why)

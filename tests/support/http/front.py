@@ -329,7 +329,7 @@ class MemoryMetastore(LocalPort):
 
     async def beat(self, beat: Beat) -> BeatReply:
         self._fail()
-        found = membership.decided(self.zones.state, beat, self.heartbeats)
+        found = membership.decide(self.zones.state, beat, self.heartbeats)
         if isinstance(found, RingChanged):
             for effect in self.zones.put(found):
                 assert isinstance(effect, RingReplaced)
@@ -359,7 +359,7 @@ class MemoryMetastore(LocalPort):
         self.heartbeats.dead_after_ns = -1 if node in self.dead else 1 << 62
         entries = membership.removal(self.zones.state, zone, node, self.heartbeats, self.lease_time)
         effects = [effect for entry in entries for effect in self.zones.put(entry)]
-        return membership.removed(effects, self.zones.state, zone)
+        return membership.ring_after_removal(effects, self.zones.state, zone)
 
     def _plan(self, plan: PlanId) -> Plan:
         if plan not in self.known:

@@ -78,11 +78,11 @@ class Office:
     def renew(self, lease: Leased, *, started: bool = False) -> list[Effect]:
         renewal = Renewal(lease.plan, lease.token, started)
         poll = PollRequest(lease.worker, 0, (renewal,))
-        return self.put(prepare.polled(self.fold.state, [poll], now=self.now))
+        return self.put(prepare.poll_entries(self.fold.state, [poll], now=self.now))
 
     def report(self, lease: Leased, report: Report) -> list[Effect]:
         poll = PollRequest(lease.worker, 0, (), (report,))
-        return self.put(prepare.polled(self.fold.state, [poll], now=self.now))
+        return self.put(prepare.poll_entries(self.fold.state, [poll], now=self.now))
 
     def complete(self, lease: Leased, *, size: int = 1000) -> list[Effect]:
         inputs = self.fold.metas(self.plan(lease.plan).inputs)

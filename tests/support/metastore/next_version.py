@@ -17,7 +17,7 @@ from maar.metastore.records.entries import (
     decode,
     encode,
     encode_entry,
-    opened,
+    open_envelope,
 )
 from maar.metastore.replica.log_fold import Edition
 from maar.metastore.state.state import NOT_RAISED, MetaState
@@ -49,10 +49,10 @@ def read_whole(body: bytes, *, index: int) -> Envelope:
 def _read(body: bytes, *, index: int, knows: int) -> Envelope:
     raw: list[Any] = msgspec.msgpack.decode(body)
     if raw[-1][0] != LimitDropped.__struct_config__.tag:
-        return opened(body, index=index, knows=knows)
+        return open_envelope(body, index=index, knows=knows)
     _, version, lease_time, wall_time, entry = raw
     same = encode(version, lease_time, wall_time, encode_entry(Tick()))
-    opened(same, index=index, knows=knows)  # its envelope is checked like any other
+    open_envelope(same, index=index, knows=knows)  # its envelope is checked like any other
     found = cast(Entry, msgspec.convert(entry, LimitDropped))
     return Envelope(version, lease_time, wall_time, found)
 

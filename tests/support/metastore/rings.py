@@ -53,8 +53,8 @@ class Town:
         membership.check(beat)
         entries = membership.entries(self.fold.state, beat, self.heartbeats)
         assert len(entries) <= entries_max
-        membership.accepted(self.put(entries), zone)
-        found = membership.decided(self.fold.state, beat, self.heartbeats)
+        membership.check_accepted(self.put(entries), zone)
+        found = membership.decide(self.fold.state, beat, self.heartbeats)
         if isinstance(found, Replaced):
             return found.refusal
         assert found is None, "what was decided is not what the fold made"
@@ -68,7 +68,7 @@ class Town:
 
     def remove(self, node: str, zone: Zone = HOME) -> Ring:
         found = membership.removal(self.fold.state, zone, NodeId(node), self.heartbeats, self.now)
-        return membership.removed(self.put(found), self.fold.state, zone)
+        return membership.ring_after_removal(self.put(found), self.fold.state, zone)
 
     def ring(self, zone: Zone = HOME) -> Ring:
         return ring_of(self.fold.state, zone)

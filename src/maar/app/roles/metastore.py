@@ -139,7 +139,7 @@ async def _live(
     lives = [
         asyncio.create_task(work)
         for work in (
-            service.ended(),
+            service.wait_defect(),
             tenants.follow(),
             _keep_checking(service, store),
             _beware_of_strangers(service, known),

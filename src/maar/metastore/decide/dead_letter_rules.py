@@ -45,7 +45,7 @@ def verdict(state: MetaState, letter: FoundLetter, *, now: LeaseTime) -> LetterV
     """
     if letter.meta is None:
         return LetterVerdict(Fate.HELD, letter.trouble)
-    if registration.known(state, letter.meta.id):
+    if registration.is_known(state, letter.meta.id):
         return LetterVerdict(Fate.DELIVERED)
     if cause := registration.never(state, letter.meta) or letter.absent:
         return LetterVerdict(Fate.HELD, cause)
@@ -71,8 +71,8 @@ def second_chance(state: MetaState, letter: FoundLetter, *, now: LeaseTime) -> b
     meta = letter.meta
     return (
         meta is not None
-        and not registration.known(state, meta.id)
-        and not registration.malformed(meta)
+        and not registration.is_known(state, meta.id)
+        and not registration.why_malformed(meta)
         and not registration.foreign(state, meta)
         and not letter.absent
         and registration.below_floor(state, meta.id)

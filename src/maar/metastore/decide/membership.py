@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from maar.metastore.decide.verdict import ALWAYS
-from maar.metastore.fold.ring import held, no_ring, ring_of
+from maar.metastore.fold.ring import no_ring, ring_of, shard_counts
 from maar.metastore.records.effects import Effect, Refused, RingReplaced
 from maar.metastore.records.entries import Entry, RingChanged
 from maar.metastore.state.state import MetaState
@@ -82,7 +82,7 @@ class Heartbeats:
         """A beat that was taken; `ring` is as it left it."""
         if beat.leaves:
             self.part_with(WriterSession(beat.zone, beat.writer.node, beat.writer.session))
-        elif _known(ring, beat.writer.node):
+        elif _find_writer(ring, beat.writer.node):
             self.heard[beat.zone, beat.writer.node] = now
 
     def part_with(self, session: WriterSession) -> None:
@@ -160,25 +160,25 @@ def check(beat: Beat) -> None:
         )
 
 
-def decided(state: MetaState, beat: Beat, heartbeats: Heartbeats) -> Decision:
+def decide(state: MetaState, beat: Beat, heartbeats: Heartbeats) -> Decision:
     """By what is known when it is asked; a changed beat is decided again on the leader's loop.
 
     Of two processes with one name, the one that registered later has it. Only a joining one
     registers under a name that is taken, so no other state of an earlier session gets through.
     """
     ring, writer = ring_of(state, beat.zone), beat.writer
-    known = _known(ring, writer.node)
+    known = _find_writer(ring, writer.node)
     if known is None and (beat.leaves or writer.state is WriterState.LEAVING):
         return None  # there is nothing left to leave
     if WriterSession(beat.zone, writer.node, writer.session) in heartbeats.gone:
-        return _replaced(beat, known)
+        return _replacement(beat, known)
     if known is None:
         return _with(ring, writer)
     if known.session == writer.session:
         if _ADVANCES[writer.state] < _ADVANCES[known.state]:
             writer = msgspec.structs.replace(writer, state=known.state)  # a beat that came late
     elif writer.state is not WriterState.JOINING:
-        return _replaced(beat, known)
+        return _replacement(beat, known)
     if beat.leaves:
         return _without(ring, writer.node)
     return None if writer == known else _with(ring, writer)
@@ -186,14 +186,14 @@ def decided(state: MetaState, beat: Beat, heartbeats: Heartbeats) -> Decision:
 
 def entries(state: MetaState, beat: Beat, heartbeats: Heartbeats) -> list[Entry]:
     """Overloaded, with the reason, when there is no room for the writer."""
-    found = decided(state, beat, heartbeats)
+    found = decide(state, beat, heartbeats)
     if not isinstance(found, RingChanged):
         return []
     _check_room(state, found)
     return [found]
 
 
-def accepted(effects: Sequence[Effect], zone: Zone) -> None:
+def check_accepted(effects: Sequence[Effect], zone: Zone) -> None:
     """Unavailable when the fold did not take the ring: the next beat is decided anew."""
     for effect in effects:
         if isinstance(effect, Refused) and effect.what == zone:
@@ -205,7 +205,7 @@ def removal(
 ) -> list[Entry]:
     """What an operator's order to give up a writer comes to, or why it cannot be carried out."""
     ring = ring_of(state, zone)
-    known = _known(ring, node)
+    known = _find_writer(ring, node)
     if known is None:
         raise NotFound(
             f"there is no writer {node[:60]!r} in zone {zone[:60]!r}; `maar ring` lists those "
@@ -224,18 +224,18 @@ def removal(
     return [_without(ring, node)]
 
 
-def removed(effects: Sequence[Effect], state: MetaState, zone: Zone) -> Ring:
-    accepted(effects, zone)
+def ring_after_removal(effects: Sequence[Effect], state: MetaState, zone: Zone) -> Ring:
+    check_accepted(effects, zone)
     return state.rings.get(zone) or no_ring(zone, changed_at=state.index)
 
 
-def _known(ring: Ring, node: NodeId) -> Writer | None:
+def _find_writer(ring: Ring, node: NodeId) -> Writer | None:
     place = bisect_left(ring.writers, node, key=lambda writer: writer.node)
     found = ring.writers[place] if place < len(ring.writers) else None
     return found if found is not None and found.node == node else None
 
 
-def _replaced(beat: Beat, known: Writer | None) -> Replaced:
+def _replacement(beat: Beat, known: Writer | None) -> Replaced:
     who = f"writer {beat.writer.node} of zone {beat.zone}"
     if known is None:
         return Replaced(f"{who} has left the ring")
@@ -244,17 +244,17 @@ def _replaced(beat: Beat, known: Writer | None) -> Replaced:
 
 def _with(ring: Ring, writer: Writer) -> RingChanged:
     others = [known for known in ring.writers if known.node != writer.node]
-    return _changed(ring, [*others, writer])
+    return _ring_change(ring, [*others, writer])
 
 
 def _without(ring: Ring, node: NodeId) -> RingChanged:
-    return _changed(ring, [known for known in ring.writers if known.node != node])
+    return _ring_change(ring, [known for known in ring.writers if known.node != node])
 
 
-def _changed(ring: Ring, writers: Sequence[Writer]) -> RingChanged:
+def _ring_change(ring: Ring, writers: Sequence[Writer]) -> RingChanged:
     """Who is active takes its number of shards, the others keep what they have."""
     by_node = sorted(writers, key=lambda writer: writer.node)
-    has = {w.node: count for w, count in zip(ring.writers, held(ring), strict=True)}
+    has = {w.node: count for w, count in zip(ring.writers, shard_counts(ring), strict=True)}
     counts = {
         w.node: w.shards if w.state is WriterState.ACTIVE else has.get(w.node, 0) for w in by_node
     }

@@ -21,7 +21,7 @@ RAISED_MAX_NS = 30 * 24 * HOUR_NS
 
 def requeue(state: MetaState, plan: PlanId) -> list[Entry]:
     """NotFound or Rejected, with the reason, when it cannot be."""
-    found = _unfinished(state, plan)
+    found = _find_unfinished(state, plan)
     if found.state not in (PlanState.EXCLUDED, PlanState.PARKED):
         raise Rejected(
             f"plan {plan} is {found.state.name.lower()}: only an excluded or a parked plan is "
@@ -32,7 +32,7 @@ def requeue(state: MetaState, plan: PlanId) -> list[Entry]:
 
 def exclude(state: MetaState, plan: PlanId, *, note: str) -> list[Entry]:
     """Not before it is requeued; whoever works on it is fenced."""
-    found = _unfinished(state, plan)
+    found = _find_unfinished(state, plan)
     if found.state is PlanState.PARKED:
         raise Rejected(f"plan {plan} is parked, and set aside as it is; requeue it first")
     seen = found.lease.token if found.lease else None
@@ -56,15 +56,15 @@ def raise_limit(
     return [LimitRaised(failure_limit, LeaseTime(now + for_ns))]
 
 
-def ordered(effects: Sequence[Effect], state: MetaState, plan: PlanId) -> Plan:
+def plan_after(effects: Sequence[Effect], state: MetaState, plan: PlanId) -> Plan:
     """The plan after the order, or Rejected with what the fold said."""
     for effect in effects:
         if isinstance(effect, Refused) and effect.plan == plan:
             raise Rejected(f"plan {plan} stays as it is: {effect.why}")
-    return _unfinished(state, plan)
+    return _find_unfinished(state, plan)
 
 
-def _unfinished(state: MetaState, plan: PlanId) -> Plan:
+def _find_unfinished(state: MetaState, plan: PlanId) -> Plan:
     found = state.plans.get(plan) or state.parked.get(plan)
     if found is not None:
         return found

@@ -60,35 +60,35 @@ def _in_entries(blocks: Iterable[BlockMeta]) -> Iterator[tuple[BlockMeta, ...]]:
         yield tuple(batch)
 
 
-def polled(state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTime) -> list[Entry]:
+def poll_entries(state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTime) -> list[Entry]:
     """Reports first, so that what they free or finish is known to the rest."""
     entries: list[Entry] = [
-        _reported(state, report, now=now) for poll in polls for report in poll.reports
+        _report_entry(state, report, now=now) for poll in polls for report in poll.reports
     ]
     renewals = [renewal for poll in polls for renewal in poll.renewals]
     if renewals:
-        entries.append(LeasesRenewed(tuple(_extended(state, each, now=now) for each in renewals)))
+        entries.append(LeasesRenewed(tuple(_extension(state, each, now=now) for each in renewals)))
     starts = tuple(Start(r.plan, r.token) for r in renewals if r.started)
     if starts:
         entries.append(PlansStarted(starts))
     return entries
 
 
-def _extended(state: MetaState, renewal: Renewal, *, now: LeaseTime) -> Extension:
+def _extension(state: MetaState, renewal: Renewal, *, now: LeaseTime) -> Extension:
     """By as much as its kind gives. A plan that is not there any more is refused by the fold."""
     plan = state.plans.get(renewal.plan)
     lease_ns = state.kinds[plan.kind].lease_ns(state.policy) if plan else 0
     return Extension(renewal.plan, renewal.token, LeaseTime(now + lease_ns))
 
 
-def _reported(state: MetaState, report: Report, *, now: LeaseTime) -> Entry:
+def _report_entry(state: MetaState, report: Report, *, now: LeaseTime) -> Entry:
     if report.result is not None:
         return PlanCompleted(report.plan, report.token, report.result)
     cause = report.failure[: attempts.CAUSE_MAX] or "the worker gave no cause"
     plan = state.plans.get(report.plan)
     if plan is None:  # the fold refuses it, and says why
         return PlanFailed(report.plan, report.token, cause, now)
-    counts_as_failure = verdict.reported(
+    counts_as_failure = verdict.failure_counts(
         plan, policy=state.policy, plan_at_fault=report.plan_at_fault
     )
     failed = plan.failures + plan.excused + 1

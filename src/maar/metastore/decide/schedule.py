@@ -90,7 +90,7 @@ def _at_limit(
         if line.standing > PlanStanding.LEASED or line.failures + leased < limit:
             continue
         for plan in state.plans.line(line, now if leased else NEVER):
-            counts_as_failure = verdict.expired(state, plan, hearing_since=hearing_since)
+            counts_as_failure = verdict.expiry_counts(state, plan, hearing_since=hearing_since)
             if plan.failures + counts_as_failure >= limit:
                 yield plan, counts_as_failure
 
@@ -103,7 +103,7 @@ def healthy(
 ) -> Iterator[Plan]:
     """Plans of a line that have not failed, best first: unassigned, then abandoned ones."""
     for plan in _waiting(state, now, lambda one: one.line == line and not one.failures):
-        if not verdict.expired(state, plan, hearing_since=hearing_since):
+        if not verdict.expiry_counts(state, plan, hearing_since=hearing_since):
             yield plan
 
 
@@ -116,7 +116,7 @@ def failing(
     """
     raised = state.raised_limit(now)
     for plan in _waiting(state, now, lambda one: one.line == line and _may_fail(one)):
-        counts_as_failure = verdict.expired(state, plan, hearing_since=hearing_since)
+        counts_as_failure = verdict.expiry_counts(state, plan, hearing_since=hearing_since)
         if 0 < plan.failures + counts_as_failure < max(plan.failure_limit, raised):
             yield plan
     yield from _in_order(
@@ -377,7 +377,7 @@ class _Round:
         state = self._state
         granted = {offer.plan.id for offer, _ in self._given if offer.plan}
         room = max(0, state.policy.plans_max - len(state.plans))
-        evicted = parking.evicted(state, self._new - room, spare=granted)
+        evicted = parking.plans_to_evict(state, self._new - room, spare=granted)
         specs = tuple(offer.spec for offer, _ in self._given if offer.spec)[: room + len(evicted)]
         scheduled_at = state.index + 1 + bool(evicted)
         fresh = iter([PlanId(scheduled_at, ordinal) for ordinal in range(len(specs))])
@@ -400,7 +400,7 @@ class _Round:
             return Grant(scheduled, worker, expires_at) if scheduled else None
         seen = plan.lease.token if plan.lease else None
         since = self._crew.hearing_since
-        counts_as_failure = verdict.expired(self._state, plan, hearing_since=since)
+        counts_as_failure = verdict.expiry_counts(self._state, plan, hearing_since=since)
         return Grant(plan.id, worker, expires_at, seen, counts_as_failure)
 
     def _lease_ns(self, offer: Offer) -> int:

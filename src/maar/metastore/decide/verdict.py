@@ -13,7 +13,7 @@ from maar.model.time import LeaseTime
 ALWAYS = LeaseTime(-1)  # before any lease
 
 
-def expired(state: MetaState, plan: Plan, *, hearing_since: LeaseTime) -> bool:
+def expiry_counts(state: MetaState, plan: Plan, *, hearing_since: LeaseTime) -> bool:
     """Does a lease that ran out count against the plan?
 
     Only if the work had begun, and if the worker had been heard by the leader that now misses it:
@@ -24,14 +24,14 @@ def expired(state: MetaState, plan: Plan, *, hearing_since: LeaseTime) -> bool:
         return False
     renewed_at = lease.expires_at - state.kinds[plan.kind].lease_ns(state.policy)
     started = plan.attempts[-1].started_at is not None
-    return (started and renewed_at > hearing_since) or exhausted(plan, state.policy)
+    return (started and renewed_at > hearing_since) or is_exhausted(plan, state.policy)
 
 
-def reported(plan: Plan, *, policy: Policy, plan_at_fault: bool) -> bool:
+def failure_counts(plan: Plan, *, policy: Policy, plan_at_fault: bool) -> bool:
     """Does a failure that a worker told of count? It saw whether store and engine were well."""
-    return plan_at_fault or exhausted(plan, policy)
+    return plan_at_fault or is_exhausted(plan, policy)
 
 
-def exhausted(plan: Plan, policy: Policy) -> bool:
+def is_exhausted(plan: Plan, policy: Policy) -> bool:
     """Spared so often that it counts after all: some plans kill whoever takes them up."""
     return plan.excused >= policy.excused_max

@@ -12,13 +12,13 @@ from maar.model.plan import Attempt, AttemptEnd, Plan, PlanState
 CAUSE_MAX = 1_000  # characters
 
 
-def ended(
+def end_attempt(
     state: MetaState, plan: Plan, end: AttemptEnd, cause: str, *, counts_as_failure: bool
 ) -> tuple[Plan, Effects]:
     """The plan with no lease any more; it is the caller's to put where it belongs."""
     if plan.lease is None:
         return plan, ()
-    last = _closed(state, plan, end, cause, counted=counts_as_failure)
+    last = _close_attempt(state, plan, end, cause, counted=counts_as_failure)
     failed = end in (AttemptEnd.EXPIRED, AttemptEnd.FAILED)
     failures, excused = plan.failures, plan.excused
     if failed and counts_as_failure:
@@ -36,9 +36,9 @@ def ended(
     return after, (AttemptEnded(plan.id, last.token, end, last.cause, counts_as_failure),)
 
 
-def completed(state: MetaState, plan: Plan) -> Plan:
+def complete_attempt(state: MetaState, plan: Plan) -> Plan:
     """The plan with its attempt at a good end."""
-    last = _closed(state, plan, AttemptEnd.COMPLETED, "", counted=True)
+    last = _close_attempt(state, plan, AttemptEnd.COMPLETED, "", counted=True)
     return msgspec.structs.replace(
         plan,
         state=PlanState.COMPLETED,
@@ -48,7 +48,9 @@ def completed(state: MetaState, plan: Plan) -> Plan:
     )
 
 
-def _closed(state: MetaState, plan: Plan, end: AttemptEnd, cause: str, *, counted: bool) -> Attempt:
+def _close_attempt(
+    state: MetaState, plan: Plan, end: AttemptEnd, cause: str, *, counted: bool
+) -> Attempt:
     last = msgspec.structs.replace(
         plan.attempts[-1],
         ended_at=state.lease_time,
@@ -56,5 +58,5 @@ def _closed(state: MetaState, plan: Plan, end: AttemptEnd, cause: str, *, counte
         cause=cause[:CAUSE_MAX],
         counted=counted,
     )
-    leftovers.left(state, plan.id, last.token, completed=end is AttemptEnd.COMPLETED)
+    leftovers.remember_attempt(state, plan.id, last.token, completed=end is AttemptEnd.COMPLETED)
     return last

@@ -24,10 +24,10 @@ def complete(state: MetaState, entry: PlanCompleted) -> Effects:
     done = state.finished.get(entry.plan)
     if done is not None and done.state is PlanState.COMPLETED:
         return (_again(done, entry.token),)
-    plan, why = lease.held(state, entry.plan, entry.token)
+    plan, why = lease.plan_under_token(state, entry.plan, entry.token)
     if plan is None:
         return (Refused(why, entry.plan, entry.token),)
-    live = state.blocks.found(plan.inputs)
+    live = state.blocks.find_live(plan.inputs)
     refusal = _refusal(state, plan, live, entry)
     if refusal is not None:
         return (Refused(refusal, entry.plan, entry.token),)
@@ -50,7 +50,7 @@ def _refusal(
         return Refusal.INPUT_OWNED
     if entry.result.kind != plan.kind:
         return Refusal.RESULT_KIND
-    if any(registration.malformed(meta) for meta in entry.result.outputs):
+    if any(registration.why_malformed(meta) for meta in entry.result.outputs):
         return Refusal.OUTPUT
     inputs = {block: found.outline for block, found in live.items()}
     refusal = state.kinds[plan.kind].refusal(plan, inputs, entry.result)
@@ -79,7 +79,7 @@ def _objects_refusal(plan: Plan, entry: PlanCompleted) -> Refusal | None:
     return None if own else Refusal.OUTPUT_KEY
 
 
-def _kept(meta: BlockMeta, plan: Plan) -> BlockMeta:
+def _with_zone(meta: BlockMeta, plan: Plan) -> BlockMeta:
     """Outputs inherit the zone of their lane."""
     if meta.zone == plan.key.zone:
         return meta
@@ -89,9 +89,9 @@ def _kept(meta: BlockMeta, plan: Plan) -> BlockMeta:
 def _replace(
     state: MetaState, plan: Plan, live: Mapping[BlockId, FoundBlock], entry: PlanCompleted
 ) -> Completed:
-    metas = tuple(_kept(meta, plan) for meta in entry.result.outputs)
+    metas = tuple(_with_zone(meta, plan) for meta in entry.result.outputs)
     result = msgspec.structs.replace(entry.result, outputs=metas)
-    done = attempts.completed(state, plan)
+    done = attempts.complete_attempt(state, plan)
     plans.finish(state, msgspec.structs.replace(done, result=result))
     outputs = tuple(meta.id for meta in metas)
     state.blocks.drop(live)

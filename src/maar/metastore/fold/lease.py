@@ -44,7 +44,7 @@ def _grant_one(state: MetaState, item: Grant) -> Effects:
         why = Refusal.TOO_MANY
     if why is not None:
         return (Refused(why, item.plan),)
-    plan, ended = attempts.ended(
+    plan, ended = attempts.end_attempt(
         state, plan, AttemptEnd.EXPIRED, EXPIRED, counts_as_failure=item.counts_as_failure
     )
     token = state.token()
@@ -76,7 +76,7 @@ def renew(state: MetaState, entry: LeasesRenewed) -> Effects:
 
 
 def _renew_one(state: MetaState, item: Extension) -> Effect:
-    plan, why = held(state, item.plan, item.token)
+    plan, why = plan_under_token(state, item.plan, item.token)
     if plan is None or plan.lease is None:
         return Refused(why, item.plan, item.token)
     later = max(plan.lease.expires_at, item.expires_at)
@@ -90,7 +90,7 @@ def start(state: MetaState, entry: PlansStarted) -> Effects:
 
 
 def _start_one(state: MetaState, item: Start) -> Effect:
-    plan, why = held(state, item.plan, item.token)
+    plan, why = plan_under_token(state, item.plan, item.token)
     if plan is None:
         return Refused(why, item.plan, item.token)
     if plan.state is not PlanState.INFLIGHT:
@@ -102,10 +102,10 @@ def _start_one(state: MetaState, item: Start) -> Effect:
 
 
 def fail(state: MetaState, entry: PlanFailed) -> Effects:
-    plan, why = held(state, entry.plan, entry.token)
+    plan, why = plan_under_token(state, entry.plan, entry.token)
     if plan is None:
         return (Refused(why, entry.plan, entry.token),)
-    plan, ended = attempts.ended(
+    plan, ended = attempts.end_attempt(
         state, plan, AttemptEnd.FAILED, entry.cause, counts_as_failure=entry.counts_as_failure
     )
     state.plans[plan.id] = msgspec.structs.replace(plan, eligible_at=entry.eligible_at)
@@ -114,10 +114,10 @@ def fail(state: MetaState, entry: PlanFailed) -> Effects:
 
 def fence(state: MetaState, entry: AttemptFenced) -> Effects:
     """For ever: no later entry can grant this token again, since indexes only grow."""
-    plan, why = held(state, entry.plan, entry.token)
+    plan, why = plan_under_token(state, entry.plan, entry.token)
     if plan is None:
         return (Refused(why, entry.plan, entry.token),)
-    return _ended(state, plan, AttemptEnd.FENCED, entry.cause, counts_as_failure=False)
+    return _end_attempt(state, plan, AttemptEnd.FENCED, entry.cause, counts_as_failure=False)
 
 
 def bisect(state: MetaState, entry: PlanBisected) -> Effects:
@@ -130,7 +130,7 @@ def bisect(state: MetaState, entry: PlanBisected) -> Effects:
         why = Refusal.NOT_DIVISIBLE
     if why is not None:
         return (Refused(why, entry.plan),)
-    ended = _ended(
+    ended = _end_attempt(
         state, plan, AttemptEnd.EXPIRED, EXPIRED, counts_as_failure=entry.counts_as_failure
     )
     return (*ended, *plans.bisect(state, entry))
@@ -146,7 +146,7 @@ def exclude(state: MetaState, entry: PlanExcluded) -> Effects:
         end, cause = (
             (AttemptEnd.FENCED, entry.note) if entry.note else (AttemptEnd.EXPIRED, EXPIRED)
         )
-        ended = _ended(
+        ended = _end_attempt(
             state, plan, end, cause, counts_as_failure=entry.counts_as_failure and not entry.note
         )
         return (*ended, *plans.exclude(state, entry))
@@ -168,7 +168,7 @@ def begin_anew(state: MetaState) -> None:
             state.plans[plan.id] = msgspec.structs.replace(plan, lease=renewed)
 
 
-def held(
+def plan_under_token(
     state: MetaState, plan_id: PlanId, token: FencingToken
 ) -> tuple[Plan, Refusal] | tuple[None, Refusal]:
     """The plan, if this token is the one it is held under: equal, not merely newer.
@@ -193,10 +193,12 @@ def _not_presumed(state: MetaState, plan: Plan, seen: FencingToken | None) -> Re
     return None if plan.lease.expired(state.lease_time) else Refusal.LEASE_LIVE
 
 
-def _ended(
+def _end_attempt(
     state: MetaState, plan: Plan, end: AttemptEnd, cause: str, *, counts_as_failure: bool
 ) -> Effects:
-    after, effects = attempts.ended(state, plan, end, cause, counts_as_failure=counts_as_failure)
+    after, effects = attempts.end_attempt(
+        state, plan, end, cause, counts_as_failure=counts_as_failure
+    )
     if effects:
         state.plans[plan.id] = after
     return effects

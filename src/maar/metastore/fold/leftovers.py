@@ -59,16 +59,16 @@ def due(
     return [*final, *early][:limit]
 
 
-def unlisted(state: MetaState, written: Mapping[str, BlockId]) -> list[str]:
+def unlisted_keys(state: MetaState, written: Mapping[str, BlockId]) -> list[str]:
     """Of the objects that an ended attempt may have written, those that nobody will ever read.
 
     Twins under one token write blocks of the same id, so only the listed keys tell them apart.
     """
-    listed = {key for block in set(written.values()) for key in _listed(state, block)}
+    listed = {key for block in set(written.values()) for key in _objects_in_index(state, block)}
     return [key for key in written if key not in listed]
 
 
-def _listed(state: MetaState, block: BlockId) -> set[str]:
+def _objects_in_index(state: MetaState, block: BlockId) -> set[str]:
     if block in state.blocks:
         return _objects(state.blocks.get(block))
     if block in state.retired:
@@ -85,7 +85,9 @@ def _objects(meta: BlockMeta) -> set[str]:
 # ── the fold ───────────────────────────────────────────────────────────────────────────────────
 
 
-def left(state: MetaState, plan: PlanId, token: FencingToken, *, completed: bool) -> None:
+def remember_attempt(
+    state: MetaState, plan: PlanId, token: FencingToken, *, completed: bool
+) -> None:
     """An attempt has ended: its token can never complete, and what it wrote is known by it."""
     state.leftovers[AttemptKey(plan, token)] = EndedAttempt(state.lease_time, completed)
 

@@ -45,7 +45,7 @@ def order(
     return [BlocksLost((block,), note.strip()[:NOTE_MAX], tuple(returning))]
 
 
-def ordered(effects: Sequence[Effect], block: BlockId) -> None:
+def check_effects(effects: Sequence[Effect], block: BlockId) -> None:
     """Rejected with what the fold said, when it did not do it."""
     for effect in effects:
         if isinstance(effect, Refused):
@@ -60,7 +60,7 @@ def lose(state: MetaState, entry: BlocksLost) -> Effects:
     if state.adopting:
         return (Refused(Refusal.ADOPTING),)
     effects: list[Effect] = []
-    live = state.blocks.found(entry.blocks)
+    live = state.blocks.find_live(entry.blocks)
     effects += [Refused(Refusal.INPUT_GONE, what=b) for b in entry.blocks if b not in live]
     owners = sorted({state.owners[block] for block in live if block in state.owners})
     for plan in owners:

@@ -61,7 +61,9 @@ def wrong_with_keys(meta: BlockOutline, *, plan: PlanId, token: FencingToken) ->
     if meta.kind is Kind.QUARANTINE and meta.day != NO_DAY:
         return f"block {meta.id} is in quarantine, where profiles of any day are"
     stem = keys.stem(block=meta.id, plan=plan, token=token, attempt="")
-    return _foreign(meta, lambda file, key: keys.is_of_attempt(key, _placed(meta, file, stem=stem)))
+    return _foreign(
+        meta, lambda file, key: keys.is_of_attempt(key, _object_key(meta, file, stem=stem))
+    )
 
 
 def wrong_with_adopted(meta: BlockOutline, lives: Iterable[Incarnation]) -> str:
@@ -86,7 +88,7 @@ def _of_one_day(meta: BlockOutline) -> bool:
     return utc_day(meta.min_time_ns) == meta.day == utc_day(meta.max_time_ns)
 
 
-def _placed(meta: BlockOutline, file: File, *, stem: str) -> str:
+def _object_key(meta: BlockOutline, file: File, *, stem: str) -> str:
     if meta.kind is Kind.QUARANTINE:
         return keys.quarantine(tenant=meta.tenant, stem=stem)
     return keys.table(name=file.table, tenant=meta.tenant, day=meta.day, stem=stem)

@@ -26,11 +26,13 @@ def room(state: MetaState) -> int:
     """How many plans could be evicted now: none unless the schedule is full."""
     if len(state.plans) < state.policy.plans_max:
         return 0
-    failed = sum(len(places) for line, places in state.plans.lines.items() if _failed(line))
+    failed = sum(len(places) for line, places in state.plans.lines.items() if _has_failed(line))
     return max(0, min(failed, state.policy.parked_max - len(state.parked)))
 
 
-def evicted(state: MetaState, wanted: int, *, spare: Container[PlanId]) -> tuple[PlanId, ...]:
+def plans_to_evict(
+    state: MetaState, wanted: int, *, spare: Container[PlanId]
+) -> tuple[PlanId, ...]:
     """Who leaves: the excluded first, then who failed most often, then the oldest."""
     wanted = min(wanted, room(state))
     if wanted <= 0:
@@ -38,14 +40,14 @@ def evicted(state: MetaState, wanted: int, *, spare: Container[PlanId]) -> tuple
     candidates = (
         (line.standing < PlanStanding.EXCLUDED, -line.failures, place.plan)
         for line, places in state.plans.lines.items()
-        if _failed(line)
+        if _has_failed(line)
         for place in places
         if place.plan not in spare
     )
     return tuple(plan for _, _, plan in nsmallest(wanted, candidates))
 
 
-def _failed(line: PlanBucket) -> bool:
+def _has_failed(line: PlanBucket) -> bool:
     """Plans that have failed, or were set aside, and that nobody holds."""
     return line.standing >= PlanStanding.EXCLUDED or (
         line.standing is PlanStanding.UNASSIGNED and line.failures > 0

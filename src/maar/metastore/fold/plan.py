@@ -130,7 +130,9 @@ def cancel(state: MetaState, plan_id: PlanId, *, gone: frozenset[BlockId], cause
     plan = state.plans.get(plan_id) or state.parked.get(plan_id)
     if plan is None:
         return (Refused(Refusal.UNKNOWN_PLAN, plan_id),)
-    plan, fenced = attempts.ended(state, plan, AttemptEnd.FENCED, cause, counts_as_failure=False)
+    plan, fenced = attempts.end_attempt(
+        state, plan, AttemptEnd.FENCED, cause, counts_as_failure=False
+    )
     finish(state, msgspec.structs.replace(plan, state=PlanState.CANCELLED, note=cause))
     for block in plan.inputs:
         if block not in gone:

@@ -34,7 +34,7 @@ def anchor(state: MetaState, meta: BlockOutline) -> None:
         state.anchor = Anchor(shown, state.lease_time)
 
 
-def malformed(meta: BlockOutline) -> str:
+def why_malformed(meta: BlockOutline) -> str:
     """What no block may be, whoever made it; '' when it is well formed."""
     if not raw_id(meta.id):
         return f"block id {meta.id[:40]!r} is not 32 hex digits"
@@ -65,7 +65,7 @@ def raise_floor(state: MetaState, entry: RegistrationFloor) -> Effects:
 
 
 def _add_one(state: MetaState, meta: BlockOutline, packed: bytes, *, ordinal: int) -> Registered:
-    if known(state, meta.id):
+    if is_known(state, meta.id):
         return Registered(meta.id, "")
     refusal = never(state, meta) or not_now(state, meta, now=state.lease_time)
     if refusal:
@@ -76,14 +76,14 @@ def _add_one(state: MetaState, meta: BlockOutline, packed: bytes, *, ordinal: in
     return Registered(meta.id, "", meta.profiles)
 
 
-def known(state: MetaState, block: BlockId) -> bool:
+def is_known(state: MetaState, block: BlockId) -> bool:
     """It is in the index, or was, as far as that is remembered: above the floor, always (S4)."""
     return block in state.blocks or block in state.retired or block in state.remembered
 
 
 def never(state: MetaState, meta: BlockOutline) -> str:
     """Why a block that is not known can never be added; '' when it may."""
-    if wrong := malformed(meta):
+    if wrong := why_malformed(meta):
         return wrong
     if meta.kind is not Kind.SEGMENT:
         return f"block {meta.id} is no segment; other blocks come only from plans"

@@ -66,9 +66,9 @@ def _adopt_one(state: MetaState, meta: BlockMeta, *, ordinal: int) -> Adopted:
         kept = outline(packed)
         registration.admit(state, kept, packed, ordinal=ordinal)
         return Adopted(meta.id, "", kept.profiles)
-    if registration.known(state, meta.id):
+    if registration.is_known(state, meta.id):
         return Adopted(meta.id, "")
-    if refusal := refused(state, meta):
+    if refusal := why_refused(state, meta):
         return Adopted(meta.id, refusal)
     registration.admit(state, meta, pack(meta), ordinal=ordinal)
     registration.anchor(state, meta)
@@ -77,7 +77,7 @@ def _adopt_one(state: MetaState, meta: BlockMeta, *, ordinal: int) -> Adopted:
     return Adopted(meta.id, "", meta.profiles)
 
 
-def refused(state: MetaState, meta: BlockMeta) -> str:
+def why_refused(state: MetaState, meta: BlockMeta) -> str:
     """Why a block that is not known cannot be adopted; '' when it can.
 
     A segment may be named by a time that the log had before, and has not reached again. The index
@@ -85,7 +85,7 @@ def refused(state: MetaState, meta: BlockMeta) -> str:
     """
     if meta.kind is Kind.SEGMENT:
         return registration.never(state, meta)
-    if malformed := registration.malformed(meta):
+    if malformed := registration.why_malformed(meta):
         return malformed
     return objects.wrong_with_adopted(meta, registration.lives(state))
 

@@ -37,7 +37,7 @@ CAUSE = "retention took some of its inputs"
 def status(
     state: MetaState, *, now: LeaseTime, wall: WallTime, clocks: Clocks = ALONE
 ) -> RetentionStatus:
-    paused = pause(trust.state_votes(state, now=now, wall=wall, clocks=clocks))
+    paused = pause(trust.judge(state, now=now, wall=wall, clocks=clocks))
     return RetentionStatus(
         default_ns=state.policy.retention_ns,
         tenants={str(tenant): period for tenant, period in state.retention.items()},
@@ -140,7 +140,7 @@ def within_reach(
             yield from blocks_in(chunk for chunk in chunks if chunk.min_time_ns < boundary)
 
 
-def expired(meta: BlockMeta, limits: Boundaries) -> bool:
+def is_expired(meta: BlockMeta, limits: Boundaries) -> bool:
     return meta.max_time_ns < limits.of_block(meta)
 
 
@@ -150,7 +150,7 @@ def look(
     """The next blocks of a walk that are too old, and whether the walk has ended."""
     found: list[BlockId] = []
     for looked_at, meta in enumerate(walk, start=1):
-        if expired(meta, limits):
+        if is_expired(meta, limits):
             found.append(meta.id)
         if len(found) >= limit or looked_at >= looked_at_max:
             return found, False
@@ -170,12 +170,12 @@ def expiring(
     for meta in within_reach(state.blocks, limits, tenants=tenants):
         if len(found) >= limit:
             break
-        if expired(meta, limits) and (not tenant or tenant in tenants_of(meta)):
+        if is_expired(meta, limits) and (not tenant or tenant in tenants_of(meta)):
             found.append(Expiring(meta, limits.of_block(meta), state.owners.get(meta.id)))
     return found
 
 
-def taken(
+def expiry_entries(
     state: MetaState, blocks: Iterable[BlockId], limits: Boundaries, *, now: LeaseTime
 ) -> list[Entry]:
     """Entries that take those of the blocks that are still live and still too old.
@@ -186,7 +186,7 @@ def taken(
     waiting: dict[TenantId, int] = {}
     taking = trust.Taking(state, now)
     for block in blocks:
-        if block not in state.blocks or not expired(meta := state.blocks.get(block), limits):
+        if block not in state.blocks or not is_expired(meta := state.blocks.get(block), limits):
             continue
         if taking.allows(meta, tenants_of(meta)):
             by_boundary.setdefault(limits.of_block(meta), []).append(block)
@@ -204,7 +204,7 @@ def order(state: MetaState, tenant: TenantId, *, period_ns: int | None) -> list[
     """What an operator asks for; InvalidInput when it cannot be."""
     tenant_id(tenant)
     if period_ns:
-        checked_period(period_ns)
+        check_period(period_ns)
     full = len(state.retention) >= state.policy.tenants_max
     if period_ns is not None and tenant not in state.retention and full:
         raise InvalidInput(
@@ -214,7 +214,7 @@ def order(state: MetaState, tenant: TenantId, *, period_ns: int | None) -> list[
     return [RetentionSet(tenant, period_ns)]
 
 
-def checked_period(period_ns: int) -> int:
+def check_period(period_ns: int) -> int:
     if PERIOD_LEAST_NS <= period_ns <= PERIOD_MOST_NS:
         return period_ns
     raise InvalidInput(
@@ -259,7 +259,7 @@ def expire(state: MetaState, entry: BlocksExpired) -> Effects:
             going[block] = meta
     trust.spend(state, taking)
     cancelled = _cancel_owners(state, frozenset(going))
-    live = state.blocks.found(going)
+    live = state.blocks.find_live(going)
     state.blocks.drop(live)
     for block in going:
         state.queue.leave(block, state.policy)

@@ -21,15 +21,15 @@ def no_ring(zone: Zone, *, changed_at: int = 0) -> Ring:
     return Ring(zone, changed_at, (), ())
 
 
-def held(ring: Ring) -> list[int]:
+def shard_counts(ring: Ring) -> list[int]:
     """How many shards each writer takes, by its place in the ring."""
-    counts_as_failure = [0] * len(ring.writers)
+    counts = [0] * len(ring.writers)
     for owner in ring.owners:
-        counts_as_failure[owner] += 1
-    return counts_as_failure
+        counts[owner] += 1
+    return counts
 
 
-def moved(before: Ring, after: Ring) -> int:
+def count_moved(before: Ring, after: Ring) -> int:
     """How many shards that were there, and still are, have another owner."""
     pairs = zip(before.owners, after.owners, strict=False)
     return sum(before.writers[one].node != after.writers[two].node for one, two in pairs)
@@ -61,7 +61,7 @@ def _is_ring(ring: Ring) -> bool:
         and all(writer.node and writer.shards > 0 for writer in writers)
         and all(
             count == writer.shards
-            for writer, count in zip(writers, held(ring), strict=True)
+            for writer, count in zip(writers, shard_counts(ring), strict=True)
             if writer.state is WriterState.ACTIVE
         )
     )

@@ -67,9 +67,7 @@ class TrustVerdict(NamedTuple):
         return self.standing is ClockTrust.TRUSTED
 
 
-def state_votes(
-    state: MetaState, *, now: LeaseTime, wall: WallTime, clocks: Clocks
-) -> TrustVerdict:
+def judge(state: MetaState, *, now: LeaseTime, wall: WallTime, clocks: Clocks) -> TrustVerdict:
     """What to make of the leader's wall clock."""
     if state.hold.why:
         return TrustVerdict(ClockTrust.HELD, state.hold.why)
@@ -90,7 +88,7 @@ def state_votes(
     return TrustVerdict(ClockTrust.JUMPED, _of_a_jump(gap_ns))
 
 
-def told(verdict: TrustVerdict) -> list[Entry]:
+def verdict_entries(verdict: TrustVerdict) -> list[Entry]:
     """What the log has to know of a verdict."""
     match verdict.standing:
         case ClockTrust.VOUCHED:
@@ -101,12 +99,12 @@ def told(verdict: TrustVerdict) -> list[Entry]:
             return []
 
 
-def held(why: str) -> list[Entry]:
+def hold_entries(why: str) -> list[Entry]:
     """What a person who stops retention asks for."""
     return [RetentionHeld(True, why.strip()[:WHY_MAX] or BY_A_PERSON)]
 
 
-def released() -> list[Entry]:
+def release_entries() -> list[Entry]:
     return [RetentionHeld(False, BY_A_PERSON, confirmed=True)]
 
 
@@ -203,7 +201,7 @@ class Taking:
 
     def allows(self, meta: BlockMeta, tenants: set[TenantId]) -> bool:
         state = self._state
-        if meta.max_time_ns < min(explained_before(state, t, now=self._now) for t in tenants):
+        if meta.max_time_ns < min(too_old_before(state, t, now=self._now) for t in tenants):
             return True
         taken = self.unexplained.get(meta.tenant, 0) + 1
         if taken > self._left(meta.tenant):
@@ -222,7 +220,7 @@ class Taking:
         return max(1, (size(state, tenant) + spent) // SHARE) - spent
 
 
-def explained_before(state: MetaState, tenant: TenantId, *, now: LeaseTime) -> int:
+def too_old_before(state: MetaState, tenant: TenantId, *, now: LeaseTime) -> int:
     """What is older than this became too old by the time that passed, or a person said so."""
     period_ns = state.retention.get(tenant, state.confirmed_ns)
     return state.clock.reading(now) + SKEW_MAX_NS - period_ns if period_ns else NEVER

@@ -28,8 +28,8 @@ from maar.metastore.leader.store_inventory import (
     StoreListing,
     best_first,
     candidate,
-    made_of,
-    quarantined,
+    read_block,
+    read_quarantine,
 )
 from maar.metastore.records.entries import AdoptionEnded, BlocksMissed, Entry
 from maar.metastore.records.packs import unpack
@@ -91,7 +91,7 @@ class Adoption:
         """Adopt what is to be adopted; it never returns, so that duties end only together."""
         try:
             while self._leader.state.adopting:
-                if not await self._adopted():
+                if not await self._try_adopt():
                     await asyncio.sleep(RETRY_S)
             await asyncio.Event().wait()
         finally:
@@ -100,7 +100,7 @@ class Adoption:
     def close(self) -> None:
         self._threads.close()
 
-    async def _adopted(self) -> bool:
+    async def _try_adopt(self) -> bool:
         """Whether a look succeeded; one that did not is told once, and begins again."""
         try:
             await self.adopt()
@@ -122,18 +122,18 @@ class Adoption:
         began_ns = self._clock.monotonic_ns()
         listing = StoreListing(self._store)
         found = await self._unknown(listing)
-        blocks = [block for block, some in found.items() if not _quarantined(some[0])]
-        held = [block for block, some in found.items() if _quarantined(some[0])]
+        blocks = [block for block, some in found.items() if not _is_quarantined(some[0])]
+        held = [block for block, some in found.items() if _is_quarantined(some[0])]
         log_.info("adoption found blocks=%d quarantined=%d", len(blocks), len(held))
         siblings: dict[PlanId, Sibling] = {}
         for some in _in_steps(blocks, READ_AT_ONCE):
-            make = partial(_first_whole, make=partial(made_of, self._store, listing=listing))
-            metas = await self._made(make, [found[block] for block in some])
+            make = partial(_first_whole, make=partial(read_block, self._store, listing=listing))
+            metas = await self._make_blocks(make, [found[block] for block in some])
             siblings |= {m.plan: Sibling(m.shard, m.level) for m in metas if m.plan is not None}
             await self._take(metas)
         for some in _in_steps(held, READ_AT_ONCE):
             make = partial(_first_whole, make=partial(_in_quarantine, self._store, siblings))
-            await self._take(await self._made(make, [found[block] for block in some]))
+            await self._take(await self._make_blocks(make, [found[block] for block in some]))
         await self._miss(listing)
         await self._bring_back(listing)
         await self._deliver_letters()
@@ -161,18 +161,18 @@ class Adoption:
         while looked_at:
             looked_at, candidates = await self._threads.do(some)
             for one in candidates:
-                if self._wanted(one):
+                if self._is_wanted(one):
                     found.setdefault(one.block, []).append(one)
         return {block: best_first(some) for block, some in found.items()}
 
-    def _wanted(self, one: StoredBlock) -> bool:
+    def _is_wanted(self, one: StoredBlock) -> bool:
         """Below the floor, what is not known was never acknowledged, or is merged and forgotten."""
         state = self._leader.state
-        if one.life not in state.adopting or registration.known(state, one.block):
+        if one.life not in state.adopting or registration.is_known(state, one.block):
             return False
         return one.plan is not None or not registration.below_floor(state, one.block)
 
-    async def _made(
+    async def _make_blocks(
         self,
         make: Callable[[list[StoredBlock]], BlockMeta | None],
         candidates: Sequence[list[StoredBlock]],
@@ -195,8 +195,10 @@ class Adoption:
         await self._append(lambda *_: list(prepare.adoptions(metas)))
         state = self._leader.state
         for meta in metas:
-            if not registration.known(state, meta.id):
-                self._leave(f"block {meta.id} is not adopted: {reincarnation.refused(state, meta)}")
+            if not registration.is_known(state, meta.id):
+                self._leave(
+                    f"block {meta.id} is not adopted: {reincarnation.why_refused(state, meta)}"
+                )
 
     def _leave(self, sentence: str) -> None:
         log_.error("adoption left something cause=%s", sentence)
@@ -242,9 +244,9 @@ class Adoption:
             box = Box(self._store, life)
             for infos in _in_steps(await self._threads.do(partial(_waiting, box)), READ_AT_ONCE):
                 await self._deliver(box, await self._read(box, infos))
-            for infos in _in_steps(await self._threads.do(partial(_held, box)), READ_AT_ONCE):
+            for infos in _in_steps(await self._threads.do(partial(_list_held, box)), READ_AT_ONCE):
                 for letter in await self._read(box, infos):
-                    await self._delivered(letter)  # what was wrong may not be any more
+                    await self._delete_if_known(letter)  # what was wrong may not be any more
 
     async def _read(self, box: Box, infos: Sequence[ObjectInfo]) -> list[FoundLetter]:
         letters: list[FoundLetter] = []
@@ -263,20 +265,20 @@ class Adoption:
                 for letter in letters
                 if letter.meta is not None
                 and not letter.absent
-                and not registration.known(state, letter.meta.id)
-                and not reincarnation.refused(state, letter.meta)
+                and not registration.is_known(state, letter.meta.id)
+                and not reincarnation.why_refused(state, letter.meta)
             ]
         )
         for letter in letters:
-            if not await self._delivered(letter):
+            if not await self._delete_if_known(letter):
                 self._leader.confirm()
                 if await self._threads.do(partial(box.hold, letter)):
                     self._leave(f"dead letter {letter.info.key} is held: {_cause(state, letter)}")
 
-    async def _delivered(self, letter: FoundLetter) -> bool:
+    async def _delete_if_known(self, letter: FoundLetter) -> bool:
         """Whether the index knows its block; then the letter goes."""
         meta = letter.meta
-        if meta is None or not registration.known(self._leader.state, meta.id):
+        if meta is None or not registration.is_known(self._leader.state, meta.id):
             return False
         self._leader.confirm()
         await self._threads.do(partial(self._store.delete, letter.info.key))
@@ -306,10 +308,10 @@ def _in_quarantine(
     store: ObjectStore, siblings: Mapping[PlanId, Sibling], one: StoredBlock
 ) -> BlockMeta | None:
     sibling = siblings.get(one.plan, UNKNOWN) if one.plan is not None else UNKNOWN
-    return quarantined(store, one, sibling)
+    return read_quarantine(store, one, sibling)
 
 
-def _quarantined(one: StoredBlock) -> bool:
+def _is_quarantined(one: StoredBlock) -> bool:
     return one.key.startswith(keys.QUARANTINES)
 
 
@@ -326,14 +328,14 @@ def _waiting(box: Box) -> list[ObjectInfo]:
     return list(box.waiting())
 
 
-def _held(box: Box) -> list[ObjectInfo]:
-    return list(box.held())
+def _list_held(box: Box) -> list[ObjectInfo]:
+    return list(box.list_held())
 
 
 def _cause(state: MetaState, letter: FoundLetter) -> str:
     if letter.meta is None:
         return letter.trouble
-    return letter.absent or reincarnation.refused(state, letter.meta)
+    return letter.absent or reincarnation.why_refused(state, letter.meta)
 
 
 def _in_steps(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:

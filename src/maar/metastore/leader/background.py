@@ -52,10 +52,10 @@ class Threads:
     ) -> list[Made | MaarError]:
         """What became of each; one that goes wrong stops no other."""
 
-        def done(item: Item) -> Made | MaarError:
+        def act_or_error(item: Item) -> Made | MaarError:
             try:
                 return act(item)
             except MaarError as error:
                 return error
 
-        return list(await asyncio.gather(*(self.do(partial(done, item)) for item in items)))
+        return list(await asyncio.gather(*(self.do(partial(act_or_error, item)) for item in items)))

@@ -51,7 +51,7 @@ class Campaign:
         if not ended.cancelled() and ended.exception() is None:
             await resign(self._log, ended.result())
 
-    async def ended(self) -> None:
+    async def wait_end(self) -> None:
         """Return when it was won or lost; never while nobody stands."""
         if self._standing is None:
             await asyncio.Event().wait()

@@ -91,7 +91,7 @@ def _claim(store: ObjectStore, incarnation: Incarnation, *, begin_anew: bool) ->
 
 def _traces(store: ObjectStore) -> Iterator[Trace]:
     """Cheapest first; of each kind one is enough, so that no more than a page is listed."""
-    for index, name in snapshot.listed(store)[:1]:
+    for index, name in snapshot.list_snapshots(store)[:1]:
         life = name.removeprefix(keys.SNAPSHOTS).partition("/")[0]
         yield Trace("the snapshots", f"{life} (to entry {index})")
     if (key := _first(store, keys.MARKERS)) is not None:

@@ -146,11 +146,11 @@ class Cleaner:
     def _current_term(self, act: Callable[[Item], Made]) -> Callable[[Item], Made]:
         """What waits for a thread may have been decided before this process was stopped (S15)."""
 
-        def acted(item: Item) -> Made:
+        def act_confirmed(item: Item) -> Made:
             self._leader.confirm()
             return act(item)
 
-        return acted
+        return act_confirmed
 
     # ── retired blocks ─────────────────────────────────────────────────────────────────────────
 
@@ -195,7 +195,9 @@ class Cleaner:
         now = self._leader.now()
         sweeps = await self._due_sweeps(now)
         found = await _each(self._sweeping, partial(sweeping.look, self._store), sweeps)
-        work = [(one, await self._unlisted(one)) for one in found if not isinstance(one, Exception)]
+        work = [
+            (one, await self._unlisted_keys(one)) for one in found if not isinstance(one, Exception)
+        ]
         remove = self._current_term(self._remove_litter)
         done = await _each(self._sweeping, remove, work)
         swept: list[AttemptKey] = []
@@ -239,10 +241,10 @@ class Cleaner:
         )
         return await asyncio.to_thread(look) if state.leftovers else []
 
-    async def _unlisted(self, found: sweeping.FoundLeftovers) -> list[str]:
+    async def _unlisted_keys(self, found: sweeping.FoundLeftovers) -> list[str]:
         """The attempt has ended, so what is not listed now never will be."""
         await asyncio.sleep(0)  # an attempt may have written many blocks; others wait
-        return leftovers.unlisted(self._leader.state, found.written)
+        return leftovers.unlisted_keys(self._leader.state, found.written)
 
     # ── what is too old ────────────────────────────────────────────────────────────────────────
 
@@ -282,10 +284,10 @@ class Cleaner:
         """By the boundaries of the moment: periods and clocks may have changed while we looked."""
 
         def entries(state: MetaState, now: LeaseTime) -> list[Entry]:
-            if not self._judged(state, now).takes:
+            if not self._judge(state, now).takes:
                 return []
             limits = retention.boundaries(state, now=now, wall=self._wall())
-            return retention.taken(state, blocks, limits, now=now)
+            return retention.expiry_entries(state, blocks, limits, now=now)
 
         await self._append(entries)
 
@@ -294,17 +296,17 @@ class Cleaner:
         await self._store_clock.ask()
 
         def entries(state: MetaState, now: LeaseTime) -> list[Entry]:
-            return trust.told(self._judged(state, now))
+            return trust.verdict_entries(self._judge(state, now))
 
-        if trust.told(self._judged(self._leader.state, self._leader.now())):
+        if trust.verdict_entries(self._judge(self._leader.state, self._leader.now())):
             await self._append(entries)
         state, now, wall = self._leader.state, self._leader.now(), self._wall()
         found = retention.status(state, now=now, wall=wall, clocks=self._witnesses())
         self._tell(found.paused, found.trouble)
-        return self._judged(state, now).takes
+        return self._judge(state, now).takes
 
-    def _judged(self, state: MetaState, now: LeaseTime) -> trust.TrustVerdict:
-        return trust.state_votes(state, now=now, wall=self._wall(), clocks=self._witnesses())
+    def _judge(self, state: MetaState, now: LeaseTime) -> trust.TrustVerdict:
+        return trust.judge(state, now=now, wall=self._wall(), clocks=self._witnesses())
 
     def _witnesses(self) -> trust.Clocks:
         return self._clocks()._replace(store_ahead_ns=self._store_clock.ahead_ns)
@@ -322,7 +324,7 @@ class Cleaner:
 
     async def undo(self, *, tenant: str, why: str) -> Undone:
         """Hold retention, then bring back what it took, some blocks at a time."""
-        await self._append(lambda *_: trust.held(why))
+        await self._append(lambda *_: trust.hold_entries(why))
         blocks = profiles = 0
         taken = list(self._leader.state.retired.expired)
         at_once = self._bounds.taken_at_once
@@ -385,14 +387,16 @@ async def _each(
 ) -> list[Made | Exception]:
     """What became of each item; one that goes wrong stops no other."""
 
-    def done(item: Item) -> Made | Exception:
+    def act_or_error(item: Item) -> Made | Exception:
         try:
             return act(item)
         except Exception as error:  # noqa: BLE001  # it is told, and tried again
             return error
 
     loop = asyncio.get_running_loop()
-    return await asyncio.gather(*(loop.run_in_executor(threads, done, item) for item in items))
+    return await asyncio.gather(
+        *(loop.run_in_executor(threads, act_or_error, item) for item in items)
+    )
 
 
 async def _keep_doing(part: Callable[[], Awaitable[bool]]) -> None:

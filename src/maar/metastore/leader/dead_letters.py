@@ -29,7 +29,7 @@ from maar.metastore.decide.dead_letter_rules import (
     verdict,
 )
 from maar.metastore.leader.background import Append, Led, Threads
-from maar.metastore.leader.letter_box import Box, named, read_ours
+from maar.metastore.leader.letter_box import Box, find_letter, read_ours
 from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.state.state import NO_FLOOR
 from maar.model import keys
@@ -118,14 +118,14 @@ class DeadLetters:
     async def forever(self) -> None:
         try:
             while True:
-                await asyncio.sleep(DRAIN_S if await self._drained() else RETRY_S)
+                await asyncio.sleep(DRAIN_S if await self._try_drain() else RETRY_S)
         finally:
             self.close()
 
     def close(self) -> None:
         self._threads.close()
 
-    async def _drained(self) -> bool:
+    async def _try_drain(self) -> bool:
         """Whether a look succeeded; one that did not is told once, and tried again soon."""
         try:
             await self.drain()
@@ -164,7 +164,7 @@ class DeadLetters:
             )
         if made.failure is not None:
             raise made.failure
-        self._oldest = min((_named_at(block) for block in made.left), default=None)
+        self._oldest = min((_time_of(block) for block in made.left), default=None)
         self._set(waiting=len(made.left))
         await self._survey(box, again=bool(made.held or made.stuck), stuck=made.stuck)
         margin_ns = self._leader.state.policy.registration_floor_lag_ns
@@ -182,7 +182,7 @@ class DeadLetters:
             number = await self._threads.do(lambda: sum(1 for _ in box.waiting()))
         self._set(waiting=number)
         blocks = (keys.letter_block(keys.letter_place(info.key)[2]) for info in infos)
-        self._oldest = next((_named_at(block) for block in blocks if block), None)
+        self._oldest = next((_time_of(block) for block in blocks if block), None)
         self._observe()
 
     async def _deal_with(self, box: Box, infos: Sequence[ObjectInfo], made: _Pass) -> None:
@@ -267,24 +267,26 @@ class DeadLetters:
 
     # ── what an operator asks ──────────────────────────────────────────────────────────────────
 
-    async def listed(self, *, limit: int) -> LettersPage:
+    async def list_letters(self, *, limit: int) -> LettersPage:
         """With the cause of each, as the index sees it now."""
         box = self._box()
 
-        def found() -> list[ObjectInfo]:
-            every = (info for some in (box.held, box.waiting, box.strangers) for info in some())
+        def list_infos() -> list[ObjectInfo]:
+            every = (
+                info for some in (box.list_held, box.waiting, box.strangers) for info in some()
+            )
             return list(islice(every, limit + 1))
 
-        infos = await self._threads.do(found)
+        infos = await self._threads.do(list_infos)
         read = await self._threads.each(partial(read_ours, box), infos[:limit])
         for error in _errors(read, but=NotFound):
             raise error
-        letters = [self._shown(box, one) for one in read if isinstance(one, FoundLetter)]
+        letters = [self._describe(box, one) for one in read if isinstance(one, FoundLetter)]
         return LettersPage(self.status(), tuple(letters), more=len(infos) > limit)
 
     async def one(self, name: str) -> Letter:
         box = self._box()
-        return self._shown(box, await self._threads.do(lambda: named(box, name)))
+        return self._describe(box, await self._threads.do(lambda: find_letter(box, name)))
 
     async def retry(self, name: str) -> LetterRetried:
         """Deliver a held letter, if what was wrong with it has been mended.
@@ -294,8 +296,8 @@ class DeadLetters:
         they be in the lake already, they show once all the same (S9).
         """
         async with self._retrying:
-            box, letter = await self._threads.do(lambda: self._named(name, only_held=True))
-            meta, again = await self._delivered(box, letter)
+            box, letter = await self._threads.do(lambda: self._find_letter(name, only_held=True))
+            meta, again = await self._deliver(box, letter)
             await self._threads.do(lambda: self._delete_one(letter.info.key))
             if again and letter.meta is not None:
                 # below the floor nobody can ever refer to it, and no letter names it (S1)
@@ -306,11 +308,11 @@ class DeadLetters:
         log_.info("dead letter delivered name=%s block=%s", name, meta.id)
         return LetterRetried(name, meta.id, again)
 
-    async def _delivered(self, box: Box, letter: FoundLetter) -> tuple[BlockMeta, bool]:
+    async def _deliver(self, box: Box, letter: FoundLetter) -> tuple[BlockMeta, bool]:
         """The block that the index knows now, and whether it had to be written again."""
         again = second_chance(self._leader.state, letter, now=self._leader.now())
         if again and letter.meta is not None:
-            letter = letter._replace(meta=await self._written_again(box, letter.meta))
+            letter = letter._replace(meta=await self._write_again(box, letter.meta))
         await self._add([letter])
         fate, cause = self._verdict(letter)
         if fate is Fate.HELD or letter.meta is None:
@@ -319,7 +321,7 @@ class DeadLetters:
             raise Unavailable(f"{letter.name} cannot be delivered yet: {cause}")
         return letter.meta, again
 
-    async def _written_again(self, box: Box, meta: BlockMeta) -> BlockMeta:
+    async def _write_again(self, box: Box, meta: BlockMeta) -> BlockMeta:
         block = segment_id(
             lease_time_ns=self._leader.now(), entropy=int.from_bytes(self._entropy(8), "big")
         )
@@ -327,7 +329,7 @@ class DeadLetters:
         await self._threads.do(lambda: box.copy_segment(meta, key))
         return rewritten(meta, block=block, key=key)
 
-    def _shown(self, box: Box, letter: FoundLetter) -> Letter:
+    def _describe(self, box: Box, letter: FoundLetter) -> Letter:
         incarnation, held, _ = keys.letter_place(letter.info.key)
         block = keys.letter_block(letter.name)
         name, key, size = block or letter.name, letter.info.key, letter.info.size
@@ -349,20 +351,20 @@ class DeadLetters:
         former = () if state.adopting else state.former
         return [self._box(), *(Box(self._store, life) for life in former)]
 
-    def _named(self, name: str, *, only_held: bool = False) -> tuple[Box, FoundLetter]:
+    def _find_letter(self, name: str, *, only_held: bool = False) -> tuple[Box, FoundLetter]:
         *others, last = self._boxes()
         for box in others:
             try:
-                return box, named(box, name, only_held=only_held)
+                return box, find_letter(box, name, only_held=only_held)
             except NotFound:
                 continue
-        return last, named(last, name, only_held=only_held)
+        return last, find_letter(last, name, only_held=only_held)
 
     def _box(self) -> Box:
         return Box(self._store, self._leader.state.incarnation)
 
 
-def _named_at(block: BlockId) -> LeaseTime:
+def _time_of(block: BlockId) -> LeaseTime:
     return LeaseTime(block_time_ns(block))
 
 

@@ -88,7 +88,7 @@ class Leader:
     def folded_bytes(self) -> int:
         return self._replica.folded_bytes
 
-    def folded_at(self, index: int) -> int:
+    def folded_bytes_at(self, index: int) -> int:
         """About how many bytes this replica had folded at an earlier entry."""
         began, now = self._follower.began_at, self.state.index
         return self.folded_bytes * max(0, index - began) // max(1, now - began)

@@ -29,19 +29,19 @@ class Box(NamedTuple):
         """Oldest first: names begin with the time."""
         return self.store.list(keys.dead_letters(self.incarnation))
 
-    def held(self) -> Iterator[ObjectInfo]:
+    def list_held(self) -> Iterator[ObjectInfo]:
         return self.store.list(keys.held_letters(self.incarnation))
 
     def read(self, info: ObjectInfo) -> FoundLetter:
         """NotFound when it is gone; what cannot be trusted is a value."""
         _, _, name = keys.letter_place(info.key)
         try:
-            meta = self._opened(info, name)
+            meta = self._open(info, name)
         except Corrupt as error:
             return FoundLetter(info, name, None, str(error))
         return FoundLetter(info, name, meta, absent=dead_letter.absent(self.store, meta))
 
-    def _opened(self, info: ObjectInfo, name: str) -> BlockMeta:
+    def _open(self, info: ObjectInfo, name: str) -> BlockMeta:
         if keys.letter_block(name) is None:
             raise Corrupt(f"{info.key} is not named like a dead letter")
         if info.size > dead_letter.BYTES_MAX:
@@ -105,7 +105,7 @@ def read_ours(box: Box, info: ObjectInfo) -> FoundLetter:
     return box.read(info) if incarnation == box.incarnation else FoundLetter(info, name, None)
 
 
-def named(box: Box, name: str, *, only_held: bool = False) -> FoundLetter:
+def find_letter(box: Box, name: str, *, only_held: bool = False) -> FoundLetter:
     """The letter of a block, or whatever lies there under that name."""
     places = (keys.held_letters, keys.dead_letters)[: 1 if only_held else 2]
     for place in places:

@@ -46,16 +46,16 @@ def lives(state: MetaState) -> tuple[Incarnation, ...]:
     return (state.incarnation, *state.former)
 
 
-def unregistered(state: MetaState, segment: SegmentName, *, named: Container[BlockId]) -> bool:
+def is_unregistered(state: MetaState, segment: SegmentName, *, named: Container[BlockId]) -> bool:
     """Whether it is ours, and neither the index nor a dead letter knows it."""
     return (
         segment.incarnation in lives(state)
-        and not registration.known(state, segment.block)
+        and not registration.is_known(state, segment.block)
         and segment.block not in named
     )
 
 
-def fenced(state: MetaState, block: BlockId, *, registration_floor: LeaseTime) -> bool:
+def is_fenced(state: MetaState, block: BlockId, *, registration_floor: LeaseTime) -> bool:
     """Whether nobody can register it any more, and a while has passed since that was so.
 
     `floor` is as it was before letters were looked for: those that were acknowledged with an id
@@ -123,7 +123,7 @@ class Orphans:
         if self._walk is None:
             self._left.clear()
             self._metrics.orphans_left.set(0)
-        named = await self._threads.do(partial(self._named, lives(state)))
+        named = await self._threads.do(partial(self._letter_blocks, lives(state)))
         if named is None or not await self._threads.do(partial(self._whole, state)):
             return 0
         swept = size = listed = 0
@@ -132,7 +132,7 @@ class Orphans:
             if not infos:
                 break
             listed += len(infos)
-            gone = await self._gone(
+            gone = await self._delete_all(
                 _going(state, infos, registration_floor=registration_floor, named=named)
             )
             swept += len(gone)
@@ -143,7 +143,7 @@ class Orphans:
             )
         return swept
 
-    async def _gone(self, going: Iterable[ObjectInfo]) -> list[ObjectInfo]:
+    async def _delete_all(self, going: Iterable[ObjectInfo]) -> list[ObjectInfo]:
         infos = list(going)
         outcomes = await self._threads.each(self._go, infos)
         gone = [info for info, went in zip(infos, outcomes, strict=True) if went is True]
@@ -164,12 +164,12 @@ class Orphans:
             self._walk = None
         return infos
 
-    def _named(self, ours: Iterable[Incarnation]) -> set[BlockId] | None:
+    def _letter_blocks(self, ours: Iterable[Incarnation]) -> set[BlockId] | None:
         """The blocks that dead letters are about; None when one does not say, and any may be."""
         found: set[BlockId] = set()
         for life in ours:
             box = Box(self._store, life)
-            for place in (box.waiting, box.held):
+            for place in (box.waiting, box.list_held):
                 for info in place():
                     block = keys.letter_about(keys.letter_place(info.key)[2])
                     if block is None:
@@ -185,7 +185,9 @@ class Orphans:
     def _whole(self, state: MetaState) -> bool:
         """Whether the log may be what it was: an old copy of it would not know its segments."""
         prefix = keys.snapshot_prefix(state.incarnation)
-        newest = next((i for i, key in snapshot.listed(self._store) if key.startswith(prefix)), 0)
+        newest = next(
+            (i for i, key in snapshot.list_snapshots(self._store) if key.startswith(prefix)), 0
+        )
         if newest > state.index:
             self._leave(
                 keys.snapshot(incarnation=state.incarnation, index=newest),
@@ -216,7 +218,7 @@ class Orphans:
         except Corrupt as error:
             self._leave(info.key, f"it is not swept: {error}")
             return False
-        if wrong := registration.malformed(meta):
+        if wrong := registration.why_malformed(meta):
             self._leave(info.key, f"it is not swept: {wrong}")
         return not wrong
 
@@ -240,7 +242,7 @@ def _going(
         segment = keys.segment_name(info.key)
         if (
             segment is not None
-            and fenced(state, segment.block, registration_floor=registration_floor)
-            and unregistered(state, segment, named=named)
+            and is_fenced(state, segment.block, registration_floor=registration_floor)
+            and is_unregistered(state, segment, named=named)
         ):
             yield info

@@ -74,7 +74,7 @@ class Peers:
         await asyncio.gather(*map(self._ask, self._addresses))
         state_votes, own = self._state_votes(), self._own()
         for heard in self._fresh(FRESH_NS):
-            if heard.status.hashed_at and self._named(heard.status, own):
+            if heard.status.hashed_at and self._has_own_name(heard.status, own):
                 found = heard.status
                 state_votes.hear(Vote(found.name, found.hashed_at, found.digest))
         self._tell(self.trouble())
@@ -82,7 +82,7 @@ class Peers:
 
     def replicas(self) -> tuple[ReplicaStatus, ...]:
         """This one first, then the others as last heard; silent ones are 'unreachable'."""
-        return (self._own(), *map(self._seen, self._addresses))
+        return (self._own(), *map(self._status_of, self._addresses))
 
     def activation(self, version: int) -> list[Entry]:
         """A newer version than the active one, once every replica has just said it knows it."""
@@ -159,7 +159,7 @@ class Peers:
     def _is_stale(self, heard: PeerAnswer, age_ns: int) -> bool:
         return self._clock.monotonic_ns() - heard.at_ns > age_ns
 
-    def _seen(self, address: str) -> ReplicaStatus:
+    def _status_of(self, address: str) -> ReplicaStatus:
         heard = self._heard.get(address)
         silence = self._silence.get(address, "")
         if heard is None:
@@ -168,7 +168,7 @@ class Peers:
             return msgspec.structs.replace(heard.status, standing="unreachable", fault=silence)
         return heard.status
 
-    def _named(self, status: ReplicaStatus, own: ReplicaStatus) -> bool:
+    def _has_own_name(self, status: ReplicaStatus, own: ReplicaStatus) -> bool:
         """Whether a vote can be told from those of all others."""
         names = [own.name, *(one.status.name for one in self._heard.values())]
         return names.count(status.name) == 1

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from maar.metastore.decide import membership
 from maar.metastore.decide.membership import MILLISECOND_NS, Heartbeats
-from maar.metastore.fold.ring import moved, ring_of
+from maar.metastore.fold.ring import count_moved, ring_of
 from maar.metastore.leader.inbox import Prepare, Reply
 from maar.metastore.leader.leader import Leader
 from maar.metastore.records.effects import Effect, RingReplaced
@@ -57,15 +57,15 @@ class LeaderRings:
     async def _beat(self, leader: Leader, beat: Beat) -> BeatReply:
         """One that changes nothing is noted and answered at once, however busy the log is."""
         membership.check(beat)
-        found = membership.decided(leader.state, beat, self._hearing)
+        found = membership.decide(leader.state, beat, self._hearing)
         outcome = "unchanged"
         if isinstance(found, RingChanged):
             outcome = "changed"
             await self._carry(
                 lambda state, _: membership.entries(state, beat, self._hearing),
-                lambda effects, _: membership.accepted(effects, beat.zone),
+                lambda effects, _: membership.check_accepted(effects, beat.zone),
             )
-            found = membership.decided(leader.state, beat, self._hearing)
+            found = membership.decide(leader.state, beat, self._hearing)
         ring = ring_of(leader.state, beat.zone)
         if isinstance(found, membership.Replaced):
             self._metrics.beats.labels("refused").inc()
@@ -78,7 +78,7 @@ class LeaderRings:
     async def remove(self, zone: Zone, node: NodeId) -> Ring:
         return await self._carry(
             lambda state, now: membership.removal(state, zone, node, self._hearing, now),
-            lambda effects, state: membership.removed(effects, state, zone),
+            lambda effects, state: membership.ring_after_removal(effects, state, zone),
         )
 
     def views(self) -> tuple[RingView, ...]:
@@ -98,5 +98,5 @@ class LeaderRings:
                 log_.info(
                     "ring changed zone=%s index=%d writers=%d shards=%d moved=%d",
                     *(after.zone, after.changed_at, len(after.writers), len(after.owners)),
-                    moved(effect.before, after),
+                    count_moved(effect.before, after),
                 )

@@ -89,15 +89,15 @@ class Snapshots:
         if found is not None:
             index, self._size = found
             self._verified = [index]
-            self._bytes = leader.folded_at(index)
+            self._bytes = leader.folded_bytes_at(index)
             self._metrics.snapshot.set(index)
 
     def _newest_good(self, state: MetaState) -> tuple[int, int] | None:
         prefix = keys.snapshot_prefix(state.incarnation)
-        for index, key in snapshot.listed(self._store):
+        for index, key in snapshot.list_snapshots(self._store):
             if index <= state.index and key.startswith(prefix):
                 try:
-                    return index, self._checked_size(key)
+                    return index, self._check_size(key)
                 except (Corrupt, NotFound) as error:
                     log_.error("snapshot passed over key=%s cause=%s", key, error)
         return None
@@ -141,7 +141,7 @@ class Snapshots:
         if index < hashed_at:
             raise Corrupt(f"the snapshot is at entry {index}, before the hash at {hashed_at}")
         key = keys.snapshot(incarnation=leader.state.incarnation, index=index)
-        self._size = await asyncio.to_thread(self._checked_size, key)
+        self._size = await asyncio.to_thread(self._check_size, key)
         verified = {index, *self._verified}  # two who asked at once may have got the same one
         self._verified = sorted(verified, reverse=True)[: snapshot.KEPT]
         self._bytes = folded
@@ -150,7 +150,7 @@ class Snapshots:
             await self._log.truncate(before=self._verified[1] + 1, term=leader.term)
         return index
 
-    def _checked_size(self, key: str) -> int:
+    def _check_size(self, key: str) -> int:
         """What the other process says it wrote is there and whole; its bytes."""
         try:
             body = self._store.read(key)

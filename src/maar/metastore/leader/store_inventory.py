@@ -79,7 +79,7 @@ class StoreListing:
         name = self._store.settings().name
         for file in meta.files:
             ours = [at.key for at in file.locations if at.store == name]
-            shown = any(self._shown(key, file.size) for key in ours)
+            shown = any(self._is_listed(key, file.size) for key in ours)
             if ours and not shown and not any(map(self._there, ours)):
                 return ours[0]
         return ""
@@ -87,12 +87,12 @@ class StoreListing:
     def whole(self, meta: BlockMeta) -> bool:
         """Every file is there with its size."""
         return all(
-            self._shown(at.key, file.size) or self._size(at.key) == file.size
+            self._is_listed(at.key, file.size) or self._size(at.key) == file.size
             for file in meta.files
             for at in file.locations
         )
 
-    def _shown(self, key: str, size: int) -> bool:
+    def _is_listed(self, key: str, size: int) -> bool:
         mark = np.uint64(_mark(key, size))
         at = int(np.searchsorted(self._sorted, mark))
         return at < len(self._sorted) and bool(self._sorted[at] == mark)
@@ -121,7 +121,7 @@ class Sibling(NamedTuple):
 UNKNOWN = Sibling(Shard(0), 1)
 
 
-def made_of(store: ObjectStore, one: StoredBlock, listing: StoreListing) -> BlockMeta | None:
+def read_block(store: ObjectStore, one: StoredBlock, listing: StoreListing) -> BlockMeta | None:
     """The block that a segment or a manifest stands for; None when it is gone or not whole.
 
     Corrupt when it is not what our writers write: what is in the index is merged, and then its
@@ -133,11 +133,11 @@ def made_of(store: ObjectStore, one: StoredBlock, listing: StoreListing) -> Bloc
         return None
     if one.plan is None:
         return segment_of(store, one, body)
-    meta = _checked(one, _opened(one, body), StoreName(store.settings().name))
+    meta = _check_manifest(one, _decode_manifest(one, body), StoreName(store.settings().name))
     return meta if listing.whole(meta) else None
 
 
-def quarantined(store: ObjectStore, one: StoredBlock, sibling: Sibling) -> BlockMeta | None:
+def read_quarantine(store: ObjectStore, one: StoredBlock, sibling: Sibling) -> BlockMeta | None:
     """The block that a file in quarantine stands for."""
     try:
         segment = reread(store.read(one.key))
@@ -183,14 +183,14 @@ def segment_of(store: ObjectStore, one: StoredBlock, body: bytes) -> BlockMeta:
     )
 
 
-def _opened(one: StoredBlock, body: bytes) -> BlockMeta:
+def _decode_manifest(one: StoredBlock, body: bytes) -> BlockMeta:
     try:
         return _manifest(body)
     except (msgspec.DecodeError, ValueError) as error:
         raise Corrupt(f"{one.key} is not adopted: it is not a manifest ({error})") from error
 
 
-def _checked(one: StoredBlock, meta: BlockMeta, store: StoreName) -> BlockMeta:
+def _check_manifest(one: StoredBlock, meta: BlockMeta, store: StoreName) -> BlockMeta:
     """The block of a manifest, if it names its own place and files, and no others."""
     place = one.key.removeprefix(keys.MANIFESTS).removesuffix(".msgpack")
     own = {(table, store, f"{keys.LAKE}{table}/{place}.parquet") for table in TABLES}

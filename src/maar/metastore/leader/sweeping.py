@@ -32,7 +32,7 @@ def look(store: ObjectStore, sweep: Sweep) -> FoundLeftovers:
     found = FoundLeftovers(sweep)
     for info in list(store.list(_prefix(sweep.attempt_key))):
         try:
-            named = _named(store, info, sweep.attempt_key)
+            named = _intent_objects(store, info, sweep.attempt_key)
         except NotFound:
             continue  # the cleaning of its block took it meanwhile
         if isinstance(named, str):
@@ -61,7 +61,7 @@ def _prefix(attempt_key: AttemptKey) -> str:
     return keys.attempt_prefix(plan=attempt_key.plan, token=attempt_key.token)
 
 
-def _named(
+def _intent_objects(
     store: ObjectStore, info: ObjectInfo, attempt_key: AttemptKey
 ) -> dict[str, BlockId] | str:
     """The objects that an intent names, or what is wrong with it."""

@@ -251,7 +251,7 @@ class LeaderTerm:
         now = leader.now()
         entries: list[Entry] = [
             *prepare.registrations(meta for add in adds for meta in add.blocks),
-            *prepare.polled(leader.state, polls, now=now),
+            *prepare.poll_entries(leader.state, polls, now=now),
         ]
         effects = await self._commit(entries, now)
         registered = (meta for add in adds for meta in add.blocks)

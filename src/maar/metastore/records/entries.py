@@ -433,22 +433,22 @@ def decode_entry(body: bytes | msgspec.Raw, *, index: int) -> Entry:
 def decode_to_fold(body: bytes, *, index: int) -> Entry | BlocksOutlined:
     """No more of an entry than the fold needs."""
     try:
-        return _outlined(_read_to_fold(body))
+        return _with_outlines(_read_to_fold(body))
     except _UNREADABLE:
         return decode_entry(body, index=index)  # says what is wrong with it
 
 
-def _outlined(entry: Entry | _BlocksUnread) -> Entry | BlocksOutlined:
+def _with_outlines(entry: Entry | _BlocksUnread) -> Entry | BlocksOutlined:
     if not isinstance(entry, _BlocksUnread):
         return entry
     return BlocksOutlined(tuple([(_outline(raw), bytes(raw)) for raw in entry.blocks]))
 
 
-def opened(body: bytes, *, index: int, knows: int = VERSION) -> Envelope:
+def open_envelope(body: bytes, *, index: int, knows: int = VERSION) -> Envelope:
     """As `decode`, for the fold: the body is read once, and no more of it than is needed."""
     try:
         sealed = _open_to_fold(body)
-        entry = _outlined(sealed.entry)
+        entry = _with_outlines(sealed.entry)
     except _UNREADABLE:
         return decode(body, index=index, knows=knows)  # says what is wrong with it
     _check_version(sealed.version, index=index, knows=knows)

@@ -59,7 +59,7 @@ def alone(packed: Bytes) -> bytes:
     return packed if isinstance(packed, bytes) else opened(packed.pack)[packed.row]
 
 
-def sealed(rows: Sequence[bytes]) -> Pack:
+def seal(rows: Sequence[bytes]) -> Pack:
     raw = _encode(rows)
     return Pack(_zstd.compress(raw).to_pybytes(), len(raw), len(rows))
 

@@ -76,7 +76,7 @@ async def write(log: Log, store: ObjectStore, path: Path, *, wall_ns: int) -> Co
         raise AlreadyExists(f"{path} is there already; a backup never replaces another file")
     part = path.with_name(f"{path.name}.part")
     try:
-        content = await _written(log, store, part, wall_ns)
+        content = await _write_file(log, store, part, wall_ns)
         os.link(part, path)  # fails, unlike a rename, when somebody was faster
     except FileExistsError:
         raise AlreadyExists(f"{path} is there already; a backup never replaces it") from None
@@ -88,7 +88,7 @@ async def write(log: Log, store: ObjectStore, path: Path, *, wall_ns: int) -> Co
     return content
 
 
-async def _written(log: Log, store: ObjectStore, part: Path, wall_ns: int) -> Content:
+async def _write_file(log: Log, store: ObjectStore, part: Path, wall_ns: int) -> Content:
     for _ in range(TRIES):
         try:
             with part.open("wb") as file:
@@ -148,7 +148,7 @@ async def read(path: Path) -> Content:
         with path.open("rb") as file:
             _check_bytes(path, file, size)
             file.seek(len(MAGIC))
-            return await _folded(path, _parts(file, size - _HASH_BYTES))
+            return await _fold_parts(path, _parts(file, size - _HASH_BYTES))
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
 
@@ -179,7 +179,7 @@ def _parts(file: BinaryIO, end: int) -> Iterator[Part]:
             raise Corrupt(f"a part of the backup cannot be read: {error}") from error
 
 
-async def _folded(path: Path, parts: Iterator[Part]) -> Content:
+async def _fold_parts(path: Path, parts: Iterator[Part]) -> Content:
     opening = next(parts, None)
     if not isinstance(opening, Opening):
         raise Corrupt(f"{path} does not say which version of a backup it is")

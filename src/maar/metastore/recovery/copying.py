@@ -38,7 +38,7 @@ async def migrate(source: Log, target: CopyLog, store: ObjectStore, *, note: str
     if end == EMPTY:
         raise Rejected("there is nothing to move: the log is empty")
     if sealed and (await target.head()).index > end.index:  # somebody has led there since
-        return await _moved_before(target, end)
+        return await _earlier_move(target, end)
     base, term = await _beginning(source, store, end)
     try:
         at = await target.begin(base, term=term)
@@ -59,7 +59,7 @@ async def migrate(source: Log, target: CopyLog, store: ObjectStore, *, note: str
     return Moved(base.index, at.index)
 
 
-async def _moved_before(target: Log, end: Head) -> Moved:
+async def _earlier_move(target: Log, end: Head) -> Moved:
     """The log is sealed with a note that names this target, and the target has gone on."""
     try:
         last = (await target.read(after=end.index - 1, limit_bytes=1))[0]
@@ -91,7 +91,7 @@ async def _beginning(source: Log, store: ObjectStore, end: Head) -> tuple[Head, 
     last = (await source.read(after=end.index - 1))[-1].term if first else Term(0)
     if first == 1:
         return EMPTY, last
-    for index, key in reversed(await asyncio.to_thread(snapshot.listed, store)):
+    for index, key in reversed(await asyncio.to_thread(snapshot.list_snapshots, store)):
         if index > end.index or index < max(first - 1, 0) or (not first and index < end.index):
             continue
         try:

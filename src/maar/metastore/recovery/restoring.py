@@ -58,7 +58,7 @@ class Restored(NamedTuple):
 
 async def newest(store: ObjectStore, key: str = "") -> Origin:
     """The newest good snapshot in a store, of whichever life of the log; or the one named."""
-    found = await asyncio.to_thread(snapshot.listed, store)
+    found = await asyncio.to_thread(snapshot.list_snapshots, store)
     best: Origin | None = None
     seen: set[str] = set()  # lives of which the newest good one was looked at
     for _, each in found:
@@ -114,7 +114,7 @@ async def restore(
     """Fill an empty log. Broken off, it can be begun again; `origin` is used up."""
     if not origin.lives:
         await asyncio.to_thread(check_store, store, origin.state)
-    begun = await _begun(log, store)
+    begun = await _earlier_restore(log, store)
     if begun is not None:
         try:
             await log.begin(begun.head, term=Term(begun.state.term))
@@ -126,8 +126,8 @@ async def restore(
             ) from error
         await log.finish()
         await asyncio.to_thread(_end_former, store, begun.state)
-        return _restored(begun.state, begun.head, resumed=True)
-    listed = await asyncio.to_thread(snapshot.listed, store)
+        return _summary(begun.state, begun.head, resumed=True)
+    listed = await asyncio.to_thread(snapshot.list_snapshots, store)
     above = max((index for index, _ in listed), default=0)
     replica = await reborn(origin, incarnation=incarnation, adopts=adopts, wall=wall, above=above)
     state, head = replica.state, replica.head
@@ -143,7 +143,7 @@ async def restore(
     await log.begin(head, term=Term(state.term))
     await log.finish()
     await asyncio.to_thread(_end_former, store, state)
-    return _restored(state, head, resumed=False)
+    return _summary(state, head, resumed=False)
 
 
 def _end_former(store: ObjectStore, state: MetaState) -> None:
@@ -180,22 +180,22 @@ async def reborn(
         state.wall_time = wall
         trust.begin(state)
         opening.append(RetentionHeld(True, ORDERS_LOST))
-    bodies = [_enveloped(state, wall, entry) for entry in opening]
+    bodies = [_envelope(state, wall, entry) for entry in opening]
     replica = LogFold(_NoStore(), state, base)
     await replica.fold(follow(base, bodies, term))
     return replica
 
 
-def _enveloped(state: MetaState, wall: WallTime, entry: Entry) -> bytes:
+def _envelope(state: MetaState, wall: WallTime, entry: Entry) -> bytes:
     return encode(state.version, state.lease_time, wall, encode_entry(entry))
 
 
-async def _begun(log: CopyLog, store: ObjectStore) -> Origin | None:
+async def _earlier_restore(log: CopyLog, store: ObjectStore) -> Origin | None:
     """What an earlier restore into this log had written; None when the log is empty."""
     head = await log.head()
     if head == EMPTY:
         return None
-    for index, key in await asyncio.to_thread(snapshot.listed, store):
+    for index, key in await asyncio.to_thread(snapshot.list_snapshots, store):
         if index == head.index:
             state, at = snapshot.decode(await asyncio.to_thread(store.read, key))
             if at == head and state.adopting:
@@ -206,7 +206,7 @@ async def _begun(log: CopyLog, store: ObjectStore) -> Origin | None:
     )
 
 
-def _restored(state: MetaState, head: Head, *, resumed: bool) -> Restored:
+def _summary(state: MetaState, head: Head, *, resumed: bool) -> Restored:
     return Restored(state.incarnation, state.adopting, head.index, resumed)
 
 

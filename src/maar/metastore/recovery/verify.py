@@ -81,9 +81,9 @@ async def _snapshots(
 ) -> dict[int, tuple[str, bytes]]:
     """The good snapshots that lead to the log, by index: key and hash of the state."""
     good: dict[int, tuple[str, bytes]] = {}
-    for index, key in await asyncio.to_thread(snapshot.listed, store):
+    for index, key in await asyncio.to_thread(snapshot.list_snapshots, store):
         try:
-            state, at = await asyncio.to_thread(_decoded, store, key)
+            state, at = await asyncio.to_thread(_load_snapshot, store, key)
         except (Corrupt, NotFound) as error:
             found.snapshots[key] = str(error)
             continue
@@ -103,7 +103,7 @@ def _tell_damaged(found: Findings, damaged: dict[str, str], own: str = "") -> No
             found.elsewhere.append(sentence)
 
 
-def _decoded(store: ObjectStore, key: str) -> tuple[MetaState, Head]:
+def _load_snapshot(store: ObjectStore, key: str) -> tuple[MetaState, Head]:
     state, at = snapshot.decode(store.read(key))
     parts.audit(state)
     return state, at
@@ -113,7 +113,7 @@ async def _oldest(store: ObjectStore, good: dict[int, tuple[str, bytes]]) -> Log
     if not good:
         return None
     key, _ = good[min(good)]
-    state, at = await asyncio.to_thread(_decoded, store, key)
+    state, at = await asyncio.to_thread(_load_snapshot, store, key)
     return LogFold(store, state, at, StateVotes.witness())
 
 
@@ -159,9 +159,9 @@ def _look_for_objects(store: ObjectStore, state: MetaState, found: Findings) -> 
     letters = {block for name in names if (block := keys.letter_about(name)) is not None}
     for info in listing.walk():
         segment = keys.segment_name(info.key)
-        if segment and orphans.unregistered(state, segment, named=letters):
+        if segment and orphans.is_unregistered(state, segment, named=letters):
             found.orphans += 1
-            found.orphans_due += orphans.fenced(
+            found.orphans_due += orphans.is_fenced(
                 state, segment.block, registration_floor=state.registration_floor
             )
     found.objects = 0

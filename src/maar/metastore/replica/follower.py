@@ -78,18 +78,18 @@ class Follower:
             return f"no replica of the metastore leads, and its log does not answer: {self.trouble}"
         return "" if self.leader else "no replica of the metastore leads"
 
-    async def reached(self, index: int) -> None:
+    async def wait_for_index(self, index: int) -> None:
         """Return when the state is at least at this index."""
         if self.replica.head.index < index:
             self._wanted.set()
-            await self.replica.reached(index)
+            await self.replica.wait_for_index(index)
 
     async def news(self) -> None:
         """Return when there may be something to fold, or after a while."""
-        await first_ended(self._changed, self._wanted.wait)
+        await first_ended(self._wait_change, self._wanted.wait)
         self._wanted.clear()
 
-    async def _changed(self) -> None:
+    async def _wait_change(self) -> None:
         await asyncio.sleep(REST_S)
         try:
             await self._log.changed(after=self.replica.head.index)

@@ -46,7 +46,7 @@ class Ballot:
     counted: int = 0  # votes in the log, repeated ones too
 
 
-def judged(ballot: Ballot, *, name: str, replicas: int) -> ReplicaHealth:
+def judge(ballot: Ballot, *, name: str, replicas: int) -> ReplicaHealth:
     """Where the replica of this name stands, one of so many."""
     if replicas == 1:
         return ReplicaHealth.SOUND if ballot.ours == ballot.stated else ReplicaHealth.STOPPED
@@ -92,7 +92,7 @@ class StateVotes:
         if self._fault:
             return ReplicaHealth.STOPPED
         for ballot in reversed(self._ballots.values()):
-            return judged(ballot, name=self._name, replicas=self._replicas)
+            return judge(ballot, name=self._name, replicas=self._replicas)
         return ReplicaHealth.SOUND
 
     @property
@@ -161,12 +161,12 @@ class StateVotes:
         """What a leader appends now, before anything else: its own hash when due, and votes."""
         if self._replicas == 1:
             return []
-        due = monotonic_ns - self._stated_ns >= STATE_NS and self._moved(state.index)
+        due = monotonic_ns - self._stated_ns >= STATE_NS and self._has_moved(state.index)
         if due:
             self._stated_ns = monotonic_ns
-        return [*(stated(state) if due else ()), *self._unwritten()]
+        return [*(hash_entries(state) if due else ()), *self._unwritten()]
 
-    def _moved(self, index: int) -> bool:
+    def _has_moved(self, index: int) -> bool:
         """Whether anything but hashes came behind the newest statement."""
         if not self._ballots:
             return True
@@ -195,7 +195,7 @@ class StateVotes:
         ballot.counted += 1
         if vote.replica in ballot.votes or len(ballot.votes) < REPLICAS_MAX:
             ballot.votes[vote.replica] = vote.digest
-        if judged(ballot, name=self._name, replicas=self._replicas) is ReplicaHealth.STOPPED:
+        if judge(ballot, name=self._name, replicas=self._replicas) is ReplicaHealth.STOPPED:
             others = sorted(ballot.votes.items())
             had = ", ".join(f"{_short(found)} ({who})" for who, found in others)
             self._stop(vote.at, ballot.ours, f"others had {had}")
@@ -212,7 +212,7 @@ class StateVotes:
         return at, self._ballots[at]
 
 
-def stated(state: MetaState) -> list[Entry]:
+def hash_entries(state: MetaState) -> list[Entry]:
     """A leader's own hash; it must be the next entry."""
     return [StateHashed(state.index, digest(state))]
 

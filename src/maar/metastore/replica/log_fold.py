@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from maar.metastore.fold.apply import FoldEntry, Indexed, apply, fold_entry
 from maar.metastore.records.effects import Effect, Effects
-from maar.metastore.records.entries import VERSION, Envelope, Stored, decode_to_fold, opened
+from maar.metastore.records.entries import VERSION, Envelope, Stored, decode_to_fold, open_envelope
 from maar.metastore.replica.integrity import StateVotes
 from maar.metastore.replica.read_ahead import ReadAhead
 from maar.metastore.state.state import MetaState
@@ -50,7 +50,7 @@ class Edition(NamedTuple):
     """
 
     version: int = VERSION  # the newest one that it reads and folds
-    read: ReadEntry = opened
+    read: ReadEntry = open_envelope
     fold: FoldEntry = fold_entry
 
 
@@ -75,7 +75,7 @@ class LogFold:
             while records := await pages.read(after=self.head.index):
                 await self.fold(records)
 
-    async def reached(self, index: int) -> None:
+    async def wait_for_index(self, index: int) -> None:
         """Return when the state is at least at this index."""
         while self.head.index < index:
             await self._moved.wait()
@@ -88,10 +88,10 @@ class LogFold:
             for number, run in enumerate(_runs(records)):
                 if number:
                     await asyncio.sleep(0)
-                envelopes = [self._opened(record) for record in run]
+                envelopes = [self._open(record) for record in run]
                 for at, envelope in enumerate(envelopes):
                     if isinstance(envelope.entry, Stored):
-                        envelopes[at] = await self._fetched(envelope, run[at].index)
+                        envelopes[at] = await self._fetch(envelope, run[at].index)
                 for record, envelope in zip(run, envelopes, strict=True):
                     effects += self._apply(record, envelope)
         finally:
@@ -106,10 +106,10 @@ class LogFold:
         self.state_votes.fold(effects)
         return effects
 
-    def _opened(self, record: Record) -> Envelope:
+    def _open(self, record: Record) -> Envelope:
         return self.edition.read(record.body, index=record.index, knows=self.edition.version)
 
-    async def _fetched(self, envelope: Envelope, index: int) -> Envelope:
+    async def _fetch(self, envelope: Envelope, index: int) -> Envelope:
         """With the entry that lies apart."""
         where = envelope.entry
         assert isinstance(where, Stored)

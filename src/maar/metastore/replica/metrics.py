@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from maar.metastore.decide.membership import STANDINGS
 from maar.metastore.fold import retention, trust
-from maar.metastore.fold.ring import moved
+from maar.metastore.fold.ring import count_moved
 from maar.metastore.records.effects import (
     AttemptEnded,
     Completed,
@@ -154,7 +154,7 @@ class MetastoreMetrics:
                 case RingReplaced():
                     zone = effect.after.zone
                     self.ring_changes.labels(zone).inc()
-                    self.moved.labels(zone).inc(moved(effect.before, effect.after))
+                    self.moved.labels(zone).inc(count_moved(effect.before, effect.after))
                 case _:
                     pass
 

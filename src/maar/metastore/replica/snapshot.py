@@ -120,7 +120,7 @@ def _frames(body: bytes) -> Iterator[bytes]:
         at += 8 + size
 
 
-def listed(store: ObjectStore) -> list[tuple[int, str]]:
+def list_snapshots(store: ObjectStore) -> list[tuple[int, str]]:
     """Every snapshot in the store, newest first, of any incarnation."""
     found = (_KEY.fullmatch(info.key) for info in store.list(keys.SNAPSHOTS))
     return sorted(((int(match[2]), match[0]) for match in found if match), reverse=True)
@@ -136,12 +136,12 @@ async def restore(
     """The newest good snapshot that belongs to this log; the empty state when there is none."""
     begun = partial(LogFold, store, state_votes=state_votes or StateVotes(), edition=edition)
     head, first = await log.head(), await log.first()
-    found = await asyncio.to_thread(listed, store)
+    found = await asyncio.to_thread(list_snapshots, store)
     for index, key in found:
         if index > head.index or (first and index < first - 1):
             continue
         try:
-            state, at = await asyncio.to_thread(_loaded, store, key, edition.version)
+            state, at = await asyncio.to_thread(_load, store, key, edition.version)
         except (Corrupt, NotFound) as error:
             log_.error("snapshot skipped key=%s cause=%s", key, error)
             continue
@@ -157,7 +157,7 @@ async def restore(
     return begun()
 
 
-def _loaded(store: ObjectStore, key: str, knows: int) -> tuple[MetaState, Head]:
+def _load(store: ObjectStore, key: str, knows: int) -> tuple[MetaState, Head]:
     return decode(store.read(key), knows=knows)
 
 
@@ -193,7 +193,7 @@ async def make(log: Log, store: ObjectStore, *, edition: Edition = NEWEST) -> in
     try:
         await asyncio.to_thread(store.create, key, body)
     except AlreadyExists:
-        await asyncio.to_thread(_loaded, store, key, edition.version)  # as good as ours, or Corrupt
+        await asyncio.to_thread(_load, store, key, edition.version)  # as good as ours, or Corrupt
     await asyncio.to_thread(_prune, store, state.incarnation)
     log_.info("snapshot made key=%s bytes=%d blocks=%d", key, len(body), len(state.blocks))
     return head.index
@@ -202,7 +202,7 @@ async def make(log: Log, store: ObjectStore, *, edition: Edition = NEWEST) -> in
 def _prune(store: ObjectStore, incarnation: Incarnation) -> None:
     """Keep the newest few, and the stored entries that the oldest of them does not cover."""
     prefix = keys.snapshot_prefix(incarnation)
-    kept = [(index, key) for index, key in listed(store) if key.startswith(prefix)]
+    kept = [(index, key) for index, key in list_snapshots(store) if key.startswith(prefix)]
     for _, key in kept[KEPT:]:
         store.delete(key)
     oldest = min((index for index, _ in kept[:KEPT]), default=0)

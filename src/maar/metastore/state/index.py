@@ -23,10 +23,10 @@ from maar.metastore.records.packs import (
     content,
     outline,
     pack,
-    sealed,
+    seal,
     unpack,
 )
-from maar.metastore.state.marks import mark_of_bytes, moved
+from maar.metastore.state.marks import add_mark, mark_of_bytes
 from maar.metastore.state.rows import ID_BYTES, Numbers, Rows, block_id, raw_id
 from maar.model.block import BlockMeta, BlockOutline, Kind, day_of
 from maar.model.ids import BlockId, Shard, TenantId
@@ -134,7 +134,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
         """The same blocks, all of them in one pack that holds nothing else."""
         if self.pack is not None and self.pack.rows == len(self) and not self.spread:
             return self
-        return one_pack(self.raw_ids, self.levels, sealed(self.packed), self.bounds)
+        return one_pack(self.raw_ids, self.levels, seal(self.packed), self.bounds)
 
     def overlaps(self, range_: TimeRange) -> bool:
         return range_.overlaps(self.min_time_ns, self.max_time_ns)
@@ -160,7 +160,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
             at = self.raw_ids.find(raw, at + 1)
         return at // ID_BYTES
 
-    def added(self, raw: bytes, meta: BlockOutline, packed: bytes) -> Chunk:
+    def with_block(self, raw: bytes, meta: BlockOutline, packed: bytes) -> Chunk:
         at = self.place(raw)
         cut = at * ID_BYTES
         level = bytes((min(meta.level, 255),))
@@ -174,7 +174,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
             self.spread + 1,
         )
 
-    def settled(self, *, spare: int, last: bool) -> tuple[Chunk, ...]:
+    def settle(self, *, spare: int, last: bool) -> tuple[Chunk, ...]:
         """What came is packed when there is enough of it, and divided when there is too much.
 
         In the last chunk of a partition the pack doubles, so that a block is packed twice at most,
@@ -273,7 +273,7 @@ class Shelf:
         spare = min(PACKED_MAX, LOOSE_LEAST * number)  # an eighth of the others, or fewer
         if meta.kind is Kind.SEGMENT:
             spare = max(spare, LOOSE_SEGMENTS)
-        settled = chunk.added(raw, meta, packed).settled(spare=spare, last=last)
+        settled = chunk.with_block(raw, meta, packed).settle(spare=spare, last=last)
         self.chunks[number : number + 1] = settled
 
     def drop(self, raws: Iterable[bytes]) -> None:
@@ -384,10 +384,10 @@ class Index:
 
     def remove(self, block: BlockId) -> BlockMeta:
         meta = self.get(block)
-        self.drop(self.found((block,)))
+        self.drop(self.find_live((block,)))
         return meta
 
-    def found(self, blocks: Iterable[BlockId]) -> dict[BlockId, FoundBlock]:
+    def find_live(self, blocks: Iterable[BlockId]) -> dict[BlockId, FoundBlock]:
         """Those of the blocks that are live."""
         live: dict[BlockId, FoundBlock] = {}
         for block in blocks:
@@ -430,7 +430,7 @@ class Index:
         total.profiles += sign * meta.profiles
         if not total.blocks:
             del self.totals[(meta.level, meta.kind)]
-        self.hash = moved(self.hash, sign * mark_of_bytes(alone(packed)))
+        self.hash = add_mark(self.hash, sign * mark_of_bytes(alone(packed)))
 
     def get(self, block: BlockId) -> BlockMeta:
         """A live block; the caller has checked that it is."""

@@ -34,7 +34,7 @@ def bulk_mark(parts: object) -> int:
     return mark_of_bytes(_encode(parts))
 
 
-def moved(total: int, by: int) -> int:
+def add_mark(total: int, by: int) -> int:
     """The sum of a set after a mark came, or, negative, went; the order does not matter."""
     return (total + by) % _MODULUS
 
@@ -54,17 +54,17 @@ class Marked(dict[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         if key in self:
-            self.hash = moved(self.hash, -self.mark_of(key, self[key]))
-        self.hash = moved(self.hash, self.mark_of(key, value))
+            self.hash = add_mark(self.hash, -self.mark_of(key, self[key]))
+        self.hash = add_mark(self.hash, self.mark_of(key, value))
         super().__setitem__(key, value)
 
     def __delitem__(self, key: K) -> None:
-        self.hash = moved(self.hash, -self.mark_of(key, self[key]))
+        self.hash = add_mark(self.hash, -self.mark_of(key, self[key]))
         super().__delitem__(key)
 
     def pop(self, key: K, *default: Any) -> Any:
         if key in self:
-            self.hash = moved(self.hash, -self.mark_of(key, self[key]))
+            self.hash = add_mark(self.hash, -self.mark_of(key, self[key]))
         return super().pop(key, *default)
 
     def _unknown(self, *_: Any, **__: Any) -> NoReturn:

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
 
-from maar.metastore.state.marks import bulk_mark, moved
+from maar.metastore.state.marks import add_mark, bulk_mark
 from maar.metastore.state.rows import ID_BYTES, Numbers, Rows, block_id, raw_id
 from maar.metastore.state.sorted_chunks import SortedChunks
 from maar.model.ids import BlockId
@@ -146,7 +146,7 @@ class Queue:
     def enter(self, item: Item, policy: Policy) -> None:
         """A new block takes its place, or one that a plan gave back returns to it."""
         if self.places.add(item):
-            self.hash = moved(self.hash, bulk_mark(item))
+            self.hash = add_mark(self.hash, bulk_mark(item))
         lane = self.lanes.get(item.key)
         if lane is None:
             lane = self.lanes[item.key] = Lane(line=self.rules.line(item.key))
@@ -187,7 +187,7 @@ class Queue:
         item = self.places.pop(block)
         if item is not None:
             self._take((item,), policy)
-            self.hash = moved(self.hash, -bulk_mark(item))
+            self.hash = add_mark(self.hash, -bulk_mark(item))
 
     def reorder(self, policy: Policy) -> None:
         """A new policy may close lanes that the old one left open."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from maar.metastore.records.packs import Bytes, Packed, alone, sealed
+from maar.metastore.records.packs import Bytes, Packed, alone, seal
 from maar.metastore.state.marks import Marked, bulk_mark
 from maar.model.ids import BlockId
 from maar.model.time import LeaseTime
@@ -80,7 +80,7 @@ class RetiredBlocks(Marked[BlockId, Retired]):
     def _pack(self) -> None:
         """What a block is kept as does not change its hash."""
         found = {block: self[block] for block in self._loose if block in self}
-        pack = sealed([alone(retired.packed) for retired in found.values()])
+        pack = seal([alone(retired.packed) for retired in found.values()])
         for row, (block, retired) in enumerate(found.items()):
             kept = msgspec.structs.replace(retired, packed=Packed(pack, row))
             dict.__setitem__(self, block, kept)

@@ -24,7 +24,7 @@ from maar.metastore.state.index import (
     one_pack,
     partition_of,
 )
-from maar.metastore.state.marks import bulk_mark, moved
+from maar.metastore.state.marks import add_mark, bulk_mark
 from maar.metastore.state.queue import PLACE_BYTES
 from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.rows import ID_BYTES, raw_id
@@ -311,7 +311,7 @@ def state_of(parts: Iterable[Part]) -> MetaState:
     loading = _Loading()
     for part in parts:
         loading.take(part)
-    return loading.finished()
+    return loading.finish()
 
 
 class _Loading:
@@ -358,7 +358,7 @@ class _Loading:
             case _:
                 assert_never(part)
 
-    def finished(self) -> MetaState:
+    def finish(self) -> MetaState:
         state = self._state
         for r in self._retired:
             block = outline(r.packed).id
@@ -446,7 +446,7 @@ def audit(state: MetaState) -> None:
                     continue
                 if (item.size, item.key) != (meta.size, queue.rules.lane(meta)):
                     raise Corrupt(f"the place of block {meta.id} is not that of the block")
-                placed, places_hash = placed + 1, moved(places_hash, bulk_mark(item))
+                placed, places_hash = placed + 1, add_mark(places_hash, bulk_mark(item))
     if (again.hash, again.totals) != (state.blocks.hash, state.blocks.totals):
         raise Corrupt("the sums that it states are not those of its blocks")
     if (placed, places_hash) != (len(queue.places), queue.hash):
@@ -478,15 +478,15 @@ _KEPT: dict[str, Callable[[MetaState], object]] = {
         key: (b"".join(lane.items.raw()), lane.bytes, lane.front, lane.full)
         for key, lane in state.queue.lanes.items()
     },
-    "full lanes": lambda state: _listed(state.queue.full),
-    "oldest blocks": lambda state: _listed(state.queue.fronts),
+    "full lanes": lambda state: _as_lists(state.queue.full),
+    "oldest blocks": lambda state: _as_lists(state.queue.fronts),
     "what waits": lambda state: (state.queue.waiting, state.queue.queued),
-    "plans that wait": lambda state: _listed(state.plans.lines),
+    "plans that wait": lambda state: _as_lists(state.plans.lines),
     "leases": lambda state: (state.plans.held, state.plans.leases),
 }
 
 
-def _listed(lists: Mapping[T, Iterable[object]]) -> dict[T, list[object]]:
+def _as_lists(lists: Mapping[T, Iterable[object]]) -> dict[T, list[object]]:
     return {key: list(some) for key, some in lists.items()}
 
 

@@ -28,7 +28,7 @@ def explain(
     state: MetaState, block: BlockId, *, now: LeaseTime, looked_at_max: int = LOOKED_AT_MAX
 ) -> Explanation:
     if block in state.retired:
-        sentences = _retired(state, block, now)
+        sentences = _explain_retired(state, block, now)
         meta = reads.known_block(state, block)
         return Explanation(block, "retired", tuple(sentences), meta)
     if block not in state.blocks:
@@ -38,12 +38,14 @@ def explain(
     if owner is not None:
         plan = state.plans.get(owner) or state.parked[owner]
         aside = plan.state in (PlanState.EXCLUDED, PlanState.PARKED)
-        sentences = _held(state, plan, now) if aside else _owned(state, plan, now)
+        sentences = _explain_held(state, plan, now) if aside else _explain_owned(state, plan, now)
         return Explanation(block, "held" if aside else "owned", tuple(sentences), meta, plan.id)
     if meta.kind is Kind.QUARANTINE:
-        return Explanation(block, "quarantined", tuple(_quarantined(meta)), meta, meta.plan)
+        return Explanation(block, "quarantined", tuple(_explain_quarantined(meta)), meta, meta.plan)
     if block in state.queue and _lane_closes(state, block):
-        return Explanation(block, "queued", tuple(_queued(state, meta, now, looked_at_max)), meta)
+        return Explanation(
+            block, "queued", tuple(_explain_queued(state, meta, now, looked_at_max)), meta
+        )
     return Explanation(
         block, "finished", (state.kinds.queue.why_finished(meta, state.policy),), meta
     )
@@ -64,7 +66,7 @@ def _unknown(state: MetaState, block: BlockId) -> str:
     )
 
 
-def _quarantined(meta: BlockMeta) -> Iterator[str]:
+def _explain_quarantined(meta: BlockMeta) -> Iterator[str]:
     yield (
         f"It is in quarantine and is never merged: its {meta.profiles} profiles could not be "
         f"decoded by plan {meta.plan}. They are kept as they came, and `maar get` returns them."
@@ -76,7 +78,9 @@ def _quarantined(meta: BlockMeta) -> Iterator[str]:
 # ── in the queue ───────────────────────────────────────────────────────────────────────────────
 
 
-def _queued(state: MetaState, meta: BlockMeta, now: LeaseTime, looked_at_max: int) -> Iterator[str]:
+def _explain_queued(
+    state: MetaState, meta: BlockMeta, now: LeaseTime, looked_at_max: int
+) -> Iterator[str]:
     rules = state.kinds.queue
     waits = rules.why_queued(state, meta, now=now, looked_at_max=looked_at_max)
     yield from waits.sentences
@@ -101,7 +105,7 @@ def _obstacles(state: MetaState) -> Iterator[str]:
 # ── in a plan ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _owned(state: MetaState, plan: Plan, now: LeaseTime) -> Iterator[str]:
+def _explain_owned(state: MetaState, plan: Plan, now: LeaseTime) -> Iterator[str]:
     yield (
         f"Plan {plan.id} ({plan.kind}, {state.kinds[plan.kind].scope(plan.key)}) owns it, with "
         f"{counted(len(plan.inputs) - 1, 'other block')}."
@@ -136,7 +140,7 @@ def _lease(plan: Plan, now: LeaseTime) -> str:
     )
 
 
-def _held(state: MetaState, plan: Plan, now: LeaseTime) -> Iterator[str]:
+def _explain_held(state: MetaState, plan: Plan, now: LeaseTime) -> Iterator[str]:
     if plan.state is PlanState.PARKED:
         yield (
             f"Plan {plan.id} holds it and is parked: it had failed "
@@ -184,7 +188,7 @@ def _last_cause(plan: Plan) -> str:
 # ── replaced ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _retired(state: MetaState, block: BlockId, now: LeaseTime) -> Iterator[str]:
+def _explain_retired(state: MetaState, block: BlockId, now: LeaseTime) -> Iterator[str]:
     retired = state.retired[block]
     ago = span_text(now - retired.at)
     yield f"{_why_retired(retired)} {ago} ago (entry {retired.entry})."

@@ -53,7 +53,7 @@ def _may_hold(meta: BlockMeta, request: ViewRequest) -> bool:
     )
 
 
-def undelivered(state: MetaState, letters: Iterable[BlockId]) -> tuple[BlockId, ...]:
+def undelivered_blocks(state: MetaState, letters: Iterable[BlockId]) -> tuple[BlockId, ...]:
     """Blocks of dead letters that the index has never seen and may still take (S20).
 
     What it has seen is in the view, or was merged, or went by retention: no letter brings it back.
@@ -62,7 +62,7 @@ def undelivered(state: MetaState, letters: Iterable[BlockId]) -> tuple[BlockId, 
         block
         for block in letters
         if raw_id(block)
-        and not registration.known(state, block)
+        and not registration.is_known(state, block)
         and not registration.below_floor(state, block)
     )
 
@@ -225,7 +225,7 @@ def status(
         parked=len(state.parked),
         leftovers=len(state.leftovers),
         failure_limit=max(state.policy.failure_limit, state.raised_limit(now)),
-        limit_raised_s=_raised_s(state, now),
+        limit_raised_s=_limit_raised_s(state, now),
         retention=retention.status(state, now=now, wall=wall, clocks=clocks),
         blocked=blocked,
         snapshot_index=snapshot_index,
@@ -244,7 +244,7 @@ def status(
     )
 
 
-def _raised_s(state: MetaState, now: LeaseTime) -> float:
+def _limit_raised_s(state: MetaState, now: LeaseTime) -> float:
     return (state.raised.until - now) / SECOND_NS if state.raised_limit(now) else 0.0
 
 
