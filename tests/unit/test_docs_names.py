@@ -1,0 +1,132 @@
+"""The pages name only what there is: files, settings, commands, dependencies, folders."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from maar.app.settings.config import SECTIONS
+from maar.app.settings.layers import setting_types
+from maar.cli.main import cli
+from maar.services.rules import QueueRules, Rules
+
+ROOT = Path(__file__).parents[2]
+PAGES = {
+    str(page.relative_to(ROOT)): page.read_text()
+    for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+    if page.name != "CHANGELOG.md"  # it tells also of what was there before
+}
+FILES = [
+    str(file.relative_to(ROOT))
+    for folder in ("src", "tests", "bench", "tools", "examples", "docs")
+    for file in (ROOT / folder).rglob("*")
+] + [file.name for file in ROOT.iterdir()]
+MADE_UP = {"bench/NAME.py", "lake_files.py"}  # a placeholder, and what a reader is to write
+SETTINGS = {
+    f"{section}.{name}" for section, kind in SECTIONS.items() for name in setting_types(kind)
+}
+every_page = pytest.mark.parametrize("page", sorted(PAGES))
+
+
+@every_page
+def test_every_file_that_a_page_names_is_there(page: str) -> None:
+    named = set(re.findall(r"`(?:maar/)?([\w/.-]+\.(?:py|md|toml|lock))`", PAGES[page])) - MADE_UP
+    gone = {name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in FILES)}
+    assert not gone
+
+
+@every_page
+def test_every_setting_that_a_page_names_exists(page: str) -> None:
+    named = set(re.findall(r"`([a-z]+\.[a-z_.]+)[`=]", PAGES[page]))
+    named |= set(re.findall(r"--set '?([a-z_.]+)=", PAGES[page]))
+    ours = {name for name in named if name.partition(".")[0] in SECTIONS} - {"log.db"}
+    known = SETTINGS | {name.rpartition(".")[0] for name in SETTINGS}
+    assert {name for name in ours - known if not name.startswith("spark.")} == set()  # Spark's own
+
+
+def command_lines(text: str) -> Iterator[str]:
+    """Commands in backticks and in blocks, without what a block says of them further right."""
+    yield from re.findall(r"`maar ([a-z][^`]*)`", text)
+    for block in re.findall(r"^```(?:sh)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        for line in re.findall(r"^(?:\$ )?maar (.+)$", block.replace("\\\n", " "), re.MULTILINE):
+            yield from re.split(r" · (?:maar )?", re.split(r"\s{2,}|#", line)[0])
+
+
+def commands(line: str) -> Iterator[tuple[click.Command | None, list[str]]]:
+    """What the words of a line call, each alternative of `a|b` by itself, and the words left."""
+    found: list[click.Command | None] = [cli]
+    words = line.split()
+    while words and any(isinstance(one, click.Group) for one in found):
+        if not re.fullmatch(r"\[?[a-z][a-z-]*\]?(?:\|[a-z][a-z-]*)*", words[0]):
+            break
+        names = re.findall(r"[a-z-]+", words.pop(0))
+        context = click.Context(cli)
+        found = [
+            group.get_command(context, name)
+            for group in found
+            if isinstance(group, click.Group)
+            for name in names
+        ]
+    for one in found:
+        yield one, words
+
+
+@every_page
+def test_every_command_that_a_page_names_can_be_typed(page: str) -> None:
+    for line in command_lines(PAGES[page]):
+        for command, words in commands(line):
+            assert command is not None, line
+            group = command.commands.values() if isinstance(command, click.Group) else ()
+            known = {
+                option for one in (command, *group) for param in one.params for option in param.opts
+            }
+            options = {word.partition("=")[0] for word in words if word.startswith("--")}
+            assert options <= known, line
+
+
+def test_every_dependency_has_its_reason_and_no_reason_is_left_over() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    for extra in project["project"]["optional-dependencies"].values():
+        wanted += extra
+    page = PAGES["docs/decisions/0009-dependencies.md"]
+    rows = re.findall(r"^\| ([a-z][^|]*) \|", page, re.MULTILINE)
+    reasoned = {name for row in rows if row != "package" for name in row.split(", ")}
+    assert {re.split(r"[\[=<>]", name)[0] for name in wanted} == reasoned
+
+
+FOLDERS = {
+    name: what
+    for names, what in re.findall(
+        r"^\| (`[a-z]+`(?:, `[a-z]+`)*) \| [^|]+ \| ([^|]+) \|$",
+        PAGES["ARCHITECTURE.md"].partition("| folder |")[2],
+        re.MULTILINE,
+    )
+    for name in re.findall(r"[a-z]+", names)
+}
+
+
+def test_the_architecture_lists_every_folder() -> None:
+    there = {path.parent.name for path in (ROOT / "src" / "maar").glob("*/__init__.py")}
+    assert set(FOLDERS) == there
+
+
+@pytest.mark.parametrize("stage", ["placement", "distributor", "segment", "worker"])
+def test_the_architecture_says_which_modules_do_io(stage: str) -> None:
+    modules = {
+        file.name
+        for file in (ROOT / "src" / "maar" / stage).rglob("*.py")
+        if re.search(r"\bawait\b|ports\.object_store import", file.read_text())
+    }
+    assert set(re.findall(r"`(\w+\.py)`", FOLDERS[stage])) == modules
+
+
+def test_the_architecture_names_every_question_to_a_kind_of_plan() -> None:
+    questions = {name for kind in (Rules, QueueRules) for name in vars(kind) if name[0] != "_"}
+    table = PAGES["ARCHITECTURE.md"].partition("| question |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`([a-z_]+)`", table)) >= questions
