@@ -21,6 +21,10 @@ def sections() -> dict[str, set[str]]:
     }
 
 
+def commands_within(command: click.Command) -> set[str]:
+    return set(command.commands) if isinstance(command, click.Group) else set()
+
+
 def options_of(command: click.Command) -> set[str]:
     found = {
         max(option.opts, key=len) for option in command.params if isinstance(option, click.Option)
@@ -40,3 +44,11 @@ def test_every_option_is_documented(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
     assert sections()[name] == options_of(command)
+
+
+@pytest.mark.parametrize("name", sorted(sections()))
+def test_every_command_within_a_command_is_documented(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    typed = re.findall(rf"maar {name} ([a-z|-]+)", re.sub(r"[\[\]]", "", REFERENCE))
+    assert {word for words in typed for word in words.split("|")} >= commands_within(command)

@@ -29,7 +29,7 @@ class Level(Struct, frozen=True, array_like=True):
 
 
 class CompactionSettings(Struct, frozen=True, kw_only=True):
-    """When blocks are merged and by whom, and how long the remains are kept; levels from 0.
+    """When blocks are merged and by whom, and how long leftovers are kept; levels from 0.
 
     They reach the metastore's log as an entry when it starts, so every replica goes by the same
     ones. What they mean to whoever is on call: [operating.md](operating.md).
@@ -70,7 +70,7 @@ class CompactionSettings(Struct, frozen=True, kw_only=True):
     parked_max: Count = 10_000
     """Parked plans; beyond it, new plans wait."""
     leftovers_s: Pause = 45 * 60.0
-    """How long after its end an attempt's remains are looked for; longer than any plan may run
+    """How long after its end an attempt's leftovers are looked for; longer than any plan may run
     (`worker.plan_timeout_ms`).
     """
     retire_delay_s: Age = 15 * 60.0
