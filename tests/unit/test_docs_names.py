@@ -52,7 +52,7 @@ def test_every_setting_that_a_page_names_exists(page: str) -> None:
 def command_lines(text: str) -> Iterator[str]:
     """Commands in backticks and in blocks, without what a block says of them further right."""
     yield from re.findall(r"`maar ([a-z][^`]*)`", text)
-    for block in re.findall(r"^```(?:sh)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+    for block in re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         for line in re.findall(r"^(?:\$ )?maar (.+)$", block.replace("\\\n", " "), re.MULTILINE):
             yield from re.split(r" · (?:maar )?", re.split(r"\s{2,}|#", line)[0])
 
