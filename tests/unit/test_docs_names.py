@@ -13,7 +13,7 @@ import pytest
 from maar.app.settings.config import SECTIONS
 from maar.app.settings.layers import setting_types
 from maar.cli.main import cli
-from maar.services.rules import QueueRules, Rules
+from maar.services.rules import KindRules, QueueRules
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -127,6 +127,6 @@ def test_the_architecture_says_which_modules_do_io(stage: str) -> None:
 
 
 def test_the_architecture_names_every_question_to_a_kind_of_plan() -> None:
-    questions = {name for kind in (Rules, QueueRules) for name in vars(kind) if name[0] != "_"}
+    questions = {name for kind in (KindRules, QueueRules) for name in vars(kind) if name[0] != "_"}
     table = PAGES["ARCHITECTURE.md"].partition("| question |")[2].partition("\n\n")[0]
     assert set(re.findall(r"`([a-z_]+)`", table)) >= questions
