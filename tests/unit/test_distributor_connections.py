@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from maar.distributor import breaker
 from maar.distributor.batches import ShardBatch
 from maar.distributor.breaker import OPEN_NS
 from maar.model.errors import (
@@ -121,12 +122,12 @@ def test_a_try_that_is_called_off_before_it_has_begun_leaves_nothing() -> None:
         assert link is not None
         batch = ShardBatch(Place(Shard(1), Spot(0, 4, 0, 1), 0), (profile(),))
         probe = fleet.router._send_beside(link, batch, SECOND_NS)
-        assert not link.allows(now_ns=clock.now_ns)
+        assert not breaker.allows(link.breaker, now_ns=clock.now_ns)
         probe.cancel()
         await asyncio.gather(probe, return_exceptions=True)
         await asyncio.sleep(0)
         assert (link.under_way, fleet.writers["a"].tries) == (0, 3)
-        assert link.allows(now_ns=clock.now_ns)
+        assert breaker.allows(link.breaker, now_ns=clock.now_ns)
 
     told(fleet, story)
 

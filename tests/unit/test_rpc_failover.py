@@ -52,7 +52,7 @@ class World:
             self.asked.append(address)
             error = self.answer(address)
             if error is None:
-                search.answered(address)
+                self.replicas.trust(address, leads=leads)
                 return address
             self.now += self.silence_s if isinstance(error, Unreachable) else 0.0
             self.now += search.refused(address, error, self.now)

@@ -14,7 +14,7 @@ A, B, C = (TenantId(name) for name in "abc")
 
 
 def load(tenant: TenantId, size: int, profiles: int = 1) -> MemoryUse:
-    return MemoryUse({tenant: size}, {tenant: profiles})
+    return MemoryUse({tenant: size}, {tenant: profiles}, size, profiles)
 
 
 class At(Memory):
@@ -140,4 +140,5 @@ def test_labels_count_as_memory() -> None:
 def test_a_load_is_by_tenant() -> None:
     some = [raw_profile(size=10), raw_profile(size=20)]
     acme = TenantId("acme")
-    assert load_of(some) == MemoryUse({acme: sum(map(held_bytes, some))}, {acme: 2})
+    size = sum(map(held_bytes, some))
+    assert load_of(some) == MemoryUse({acme: size}, {acme: 2}, size, 2)

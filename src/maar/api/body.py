@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from starlette.types import Receive, Scope
 
@@ -17,22 +16,28 @@ READ_SECONDS_MAX = 30.0
 
 
 class BodyShare:
-    """What one request holds of the budget."""
+    """What one request holds of the budget; counted in the event loop only."""
 
     def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget
         self.held = 0
 
     def take(self, size: int) -> None:
-        self._budget.take(size)
+        budget = self._budget
+        if budget.held + size > budget.bytes_max:
+            raise Overloaded(
+                f"requests being read hold {budget.held} bytes already, and the server allows "
+                f"{budget.bytes_max}; send it again later"
+            )
+        budget.held += size
         self.held += size
 
 
 class BodyBudget:
-    """Bytes that all requests together may hold in memory; counted in the event loop only."""
+    """Bytes that all requests together may hold in memory."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self.held = 0
 
     @contextmanager
@@ -43,55 +48,33 @@ class BodyBudget:
         finally:
             self.held -= hold.held
 
-    def take(self, size: int) -> None:
-        if self.held + size > self._bytes_max:
-            raise Overloaded(
-                f"requests being read hold {self.held} bytes already, and the server allows "
-                f"{self._bytes_max}; send it again later"
-            )
-        self.held += size
-
 
 async def read_body(scope: Scope, receive: Receive, *, limit: int, hold: BodyShare) -> bytes:
     """The whole body, or TooLarge as soon as it is known to be over the limit."""
     announced = header(scope, b"content-length")
     if announced.isdigit() and int(announced) > limit:
         raise _too_large(limit)
+    chunks: list[bytes] = []
+    size = 0
     try:
         async with asyncio.timeout(READ_SECONDS_MAX):
-            message = await receive()
-            if message["type"] == "http.request" and not message.get("more_body", False):
-                return _whole(message, limit=limit, hold=hold)
-            return await _read_on(message, receive, limit=limit, hold=hold)
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Unavailable("the client hung up before its body was complete")
+                chunk, more = message.get("body", b""), message.get("more_body", False)
+                size += len(chunk)
+                if size > limit:
+                    error = _too_large(limit)
+                    raise EndlessBody(str(error)) if chunks or more else error
+                hold.take(len(chunk))
+                chunks.append(chunk)
+                if not more:
+                    return b"".join(chunks)  # a single one is not copied
     except TimeoutError as error:
         raise TooSlow(
             f"the body did not arrive within {READ_SECONDS_MAX:.0f} s; send it again"
         ) from error
-
-
-def _whole(message: Any, *, limit: int, hold: BodyShare) -> bytes:
-    body = bytes(message.get("body", b""))
-    if len(body) > limit:
-        raise _too_large(limit)
-    hold.take(len(body))
-    return body
-
-
-async def _read_on(message: Any, receive: Receive, *, limit: int, hold: BodyShare) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    while True:
-        if message["type"] == "http.disconnect":
-            raise Unavailable("the client hung up before its body was complete")
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            raise EndlessBody(str(_too_large(limit)))
-        hold.take(len(chunk))
-        chunks.append(chunk)
-        if not message.get("more_body", False):
-            return b"".join(chunks)
-        message = await receive()
 
 
 def expanded(body: bytes, *, limit: int) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from maar.api.body import BodyBudget, BodyShare, all_headers, expanded
-from maar.api.errors import Forbidden, answer_to, json_error
+from maar.api.errors import Forbidden, json_error
 from maar.api.hosts import Hosts, refusal
 from maar.api.settings import ApiSettings
 from maar.model.errors import InvalidInput, MaarError, TooLarge
@@ -46,7 +46,15 @@ class RequestGuard:
         )
 
     def tenant(self, scope: Scope) -> TenantId:
-        return only_tenant(all_headers(scope, b"x-scope-orgid"))
+        """The one that a request names; of two, a client's own would win over its proxy's."""
+        given = all_headers(scope, b"x-scope-orgid")
+        if len(given) > 1:
+            raise InvalidInput(
+                f"the request has {len(given)} X-Scope-OrgID headers; a proxy that sets the tenant "
+                "must replace the client's header, not add another",
+                reason="tenant",
+            )
+        return tenant_id(given[0]) if given and given[0] else ANONYMOUS
 
     async def parsed(self, size: int, call: Callable[..., T], *arguments: Any) -> T:
         """Run a parser: at once when the input is small, else beside the event loop."""
@@ -56,37 +64,26 @@ class RequestGuard:
         return await loop.run_in_executor(self._threads, call, *arguments)
 
     async def expanded(self, body: bytes, *, limit: int, hold: BodyShare) -> bytes:
-        """The body without its gzip, counted in."""
-        raw = await self._expanded(body, limit)
+        """The body without its gzip, counted in. What swells is given up at once and unpacked in a
+        thread.
+        """
+        raw: bytes | None = None
+        if len(body) <= self._inline_bytes_max:
+            try:
+                raw = expanded(body, limit=min(limit, INLINE_EXPANDED_BYTES_MAX))
+            except TooLarge:
+                if limit <= INLINE_EXPANDED_BYTES_MAX:
+                    raise
+        if raw is None:
+            loop = asyncio.get_running_loop()
+            raw = await loop.run_in_executor(self._threads, lambda: expanded(body, limit=limit))
         if raw is not body:
             hold.take(len(raw))
         return raw
 
-    async def _expanded(self, body: bytes, limit: int) -> bytes:
-        """What swells is given up at once and unpacked in a thread."""
-        if len(body) <= self._inline_bytes_max:
-            try:
-                return expanded(body, limit=min(limit, INLINE_EXPANDED_BYTES_MAX))
-            except TooLarge:
-                if limit <= INLINE_EXPANDED_BYTES_MAX:
-                    raise
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, lambda: expanded(body, limit=limit))
-
     def count(self, route: str, status: int | str, error: MaarError) -> None:
         reason = error.reason if isinstance(error, InvalidInput) else type(error).__name__.lower()
         self._errors.labels(route, str(status), reason.strip("_")).inc()
-
-
-def only_tenant(given: Sequence[str]) -> TenantId:
-    """The tenant that a request names; of two, a client's own would win over its proxy's."""
-    if len(given) > 1:
-        raise InvalidInput(
-            f"the request has {len(given)} X-Scope-OrgID headers; a proxy that sets the tenant "
-            "must replace the client's header, not add another",
-            reason="tenant",
-        )
-    return tenant_id(given[0]) if given and given[0] else ANONYMOUS
 
 
 class OurNames:
@@ -132,7 +129,3 @@ class Endpoint:
 
     def refuse(self, error: MaarError) -> Response:
         return json_error(error)
-
-
-def status_of(error: MaarError) -> int:
-    return answer_to(error).status

@@ -28,11 +28,14 @@ class ShardBatch(NamedTuple):
 def batches(
     profiles: Sequence[RawProfile], places: Placer, *, bytes_max: int = BATCH_BYTES_MAX
 ) -> list[ShardBatch]:
-    if len(profiles) == 1:  # as most pushes are
-        return [ShardBatch(_place(places, profiles[0]), (profiles[0],))]
+    placed = [
+        (places.place(each.tenant, each.service, fingerprint(each.labels)), each)
+        for each in profiles
+    ]
+    if len(placed) == 1:  # as most pushes are
+        return [ShardBatch(placed[0][0], (placed[0][1],))]
     by_shard: dict[int, tuple[Place, list[RawProfile]]] = {}
-    for profile in profiles:
-        place = _place(places, profile)
+    for place, profile in placed:
         by_shard.setdefault(place.shard, (place, []))[1].append(profile)
     return [
         ShardBatch(place, part)
@@ -45,10 +48,6 @@ def message_bytes(profile: RawProfile) -> int:
     """About what a profile weighs in a message."""
     texts = sum(len(name) + len(value) for name, value in profile.labels)
     return len(profile.payload) + texts + sum(map(len, profile.types)) + PROFILE_OVERHEAD
-
-
-def _place(places: Placer, profile: RawProfile) -> Place:
-    return places.place(profile.tenant, profile.service, fingerprint(profile.labels))
 
 
 def _parts(profiles: Iterable[RawProfile], bytes_max: int) -> Iterator[tuple[RawProfile, ...]]:

@@ -49,10 +49,6 @@ def begun(breaker: Breaker) -> Breaker:
     return msgspec.structs.replace(breaker, probing=True)
 
 
-def answered(breaker: Breaker) -> Breaker:
-    return breaker if breaker == CLOSED else CLOSED
-
-
 def silent(breaker: Breaker, *, now_ns: int) -> Breaker:
     return Breaker(min(breaker.failures + 1, FAILURES_MAX), now_ns)
 
@@ -69,4 +65,4 @@ def opens_in_ns(breaker: Breaker, *, now_ns: int) -> int:
     return breaker.opened_ns + OPEN_NS - now_ns
 
 
-CLOSED = Breaker()
+CLOSED = Breaker()  # of a writer that has answered

@@ -50,9 +50,6 @@ class Link:
     def same_as(self, registered: Writer) -> bool:
         return (self.session, self.address) == (registered.session, registered.address)
 
-    def allows(self, *, now_ns: int) -> bool:
-        return breaker.allows(self.breaker, now_ns=now_ns)
-
     def begin(self) -> bool:
         """A push is on its way; whether it is the probe of a half-open breaker."""
         self.under_way += 1
@@ -60,7 +57,7 @@ class Link:
         return self.breaker.probing
 
     def answered(self) -> None:
-        self.breaker = breaker.answered(self.breaker)
+        self.breaker = breaker.CLOSED
         self.late = False
 
     def silent(self, *, now_ns: int, late: bool) -> None:
@@ -84,12 +81,6 @@ class Link:
         if not self.local:
             self.late = False
             self.breaker = Breaker(breaker.FAILURES_MAX, now_ns)
-
-    def end(self, *, probe: bool) -> None:
-        """Of a push, whatever became of it; a probe that was called off leaves room for another."""
-        self.under_way -= 1
-        if probe:
-            self.breaker = breaker.given_up(self.breaker)
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -134,8 +125,12 @@ class Links:
         return self._links.get((zone, node))
 
     def end(self, link: Link, *, probe: bool) -> None:
-        """A push over this link is over."""
-        link.end(probe=probe)
+        """A push is over, whatever became of it; a probe that was called off leaves room for
+        another.
+        """
+        link.under_way -= 1
+        if probe:
+            link.breaker = breaker.given_up(link.breaker)
         if link in self._leaving and not link.under_way:
             self._leaving.discard(link)
             self._close(link)

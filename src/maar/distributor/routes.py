@@ -10,7 +10,7 @@ from maar.distributor.links import Links
 from maar.distributor.rings import FollowedRings
 from maar.model.errors import Unavailable
 from maar.model.ids import NodeId, TenantId, Zone
-from maar.model.ring import Writer, WriterState
+from maar.model.ring import WriterState
 from maar.model.time import SECOND_NS
 from maar.placement.locate import Placement
 from maar.placement.rules import Rules, TenantLimits
@@ -35,26 +35,16 @@ class Route:
     ) -> None:
         self.view = view
         self.placement = placement
-        self._rules = rules
-        self._made_ns = made_ns
+        self.rules = rules
+        self.made_ns = made_ns
         self.zone = view.ring.zone
         self.writers = view.ring.writers
         dead = set(view.dead) - {here}  # we know better than the metastore that we live
-        self._takers = frozenset(
+        self.takers = frozenset(
             writer.node
             for writer in self.writers
             if writer.state is WriterState.ACTIVE and writer.node not in dead and view.ring.owners
         )
-
-    def serves(self, view: RingView, rules: Rules, *, now_ns: int) -> bool:
-        young = now_ns - self._made_ns < PLACEMENT_NS_MAX
-        return self.view is view and self._rules is rules and young
-
-    def takes(self, writer: Writer) -> bool:
-        return writer.node in self._takers
-
-    def somebody(self) -> bool:
-        return bool(self._takers)
 
 
 class Routes:
@@ -103,15 +93,14 @@ class Routes:
     def waits_ns(self, route: Route) -> int:
         """Until the first breaker of those that take pushes lets one through."""
         now_ns = self._clock.monotonic_ns()
-        takers = filter(route.takes, route.writers)
-        links = [self._links.made(route.zone, writer.node) for writer in takers]
+        links = [self._links.made(route.zone, node) for node in route.takers]
         waits = [breaker.opens_in_ns(link.breaker, now_ns=now_ns) for link in links if link]
         return min(waits, default=0)
 
     def home_writers(self) -> float:
         """How many of home take pushes."""
         home = self._of(self._rings.home())
-        return float(sum(map(home.takes, home.writers))) if home is not None else 0.0
+        return float(len(home.takers)) if home is not None else 0.0
 
     def _nobody(self, home: Route | None) -> Unavailable:
         if home is None:
@@ -120,7 +109,7 @@ class Routes:
                 "the metastore has not told it, or no segment writer has joined; send it again",
                 retry_after_s=RETRY_AFTER_S,
             )
-        if not home.somebody():
+        if not home.takers:
             return Unavailable(
                 f"none of the {len(home.view.ring.writers)} segment writers of zone {home.zone} "
                 "is active and heard from, so nothing can be stored; send it again, and see "
@@ -148,7 +137,11 @@ class Routes:
             return None
         known = self._made.get(view.ring.zone)
         rules, now_ns = self._rules(), self._clock.monotonic_ns()
-        if known is not None and known.serves(view, rules, now_ns=now_ns):
+        if (
+            known is not None
+            and (known.view is view and known.rules is rules)
+            and now_ns - known.made_ns < PLACEMENT_NS_MAX
+        ):
             return known
         placement = Placement(view.ring, rules, self._limits, self._random.randrange)
         route = Route(view, rules, placement, here=self._here, made_ns=now_ns)
@@ -160,11 +153,10 @@ class Routes:
     def _usable(self, route: Route) -> bool:
         """Whether somebody there is worth a try now."""
         now_ns = self._clock.monotonic_ns()
-        for writer in route.writers:
-            if route.takes(writer):
-                link = self._links.made(route.zone, writer.node)
-                if link is None or link.allows(now_ns=now_ns):
-                    return True
+        for node in route.takers:
+            link = self._links.made(route.zone, node)
+            if link is None or breaker.allows(link.breaker, now_ns=now_ns):
+                return True
         return False
 
     def _only_late(self, route: Route) -> bool:

@@ -17,10 +17,10 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from maar.distributor import breaker
 from maar.distributor.admit import PushedProfile, admit_all, push_size, refusal
 from maar.distributor.batches import ShardBatch, batches
 from maar.distributor.breaker import BreakerState
-from maar.distributor.budget import RetryBudget
 from maar.distributor.links import Connect, Link, Links
 from maar.distributor.metrics import PushMetrics, RouterMetrics
 from maar.distributor.periods import RetentionPeriods
@@ -41,6 +41,7 @@ from maar.model.errors import (
 from maar.model.ids import NodeId, ProfileId, TenantId, Zone
 from maar.model.profile import RawProfile
 from maar.model.time import SECOND_NS
+from maar.model.token_bucket import Refill, TokenBucket
 from maar.placement.rules import Rules, TenantLimits
 from maar.ports.calls import Caller
 from maar.ports.clock import Clock
@@ -137,26 +138,22 @@ class Distributor:
             max(promised_size(profile.body, limit=limit), profile.read_bytes) for profile in pushed
         )
         self._check_rate(tenant, promised)
-        profiles = await self._checked(tenant, pushed, size)
+        now_ns, kept_ns = self.clock.wall_ns(), self._periods.of(tenant)
+        profiles: list[RawProfile] | None = None
+        if self._warm and size <= self._inline_bytes_max and len(pushed) <= INLINE_PROFILES_MAX:
+            try:
+                profiles = admit_all(tenant, pushed, now_ns, self._inline_limits, kept_ns)
+            except TooLarge:
+                pass  # perhaps only for here
+        if profiles is None:
+            loop = asyncio.get_running_loop()
+            profiles = await loop.run_in_executor(
+                self._threads, admit_all, tenant, pushed, now_ns, self.limits, kept_ns
+            )
+            self._warm = True  # the first one compiled what start() would have
         surprise = sum(profile.raw_size for profile in profiles) - promised
         self._rates.owe(tenant, self._rate_of(tenant), surprise, now_ns=self.clock.monotonic_ns())
         return profiles
-
-    async def _checked(
-        self, tenant: TenantId, pushed: Sequence[PushedProfile], size: int
-    ) -> list[RawProfile]:
-        now_ns, kept_ns = self.clock.wall_ns(), self._periods.of(tenant)
-        if self._warm and size <= self._inline_bytes_max and len(pushed) <= INLINE_PROFILES_MAX:
-            try:
-                return admit_all(tenant, pushed, now_ns, self._inline_limits, kept_ns)
-            except TooLarge:
-                pass  # perhaps only for here
-        loop = asyncio.get_running_loop()
-        admitted = await loop.run_in_executor(
-            self._threads, admit_all, tenant, pushed, now_ns, self.limits, kept_ns
-        )
-        self._warm = True  # the first one compiled what start() would have
-        return admitted
 
     def _check_rate(self, tenant: TenantId, size: int) -> None:
         """Before anything is unpacked: a tenant over its rate must not cost the others CPU."""
@@ -213,7 +210,12 @@ class Router:
             here=local[0] if local is not None else None,
         )
 
-        self._budget = RetryBudget(settings, now_ns=clock.monotonic_ns())
+        # How often pushes may be tried again, all together: a sick fleet must not get n times the
+        # load. Each batch that is handed over earns a share of a retry, and time earns a few a
+        # second, so that a quiet distributor may retry too. What is saved up is for the moment in
+        # which a writer dies and everything that waited there has to go elsewhere.
+        self._retries = TokenBucket(clock.monotonic_ns())
+        self._retry_refill = Refill(settings.retries_per_s, settings.retries_saved_max)
         self._under_way: set[asyncio.Task[Any]] = set()
         self._metrics = RouterMetrics(registry)
         for state in BreakerState:
@@ -230,7 +232,7 @@ class Router:
     ) -> None:
         """All shards at the same time."""
         parts = batches(profiles, route.placement)
-        self._budget.earn(len(parts))
+        self._retries.give(len(parts) * self._settings.retry_share)
         if len(parts) == 1:
             await self._deliver(route, parts[0], deadline_ns)
             return
@@ -257,7 +259,10 @@ class Router:
             while link is not None and (left_ns := deadline_ns - now_ns()) > 0:
                 tried += 1
                 following = next(candidates, None) if tried < attempts_max else None
-                others = following is not None and self._may_retry()
+                others = (
+                    following is not None
+                    and self._retries.wait_ns(1, self._retry_refill, now_ns=now_ns()) == 0
+                )
                 if not others and not tries:
                     probe = link.begin()
                     try:
@@ -342,10 +347,10 @@ class Router:
         late: list[Link] = []
         nobody = True
         for writer in route.placement.writers(batch.place):
-            link = self.links.to(route.zone, writer.node) if route.takes(writer) else None
+            link = self.links.to(route.zone, writer.node) if writer.node in route.takers else None
             if link is None:
                 continue
-            if link.allows(now_ns=self._clock.monotonic_ns()):
+            if breaker.allows(link.breaker, now_ns=self._clock.monotonic_ns()):
                 nobody = False
                 yield link
             elif link.late:
@@ -358,19 +363,20 @@ class Router:
     ) -> Link | None:
         """Who is asked after a failure; None also when too much is being retried already."""
         now_ns = self._clock.monotonic_ns()
-        while following is not None and not (following.allows(now_ns=now_ns) or following.late):
+        while following is not None and not (
+            breaker.allows(following.breaker, now_ns=now_ns) or following.late
+        ):
             following = next(candidates, None)  # it fell silent while we waited for another
         if following is None:
             return None
         # A writer that drains has done nothing yet: no load is repeated.
-        if not isinstance(failure, Draining) and not self._budget.spend(now_ns=now_ns):
+        if not isinstance(failure, Draining) and not self._retries.take(
+            1, self._retry_refill, now_ns=now_ns
+        ):
             self._metrics.budget_exhausted.inc()
             return None
         self._metrics.failovers.inc()
         return following
-
-    def _may_retry(self) -> bool:
-        return self._budget.may_spend(now_ns=self._clock.monotonic_ns())
 
     def _count_crossed(self, route: Route, batch: ShardBatch) -> None:
         if route.zone != self._home:

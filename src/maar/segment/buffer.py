@@ -21,27 +21,14 @@ class Buffer:
         self.profiles: list[RawProfile] = []
 
     @property
-    def interval_ns(self) -> int:
-        return interval_ns(self._settings, held=self._size, pays=self._pays)
-
-    @property
     def due_ns(self) -> int:
         """When the segment must be cut, in the time that it was opened in."""
-        return self.opened_ns + self.interval_ns
+        return self.opened_ns + interval_ns(self._settings, held=self._size, pays=self._pays)
 
     def add(self, profile: RawProfile) -> None:
         self.profiles.append(profile)
         self._size += held_bytes(profile)
-        self._list_types(profile)
-
-    def full(self) -> bool:
-        return (
-            self._size >= self._settings.segment_bytes_max
-            or self._index_size >= self._settings.index_bytes_max
-        )
-
-    def _list_types(self, profile: RawProfile) -> None:
-        """A tenant with many services must not make an entry that the log refuses (S12)."""
+        # A tenant with many services must not make an entry that the log refuses (S12).
         for kind in profile.types:
             listed = (profile.tenant, profile.service, kind)
             if listed not in self._listed:
@@ -49,3 +36,9 @@ class Buffer:
                 self._index_size += (
                     sum(len(text.encode(errors="surrogatepass")) for text in listed) + 64
                 )
+
+    def full(self) -> bool:
+        return (
+            self._size >= self._settings.segment_bytes_max
+            or self._index_size >= self._settings.index_bytes_max
+        )

@@ -23,14 +23,8 @@ class MemoryUse(msgspec.Struct, frozen=True):
 
     sizes: dict[TenantId, int]
     counts: dict[TenantId, int]
-
-    @property
-    def size(self) -> int:
-        return sum(self.sizes.values())
-
-    @property
-    def profiles(self) -> int:
-        return sum(self.counts.values())
+    size: int  # of all tenants
+    profiles: int
 
 
 class NoRoom(NamedTuple):
@@ -57,7 +51,15 @@ class Memory:
 
     def take(self, load: MemoryUse, *, now_ns: int) -> NoRoom | None:
         """Count it in; or why not: the agent backs off and nothing is buffered."""
-        self._see(load, now_ns)
+        # Also one who is refused has come for its part: the others shall leave it.
+        for tenant in load.counts:
+            self._seen.pop(tenant, None)
+            self._seen[tenant] = now_ns
+        while self._seen:
+            tenant, seen_ns = next(iter(self._seen.items()))
+            if len(self._seen) <= TENANTS_SEEN_MAX and seen_ns >= now_ns - LATELY_NS:
+                break
+            del self._seen[tenant]
         refusal = self._refusal(load)
         if refusal is None:
             self._sizes.update(load.sizes)
@@ -74,17 +76,6 @@ class Memory:
         for tenant in load.counts:
             if not self._counts[tenant]:
                 del self._counts[tenant], self._sizes[tenant]
-
-    def _see(self, load: MemoryUse, now_ns: int) -> None:
-        """Also one who is refused has come for its part: the others shall leave it."""
-        for tenant in load.counts:
-            self._seen.pop(tenant, None)
-            self._seen[tenant] = now_ns
-        while len(self._seen) > TENANTS_SEEN_MAX or self._oldest_ns(now_ns) < now_ns - LATELY_NS:
-            del self._seen[next(iter(self._seen))]
-
-    def _oldest_ns(self, now_ns: int) -> int:
-        return next(iter(self._seen.values()), now_ns)
 
     def _refusal(self, load: MemoryUse) -> NoRoom | None:
         bytes_max = self._settings.buffered_bytes_max
@@ -143,11 +134,12 @@ def _full(reason: str, fact: str) -> NoRoom:
 
 
 def load_of(profiles: Iterable[RawProfile]) -> MemoryUse:
-    load = MemoryUse({}, {})
+    sizes: dict[TenantId, int] = {}
+    counts: dict[TenantId, int] = {}
     for profile in profiles:
-        load.sizes[profile.tenant] = load.sizes.get(profile.tenant, 0) + held_bytes(profile)
-        load.counts[profile.tenant] = load.counts.get(profile.tenant, 0) + 1
-    return load
+        sizes[profile.tenant] = sizes.get(profile.tenant, 0) + held_bytes(profile)
+        counts[profile.tenant] = counts.get(profile.tenant, 0) + 1
+    return MemoryUse(sizes, counts, sum(sizes.values()), sum(counts.values()))
 
 
 def held_bytes(profile: RawProfile) -> int:

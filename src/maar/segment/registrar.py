@@ -48,12 +48,14 @@ class Registrar:
         """Something failed: the log may have a new life, so it is asked before the next naming."""
         self._doubted = True
 
-    async def add(self, meta: BlockMeta) -> None:
+    async def add(self, meta: BlockMeta) -> bool:
+        """True, or SegmentRefused."""
         reply = await self._metastore.call(AddBlocks((meta,)))
         if reply.refusals[0]:
             raise SegmentRefused(
                 f"the index refused the segment: {reply.refusals[0]}; send it again"
             )
+        return True
 
     def _age_ns(self) -> int:
         """By the clock that saw more: while a machine was suspended, one of them stood still."""

@@ -49,7 +49,12 @@ class Uploads:
         May be repeated: the key is ours alone by 64 random bits, so that whatever has its size is
         what an earlier or a parallel try has written. It is one object, and leaves nothing behind.
         """
-        await self._slot()
+        place = object()
+        self._waiting[place] = self._clock.monotonic_ns()
+        try:
+            await self._slots.acquire()
+        finally:
+            del self._waiting[place]
 
         def first() -> asyncio.Future[None]:
             work = self._start(key, body, running)
@@ -83,14 +88,6 @@ class Uploads:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False)
-
-    async def _slot(self) -> None:
-        place = object()
-        self._waiting[place] = self._clock.monotonic_ns()
-        try:
-            await self._slots.acquire()
-        finally:
-            del self._waiting[place]
 
     def _start(self, key: str, body: bytes, running: Running) -> asyncio.Future[None]:
         """In a thread. It is counted until the thread ends, not until nobody waits for it."""

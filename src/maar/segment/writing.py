@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from maar.block.format import dead_letter
 from maar.block.format.segment import SegmentBytes, segment_meta
@@ -31,6 +31,7 @@ BACKOFF_S_FIRST = 0.05
 BACKOFF_S_MAX = 1.0
 ENCODERS_MAX = 4
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Failed = dict[DatasetName, MaarError]  # what of a segment was left out
 
@@ -96,10 +97,11 @@ class Writing:
         segment = await self._encode(flight)
         if segment is None:
             return None
-        now = await self._named(flight)
+        # With dead letters, our own measure of the log's time will do for a segment's name.
+        now = await self._ask_registrar(flight, self._registrar.now) or self._known_time(flight)
         block = segment_id(lease_time_ns=now.lease_time, entropy=self._random.getrandbits(64))
         key = keys.segment(shard=flight.shard, block=block, incarnation=now.incarnation)
-        await self._stored(flight, key, segment.body)
+        await self._retried(flight, self._uploads.create, key, segment.body, flight.running)
         meta = segment_meta(
             segment,
             block=block,
@@ -109,9 +111,12 @@ class Writing:
             created_by=self._node,
             created_at_ns=self._clock.wall_ns(),
         )
-        if not await self._ask_registrar(flight, lambda: self._registrar.add(meta)):
-            letter = keys.dead_letter(incarnation=now.incarnation, block=block)
-            await self._stored(flight, letter, dead_letter.encode(meta))
+        if not await self._ask_registrar(flight, self._registrar.add, meta):
+            key, body = (
+                keys.dead_letter(incarnation=now.incarnation, block=block),
+                dead_letter.encode(meta),
+            )
+            await self._retried(flight, self._uploads.create, key, body, flight.running)
             self._metrics.dead_letters.inc()
             log.warning("dead letter written block=%s cause=%s", block, flight.trouble)
         return meta
@@ -133,15 +138,8 @@ class Writing:
             )
         return segment
 
-    async def _named(self, flight: Flight) -> Now:
-        """The log's time for a segment's name; with dead letters, our own measure of it will do."""
-        said: list[Now] = []
-
-        async def ask() -> None:
-            said.append(await self._registrar.now())
-
-        if await self._ask_registrar(flight, ask):
-            return said[0]
+    def _known_time(self, flight: Flight) -> Now:
+        """The log's time without the metastore, if it was heard lately enough."""
         assert self._letters is not None
         known = self._registrar.known(within_ns=self._letters.naming_ns)
         if known is None:
@@ -151,37 +149,37 @@ class Writing:
             )
         return known
 
-    async def _stored(self, flight: Flight, key: str, body: bytes) -> None:
-        await self._retried(flight, lambda: self._uploads.create(key, body, flight.running))
-
-    async def _ask_registrar(self, flight: Flight, step: Callable[[], Awaitable[None]]) -> bool:
-        """A step that needs the metastore; False: it took too long, and dead letters are on.
+    async def _ask_registrar(
+        self, flight: Flight, step: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T | None:
+        """A step that needs the metastore; None: it took too long, and dead letters are on.
 
         All such steps of a flight share one patience, so that time is left for the letter.
         """
         if self._letters is None:
-            await self._retried(flight, step)
-            return True
+            return await self._retried(flight, step, *args, **kwargs)
         left_ns = self._letters.after_ns - flight.metastore_ns
         if left_ns <= 0:
-            return False
+            return None
         began_ns = self._clock.monotonic_ns()
         try:
             async with asyncio.timeout(left_ns / 1e9):
-                await self._retried(flight, step)
+                reply = await self._retried(flight, step, *args, **kwargs)
         except TimeoutError:
             flight.trouble = flight.trouble or "the metastore did not answer in time"
             flight.metastore_ns = self._letters.after_ns
-            return False
+            return None
         flight.metastore_ns += self._clock.monotonic_ns() - began_ns
-        return True
+        return reply
 
-    async def _retried(self, flight: Flight, step: Callable[[], Awaitable[T]]) -> T:
+    async def _retried(
+        self, flight: Flight, step: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Repeat a step while it may still succeed; the flight's deadline ends it."""
         backoff_s = BACKOFF_S_FIRST
         while True:
             try:
-                return await step()
+                return await step(*args, **kwargs)
             except (StoreFull, SegmentRefused):
                 raise  # neither heals within seconds
             except Retryable as error:

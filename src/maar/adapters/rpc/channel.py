@@ -48,42 +48,38 @@ class Channel:
         self._channel = grpc.aio.insecure_channel(address, options=options)
         self._callers: dict[Kind, Any] = {}
 
-    async def call(self, request: Call[Any, R], /) -> R:
-        return await self.call_within(request, self._deadline_s or request.deadline_s)
-
-    async def call_within(self, request: Call[Any, R], within_s: float) -> R:
+    async def call(self, request: Call[Any, R], /, *, within_s: float | None = None) -> R:
         """The reply, or, when it is large, its first part and each that follows, within a time."""
         kind = type(request)
+        if within_s is None:
+            within_s = self._deadline_s or kind.deadline_s
+        caller = self._callers.get(kind) or self._new_caller(kind)
         try:
             if kind.rows is not None:
-                return await self._in_parts(request, within_s)
-            reply: R = await self._caller(kind)(request, timeout=within_s)
+                return await self._in_parts(kind, caller(request), within_s)
+            reply: R = await caller(request, timeout=within_s)
         except grpc.aio.AioRpcError as error:
             raise raised(error, path=kind.path(), address=self._address) from None
         except grpc.aio.UsageError as error:
             raise Unreachable(f"the channel to {self._address} is closed") from error
         return reply
 
-    def _caller(self, kind: Kind) -> Any:
-        caller = self._callers.get(kind)
-        if caller is None:
-            encode = msgspec.msgpack.Encoder().encode
-            if kind.rows is not None:
-                caller = self._channel.unary_stream(kind.path(), request_serializer=encode)
-            else:
-                caller = self._channel.unary_unary(
-                    kind.path(),
-                    request_serializer=encode,
-                    response_deserializer=msgspec.msgpack.Decoder(kind.reply_type()).decode,
-                )
-            self._callers[kind] = caller
+    def _new_caller(self, kind: Kind) -> Any:
+        encode = msgspec.msgpack.Encoder().encode
+        if kind.rows is not None:
+            caller = self._channel.unary_stream(kind.path(), request_serializer=encode)
+        else:
+            caller = self._channel.unary_unary(
+                kind.path(),
+                request_serializer=encode,
+                response_deserializer=msgspec.msgpack.Decoder(kind.reply_type()).decode,
+            )
+        self._callers[kind] = caller
         return caller
 
-    async def _in_parts(self, request: Call[Any, R], within_s: float) -> R:
+    async def _in_parts(self, kind: type[Call[Any, R]], stream: Any, within_s: float) -> R:
         now = asyncio.get_running_loop().time
-        kind = type(request)
         joined: Joined[R] = Joined(kind)
-        stream = self._caller(kind)(request)
         try:
             async with asyncio.timeout(within_s) as patience:
                 async for message in stream:

@@ -81,9 +81,6 @@ class Search:
         awake = [each for each in waiting if not self.replicas.is_suspect(each, now)]
         return (awake or waiting)[0]
 
-    def answered(self, address: str) -> None:
-        self.replicas.trust(address, leads=self.leads)
-
     def refused(self, address: str, error: Retryable, now: float) -> float:
         """How long to wait before the next try."""
         self.asked.add(address)

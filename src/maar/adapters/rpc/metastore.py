@@ -38,39 +38,34 @@ class MetastoreClient:
             await channel.close()
 
     async def call(self, request: Call[Any, R], /) -> R:
-        search = Search(self._replicas, leads=not request.any_replica)
+        replicas, leads = self._replicas, not request.any_replica
+        search = Search(replicas, leads=leads)
         until = time.monotonic() + self._deadline_s
         while True:
             now = time.monotonic()
             address = search.next(now)
-            await self._hang_up()
-            within_s = share_s(until - now, alone=self._replicas.alone)
+            channel = self._channels.get(address) or await self._connect(address)
             try:
-                reply = await self._channel(address).call_within(request, within_s)
+                within_s = share_s(until - now, alone=replicas.alone)
+                reply = await channel.call(request, within_s=within_s)
             except Retryable as error:
                 pause_s = search.refused(address, error, time.monotonic())
-                if not passes(error, alone=self._replicas.alone) or self._closed:
+                if not passes(error, alone=replicas.alone) or self._closed:
                     raise
                 if time.monotonic() + pause_s >= until:
                     raise
             else:
-                search.answered(address)
+                replicas.trust(address, leads=leads)
                 return reply
             await asyncio.sleep(pause_s)
 
-    async def _hang_up(self) -> None:
+    async def _connect(self, address: str) -> Channel:
         """Leaders that were named long ago need no channel any more."""
         old = [self._channels.pop(each) for each in self._channels.keys() - self._replicas.known()]
         for channel in old:
             await channel.close()
-
-    def _channel(self, address: str) -> Channel:
         if self._closed:
             raise Unreachable(f"the channel to {address} is closed")
-        channel = self._channels.get(address)
-        if channel is None:
-            watched = not self._replicas.alone
-            channel = self._channels[address] = Channel(
-                address, deadline_s=self._deadline_s, watched=watched
-            )
-        return channel
+        if address not in self._channels:
+            self._channels[address] = Channel(address, watched=not self._replicas.alone)
+        return self._channels[address]

@@ -6,7 +6,8 @@ encodes or decodes more than a part in one go, so that others of its loop have t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
@@ -40,12 +41,7 @@ class Joined(Generic[R]):
     """A reply that arrives in parts."""
 
     def __init__(self, asked: type[Call[Any, R]]) -> None:
-        assert asked.rows is not None
-        self._field = asked.rows
-        whole = asked.reply_type()
-        rows = get_type_hints(whole)[asked.rows] if asked.rows else whole
-        self._decode_head = msgspec.msgpack.Decoder(whole).decode
-        self._decode_rows = msgspec.msgpack.Decoder(rows).decode
+        self._field, self._decode_head, self._decode_rows = _decoders(asked)
         self._head: R | None = None
         self._rows: list[Any] = []
 
@@ -63,3 +59,12 @@ class Joined(Generic[R]):
         head: Any = self._head
         whole: R = msgspec.structs.replace(head, **{self._field: rows})
         return whole
+
+
+@cache
+def _decoders(asked: type[Call[Any, Any]]) -> tuple[str, Callable[..., Any], Callable[..., Any]]:
+    """The field that holds the rows, and what decodes the first message and the others."""
+    assert asked.rows is not None
+    whole = asked.reply_type()
+    rows = get_type_hints(whole)[asked.rows] if asked.rows else whole
+    return asked.rows, msgspec.msgpack.Decoder(whole).decode, msgspec.msgpack.Decoder(rows).decode

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
 import grpc.aio
@@ -110,14 +110,20 @@ async def _started(server: RpcServer, address: str, role: Role) -> RpcServer:
 
 def _handler(kind: type[Call[P, Any]], port: P) -> Any:
     """A reply that may be large goes in parts."""
-    answered = _answering(kind, port)
-    encode = msgspec.msgpack.Encoder().encode
+    decode, encode = msgspec.msgpack.Decoder(kind).decode, msgspec.msgpack.Encoder().encode
 
     async def answer(body: bytes, context: Any) -> bytes:
-        return encode(await answered(body, context))
+        try:
+            return encode(await decode(body).answer(port))
+        except Exception as error:  # noqa: BLE001  # the edge: one call must not end the server
+            return await _refuse(kind, context, error)
 
     async def answer_in_parts(body: bytes, context: Any) -> AsyncIterator[bytes]:
-        for part in split(await answered(body, context), kind.rows or ""):
+        try:
+            reply = await decode(body).answer(port)
+        except Exception as error:  # noqa: BLE001  # as above
+            await _refuse(kind, context, error)
+        for part in split(reply, kind.rows or ""):
             yield part
 
     if kind.rows is None:
@@ -125,21 +131,14 @@ def _handler(kind: type[Call[P, Any]], port: P) -> Any:
     return grpc.unary_stream_rpc_method_handler(answer_in_parts)
 
 
-def _answering(kind: type[Call[P, Any]], port: P) -> Callable[[bytes, Any], Awaitable[Any]]:
-    decode, path = msgspec.msgpack.Decoder(kind).decode, kind.path()
-
-    async def answered(body: bytes, context: Any) -> Any:
-        try:
-            return await decode(body).answer(port)
-        except MaarError as error:
-            await refuse(context, error)
-        except msgspec.ValidationError as error:
-            sentence = f"{path} was called with arguments of another version: {error}"
-            await refuse(context, errors.InvalidInput(sentence))
-        except Exception:  # the edge: a fault in one call must not end the server
-            log.exception("call failed method=%s", path)
-            sentence = f"{path} failed by a fault in maar; its log has the details"
-            await context.abort(grpc.StatusCode.INTERNAL, sentence)
-        raise AssertionError("abort raises")
-
-    return answered
+async def _refuse(kind: type[Call[P, Any]], context: Any, error: Exception) -> NoReturn:
+    if isinstance(error, msgspec.ValidationError):
+        sentence = f"{kind.path()} was called with arguments of another version: {error}"
+        error = errors.InvalidInput(sentence)
+    if isinstance(error, MaarError):
+        await refuse(context, error)
+    else:
+        log.error("call failed method=%s", kind.path(), exc_info=error)
+        sentence = f"{kind.path()} failed by a fault in maar; its log has the details"
+        await context.abort(grpc.StatusCode.INTERNAL, sentence)
+    raise AssertionError("abort raises")

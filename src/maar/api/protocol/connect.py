@@ -65,8 +65,9 @@ class RequestLimits(msgspec.Struct, frozen=True):
 class Spoken(NamedTuple):
     """How a client speaks: Connect, unless its content type has gRPC's framing."""
 
+    content_type: str
+    framing: Framing | None
     codec: str
-    framing: Framing | None = None
 
     @property
     def label(self) -> str:
@@ -89,15 +90,22 @@ class Spoken(NamedTuple):
 
 
 def spoken_in(scope: Scope) -> Spoken:
-    """By the content type, or UnsupportedMedia."""
-    kind = _kind(scope)
+    """As the answer must have it; gRPC over HTTP/1.1 cannot be answered in its own way."""
+    kind = header(scope, b"content-type").partition(";")[0].strip().lower()
     framing = framing_of(kind)
-    if framing is not None:
-        if not framing.web and scope["http_version"] != "2":
-            raise UnsupportedMedia(
-                f"{kind} is not read here without HTTP/2; use {PROTO}, or gRPC-Web"
-            )
-        return Spoken(JSON if framing.json else PROTO, framing)
+    if framing is not None and not framing.web and scope["http_version"] != "2":
+        framing = None
+    is_json = kind == JSON if framing is None else framing.json
+    return Spoken(kind, framing, JSON if is_json else PROTO)
+
+
+def check_media(spoken: Spoken, scope: Scope) -> None:
+    """UnsupportedMedia, unless the request can be read as what it says it is."""
+    kind = spoken.content_type
+    if spoken.framing is not None:
+        return
+    if framing_of(kind) is not None:
+        raise UnsupportedMedia(f"{kind} is not read here without HTTP/2; use {PROTO}, or gRPC-Web")
     encoding = header(scope, b"content-encoding").strip().lower()
     if encoding not in ("", "identity", "gzip"):
         raise UnsupportedMedia(f"content-encoding {encoding[:60]!r} is not read here; use gzip")
@@ -105,7 +113,6 @@ def spoken_in(scope: Scope) -> Spoken:
         raise UnsupportedMedia(
             f"content-type {kind[:60]!r} is not read here; use {PROTO} or {JSON}"
         )
-    return Spoken(kind)
 
 
 class Unary:
@@ -132,10 +139,10 @@ class Unary:
         self._left: set[asyncio.Task[Reply]] = set()  # nobody waits for their answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        spoken = Spoken(PROTO, _framing_in(scope))
+        spoken = spoken_in(scope)
         response: ASGIApp
         try:
-            response = await self._respond(scope, receive)
+            response = await self._respond(spoken, scope, receive)
         except MaarError as error:
             status, response = spoken.refusal(error)
             self.guard.count(f"{spoken.label}{self.route}", status, error)
@@ -144,9 +151,9 @@ class Unary:
             _, response = spoken.refusal(ServerFault(FAULT))
         await response(scope, receive, send)
 
-    async def _respond(self, scope: Scope, receive: Receive) -> ASGIApp:
+    async def _respond(self, spoken: Spoken, scope: Scope, receive: Receive) -> ASGIApp:
         tenant = self.guard.tenant(scope)
-        spoken = spoken_in(scope)
+        check_media(spoken, scope)
         deadline_s = _deadline_s(spoken, scope)
         with ExitStack() as stack:
             hold = stack.enter_context(self.guard.budget.hold())
@@ -157,7 +164,7 @@ class Unary:
             if spoken.framing is not None:
                 encoding = header(scope, b"grpc-encoding").strip().lower()
                 body = message_in(spoken.framing, body, encoding=encoding)
-            work = self._worked(stack.pop_all(), tenant, spoken.codec, body, hold)
+            work = self._work(stack.pop_all(), tenant, spoken.codec, body, hold)
         if self._finishes and deadline_s is None:
             reply, headers = await work
         else:
@@ -169,11 +176,15 @@ class Unary:
             content = reply.SerializeToString()
         return spoken.answer(content, headers)
 
-    async def _worked(
+    async def _work(
         self, held: ExitStack, tenant: TenantId, codec: str, body: bytes, hold: BodyShare
     ) -> Reply:
+        """What the method gives for a body that is here, gzip or not, and counted in."""
         with held:
-            return await self.call(tenant, codec, body, hold)
+            limit = self._limits.proto if codec == PROTO else self._limits.json
+            raw = await self.guard.expanded(body, limit=limit, hold=hold)
+            request = await self.guard.parsed(len(raw), self._parse, codec, raw)
+            return await self._method(tenant, request)
 
     async def _in_time(self, work: Any, receive: Receive, deadline_s: float | None) -> Reply:
         """The reply, unless the client's deadline passes or the client leaves before.
@@ -211,13 +222,6 @@ class Unary:
         if not task.cancelled():
             task.exception()  # seen, though nobody is told
 
-    async def call(self, tenant: TenantId, codec: str, body: bytes, hold: BodyShare) -> Reply:
-        """What the method gives for a body that is here, gzip or not, and counted in."""
-        limit = self._limits.proto if codec == PROTO else self._limits.json
-        raw = await self.guard.expanded(body, limit=limit, hold=hold)
-        request = await self.guard.parsed(len(raw), self._parse, codec, raw)
-        return await self._method(tenant, request)
-
     def _parse(self, codec: str, raw: bytes) -> Any:
         try:
             if codec == PROTO:
@@ -243,7 +247,7 @@ class CallService(NamedTuple):
 def not_offered(services: list[CallService], scope: Scope, path: str) -> ASGIApp | None:
     """The answer to a call that there is not, in its own protocol; None for other paths."""
     service, _, method = path.strip("/").partition("/")
-    framing = _framing_in(scope)
+    framing = spoken_in(scope).framing
     if framing is None and ("." not in service or not method or "/" in method):
         return None
     calls = {one.name: ", ".join(one.calls) for one in services}.get(service)
@@ -253,16 +257,6 @@ def not_offered(services: list[CallService], scope: Scope, path: str) -> ASGIApp
         else f"there is nothing at {path[:200]}"
     )
     return json_error(error) if framing is None else grpc_error(framing, error)
-
-
-def _framing_in(scope: Scope) -> Framing | None:
-    """As the answer must have it; gRPC over HTTP/1.1 cannot be answered in its own way."""
-    framing = framing_of(_kind(scope))
-    return framing if framing and (framing.web or scope["http_version"] == "2") else None
-
-
-def _kind(scope: Scope) -> str:
-    return header(scope, b"content-type").partition(";")[0].strip().lower()
 
 
 async def _hung_up(receive: Receive) -> None:

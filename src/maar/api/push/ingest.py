@@ -11,8 +11,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from maar.api.body import BodyShare, header, read_body
-from maar.api.errors import text_error
-from maar.api.guard import Endpoint, RequestGuard, status_of
+from maar.api.errors import answer_to, text_error
+from maar.api.guard import Endpoint, RequestGuard
 from maar.api.push.appname import AppName, parse_name
 from maar.api.push.multipart import is_multipart, parse_form
 from maar.api.push.pusher import ids_header
@@ -64,7 +64,7 @@ class Ingest(Endpoint):
         return Response(headers=ids_header(ids))
 
     def refuse(self, error: MaarError) -> Response:
-        return text_error(error, status=status_of(error))
+        return text_error(error, status=answer_to(error).status)
 
     def _unprocessable(self, error: InvalidInput) -> Response:
         """The address was fine, the profile was not; agents tell the two apart."""

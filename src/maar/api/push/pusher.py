@@ -20,23 +20,19 @@ IDS_HEADER = "Maar-Profile-Ids"
 IDS_MAX = 200  # longer headers are refused by some clients; such pushes are answered without ids
 
 
-class Pusher:
-    def __init__(self, distributor: Distributor) -> None:
-        self._distributor = distributor
-
-    async def push(self, tenant: TenantId, request: Any) -> Reply:
-        ids = await self._distributor.push(tenant, pushed_profiles(request))
-        return PushResponse(), ids_header(ids)
-
-
 def pusher_service(guard: RequestGuard, distributor: Distributor) -> CallService:
     """The one way of a push, whatever brought it here."""
+
+    async def push(tenant: TenantId, request: Any) -> Reply:
+        ids = await distributor.push(tenant, pushed_profiles(request))
+        return PushResponse(), ids_header(ids)
+
     settings = guard.settings
-    push = Unary(
+    call = Unary(
         guard,
         PUSH,
         PushRequest,
-        Pusher(distributor).push,
+        push,
         limits=RequestLimits(
             body=settings.body_bytes_max,
             proto=settings.request_bytes_max,
@@ -45,7 +41,7 @@ def pusher_service(guard: RequestGuard, distributor: Distributor) -> CallService
         check=lambda raw: check_fields(raw, depth=2, fields_max=FIELDS_MAX),
         finishes=True,  # what was begun may be stored, and is found by those who send it again
     )
-    return CallService(PUSHER, {"Push": push})
+    return CallService(PUSHER, {"Push": call})
 
 
 def pushed_profiles(request: Any) -> list[PushedProfile]:

@@ -89,7 +89,7 @@ class Gate:
         connections_max = connections_within(
             settings.connections_max, descriptors=_descriptors_raised()
         )
-        self._waiting = Unfinished(
+        self.waiting = Unfinished(
             ConnectionLimits(
                 head_s=settings.head_s,
                 body_s=READ_SECONDS_MAX + BODY_GRACE_S,
@@ -99,33 +99,23 @@ class Gate:
             )
         )
         self._metrics = GateMetrics(registry)
-        self._metrics.connections.set_function(lambda: self._waiting.connections)
-        self._metrics.unfinished.set_function(lambda: self._waiting.requests)
+        self._metrics.connections.set_function(lambda: self.waiting.connections)
+        self._metrics.unfinished.set_function(lambda: self.waiting.requests)
 
     def opened(self, who: HangsUp, address: str) -> None:
-        self._carry_out(self._waiting.opened(who, address))
-
-    def closed(self, who: HangsUp) -> None:
-        self._waiting.closed(who)
-
-    def idle(self, who: HangsUp) -> None:
-        self._waiting.idle(who)
-
-    def busy(self, who: HangsUp) -> None:
-        self._waiting.busy(who)
+        if (refused := self.waiting.opened(who, address)) is not None:
+            self._carry_out(refused)
 
     def begun(self, what: HangsUp, address: str) -> None:
-        self._carry_out(self._waiting.begun(what, address, _now()))
+        if (refused := self.waiting.begun(what, address, _now())) is not None:
+            self._carry_out(refused)
 
     def head_whole(self, what: HangsUp) -> None:
-        self._waiting.head_whole(what, _now())
-
-    def whole(self, what: HangsUp) -> None:
-        self._waiting.whole(what)
+        self.waiting.head_whole(what, _now())
 
     def sweep(self) -> None:
         """Now and then: hang up on whoever is late."""
-        for refused in self._waiting.overdue(_now()):
+        for refused in self.waiting.overdue(_now()):
             self._carry_out(refused)
 
     def count(self, why: Why) -> None:
@@ -170,11 +160,9 @@ class Gate:
                     "the server has as many connections as it can keep; connect again later",
                 )
 
-    def _carry_out(self, refused: RefusedConnection | None) -> None:
-        if refused is None:
-            return
+    def _carry_out(self, refused: RefusedConnection) -> None:
         held = cast(HangsUp, refused.who)
-        self._waiting.whole(held)  # whatever it does, it is no longer waited for
+        self.waiting.whole(held)  # whatever it does, it is no longer waited for
         self.count(refused.why)
         held.refuse(refused.why)
 

@@ -50,7 +50,7 @@ class Http1(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._not_stalled()
-        self._gate.closed(self)
+        self._gate.waiting.closed(self)
 
     def data_received(self, data: bytes) -> None:
         if self._left:
@@ -58,7 +58,7 @@ class Http1(HttpToolsProtocol):
         if not self._arriving:  # empty lines too: they would keep a connection for ever
             self._arriving = self._in_head = True
             self._head_bytes = 0
-            self._gate.busy(self)
+            self._gate.waiting.busy(self)
             data = without_upgrade(data)
         self._head_began = self._body_came = False
         super().data_received(data)
@@ -80,7 +80,7 @@ class Http1(HttpToolsProtocol):
             self._gate.begun(self, self._address)
         elif self._held and not self._arriving:
             self._held = False
-            self._gate.whole(self)
+            self._gate.waiting.whole(self)
         if self._held and not self._in_head:
             self._gate.head_whole(self)
 
@@ -88,7 +88,7 @@ class Http1(HttpToolsProtocol):
         super().on_message_begin()
         if self._held:  # the one before has come to its end in the same piece
             self._held = False
-            self._gate.whole(self)
+            self._gate.waiting.whole(self)
         self._arriving = self._in_head = self._head_began = True
         self._head_bytes = 0
 
@@ -134,7 +134,7 @@ class Http1(HttpToolsProtocol):
         answered = self.cycle is not None and self.cycle.response_complete
         if not answered or self._arriving or self.transport.is_closing():
             return
-        self._gate.idle(self)
+        self._gate.waiting.idle(self)
         if self.timeout_keep_alive_task is None:  # the answer was there before the request
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -193,7 +193,7 @@ class Http1(HttpToolsProtocol):
             self._gate.head_whole(self)
             return
         self._left = True
-        self._gate.idle(self)  # first to go when there is no room
+        self._gate.waiting.idle(self)  # first to go when there is no room
         heard = self._arriving and (self._in_head or answering)
         if answering:
             heard = heard and not self.cycle.response_started

@@ -107,7 +107,7 @@ class Http2(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._failed = True
-        self._gate.closed(self)
+        self._gate.waiting.closed(self)
         self._too_idle.cancel()
         self._state.connections.discard(self)
         for stream in list(self._streams.values()):
@@ -169,7 +169,7 @@ class Http2(asyncio.Protocol):
         partial = self._heads.open or bool(self._left_over and not self._in_body())
         if self._begun and (progress or not partial):
             self._begun = False
-            self._gate.whole(self)
+            self._gate.waiting.whole(self)
         if partial and not self._begun:
             self._begun = True
             self._gate.begun(self, self._address)
@@ -191,10 +191,10 @@ class Http2(asyncio.Protocol):
         self._idle = idle
         self._too_idle.cancel()
         if idle:
-            self._gate.idle(self)
+            self._gate.waiting.idle(self)
             self._too_idle = self._loop.call_later(IDLE_S, self.shutdown)
         else:
-            self._gate.busy(self)
+            self._gate.waiting.busy(self)
 
     def _goaway(self, code: Code, sentence: bytes) -> None:
         payload = self._last.to_bytes(4) + int(code).to_bytes(4) + sentence
@@ -210,7 +210,7 @@ class Http2(asyncio.Protocol):
         if self._failed:
             return
         self._failed = True
-        self._gate.idle(self)  # first to go when there is no room
+        self._gate.waiting.idle(self)  # first to go when there is no room
         self._goaway(code, sentence.encode()[:200])
         for stream in list(self._streams.values()):
             self._ended(stream)
@@ -369,7 +369,7 @@ class Http2(asyncio.Protocol):
         stream.ended = True
         if stream.held:
             stream.held = False
-            self._gate.whole(stream)
+            self._gate.waiting.whole(stream)
 
     def _rst_stream(self, one: Frame) -> None:
         _check_length(one, exactly=4)
@@ -554,7 +554,7 @@ class Http2(asyncio.Protocol):
             self._give_back(unread)
         if stream.held:
             stream.held = False
-            self._gate.whole(stream)
+            self._gate.waiting.whole(stream)
 
     def _stream_failed(self, fault: StreamFault) -> None:
         self._endured(DEAR)

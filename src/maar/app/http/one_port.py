@@ -60,7 +60,7 @@ class _Undecided(asyncio.Protocol):
             self._decided(Http1(self._gate, **self._how), heard)
         elif heard == data:  # its first bytes; later ones buy no time
             self._too_late.cancel()
-            self._gate.busy(self)
+            self._gate.waiting.busy(self)
             self._gate.begun(self, caller_of(self._transport))
 
     def shutdown(self) -> None:
@@ -80,6 +80,6 @@ class _Undecided(asyncio.Protocol):
             protocol.data_received(heard)
 
     def _forgotten(self) -> None:
-        self._gate.closed(self)
+        self._gate.waiting.closed(self)
         self._connections.discard(self)
         self._too_late.cancel()
