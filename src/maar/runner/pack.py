@@ -94,10 +94,10 @@ def launcher() -> str:
 
 def _files(chosen: list[Distribution]) -> Iterator[tuple[str, Path]]:
     """Names below lib/, and where the files are here."""
-    plan_at_fault = Path(maar.__file__).parent
-    for path in sorted(plan_at_fault.rglob("*")):
+    package = Path(maar.__file__).parent
+    for path in sorted(package.rglob("*")):
         if path.is_file():
-            yield str(path.relative_to(plan_at_fault.parent)), path
+            yield str(path.relative_to(package.parent)), path
     for each in chosen:
         for file in each.files or ():
             inside = file.parts[0] != ".." and not _LEFT_OUT & set(file.parts[1:-1])

@@ -56,7 +56,7 @@ class PartlyEngine:
         self._engine = engine
         self._answers = Counter(
             "maar_api_partial_answers",
-            "LocalPort without the profiles of damaged blocks, to requests that allow it",
+            "Answers without the profiles of damaged blocks, to requests that allow it",
             registry=registry,
         )
 

@@ -148,7 +148,7 @@ class Peers:
             log_.debug("vote not taken leader=%s cause=%s", own.leader, error)
 
     def _fresh(self, age_ns: int) -> list[PeerAnswer]:
-        """LocalPort of replicas of this log that are not older than this."""
+        """Answers of replicas of this log that are not older than this."""
         own = self._own()
         return [
             heard

@@ -1,1 +1,1 @@
-"""LocalPort from the state that no later entry changes. Pure."""
+"""Answers from the state that no later entry changes. Pure."""

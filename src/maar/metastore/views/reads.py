@@ -1,4 +1,4 @@
-"""LocalPort from the state: plain values that no later entry changes."""
+"""Answers from the state: plain values that no later entry changes."""
 
 from __future__ import annotations
 
