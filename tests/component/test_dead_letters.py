@@ -278,7 +278,7 @@ def test_below_the_floor_a_letter_adds_nothing_and_is_held(lake: WholeLake) -> N
             await letters_of(service).drain()
             found = await service.letters()
             assert [(one.name, one.standing) for one in found.letters] == [(late.id, "held")]
-            assert "older than the floor" in found.letters[0].cause
+            assert "older than the registration floor" in found.letters[0].cause
             await ask.sees([B])
             # the operator decides that it shall count: then it does, once
             done = await service.retry_letter(late.id)

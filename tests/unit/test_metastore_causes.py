@@ -77,7 +77,7 @@ def test_what_was_replaced_by_nothing_stays_and_says_so() -> None:
     retired = world.state.retired[meta.id]
     world.state.retired[meta.id] = msgspec.structs.replace(retired, cause=Cause.REPLACED)
     (removal,) = due(world)
-    assert "made nothing of it" in cleaning.carry_out(world.store, removal)
+    assert "wrote no output" in cleaning.carry_out(world.store, removal)
     assert len(world.objects("segments/")) == 1
     told = explain(world.state, meta.id, now=world.now()).sentences
     assert any("cannot be deleted" in sentence for sentence in told)

@@ -89,7 +89,7 @@ def test_what_the_hash_leaves_out_is_compared_when_a_snapshot_is_made(name: str)
     snapshot_parts.compare(state, again)
     _, lie = LEFT_OUT[name]
     lie(state)
-    with pytest.raises(Corrupt, match="defect of the program"):
+    with pytest.raises(Corrupt, match="bug in maar"):
         snapshot_parts.compare(state, again)
 
 

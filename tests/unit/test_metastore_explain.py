@@ -153,7 +153,7 @@ def test_an_owned_block_names_plan_worker_and_what_is_left_of_the_lease() -> Non
     assert "and began 3 s ago; its lease lasts another 7 s" in of(fold, first, "owned")
     fold.now = 20 * SECOND_NS
     text = of(fold, first, "owned")
-    assert "fell silent; its lease ended 5 s ago" in text
+    assert "stopped renewing; its lease expired 5 s ago" in text
     assert "the next worker that asks gets the plan" in text
 
 
@@ -163,7 +163,7 @@ def test_a_plan_that_failed_says_how_often_why_and_how_long_it_rests() -> None:
     plan = planned(fold, segment(2), segment(3))
     failed(fold, plan, "the task was killed", rest_s=4)
     text = of(fold, segment(2), "owned")
-    assert "rests for another 4 s" in text
+    assert "tried again in 4 s" in text
     assert "failed 1 time of at most 2, and runs alone" in text
     assert "last: the task was killed." in text
     fold.put(LimitRaised(9, LeaseTime(60 * SECOND_NS)))
@@ -201,7 +201,7 @@ def test_a_block_held_by_hand_gives_the_operators_reason() -> None:
     )
     text = of(fold, meta, "held")
     assert "was excluded by hand, 'bad host, see the ticket'" in text
-    assert f"not tried again until somebody says `maar plans requeue {plan}`" in text
+    assert f"not tried again until somebody runs `maar plans requeue {plan}`" in text
 
 
 def test_a_block_of_a_parked_plan_says_how_it_comes_back() -> None:
@@ -268,7 +268,7 @@ def test_a_retired_block_names_its_successor_its_end_and_who_holds_it() -> None:
     assert "reader-b" not in text, "who came later never saw the block"
     fold.now = 1000 * SECOND_NS
     text = of(fold, old, "retired")
-    assert "may go since 100 s" in text
+    assert "could be deleted 100 s ago" in text
     assert "reader-a" not in text, "a pin that has expired holds nothing"
 
 

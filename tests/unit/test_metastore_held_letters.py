@@ -107,7 +107,7 @@ POISONS: dict[str, tuple[Poison, str]] = {
         lambda office, meta: _drop(office, meta, min_time_ns=meta.max_time_ns + 1),
         "ends before it begins",
     ),
-    "below the floor": (_below_the_floor, "older than the floor"),
+    "below the floor": (_below_the_floor, "older than the registration floor"),
     "no letter's name": (lambda office, _meta: _named(office, "notes.txt"), "not named like"),
     "in a folder": (lambda office, _meta: _named(office, "a/b.msgpack"), "not named like"),
 }

@@ -176,7 +176,7 @@ def test_what_the_floor_refuses_is_not_adopted_but_blocks_of_that_age_are() -> N
     old = segment(1, at=HOUR_NS)
     (answer,) = fold.put(BlocksAdopted((old,)))
     assert isinstance(answer, Adopted)
-    assert "older than the floor" in answer.refusal
+    assert "older than the registration floor" in answer.refusal
     made = output(PlanId(9, 0), FencingToken(INCARNATION, 10), (old,), profiles=10)
     fold.put(BlocksAdopted((made,)))
     assert fold.live() == {made.id}

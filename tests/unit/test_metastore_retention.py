@@ -292,7 +292,7 @@ def test_after_an_outage_retention_waits_for_data_and_tells_why() -> None:
     old = aged(world, 1, 88)
     world.clock.wall += 5 * DAY_NS  # nobody measured lease time meanwhile
     assert run(world) == 0
-    assert "the next profiles that carry a time of their own end this" in status(world).paused
+    assert "the next profiles that carry their own time confirm it" in status(world).paused
     aged(world, 2, 0)
     assert status(world).trouble == ""
     assert run(world) == 1

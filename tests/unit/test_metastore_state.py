@@ -105,7 +105,7 @@ def test_below_the_floor_a_new_block_is_refused_and_nothing_is_remembered() -> N
     assert len(fold.state.remembered) == 0
     (effect,) = fold.put(BlocksAdded((segment(77, at=50),)))
     assert isinstance(effect, Registered)
-    assert "older than the floor" in effect.refusal
+    assert "older than the registration floor" in effect.refusal
     (effect,) = fold.put(BlocksAdded((segment(78, at=51),)))
     assert effect == Registered(segment(78, at=51).id, "", 10)
 

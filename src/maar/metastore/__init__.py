@@ -1,1 +1,1 @@
-"""The state of the lake as a fold over the log."""
+"""The lake's index and plans: a state that is computed only by applying the log in order."""

@@ -1,7 +1,7 @@
-"""One replica's life: it reads its state, follows the log, leads when elected, stops when it must.
+"""One replica from start to stop: reads its state, follows the log, and leads when elected.
 
-It leads for one term at a time, in a `LeaderTerm`. A replica that cannot trust its state or its
-log stops: it answers for itself, and nothing else, until it is rebuilt.
+It leads for one term at a time, in a `LeaderTerm`. A replica that cannot trust its state or its log
+stops serving: it answers only questions about its own health until it is rebuilt.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ log_ = logging.getLogger("maar.metastore")
 
 BACKOFF_S = 1.0
 OBSERVE_S = 2.0  # a follower sets the gauges of its state this often
-REBUILD_S = 5.0  # whoever orders it waits so long for its outcome
-LAST_S = 5.0  # for a snapshot at the end: whoever stops us waits
+REBUILD_S = 5.0  # the operator's request waits this long for the outcome
+LAST_S = 5.0  # for a last snapshot at shutdown, which must not take long
 
 
 class Replica:
-    """What it is asked, others see to: `_follower` has the state, and `_office` leads."""
+    """Switches between following and leading: `_follower` has the state, `_leader_term` leads."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class Replica:
         placement: PlacementSettings | None = None,
         limits: Callable[[TenantId], TenantLimits] | None = None,  # of placement; None: for all
         others: Sequence[str] = (),  # addresses of the other replicas
-        # Asked often, so it keeps its channels.
+        # The others are asked often, so their channels are kept open.
         connect: Callable[[str], Caller[MetastoreReplica]] | None = None,
         edition: Edition = NEWEST,
-        log_url: str = "",  # for people
-        begin_anew: bool = False,  # also when the store holds what another log left
+        log_url: str = "",  # shown to operators
+        begin_anew: bool = False,  # start an empty log even if the store holds another log's data
     ) -> None:
         self._log = log
         self._store = store
@@ -107,7 +107,7 @@ class Replica:
         )
         self._follower: Follower | None = None  # None while a snapshot is read
         self._leader_term: LeaderTerm | None = None
-        self._fault: MaarError | None = None  # it has stopped, and wants a person
+        self._fault: MaarError | None = None  # why it has stopped; an operator has to act
         self._life: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._defect: asyncio.Event = asyncio.Event()
@@ -117,7 +117,10 @@ class Replica:
         self._metrics.behind_s.set_function(lambda: self.standing().behind_s)
 
     async def start(self) -> None:
-        """Return when this replica answers. Raises why it stopped, if it did: it lives on."""
+        """Return when this replica answers requests; raise the cause if it has stopped serving.
+
+        A stopped replica keeps running, so that it can be asked why it stopped.
+        """
         self._life = asyncio.create_task(self._live())
         self._asking = asyncio.create_task(self._peers.forever())
         await self._wait_ready()
@@ -125,7 +128,7 @@ class Replica:
             raise self._fault
 
     async def stop(self) -> None:
-        """Leave office, so that another need not wait for it, and close the log."""
+        """Resign, so that the next leader need not wait for the lease to expire; close the log."""
         async with self._rebuilding:
             await self._leave_snapshot()
             for task in (self._asking, self._life):
@@ -135,7 +138,7 @@ class Replica:
         await self._log.close()
 
     async def _leave_snapshot(self) -> None:
-        """A log that ends in order before its first snapshot was due leaves one (S5)."""
+        """On a clean shutdown before the first snapshot was due, make one now (S5)."""
         leader_term = self._current_term()
         if leader_term is None or leader_term.snapshots.newest:
             return
@@ -143,21 +146,21 @@ class Replica:
             async with asyncio.timeout(LAST_S):
                 await snapshot.make(self._log, self._store)
         except TimeoutError:
-            log_.warning("no snapshot left at the end cause=it took over %d s", LAST_S)
+            log_.warning("no snapshot at shutdown cause=it took over %d s", LAST_S)
         except (MaarError, OSError) as error:
-            log_.warning("no snapshot left at the end cause=%s", error)
+            log_.warning("no snapshot at shutdown cause=%s", error)
 
     async def wait_defect(self) -> None:
-        """Wait until a defect ends this replica, and raise it: its process has to go too.
+        """Wait until a bug ends this replica, and raise it: its process has to exit too.
 
-        One that has stopped because it cannot trust its state or log does not end: it would only
-        stop again, and nobody could ask it why.
+        A replica that stopped because it cannot trust its state or log does not exit: it would only
+        stop again after a restart, and nobody could ask it why.
         """
         await self._defect.wait()
         assert self._fault is not None
         raise self._fault
 
-    # ── its life ───────────────────────────────────────────────────────────────────────────────
+    # ── following and leading ──────────────────────────────────────────────────────────────────
 
     async def _live(self) -> None:
         try:
@@ -169,25 +172,25 @@ class Replica:
             self._defect.set()
 
     async def _live_once(self) -> None:
-        """From a snapshot until the state has to be given up."""
+        """Load a snapshot and follow the log, until the state has to be loaded again."""
         try:
             follower = await self._load()
             while True:
                 term = await self._follow_until_elected(follower)
                 await self._lead(follower, term)
         except LeftBehind as error:
-            log_.warning("a snapshot is read again cause=%s", error)
+            log_.warning("state is loaded again from a snapshot cause=%s", error)
         except Retryable as error:
-            log_.warning("snapshot and log not read cause=%s", error)
+            log_.warning("snapshot or log cannot be read, retrying cause=%s", error)
             await asyncio.sleep(BACKOFF_S)
-        except FormerFormat as error:  # with the command that helps here
+        except FormerFormat as error:  # add the command that moves this log's data over
             url = self._store.settings().url
             self._halt(FormerFormat(error.what, log=self._log_url or "URL", store=url))
         except MaarError as error:
             self._halt(error)
 
     async def _load(self) -> Follower:
-        """A state to follow with, which has caught up once."""
+        """Load the state and catch up with the log once."""
         self._follower = None
         gc.unfreeze()
         replica = await self._restore()
@@ -195,7 +198,7 @@ class Replica:
         while not self._follower.caught_up:
             await self._follower.look()
         gc.collect()
-        gc.freeze()  # what was loaded stays: the collector need not walk it again (S15)
+        gc.freeze()  # the loaded state is long-lived: keep the collector from walking it (S15)
         self._metrics.loads.inc()
         return self._follower
 
@@ -212,7 +215,7 @@ class Replica:
             raise
 
     async def _follow_until_elected(self, follower: Follower) -> Term:
-        """Follow the log, and stand for office while the state is up to date and undoubted."""
+        """Follow the log, and campaign while the state is up to date and not in doubt."""
         campaign = Campaign(self._log, self._candidate)
         try:
             while True:
@@ -229,24 +232,24 @@ class Replica:
             await campaign.withdraw()
 
     async def _lead(self, follower: Follower, term: Term) -> None:
-        """One term of office, from its first entry to its end."""
-        follower.leader = None  # whoever it was, is not any more
+        """Lead for one term, from its first entry to its end."""
+        follower.leader = None  # the previous leader's term has ended
         try:
             leader_term = await LeaderTerm.begin(self._deps, follower, term)
             self._take(leader_term)
             await leader_term.run()
         except (HeadMoved, TermLost, Retryable) as error:
-            log_.warning("office lost term=%d cause=%s", term, error)
+            log_.warning("leadership lost term=%d cause=%s", term, error)
         finally:
             begun, self._leader_term = self._leader_term, None
             follower.leave_office()
             self._metrics.leave_office()
             if begun:
-                begun.close("this replica of the metastore has left office")
+                begun.close("this replica of the metastore has resigned")
             await resign(self._log, term)
         if begun:
             self._metrics.lost.inc()
-        else:  # perhaps another replica can take it, or we can later
+        else:  # another replica may be able to lead, or this one can later
             await asyncio.sleep(BACKOFF_S)
 
     def _take(self, leader_term: LeaderTerm) -> None:
@@ -280,10 +283,10 @@ class Replica:
             self._observed_ns = now_ns
             self._metrics.observe(follower.state, follower.now(), self._deps.wall())
 
-    # ── how it is ──────────────────────────────────────────────────────────────────────────────
+    # ── health ─────────────────────────────────────────────────────────────────────────────────
 
     def ready(self) -> str:
-        """'' when requests are being answered, else why not."""
+        """'' when requests are answered, else why they are not."""
         if why := self._unfit():
             return why
         assert self._follower is not None
@@ -294,7 +297,7 @@ class Replica:
         return None if self._leader_term is None or self._leader_term.over else self._leader_term
 
     def _unfit(self) -> str:
-        """Why this replica can answer nothing, or must not; '' when it may."""
+        """Why this replica cannot or must not answer; '' when it may."""
         if self._fault is not None:
             return f"the metastore has stopped: {self._fault}"
         if self._follower is None or not self._follower.caught_up:
@@ -302,7 +305,7 @@ class Replica:
         return self._follower.replica.state_votes.trouble
 
     async def _wait_ready(self) -> None:
-        """Until it answers, or has stopped."""
+        """Wait until it answers or has stopped."""
         while self.ready() and self._fault is None:
             await self._turned.wait()
 
@@ -354,13 +357,14 @@ class Replica:
         return self._follower.replica.state_votes if self._follower else StateVotes()
 
     async def rebuild(self) -> ReplicaStatus:
-        # Whoever ordered it may go: a replica left between two lives would never answer again.
+        # The caller may give up waiting, but a rebuild must not stop half-way: the replica would
+        # never answer again.
         await asyncio.shield(asyncio.create_task(self._live_anew()))
         try:
             async with asyncio.timeout(REBUILD_S):
                 await self._wait_ready()
         except TimeoutError:
-            pass  # it goes on; whoever asks again will see
+            pass  # the rebuild continues; the caller can ask again
         return self.standing()
 
     async def _live_anew(self) -> None:
@@ -375,4 +379,4 @@ class Replica:
 
 
 def _no_way(address: str) -> Caller[MetastoreReplica]:
-    raise Unavailable(f"this replica knows no way to {address}")
+    raise Unavailable(f"this replica cannot connect to {address}")

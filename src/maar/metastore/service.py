@@ -1,8 +1,8 @@
-"""What a replica of the metastore is asked, and who may answer it.
+"""The metastore's request handlers: which replica may answer what.
 
 Reads of the index are answered by any replica, from a state that holds everything acknowledged
-before the question. What changes something goes to the office of the one that leads; others say
-who that is.
+before the question. Requests that change something are answered by the leader's term; other
+replicas name the leader.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from maar.ports.retention import Expiring, RetentionStatus, Undone
 
 log_ = logging.getLogger("maar.metastore")
 
-HANDOVER_S = 1.0  # a request waits so long for a leader, when there is none just now
+HANDOVER_S = 1.0  # how long a request waits for a leader when there is none
 PIN_S = 2.0  # a leader that does not answer is about to be replaced; the caller asks again
 CHUNKS_INLINE_MAX = 8  # more are searched in a thread
 
@@ -48,7 +48,7 @@ class MetastoreService(Replica, LocalPort):
     # ── what any replica answers ───────────────────────────────────────────────────────────────
 
     async def _current(self) -> Follower:
-        """Its state holds everything that was acknowledged before this call (linearizable)."""
+        """Wait until the state holds everything acknowledged before this call (linearizable)."""
         self._check_fit()
         follower = self._follower
         assert follower is not None
@@ -60,7 +60,7 @@ class MetastoreService(Replica, LocalPort):
             raise Unavailable("the metastore is behind its log; ask again") from None
         self._check_fit()
         if follower is not self._follower:
-            raise Unavailable("the metastore has read its state anew; ask again")
+            raise Unavailable("the metastore has reloaded its state; ask again")
         return follower
 
     def _check_fit(self) -> None:
@@ -78,7 +78,7 @@ class MetastoreService(Replica, LocalPort):
         return IndexView(index, await asyncio.to_thread(reads.select, chunks, request), letters)
 
     async def _pin(self, reader: str) -> None:
-        """By the leader, whoever it is; an index that is read after it is covered."""
+        """Pin at the leader, wherever it is; an index that is read afterwards is protected."""
         try:
             await self.pin(reader)
         except NotLeading as error:
@@ -88,7 +88,7 @@ class MetastoreService(Replica, LocalPort):
                 async with asyncio.timeout(PIN_S):
                     await self._connect(error.leader).call(PinIndex(reader))
             except TimeoutError:
-                raise Unavailable(f"{error.leader}, which leads, does not answer") from None
+                raise Unavailable(f"the leader, {error.leader}, does not answer") from None
 
     async def blocks(
         self, *, level: int = -1, tenant: str = "", limit: int = 1000
@@ -127,7 +127,7 @@ class MetastoreService(Replica, LocalPort):
     # ── what the leader answers ────────────────────────────────────────────────────────────────
 
     async def _leader(self) -> LeaderTerm:
-        """This replica's office; else NotLeading, which says who leads."""
+        """This replica's leader term; else NotLeading, which says who leads."""
         self._check_fit()
         if self._current_term() is None:
             await self._somebody_leads()
@@ -155,7 +155,7 @@ class MetastoreService(Replica, LocalPort):
         return leader.address if leader else ""
 
     async def _confirmed_leader(self) -> LeaderTerm:
-        """For what its loop does not answer: one that slept may not know yet that it is over."""
+        """For answers outside the leader's loop: after a pause, the term may be over unnoticed."""
         leader_term = await self._leader()
         leader_term.confirm()
         return leader_term
@@ -180,7 +180,7 @@ class MetastoreService(Replica, LocalPort):
         self._state_votes().hear(vote)
 
     async def snapshot(self) -> int:
-        """Have one made now, whatever has been written since the last; its index."""
+        """Make a snapshot now, even if little was written since the last; return its index."""
         leader_term = await self._leader()
         return await leader_term.snapshots.take(leader_term.leader)
 
@@ -230,7 +230,7 @@ class MetastoreService(Replica, LocalPort):
         )
 
     async def loss(self, block: BlockId) -> Loss:
-        """The store is looked at in a thread: a block may have gigabytes."""
+        """Check the block's objects in a thread, since a block may have gigabytes."""
         leader_term = await self._leader()
         meta = await self.block(block)
         state = leader_term.leader.state
@@ -242,7 +242,7 @@ class MetastoreService(Replica, LocalPort):
         return Loss(meta, found, losing.owner(state, block), there if found else ())
 
     async def lose(self, block: BlockId, *, note: str, force: bool = False) -> Loss:
-        """What the block had replaced may come back, so nothing is deleted meanwhile."""
+        """Give the block up. What it had replaced may come back, so deletion waits meanwhile."""
         leader_term = await self._leader()
         async with leader_term.cleaner.removal:
             return await self._lose(leader_term, block, note=note, force=force)
@@ -250,7 +250,7 @@ class MetastoreService(Replica, LocalPort):
     async def _lose(
         self, leader_term: LeaderTerm, block: BlockId, *, note: str, force: bool
     ) -> Loss:
-        """By the office whose cleaner waits: the next one has a cleaner that does not."""
+        """Only in the term whose cleaner waits: the next term's cleaner does not wait."""
         loss = await self.loss(block)
         if not loss.damages and not force:
             raise Rejected(
@@ -268,7 +268,7 @@ class MetastoreService(Replica, LocalPort):
         try:
             await asyncio.shield(asked)
         finally:
-            await asyncio.wait([asked])  # though nobody waits for us: the log has it, or has not
+            await asyncio.wait([asked])  # even if our caller has gone: the entry may be in the log
         log_.warning(
             "block given up block=%s profiles=%d returning=%d cause=%s",
             *(block, loss.block.profiles, len(loss.returning), said),

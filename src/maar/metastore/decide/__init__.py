@@ -1,1 +1,1 @@
-"""What the leader decides before it appends: from the state and a request to entries. Pure."""
+"""The leader's decisions: from the state and a request to the entries to append. Pure."""

@@ -1,4 +1,4 @@
-"""What becomes of a dead letter, and how far the floor may go: decisions that only read (S4)."""
+"""What to do with a dead letter, and how far the registration floor may advance; read-only (S4)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Fate(Enum):
     DELIVER = "deliver"  # its block can be added
     DELIVERED = "delivered"  # the index knows its block: the letter may go
     WAITS = "waits"  # its block cannot be added yet
-    HELD = "held"  # nor ever: a person must look
+    HELD = "held"  # its block can never be added as it is: an operator must look
 
 
 class LetterVerdict(NamedTuple):
@@ -39,9 +39,10 @@ class LetterVerdict(NamedTuple):
 
 
 def verdict(state: MetaState, letter: FoundLetter, *, now: LeaseTime) -> LetterVerdict:
-    """What is to become of a letter.
+    """Decide what to do with a letter.
 
-    A known block comes first: when it has been merged and its objects are gone, all is well.
+    Whether the index knows the block is checked first: a block that was merged and deleted since
+    needs nothing more.
     """
     if letter.meta is None:
         return LetterVerdict(Fate.HELD, letter.trouble)
@@ -81,11 +82,11 @@ def second_chance(state: MetaState, letter: FoundLetter, *, now: LeaseTime) -> b
 
 
 def reach(*, began: LeaseTime, margin_ns: int, left: Iterable[BlockId]) -> LeaseTime:
-    """How far the floor may go after a complete look for letters (S4).
+    """How far the registration floor may advance after a complete scan for letters (S4).
 
-    A letter that was acknowledged is in the store soon after the time that names its segment, at
-    the latest when the writer's deadline ends. So a look that began much later has seen all that
-    were named before, and what it left where it was is younger than the floor.
+    A letter that was acknowledged is in the store soon after the time in its segment's name, at the
+    latest when the writer's deadline ends. So a scan that began much later has seen all letters
+    named before that, and the ones it left in place are younger than the floor.
     """
     oldest = min((block_time_ns(block) for block in left), default=None)
     limit = began - margin_ns
@@ -93,7 +94,7 @@ def reach(*, began: LeaseTime, margin_ns: int, left: Iterable[BlockId]) -> Lease
 
 
 def in_steps(letters: Iterable[FoundLetter], *, bytes_max: int) -> Iterator[list[FoundLetter]]:
-    """Together as many as are folded in a moment."""
+    """Group letters so that each group is applied in milliseconds."""
     step: list[FoundLetter] = []
     size = 0
     for letter in letters:

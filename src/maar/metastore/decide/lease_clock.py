@@ -1,4 +1,4 @@
-"""Lease time: the last entry's time and what the leader measured since; it never jumps (S2)."""
+"""Lease time: the last entry's time plus what the leader measured since; it never jumps (S2)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from maar.model.time import LeaseTime
 class LeaseClock:
     """Fed with readings of a monotonic clock; whoever owns it reads it at least every second.
 
-    A reading that comes later than `stall_ns` after the one before tells of a pause (the process
-    was stopped, the host slept): only `stall_ns` of it counts, since nobody could renew meanwhile.
+    A reading more than `stall_ns` after the previous one means that the process was paused or the
+    host slept. Only `stall_ns` of the pause counts, since nobody could renew a lease during it.
     """
 
     def __init__(self, *, stall_ns: int, monotonic_ns: int) -> None:
@@ -24,7 +24,7 @@ class LeaseClock:
         return self._now
 
     def follow(self, entry_time: LeaseTime) -> None:
-        """An entry that somebody else wrote has been folded: time is at least that."""
+        """An entry of another leader was applied: lease time is at least that entry's time."""
         self._now = LeaseTime(max(self._now, entry_time))
 
     def allow_stalls(self, stall_ns: int) -> None:

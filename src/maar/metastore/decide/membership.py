@@ -1,8 +1,9 @@
-"""Who is in the ring and who is heard from: a beat becomes an entry, a note, or a refusal (S16).
+"""Which writers are in the ring and which are alive: what a heartbeat leads to (S16).
 
-Registrations, states and shards are entries. That a writer lives is not: the leader remembers when
-it heard whom, in lease time, and begins anew with each term. Nobody is dead for a leader that has
-not listened long enough, and a dead writer keeps its shards: they fail over until it is back.
+Registrations, states and shards are entries. Liveness is not replicated: the leader tracks in
+memory when it last heard each writer, in lease time, and starts over with each term. A leader that
+has not listened long enough declares nobody dead. A dead writer keeps its shards: pushes fail over
+to other writers until it is back.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ DEAD_AFTER_MS = 10_000
 GONE_MAX = 10_000  # sessions
 NAME_MAX = 253  # characters of a zone, a node, an address or a session
 SHARDS_MAX = 64  # of one writer
-PAUSE_LEAST_NS = SECOND_NS  # the leader's loop comes round twice as often
+PAUSE_LEAST_NS = SECOND_NS  # the leader's loop runs twice as often
 STANDINGS = (*(state.value for state in WriterState), DEAD)
 UNHEARD = LeaseTime(-2)  # before any time at which a leader began to listen
 
@@ -41,7 +42,7 @@ _ADVANCES = {WriterState.JOINING: 0, WriterState.ACTIVE: 1, WriterState.LEAVING:
 
 
 class WriterSession(NamedTuple):
-    """One life of a writer's process."""
+    """One run of a writer's process, from start to exit."""
 
     zone: Zone
     node: NodeId
@@ -49,29 +50,30 @@ class WriterSession(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """The beat of a process whose name another has taken since."""
+    """A heartbeat of a process whose name another process has registered since."""
 
     refusal: str
 
 
-Decision = RingChanged | Replaced | None  # None: the ring is as the beat says already
+Decision = RingChanged | Replaced | None  # None: the ring already matches the heartbeat
 
 
-# ── what the leader hears: soft ────────────────────────────────────────────────────────────────
+# ── liveness: in the leader's memory only ──────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
 class Heartbeats:
     dead_after_ns: int = DEAD_AFTER_MS * MILLISECOND_NS
-    since: LeaseTime = ALWAYS  # without a pause in which a beat could go unheard
+    since: LeaseTime = ALWAYS  # listening since then, without a pause that could miss a heartbeat
     listened_at: LeaseTime = ALWAYS
     heard: dict[tuple[Zone, NodeId], LeaseTime] = field(default_factory=dict)
     gone: dict[WriterSession, None] = field(default_factory=dict)  # replaced or left; oldest first
 
     def listen(self, now: LeaseTime) -> None:
-        """The leader runs; if it did not for a while, what it missed is nobody's silence.
+        """Note that the leader runs; after a pause it listens anew, since it missed heartbeats.
 
-        A shorter pause makes nobody seem dead: beats come three times as often as people die.
+        A shorter pause makes nobody seem dead: three heartbeats fit into the time after which a
+        writer counts as dead.
         """
         pause_ns = max(PAUSE_LEAST_NS, self.dead_after_ns // 2)
         if self.listened_at != ALWAYS and now - self.listened_at >= pause_ns:
@@ -79,20 +81,20 @@ class Heartbeats:
         self.listened_at = now
 
     def hear(self, ring: Ring, beat: Beat, now: LeaseTime) -> None:
-        """A beat that was taken; `ring` is as it left it."""
+        """Record an accepted heartbeat; `ring` is the ring after it."""
         if beat.leaves:
             self.part_with(WriterSession(beat.zone, beat.writer.node, beat.writer.session))
         elif _find_writer(ring, beat.writer.node):
             self.heard[beat.zone, beat.writer.node] = now
 
     def part_with(self, session: WriterSession) -> None:
-        """Of this life nothing more is taken, however late it arrives."""
+        """Accept no more heartbeats of this session, however late they arrive."""
         self.gone[session] = None
         while len(self.gone) > GONE_MAX:
             del self.gone[next(iter(self.gone))]
 
     def follow(self, effect: RingReplaced) -> None:
-        """Forget who is not in the ring any more, and distrust whose name was taken over."""
+        """Forget writers that left the ring, and those whose name another process took over."""
         zone = effect.before.zone
         stays = {writer.node: writer.session for writer in effect.after.writers}
         for writer in effect.before.writers:
@@ -102,14 +104,14 @@ class Heartbeats:
                 self.part_with(WriterSession(zone, writer.node, writer.session))
 
     def silent_ns(self, zone: Zone, node: NodeId, now: LeaseTime) -> int:
-        """For how long nothing was heard of it though the leader listened."""
+        """How long the leader has listened without hearing this writer."""
         return now - max(self.heard.get((zone, node), UNHEARD), self.since)
 
     def is_dead(self, zone: Zone, node: NodeId, now: LeaseTime) -> bool:
         return self.silent_ns(zone, node, now) > self.dead_after_ns
 
     def is_complete(self, ring: Ring, now: LeaseTime) -> bool:
-        """The dead of this ring are known: time enough has passed, or everybody was heard."""
+        """Whether it is known which writers are dead: enough time has passed, or all were heard."""
         if now - self.since > self.dead_after_ns:
             return True
         return all(
@@ -137,11 +139,11 @@ def zone_status(found: RingView) -> ZoneStatus:
     return ZoneStatus(ring.zone, dict(states), len(ring.owners), ring.changed_at, found.complete)
 
 
-# ── what a beat brings ─────────────────────────────────────────────────────────────────────────
+# ── what a heartbeat leads to ──────────────────────────────────────────────────────────────────
 
 
 def check(beat: Beat) -> None:
-    """InvalidInput for what no writer of ours says."""
+    """InvalidInput for values that no writer of maar sends."""
     writer = beat.writer
     for what, text in (
         ("zone", beat.zone),
@@ -161,10 +163,10 @@ def check(beat: Beat) -> None:
 
 
 def decide(state: MetaState, beat: Beat, heartbeats: Heartbeats) -> Decision:
-    """By what is known when it is asked; a changed beat is decided again on the leader's loop.
+    """Decide by the present state; a change is decided again on the leader's loop.
 
-    Of two processes with one name, the one that registered later has it. Only a joining one
-    registers under a name that is taken, so no other state of an earlier session gets through.
+    Of two processes with one name, the one that registered later has it. Only a joining process
+    registers under a name that is taken, so no late heartbeat of an earlier session is accepted.
     """
     ring, writer = ring_of(state, beat.zone), beat.writer
     known = _find_writer(ring, writer.node)
@@ -176,7 +178,7 @@ def decide(state: MetaState, beat: Beat, heartbeats: Heartbeats) -> Decision:
         return _with(ring, writer)
     if known.session == writer.session:
         if _ADVANCES[writer.state] < _ADVANCES[known.state]:
-            writer = msgspec.structs.replace(writer, state=known.state)  # a beat that came late
+            writer = msgspec.structs.replace(writer, state=known.state)  # a delayed heartbeat
     elif writer.state is not WriterState.JOINING:
         return _replacement(beat, known)
     if beat.leaves:
@@ -194,7 +196,7 @@ def entries(state: MetaState, beat: Beat, heartbeats: Heartbeats) -> list[Entry]
 
 
 def check_accepted(effects: Sequence[Effect], zone: Zone) -> None:
-    """Unavailable when the fold did not take the ring: the next beat is decided anew."""
+    """Unavailable when the fold refused the ring: the next heartbeat is decided again."""
     for effect in effects:
         if isinstance(effect, Refused) and effect.what == zone:
             raise Unavailable(f"the ring of zone {zone} stays as it is: {effect.why}; try again")
@@ -203,7 +205,7 @@ def check_accepted(effects: Sequence[Effect], zone: Zone) -> None:
 def removal(
     state: MetaState, zone: Zone, node: NodeId, heartbeats: Heartbeats, now: LeaseTime
 ) -> list[Entry]:
-    """What an operator's order to give up a writer comes to, or why it cannot be carried out."""
+    """The entry that removes a writer as an operator asked, or an error that says why not."""
     ring = ring_of(state, zone)
     known = _find_writer(ring, node)
     if known is None:
@@ -252,7 +254,7 @@ def _without(ring: Ring, node: NodeId) -> RingChanged:
 
 
 def _ring_change(ring: Ring, writers: Sequence[Writer]) -> RingChanged:
-    """Who is active takes its number of shards, the others keep what they have."""
+    """Active writers take the number of shards they ask for, the others keep what they have."""
     by_node = sorted(writers, key=lambda writer: writer.node)
     has = {w.node: count for w, count in zip(ring.writers, shard_counts(ring), strict=True)}
     counts = {

@@ -1,4 +1,4 @@
-"""What an operator asks of the timeline: prepared like everything else, answered from the fold."""
+"""Operator commands on plans (requeue, exclude, raise the limit), as entries of the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RAISED_MAX_NS = 30 * 24 * HOUR_NS
 
 
 def requeue(state: MetaState, plan: PlanId) -> list[Entry]:
-    """NotFound or Rejected, with the reason, when it cannot be."""
+    """Requeue a plan; NotFound or Rejected, with the reason, when it cannot be."""
     found = _find_unfinished(state, plan)
     if found.state not in (PlanState.EXCLUDED, PlanState.PARKED):
         raise Rejected(
@@ -31,10 +31,10 @@ def requeue(state: MetaState, plan: PlanId) -> list[Entry]:
 
 
 def exclude(state: MetaState, plan: PlanId, *, note: str) -> list[Entry]:
-    """Not before it is requeued; whoever works on it is fenced."""
+    """Exclude a plan until it is requeued; the worker that holds it is fenced."""
     found = _find_unfinished(state, plan)
     if found.state is PlanState.PARKED:
-        raise Rejected(f"plan {plan} is parked, and set aside as it is; requeue it first")
+        raise Rejected(f"plan {plan} is parked, so it is set aside already; requeue it first")
     seen = found.lease.token if found.lease else None
     reason = note.strip()[:NOTE_MAX] or "excluded by an operator, who gave no reason"
     return [PlanExcluded(plan, seen, NEVER, counts_as_failure=False, note=reason)]
@@ -43,7 +43,7 @@ def exclude(state: MetaState, plan: PlanId, *, note: str) -> list[Entry]:
 def raise_limit(
     state: MetaState, failure_limit: int, *, for_ns: int, now: LeaseTime
 ) -> list[Entry]:
-    """For 0 ns: the limit of the settings is in force again at once."""
+    """Raise the failure limit for a while; 0 ns puts the limit of the settings in force again."""
     if for_ns == 0:
         return [LimitRaised(0, now)]
     if not 0 < for_ns <= RAISED_MAX_NS:
@@ -57,7 +57,7 @@ def raise_limit(
 
 
 def plan_after(effects: Sequence[Effect], state: MetaState, plan: PlanId) -> Plan:
-    """The plan after the order, or Rejected with what the fold said."""
+    """The plan after the command, or Rejected with the reason of the fold."""
     for effect in effects:
         if isinstance(effect, Refused) and effect.plan == plan:
             raise Rejected(f"plan {plan} stays as it is: {effect.why}")

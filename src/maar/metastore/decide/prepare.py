@@ -1,4 +1,4 @@
-"""From what arrived to entries: decisions that only read, and state what they presume (S6)."""
+"""Turns requests into entries: it only reads the state, and entries say what they presume (S6)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def assignments(
     now: LeaseTime,
     worker_registry: WorkerRegistry,
 ) -> list[Entry]:
-    """Nothing is handed out before it is known which inputs are still there (S5)."""
+    """No plan is handed out while adopting: which inputs still exist is not known yet (S5)."""
     if state.adopting:
         return []
     wishes = [schedule.Wish(poll.worker, poll.capacity, poll.kinds) for poll in polls]
@@ -128,14 +128,14 @@ def housekeeping(
     hearing_since: LeaseTime = verdict.ALWAYS,
     floor_max: LeaseTime = NO_FLOOR,
 ) -> list[Entry]:
-    """What time alone brings: each kind trims a collection, or records that time has passed.
+    """Entries that are due by time alone: they trim a collection, or record that time has passed.
 
-    `floor_max` is how far dead letters were looked for: the floor never passes one (S4).
+    `floor_max` is how far dead letters were searched: the registration floor never passes one (S4).
     """
     policy = state.policy
     entries: list[Entry] = schedule.set_aside(state, now, hearing_since=hearing_since)
     returning = parking.returning(state)
-    if returning and not entries:  # a plan in two needs the room more
+    if returning and not entries:  # plans that are being split need the room more
         entries.append(PlansUnparked(returning))
     expired = retirement.expired_pins(state, now)
     if expired:
@@ -161,7 +161,7 @@ def housekeeping(
 
 
 def tick_due(state: MetaState, *, now: LeaseTime) -> bool:
-    """A lane that closed by age, or a while in which something waited."""
+    """Whether a lane has closed by age, or something has waited for a tick long enough."""
     closes_at = state.queue.due_at(state.policy)
     closed = closes_at is not None and state.lease_time <= closes_at < now
     passed = now - state.lease_time
@@ -169,6 +169,6 @@ def tick_due(state: MetaState, *, now: LeaseTime) -> bool:
 
 
 def waits(state: MetaState) -> bool:
-    """Something is due sooner or later by time alone, apart from retention."""
+    """Whether something other than retention will become due by time alone."""
     ended = state.finished or state.retired or state.leftovers
     return bool(state.queue.queued or state.plans or state.parked or ended)

@@ -1,8 +1,8 @@
-"""Who gets which plan next: small jobs first among those that can run (S11). It only reads.
+"""Which worker gets which plan next: small jobs first among those that can run (S11). Read-only.
 
-Healthy plans wait in the lines of their kinds; a plan goes only to a worker that can carry out its
-kind. Plans that have failed run alone on a worker, rather on another one than the last; together
-they are one more line, so that neither holds up the other.
+Healthy plans wait in the lines of their kinds; a plan goes only to a worker that supports its kind.
+Plans that have failed run alone on a worker, preferably another one than the last. They form one
+more line, so that failing and healthy plans do not hold each other up.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from maar.model.plan import Plan, PlanKind, PlanSpec
 from maar.model.time import LeaseTime
 from maar.services.kinds import KINDS, PlanLine
 
-GRANTED_AT_ONCE = 64  # the leader's loop does not stop for long; who asks again gets more
+GRANTED_AT_ONCE = 64  # keeps the leader's loop responsive; the next poll gets more
 SET_ASIDE_AT_ONCE = 100
-FAILING_SEEN_MAX = 64  # of a line, in one round: among so many somebody's plan is found
+FAILING_SEEN_MAX = 64  # of a line, in one round: enough to find a plan that fits the worker
 FAILING = PlanLine(1 << 16, 0)  # the line of all plans that run alone, after all others
 PROBE = PlanLine(1 << 16, 1)  # among those, the line of excluded plans
 
@@ -62,7 +62,7 @@ def set_aside(
 ) -> list[Entry]:
     """Plans at their limit: those that their kind can divide are, the others are excluded (S17).
 
-    When the schedule has no room for another half, the whole is excluded: its probe tells more.
+    When the schedule has no room for a second half, the whole plan is excluded and probed instead.
     """
     entries: list[Entry] = []
     room = state.policy.plans_max - len(state.plans)  # a plan in two is one more
@@ -82,7 +82,7 @@ def set_aside(
 def _at_limit(
     state: MetaState, now: LeaseTime, hearing_since: LeaseTime
 ) -> Iterator[tuple[Plan, bool]]:
-    """Plans that nobody works on and that may not fail again, and does their expiry count?"""
+    """Plans at their limit that nobody works on, and whether their expired lease counts."""
     raised = state.raised_limit(now)
     for line in sorted(state.plans.lines):
         limit = max(line.limit, raised)
@@ -112,7 +112,8 @@ def failing(
 ) -> Iterator[Plan]:
     """Plans of a line that have failed and may try again, best first.
 
-    While the limit is raised, excluded plans below it are among them, whatever their rest.
+    While the limit is raised, excluded plans below it are included, even before their pause is
+    over.
     """
     raised = state.raised_limit(now)
     for plan in _waiting(state, now, lambda one: one.line == line and _may_fail(one)):
@@ -129,14 +130,14 @@ def failing(
 
 
 def _may_fail(line: PlanBucket) -> bool:
-    """Its plans have failed, or will have when somebody acts on their expired leases."""
+    """Whether its plans have failed, or will have once their expired leases are ended."""
     return line.failures > 0 or line.standing is PlanStanding.LEASED
 
 
 def probes(state: MetaState, now: LeaseTime) -> list[Plan]:
-    """Excluded plans whose rest is over, longest since first; none while one is being tried.
+    """Excluded plans whose pause is over, the longest waiting first; none while one is probed.
 
-    Of each kind some are seen, so that a worker finds one of a kind that it can carry out.
+    Some of each kind are offered, so that a worker finds one of a kind that it supports.
     """
     if state.plans.probing():
         return []
@@ -155,14 +156,14 @@ def probes(state: MetaState, now: LeaseTime) -> list[Plan]:
 def _waiting(
     state: MetaState, now: LeaseTime, wanted: Callable[[PlanBucket], bool]
 ) -> Iterator[Plan]:
-    """Plans on the way that nobody holds any more."""
+    """Plans that can be handed out: unassigned, or with an expired lease."""
     return _in_order(state, now, lambda line: line.standing <= PlanStanding.LEASED and wanted(line))
 
 
 def _in_order(
     state: MetaState, now: LeaseTime, wanted: Callable[[PlanBucket], bool]
 ) -> Iterator[Plan]:
-    """Line; standing; fewer failures; longest since; order of planning."""
+    """Sorts by line, standing, fewest failures, longest wait, order of planning."""
     lines = sorted(filter(wanted, state.plans.lines))
     for _, same in groupby(lines, key=lambda line: line[:3]):
         yield from merge(*(state.plans.line(line, now) for line in same), key=place_of)
@@ -180,7 +181,7 @@ def assign(
 ) -> list[Entry]:
     """Hand out what waits, and plan more: as many as there are free slots.
 
-    At most three entries: who is evicted, what is planned, and leases, also of what is planned.
+    At most three entries: evictions, new plans, and leases (also of the new plans).
     """
     capacities: dict[WorkerId, int] = {}
     able: dict[WorkerId, frozenset[PlanKind]] = {}
@@ -200,7 +201,7 @@ def assign(
 
 
 class _Line:
-    """Offers of one line; none is looked for before somebody asks."""
+    """Offers of one line, computed lazily."""
 
     def __init__(self, offers: Iterator[Offer]) -> None:
         self._offers = offers
@@ -216,7 +217,7 @@ class _Line:
 
 
 class _Round:
-    """What there is to hand out, and what has been, while worker after worker is served."""
+    """One round of handing out plans: what is on offer, and what each worker got so far."""
 
     def __init__(
         self, state: MetaState, worker_registry: WorkerRegistry, now: LeaseTime, wanted: int
@@ -247,9 +248,9 @@ class _Round:
         }
         self._failing[PROBE] = probes(state, now)
         if not any(self._failing.values()):
-            worker_registry.drained = None  # others were quicker
+            worker_registry.drained = None  # other workers took those plans
 
-    # ── whom ──
+    # ── which worker ──
 
     def serve(self, worker: WorkerId, capacity: int) -> None:
         work = self._state.plans.work_of(worker, self._now)
@@ -294,7 +295,7 @@ class _Round:
         return [*lines, FAILING] if any(self._failing.values()) else lines
 
     def _first(self, offers: _Line) -> Offer | None:
-        """Two kinds may want the same block: whose turn came first has it."""
+        """Two kinds may want the same block: the first to be served gets it."""
         while (offer := offers.first()) and offer.spec:
             if self._taken.isdisjoint(offer.spec.inputs):
                 break
@@ -317,13 +318,13 @@ class _Round:
         return found
 
     def _suits(self, plan: Plan, worker: WorkerId) -> bool:
-        """Rather not the worker that it failed on, if somebody else is there and comes soon."""
+        """Prefer another worker than the one it failed on, if one is there and asks soon."""
         if plan.kind not in self._crew.heard[worker].kinds:
             return False
         if not plan.attempts or plan.attempts[-1].worker != worker:
             return True
         since = place_of(plan).since
-        if since > self._now:  # its rest is cut short
+        if since > self._now:  # its pause is cut short
             since = plan.attempts[-1].ended_at or since
         return self._now - since > PRESENT_NS or not self._crew.others(worker, plan.kind)
 
@@ -344,7 +345,7 @@ class _Round:
         return True
 
     def _drain(self, worker: WorkerId) -> bool:
-        """Whether this worker shall become free for a plan whose turn it is, if nobody is."""
+        """Whether to drain this worker for a plan that must run alone, when no worker is free."""
         worker_registry, share = self._crew, self._state.policy.least_share
         if worker_registry.drained is not None or not shares.overdue(
             worker_registry.turns, FAILING, share=share
@@ -357,14 +358,14 @@ class _Round:
         return True
 
     def _free(self, worker: WorkerId, wanted: set[PlanKind]) -> bool:
-        """It asks for work and has none: it can take a plan of these kinds that runs alone."""
+        """Whether it asks for work and is idle: then it can take a plan of these kinds alone."""
         if wanted.isdisjoint(self._crew.heard[worker].kinds):
             return False
         busy = self._state.plans.work_of(worker, self._now)
         served = any(worker == other for _, other in self._given)
         return self._crew.heard[worker].wants and not busy and not served
 
-    # ── what comes of it ──
+    # ── the resulting entries ──
 
     def _give(self, offer: Offer, worker: WorkerId) -> None:
         self._given.append((offer, worker))

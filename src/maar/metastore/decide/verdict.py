@@ -1,6 +1,6 @@
-"""Is a failed attempt the plan's own failure, or did something around it fail? (S11)
+"""Whether a failed attempt was the plan's fault, or that of its environment (S11).
 
-The leader decides, and the entry carries the verdict: replicas fold it and judge nothing.
+The leader decides, and the entry carries the decision: replicas only apply it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ ALWAYS = LeaseTime(-1)  # before any lease
 
 
 def expiry_counts(state: MetaState, plan: Plan, *, hearing_since: LeaseTime) -> bool:
-    """Does a lease that ran out count against the plan?
+    """Whether an expired lease counts as a failure of the plan.
 
-    Only if the work had begun, and if the worker had been heard by the leader that now misses it:
-    a leader that was not in office, or deaf for a while, cannot know what it did not hear.
+    Only if the work had begun and this leader could have heard the worker's renewals. A leader that
+    was elected since, or was paused for a while, may have missed them.
     """
     lease = plan.lease
     if lease is None:
@@ -28,10 +28,10 @@ def expiry_counts(state: MetaState, plan: Plan, *, hearing_since: LeaseTime) -> 
 
 
 def failure_counts(plan: Plan, *, policy: Policy, plan_at_fault: bool) -> bool:
-    """Does a failure that a worker told of count? It saw whether store and engine were well."""
+    """Whether a reported failure counts: the worker says if store and engine were healthy."""
     return plan_at_fault or is_exhausted(plan, policy)
 
 
 def is_exhausted(plan: Plan, policy: Policy) -> bool:
-    """Spared so often that it counts after all: some plans kill whoever takes them up."""
+    """Whether it was excused so often that it counts after all: some plans kill every worker."""
     return plan.excused >= policy.excused_max

@@ -1,4 +1,4 @@
-"""What the leader remembers of its workers and their turns: soft, and begun anew with each term."""
+"""What the leader tracks of its workers: in memory only, and from scratch in each term."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from maar.model.plan import PlanKind
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.services.kinds import PlanLine
 
-PRESENT_NS = 30 * SECOND_NS  # a worker that was heard from within this is there
+PRESENT_NS = 30 * SECOND_NS  # a worker that was heard within this time is present
 
 
 class WorkerHeard(NamedTuple):
@@ -22,7 +22,7 @@ class WorkerHeard(NamedTuple):
 
 @dataclass(slots=True)
 class WorkerRegistry:
-    hearing_since: LeaseTime = ALWAYS  # without a pause in which a renewal could go unheard
+    hearing_since: LeaseTime = ALWAYS  # listening since then, without a pause that missed renewals
     listened_at: LeaseTime = ALWAYS
     heard: dict[WorkerId, WorkerHeard] = field(default_factory=dict)
     drained: WorkerId | None = None  # it gets nothing until it is free for a plan that runs alone
@@ -32,7 +32,7 @@ class WorkerRegistry:
     )  # of lines of plans that run alone
 
     def listen(self, now: LeaseTime, *, pause_ns: int) -> None:
-        """The leader's loop comes round; a round that took too long was a pause."""
+        """Note that the leader's loop runs; a long gap since the last time was a pause."""
         if self.listened_at != ALWAYS and now - self.listened_at >= pause_ns:
             self.hearing_since = now
         self.listened_at = now
@@ -49,5 +49,5 @@ class WorkerRegistry:
             self.drained = None
 
     def others(self, worker: WorkerId, kind: PlanKind) -> bool:
-        """Somebody else is there who can carry out this kind of plan."""
+        """Whether another worker is present that supports this kind of plan."""
         return any(kind in heard.kinds for other, heard in self.heard.items() if other != worker)

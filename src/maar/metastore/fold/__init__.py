@@ -1,1 +1,1 @@
-"""How an entry changes the state: the only code that does. Pure."""
+"""Applies entries to the state; no other code changes it. Pure."""

@@ -164,7 +164,7 @@ def fold_entry(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
         case Stored():
             raise Corrupt(
                 f"entry {state.index} is kept as the object {entry.key}, which was not read before "
-                "folding it; this is a defect of the program."
+                "applying it; this is a bug in maar, please report it."
             )
         case _:
             assert_never(entry)

@@ -1,4 +1,4 @@
-"""How an attempt ends: closed, counted or spared, and its remains remembered (S1, S11)."""
+"""Ends an attempt: counts it or excuses it, and remembers what it may have written (S1, S11)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CAUSE_MAX = 1_000  # characters
 def end_attempt(
     state: MetaState, plan: Plan, end: AttemptEnd, cause: str, *, counts_as_failure: bool
 ) -> tuple[Plan, Effects]:
-    """The plan with no lease any more; it is the caller's to put where it belongs."""
+    """The plan without its lease; the caller puts it back on the schedule or sets it aside."""
     if plan.lease is None:
         return plan, ()
     last = _close_attempt(state, plan, end, cause, counted=counts_as_failure)
@@ -37,7 +37,7 @@ def end_attempt(
 
 
 def complete_attempt(state: MetaState, plan: Plan) -> Plan:
-    """The plan with its attempt at a good end."""
+    """The plan with its attempt recorded as successful."""
     last = _close_attempt(state, plan, AttemptEnd.COMPLETED, "", counted=True)
     return msgspec.structs.replace(
         plan,

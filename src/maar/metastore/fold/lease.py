@@ -1,4 +1,4 @@
-"""Who may work on what: grants, renewals and ends of attempts, each under one exact token (S3)."""
+"""Leases of plans: granted, renewed and ended, each under one exact fencing token (S3)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _grant_one(state: MetaState, item: Grant) -> Effects:
 
 
 def eligible(state: MetaState, plan: Plan, now: LeaseTime) -> bool:
-    """Its rest is over, or cut short: excluded plans come back while the limit is raised."""
+    """Its pause is over, or cut short: excluded plans come back while the limit is raised."""
     if plan.eligible_at <= now:
         return True
     forgiven = plan.state is PlanState.EXCLUDED and plan.failures < state.raised_limit(now)
@@ -67,7 +67,7 @@ def eligible(state: MetaState, plan: Plan, now: LeaseTime) -> bool:
 
 
 def attempts_left(state: MetaState) -> int:
-    """How many more may begin before some of those that ended are swept: leftovers are bounded."""
+    """How many more attempts may begin before ended ones are cleaned up: leftovers are bounded."""
     return state.policy.leftovers_max - len(state.leftovers) - state.plans.leases
 
 
@@ -113,7 +113,7 @@ def fail(state: MetaState, entry: PlanFailed) -> Effects:
 
 
 def fence(state: MetaState, entry: AttemptFenced) -> Effects:
-    """For ever: no later entry can grant this token again, since indexes only grow."""
+    """Close a token for ever: no later entry can grant it again, since indexes only grow."""
     plan, why = plan_under_token(state, entry.plan, entry.token)
     if plan is None:
         return (Refused(why, entry.plan, entry.token),)
@@ -121,7 +121,7 @@ def fence(state: MetaState, entry: AttemptFenced) -> Effects:
 
 
 def bisect(state: MetaState, entry: PlanBisected) -> Effects:
-    """End what the leader saw expired, then divide; all or nothing."""
+    """End the lease that the leader saw expired, then split the plan; all or nothing."""
     plan = state.plans.get(entry.plan)
     if plan is None:
         return (Refused(Refusal.UNKNOWN_PLAN, entry.plan),)
@@ -137,7 +137,7 @@ def bisect(state: MetaState, entry: PlanBisected) -> Effects:
 
 
 def exclude(state: MetaState, entry: PlanExcluded) -> Effects:
-    """End what the leader saw expired, then set aside. An operator's word ends a live lease too."""
+    """End the lease that the leader saw expired, then exclude; an operator may end a live one."""
     plan = state.plans.get(entry.plan)
     if plan is None:
         return (Refused(Refusal.UNKNOWN_PLAN, entry.plan),)
@@ -158,7 +158,7 @@ def divisible(state: MetaState, plan: Plan, at: int) -> bool:
 
 
 def begin_anew(state: MetaState) -> None:
-    """A new leader gives every live lease its full length: it cannot know what went unheard."""
+    """A new leader gives every live lease its full length: renewals may have been missed."""
     for plan in list(state.plans.values()):
         lease = plan.lease
         if lease is not None and not lease.expired(state.lease_time):

@@ -1,8 +1,9 @@
-"""What ended attempts may have left in the store, until a late listing finds nothing (S1).
+"""Objects that ended attempts may have left in the store, until a late listing finds none (S1).
 
 Every task attempt says in an *intent* what it is about to write. An attempt that has ended can
 never complete, so what it wrote and the index does not list is a leftover. But a task that nobody
-can reach may go on writing for a while: a listing later than any task lives has the last word.
+can reach may go on writing for a while, so only a listing after the maximum lifetime of a task is
+final.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ def due(
     resting: Container[AttemptKey],
     limit: int,
 ) -> list[Sweep]:
-    """Which attempts to look at, oldest end first.
+    """Which attempts to clean up after, oldest end first.
 
-    Once early, since failed attempts can leave much (`passed` are those that were), once finally.
+    Each is visited twice: once early, since failed attempts can leave much (`passed` are those that
+    had this visit), and once finally.
     """
     early: list[Sweep] = []
     final: list[Sweep] = []
@@ -62,7 +64,7 @@ def due(
 def unlisted_keys(state: MetaState, written: Mapping[str, BlockId]) -> list[str]:
     """Of the objects that an ended attempt may have written, those that nobody will ever read.
 
-    Twins under one token write blocks of the same id, so only the listed keys tell them apart.
+    Two tasks under one token write blocks of the same id, so only the listed keys tell them apart.
     """
     listed = {key for block in set(written.values()) for key in _objects_in_index(state, block)}
     return [key for key in written if key not in listed]

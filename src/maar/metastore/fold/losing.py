@@ -1,7 +1,7 @@
-"""A block whose objects are lost is given up by a person, so that queries can go on without it.
+"""An operator gives up a block whose objects are lost, so that queries can go on without it.
 
-Nothing gives a block up by itself: a store that answers wrongly for an hour must not cost anything.
-What it had replaced and is still there comes back instead.
+No block is given up automatically: a store that answers wrongly for an hour must not cost any data.
+Blocks that it had replaced come back, if their objects still exist.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOTE_MAX = 500  # characters
 
 
 def sources(state: MetaState, block: BlockId) -> list[BlockMeta]:
-    """What the block replaced, as far as it is not forgotten yet."""
+    """The blocks that it replaced, as far as the state still knows them."""
     return [unpack(each.packed) for each in state.retired.values() if block in each.outputs]
 
 
@@ -46,7 +46,7 @@ def order(
 
 
 def check_effects(effects: Sequence[Effect], block: BlockId) -> None:
-    """Rejected with what the fold said, when it did not do it."""
+    """Rejected, with the reason of the fold, when the block was not given up."""
     for effect in effects:
         if isinstance(effect, Refused):
             raise Rejected(f"block {block} stays in the index: {effect.why}")

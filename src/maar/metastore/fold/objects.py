@@ -1,7 +1,7 @@
-"""Which objects a block must have: every file its kind has, somewhere, under names of its own.
+"""Checks that a block has every file of its kind, under keys that belong to it alone.
 
-A key names its block (model/keys.py), and ids are unique in the index: so an object has one owner,
-and no list of owners has to be kept.
+A key contains the id of its block (model/keys.py), and ids are unique in the index. So every object
+has one owner, and no list of owners has to be kept.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ OwnKey = Callable[[File, str], bool]
 
 
 def wrong_with_segment(meta: BlockOutline, lives: Sequence[Incarnation]) -> str:
-    """Why a segment's object cannot be its own; '' when it can. `lives` are those of the log, the
-    present one first: most of a log is segments that are as they should be, in one look.
+    """Why a segment's object cannot be its own; '' when it can. `lives` are the incarnations of the
+    log, the present one first: nearly all segments are of that one.
     """
     if meta.level or meta.tenant or meta.day != NO_DAY:
         return f"block {meta.id} is no segment: it has a level, a tenant or a day"
@@ -67,12 +67,12 @@ def wrong_with_keys(meta: BlockOutline, *, plan: PlanId, token: FencingToken) ->
 
 
 def wrong_with_adopted(meta: BlockOutline, lives: Iterable[Incarnation]) -> str:
-    """As for an output, of whichever attempt its keys say, in a life that the log adopts."""
+    """As for an output, of the attempt that its keys name, in an incarnation that is adopted."""
     if trouble := wrong_with_files(meta):
         return trouble
     named = keys.output_name(meta.files[0].locations[0].key)
     if named is None or named.token.incarnation not in lives:
-        return f"block {meta.id} is of no plan of a log that is adopted"
+        return f"block {meta.id} was written by no plan of a log that is being adopted"
     return wrong_with_keys(meta, plan=named.plan, token=named.token)
 
 

@@ -33,7 +33,7 @@ def room(state: MetaState) -> int:
 def plans_to_evict(
     state: MetaState, wanted: int, *, spare: Container[PlanId]
 ) -> tuple[PlanId, ...]:
-    """Who leaves: the excluded first, then who failed most often, then the oldest."""
+    """Which plans leave: the excluded first, then those that failed most, then the oldest."""
     wanted = min(wanted, room(state))
     if wanted <= 0:
         return ()
@@ -64,7 +64,7 @@ def returning(state: MetaState) -> tuple[PlanId, ...]:
 
 
 def park(state: MetaState, entry: PlansParked) -> Effects:
-    """Only out of a full schedule, and never a healthy plan or one that somebody may work on."""
+    """Park plans: only from a full schedule, and never a healthy or a leased plan."""
     if len(state.plans) < state.policy.plans_max:
         return tuple(Refused(Refusal.OUTDATED, plan) for plan in entry.plans)
     return tuple(_park_one(state, plan_id) for plan_id in entry.plans)
@@ -101,13 +101,13 @@ def _unpark_one(state: MetaState, plan_id: PlanId) -> Effect:
 
 
 def _was_excluded(plan: Plan) -> bool:
-    """By an operator, or because it could not be divided; other plans go on where they were."""
+    """Whether it was excluded before it was parked: by an operator, or at its failure limit."""
     at_limit = plan.failures >= plan.failure_limit
     return plan.eligible_at >= NEVER or (at_limit and len(plan.inputs) < 2)
 
 
 def requeue(state: MetaState, entry: PlanRequeued) -> Effects:
-    """Excluded or parked, it begins anew: no failures, no rest, no reason."""
+    """Requeue an excluded or parked plan: its failures, pause and reason are reset."""
     plan = state.plans.get(entry.plan) or state.parked.get(entry.plan)
     if plan is None:
         return (Refused(Refusal.UNKNOWN_PLAN, entry.plan),)

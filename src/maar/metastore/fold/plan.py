@@ -1,4 +1,4 @@
-"""The life of a plan apart from its leases."""
+"""How plans are created, split, excluded, cancelled and archived; leases are in `lease`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from maar.model.time import LeaseTime
 
 
 def probe_delay(state: MetaState, probes: int) -> int:
-    """How long an excluded plan rests: twice as long after every failed probe."""
+    """How long an excluded plan pauses: twice as long after every failed probe."""
     return min(state.policy.probe_ns << min(max(0, probes), 30), state.policy.probe_max_ns)
 
 
@@ -114,7 +114,7 @@ def bisect(state: MetaState, entry: PlanBisected) -> Effects:
 
 
 def exclude(state: MetaState, entry: PlanExcluded) -> Effects:
-    """The plan keeps its inputs, which are thereby held, with the plan as the reason (S7)."""
+    """Exclude the plan: it keeps its inputs, and is shown as the reason why they wait (S7)."""
     plan = state.plans[entry.plan]
     state.plans[plan.id] = msgspec.structs.replace(
         plan, state=PlanState.EXCLUDED, eligible_at=entry.eligible_at, note=entry.note
@@ -141,7 +141,7 @@ def cancel(state: MetaState, plan_id: PlanId, *, gone: frozenset[BlockId], cause
 
 
 def finish(state: MetaState, plan: Plan) -> None:
-    """Off the schedule or the parked list; kept for repeated reports, within a bound."""
+    """Move an ended plan off the schedule; it is kept for repeated reports, within a bound."""
     if state.parked.pop(plan.id, None) is None:
         del state.plans[plan.id]
     for block in plan.inputs:

@@ -1,4 +1,4 @@
-"""How blocks come into the index from outside: once, whatever is repeated (S4)."""
+"""Adds blocks that writers register: exactly once, however often a request is repeated (S4)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from maar.model.ids import BlockId, Incarnation, block_time_ns
 from maar.model.lane import Item
 from maar.model.time import LeaseTime
 
-MOST = 1 << 40  # bytes or profiles of a block: the sums of millions can still be written
+MOST = 1 << 40  # bytes or profiles of a block: the sum over millions still fits into the formats
 
 
 def add(state: MetaState, blocks: Iterable[tuple[BlockOutline, bytes]]) -> Effects:
@@ -26,8 +26,8 @@ def add(state: MetaState, blocks: Iterable[tuple[BlockOutline, bytes]]) -> Effec
 
 
 def anchor(state: MetaState, meta: BlockOutline) -> None:
-    """Move the clock that data shows, as far as the leader's clock agrees: a profile from the
-    future must not spoil it for good (S2). What a server dated itself is no witness of its clock.
+    """Advance the clock that profiles show, as far as the leader's clock agrees: a profile from the
+    future must not spoil it for good (S2). Profiles that a server dated by itself do not count.
     """
     shown = min(meta.dated_ns, meta.max_time_ns, state.wall_time)
     if shown > state.anchor.reading(state.lease_time):
@@ -35,7 +35,7 @@ def anchor(state: MetaState, meta: BlockOutline) -> None:
 
 
 def why_malformed(meta: BlockOutline) -> str:
-    """What no block may be, whoever made it; '' when it is well formed."""
+    """Why a block is malformed, whoever made it; '' when it is well formed."""
     if not raw_id(meta.id):
         return f"block id {meta.id[:40]!r} is not 32 hex digits"
     if min(meta.level, meta.size, meta.profiles) < 0 or meta.min_time_ns > meta.max_time_ns:
@@ -55,8 +55,8 @@ def admit(state: MetaState, meta: BlockOutline, packed: bytes, *, ordinal: int) 
 
 
 def raise_floor(state: MetaState, entry: RegistrationFloor) -> Effects:
-    """Ids at or below the floor need not be remembered: they are refused for their age."""
-    if state.adopting:  # what is above the floor is looked for in the store
+    """Ids at or below the floor need not be remembered: such registrations are refused by age."""
+    if state.adopting:  # the ids above the floor are being searched for in the store
         return ()
     if entry.lease_time > state.registration_floor and entry.lease_time <= state.lease_time:
         state.registration_floor = entry.lease_time
@@ -77,7 +77,7 @@ def _add_one(state: MetaState, meta: BlockOutline, packed: bytes, *, ordinal: in
 
 
 def is_known(state: MetaState, block: BlockId) -> bool:
-    """It is in the index, or was, as far as that is remembered: above the floor, always (S4)."""
+    """Whether it is or was in the index; above the floor this is always known (S4)."""
     return block in state.blocks or block in state.retired or block in state.remembered
 
 
@@ -91,7 +91,7 @@ def never(state: MetaState, meta: BlockOutline) -> str:
         return wrong
     if below_floor(state, meta.id):
         return (
-            f"block {meta.id} is older than the floor of the log and may have been merged and "
+            f"block {meta.id} is older than the registration floor and may have been merged and "
             "forgotten; write its profiles again in a new segment"
         )
     return ""
@@ -103,7 +103,7 @@ def foreign(state: MetaState, meta: BlockOutline) -> str:
 
 
 def lives(state: MetaState) -> tuple[Incarnation, ...]:
-    """Of this log: now, before, and those that it adopts."""
+    """The incarnations of this log: the present one, former ones, and those that it adopts."""
     return (state.incarnation, *state.former, *state.adopting)
 
 
@@ -115,7 +115,7 @@ def not_now(state: MetaState, meta: BlockOutline, *, now: LeaseTime) -> str:
     """Why a block cannot be added yet, although it may be later; '' when it can."""
     if block_time_ns(meta.id) > now + state.policy.registration_floor_lag_ns:
         return (
-            f"block {meta.id} is named by a lease time that this log has not reached; "
+            f"block {meta.id} has a lease time in its id that this log has not reached yet; "
             "ask the metastore for its time"
         )
     return full(state)

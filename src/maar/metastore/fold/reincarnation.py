@@ -1,8 +1,9 @@
-"""How a log goes on from a snapshot when its own end was lost: the fold's part of adoption (S5).
+"""Continues a log from a snapshot when its later entries were lost: the fold's part (S5).
 
 The snapshot lacks what happened after it. Plans that it knows may have been completed since, under
-tokens that it never saw; blocks that it holds live may have been replaced and deleted. So all plans
-end, nothing is deleted, and the store says what there is: see metastore/leader/adoption.py.
+tokens that it never saw; blocks that it lists as live may have been replaced and deleted. So all
+plans end, nothing is deleted, and the store is searched for what exists: see
+metastore/leader/adoption.py.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from maar.model.block import BlockMeta, Kind
 from maar.model.ids import BlockId
 from maar.model.refusal import Refusal
 
-LIVES_MAX = 16  # that one restore can adopt
+LIVES_MAX = 16  # incarnations that one restore can adopt
 
 ENDED = "the log was restored from a snapshot: what became of the plan is not known"
 MISSED = "an input was replaced or deleted after the snapshot that the log was restored from"
 
 
 def reincarnate(state: MetaState, entry: Reincarnated) -> Effects:
-    """No token that was ever handed out is good any more, and no plan waits for one."""
+    """Start a new incarnation: no token that was handed out before is valid, and all plans end."""
     before = tuple(dict.fromkeys((state.incarnation, *state.adopting, *entry.adopts)))
     if not entry.incarnation or entry.incarnation in before or len(before) > LIVES_MAX:
         return (Refused(Refusal.INCARNATION),)
@@ -91,7 +92,7 @@ def why_refused(state: MetaState, meta: BlockMeta) -> str:
 
 
 def bereft(state: MetaState, block: BlockId) -> bool:
-    """A replaced block that is itself the best there is: something that replaced it was missed."""
+    """Whether a replaced block must come back, because a block that replaced it is missing."""
     retired = state.retired.get(block)
     if retired is None or not retired.outputs:
         return False

@@ -28,7 +28,7 @@ from maar.model.time import DAY_NS, LeaseTime, WallTime
 from maar.ports.retention import Expiring, RetentionStatus
 
 PERIOD_MOST_NS = 100 * 365 * DAY_NS
-DISAGREEMENT_NS = HOUR_NS  # of the two witnesses, beyond which people are told
+DISAGREEMENT_NS = HOUR_NS  # of the two witnesses, beyond which operators are warned
 CAUSE = "retention took some of its inputs"
 
 # ── decisions of the leader: they only read ────────────────────────────────────────────────────
@@ -52,7 +52,7 @@ def status(
 
 
 def pause(verdict: trust.TrustVerdict) -> str:
-    """Why nothing goes just now; '' when retention goes on."""
+    """Why retention is paused; '' when it is not."""
     if verdict.standing in (ClockTrust.TRUSTED, ClockTrust.VOUCHED):
         return ""
     out = (
@@ -64,7 +64,7 @@ def pause(verdict: trust.TrustVerdict) -> str:
 
 
 def clock(state: MetaState, *, now: LeaseTime, wall: WallTime) -> int:
-    """The time that retention goes by: both witnesses say that it has come."""
+    """The time that retention goes by: the earlier of what the two witnesses show."""
     return min(wall, state.anchor.reading(now))
 
 
@@ -83,7 +83,7 @@ def trouble(state: MetaState, *, ahead_ns: int) -> str:
     if ahead_ns > DISAGREEMENT_NS:
         return (
             f"the metastore's clock is {hours} ahead of the newest profiles and the time since, so "
-            "retention goes by the profiles. If maar was down that long, the next profiles end "
+            "retention goes by the profiles. If maar was down that long, the next profiles correct "
             "this; else set the clock of the metastore's host"
         )
     if ahead_ns < -DISAGREEMENT_NS:
@@ -180,7 +180,7 @@ def expiry_entries(
 ) -> list[Entry]:
     """Entries that take those of the blocks that are still live and still too old.
 
-    Where a tenant would lose more than time explains, retention stops, and says so in the log.
+    Where a tenant would lose more than passing time explains, the entry is a hold instead.
     """
     by_boundary: dict[int, list[BlockId]] = {}
     waiting: dict[TenantId, int] = {}
@@ -238,7 +238,7 @@ def set_period(state: MetaState, entry: RetentionSet) -> Effects:
 
 
 def expire(state: MetaState, entry: BlocksExpired) -> Effects:
-    """Blocks leave the index as if replaced by nothing: who reads them may finish (S10)."""
+    """Blocks leave the index as if replaced by nothing: queries that read them may finish (S10)."""
     if state.adopting:
         return (Refused(Refusal.ADOPTING),)
     if state.hold.why:

@@ -1,4 +1,4 @@
-"""When a replaced block may go: after a delay, and when no reader holds an older index (S10)."""
+"""When retired blocks may be deleted: after a delay, once no reader needs them (S10)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from maar.model.time import LeaseTime
 def due(
     state: MetaState, *, now: LeaseTime, limit: int, resting: Container[BlockId] = ()
 ) -> list[BlockId]:
-    """Retired blocks whose objects may be deleted, oldest first; those that rest are passed by."""
+    """Retired blocks whose objects may be deleted, oldest first; those held back are skipped."""
     oldest_pin = min((p.entry for p in state.pins.values() if now <= p.expires_at), default=None)
     found: list[BlockId] = []
     for blocks in _by_delay(state):
@@ -37,15 +37,15 @@ def due(
 
 
 def _by_delay(state: MetaState) -> tuple[Iterable[BlockId], ...]:
-    """Each list oldest first; what expired stays while retention waits for a person."""
+    """Each list oldest first; expired blocks stay while retention is on hold."""
     return (state.retired.others, () if state.hold.why else state.retired.expired)
 
 
 def delay_ns(state: MetaState, retired: Retired) -> int:
     """How long the objects of a retired block stay at least.
 
-    What it replaced goes first, so that it can be asked what became of that: however short their
-    own time is, expired blocks do not overtake.
+    Blocks that it replaced are deleted first, so that their successor is still known then. So
+    expired blocks never overtake them, however short their own delay is.
     """
     policy = state.policy
     if retired.cause is Cause.EXPIRED:
@@ -65,24 +65,24 @@ def successors(state: MetaState, block: BlockId) -> list[BlockMeta]:
 
 
 def doubt(state: MetaState, block: BlockId) -> str:
-    """Why a block must not go, whatever the store holds; '' when what the log says of it is enough.
+    """Why a block must not be deleted, whatever the store holds; '' when the log allows it.
 
-    What was replaced goes before what replaced it: its successors are still known when it goes.
+    A replaced block is deleted before its successors, which are therefore still known then.
     """
     retired = state.retired[block]
     if retired.cause is not Cause.REPLACED:
         return ""
     if not retired.outputs:
         return (
-            "the plan that took it made nothing of it, and neither retention nor a person gave it "
-            "up; its objects stay until a person has looked (docs/runbook.md)"
+            "the plan that took it wrote no output, and neither retention nor an operator gave it "
+            "up; its objects stay until an operator has looked (docs/runbook.md)"
         )
     unknown = [o for o in retired.outputs if o not in state.blocks and o not in state.retired]
     return f"block {unknown[0]}, which replaces it, is not known any more" if unknown else ""
 
 
 def expired_pins(state: MetaState, now: LeaseTime) -> tuple[str, ...]:
-    """From the one that was renewed longest ago; later ones wait for it, a pin's length at most."""
+    """Expired pins, oldest renewal first; it stops at the first pin that is live."""
     oldest = takewhile(lambda item: now > item[1].expires_at, state.pins.items())
     return tuple(reader for reader, _ in oldest)
 
@@ -116,7 +116,7 @@ def pin(state: MetaState, entry: PinsTaken) -> Effects:
         if reader not in state.pins and len(state.pins) >= state.policy.pins_max:
             effects.append(Refused(Refusal.TOO_MANY, what=reader))
             continue
-        state.pins.pop(reader, None)  # who renews goes to the end: the first expires first
+        state.pins.pop(reader, None)  # a renewed pin moves to the end: pins are in order of expiry
         state.pins[reader] = Pin(state.index, entry.expires_at)
         effects.append(Pinned(reader))
     return tuple(effects)

@@ -1,4 +1,4 @@
-"""The rings in the fold: an entry replaces the ring of a zone whole, or changes nothing (S16)."""
+"""Applies ring changes: an entry replaces a zone's whole ring, or changes nothing (S16)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def change(state: MetaState, entry: RingChanged) -> Effects:
 
 
 def _is_ring(ring: Ring) -> bool:
-    """Every shard has an owner, and everybody who is active takes as many as it wants to."""
+    """Whether every shard has an owner and every active writer has the number it asks for."""
     writers = ring.writers
     return (
         bool(ring.zone)

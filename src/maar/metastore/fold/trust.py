@@ -1,13 +1,14 @@
-"""Whether retention may go by the leader's clock, and when it has to wait for a person (S2).
+"""Whether retention may trust the leader's clock, and when it needs an operator (S2).
 
-Lease time, which the leader's monotonic clock measures, says how far wall time can have come since
-the last time that it was vouched for: that is `state.clock`. A wall clock that is elsewhere needs
-witnesses: profiles that carry a time of their own, the object store's clock, or most of three or
-more replicas. What nobody vouches for is not believed: retention pauses, and a jump that no outage
-explains is written to the log as a hold, which only a person ends.
+Lease time, which the leader's monotonic clock measures, says how far wall time can have advanced
+since it was last confirmed (`state.clock`). A wall clock that shows something else needs witnesses:
+profiles that carry a time of their own, the object store's clock, or most of three or more
+replicas. Without a witness the clock is not trusted: retention pauses, and a jump that no outage
+explains is written to the log as a hold, which only an operator ends.
 
-The same clock says which blocks time alone has made too old. Others may be too old by a boundary
-that is wrong, so no more than a tenth of a tenant goes in a day of lease time without a person.
+The same clock says which blocks became too old just because time passed. Others may be too old
+because a period or a clock is wrong, so without an operator no more than a tenth of a tenant's
+blocks is taken in a day of lease time.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from maar.model.ids import TenantId
 from maar.model.policy import HOUR_NS, MINUTE_NS
 from maar.model.time import DAY_NS, LeaseTime, WallTime
 
-SKEW_MAX_NS = 10 * MINUTE_NS  # clocks of one opinion differ by less
+SKEW_MAX_NS = 10 * MINUTE_NS  # clocks that differ by less agree
 DATA_SKEW_MAX_NS = HOUR_NS  # profiles show the time in which they began, and come later
-OUTAGE_MAX_NS = 7 * DAY_NS  # a longer one has people about who can vouch for the clock
+OUTAGE_MAX_NS = 7 * DAY_NS  # after a longer outage, an operator can confirm the clock
 HOURS_KEPT = 24  # so that any 24 hours of lease time are seen
 NOTHING_SPENT = Spent(())
 SHARE = 10  # one block in so many of a tenant
 WHY_MAX = 1_000  # characters
 NEVER = -(1 << 63)  # the boundary that nothing is older than
 RELEASE = "`maar retention release`"
-BY_A_PERSON = "a person said so"
+BY_A_PERSON = "an operator said so"
 
 
 # ── decisions of the leader: they only read ────────────────────────────────────────────────────
@@ -53,9 +54,9 @@ ALONE = Clocks(1, ())
 class ClockTrust(Enum):
     TRUSTED = "the clock goes as lease time does"
     VOUCHED = "it does not, and witnesses say that it is right"
-    PAUSED = "it is not trusted now; witnesses may yet come"
-    JUMPED = "it is not trusted, and only a person can say that it is right"
-    HELD = "retention waits for a person"
+    PAUSED = "it is not trusted now; a witness may still confirm it"
+    JUMPED = "it is not trusted, and only an operator can say that it is right"
+    HELD = "retention is on hold until an operator releases it"
 
 
 class TrustVerdict(NamedTuple):
@@ -68,7 +69,7 @@ class TrustVerdict(NamedTuple):
 
 
 def judge(state: MetaState, *, now: LeaseTime, wall: WallTime, clocks: Clocks) -> TrustVerdict:
-    """What to make of the leader's wall clock."""
+    """Decide whether the leader's wall clock is trusted."""
     if state.hold.why:
         return TrustVerdict(ClockTrust.HELD, state.hold.why)
     if why := refusal(clocks):
@@ -89,7 +90,7 @@ def judge(state: MetaState, *, now: LeaseTime, wall: WallTime, clocks: Clocks) -
 
 
 def verdict_entries(verdict: TrustVerdict) -> list[Entry]:
-    """What the log has to know of a verdict."""
+    """The entry that records a verdict in the log, if one is needed."""
     match verdict.standing:
         case ClockTrust.VOUCHED:
             return [RetentionHeld(False, verdict.why)]
@@ -100,7 +101,7 @@ def verdict_entries(verdict: TrustVerdict) -> list[Entry]:
 
 
 def hold_entries(why: str) -> list[Entry]:
-    """What a person who stops retention asks for."""
+    """The entry with which an operator puts retention on hold."""
     return [RetentionHeld(True, why.strip()[:WHY_MAX] or BY_A_PERSON)]
 
 
@@ -117,7 +118,8 @@ def refusal(clocks: Clocks) -> str:
             "have lately said what time it is, so this one's clock has no witnesses; retention "
             "goes on when most of them answer"
         )
-    # of two in the middle, the one farther from ours: where half of them disagree, nobody is sure
+    # With an even number, take the middle clock that is farther from ours: when half of the clocks
+    # disagree, ours is not confirmed.
     middle = {known[(len(known) - 1) // 2], known[len(known) // 2]}
     behind_ns = max(middle, key=abs)
     if abs(behind_ns) <= SKEW_MAX_NS:
@@ -133,9 +135,9 @@ def refusal(clocks: Clocks) -> str:
 def _witness(
     state: MetaState, *, now: LeaseTime, wall: WallTime, clocks: Clocks, gap_ns: int
 ) -> str:
-    """Who says that a clock ahead of lease time is right; '' when nobody does.
+    """Which witness confirms a clock that is ahead of lease time; '' when none does.
 
-    Profiles may come from this very host, so that they vouch for no more than an outage explains.
+    Profiles may come from this very host, so they confirm no more than an outage explains.
     """
     if clocks.store_ahead_ns is not None:
         return "the object store's clock agrees"
@@ -150,8 +152,8 @@ def _witness(
 def _after_an_outage(gap_ns: int) -> str:
     return (
         f"clock not trusted: it is {span(gap_ns)} ahead of what the log measured since its last "
-        "entries. If maar was down that long, the next profiles that carry a time of their own end "
-        f"this, or {RELEASE}; else set the clock of the metastore's host"
+        "entries. If maar was down that long, the next profiles that carry their own time confirm "
+        f"it, or run {RELEASE}; else set the clock of the metastore's host"
     )
 
 
@@ -159,7 +161,7 @@ def _of_a_jump(gap_ns: int) -> str:
     return (
         f"clock not trusted: it is {span(gap_ns)} ahead of what the log measured since its last "
         "entries. If that is wrong, set the clock of the metastore's host; when the clock is "
-        f"right, {RELEASE}"
+        f"right, run {RELEASE}"
     )
 
 
@@ -167,18 +169,18 @@ def _of_the_store(ahead_ns: int) -> str:
     return (
         f"clock not trusted: the object store's clock is {span(abs(ahead_ns))} "
         f"{'ahead of' if ahead_ns > 0 else 'behind'} that of the metastore's host; find out which "
-        f"is right and set the other, then {RELEASE}"
+        f"is right and set the other, then run {RELEASE}"
     )
 
 
 def beyond_share(state: MetaState, tenant: TenantId, blocks: int) -> str:
-    """Why blocks that are too old have to wait for a person."""
+    """Why blocks that are too old need an operator's confirmation."""
     whose = f"of tenant {tenant}" if tenant else "that are not merged yet"
     return (
-        f"{blocks:,} or more blocks {whose} are older than the retention that is set, but time "
+        f"{blocks:,} or more blocks {whose} are older than the configured retention, but time "
         f"alone did not make them so: that would take more than one in {SHARE} of "
         f"{size(state, tenant):,} in a day. Look at `maar retention preview`; if they are to "
-        f"go, {RELEASE}"
+        f"go, run {RELEASE}"
     )
 
 
@@ -188,11 +190,11 @@ def span(ns: int) -> str:
     return f"{ns / HOUR_NS:,.1f} hours" if ns >= HOUR_NS else f"{ns / MINUTE_NS:.0f} minutes"
 
 
-# ── what time alone explains: read by the leader and by the fold ───────────────────────────────
+# ── blocks that are old just because time passed: read by the leader and by the fold ───────────
 
 
 class Taking:
-    """Blocks of one entry, in turn: which of them may go without a person."""
+    """Goes through the blocks of one entry: which of them may go without an operator."""
 
     def __init__(self, state: MetaState, now: LeaseTime) -> None:
         self._state = state
@@ -221,7 +223,7 @@ class Taking:
 
 
 def too_old_before(state: MetaState, tenant: TenantId, *, now: LeaseTime) -> int:
-    """What is older than this became too old by the time that passed, or a person said so."""
+    """Blocks older than this became too old as time passed, or an operator confirmed them."""
     period_ns = state.retention.get(tenant, state.confirmed_ns)
     return state.clock.reading(now) + SKEW_MAX_NS - period_ns if period_ns else NEVER
 
@@ -242,7 +244,7 @@ def _lately(state: MetaState, tenant: TenantId, *, now: LeaseTime) -> dict[int, 
 
 
 def begin(state: MetaState) -> None:
-    """The clock of a new log: there is nothing to doubt it by."""
+    """A new log has no history that could contradict its clock, so the clock is trusted."""
     state.clock = Anchor(state.wall_time, state.lease_time)
     state.confirmed_ns = state.policy.retention_ns
 
@@ -264,9 +266,9 @@ def doubt(state: MetaState) -> None:
 
 
 def follow_default(state: MetaState) -> None:
-    """A shorter default is not confirmed by a setting: a slip there would cost every tenant.
+    """A shorter default period needs an operator: a typo in a setting would cost every tenant.
 
-    Where there is nothing to lose yet, or profiles are kept longer, it needs no person.
+    Where there is no data yet, or profiles are kept longer, it needs no confirmation.
     """
     new, old = state.policy.retention_ns, state.confirmed_ns
     longer = not new or (old and new >= old)
@@ -283,14 +285,14 @@ def spend(state: MetaState, taking: Taking) -> None:
 
 
 def hold(state: MetaState, entry: RetentionHeld) -> Effects:
-    """The first reason stays: whoever comes later finds what began it."""
+    """Hold retention; the first reason is kept, since it says what started the hold."""
     if entry.held:
         if not state.hold.why:
             state.hold = RetentionHold(entry.why[:WHY_MAX] or BY_A_PERSON, state.lease_time)
         return (HoldChanged(state.hold.why),)
     state.clock = Anchor(state.wall_time, state.lease_time)
     if not entry.confirmed:
-        return (HoldChanged(state.hold.why),)  # only a person ends a hold
+        return (HoldChanged(state.hold.why),)  # only an operator ends a hold
     state.hold = NO_HOLD
     state.confirmed_ns = state.policy.retention_ns
     for tenant in list(state.spent):

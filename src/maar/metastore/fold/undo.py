@@ -1,4 +1,4 @@
-"""What retention took comes back: to the index, to its lanes, and to every later query.
+"""Undoes retention: blocks that it took return to the index, the queue and later queries.
 
 Objects are deleted only when their delay has passed, so a block may return until shortly before
 that: a deletion may have been decided on while the entry that brings it back is on its way.
@@ -20,7 +20,7 @@ from maar.model.policy import MINUTE_NS
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 
-MARGIN_NS = MINUTE_NS  # far longer than an append may be under way
+MARGIN_NS = MINUTE_NS  # far longer than an append may take
 
 
 def returning(
@@ -36,7 +36,7 @@ def returning(
 
 
 def can_return(state: MetaState, block: BlockId, *, now: LeaseTime) -> bool:
-    """While retention waits for a person nothing is deleted, so its delays stand still."""
+    """While retention is on hold nothing is deleted, so its delays do not run."""
     retired = state.retired.get(block)
     if retired is None or retired.cause is not Cause.EXPIRED:
         return False

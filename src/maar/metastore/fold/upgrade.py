@@ -1,4 +1,4 @@
-"""What a new version of the log changes in a state that an older one made: the same everywhere."""
+"""Converts the state when a new version of the log is activated, the same on every replica."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the log says, what the fold answers, and the policy: records and their bytes. Pure."""
+"""Entries of the log, effects of applying them, and the policy, with their encodings. Pure."""

@@ -1,4 +1,4 @@
-"""What the fold did: the shell answers, logs and counts from these and decides nothing anew."""
+"""What applying an entry did: replies, log lines and metrics are made from these alone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from maar.model.time import LeaseTime
 
 
 class Registered(msgspec.Struct, frozen=True, gc=False):
-    """A block is in the index ('' also when it was before), or why it is not."""
+    """A block is in the index ('' also when it already was), or why it is not."""
 
     block: BlockId
     refusal: str
-    profiles: int = 0  # that are new by it
+    profiles: int = 0  # that this registration added
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """Also for a repeated report, which retires nothing more."""
+    """A plan is complete; also the answer to a repeated report, which retires nothing more."""
 
     plan: PlanId
     token: FencingToken
@@ -62,7 +62,7 @@ class AttemptEnded:
     token: FencingToken
     end: AttemptEnd
     cause: str = ""
-    counted: bool = True  # as a failure of the plan's own
+    counted: bool = True  # as a failure of the plan itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +126,14 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class HoldChanged:
-    """Retention waits for a person ('' when it does not any more)."""
+    """Retention is on hold until an operator releases it ('' when it was released)."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A block was given up by a person, who saw what is wrong with it."""
+    """An operator gave a block up, having seen what is wrong with it."""
 
     block: BlockId
     profiles: int
@@ -147,7 +147,7 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class RingReplaced:
-    """A zone's ring gave way to another; one without writers stands for none."""
+    """A zone's ring was replaced; a ring without writers means that the zone has none."""
 
     before: Ring
     after: Ring
@@ -165,15 +165,15 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class Reborn:
-    """The log goes on from a snapshot, as another than it was."""
+    """The log continues from a snapshot, under a new incarnation."""
 
-    adopts: tuple[Incarnation, ...]  # earlier lives whose objects are looked for
+    adopts: tuple[Incarnation, ...]  # earlier incarnations whose objects are searched for
     after: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A block that the store held is in the index ('' also when it was before), or why not."""
+    """A block of the store is in the index ('' also when it already was), or why it is not."""
 
     block: BlockId
     refusal: str
@@ -194,7 +194,7 @@ class AdoptionOver: ...
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An item that did not find what it presumed."""
+    """An item that was refused, because the state was not what it presumed."""
 
     why: Refusal
     plan: PlanId | None = None

@@ -1,4 +1,4 @@
-"""What the log says: one closed union of entries, each in a versioned envelope.
+"""The entries of the log: one closed union, each entry in a versioned envelope.
 
 Fields are append-only and have defaults when they are new. A new kind, or a new meaning of an old
 one, is a new version, which a `VersionActivated` entry must have switched on (S13). A program that
@@ -30,7 +30,7 @@ class Genesis(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class TermStarted(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """The first entry of every leader; leases that were live begin anew."""
+    """The first entry of every leader; live leases get their full length again."""
 
     term: int
     leader: str
@@ -41,7 +41,7 @@ class PolicySet(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class BlocksAdded(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """Segments that are written and want to be seen."""
+    """Segments that are written and are to become visible to queries."""
 
     blocks: tuple[BlockMeta, ...]
 
@@ -60,7 +60,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
     expires_at: LeaseTime
     replaces: FencingToken | None = None
     counts_as_failure: bool = (
-        True  # the expired lease that it replaces, as a failure of the plan's own (S11)
+        True  # the expired lease that it replaces, as a failure of the plan itself (S11)
     )
 
 
@@ -98,13 +98,13 @@ class PlanCompleted(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
 
 class PlanFailed(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """A worker saw its tasks stop and says why; nothing relies on this hint."""
+    """A worker saw its tasks stop and reports why; nothing depends on getting this report."""
 
     plan: PlanId
     token: FencingToken
     cause: str
     eligible_at: LeaseTime
-    counts_as_failure: bool = True  # as a failure of the plan's own (S11)
+    counts_as_failure: bool = True  # as a failure of the plan itself (S11)
 
 
 class PlanBisected(msgspec.Struct, frozen=True, array_like=True, tag=11):
@@ -113,7 +113,7 @@ class PlanBisected(msgspec.Struct, frozen=True, array_like=True, tag=11):
     plan: PlanId
     presumes: FencingToken | None  # the expired lease that the leader saw, or none
     at: int
-    counts_as_failure: bool = True  # that expired lease, as a failure of the plan's own (S11)
+    counts_as_failure: bool = True  # that expired lease, as a failure of the plan itself (S11)
 
 
 class PlanExcluded(msgspec.Struct, frozen=True, array_like=True, tag=12):
@@ -144,7 +144,7 @@ class RegistrationFloor(msgspec.Struct, frozen=True, array_like=True, tag=14):
 
 
 class Tick(msgspec.Struct, frozen=True, array_like=True, tag=15):
-    """Time passed, and something waits for it."""
+    """Time has passed, and something waits for it: the log records the time."""
 
 
 class PlansArchived(msgspec.Struct, frozen=True, array_like=True, tag=16):
@@ -169,14 +169,14 @@ class PinsDropped(msgspec.Struct, frozen=True, array_like=True, tag=19):
 
 
 class StateHashed(msgspec.Struct, frozen=True, array_like=True, tag=20):
-    """What a fold came to at an index (S13): first the leader's, then the others' by their names.
+    """The hash of the state at an index (S13): first the leader's, then each other replica's.
 
-    The replicas whose hash most do not share stop.
+    A replica whose hash differs from that of most replicas stops.
     """
 
     at: int
     digest: bytes
-    replica: str = ""  # whose vote it is; '': the leader's, which comes right behind the index
+    replica: str = ""  # whose vote it is; '': the leader's, which directly follows the index
 
 
 class VersionActivated(msgspec.Struct, frozen=True, array_like=True, tag=21):
@@ -194,13 +194,13 @@ class Stored(msgspec.Struct, frozen=True, array_like=True, tag=22):
 
 
 class PlanRequeued(msgspec.Struct, frozen=True, array_like=True, tag=23):
-    """An excluded or parked plan gets another chance, with no failures to its name."""
+    """An excluded or parked plan is tried again, with its failures reset to none."""
 
     plan: PlanId
 
 
 class PlansParked(msgspec.Struct, frozen=True, array_like=True, tag=24):
-    """Failed plans leave a full schedule; they own their inputs still, and can come back."""
+    """Failed plans leave a full schedule; they still own their inputs, and can come back."""
 
     plans: tuple[PlanId, ...]
 
@@ -249,9 +249,9 @@ class LeftoversSwept(msgspec.Struct, frozen=True, array_like=True, tag=29):
 
 
 class RingChanged(msgspec.Struct, frozen=True, array_like=True, tag=30):
-    """A zone's ring is another one from now on: who is in it, and who takes which shard (S16).
+    """A zone's ring is replaced: which writers are in it, and which takes which shard (S16).
 
-    The table was decided before; the fold only takes it over, if the ring is still as presumed.
+    The leader decided the table; the fold only takes it over, if the ring is still as presumed.
     """
 
     zone: Zone
@@ -261,13 +261,14 @@ class RingChanged(msgspec.Struct, frozen=True, array_like=True, tag=30):
 
 
 class Reincarnated(msgspec.Struct, frozen=True, array_like=True, tag=31):
-    """The log goes on from a snapshot whose own log was lost (S5).
+    """The log continues from a snapshot whose own log was lost (S5).
 
-    Until the store was looked through, nothing is deleted: it may hold what the snapshot lacks.
+    Until the whole store has been
+    searched, nothing is deleted: it may hold what the snapshot lacks.
     """
 
     incarnation: Incarnation
-    adopts: tuple[Incarnation, ...] = ()  # lives whose objects are looked for, beside the last one
+    adopts: tuple[Incarnation, ...] = ()  # incarnations to adopt objects of, beside the last one
 
 
 class BlocksAdopted(msgspec.Struct, frozen=True, array_like=True, tag=32):
@@ -287,11 +288,12 @@ class AdoptionEnded(msgspec.Struct, frozen=True, array_like=True, tag=34):
 
 
 class BlocksLost(msgspec.Struct, frozen=True, array_like=True, tag=35):
-    """A person gives blocks up whose objects are lost; plans that own one are cancelled (S8)."""
+    """An operator gives up blocks whose objects are lost; plans that own one are cancelled (S8)."""
 
     blocks: tuple[BlockId, ...]
     note: str  # what is wrong with them
-    returning: tuple[BlockId, ...] = ()  # what they replaced, and is still there: live again
+    # Blocks that they replaced and that still exist: live again.
+    returning: tuple[BlockId, ...] = ()
 
 
 class RetentionUndone(msgspec.Struct, frozen=True, array_like=True, tag=36):
@@ -301,16 +303,17 @@ class RetentionUndone(msgspec.Struct, frozen=True, array_like=True, tag=36):
 
 
 class RetentionHeld(msgspec.Struct, frozen=True, array_like=True, tag=37):
-    """Retention takes nothing, and deletes nothing that it took, until a person releases it.
+    """Retention takes nothing, and deletes nothing that it took, until an operator releases it.
 
-    Whoever does not hold it says that the wall clock of this entry is right: the leader, when
-    witnesses vouch for a clock that went another way than lease time, or a person, who thereby
-    confirms the periods too and ends a hold.
+    An
+    entry that does not hold it says that its wall clock is right. The leader writes one when
+    witnesses confirm a clock that differs from lease time. An operator's entry also confirms the
+    periods and ends a hold.
     """
 
     held: bool
     why: str = ""
-    confirmed: bool = False  # by a person
+    confirmed: bool = False  # by an operator
 
 
 Entry: TypeAlias = (
@@ -373,7 +376,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Sealed(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=MARK):
-    """As the log has it, with the entry unread, to learn the version first."""
+    """The envelope with the entry still encoded, so that the version can be checked first."""
 
     version: int
     lease_time: LeaseTime
@@ -435,7 +438,7 @@ def decode_to_fold(body: bytes, *, index: int) -> Entry | BlocksOutlined:
     try:
         return _with_outlines(_read_to_fold(body))
     except _UNREADABLE:
-        return decode_entry(body, index=index)  # says what is wrong with it
+        return decode_entry(body, index=index)  # raises an error that says what is wrong
 
 
 def _with_outlines(entry: Entry | _BlocksUnread) -> Entry | BlocksOutlined:
@@ -450,7 +453,7 @@ def open_envelope(body: bytes, *, index: int, knows: int = VERSION) -> Envelope:
         sealed = _open_to_fold(body)
         entry = _with_outlines(sealed.entry)
     except _UNREADABLE:
-        return decode(body, index=index, knows=knows)  # says what is wrong with it
+        return decode(body, index=index, knows=knows)  # raises an error that says what is wrong
     _check_version(sealed.version, index=index, knows=knows)
     _check_activated(entry, index=index, knows=knows)
     return Envelope(sealed.version, sealed.lease_time, sealed.wall_time, entry)

@@ -1,4 +1,4 @@
-"""What maar wrote before its first release: recognised, and refused with the way its data comes.
+"""Recognises formats from before the first release, and says how to bring their data over.
 
 Records of the log and headers of snapshots began with the number of their version. Today they begin
 with a word, so that neither is ever taken for the other.
@@ -18,17 +18,17 @@ class FormerFormat(Rejected):
 
     def __init__(self, what: str, *, log: str = "URL", store: str = "URL") -> None:
         super().__init__(f"{what} {way_over(log=log, store=store)}")
-        self.what = what  # for whoever can say where log and store are
+        self.what = what  # for a caller that can add where log and store are
 
 
 def way_over(*, log: str = "URL", store: str = "URL") -> str:
-    """What it is, what that means, and what to do."""
+    """A sentence that says what it is, what that means, and what to do."""
     return (
         "was written by a maar from before its first release, in a format that this program does "
         "not read. No profile is lost by that: log and snapshots are the index only, and the "
         "segments and blocks in the store are read as ever. Stop the server, move the old log "
         f"away, run `maar metastore restore --without-snapshot --log {log} --store {store}` and "
-        "start the server again: the new log adopts all that the store holds. Orders such as the "
+        "start the server again: the new log adopts all that the store holds. Settings such as the "
         "retention of tenants have to be given again (docs/runbook.md)"
     )
 

@@ -1,4 +1,4 @@
-"""Blocks as bytes: alone, or many in one compressed pack, which costs a fraction of that."""
+"""Encoded block metadata: single, or many in one compressed pack to save memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from maar.model.block import BlockMeta, BlockOutline
 
-OPENED_MAX = 8  # packs of which the content is at hand: a plan's inputs lie side by side
+OPENED_MAX = 8  # packs that are kept decompressed: a plan's inputs are often in the same pack
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(BlockMeta).decode
@@ -65,7 +65,7 @@ def seal(rows: Sequence[bytes]) -> Pack:
 
 
 def content(pack: Pack) -> tuple[bytes, ...]:
-    """For who reads many packs once, in whatever thread."""
+    """For callers that read many packs once, in any thread; nothing is cached."""
     return _decode_rows(_zstd.decompress(pack.zstd, pack.size, asbytes=True))
 
 

@@ -1,1 +1,1 @@
-"""All that the metastore knows, in memory, and how it is hashed and put into a snapshot. Pure."""
+"""The metastore's state in memory, its hash, and its encoding in a snapshot. Pure."""

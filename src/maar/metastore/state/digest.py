@@ -59,7 +59,7 @@ def _parts(state: MetaState) -> Iterator[object]:
 
 
 def _plans(state: MetaState) -> bytes:
-    """Three lists, each in its own order; a plan says by its state in which it is."""
+    """Scheduled, parked and finished plans, each in its own order."""
     scheduled = sorted(state.plans.items())
     return state.known_marks.of((*scheduled, *state.parked.items(), *state.finished.items()))
 

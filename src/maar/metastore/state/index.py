@@ -34,8 +34,8 @@ from maar.model.time import TimeRange
 
 PACKED_MAX = 64  # blocks; a chunk with more is divided
 LOOSE_MAX = 16  # blocks of a chunk that are not in its pack
-LOOSE_LEAST = 8  # so few are not worth a pack
-LOOSE_SEGMENTS = 40  # of a shard: mostly they are merged before there are so many
+LOOSE_LEAST = 8  # fewer are not worth a pack
+LOOSE_SEGMENTS = 40  # of a shard: usually they are merged before there are this many
 
 _IN_PACK = b""
 
@@ -51,7 +51,7 @@ def partition_of(meta: BlockOutline) -> PartitionKey:
 
 
 class ChunkBounds(msgspec.Struct, frozen=True, gc=False):
-    """What no block of a chunk exceeds; they may be wider than need be."""
+    """Limits that no block of a chunk exceeds; they may be wider than necessary."""
 
     min_time_ns: int
     max_time_ns: int
@@ -69,7 +69,7 @@ class ChunkBounds(msgspec.Struct, frozen=True, gc=False):
 
 
 def _bounds(bodies: tuple[bytes, ...]) -> ChunkBounds:
-    """As narrow as can be."""
+    """The narrowest bounds of these blocks."""
     outlines = list(map(outline, bodies))
     return ChunkBounds(
         min(each.min_time_ns for each in outlines),
@@ -175,11 +175,11 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
         )
 
     def settle(self, *, spare: int, last: bool) -> tuple[Chunk, ...]:
-        """What came is packed when there is enough of it, and divided when there is too much.
+        """Pack loose blocks when there are enough of them, and split a chunk that is too large.
 
-        In the last chunk of a partition the pack doubles, so that a block is packed twice at most,
-        give or take; where there is room to spare, it is packed once. The newest stay loose: ids
-        come nearly in order, so the next ones go there.
+        In the last chunk of a partition the pack doubles, so that a block is packed about twice at
+        most, or once when `spare` is large. The newest blocks stay loose: ids come nearly in order,
+        so the next ones belong beside them.
         """
         packed = self.pack.rows if self.pack else 0
         enough = max(LOOSE_LEAST, packed, spare) if last else LOOSE_MAX
@@ -289,7 +289,7 @@ class Shelf:
 
 @dataclass(slots=True)
 class Total:
-    """What a level holds, kept as blocks come and go."""
+    """Counts and bytes of a level, updated as blocks come and go."""
 
     blocks: int = 0
     bytes: int = 0
@@ -399,7 +399,7 @@ class Index:
         return live
 
     def drop(self, live: Mapping[BlockId, FoundBlock]) -> None:
-        """They are not live any more; those that lay together cost less together."""
+        """Remove blocks from the live ones; removing those of one chunk together costs less."""
         by_key: dict[PartitionKey, list[bytes]] = {}
         for each in live.values():
             by_key.setdefault(each.key, []).append(each.raw)

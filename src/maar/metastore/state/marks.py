@@ -17,14 +17,15 @@ V = TypeVar("V")
 
 
 def mark(parts: object) -> int:
-    """128 bits that stand for one member."""
+    """A 128-bit hash of one member of a set."""
     return int.from_bytes(hashlib.sha256(_encode(parts)).digest()[:16], "big")
 
 
 def mark_of_bytes(raw: bytes) -> int:
-    """The same for the bulk, whose every byte counts, at a fifth of the cost.
+    """The same for bulk data, at a fifth of the cost.
 
-    It is there to notice accidents: whoever could choose what replicas keep needs no collisions.
+    It detects accidents, not attacks: an attacker who can choose what replicas keep needs no
+    collisions.
     """
     made: int = xxh3_128_intdigest(raw)
     return made
@@ -74,7 +75,7 @@ class Marked(dict[K, V]):
 
 
 class KnownMarks:
-    """Marks of immutable things, made anew only for those that have changed since the last time."""
+    """Hashes of immutable values, recomputed only for those that changed since the last time."""
 
     __slots__ = ("_known",)
 

@@ -1,4 +1,4 @@
-"""Which blocks wait to be merged: a FIFO lane per key, and which lanes are due, in a logarithm.
+"""Which blocks wait to be merged: a FIFO lane per key; finding the lanes that are due is O(log n).
 
 A block keeps its place while a plan owns it, so that a released block returns to where it was.
 """
@@ -264,7 +264,7 @@ class Queue:
             del self.waiting[line]
 
     def _refresh(self, key: QueueKey, lane: Lane, policy: Policy) -> None:
-        """Nothing to do for most of what comes and goes: the oldest stays the oldest."""
+        """Usually nothing changes here: the oldest block of the lane is still the oldest."""
         first = lane.items.first()
         same = lane.front is not None and first is not None and first[:12] == _turn(lane.front)
         if same and lane.full == self._is_full(key, lane, policy):

@@ -20,7 +20,7 @@ class Cause(IntEnum):
 
     REPLACED = 1
     EXPIRED = 2
-    LOST = 3  # a person gave it up
+    LOST = 3  # an operator gave it up
 
 
 class Retired(msgspec.Struct, frozen=True, gc=False):
@@ -42,13 +42,14 @@ class RetiredBlocks(Marked[BlockId, Retired]):
 
     def __init__(self) -> None:
         super().__init__()
-        # Both oldest first: what expired stays for longer, and must not hold up the others.
+        # Both oldest first. Two lists, since expired blocks are kept for longer and must not delay
+        # the others.
         self.expired: dict[BlockId, None] = {}
         self.others: dict[BlockId, None] = {}
         self._loose: list[BlockId] = []
 
     def mark_of(self, key: BlockId, value: Retired) -> int:
-        """However the block itself is kept."""
+        """Hash a retired block; packed or loose, it has the same hash."""
         kept = alone(value.packed)
         return bulk_mark((key, value.entry, value.at, value.outputs, kept, value.cause))
 
@@ -78,7 +79,7 @@ class RetiredBlocks(Marked[BlockId, Retired]):
         self.others.pop(key, None)
 
     def _pack(self) -> None:
-        """What a block is kept as does not change its hash."""
+        """Pack the loose blocks; their hashes do not depend on how they are stored."""
         found = {block: self[block] for block in self._loose if block in self}
         pack = seal([alone(retired.packed) for retired in found.values()])
         for row, (block, retired) in enumerate(found.items()):

@@ -1,4 +1,4 @@
-"""Sorted rows of one length in short byte strings: a million of them cost little but themselves.
+"""Sorted rows of fixed length in short byte strings, with little memory overhead per row.
 
 What is kept for every block is kept like this: no object, no hash table, nothing for the garbage
 collector to walk, and no pause in which a large table grows. All numbers are big-endian, so that
@@ -21,9 +21,9 @@ ID_BYTES = 16
 T = TypeVar("T", bound=Hashable)
 
 
-@lru_cache(maxsize=128)  # whoever asks for one asks several times in a row
+@lru_cache(maxsize=128)  # callers ask for the same id several times in a row
 def raw_id(block: BlockId) -> bytes:
-    """16 bytes; none when the text is not the id of any block."""
+    """A block id as 16 bytes; no bytes when the text cannot be a block id."""
     try:
         raw = bytes.fromhex(block)
     except ValueError:
@@ -159,7 +159,7 @@ class Rows:
         """Of the only chunk that can hold a key; -1 when it sorts before all."""
         firsts = self._firsts
         if firsts and firsts[-1] <= key:
-            return len(firsts) - 1  # what is new is mostly last
+            return len(firsts) - 1  # new rows usually belong at the end
         return bisect_right(firsts, key) - 1
 
     def _at(self, chunk: bytearray, key: bytes) -> int:
@@ -167,7 +167,7 @@ class Rows:
         last = len(chunk) - self._width
         if len(key) != self._key or chunk[last : last + self._key] < key:
             return -1
-        at = chunk.find(key)  # sooner than a search by halves, which Python would have to do
+        at = chunk.find(key)  # in C, and so faster than a binary search in Python
         while at >= 0 and at % self._width:
             at = chunk.find(key, at + 1)
         return at
@@ -236,7 +236,7 @@ class Ids:
 
 
 class Numbers(Generic[T]):
-    """A small number for everything that rows refer to, for as long as some row does."""
+    """Gives each value that rows refer to a small number, for as long as some row refers to it."""
 
     __slots__ = ("_free", "_numbers", "_things", "_uses")
 

@@ -1,8 +1,8 @@
 """The records of a snapshot: the state in parts of bounded size, and back.
 
-What follows from the rest (owners, lanes, partitions) is not written but rebuilt. Blocks and places
-are written as they are kept, so that loading a million of them is no fold: `audit` compares them
-with the blocks themselves, and whoever makes a snapshot calls it.
+Derived data (owners, lanes, partitions) is not written but rebuilt. Blocks and places are written
+as they are kept in memory, so that a million of them load quickly; whoever makes a snapshot calls
+`audit`, which compares them with the blocks themselves.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class Core(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """What there is one of."""
+    """The values that a state has exactly one of."""
 
     index: int
     version: int
@@ -144,7 +144,7 @@ class LevelTotal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sums(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """What the fold keeps up to date of blocks and places."""
+    """The totals and hashes of blocks and places, which the fold keeps up to date."""
 
     blocks_hash: bytes
     places_hash: bytes
@@ -199,7 +199,7 @@ class SpentRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Takings(msgspec.Struct, frozen=True, array_like=True, tag=16):
-    """What retention took of tenants though time alone does not explain it."""
+    """Per tenant, what retention took although passing time alone does not explain it."""
 
     spent: tuple[SpentRecord, ...]
 
@@ -367,10 +367,10 @@ class _Loading:
             raise Corrupt("its blocks are not in order")
         for block in state.owners:
             if block not in state.blocks:
-                raise Corrupt(f"it names the block {block} and does not hold it")
+                raise Corrupt(f"it names block {block} but does not hold it")
         owned = frozenset(map(raw_id, state.owners))
         if not state.queue.load(self._places, owned, state.policy):
-            raise Corrupt("it holds two places of one block")
+            raise Corrupt("a block has two places in its queue")
         return state
 
 
@@ -431,7 +431,7 @@ def _split(places: bytes) -> list[bytes]:
 
 
 def audit(state: MetaState) -> None:
-    """What is kept beside the blocks says what the blocks say, or Corrupt."""
+    """Check that places and sums match the blocks; Corrupt when they do not."""
     again = Index()
     queue, placed, places_hash = state.queue, 0, 0
     for partition in state.blocks.partitions():
@@ -445,24 +445,25 @@ def audit(state: MetaState) -> None:
                 if item is None:
                     continue
                 if (item.size, item.key) != (meta.size, queue.rules.lane(meta)):
-                    raise Corrupt(f"the place of block {meta.id} is not that of the block")
+                    raise Corrupt(f"the queued place of block {meta.id} does not match the block")
                 placed, places_hash = placed + 1, add_mark(places_hash, bulk_mark(item))
     if (again.hash, again.totals) != (state.blocks.hash, state.blocks.totals):
-        raise Corrupt("the sums that it states are not those of its blocks")
+        raise Corrupt("its totals do not match its blocks")
     if (placed, places_hash) != (len(queue.places), queue.hash):
-        raise Corrupt("it holds places of blocks that it does not hold, or of others")
+        raise Corrupt("its queue does not hold exactly the blocks that wait to be merged")
 
 
 def compare(state: MetaState, again: MetaState) -> None:
-    """What the fold keeps beside its records is what was rebuilt of them in `again`, or Corrupt.
+    """Check derived data against `again`, rebuilt from the same records; Corrupt if it differs.
 
-    No hash covers it: it decides what is merged next, who may work, and what a query reads.
+    No hash covers derived data, though it decides what is merged next, which worker may work, and
+    what a query reads.
     """
     for name, told in _KEPT.items():
         if told(state) != told(again):
             raise Corrupt(
-                f"what the fold keeps of {name} is not what follows from its records; this is a "
-                "defect of the program"
+                f"the derived data on {name} does not match the records; this is a bug in maar, "
+                "please report it"
             )
 
 
@@ -501,7 +502,7 @@ def _audit_chunk(key: PartitionKey, chunk: Chunk, metas: list[BlockMeta]) -> Non
         and all(bounds.largest >= meta.size for meta in metas)
     )
     if not same:
-        raise Corrupt(f"what it says of the blocks from {chunk.ids[0]} on is not what they are")
+        raise Corrupt(f"its outline of the blocks from {chunk.ids[0]} on does not match them")
 
 
 def _some(items: Iterable[T]) -> Iterator[tuple[T, ...]]:

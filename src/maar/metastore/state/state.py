@@ -1,4 +1,4 @@
-"""All that the metastore knows: only the fold changes it, and all of it is bounded (S21)."""
+"""The metastore's whole state: only the fold changes it, and every part is bounded (S21)."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Anchor(NamedTuple):
 
 
 class RetentionHold(NamedTuple):
-    """Why retention waits for a person, and since when; '' when it does not."""
+    """Why retention is on hold until an operator releases it, and since when; '' when it is not."""
 
     why: str
     at: LeaseTime
 
 
 class Spent(NamedTuple):
-    """Blocks of a tenant that retention took although time alone does not explain it."""
+    """Blocks of a tenant that retention took although passing time alone does not explain it."""
 
     hours: tuple[tuple[int, int], ...]  # of lease time, and how many in each; the last day's
 
@@ -119,18 +119,18 @@ class MetaState:
     rings: Marked[Zone, Ring] = field(default_factory=Marked)  # of the zones that have writers
     raised: RaisedLimit = NOT_RAISED
     anchor: Anchor = NO_ANCHOR
-    # the lives of the log whose objects are to be adopted: until the store was looked through for
-    # them, nothing is deleted (S5); () when the index knows everything
+    # The incarnations of the log whose objects are to be adopted. Until the store has been searched
+    # for them, nothing is deleted (S5). () when the index knows everything.
     adopting: tuple[Incarnation, ...] = ()
-    former: tuple[Incarnation, ...] = ()  # lives whose cut-off writers may still leave letters
-    # retention's (see metastore/fold/trust.py)
-    clock: Anchor = NO_ANCHOR  # the wall clock as it was last vouched for
+    former: tuple[Incarnation, ...] = ()  # writers of these incarnations may still leave letters
+    # The fields of retention; see metastore/fold/trust.py.
+    clock: Anchor = NO_ANCHOR  # the wall clock when it was last confirmed
     confirmed_ns: int = 0  # the default period that nobody needs to confirm any more; 0: for ever
     hold: RetentionHold = NO_HOLD
     spent: Marked[TenantId, Spent] = field(default_factory=Marked)
     known_marks: KnownMarks = field(
         default_factory=KnownMarks
-    )  # of plans; saves work, says nothing
+    )  # of plans; a cache, not part of the state
     kinds: Kinds = KINDS  # of plans that this program knows; not of the log
 
     def __post_init__(self) -> None:

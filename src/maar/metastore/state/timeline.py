@@ -1,8 +1,9 @@
-"""The plans of the schedule, in lines from which the next one is taken at the cost of a logarithm.
+"""The plans of the schedule, in priority buckets from which the next one is taken in O(log n).
 
-It is a mapping from ids to plans; the lines follow from the plans and are kept as these change. A
-plan stands in the line of its kind, standing, failures and limit, ordered by the time since when
-it can be had. Time itself moves nobody: who reads a line takes those whose time has come.
+It is a mapping from ids to plans; the buckets are derived from the plans and updated with them. A
+plan's bucket is given by its kind's line, its standing, failures and limit. Within a bucket, plans
+are ordered by the time from which they can be handed out. Passing time moves no plan: readers of a
+bucket take those whose time has come.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from maar.model.plan import Plan, PlanState
 from maar.model.time import LeaseTime
 from maar.services.kinds import KINDS, Kinds, PlanLine
 
-NEVER = LeaseTime(1 << 62)  # an operator's word: not before somebody says otherwise
+NEVER = LeaseTime(1 << 62)  # excluded by an operator: not handed out until it is requeued
 
 
 class PlanStanding(IntEnum):
@@ -31,7 +32,7 @@ class PlanStanding(IntEnum):
 
 
 class PlanBucket(NamedTuple):
-    """Which plans wait together; sorts by whose turn comes first."""
+    """The key of a bucket of waiting plans; sorts by which bucket is served first."""
 
     line: PlanLine  # of its kind
     standing: PlanStanding
@@ -40,7 +41,7 @@ class PlanBucket(NamedTuple):
 
 
 class PlanPlace(NamedTuple):
-    since: LeaseTime  # it can be had from then on; a lease, after then
+    since: LeaseTime  # it can be handed out from then on; if leased, after then
     plan: PlanId
 
 
@@ -118,7 +119,7 @@ class Timeline:
         return PlanBucket(line, _standing(plan), plan.failures, plan.failure_limit)
 
     def line(self, line: PlanBucket, now: LeaseTime) -> Iterator[Plan]:
-        """Those of a line whose time has come, longest since first."""
+        """Plans of a bucket whose time has come, the longest waiting first."""
         leased = line.standing is PlanStanding.LEASED
         for since, plan in self.lines.get(line, ()):
             if since > now or (leased and since == now):
@@ -131,7 +132,7 @@ class Timeline:
         return [plan for plan in mine if plan.lease and not plan.lease.expired(now)]
 
     def probing(self) -> bool:
-        """Somebody tries a plan that is at its limit."""
+        """Whether a worker is probing a plan that is at its failure limit."""
         return any(
             line.standing is PlanStanding.LEASED and line.failures >= line.limit
             for line in self.lines

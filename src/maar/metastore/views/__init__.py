@@ -1,1 +1,1 @@
-"""Answers from the state that no later entry changes. Pure."""
+"""Answers made from the state, as values that no later entry changes. Pure."""

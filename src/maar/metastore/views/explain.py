@@ -52,7 +52,7 @@ def explain(
 
 
 def _lane_closes(state: MetaState, block: BlockId) -> bool:
-    """Some day: not if the policy has no rule for its lane any more."""
+    """Whether it will ever be merged: not if the policy has no rule for its lane any more."""
     rules, place = state.kinds.queue, state.queue.places[block]
     return rules.closes_after_ns(rules.line(place.key), state.policy) is not None
 
@@ -89,7 +89,7 @@ def _explain_queued(
 
 
 def _obstacles(state: MetaState) -> Iterator[str]:
-    """What keeps work that is due from becoming plans, apart from a lack of workers."""
+    """Why work that is due does not become plans, apart from a lack of workers."""
     if len(state.plans) >= state.policy.plans_max:
         yield (
             f"The schedule is full: it holds {len(state.plans)} plans (compaction.plans_max), "
@@ -98,7 +98,7 @@ def _obstacles(state: MetaState) -> Iterator[str]:
     if attempts_left(state) <= 0:
         yield (
             f"Nothing is handed out: {len(state.leftovers)} ended attempts wait to be cleaned up; "
-            "`maar status` says what holds cleaning up."
+            "`maar status` says what blocks the cleanup."
         )
 
 
@@ -113,7 +113,7 @@ def _explain_owned(state: MetaState, plan: Plan, now: LeaseTime) -> Iterator[str
     if plan.lease is not None:
         yield _lease(plan, now)
     elif plan.eligible_at > now:
-        yield f"The plan rests for another {span_text(plan.eligible_at - now)}, since it failed."
+        yield f"The plan failed and is tried again in {span_text(plan.eligible_at - now)}."
     else:
         yield "The plan waits for a worker with a free slot."
     if plan.failures:
@@ -129,7 +129,7 @@ def _lease(plan: Plan, now: LeaseTime) -> str:
     assert lease is not None
     if lease.expired(now):
         return (
-            f"Worker {lease.worker} held it and fell silent; its lease ended "
+            f"Worker {lease.worker} held it and stopped renewing; its lease expired "
             f"{span_text(now - lease.expires_at)} ago, and the next worker that asks gets the plan."
         )
     started = plan.attempts[-1].started_at
@@ -154,7 +154,7 @@ def _explain_held(state: MetaState, plan: Plan, now: LeaseTime) -> Iterator[str]
     by_hand = f", {plan.note!r}" if plan.note else ""
     if plan.eligible_at >= NEVER:
         yield f"Plan {plan.id} holds it and was excluded by hand{by_hand}."
-        yield f"It is not tried again until somebody says `maar plans requeue {plan.id}`."
+        yield f"It is not tried again until somebody runs `maar plans requeue {plan.id}`."
         return
     yield (
         f"Plan {plan.id} holds it and is excluded{by_hand}: it failed "
@@ -199,11 +199,11 @@ def _explain_retired(state: MetaState, block: BlockId, now: LeaseTime) -> Iterat
     setting = "retention.expired_delay_s" if expired else "compaction.retire_delay_s"
     left = retirement.delay_ns(state, retired) - (now - retired.at)
     if expired and state.hold.why:
-        yield "Its objects stay while retention waits for a person."
+        yield "Its objects stay while retention is on hold (`maar retention release` ends that)."
     elif left >= 0:
         yield f"Its objects stay for another {span_text(left)} ({setting})."
     else:
-        yield f"Its objects may go since {span_text(-left)}, unless a reader holds them."
+        yield f"Its objects could be deleted {span_text(-left)} ago, unless a reader holds them."
     pins = {
         reader: pin
         for reader, pin in state.pins.items()
@@ -227,6 +227,6 @@ def _why_retired(retired: Retired) -> str:
         case Cause.EXPIRED:
             return "Retention took it"
         case Cause.LOST:
-            return "A person gave it up as lost"
+            return "An operator gave it up as lost"
         case _:
             assert_never(retired.cause)

@@ -1,7 +1,7 @@
-"""How many objects a query of the last hour has to open: counted a little at a time.
+"""How many objects a query of the last hour has to open, counted incrementally.
 
-A million blocks are too many to look at in one go of the leader's loop, so a count is a walk that
-stops and goes on; the numbers are those of the last walk that came to its end.
+A million blocks are too many to count in one turn of the leader's loop, so a count is a walk in
+small steps; the numbers shown are those of the last complete walk.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
 HOUR_NS = 3_600 * SECOND_NS
 PAUSE_NS = 15 * SECOND_NS  # between the beginnings of two walks
 STEP_COST = 1_000  # about half a millisecond
-COUNTED_COST = 3  # of a chunk that is counted as a whole, beside one that is passed over
+COUNTED_COST = 3  # of a chunk that is counted as a whole; one that is skipped costs 1
 DECODED_COST = 10  # of a block whose bytes have to be read
 
 

@@ -1,4 +1,4 @@
-"""Answers from the state: plain values that no later entry changes."""
+"""Answers made from the state: plain values that no later entry changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from maar.ports.replica import ReplicaStatus
 
 LISTED_MAX = 100  # plans of a kind that a status lists
 
-# Looking a state up costs more than comparing it, and there may be tens of thousands of plans.
+# Enum lookups by value are slow, and there may be tens of thousands of plans.
 _EXCLUDED = PlanState.EXCLUDED
 _SET_ASIDE = (PlanState.EXCLUDED, PlanState.PARKED)
 _ACTIVE = (PlanState.REQUESTED, PlanState.INFLIGHT)
@@ -143,7 +143,7 @@ def _level(state: MetaState, plan: Plan) -> str:
 
 
 def failing(plan: Plan) -> bool:
-    """It has failed and is not over: on its way to another attempt, or set aside."""
+    """Whether it has failed and not ended: it waits for another attempt, or is set aside."""
     return plan.state in _SET_ASIDE or (plan.failures > 0 and plan.state in _ACTIVE)
 
 
@@ -155,7 +155,7 @@ class Standings(NamedTuple):
 
 
 def standings(state: MetaState) -> Standings:
-    """Of tens of thousands of plans, twice a second: so nothing is done for each that C can do."""
+    """Runs twice a second over tens of thousands of plans, so the per-plan work is done in C."""
     states = bytes([plan.state for plan in all_plans(state)])
     plans = {member: states.count(member) for member in PlanState}
     aside = [plan for plan in state.plans.values() if plan.state is _EXCLUDED]
@@ -183,7 +183,7 @@ def leased_plan(state: MetaState, plan_id: PlanId) -> LeasedPlan:
 
 
 def lease_ns(state: MetaState, plan_id: PlanId) -> int:
-    """How long a worker may be silent about a plan; nothing is left when it is off the schedule."""
+    """The length of a plan's leases; 0 when the plan is not on the schedule any more."""
     found = state.plans.get(plan_id)
     return state.kinds[found.kind].lease_ns(state.policy) if found else 0
 
