@@ -247,7 +247,7 @@ def test_a_single_metastore_is_tried_once(tmp_path: Path, error: errors.MaarErro
 
 @pytest.mark.parametrize(
     "error",
-    [errors.Unavailable("lost its office"), errors.OutcomeUnknown("perhaps")],
+    [errors.Unavailable("lost leadership"), errors.OutcomeUnknown("perhaps")],
     ids=lambda error: type(error).__name__,
 )
 def test_of_several_another_try_may_find_that_it_was_done(

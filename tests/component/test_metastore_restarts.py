@@ -282,7 +282,7 @@ def test_a_leader_that_lost_its_term_folds_what_others_wrote_and_returns(world: 
             await add(service, 1)
             term = (await service.status()).term
             await service._log.campaign(Candidate("rival"))
-            with pytest.raises(Unavailable, match="office"):
+            with pytest.raises(Unavailable, match="leadership"):
                 await add(service, 2)
             await add(service, 2)
             assert (await service.status()).term == term + 2
@@ -308,7 +308,7 @@ def test_an_update_prepared_in_an_old_term_is_refused_and_dropped(world: World) 
                 entries.VERSION, LeaseTime(before.lease_time), WallTime(0), started
             )
             await service._log.append([body], term=term, head=await service._log.head())
-            with pytest.raises(Unavailable, match="office"):
+            with pytest.raises(Unavailable, match="leadership"):
                 await poll(service)
             assert not {"PlansScheduled", "PlansLeased"} & set(await kinds(service))
             (plan,) = (await poll(service)).granted
@@ -360,7 +360,7 @@ def test_an_entry_too_large_for_the_log_is_kept_in_the_store(world: World) -> No
             world.store.delete(key)  # else it need not be read again
         world.store.delete(stored)
         world.store.create(stored, b"something else")
-        with pytest.raises(Corrupt, match="not what entry"):
+        with pytest.raises(Corrupt, match="does not match the hash"):
             async with world.running():
                 pass
 

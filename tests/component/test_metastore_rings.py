@@ -116,7 +116,7 @@ def test_a_leader_that_lost_its_office_and_got_it_back_listens_anew(
             ring = (await view(service)).ring
             with monkeypatch.context() as patch:
                 patch.setattr(SqliteLog, "append", lost_office)
-                with pytest.raises(Unavailable, match="lost its office"):
+                with pytest.raises(Unavailable, match="lost leadership"):
                     await beat(service, writer("c", JOINING))
                 await asyncio.sleep(0)
             await leads_again(service)

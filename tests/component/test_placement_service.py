@@ -164,7 +164,7 @@ def test_a_leader_that_lost_its_office_and_got_it_back_reads_what_another_decide
             world.store.create(key, wire.encode_rules(rules))
             with monkeypatch.context() as patch:
                 patch.setattr(SqliteLog, "append", lost_office)
-                with pytest.raises(Unavailable, match="lost its office"):
+                with pytest.raises(Unavailable, match="lost leadership"):
                     await service.add_blocks((segment(10**9, at=now.lease_time),))
             await eventually(lambda: service.ready() == "")
             await world.write(service, 60, 9 * UNIT)

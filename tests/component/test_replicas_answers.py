@@ -156,7 +156,7 @@ def test_a_pin_that_needs_no_entry_is_not_confirmed_by_one_that_was_deposed(
             await leader.service.pin("me")
             assert world.shared.head == before, "the pin has most of its time left"
             world.shared.depose()
-            with pytest.raises(NotLeading, match="lost its office"):
+            with pytest.raises(NotLeading, match="lost leadership"):
                 await leader.service.pin("me")
 
     asyncio.run(test())
@@ -185,7 +185,7 @@ def test_what_needs_no_entry_is_not_answered_by_one_that_was_deposed(
             leader_term = service._leader_term
             assert leader_term is not None
             world.shared.depose()
-            with pytest.raises(NotLeading, match="lost its office"):
+            with pytest.raises(NotLeading, match="lost leadership"):
                 await calls[asked]()
             assert leader_term.over
 

@@ -97,7 +97,7 @@ def test_an_append_under_way_while_its_leader_is_deposed_is_refused(
             with pytest.raises(NotLeading):
                 leader_term.leader.confirm()
             zombie.log.open.set()
-            with pytest.raises(NotLeading, match="lost its office"):
+            with pytest.raises(NotLeading, match="lost leadership"):
                 await call
             await world.until(lambda: leader_term.over)
             with pytest.raises(NotLeading):

@@ -226,7 +226,7 @@ def test_a_mended_letter_is_delivered_on_request(office: PostOffice) -> None:
         retry(office, meta.id)
     put(office.store, meta)
     shown = run_virtually(office.letters.one(meta.id))
-    assert "retry it" in shown.cause
+    assert "dead-letters retry" in shown.cause
     done = retry(office, meta.id)
     assert (done.block, done.rewritten) == (meta.id, False)
     assert office.fold.live() == {meta.id}

@@ -224,7 +224,7 @@ def test_bad_intents_are_not_followed_but_told_once_and_hold_up_nobody(
     assert list(world.state.leftovers) == [AttemptKey(plan, token)]
     (sentence,) = world.cleaner.blocked
     assert all(place in sentence for place in places.values())
-    assert [r.levelname for r in caplog.records if "clean stopped" in r.message] == ["ERROR"]
+    assert [r.levelname for r in caplog.records if "cleanup blocked" in r.message] == ["ERROR"]
     assert world.registry.get_sample_value("maar_metastore_clean_blocked_attempts") == 1
     # somebody has looked at them, and took them away
     for place in places.values():

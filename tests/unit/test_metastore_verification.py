@@ -81,7 +81,7 @@ def test_a_snapshot_of_another_state_than_the_log_folds_to_is_told() -> None:
         ours.store.create(key, snapshot.encode(ours.state, ours.replica.head))
         found = await verify(ours.log, ours.store)
         assert [key in sentence for sentence in found.wrong] == [True]
-        assert found.snapshots[key] == "it is not what the log folds to"
+        assert found.snapshots[key] == "it differs from what replaying the log gives"
 
     run(test())
 
@@ -136,7 +136,7 @@ def test_a_log_that_cannot_be_folded_is_told() -> None:
         await ours.truncate(index + 1)
         ours.store.delete(keys.snapshot(incarnation=INCARNATION, index=index))
         found = await verify(ours.log, ours.store)
-        assert "it cannot be folded" in found.wrong[0]
+        assert "it cannot be replayed" in found.wrong[0]
 
     run(test())
 

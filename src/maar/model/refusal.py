@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Refusal(StrEnum):
-    """Why an item changed nothing; each is a sentence for a person."""
+    """Why an item changed nothing; each is a sentence for an operator."""
 
     NO_GENESIS = "the log has no genesis yet"
     SECOND_GENESIS = "the log has a genesis already"
@@ -22,7 +22,7 @@ class Refusal(StrEnum):
     INPUT_REPEATED = "an input is named twice, or there is none"
     INPUT_KEY = "an input is not of this plan's store, tenant, shard and level"
     RESULT_KIND = "the result is of another kind of plan"
-    ACCOUNT = "the account does not cover every input profile"
+    ACCOUNT = "the result does not account for every input profile"
     SHARE = "a tenant has nothing left of a day, or more than came: a copy goes only if one is kept"
     OUTPUT = "an output is not of this plan's store, shard, tenant or level"
     OUTPUT_KEY = "an output lists an object that this attempt did not write"
@@ -39,6 +39,8 @@ class Refusal(StrEnum):
     INCARNATION = "the log has or had this incarnation already, or adopts too many"
     NOT_ADOPTING = "the log is not adopting what the store holds"
     ADOPTING = "nothing is deleted until everything in the store was adopted"
-    RETENTION_HELD = "retention waits for a person"
-    UNEXPLAINED = "time alone does not explain why the block is too old; a person has to say so"
+    RETENTION_HELD = "retention is on hold until an operator releases it"
+    UNEXPLAINED = (
+        "passing time does not explain why the block is too old; an operator has to confirm"
+    )
     NOT_EXPIRED = "the block was not taken by retention, or not so lately that it can come back"

@@ -1,1 +1,1 @@
-"""What only the leader does: appends entries, answers requests, cleans, adopts, delivers."""
+"""What only the leader does: append entries, answer requests, run background tasks."""

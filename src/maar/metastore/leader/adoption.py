@@ -1,10 +1,11 @@
-"""Looks through the store after a restore, until the index knows all that is there (S5).
+"""Searches the store after a restore, until the index knows everything in it (S5).
 
 A restored log lacks what happened after its snapshot. What was written since is found by listing
 the store: segments that nobody merged, and blocks whose manifests say that they are whole. Which
-replaced which is not known any more, so all are adopted; readers see every profile once (S9).
-Blocks of the index whose objects are gone leave it, and what they had replaced comes back if it is
-still there. All the while nothing is deleted, no plan is made, and the floor stands still.
+block replaced which is not known any more, so all are adopted; queries still count every profile
+once (S9). Blocks whose objects are gone leave the index, and blocks that they had replaced come
+back if they still exist. Meanwhile nothing is deleted, no plan is made, and the registration floor
+does not advance.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from maar.ports.object_store import ObjectInfo, ObjectStore
 
 log_ = logging.getLogger("maar.metastore")
 
-RETRY_S = 5.0  # after a look that failed
+RETRY_S = 5.0  # after a search that failed
 THREADS = 8
 LISTED_AT_ONCE = 1_000  # keys
 READ_AT_ONCE = 32  # segments or manifests in memory
@@ -58,7 +59,7 @@ Item = TypeVar("Item")
 
 
 class Adoption:
-    """A duty of every office: idle unless the log was restored and the store is not known yet."""
+    """Runs beside every leader; idle unless a restored log has not searched the store yet."""
 
     def __init__(
         self,
@@ -79,16 +80,16 @@ class Adoption:
 
     @property
     def blocked(self) -> tuple[str, ...]:
-        """What could not be adopted, and why, in sentences; for the status."""
+        """Sentences for the status: what could not be adopted, and why."""
         if not self._leader.state.adopting:
             return tuple(self._left[:TOLD_MAX])
         doing = (
-            "the log was restored: nothing is merged or deleted until the store was looked through"
+            "the log was restored: nothing is merged or deleted until the store has been searched"
         )
         return tuple([doing, *([self._trouble] if self._trouble else []), *self._left][:TOLD_MAX])
 
     async def forever(self) -> None:
-        """Adopt what is to be adopted; it never returns, so that duties end only together."""
+        """Adopt what is to be adopted; never returns, since its end would end the term."""
         try:
             while self._leader.state.adopting:
                 if not await self._try_adopt():
@@ -101,14 +102,14 @@ class Adoption:
         self._threads.close()
 
     async def _try_adopt(self) -> bool:
-        """Whether a look succeeded; one that did not is told once, and begins again."""
+        """Whether a search succeeded; a failed one is logged once, and starts again."""
         try:
             await self.adopt()
         except (MaarError, OSError) as error:
             if str(error) != self._trouble:
                 log_.warning("adoption postponed cause=%s", error)
             self._trouble = str(error)
-        except Exception as error:  # a defect here must not take the index down
+        except Exception as error:  # a bug here must not take the index down
             log_.exception("adoption postponed")
             self._trouble = f"a fault in maar ({type(error).__name__}); its log has the details"
         else:
@@ -117,7 +118,7 @@ class Adoption:
         return False
 
     async def adopt(self) -> None:
-        """One look through the whole store. Repeated, it goes on where it was broken off."""
+        """Search the whole store once. Repeated, it continues where it was interrupted."""
         self._left.clear()
         began_ns = self._clock.monotonic_ns()
         listing = StoreListing(self._store)
@@ -148,7 +149,7 @@ class Adoption:
     # ── what the store holds and the index does not know ───────────────────────────────────────
 
     async def _unknown(self, listing: StoreListing) -> dict[BlockId, list[StoredBlock]]:
-        """What stands for blocks of the log's earlier lives, the best of each block first."""
+        """Objects of blocks of earlier incarnations, the best candidate of each block first."""
         walk = listing.walk()
         found: dict[BlockId, list[StoredBlock]] = {}
 
@@ -166,7 +167,7 @@ class Adoption:
         return {block: best_first(some) for block, some in found.items()}
 
     def _is_wanted(self, one: StoredBlock) -> bool:
-        """Below the floor, what is not known was never acknowledged, or is merged and forgotten."""
+        """Skip unknown segments below the floor: never acknowledged, or merged and forgotten."""
         state = self._leader.state
         if one.life not in state.adopting or registration.is_known(state, one.block):
             return False
@@ -177,7 +178,7 @@ class Adoption:
         make: Callable[[list[StoredBlock]], BlockMeta | None],
         candidates: Sequence[list[StoredBlock]],
     ) -> list[BlockMeta]:
-        """The blocks that are whole; what is damaged is told and left where it is."""
+        """The blocks that are complete; damaged ones are reported and left where they are."""
         metas: list[BlockMeta] = []
         for made in await self._threads.each(make, candidates):
             if isinstance(made, Corrupt):
@@ -189,7 +190,7 @@ class Adoption:
         return metas
 
     async def _take(self, metas: Sequence[BlockMeta]) -> None:
-        """By the leader's loop; what the fold says counts."""
+        """Append through the leader's loop; the fold decides which blocks are adopted."""
         if not metas:
             return
         await self._append(lambda *_: list(prepare.adoptions(metas)))
@@ -201,7 +202,7 @@ class Adoption:
                 )
 
     def _leave(self, sentence: str) -> None:
-        log_.error("adoption left something cause=%s", sentence)
+        log_.error("adoption skipped an object cause=%s", sentence)
         self._left.append(sentence)
 
     # ── what the index knows and the store does not hold ───────────────────────────────────────
@@ -219,13 +220,13 @@ class Adoption:
             await self._append(partial(_still_there, tuple(gone)))
         if missed:
             log_.error(
-                "adoption missed blocks=%d: the index had them and the store has not; what "
+                "adoption missed blocks=%d: the index had them but the store does not; what "
                 "replaced them was adopted, unless it is lost too",
                 len(missed),
             )
 
     async def _bring_back(self, listing: StoreListing) -> None:
-        """Replaced blocks of which a successor was missed, as far as they are still there."""
+        """Replaced blocks whose successor is missing, as far as they still exist."""
         state = self._leader.state
         bereft = [block for block in state.retired if reincarnation.bereft(state, block)]
         for some in _in_steps(bereft, READ_AT_ONCE):
@@ -236,17 +237,17 @@ class Adoption:
                     raise outcome
             await self._take([m for m, lack in zip(metas, lacks, strict=True) if not lack])
 
-    # ── dead letters of earlier lives ──────────────────────────────────────────────────────────
+    # ── dead letters of earlier incarnations ───────────────────────────────────────────────────
 
     async def _deliver_letters(self) -> None:
-        """Their segments were found above; a letter goes when the index knows its block."""
+        """Their segments were found above; a letter is deleted when the index knows its block."""
         for life in self._leader.state.adopting:
             box = Box(self._store, life)
             for infos in _in_steps(await self._threads.do(partial(_waiting, box)), READ_AT_ONCE):
                 await self._deliver(box, await self._read(box, infos))
             for infos in _in_steps(await self._threads.do(partial(_list_held, box)), READ_AT_ONCE):
                 for letter in await self._read(box, infos):
-                    await self._delete_if_known(letter)  # what was wrong may not be any more
+                    await self._delete_if_known(letter)  # it may be deliverable now
 
     async def _read(self, box: Box, infos: Sequence[ObjectInfo]) -> list[FoundLetter]:
         letters: list[FoundLetter] = []
@@ -276,7 +277,7 @@ class Adoption:
                     self._leave(f"dead letter {letter.info.key} is held: {_cause(state, letter)}")
 
     async def _delete_if_known(self, letter: FoundLetter) -> bool:
-        """Whether the index knows its block; then the letter goes."""
+        """Whether the index knows its block; if so, the letter is deleted."""
         meta = letter.meta
         if meta is None or not registration.is_known(self._leader.state, meta.id):
             return False

@@ -1,4 +1,4 @@
-"""What the duties of an office work with: the leader that they serve, and threads of their own."""
+"""What the leader's background tasks share: the leader that they serve, and their own threads."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from maar.metastore.state.state import MetaState
 from maar.model.errors import MaarError, NotLeading
 from maar.model.time import LeaseTime
 
-Append = Callable[[Prepare], Awaitable[int]]  # by the leader's loop; the index after it
+Append = Callable[[Prepare], Awaitable[int]]  # through the leader's loop; returns the new index
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
 class Led(Protocol):
-    """What a duty needs of a leader."""
+    """What a background task needs of a leader."""
 
     @property
     def state(self) -> MetaState: ...
@@ -27,12 +27,12 @@ class Led(Protocol):
     def now(self) -> LeaseTime: ...
 
     def confirm(self) -> None:
-        """Raise NotLeading unless it surely leads; asked before the store is changed."""
+        """Raise NotLeading unless it certainly leads; called before the store is changed."""
         ...
 
 
 class Threads:
-    """A store far away answers slowly, and others wait for the common threads."""
+    """Threads of its own: a remote store answers slowly and would block the shared threads."""
 
     def __init__(self, number: int, name: str) -> None:
         self._pool = ThreadPoolExecutor(number, thread_name_prefix=name)
@@ -44,13 +44,13 @@ class Threads:
 
     async def do(self, act: Callable[[], Made]) -> Made:
         if self._closed:
-            raise NotLeading("the office that was to do this has ended; ask again")
+            raise NotLeading("the leader's term ended before this was done; ask again")
         return await asyncio.get_running_loop().run_in_executor(self._pool, act)
 
     async def each(
         self, act: Callable[[Item], Made], items: Iterable[Item]
     ) -> list[Made | MaarError]:
-        """What became of each; one that goes wrong stops no other."""
+        """The outcome of each; one that fails does not stop the others."""
 
         def act_or_error(item: Item) -> Made | MaarError:
             try:

@@ -1,4 +1,4 @@
-"""Standing for office beside the fold; an office that was won and is not wanted is given back."""
+"""Campaigns for leadership while the replica follows; resigns a term that it must not use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from maar.ports.log import Candidate, Log, Term
 log_ = logging.getLogger("maar.metastore")
 
 RETRY_S = 0.5
-RESIGN_S = 2.0  # a log that does not answer takes office away by itself, only later
+RESIGN_S = 2.0  # if the log does not answer in time, the lease simply expires later
 
 
 class Campaign:
@@ -36,7 +36,7 @@ class Campaign:
                 await asyncio.sleep(RETRY_S)
 
     def won(self) -> Term | None:
-        """The term, once; raises why nobody can campaign in this log."""
+        """The term that was won, once; raises why nobody can campaign in this log."""
         if self._standing is None or not self._standing.done():
             return None
         ended, self._standing = self._standing, None
@@ -52,7 +52,7 @@ class Campaign:
             await resign(self._log, ended.result())
 
     async def wait_end(self) -> None:
-        """Return when it was won or lost; never while nobody stands."""
+        """Return when the campaign was won or lost; never while there is none."""
         if self._standing is None:
             await asyncio.Event().wait()
         else:
@@ -64,4 +64,6 @@ async def resign(log: Log, term: Term) -> None:
         async with asyncio.timeout(RESIGN_S):
             await log.resign(term)
     except (Retryable, TimeoutError) as error:
-        log_.warning("office left to lapse term=%d cause=%s", term, str(error) or "no answer")
+        log_.warning(
+            "could not resign, lease will expire term=%d cause=%s", term, str(error) or "no answer"
+        )

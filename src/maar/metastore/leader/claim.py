@@ -1,9 +1,9 @@
-"""Whose a store is: looked at before a log begins in it, and claimed by the log that did (S5).
+"""Which log owns a store: checked before a new log begins in it, then recorded as a claim (S5).
 
-A log that begins over what another one left would not know the blocks there, and nobody would see
-them again. And of two that begin at once, each in a place of its own, one has to give way: the
-claim is one key, and it is created once. A log claims after its genesis, so that whoever dies in
-between finds in its own log which claim is its own; and it does nothing else before.
+A new log would not know the blocks that another log left in the store, and no query would see them
+again. Of two logs that begin in one store at the same time, only one may continue: the claim is one
+key that can be created once. A log claims the store right after its genesis, so that a process that
+dies in between recognises its own claim by its log; it does nothing else before.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ log_ = logging.getLogger("maar.metastore")
 class Trace(NamedTuple):
     """Something that a log left in a store."""
 
-    what: str  # for people
+    what: str  # for error messages
     life: str  # '' when its name does not say
 
 
 def check_unused(store: ObjectStore, *, log_url: str = "") -> None:
-    """Before a log begins: Rejected when the store holds what another one, perhaps lost, left."""
+    """Called before a log begins: Rejected when the store holds data of another log."""
     found = next(_traces(store), None)
     if found is None:
         return
@@ -48,10 +48,10 @@ def check_unused(store: ObjectStore, *, log_url: str = "") -> None:
 
 
 def settle(store: ObjectStore, state: MetaState, *, begin_anew: bool = False) -> None:
-    """Before a leader acts: the store is marked as this log's own, or Rejected.
+    """Called before a leader acts: claim the store for this log, or Rejected.
 
-    A log that has held profiles has led, and so had its claim: it goes on although the store does
-    not answer just now.
+    A log that holds profiles has claimed its store before, so it continues even if the store does
+    not answer now.
     """
     led = bool(state.tally.profiles_added or state.former)
     try:
@@ -63,11 +63,11 @@ def settle(store: ObjectStore, state: MetaState, *, begin_anew: bool = False) ->
     except Retryable as error:
         if not led:
             raise
-        log_.warning("store not marked cause=%s", error)
+        log_.warning("store not claimed, retried by the next leader cause=%s", error)
 
 
 def mark(store: ObjectStore, incarnation: Incarnation) -> None:
-    """Leave the marker of a log, by which its workers know the store."""
+    """Write the log's marker, by which its workers recognise the store."""
     try:
         store.create(keys.marker(incarnation), b"")
     except AlreadyExists:
@@ -90,7 +90,7 @@ def _claim(store: ObjectStore, incarnation: Incarnation, *, begin_anew: bool) ->
 
 
 def _traces(store: ObjectStore) -> Iterator[Trace]:
-    """Cheapest first; of each kind one is enough, so that no more than a page is listed."""
+    """Traces of logs, cheapest first; one of each kind is enough, so at most a page is listed."""
     for index, name in snapshot.list_snapshots(store)[:1]:
         life = name.removeprefix(keys.SNAPSHOTS).partition("/")[0]
         yield Trace("the snapshots", f"{life} (to entry {index})")

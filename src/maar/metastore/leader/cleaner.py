@@ -1,7 +1,8 @@
-"""Deletes what nobody can need any more, with or without workers and traffic, and says what stays.
+"""Deletes objects that nobody needs any more, and reports what it could not delete.
 
-The decisions are elsewhere (`cleaning`, `leftovers`, `retention`); here they are carried out: in
-threads as far as the store is asked, by entries of the leader's loop as far as the index changes.
+The decisions are made elsewhere (`cleaning`, `leftovers`, `retention`) and carried out here: calls
+to the store run in threads, changes of the index are entries of the leader's loop. It needs neither
+workers nor traffic.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from maar.ports.retention import Undone
 log_ = logging.getLogger("maar.metastore")
 
 LOOK_S = 5.0  # a part that found nothing to do looks again after this
-THREADS = 4  # of a part's own: a store far away answers slowly, and others wait for the common ones
+THREADS = 4  # of each part's own: a remote store is slow and would block the shared threads
 EXPIRE_NS = MINUTE_NS  # from one run of retention to the next
 STORE_CLOCK_NS = 60 * MINUTE_NS  # from one question for the store's clock to the next
 REST_NS = MINUTE_NS  # what could not be cleaned is tried again after this
@@ -54,7 +55,7 @@ class CleanerBounds(NamedTuple):
     swept_at_once: int = 64  # attempts
     taken_at_once: int = 64  # expired blocks: folding them must not hold up the loop
     looked_at_max: int = 50_000  # blocks in one run of retention, though more may be in reach
-    held_max: int = 10_000  # so much gone wrong is no accident
+    held_max: int = 10_000  # more failures than this are systematic
     told_max: int = 100  # sentences in a status
 
 
@@ -62,7 +63,7 @@ BOUNDS = CleanerBounds()
 
 
 class HeldBack(Generic[Item]):
-    """What could not be cleaned: told once, and let alone for a while before it is tried again."""
+    """What could not be cleaned: logged once, and skipped for a while before it is tried again."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -72,28 +73,28 @@ class HeldBack(Generic[Item]):
         return len(self._held)
 
     def resting(self, now: LeaseTime) -> set[Item]:
-        """What to pass by; past the bound nothing is, so that no more can be held."""
+        """Items to skip for now; none once the bound is reached, so that no more are added."""
         if len(self._held) >= self._most:
             return set()
         return {item for item, (until, _) in self._held.items() if now <= until}
 
     def hold(self, items: Sequence[Item], why: str, *, now: LeaseTime, tell: bool = True) -> None:
-        """Some that the same cause keeps; the first of them stands for all."""
+        """Hold items back for a common cause, which is logged once for all of them."""
         if tell and self._held.get(items[0], (0, ""))[1] != why:
-            log_.error("clean stopped cause=%s", why)
+            log_.error("cleanup blocked cause=%s", why)
         self._held.update((item, (LeaseTime(now + REST_NS), why)) for item in items)
 
     def settle(self, items: Sequence[Item]) -> None:
         held = [self._held.pop(item) for item in items if item in self._held]
         for why in dict.fromkeys(why for _, why in held):
-            log_.info("clean goes on cause=%s", why)
+            log_.info("cleanup resumed, was blocked cause=%s", why)
 
     def sentences(self) -> list[str]:
         return list(dict.fromkeys(why for _, why in self._held.values()))
 
 
 class Cleaner:
-    """Three parts that do not wait for each other: removals, sweeps and retention."""
+    """Runs removals, sweeps and retention independently of each other."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class Cleaner:
         clocks: Callable[[], trust.Clocks] = lambda: trust.ALONE,
         bounds: CleanerBounds = BOUNDS,
     ) -> None:
-        """`clocks` are those of all replicas, as heard lately; the store's is asked here."""
+        """`clocks` are those of all replicas, as heard lately; the store's is read here."""
         self._leader = leader
         self._store = store
         self._clock = clock
@@ -116,18 +117,18 @@ class Cleaner:
         self._bounds = bounds
         self._removing = ThreadPoolExecutor(THREADS, thread_name_prefix="remove")
         self._sweeping = ThreadPoolExecutor(THREADS, thread_name_prefix="sweep")
-        self.removal = asyncio.Lock()  # whoever holds it finds no deletion of blocks under way
+        self.removal = asyncio.Lock()  # while it is held, no block is being deleted
         self._blocks: HeldBack[BlockId] = HeldBack(bounds.held_max)
         self._attempts: HeldBack[AttemptKey] = HeldBack(bounds.held_max)
         self._passed: set[AttemptKey] = set()  # attempts that had their early sweep
         self._walk: Iterator[BlockMeta] | None = None  # retention's; the next run goes on with it
         self._expire_at_ns = clock.monotonic_ns() + EXPIRE_NS
-        self._told = ""  # why retention pauses or is careful, when people were last told of it
+        self._told = ""  # which trouble of retention was logged last: "paused", "careful" or none
         self._store_clock = StoreClock(store, clock)
 
     @property
     def blocked(self) -> tuple[str, ...]:
-        """What could not be cleaned, and why, in sentences."""
+        """Sentences for the status: what could not be cleaned, and why."""
         told = [*self._blocks.sentences(), *self._attempts.sentences()]
         return tuple(told[: self._bounds.told_max])
 
@@ -144,7 +145,7 @@ class Cleaner:
             threads.shutdown(wait=False, cancel_futures=True)
 
     def _current_term(self, act: Callable[[Item], Made]) -> Callable[[Item], Made]:
-        """What waits for a thread may have been decided before this process was stopped (S15)."""
+        """Check leadership in the thread: the process may have been paused before (S15)."""
 
         def act_confirmed(item: Item) -> Made:
             self._leader.confirm()
@@ -157,7 +158,7 @@ class Cleaner:
     async def remove(self) -> bool:
         """Delete the objects of some retired blocks; whether there may be more to do."""
         if self._leader.state.adopting:
-            return False  # the index may lack what replaced them, or what is theirs (S5)
+            return False  # while adopting, the index may lack their successors (S5)
         async with self.removal:
             return await self._remove()
 
@@ -184,14 +185,14 @@ class Cleaner:
             await self._append(lambda *_: [BlocksForgotten(tuple(gone))])
             self._metrics.cleaned.inc(len(gone))
         _raise_retryable(done)
-        return bool(gone)  # what replaced them may be due as well
+        return bool(gone)  # their successors may be due now as well
 
-    # ── what ended attempts left ───────────────────────────────────────────────────────────────
+    # ── leftovers of ended attempts ────────────────────────────────────────────────────────────
 
     async def sweep(self) -> bool:
-        """Look after some ended attempts; whether there may be more to do."""
+        """Clean up after some ended attempts; whether there may be more to do."""
         if self._leader.state.adopting:
-            return False  # what they wrote may be the only copy, and not adopted yet (S5)
+            return False  # what they wrote may be the only copy, not adopted yet (S5)
         now = self._leader.now()
         sweeps = await self._due_sweeps(now)
         found = await _each(self._sweeping, partial(sweeping.look, self._store), sweeps)
@@ -228,7 +229,7 @@ class Cleaner:
         return sweeping.remove(self._store, *work)
 
     async def _due_sweeps(self, now: LeaseTime) -> list[leftovers.Sweep]:
-        """There may be half a million attempts: they are looked through in a thread."""
+        """There may be half a million attempts, so they are searched in a thread."""
         state = self._leader.state
         look = partial(
             leftovers.due,
@@ -242,17 +243,17 @@ class Cleaner:
         return await asyncio.to_thread(look) if state.leftovers else []
 
     async def _unlisted_keys(self, found: sweeping.FoundLeftovers) -> list[str]:
-        """The attempt has ended, so what is not listed now never will be."""
+        """The attempt has ended, so the index will never list what it does not list now."""
         await asyncio.sleep(0)  # an attempt may have written many blocks; others wait
         return leftovers.unlisted_keys(self._leader.state, found.written)
 
-    # ── what is too old ────────────────────────────────────────────────────────────────────────
+    # ── retention ──────────────────────────────────────────────────────────────────────────────
 
     async def _expire_in_time(self) -> bool:
         if self._clock.monotonic_ns() >= self._expire_at_ns:
             self._expire_at_ns = self._clock.monotonic_ns() + EXPIRE_NS
             await self.expire()
-        return False  # a run is capped, so that there is time to stop what should not be
+        return False  # a run is capped, so that there is time to stop a mistake
 
     async def expire(self) -> int:
         """One run of retention; how many blocks it found too old."""
@@ -281,7 +282,7 @@ class Cleaner:
         return len(found)
 
     async def _take(self, blocks: Sequence[BlockId]) -> None:
-        """By the boundaries of the moment: periods and clocks may have changed while we looked."""
+        """Take blocks by the present boundaries: periods and clocks may have changed meanwhile."""
 
         def entries(state: MetaState, now: LeaseTime) -> list[Entry]:
             if not self._judge(state, now).takes:
@@ -292,7 +293,7 @@ class Cleaner:
         await self._append(entries)
 
     async def _clock_is_trusted(self) -> bool:
-        """Whether a run may begin; what witnesses say of the clock goes into the log (S2)."""
+        """Whether a run may begin; the verdict on the clock goes into the log (S2)."""
         await self._store_clock.ask()
 
         def entries(state: MetaState, now: LeaseTime) -> list[Entry]:
@@ -312,14 +313,14 @@ class Cleaner:
         return self._clocks()._replace(store_ahead_ns=self._store_clock.ahead_ns)
 
     def _tell(self, paused: str, trouble: str) -> None:
-        """Once for each cause: the number of hours in a sentence changes all the time."""
+        """Log once per kind of trouble, since the hours in the sentence change all the time."""
         kind = "paused" if paused else "careful" if trouble else ""
         if paused and kind != self._told:
             log_.error("%s", paused)
         elif trouble and kind != self._told:
-            log_.warning("retention is careful cause=%s", trouble)
+            log_.warning("retention clocks disagree, the earlier one counts cause=%s", trouble)
         elif self._told and not kind:
-            log_.info("retention goes on")
+            log_.info("retention resumed")
         self._told = kind
 
     async def undo(self, *, tenant: str, why: str) -> Undone:
@@ -349,11 +350,11 @@ def _undone(blocks: tuple[BlockId, ...], *_: object) -> list[Entry]:
 
 
 class StoreClock:
-    """How far the object store's own clock is ahead of this host's, asked once in a while.
+    """How far the object store's clock is ahead of this host's, asked once in a while.
 
-    In between it goes on by our monotonic clock: our wall clock may be set at any moment, and an
-    answer from before must not vouch for what it shows since. A directory of this host, or a store
-    that it runs, has the same clock and is no witness.
+    In between, our monotonic clock is added to the last answer: our wall clock may be set at any
+    moment, and an older answer must not confirm what it shows since. A store on this host has the
+    same clock, so it is no witness.
     """
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
@@ -372,11 +373,11 @@ class StoreClock:
         asked_ns = self._clock.monotonic_ns()
         fresh = self._asked_ns is not None and asked_ns - self._asked_ns < STORE_CLOCK_NS
         if fresh and abs(self.ahead_ns or 0) <= trust.SKEW_MAX_NS:
-            return  # one that disagrees may be set right at any moment
+            return  # ask again soon if they disagree: the clock may be corrected at any moment
         shown_ns = await asyncio.to_thread(self._store.clock_ns)
         self._asked_ns = asked_ns
         now_ns = self._clock.monotonic_ns()
-        if shown_ns is None or now_ns - asked_ns > MINUTE_NS:  # so late an answer says little
+        if shown_ns is None or now_ns - asked_ns > MINUTE_NS:  # too late to be precise
             self._since_ns = None
         else:
             self._since_ns = shown_ns - now_ns
@@ -385,12 +386,12 @@ class StoreClock:
 async def _each(
     threads: ThreadPoolExecutor, act: Callable[[Item], Made], items: Sequence[Item]
 ) -> list[Made | Exception]:
-    """What became of each item; one that goes wrong stops no other."""
+    """The outcome of each item; one that fails does not stop the others."""
 
     def act_or_error(item: Item) -> Made | Exception:
         try:
             return act(item)
-        except Exception as error:  # noqa: BLE001  # it is told, and tried again
+        except Exception as error:  # noqa: BLE001  # it is reported and tried again
             return error
 
     loop = asyncio.get_running_loop()
@@ -406,12 +407,12 @@ async def _keep_doing(part: Callable[[], Awaitable[bool]]) -> None:
             more = await part()
             told = ""
         except (MaarError, OSError) as error:
-            # objects that stay a little longer harm nobody; it is tried again
+            # objects that stay a little longer do no harm; it is tried again
             if str(error) != told:
-                log_.warning("clean postponed cause=%s", error)
+                log_.warning("cleanup postponed cause=%s", error)
             told, more = str(error), False
-        except Exception:  # a defect in cleaning must not take the index down
-            log_.exception("clean postponed")
+        except Exception:  # a bug in cleaning must not take the index down
+            log_.exception("cleanup postponed")
             more = False
         if not more:
             await asyncio.sleep(LOOK_S)
@@ -424,13 +425,13 @@ def _title(sweep: leftovers.Sweep) -> str:
 def _hold_failed(
     held: HeldBack[Item], items: Sequence[Item], title: str, error: Exception, *, now: LeaseTime
 ) -> None:
-    """While the store does not answer, everything fails alike, and is told once for all."""
+    """While the store does not answer, everything fails alike and is logged only once."""
     why = f"{title} cannot be deleted: {error}"
     held.hold(items, why, now=now, tell=not isinstance(error, Retryable))
 
 
 def _raise_retryable(outcomes: Sequence[object]) -> None:
-    """The store is not there just now: that is nobody's fault, and passes."""
+    """Raise an outcome that says that the store is unavailable, which is temporary."""
     for outcome in outcomes:
         if isinstance(outcome, Retryable):
             raise outcome

@@ -1,4 +1,4 @@
-"""Deletes the objects of retired blocks, once what replaced them is seen to be there (S1)."""
+"""Deletes the objects of retired blocks, after checking that their successors exist (S1)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from maar.model.ids import BlockId
 from maar.model.time import LeaseTime
 from maar.ports.object_store import ObjectStore
 
-REMOVAL_MAX = 32  # blocks; what a thread has begun, it ends
+REMOVAL_MAX = 32  # blocks; a thread cannot be interrupted, so its work is kept short
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def removals(
     looked_for = {output for block in waiting for output in state.retired[block].outputs}
     for block in due:
         if block in looked_for:
-            continue  # what it replaced goes first, or nobody could say what became of that
+            continue  # blocks that it replaced go first: only it says what became of them
         retired = state.retired[block]
         groups.setdefault((retired.entry, retired.outputs), []).append(block)
     return [
@@ -61,7 +61,7 @@ def removals(
 
 
 def carry_out(store: ObjectStore, removal: Removal) -> str:
-    """'' when the objects are gone, else why they have to stay."""
+    """Delete the objects; '' when they are gone, else why they have to stay."""
     trouble = _foreign(store, removal)
     doubt = trouble or removal.doubt or _incomplete(store, removal)
     if trouble or (doubt and _left(store, removal)):
@@ -72,7 +72,7 @@ def carry_out(store: ObjectStore, removal: Removal) -> str:
 
 
 def _delete(store: ObjectStore, meta: BlockMeta) -> None:
-    """First what leads to the files: an index made from manifests must not name lost ones."""
+    """Delete manifests before tables: an index rebuilt from manifests must not name lost files."""
     files = [location.key for file in meta.files for location in file.locations]
     if meta.kind is Kind.BLOCK:
         for key in dict.fromkeys(map(keys.manifest_of, files)):
@@ -87,7 +87,7 @@ def _delete(store: ObjectStore, meta: BlockMeta) -> None:
 
 
 def _left(store: ObjectStore, removal: Removal) -> bool:
-    """Whether there is anything of the blocks to lose."""
+    """Whether any object of the blocks still exists."""
     return any(
         _there(store, location.key)
         for meta in removal.blocks

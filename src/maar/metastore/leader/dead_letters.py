@@ -1,9 +1,10 @@
-"""Delivers what segment writers could not announce, holds what cannot be delivered, never drops it.
+"""Delivers dead letters of segment writers; those that cannot be delivered are kept, not dropped.
 
 A dead letter is the metadata of a segment whose push was acknowledged while no leader answered
-(S20). The leader looks for letters as soon as it is in office and then again and again, adds their
-blocks as if the writers had, and deletes a letter only when the index knows its block. How far it
-has looked is how far the floor may go (S4): docs/decisions/0016-dead-letters.md has the argument.
+(S20). The leader scans for letters as soon as it is elected and then regularly, registers their
+blocks as the writers would have, and deletes a letter only when the index knows its block. The
+registration floor advances only as far as the scans have covered (S4): see
+docs/decisions/0016-dead-letters.md.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from maar.ports.object_store import ObjectInfo, ObjectStore
 
 log_ = logging.getLogger("maar.metastore")
 
-DRAIN_S = 15.0  # from the end of one look to the next
+DRAIN_S = 15.0  # from the end of one scan to the next
 RETRY_S = 5.0  # after one that failed
 SURVEY_S = 300.0  # held and foreign letters come and go rarely
 THREADS = 8
@@ -56,23 +57,23 @@ ADDED_BYTES_MAX = 256 << 10  # of letters in one step of the loop: others wait m
 
 
 class _Pass:
-    """What one look has come to so far."""
+    """The result of one scan so far."""
 
     def __init__(self) -> None:
         self.delivered = 0
         self.held = 0
         self.stuck = 0  # they would be held, but cannot be moved
-        self.left: list[BlockId] = []  # still where they were, and to be looked at again
+        self.left: list[BlockId] = []  # not dealt with, and left for the next scan
         self.failure: MaarError | None = None
 
     def note(self, outcomes: Iterable[object], *, but: type[MaarError] | None = None) -> None:
-        """The store was not there for some: a look that did not see everything is no look."""
+        """Note a failure of the store: a scan that did not see every letter does not count."""
         errors = _errors(outcomes, but=but)
         self.failure = self.failure or next(errors, None)
 
 
 class DeadLetters:
-    """As seen from one office: what an earlier leader knew of letters is worth nothing now."""
+    """The letters as one leader's term sees them; nothing is carried over from earlier terms."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class DeadLetters:
         self._added_bytes_max = added_bytes_max
         self._threads = Threads(THREADS, "letters")
         self._retrying = asyncio.Lock()
-        self._began: LeaseTime | None = None  # the last complete look
+        self._began: LeaseTime | None = None  # when the last complete scan began
         self._reach = NO_FLOOR
         self._survey_at = 0.0
         self._status = LettersStatus()
@@ -103,7 +104,7 @@ class DeadLetters:
 
     @property
     def floor_max(self) -> LeaseTime:
-        """The floor may go so far and no further; without a complete look, nowhere (S4)."""
+        """How far the registration floor may advance; not at all without a complete scan (S4)."""
         return self._reach
 
     def status(self) -> LettersStatus:
@@ -126,15 +127,15 @@ class DeadLetters:
         self._threads.close()
 
     async def _try_drain(self) -> bool:
-        """Whether a look succeeded; one that did not is told once, and tried again soon."""
+        """Whether a scan succeeded; a failed one is logged once, and tried again soon."""
         try:
             await self.drain()
         except (MaarError, OSError) as error:
-            # letters wait where they are, queries read them there, and the floor waits too
+            # Letters stay where they are and queries read them there; the floor does not advance.
             if str(error) != self._trouble:
                 log_.warning("dead letters postponed cause=%s", error)
             self._trouble = str(error)
-        except Exception as error:  # a defect here must not take the index down
+        except Exception as error:  # a bug here must not take the index down
             log_.exception("dead letters postponed")
             self._trouble = f"a fault in maar ({type(error).__name__}); its log has the details"
         else:
@@ -145,7 +146,7 @@ class DeadLetters:
         return False
 
     async def drain(self) -> None:
-        """Look at every letter once: deliver, hold, or leave it for the next time."""
+        """Visit every letter once: deliver it, hold it, or leave it for the next scan."""
         began = self._leader.now()
         box, made = self._box(), _Pass()
         for each in self._boxes():
@@ -176,7 +177,7 @@ class DeadLetters:
         return list(islice(listing, self._listed_at_once))
 
     async def _count(self, box: Box, infos: Sequence[ObjectInfo]) -> None:
-        """Before many are dealt with, so that people see what is to come."""
+        """Set the gauges before the letters are dealt with, so that operators see the backlog."""
         number = len(infos)
         if number >= self._listed_at_once:
             number = await self._threads.do(lambda: sum(1 for _ in box.waiting()))
@@ -187,10 +188,10 @@ class DeadLetters:
 
     async def _deal_with(self, box: Box, infos: Sequence[ObjectInfo], made: _Pass) -> None:
         read = await self._threads.each(box.read, infos)
-        made.note(read, but=NotFound)  # a letter that is gone was delivered, or held
+        made.note(read, but=NotFound)  # a letter that is gone was delivered or held meanwhile
         letters = [one for one in read if isinstance(one, FoundLetter)]
         if made.failure is not None and not letters:
-            raise made.failure  # there is no store, rather than one bad letter
+            raise made.failure  # the store is unavailable, rather than one letter damaged
         going: list[FoundLetter] = []
         aside: list[tuple[FoundLetter, str]] = []
         for step in in_steps(letters, bytes_max=self._added_bytes_max):
@@ -207,7 +208,7 @@ class DeadLetters:
         await self._hold(box, aside, made)
 
     async def _add(self, letters: Sequence[FoundLetter]) -> None:
-        """By the leader's loop, like any registration: what the fold says counts."""
+        """Register through the leader's loop, like any writer; the fold decides."""
         if deliverable(self._leader.state, letters, now=self._leader.now()):
             await self._append(
                 lambda state, now: list(prepare.registrations(deliverable(state, letters, now=now)))
@@ -217,7 +218,7 @@ class DeadLetters:
         return verdict(self._leader.state, letter, now=self._leader.now())
 
     async def _delete(self, letters: Sequence[FoundLetter], made: _Pass) -> None:
-        """Delivered: the index knows their blocks, and that is in the log."""
+        """Delete delivered letters: the index knows their blocks, and the log says so."""
         outcomes = await self._threads.each(self._delete_one, [one.info.key for one in letters])
         gone = sum(outcome is None for outcome in outcomes)
         made.note(outcomes)
@@ -247,7 +248,7 @@ class DeadLetters:
                 made.stuck += 1
 
     async def _survey(self, box: Box, *, again: bool, stuck: int = 0) -> None:
-        """Held letters and those of other logs are counted now and then."""
+        """Count held letters and those of other logs; rarely, since they seldom change."""
         now_s = asyncio.get_running_loop().time()
         if again or now_s >= self._survey_at:
             held, foreign = await self._threads.do(box.survey)
@@ -265,7 +266,7 @@ class DeadLetters:
         self._metrics.letters_foreign.set(status.foreign)
         self._metrics.letters_drain_age.set(status.drained_s)
 
-    # ── what an operator asks ──────────────────────────────────────────────────────────────────
+    # ── operator commands ──────────────────────────────────────────────────────────────────────
 
     async def list_letters(self, *, limit: int) -> LettersPage:
         """With the cause of each, as the index sees it now."""
@@ -289,11 +290,11 @@ class DeadLetters:
         return self._describe(box, await self._threads.do(lambda: find_letter(box, name)))
 
     async def retry(self, name: str) -> LetterRetried:
-        """Deliver a held letter, if what was wrong with it has been mended.
+        """Deliver a held letter, if what was wrong with it has been fixed.
 
-        Below the floor its block might have been merged and forgotten, so that it cannot come back
-        as what it was. Its profiles can: its segment is written again, as another block. Should
-        they be in the lake already, they show once all the same (S9).
+        A block below the registration floor may have been merged and forgotten, so it cannot be
+        registered again. Its profiles can: its segment is written again as another block. If they
+        are in the lake already, queries still count them once (S9).
         """
         async with self._retrying:
             box, letter = await self._threads.do(lambda: self._find_letter(name, only_held=True))
@@ -334,18 +335,19 @@ class DeadLetters:
         block = keys.letter_block(letter.name)
         name, key, size = block or letter.name, letter.info.key, letter.info.size
         if incarnation != box.incarnation:
-            cause = f"it is of the log {incarnation}, not of this one, which is {box.incarnation}"
+            cause = f"it belongs to log {incarnation}, and this log is {box.incarnation}"
             return Letter(name, key, "foreign", cause, size)
         cause = self._verdict(letter).cause
         if held and not cause:
-            cause = "nothing is wrong with it any more: retry it"
+            cause = "nothing is wrong with it any more; run `maar dead-letters retry`"
         return Letter(name, key, "held" if held else "waiting", cause, size, letter.meta)
 
     # ── threads ────────────────────────────────────────────────────────────────────────────────
 
     def _boxes(self) -> list[Box]:
-        """Our own, and those of the log's former lives: a writer that was cut off when the log was
-        restored names its letters by the life that it knows. While adopting, adoption reads them.
+        """Letter boxes of this incarnation and of former ones: a writer that was disconnected when
+        the log was restored still uses the incarnation that it knows. While adopting, adoption
+        reads them.
         """
         state = self._leader.state
         former = () if state.adopting else state.former

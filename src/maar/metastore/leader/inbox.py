@@ -1,4 +1,4 @@
-"""What waits for the leader's loop, and the answers that the fold's effects make."""
+"""Requests that wait for the leader's loop, and how the fold's effects answer them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ Reply = Callable[[Sequence[Effect], MetaState], T]
 
 
 class Command(Request[T]):
-    """Entries that an operator or a chore wants; the answer is made from what the fold did.
+    """Entries that an operator or a background task asks for, answered from the fold's effects.
 
     A MaarError that `prepare` or `reply` raises is the answer too.
     """
@@ -79,7 +79,7 @@ class Command(Request[T]):
 
 
 class Inbox:
-    """Bounded; the loop takes what has arrived, which makes a group commit."""
+    """A bounded queue; the loop takes all that has arrived, which makes a group commit."""
 
     def __init__(self) -> None:
         self._waiting: asyncio.Queue[Request[Any]] = asyncio.Queue(WAITING_MAX)
@@ -92,9 +92,9 @@ class Inbox:
         return True
 
     async def take(self, patience_s: float) -> list[Request[Any]]:
-        """Everything that waits, or nothing after a while."""
+        """All waiting requests, or none after a timeout."""
         try:
-            async with asyncio.timeout(patience_s):  # wait_for may miss that it was called off
+            async with asyncio.timeout(patience_s):  # wait_for may miss a cancellation
                 taken = [await self._waiting.get()]
         except TimeoutError:
             return []
@@ -119,7 +119,7 @@ def fail(requests: Iterable[Request[Any]], error: MaarError) -> None:
 
 
 def answer(requests: Sequence[Request[Any]], effects: Sequence[Effect], state: MetaState) -> None:
-    """Every reply says what the fold did, and nothing that the leader merely hoped (S6)."""
+    """Answer from what the fold did, never from what the leader intended (S6)."""
     registered = {e.block: e.refusal for e in effects if isinstance(e, Registered)}
     granted = [effect for effect in effects if isinstance(effect, Leased)]
     refused_readers = {e.what for e in effects if isinstance(e, Refused) and e.what}
@@ -163,7 +163,7 @@ def _poll_reply(
 
 
 def _outcomes(effects: Iterable[Effect]) -> dict[tuple[PlanId, FencingToken], str]:
-    """Reports are folded before all else, so the first word on a token is the answer to it."""
+    """Reports are applied first, so the first effect on a token answers its report."""
     found: dict[tuple[PlanId, FencingToken], str] = {}
     for effect in effects:
         match effect:

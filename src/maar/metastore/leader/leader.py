@@ -1,7 +1,7 @@
-"""One term of office: stamps entries with lease time, appends them in turn, folds what was stored.
+"""Appends entries in one term: stamps them with lease time, appends, and applies what was stored.
 
-There is never more than one append under way. When its outcome is unknown, no other begins until
-a linearizable read has settled it (S6).
+There is never more than one append in flight. When its outcome is unknown, no other begins until a
+linearizable read has settled it (S6).
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ from maar.ports.object_store import ObjectStore
 log_ = logging.getLogger("maar.metastore")
 
 SETTLE_S = 0.2
-UNSETTLED_S = 5.0  # an office that cannot find out what was stored is of no use
-STUCK_S = 2.0  # a loop that has not come round for so long may not come round again
-RESERVED = (  # a full log still takes what leads to a snapshot, and what readers need
+UNSETTLED_S = 5.0  # a leader that cannot find out what was stored for this long resigns
+STUCK_S = 2.0  # a loop without progress for this long counts as stuck
+RESERVED = (  # a full log still accepts entries that a snapshot or readers need
     Genesis | TermStarted | VersionActivated | PolicySet | StateHashed | PinsTaken | PinsDropped
 )
 INLINE_BYTES_MAX = ENTRY_BYTES_MAX - 1024  # the envelope needs a little room
 
 
 class Leader:
-    """Of one term; `follower` has the state, and goes on with it when the term has ended."""
+    """The appending side of one term; `follower` has the state and keeps it after the term."""
 
     def __init__(
         self, log: Log, store: ObjectStore, clock: Clock, follower: Follower, term: Term
@@ -97,21 +97,21 @@ class Leader:
         return self._follower.now()
 
     def hold(self) -> None:
-        """The loop makes progress, which alone keeps office; TermLost when that is lost."""
+        """Renew leadership because the loop makes progress; TermLost when it was lost."""
         self._log.hold(self.term)
         self._held_at = self._loop.time()
 
     def confirm(self) -> None:
-        """Before something is deleted: NotLeading unless this office surely lasts (S15).
+        """Called before something is deleted: NotLeading unless this term certainly lasts (S15).
 
-        It may be asked in threads. A duty cannot keep an office whose loop is stuck.
+        It may be called in threads. Background tasks cannot prolong a term whose loop is stuck.
         """
         if self._loop.time() - self._held_at > STUCK_S:
-            raise NotLeading("the metastore's loop is stuck, so its office may be lost")
+            raise NotLeading("the leader's loop is stuck, so it may have lost leadership")
         try:
             self._log.hold(self.term)
         except TermLost as error:
-            raise NotLeading(f"the metastore lost its office: {error}") from error
+            raise NotLeading(f"the metastore lost leadership: {error}") from error
 
     async def begin(
         self,
@@ -121,11 +121,11 @@ class Leader:
         activation: Callable[[int], list[Entry]],
         *,
         begin_anew: bool = False,
-        log_url: str = "",  # for people
+        log_url: str = "",  # for error messages
     ) -> None:
-        """Fold what others wrote, and say that we lead in the log before anything else.
+        """Apply what earlier leaders wrote, then append the entry that starts this term.
 
-        Rejected when the store is another log's.
+        Rejected when the store belongs to another log.
         """
         self.hold()
         await self._follower.catch_up(self.hold)
@@ -144,14 +144,15 @@ class Leader:
         await self.set_policy(policy)
 
     async def set_policy(self, policy: Policy) -> None:
-        """Say it in the log, unless the log has it."""
+        """Append it, unless the log has it already."""
         if self.state.policy != policy:
             await self.commit([PolicySet(policy)], now=self.now())
 
     async def commit(self, entries: Iterable[Entry], *, now: LeaseTime) -> list[Effect]:
-        """Append and fold; the effects tell what each entry did. Raises when some were not stored.
+        """Append and apply; the effects say what each entry did. Raises when some were not stored.
 
-        `now` is the time by which the entries were prepared: what they presume, the fold sees.
+        `now` is the time at which the entries were prepared, so that the fold sees what they
+        presume.
         """
         wall = WallTime(self._clock.wall_ns())
         bodies = []
@@ -171,7 +172,7 @@ class Leader:
         try:
             await self._log.append(bodies, term=self.term, head=before, reserve=reserve)
         except OutcomeUnknown as error:
-            log_.warning("append unsettled after=%d cause=%s", before.index, error)
+            log_.warning("append outcome unknown after=%d cause=%s", before.index, error)
             if not await self._was_stored(records[-1].index, records[-1].hash):
                 raise Unavailable("the log did not store the change; send it again") from error
         effects = await self._replica.fold(records)
@@ -197,8 +198,8 @@ class Leader:
             try:
                 return await self._log.head()
             except Retryable as error:
-                log_.warning("append still unsettled cause=%s", error)
-                if self._loop.time() > give_up:  # whoever leads next finds out what the log holds
+                log_.warning("append outcome still unknown cause=%s", error)
+                if self._loop.time() > give_up:  # the next leader finds out what the log holds
                     raise TermLost(f"the log does not say what it stored: {error}") from error
                 await asyncio.sleep(SETTLE_S)
 
@@ -211,5 +212,5 @@ class Leader:
         try:
             await asyncio.to_thread(self._store.create, key, body)
         except AlreadyExists:
-            pass  # an earlier try of ours: the name holds the hash of these very bytes
+            pass  # from an earlier try: the name contains the hash of exactly these bytes
         return encode_entry(Stored(key, len(body), digest))

@@ -33,7 +33,7 @@ class Box(NamedTuple):
         return self.store.list(keys.held_letters(self.incarnation))
 
     def read(self, info: ObjectInfo) -> FoundLetter:
-        """NotFound when it is gone; what cannot be trusted is a value."""
+        """Read a letter; NotFound when it is gone. Damage is part of the result, not an error."""
         _, _, name = keys.letter_place(info.key)
         try:
             meta = self._open(info, name)
@@ -74,16 +74,16 @@ class Box(NamedTuple):
         try:
             self.store.create(key, body)
         except AlreadyExists:
-            if self.store.read(key) != body:  # else a move that was broken off
+            if self.store.read(key) != body:  # the same bytes: an earlier move was interrupted
                 stem, dot, ending = name.rpartition(".")
                 self._create_held(f"{stem}-{xxhash.xxh3_64_hexdigest(body)}{dot}{ending}", body)
 
     def copy_segment(self, meta: BlockMeta, key: str) -> None:
-        """Its segment once more, under another key."""
+        """Copy its segment to another key."""
         try:
             self.store.create(key, self.store.read(meta.files[0].locations[0].key))
         except AlreadyExists:
-            pass  # an earlier try of ours: the name is ours alone by 64 random bits
+            pass  # from an earlier try: 64 random bits make the name unique to us
 
     def survey(self) -> tuple[int, int]:
         """How many are held, and how many are of other logs."""
@@ -106,7 +106,7 @@ def read_ours(box: Box, info: ObjectInfo) -> FoundLetter:
 
 
 def find_letter(box: Box, name: str, *, only_held: bool = False) -> FoundLetter:
-    """The letter of a block, or whatever lies there under that name."""
+    """The letter of a block, or any other object under that name."""
     places = (keys.held_letters, keys.dead_letters)[: 1 if only_held else 2]
     for place in places:
         for ending in (".msgpack", ""):

@@ -1,10 +1,10 @@
-"""Segments that were uploaded and never registered: swept well below the floor, and counted.
+"""Deletes orphans: segments that were uploaded and never registered.
 
-A writer that dies, or is refused, between its upload and its registration leaves a segment that
-nobody knows. Once the floor is above its id nobody ever can: a registration is refused for its age,
-whoever sends it, so that `Floor` is the entry after which it is safe to delete (S1, S4). What can
-still need it is a dead letter, and letters are looked at first, waiting ones before held ones: a
-letter moves from the one place to the other by copy, then delete.
+A writer that dies, or is refused, between upload and registration leaves a segment that no entry
+names. Once the registration floor is above its id, no entry ever can: a registration is refused
+because of its age, so after that entry it is safe to delete (S1, S4). Only a dead letter can still
+need it. So letters are read first, waiting ones before held ones, since a letter moves from the one
+place to the other by copy and then delete.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from maar.ports.object_store import ObjectInfo, ObjectStore
 
 log_ = logging.getLogger("maar.metastore")
 
-SWEEP_S = 600.0  # from the end of one look to the next
+SWEEP_S = 600.0  # from the end of one scan to the next
 THREADS = 4
 LISTED_AT_ONCE = 1_000  # keys
 LISTED_MAX = 100_000  # in one run; the next one goes on from there
@@ -42,7 +42,7 @@ LEFT_MAX = 100  # sentences in a status
 
 
 def lives(state: MetaState) -> tuple[Incarnation, ...]:
-    """Whose segments are ours: of this life, and of those that it has adopted."""
+    """The incarnations whose segments are ours: this one, and those that it has adopted."""
     return (state.incarnation, *state.former)
 
 
@@ -56,10 +56,10 @@ def is_unregistered(state: MetaState, segment: SegmentName, *, named: Container[
 
 
 def is_fenced(state: MetaState, block: BlockId, *, registration_floor: LeaseTime) -> bool:
-    """Whether nobody can register it any more, and a while has passed since that was so.
+    """Whether nobody can register it any more, and that has been so for a while.
 
-    `floor` is as it was before letters were looked for: those that were acknowledged with an id
-    below it were in the store by then. While the log adopts, nothing is known for certain (S5).
+    `floor` is the value from before the scan for letters: letters acknowledged with an id below it
+    were in the store by then. While the log adopts, nothing is certain (S5).
     """
     return (
         not state.adopting
@@ -68,7 +68,7 @@ def is_fenced(state: MetaState, block: BlockId, *, registration_floor: LeaseTime
 
 
 class Orphans:
-    """A duty of every office."""
+    """Runs beside every leader, in the background."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Orphans:
 
     @property
     def blocked(self) -> tuple[str, ...]:
-        """What was found and is not touched, and why."""
+        """Sentences for the status: which orphans are kept, and why."""
         return tuple(self._left.values())[:LEFT_MAX]
 
     async def forever(self) -> None:
@@ -108,15 +108,15 @@ class Orphans:
     async def _swept(self) -> None:
         try:
             await self.sweep()
-        except (MaarError, OSError) as error:  # they stay a little longer, which harms nobody
+        except (MaarError, OSError) as error:  # they stay a little longer, which does no harm
             log_.warning("orphans postponed cause=%s", error)
             self._walk = None
-        except Exception:  # a defect here must not take the index down
+        except Exception:  # a bug here must not take the index down
             log_.exception("orphans postponed")
             self._walk = None
 
     async def sweep(self) -> int:
-        """Look at some segments, and delete those that nobody knows, nor ever will; how many."""
+        """Check some segments and delete the orphans among them; how many were deleted."""
         state, registration_floor = self._leader.state, self._leader.state.registration_floor
         if state.adopting or registration_floor < state.policy.registration_floor_lag_ns:
             return 0
@@ -165,7 +165,7 @@ class Orphans:
         return infos
 
     def _letter_blocks(self, ours: Iterable[Incarnation]) -> set[BlockId] | None:
-        """The blocks that dead letters are about; None when one does not say, and any may be."""
+        """The blocks that dead letters name; None when a letter's block cannot be told."""
         found: set[BlockId] = set()
         for life in ours:
             box = Box(self._store, life)
@@ -183,7 +183,7 @@ class Orphans:
         return found
 
     def _whole(self, state: MetaState) -> bool:
-        """Whether the log may be what it was: an old copy of it would not know its segments."""
+        """Check that the log is not an old copy of itself, which would not know newer segments."""
         prefix = keys.snapshot_prefix(state.incarnation)
         newest = next(
             (i for i, key in snapshot.list_snapshots(self._store) if key.startswith(prefix)), 0
@@ -197,8 +197,8 @@ class Orphans:
         return newest <= state.index
 
     def _go(self, info: ObjectInfo) -> bool:
-        """Delete one; what an earlier life left is read first, since adoption may have had to
-        leave it: damage is for a person to look at.
+        """Delete one. An orphan of an earlier incarnation is read first: if it is damaged, adoption
+        skipped it, and an operator should look at it.
         """
         segment = keys.segment_name(info.key)
         state = self._leader.state
@@ -228,7 +228,7 @@ class Orphans:
             self._metrics.orphans_left.set(len(self._left))
         if key not in self._told and len(self._told) < LEFT_MAX:
             self._told.add(key)
-            log_.error("orphans left key=%s cause=%s", key, why)
+            log_.error("orphan not deleted key=%s cause=%s", key, why)
 
 
 def _going(

@@ -1,7 +1,8 @@
-"""What the replicas of a metastore know of each other: who answers, how new, at what time (soft).
+"""What the replicas of a metastore know of each other; kept in memory only.
 
-Nothing here decides who leads. It tells a leader which version of the log all can read, whether its
-clock is that of most, and how the others' states hash; and people how the replicas are.
+Nothing here decides who leads. It tells a leader which version of the log all replicas can read,
+whether its clock agrees with most others, and the hashes of the others' states; and it tells
+operators how the replicas are.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class PeerAnswer:
 
 
 class Peers:
-    """Asks the other replicas how they are, all the time, in office or not."""
+    """Polls the other replicas for their status all the time, as leader or follower."""
 
     def __init__(
         self,
@@ -65,12 +66,12 @@ class Peers:
         while self._addresses:
             try:
                 await self.round()
-            except Exception:  # soft: the replica itself goes on
-                log_.exception("replicas not asked")
+            except Exception:  # only the status of others is lost: the replica itself goes on
+                log_.exception("polling the other replicas failed")
             await asyncio.sleep(ASK_S)
 
     async def round(self) -> None:
-        """Ask everybody once, hear their votes, and give the leader ours."""
+        """Ask every replica once, note their votes, and send ours to the leader."""
         await asyncio.gather(*map(self._ask, self._addresses))
         state_votes, own = self._state_votes(), self._own()
         for heard in self._fresh(FRESH_NS):
@@ -93,10 +94,10 @@ class Peers:
         return [VersionActivated(known)] if known > version else []
 
     def clocks(self) -> Clocks:
-        """The replicas' wall clocks, for `trust.judge`.
+        """The replicas' wall clocks, for the check of ours.
 
-        They went on by our monotonic clock since: our wall clock may have been set meanwhile, and
-        answers from before must not vouch for it.
+        Our monotonic clock is added to older answers: our wall clock may have been set since, and
+        older answers must not confirm it.
         """
         since_ns = self._clock.monotonic_ns() - self._clock.wall_ns()
         fresh = self._fresh(CLOCK_FRESH_NS)
@@ -138,14 +139,14 @@ class Peers:
         self._silence.pop(address, None)
 
     async def _vote(self, vote: Vote | None, own: ReplicaStatus) -> None:
-        """The leader also asks us; this is for one that cannot reach us."""
+        """The leader polls us too; sending the vote helps a leader that cannot reach us."""
         if vote is None or not own.leader or own.leader == own.address:
             return
         try:
             async with asyncio.timeout(ANSWER_S):
                 await self._connect(own.leader).call(vote)
         except (MaarError, OSError, TimeoutError) as error:
-            log_.debug("vote not taken leader=%s cause=%s", own.leader, error)
+            log_.debug("vote not delivered leader=%s cause=%s", own.leader, error)
 
     def _fresh(self, age_ns: int) -> list[PeerAnswer]:
         """Answers of replicas of this log that are not older than this."""
@@ -175,10 +176,10 @@ class Peers:
 
     def _tell(self, trouble: str) -> None:
         if trouble and trouble != self._told:
-            log_.error("replicas at odds cause=%s", trouble)
+            log_.error("replicas misconfigured cause=%s", trouble)
         self._told = trouble
 
 
 def _foreign(status: ReplicaStatus, own: ReplicaStatus) -> bool:
-    """Of another log; one that has read nothing yet is not."""
+    """Whether it follows another log; a replica that has read nothing yet does not."""
     return bool(status.incarnation and own.incarnation) and status.incarnation != own.incarnation

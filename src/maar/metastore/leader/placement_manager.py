@@ -1,8 +1,8 @@
-"""The leader's placement manager: counts what is registered, and puts rules into the store.
+"""The leader's placement manager: counts registered bytes, and writes placement rules.
 
-What it knows is soft (S13): a new leader begins with the newest rules of the store and with empty
-statistics, and takes no shards from anybody for a decay window. A store that does not answer
-changes nothing; the manager tries again.
+Its statistics are in memory only and not replicated (S13): a new leader begins with the newest
+rules of the store and empty statistics, and takes no shards away for a decay window. When the store
+does not answer, the rules stay as they are and the manager tries again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from maar.ports.object_store import ObjectStore
 log_ = logging.getLogger("maar.metastore")
 
 RECORD_S = 1.0  # what was registered goes into the statistics this often
-HEARD_MAX = 200_000  # sums that wait for that; more are lost, and counted
+HEARD_MAX = 200_000  # sums that wait for that; more are dropped, and counted as dropped
 KEPT = 3  # sets of rules, and of statistics
 RETRY_S = 5.0  # at most, after the store failed
 SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
@@ -80,7 +80,7 @@ class PlacementTerm:
 
     def __init__(self, settings: PlacementSettings) -> None:
         self.builder = RulesBuilder(settings)
-        self.loaded = False  # before it is, rules would forget what datasets have
+        self.loaded = False  # rules made before would forget which shards datasets have
         self.rules = Rules()  # those in the store
         self.stats: tuple[DatasetStats, ...] = ()
         self.shelf = StoredNames()  # names in the store, some perhaps of objects that are not there
@@ -89,7 +89,7 @@ class PlacementTerm:
 
 
 class PlacementManager:
-    """Hears on the leader's loop; records and builds in threads, one after the other."""
+    """Counts on the leader's loop; records and builds rules in threads, one after the other."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class PlacementManager:
         self._metrics = PlacementMetrics(registry)
         self._heard: dict[Written, int] = {}  # bytes, since they were last recorded
         self._leader_term = PlacementTerm(settings)
-        self._done_ns: int | None = None  # None: others see to it
+        self._done_ns: int | None = None  # None while another replica leads
         self._metrics.age.set_function(self._age_s)
 
     def _age_s(self) -> float:
@@ -119,12 +119,12 @@ class PlacementManager:
     # ── on the leader's loop ───────────────────────────────────────────────────────────────────
 
     def take_office(self) -> None:
-        """Another may have led meanwhile: what was known may be out of date."""
+        """Start over: another replica may have led meanwhile, so what was known may be outdated."""
         self._leader_term = PlacementTerm(self._settings)
         self._done_ns = self._clock.monotonic_ns()
 
     def _leave_office(self) -> None:
-        """The next leader tells all this of itself."""
+        """Clear the gauges: the next leader sets its own."""
         self._done_ns = None
         self._heard.clear()
         for gauge in (self._metrics.datasets, self._metrics.rates, self._metrics.rules):
@@ -150,7 +150,7 @@ class PlacementManager:
             else:
                 self._metrics.dropped.inc()
 
-    # ── beside it ──────────────────────────────────────────────────────────────────────────────
+    # ── in the background ──────────────────────────────────────────────────────────────────────
 
     async def forever(self, leader: Led) -> None:
         try:
@@ -167,7 +167,7 @@ class PlacementManager:
             async with leader_term.turn:
                 try:
                     await self._record(leader_term)
-                except Exception:  # a fault of our own must not cost the log its leader
+                except Exception:  # a bug here must not end the leader's term
                     self._metrics.failures.labels("defect").inc()
                     log_.exception("placement statistics lost")
 
@@ -186,17 +186,17 @@ class PlacementManager:
             built = await self._build(leader_term, leader)
             await self._store_changes(leader_term, built, leader)
         except (MaarError, OSError) as error:
-            log_.warning("placement rules stay as they are cause=%s", error)
+            log_.warning("placement rules not updated cause=%s", error)
             return False
         except Exception:  # as above
             self._metrics.failures.labels("defect").inc()
-            log_.exception("placement rules stay as they are")
+            log_.exception("placement rules not updated")
             return False
         self._done_ns = self._clock.monotonic_ns()
         return True
 
     async def _load(self, leader_term: PlacementTerm, leader: Led) -> None:
-        """Go on where the leader before stopped."""
+        """Continue where the previous leader stopped."""
         incarnation = leader.state.incarnation
         with self._metrics.failures.labels("load").count_exceptions():
             leader_term.shelf = await asyncio.to_thread(stored.listed, self._store, incarnation)
@@ -246,7 +246,7 @@ class PlacementManager:
     async def _store_changes(
         self, leader_term: PlacementTerm, built: BuiltRules, leader: Led
     ) -> None:
-        """What did not change is not written again: a lake without traffic costs no requests."""
+        """Write only what changed: a lake without traffic costs no requests."""
         leader.confirm()
         incarnation = leader.state.incarnation
         created_at = next_time(leader_term.shelf, leader.now())
@@ -270,20 +270,20 @@ class PlacementManager:
             await asyncio.to_thread(lambda: self._store.create(key, encode()))
 
     async def _delete_old(self, shelf: StoredNames) -> StoredNames:
-        """Those before the newest few; what cannot be deleted now is deleted later."""
+        """Delete all but the newest few; what cannot be deleted now is deleted later."""
         old = (*shelf.rules[KEPT:], *shelf.stats[KEPT:])
         try:
             with self._metrics.failures.labels("delete").count_exceptions():
                 for key in old:
                     await asyncio.to_thread(self._store.delete, key)
         except (MaarError, OSError) as error:
-            log_.warning("old placement rules stay cause=%s", error)
+            log_.warning("old placement rules not deleted cause=%s", error)
             return shelf
         return StoredNames(shelf.rules[:KEPT], shelf.stats[:KEPT])
 
 
 def next_time(shelf: StoredNames, now: LeaseTime) -> int:
-    """A time later than that of any name there: the leader before may have been ahead of us."""
+    """A time later than any name in the store: the previous leader's clock may be ahead of ours."""
     names = (("rules", shelf.rules), ("stats", shelf.stats))
     times = [keys.placement_time(key, kind=kind) or 0 for kind, found in names for key in found[:1]]
     return max(now, *(time + 1 for time in times)) if times else now

@@ -1,4 +1,4 @@
-"""The rings at the leader: what changes them goes through the log, what is only heard does not."""
+"""The rings at the leader: changes go through the log, heartbeats without a change do not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Carry(Protocol):
 
 
 class LeaderRings:
-    """Of one term: who lives has to be heard anew in each."""
+    """The rings of one term; each leader has to hear from the writers again."""
 
     def __init__(
         self, leader: Leader, carry: Carry, metrics: MetastoreMetrics, *, dead_after_ms: int
@@ -43,7 +43,7 @@ class LeaderRings:
         self._hearing = Heartbeats(dead_after_ms * MILLISECOND_NS, since=leader.state.lease_time)
 
     def listen(self) -> None:
-        """At least twice a second, and whenever somebody is heard: so a pause is noticed."""
+        """Called at least twice a second and with every heartbeat, so that pauses are noticed."""
         self._hearing.listen(self._leader.now())
 
     async def beat(self, beat: Beat) -> BeatReply:
@@ -55,7 +55,7 @@ class LeaderRings:
             raise
 
     async def _beat(self, leader: Leader, beat: Beat) -> BeatReply:
-        """One that changes nothing is noted and answered at once, however busy the log is."""
+        """A heartbeat that changes nothing is answered at once, however busy the log is."""
         membership.check(beat)
         found = membership.decide(leader.state, beat, self._hearing)
         outcome = "unchanged"
@@ -69,7 +69,7 @@ class LeaderRings:
         ring = ring_of(leader.state, beat.zone)
         if isinstance(found, membership.Replaced):
             self._metrics.beats.labels("refused").inc()
-            log_.warning("beat refused cause=%s", found.refusal)
+            log_.warning("heartbeat refused cause=%s", found.refusal)
             return BeatReply(ring.changed_at, found.refusal)
         self._metrics.beats.labels(outcome).inc()
         self._hearing.hear(ring, beat, leader.now())
@@ -82,7 +82,7 @@ class LeaderRings:
         )
 
     def views(self) -> tuple[RingView, ...]:
-        """As they are folded and heard here; whoever asks keeps what it had while nobody leads."""
+        """The rings with their live writers; callers keep the last answer while nobody leads."""
         self.listen()
         return membership.views(self._leader.state, self._hearing, self._leader.now())
 
@@ -90,7 +90,7 @@ class LeaderRings:
         return tuple(map(membership.zone_status, self.views()))
 
     def follow(self, effects: Sequence[Effect]) -> None:
-        """What the fold did to the rings."""
+        """Note, log and count ring changes that the fold made."""
         for effect in effects:
             if isinstance(effect, RingReplaced):
                 self._hearing.follow(effect)

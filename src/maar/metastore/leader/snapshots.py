@@ -1,4 +1,4 @@
-"""What the leader does beside answering and cleaning: it has snapshots made and verified."""
+"""Has snapshots made by another process, verifies them, and truncates the log behind them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ log_ = logging.getLogger("maar.metastore")
 GROWTH = 16  # the newest snapshot is no larger than so many times the log behind it
 LOOK_S = 0.5
 BACKOFF_S = 30.0
-FIRST_S = 10.0  # in office without any: a log that is lost before its first one is hard to restore
+FIRST_S = 10.0  # after the start of a term, if there is none: a log without one is hard to restore
 
 
 def snapshot_due(policy: Policy, *, entries: int, appended: int, size: int) -> bool:
-    """After enough entries or bytes; of a large state, when its log has grown by a part of it.
+    """Due after enough entries or bytes, in proportion to the size of the state.
 
-    Making one costs as much as the state is large, reading the log at a restart as much as it has
-    grown: neither may outgrow the other.
+    Making a snapshot costs in proportion to the state, replaying the log at a restart in proportion
+    to its growth: neither may dominate.
     """
     enough = entries >= policy.snapshot_entries or appended >= policy.snapshot_bytes
     return enough and appended * GROWTH >= size
@@ -74,17 +74,17 @@ class Snapshots:
             try:
                 await self.take(leader)
             except (MaarError, OSError) as error:
-                # the log only grows meanwhile: nothing is truncated without a good snapshot
+                # The log only grows meanwhile: nothing is truncated without a good snapshot.
                 self._metrics.snapshot_failures.inc()
                 log_.error("snapshot failed cause=%s", error)
                 await asyncio.sleep(BACKOFF_S)
 
     async def _begin(self, leader: Leader) -> None:
-        """Go on from the newest that leaders before have had made, if it is good."""
+        """Continue from the newest good snapshot of earlier leaders."""
         try:
             found = await asyncio.to_thread(self._newest_good, leader.state)
         except (MaarError, OSError) as error:
-            log_.warning("snapshots not looked at cause=%s", error)
+            log_.warning("snapshots cannot be listed cause=%s", error)
             return
         if found is not None:
             index, self._size = found
@@ -119,11 +119,11 @@ class Snapshots:
         )
 
     def _first_due(self) -> bool:
-        """Early, so that there is one; it also says which life of the log the store belongs to."""
+        """Make the first one early; it also records which incarnation the store belongs to."""
         return not self._verified and asyncio.get_running_loop().time() - self._began_s >= FIRST_S
 
     def _hurry_due(self) -> bool:
-        """Two in a row let go all that can go; more of them only cost."""
+        """Two in a row allow truncating all that can be truncated; more would only cost."""
         now_s = asyncio.get_running_loop().time()
         lately = [began_s for began_s in self._taken_s if now_s - began_s < BACKOFF_S]
         return self._hurried and len(lately) < 2
@@ -142,7 +142,7 @@ class Snapshots:
             raise Corrupt(f"the snapshot is at entry {index}, before the hash at {hashed_at}")
         key = keys.snapshot(incarnation=leader.state.incarnation, index=index)
         self._size = await asyncio.to_thread(self._check_size, key)
-        verified = {index, *self._verified}  # two who asked at once may have got the same one
+        verified = {index, *self._verified}  # two concurrent requests may get the same snapshot
         self._verified = sorted(verified, reverse=True)[: snapshot.KEPT]
         self._bytes = folded
         self._metrics.snapshot.set(self.newest)
@@ -151,7 +151,7 @@ class Snapshots:
         return index
 
     def _check_size(self, key: str) -> int:
-        """What the other process says it wrote is there and whole; its bytes."""
+        """Check that the snapshot of the other process exists and is intact; its size in bytes."""
         try:
             body = self._store.read(key)
         except NotFound as error:

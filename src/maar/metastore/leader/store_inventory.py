@@ -1,4 +1,4 @@
-"""What a store holds, as the index would know it: listed, read back, checked. For threads (S5)."""
+"""Lists the blocks in a store and reads and checks their metadata (S5). For threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StoredBlock(NamedTuple):
 
     key: str
     block: BlockId
-    life: Incarnation  # of the log, that it was written in
+    life: Incarnation  # of the log that it was written for
     granted_at: int = 0  # the index of the token that it was written under
     plan: PlanId | None = None  # None: a segment
 
@@ -74,7 +74,7 @@ class StoreListing:
         """The key of a file of which this store has no copy; '' when it has all.
 
         What the listing did not show is asked for by name: it may have been written since. A file
-        of another size is no copy, but it is there: that is damage, for a person to look at.
+        of another size is damaged rather than missing: an operator has to look at it.
         """
         name = self._store.settings().name
         for file in meta.files:
@@ -112,7 +112,7 @@ def _mark(key: str, size: int) -> int:
 
 
 class Sibling(NamedTuple):
-    """What a file in quarantine does not say of itself, and another output of its plan does."""
+    """Metadata that a quarantine file lacks, taken from another output of the same plan."""
 
     shard: Shard
     level: int
@@ -124,8 +124,8 @@ UNKNOWN = Sibling(Shard(0), 1)
 def read_block(store: ObjectStore, one: StoredBlock, listing: StoreListing) -> BlockMeta | None:
     """The block that a segment or a manifest stands for; None when it is gone or not whole.
 
-    Corrupt when it is not what our writers write: what is in the index is merged, and then its
-    objects are deleted, so that nothing may name the objects of others.
+    Corrupt when our writers cannot have written it. Blocks of the index are merged and then their
+    objects are deleted, so a block must not name objects of others.
     """
     try:
         body = store.read(one.key)
@@ -206,7 +206,7 @@ def _check_manifest(one: StoredBlock, meta: BlockMeta, store: StoreName) -> Bloc
 
 
 def _manifest_key(meta: BlockMeta, stem: str) -> str:
-    """'' when there is no such day: it is not to be trusted yet."""
+    """The day as text; '' when there is no such day, since the value is not trusted yet."""
     try:
         return keys.manifest(tenant=meta.tenant, day=meta.day, stem=stem)
     except OverflowError:

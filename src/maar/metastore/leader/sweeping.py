@@ -1,7 +1,7 @@
 """Carries out sweeps: reads what ended attempts meant to write, and deletes the leftovers.
 
-An intent that is not what our writers write is never followed, and never deleted: it stays for a
-person to look at, and its attempt with it.
+An intent that our writers cannot have written is neither followed nor deleted: it and its attempt
+stay for an operator to look at.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INTENT_BYTES_MAX = 1 << 20  # a real one names the six objects of a block
 
 @dataclass(slots=True)
 class FoundLeftovers:
-    """What a listing of an attempt came to."""
+    """What listing an attempt's intents found."""
 
     sweep: Sweep
     intents: list[str] = field(default_factory=list)

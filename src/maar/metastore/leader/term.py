@@ -1,7 +1,7 @@
-"""One term of office: a serial loop answers from what the fold did, duties run beside it.
+"""One term as leader: a serial loop answers requests, background tasks run beside it.
 
 Everything here begins with the term and has ended before the replica follows again: what a leader
-hears, counts and remembers is worth nothing to the next one.
+heard and counted in memory may be outdated in its next term.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ PATIENCE_S = 10.0  # an apply loop that makes no progress for this long is not r
 
 
 def patience_s(pause_ns: int) -> float:
-    """How long the loop waits for requests: waiting is no pause, however short leases are."""
+    """How long the loop waits for requests: short enough not to look like a pause."""
     return max(WAKE_LEAST_S, min(WAKE_S, pause_ns / SECOND_NS / 2))
 
 
 @dataclass(frozen=True)
 class LeaderDeps:
-    """What every office of a replica works with."""
+    """What every leader term of a replica works with."""
 
     log: Log
     store: ObjectStore
@@ -94,7 +94,7 @@ class LeaderDeps:
 
 
 class LeaderTerm:
-    """Made by `begin`. What is only heard, counted or remembered in it begins anew (S16)."""
+    """Made by `begin`. What it tracks in memory starts empty in each term (S16)."""
 
     def __init__(self, deps: LeaderDeps, follower: Follower, leader: Leader) -> None:
         store, clock, metrics = deps.store, deps.clock, deps.metrics
@@ -117,7 +117,7 @@ class LeaderTerm:
 
     @classmethod
     async def begin(cls, deps: LeaderDeps, follower: Follower, term: Term) -> LeaderTerm:
-        """Fold to the end, and say in the log who leads; TermLost when that is not to be."""
+        """Apply the log to its end and append the start of the term; TermLost if that fails."""
         leader = Leader(deps.log, deps.store, deps.clock, follower, term)
         await leader.begin(
             deps.candidate.name,
@@ -133,7 +133,7 @@ class LeaderTerm:
         return leader_term
 
     async def run(self) -> None:
-        """Ends by raising what ended it; by then nothing of this office acts any more."""
+        """Run until the term ends, then raise the cause; by then nothing of this term is active."""
         leader = self.leader
         await first_ended(
             self._serve,
@@ -147,16 +147,16 @@ class LeaderTerm:
 
     @property
     def over(self) -> bool:
-        """It has ended, though some of its duties may still be on their way out."""
+        """Whether it has ended, though some background tasks may still be stopping."""
         return bool(self._over)
 
     def close(self, why: str) -> None:
-        """Nobody waits for an office that has ended."""
+        """End the term and fail all waiting requests."""
         self._over = self._over or why
         self._inbox.refuse(NotLeading(self._over))
 
     def confirm(self) -> None:
-        """Before something is answered beside the loop: NotLeading unless this surely lasts."""
+        """Called before answering outside the loop: NotLeading unless the term certainly lasts."""
         try:
             self.leader.confirm()
         except NotLeading as error:
@@ -165,7 +165,7 @@ class LeaderTerm:
             raise
 
     def ready(self) -> str:
-        """'' when requests are being answered, else why not."""
+        """'' when requests are answered, else why they are not."""
         if self.leader.settling:
             return "the log has not said whether it stored the last change"
         stuck_s = (self._deps.clock.monotonic_ns() - self._progress_ns) / SECOND_NS
@@ -211,11 +211,11 @@ class LeaderTerm:
             while True:
                 await self._round()
         except Exception as error:
-            self.close(f"the metastore lost its office: {error}")
+            self.close(f"the metastore lost leadership: {error}")
             raise
 
     async def _round(self) -> None:
-        """Take what has arrived and answer it, or see after a while what time has brought."""
+        """Take what has arrived and answer it; without requests, do what is due by time."""
         pause_ns = self.leader.state.policy.stall_ns
         taken = await self._inbox.take(patience_s(pause_ns))
         requests = [request for request in taken if not request.answer.done()]
@@ -223,7 +223,7 @@ class LeaderTerm:
         try:
             self._crew.listen(self.leader.now(), pause_ns=pause_ns)
             self.rings.listen()
-            self.leader.hold()  # now: what needs no entry is answered without asking the log
+            self.leader.hold()  # first: requests that need no entry are answered without the log
             await self._turn(requests)
         except (Retryable, InvalidInput) as error:
             log_.warning("append failed cause=%s", error)
@@ -231,7 +231,7 @@ class LeaderTerm:
             if isinstance(error, StoreFull):
                 self.snapshots.hurry()
         except BaseException as error:
-            inbox.fail(requests, NotLeading(f"the metastore lost its office: {error}"))
+            inbox.fail(requests, NotLeading(f"the metastore lost leadership: {error}"))
             raise
 
     async def _turn(self, requests: list[Request[Any]]) -> None:
@@ -243,7 +243,7 @@ class LeaderTerm:
             await self._housekeep()
 
     async def _cycle(self, requests: list[Request[Any]]) -> None:
-        """Registrations and reports first; then, from the state they left, what to hand out."""
+        """Apply registrations and reports first, then hand out plans from the new state."""
         leader = self.leader
         adds = [request for request in requests if isinstance(request, Add)]
         polls = [request.poll for request in requests if isinstance(request, Poll)]
@@ -269,7 +269,7 @@ class LeaderTerm:
                 await self._carry_out(request)
 
     async def _pin(self, pins: list[PinRequest]) -> None:
-        """Few of them need an entry; a log that has no room for registrations has for these."""
+        """Few pins need an entry; a log without room for registrations still takes these."""
         now = self.leader.now()
         readers = [pin.reader for pin in pins]
         effects = await self._commit(prepare.pins(self.leader.state, readers, now=now), now)
@@ -280,7 +280,7 @@ class LeaderTerm:
         now = leader.now()
         try:
             entries = command.prepare(leader.state, now)
-        except MaarError as error:  # nothing was written: only this caller asked for the impossible
+        except MaarError as error:  # nothing was written: only this request fails
             command.fail(error)
             return
         effects = await self._commit(entries, now)
@@ -313,7 +313,7 @@ class LeaderTerm:
         return effects
 
     def _check_judgement(self) -> None:
-        """Whoever is in doubt must not lead: those who are sure elect one of them."""
+        """A replica whose state is in doubt must not lead: the others elect one of themselves."""
         if self._state_votes.standing is not ReplicaHealth.SOUND:
             raise TermLost(self._state_votes.trouble)
 

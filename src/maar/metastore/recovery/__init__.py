@@ -1,1 +1,1 @@
-"""What an operator does when a log was lost, moved or doubted: back up, restore, copy, verify."""
+"""Operator tools for the log: back up, restore, move to another place, verify."""

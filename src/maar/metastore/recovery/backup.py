@@ -1,7 +1,7 @@
-"""A metastore in one checked file: a snapshot, the log behind it, and what the log keeps apart.
+"""A metastore in one checked file: a snapshot, the log after it, and entries stored apart.
 
 The layout is described in docs/formats/backup.md. Writing one only reads the log and the store;
-everything is folded on the way, so that a backup that cannot be restored is not finished.
+every entry is applied on the way, so that a backup that could not be restored is never completed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FRAME_BYTES_MAX = 4 << 30
 
 class Opening(msgspec.Struct, frozen=True, array_like=True, tag=1):
     version: int
-    wall_ns: int  # when it was begun, for people
+    wall_ns: int  # when it was begun, to be shown
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -61,7 +61,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Content(NamedTuple):
-    """What a backup comes to."""
+    """A summary of a backup."""
 
     state: MetaState
     head: Head
@@ -71,15 +71,15 @@ class Content(NamedTuple):
 
 
 async def write(log: Log, store: ObjectStore, path: Path, *, wall_ns: int) -> Content:
-    """Make a backup; a file that is there already is never replaced."""
+    """Make a backup; an existing file is never replaced."""
     if path.exists():
-        raise AlreadyExists(f"{path} is there already; a backup never replaces another file")
+        raise AlreadyExists(f"{path} exists already; a backup never replaces another file")
     part = path.with_name(f"{path.name}.part")
     try:
         content = await _write_file(log, store, part, wall_ns)
-        os.link(part, path)  # fails, unlike a rename, when somebody was faster
+        os.link(part, path)  # fails, unlike a rename, when the file was created meanwhile
     except FileExistsError:
-        raise AlreadyExists(f"{path} is there already; a backup never replaces it") from None
+        raise AlreadyExists(f"{path} exists already; a backup never replaces it") from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be written: {error.strerror}") from error
     finally:
@@ -142,7 +142,7 @@ class _Writer:
 
 
 async def read(path: Path) -> Content:
-    """The state that a backup holds, folded anew; Corrupt when anything is amiss."""
+    """The state of a backup, applied again from its entries; Corrupt when anything is wrong."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -163,8 +163,8 @@ def _check_bytes(path: Path, file: BinaryIO, size: int) -> None:
         left -= len(some)
     if digest.digest() != file.read(_HASH_BYTES):
         raise Corrupt(
-            f"{path} is not what was written: its checksum does not match its bytes. It was cut "
-            "short or damaged; take another backup"
+            f"{path} is damaged: its checksum does not match its bytes. It was cut "
+            "short or changed; use another backup"
         )
 
 
@@ -218,7 +218,7 @@ def _check_sound(replica: LogFold) -> None:
 
 
 class _Apart:
-    """Entries that the log keeps apart, read from the backup in place of the store."""
+    """Entries that are too large for the log, read from the backup instead of the store."""
 
     def __init__(self) -> None:
         self.bodies: dict[str, bytes] = {}

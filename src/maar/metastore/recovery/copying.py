@@ -1,4 +1,4 @@
-"""Moves a log to another place, entry by entry, so that nobody can go on in the old one (S5)."""
+"""Moves a log to another place, entry by entry, and seals the old one against writes (S5)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from maar.ports.object_store import ObjectStore
 
 
 class CopyLog(Log, LogCopy, Protocol):
-    """Every adapter is both."""
+    """A log that can be read, written and copied; every adapter can."""
 
 
 class Moved(NamedTuple):
@@ -24,7 +24,7 @@ class Moved(NamedTuple):
 async def migrate(source: Log, target: CopyLog, store: ObjectStore, *, note: str) -> Moved:
     """Copy a log whole, seal the old one, and only then let anybody lead in the new one.
 
-    Broken off, it can be begun again; done, it says so.
+    If interrupted it can be repeated; if it was completed before, it says so.
     """
     if leader_term := await source.leadership():
         raise Rejected(
@@ -84,8 +84,8 @@ async def _copy(source: Log, target: LogCopy, at: Head) -> Head:
 
 
 async def _beginning(source: Log, store: ObjectStore, end: Head) -> tuple[Head, Term]:
-    """Where a copy begins, and the last term: the oldest good snapshot, so that the ones after it
-    stay of use; or the first entry, when it is there.
+    """Where a copy begins, and the last term: at the oldest good snapshot, so that later ones stay
+    usable; or at the first entry, if it still exists.
     """
     first = await source.first()
     last = (await source.read(after=end.index - 1))[-1].term if first else Term(0)

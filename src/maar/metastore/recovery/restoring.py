@@ -1,8 +1,9 @@
-"""Gives a lost log a new life from what was saved of it: a snapshot, a backup, or objects (S5).
+"""Restores a lost log from a snapshot, a backup, or the objects in the store (S5).
 
 The new log has another incarnation and begins far above the last index that was saved, so that no
-token, plan or index of the lost entries recurs. Its first snapshot already says that it adopts: no
-leader of it deletes anything before the store was looked through (metastore/leader/adoption.py).
+token, plan or index of the lost entries is used again. Its first snapshot already says that it
+adopts: no leader deletes anything before the store has been searched
+(metastore/leader/adoption.py).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Origin(NamedTuple):
 
     state: MetaState
     head: Head
-    name: str  # where it comes from, for people
+    name: str  # where it comes from, for messages
     lives: tuple[Incarnation, ...] = ()  # put together from their objects, without a snapshot
 
 
@@ -53,14 +54,14 @@ class Restored(NamedTuple):
     incarnation: Incarnation
     adopts: tuple[Incarnation, ...]
     head: int
-    resumed: bool  # an earlier restore had been broken off
+    resumed: bool  # an earlier restore had been interrupted
 
 
 async def newest(store: ObjectStore, key: str = "") -> Origin:
-    """The newest good snapshot in a store, of whichever life of the log; or the one named."""
+    """The newest good snapshot in a store, of any incarnation of the log; or the one named."""
     found = await asyncio.to_thread(snapshot.list_snapshots, store)
     best: Origin | None = None
-    seen: set[str] = set()  # lives of which the newest good one was looked at
+    seen: set[str] = set()  # incarnations whose newest good one was read
     for _, each in found:
         life = each.rpartition("/")[0]
         if life in seen or (key and each != key):
@@ -73,7 +74,8 @@ async def newest(store: ObjectStore, key: str = "") -> Origin:
             continue
         seen.add(life)
         if best is None or state.wall_time > best.state.wall_time:
-            best = Origin(state, head, each)  # by time: a life that nobody led has high indexes too
+            # By time: an incarnation that nobody led has high indexes too.
+            best = Origin(state, head, each)
     if best is not None:
         return best
     url = store.settings().url
@@ -111,7 +113,7 @@ async def restore(
     adopts: tuple[Incarnation, ...] = (),
     wall: WallTime,
 ) -> Restored:
-    """Fill an empty log. Broken off, it can be begun again; `origin` is used up."""
+    """Fill an empty log. If interrupted it can be repeated; `origin` is consumed."""
     if not origin.lives:
         await asyncio.to_thread(check_store, store, origin.state)
     begun = await _earlier_restore(log, store)
@@ -132,14 +134,14 @@ async def restore(
     replica = await reborn(origin, incarnation=incarnation, adopts=adopts, wall=wall, above=above)
     state, head = replica.state, replica.head
     if state.incarnation != incarnation or not state.adopting:
-        raise Rejected(f"the log cannot become {incarnation!r}: it was that before")
+        raise Rejected(f"the log cannot become {incarnation!r}: that incarnation was used before")
     body = snapshot.encode(state, head)
     key = keys.snapshot(incarnation=incarnation, index=head.index)
     try:
         await asyncio.to_thread(store.create, key, body)
     except AlreadyExists:
         snapshot.decode(await asyncio.to_thread(store.read, key))
-    await asyncio.to_thread(claim.mark, store, incarnation)  # it is the store of this life, too
+    await asyncio.to_thread(claim.mark, store, incarnation)  # the new incarnation's store, too
     await log.begin(head, term=Term(state.term))
     await log.finish()
     await asyncio.to_thread(_end_former, store, state)
@@ -147,7 +149,7 @@ async def restore(
 
 
 def _end_former(store: ObjectStore, state: MetaState) -> None:
-    """Whoever still leads in a life that is adopted learns that it has ended."""
+    """Tell a leader that still runs in an adopted incarnation that it has ended."""
     for life in state.adopting:
         try:
             store.create(keys.successor(life), state.incarnation.encode())
@@ -163,10 +165,10 @@ async def reborn(
     wall: WallTime,
     above: int = 0,
 ) -> LogFold:
-    """The state that a restored log begins with, as the fold of the entries that bring it about.
+    """The state that a restored log begins with, made by applying the entries that lead to it.
 
-    `above` is the last index of any life in the store: what is restored twice must not use the
-    indexes of its first new life again, since blocks are named by them.
+    `above` is the last index of any incarnation in the store: a log that is restored twice must not
+    use the indexes of the first restore again, since blocks are named by them.
     """
     state, head = origin.state, origin.head
     if not state.incarnation:
@@ -211,7 +213,7 @@ def _summary(state: MetaState, head: Head, *, resumed: bool) -> Restored:
 
 
 class _NoStore:
-    """The few entries of a restore are small: nothing is kept apart."""
+    """The few entries of a restore are small: none is stored apart from the log."""
 
     def read(self, key: str) -> bytes:
         raise NotFound(key)

@@ -1,9 +1,9 @@
-"""What a store's keys alone tell of the logs that wrote there: a lost log without a snapshot begins
-again from them (S5). For threads.
+"""Rebuilds the start of a lost log from the store's keys alone, without any snapshot (S5).
 
-Every segment names its life and a lease time; every object of a block names its plan, its token,
-and so the life that granted it. That is enough for a state that knows nothing yet and repeats no
-name: lease time goes on above all that was seen, and so does the index. Adoption finds the rest.
+The key of a segment contains its incarnation and a lease time; the key of a block's object contains
+its plan and token, and so the incarnation that granted it. That is enough for a state that is empty
+and reuses no name: lease time and index continue above all that was seen. Adoption finds the rest.
+For threads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INDEX_MAX = 10**17
 
 @dataclass(slots=True)
 class Traces:
-    """What was seen of all lives."""
+    """What was seen of all incarnations."""
 
     objects: Counter[Incarnation] = field(default_factory=Counter)  # segments, blocks, letters
     lease_time: LeaseTime = GENESIS_TIME
@@ -56,7 +56,7 @@ class Traces:
 
 
 def survey(store: ObjectStore) -> Traces:
-    """All that logs wrote and index; a walk over the whole store."""
+    """All keys that logs wrote and index; walks over the whole store."""
     found = Traces()
     parts = (keys.SEGMENTS, keys.LAKE, keys.QUARANTINES, keys.DEAD_LETTERS)
     for info in chain.from_iterable(map(store.list, parts)):
@@ -65,8 +65,8 @@ def survey(store: ObjectStore) -> Traces:
 
 
 def origin(store: ObjectStore, adopts: tuple[Incarnation, ...] = ()) -> Origin:
-    """A log to begin again with, which knows nothing but whose objects it adopts: `adopts`, or
-    all, if they are lives of one log. NotFound when there is nothing to adopt.
+    """An empty log that adopts the objects of `adopts`, or of all incarnations if they are of one
+    log. NotFound when there is nothing to adopt.
     """
     found = survey(store)
     url = store.settings().url
@@ -88,7 +88,7 @@ def origin(store: ObjectStore, adopts: tuple[Incarnation, ...] = ()) -> Origin:
 
 
 def _of_one_log(store: ObjectStore, lives: list[Incarnation]) -> tuple[Incarnation, ...]:
-    """Lives that were restored as one another, the last one first; Rejected when there are more."""
+    """The incarnations of one log, the last one first; Rejected when there are several logs."""
     after = {life: _successor(store, life) for life in lives}
     ends = {_last(life, after) for life in lives}
     if len(ends) > 1:

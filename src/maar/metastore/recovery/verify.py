@@ -1,7 +1,7 @@
 """Reads everything again and says what is wrong: log, snapshots, state, objects. Changes nothing.
 
-The log is folded from the oldest snapshot that leads to it, and must come to what the newer ones
-hold, and to every hash that leaders stated in it.
+The log is replayed from the oldest snapshot that leads to it. The result must match the newer
+snapshots, and every hash that leaders stated in the log.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Findings:
     orphans_due: int = 0  # of them, what the leader's next sweep takes
     adopting: bool = False
     wrong: list[str] = field(default_factory=list)
-    elsewhere: list[str] = field(default_factory=list)  # wrong with other logs in the store
+    elsewhere: list[str] = field(default_factory=list)  # damage of other logs in the store
 
     def tell(self, sentence: str) -> None:
         if len(self.wrong) < TOLD_MAX:
@@ -62,7 +62,7 @@ async def verify(log: Log, store: ObjectStore, *, objects: bool = False) -> Find
             _tell_damaged(found, damaged)
             found.tell(
                 f"the log begins at entry {found.first or end.index + 1}, and no good snapshot "
-                "leads to it: it cannot be folded"
+                "leads to it: it cannot be replayed"
             )
             return found
         replica = LogFold(store, state_votes=StateVotes.witness())
@@ -94,7 +94,7 @@ async def _snapshots(
 
 
 def _tell_damaged(found: Findings, damaged: dict[str, str], own: str = "") -> None:
-    """Snapshots of other logs, or of this one's earlier lives, lead nowhere here."""
+    """Snapshots of other logs or of earlier incarnations do not belong to this log."""
     for key, cause in damaged.items():
         sentence = f"the snapshot {key} is damaged: {cause}"
         if key.startswith(own):
@@ -139,7 +139,7 @@ def _compare_hash(entry: StateHashed, replica: LogFold, found: Findings) -> None
     ours = found.hashes.get(entry.at)
     if ours is not None and ours != entry.digest:
         who = entry.replica or "the leader"
-        found.tell(f"at entry {entry.at}, {who} had another state than the log folds to here")
+        found.tell(f"at entry {entry.at}, {who} had another state than this replay gives")
 
 
 def _compare_snapshot(
@@ -147,9 +147,9 @@ def _compare_snapshot(
 ) -> None:
     at = replica.head.index
     if at in good and good[at][1] != digest(replica.state):
-        found.snapshots[good[at][0]] = "it is not what the log folds to"
+        found.snapshots[good[at][0]] = "it differs from what replaying the log gives"
         found.tell(
-            f"the snapshot {good[at][0]} holds another state than the log folds to at entry {at}"
+            f"the snapshot {good[at][0]} differs from what replaying the log gives at entry {at}"
         )
 
 
@@ -169,7 +169,7 @@ def _look_for_objects(store: ObjectStore, state: MetaState, found: Findings) -> 
         for meta in blocks_in(partition.chunks):
             found.objects += len(meta.files)
             if lacking := listing.lacks(meta):
-                found.tell(f"block {meta.id} is in the index, and {lacking} is missing")
+                found.tell(f"block {meta.id} is in the index, but {lacking} is missing")
             elif not listing.whole(meta):
                 found.tell(f"block {meta.id} has an object of another size than was written")
 
@@ -182,6 +182,6 @@ def compare_replicas(found: Findings, replicas: list[ReplicaStatus]) -> None:
             found.tell(f"the replica {replica.name} at {replica.address}: {replica.fault}")
         elif ours is not None and ours != replica.digest:
             found.tell(
-                f"the replica {replica.name} at {replica.address} holds another state than the "
-                f"log folds to at entry {replica.hashed_at}; run `maar metastore rebuild` for it"
+                f"the replica {replica.name} at {replica.address} differs from what replaying the "
+                f"log gives at entry {replica.hashed_at}; run `maar metastore rebuild` for it"
             )

@@ -1,1 +1,1 @@
-"""Keeps one replica's state in step with the log: read ahead, fold, compare, snapshot."""
+"""Keeps one replica's state up to date with the log: read, apply, compare, snapshot."""

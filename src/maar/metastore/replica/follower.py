@@ -1,4 +1,4 @@
-"""Keeps a replica in step with the log: folds what leaders append, and knows who leads."""
+"""Follows the log: applies what leaders append, and tracks who leads."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from maar.ports.log import Candidate, Head, Leadership, Log, Record
 
 log_ = logging.getLogger("maar.metastore")
 
-PATIENCE_S = 10.0  # a replica that is out of step for so long is not ready
+PATIENCE_S = 10.0  # a replica that is behind for so long is not ready
 RETRY_S = 0.2
-REST_S = 0.02  # between two looks, unless somebody waits: a busy log is folded in batches
+REST_S = 0.02  # between two reads, unless somebody waits: a busy log is applied in batches
 OFFICE_S = 0.5  # who leads is asked so often, and after every entry that begins a term
 
 
 class LeftBehind(Exception):
-    """The log was truncated past what the replica has folded: it needs a snapshot."""
+    """The log was truncated past what the replica has applied: it needs a snapshot."""
 
 
 class Follower:
-    """One replica's eyes on the log; `now` is lease time as far as it can be known here (S2)."""
+    """Reads the log for one replica; `now` is lease time as far as it can be known here (S2)."""
 
     def __init__(self, log: Log, clock: Clock, replica: LogFold, candidate: Candidate) -> None:
         self._log = log
@@ -43,9 +43,9 @@ class Follower:
         self.lease_clock.follow(replica.state.lease_time)
         self.leader: Candidate | None = None  # somebody else; None: nobody is known to lead
         self.head = replica.head.index  # of the log, as last seen
-        self.trouble = ""  # why the last look failed
+        self.trouble = ""  # why the last read failed
         self._wanted = asyncio.Event()  # somebody waits for an entry
-        self._even_ns: int | None = None  # when it had last folded all there was
+        self._even_ns: int | None = None  # when it had last applied everything
         self._ask_at, self._term = 0.0, 0  # when to ask who leads again, unless a term begins
 
     @property
@@ -57,7 +57,7 @@ class Follower:
         return self._even_ns is not None
 
     def behind_s(self) -> float:
-        """Since it was last known to have folded everything."""
+        """Seconds since it was last known to have applied everything."""
         if self._even_ns is None:
             return 0.0
         return max(0, self._clock.monotonic_ns() - self._even_ns) / SECOND_NS
@@ -67,13 +67,13 @@ class Follower:
         return self.lease_clock.now(self._clock.monotonic_ns())
 
     def ready(self) -> str:
-        """'' while it is in step and somebody leads, else why not."""
+        """'' while it is up to date and somebody leads, else why not."""
         if not self.caught_up:
             return "the metastore is reading its snapshot and log"
         behind_s = self.behind_s()
         if behind_s > PATIENCE_S:
-            why = self.trouble or f"it has folded {self.replica.head.index} of {self.head} entries"
-            return f"this replica has been out of step with the log for {behind_s:.0f} s: {why}"
+            why = self.trouble or f"it has applied {self.replica.head.index} of {self.head} entries"
+            return f"this replica has been behind the log for {behind_s:.0f} s: {why}"
         if self.leader is None and self.trouble:
             return f"no replica of the metastore leads, and its log does not answer: {self.trouble}"
         return "" if self.leader else "no replica of the metastore leads"
@@ -85,7 +85,7 @@ class Follower:
             await self.replica.wait_for_index(index)
 
     async def news(self) -> None:
-        """Return when there may be something to fold, or after a while."""
+        """Return when there may be new entries, or after a while."""
         await first_ended(self._wait_change, self._wanted.wait)
         self._wanted.clear()
 
@@ -98,13 +98,13 @@ class Follower:
             await asyncio.sleep(RETRY_S)
 
     async def look(self) -> None:
-        """Fold all there is now, and see who leads. Retryable errors are kept as `trouble`."""
+        """Apply all new entries, and see who leads. Retryable errors are kept as `trouble`."""
         try:
             await self._look()
             self.trouble = ""
         except Retryable as error:
             if not self.trouble:
-                log_.warning("log not read cause=%s", error)
+                log_.warning("log cannot be read, retrying cause=%s", error)
             self.trouble = str(error)
             await asyncio.sleep(RETRY_S)
         self.now()  # lease time counts only what is measured as it passes
@@ -122,7 +122,7 @@ class Follower:
             self._ask_at, self._term = now_s + OFFICE_S, self.state.term
 
     async def catch_up(self, progress: Callable[[], None]) -> None:
-        """As a leader, to whose log nobody adds: fold all there is."""
+        """As a leader, whose log nobody else appends to: apply everything."""
         head = await self._log.head()
         self._check(head)
         await self._fold_to(head.index, progress)
@@ -135,15 +135,15 @@ class Follower:
                 self.lease_clock.follow(self.state.lease_time)
                 self.now()
                 progress()
-                if not records:  # whoever was asked has not seen it yet
+                if not records:  # the log server that was asked has not seen it yet
                     await asyncio.sleep(RETRY_S)
 
     def _check(self, head: Head) -> None:
-        """What was folded is in the log for good; if it is not, this is another log."""
+        """Applied entries stay in the log for ever; if they are not there, it is another log."""
         ours = self.replica.head
         if head.index < ours.index or (head.index == ours.index and head.hash != ours.hash):
             raise Corrupt(
-                f"the log ends with entry {head.index}, and this replica has folded {ours.index} "
+                f"the log ends with entry {head.index}, but this replica has applied {ours.index} "
                 "entries of it: entries were lost, or it is another log"
             )
 
@@ -157,7 +157,7 @@ class Follower:
             return []
 
     def _notice(self, leader_term: Leadership | None) -> None:
-        """An office of our own is no news: whoever campaigns for it learns of it first."""
+        """Ignore a term of our own: the campaign that won it learns of it first."""
         before = self.leader
         rival = leader_term is not None and leader_term.holder != self._candidate
         self.leader = leader_term.holder if leader_term is not None and rival else None
@@ -165,6 +165,6 @@ class Follower:
             log_.info("metastore follows leader=%s index=%d", self.leader.name, self.state.index)
 
     def leave_office(self) -> None:
-        """As a leader it has folded everything; who leads now has to be asked."""
+        """After leading, everything is applied; who leads now has to be asked."""
         self._even_ns = self._clock.monotonic_ns()
         self.leader, self._ask_at = None, 0.0

@@ -1,10 +1,11 @@
-"""Whether this replica's state is what most replicas folded from the same log (S13).
+"""Whether this replica's state is the one that most replicas computed from the same log (S13).
 
-A leader states its hash at an entry, and the others' hashes follow as votes. Who is outvoted stops.
-Who differs from the leader, and is not outvoted yet, is in doubt: it goes on folding, but neither
-answers nor campaigns until votes settle it. Stopping goes by the votes in the log alone, so whoever
-folds them comes to the same judgement. A vote that was only heard of can end a doubt, so that
-replicas which a lost leader left in doubt, and which agree among themselves, can elect one of them.
+A leader states its hash at an entry, and the others' hashes follow as votes. A replica that is
+outvoted stops. A replica that differs from the leader and is not outvoted yet is in doubt: it keeps
+applying entries, but neither answers nor campaigns until votes settle it. Stopping depends on the
+votes in the log alone, so every replica comes to the same conclusion. Votes that were heard outside
+the log can end a doubt, so that replicas that agree with each other can elect a leader after a
+wrong one was lost.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ class Ballot:
     leader: str  # who stated it
     stated: bytes
     ours: bytes
-    votes: dict[str, bytes] = field(default_factory=dict)  # in the log, the leader's among them
+    votes: dict[str, bytes] = field(default_factory=dict)  # in the log, including the leader's
     heard: dict[str, bytes] = field(default_factory=dict)  # told by a replica itself
     counted: int = 0  # votes in the log, repeated ones too
 
 
 def judge(ballot: Ballot, *, name: str, replicas: int) -> ReplicaHealth:
-    """Where the replica of this name stands, one of so many."""
+    """The verdict on the replica of this name, one of so many."""
     if replicas == 1:
         return ReplicaHealth.SOUND if ballot.ours == ballot.stated else ReplicaHealth.STOPPED
     votes = ballot.votes | ({name: ballot.ours} if name else {})
@@ -55,7 +56,7 @@ def judge(ballot: Ballot, *, name: str, replicas: int) -> ReplicaHealth:
         return ReplicaHealth.STOPPED
     if ballot.ours in (ballot.stated, _most(ballot.heard | votes, replicas)):
         return ReplicaHealth.SOUND
-    # when everybody has voted and no hash has most, the leader's stands: it was acted on already
+    # When all have voted and no hash has a majority, the leader's counts: it was acted on already.
     return ReplicaHealth.STOPPED if len(votes) >= replicas else ReplicaHealth.DOUBT
 
 
@@ -68,9 +69,9 @@ def _most(votes: dict[str, bytes], replicas: int) -> bytes | None:
 
 
 class StateVotes:
-    """Judges one replica as it folds; after a rebuild, a new one takes its place.
+    """Judges one replica as it applies entries; a rebuild starts with a new one.
 
-    By default it is that of a lone replica, which has nobody to ask: it stops at any difference.
+    By default it is that of a single replica, which has nobody to ask: it stops at any difference.
     """
 
     def __init__(self, name: str = "", *, replicas: int = 1) -> None:
@@ -83,12 +84,12 @@ class StateVotes:
 
     @classmethod
     def witness(cls) -> StateVotes:
-        """Of one who has no vote, and believes the newest statement (a maker of snapshots)."""
+        """For a process without a vote, which trusts the newest statement (the snapshot maker)."""
         return cls(replicas=REPLICAS_MAX + 1)
 
     @property
     def standing(self) -> ReplicaHealth:
-        """Not SOUND: do not answer, do not campaign, and resign when this shows in office."""
+        """Not SOUND: do not answer, do not campaign, and resign if this replica leads."""
         if self._fault:
             return ReplicaHealth.STOPPED
         for ballot in reversed(self._ballots.values()):
@@ -128,7 +129,7 @@ class StateVotes:
         return self._newest()[1].ours if self._ballots else b""
 
     def fold(self, effects: Iterable[Effect]) -> None:
-        """Take note of what entries did. Corrupt once this replica is wrong, and ever after."""
+        """Note votes among the effects of entries. Corrupt once this replica is found wrong."""
         for effect in effects:
             match effect:
                 case Compared():
@@ -141,7 +142,7 @@ class StateVotes:
             raise Corrupt(self._fault)
 
     def hear(self, vote: Vote) -> None:
-        """What another replica says of itself; a leader puts it into the log with its `entries`."""
+        """Note another replica's own vote; a leader appends it to the log with its `entries`."""
         ballot = self._ballots.get(vote.at)
         if ballot is None or not vote.replica or vote.replica == self._name:
             return
@@ -149,7 +150,7 @@ class StateVotes:
             ballot.heard[vote.replica] = vote.digest
 
     def vote(self) -> Vote | None:
-        """What this replica has to tell the leader; None when the log says it already."""
+        """The vote that the leader needs from this replica; None when the log has it already."""
         if not self._ballots or not self._name or self._replicas == 1:
             return None
         at, ballot = self._newest()
@@ -158,7 +159,7 @@ class StateVotes:
         return Vote(self._name, at, ballot.ours)
 
     def entries(self, state: MetaState, *, monotonic_ns: int) -> list[Entry]:
-        """What a leader appends now, before anything else: its own hash when due, and votes."""
+        """Entries that a leader appends before anything else: its own hash when due, and votes."""
         if self._replicas == 1:
             return []
         due = monotonic_ns - self._stated_ns >= STATE_NS and self._has_moved(state.index)
@@ -191,7 +192,7 @@ class StateVotes:
     def _count(self, vote: Voted) -> None:
         ballot = self._ballots.get(vote.at)
         if ballot is None:
-            return  # too old, or this replica began with a later state: it has no say there
+            return  # too old, or this replica began with a later state: it cannot vote there
         ballot.counted += 1
         if vote.replica in ballot.votes or len(ballot.votes) < REPLICAS_MAX:
             ballot.votes[vote.replica] = vote.digest

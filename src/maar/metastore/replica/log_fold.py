@@ -21,7 +21,7 @@ UNBROKEN_BYTES = 64 << 10  # of entries read or folded in one go; then others ha
 
 
 def _runs(records: Sequence[Record]) -> Iterator[list[Record]]:
-    """Some records at a time, between which others have a turn."""
+    """Yield a few records at a time, so that other tasks can run in between."""
     run: list[Record] = []
     size = 0
     for record in records:
@@ -45,8 +45,8 @@ class ApartReader(Protocol):
 
 
 class Edition(NamedTuple):
-    """What a program knows of the log. A later program knows more kinds of entries: a test runs
-    one beside today's, so that the first upgrade is not the first time that anybody tries it.
+    """Which entries a program knows. A later program knows more kinds: a test runs one beside
+    today's, so that upgrades are tested before the first one happens.
     """
 
     version: int = VERSION  # the newest one that it reads and folds
@@ -70,7 +70,7 @@ class LogFold:
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def catch_up(self, log: Log) -> None:
-        """Fold until the end of the log."""
+        """Apply entries until the end of the log."""
         async with ReadAhead(log) as pages:
             while records := await pages.read(after=self.head.index):
                 await self.fold(records)
@@ -81,7 +81,7 @@ class LogFold:
             await self._moved.wait()
 
     async def fold(self, records: Sequence[Record]) -> list[Effect]:
-        """What the records did. Nothing is folded when one of them is not what was written."""
+        """Apply records and return their effects. None is applied when one of them is damaged."""
         verify(self.head, records)
         effects: list[Effect] = []
         try:
@@ -110,11 +110,13 @@ class LogFold:
         return self.edition.read(record.body, index=record.index, knows=self.edition.version)
 
     async def _fetch(self, envelope: Envelope, index: int) -> Envelope:
-        """With the entry that lies apart."""
+        """Replace a reference by the entry itself, which is stored apart from the log."""
         where = envelope.entry
         assert isinstance(where, Stored)
         body = await asyncio.to_thread(self.store.read, where.key)
         if hashlib.sha256(body).digest() != where.sha256:
-            raise Corrupt(f"the object {where.key} is not what entry {index} of the log says it is")
+            raise Corrupt(
+                f"the object {where.key} does not match the hash in entry {index} of the log"
+            )
         entry = decode_to_fold(body, index=index)
         return Envelope(envelope.version, envelope.lease_time, envelope.wall_time, entry)

@@ -1,7 +1,7 @@
-"""What the metastore counts: everything bounded has a gauge, everything folded a counter.
+"""The metastore's metrics: a gauge for everything bounded, a counter for everything applied.
 
-The gauges are set on the leader's loop, twice a second: nothing here looks at every block. Those of
-the state are set on followers too; what only a leader knows is nothing there.
+The gauges are set on the leader's loop twice a second, so nothing here visits every block.
+Followers set the gauges of the state too; gauges that only a leader can know are empty there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class MetastoreMetrics:
         self.oldest = gauge("oldest_queued_seconds", "Age of the oldest of them", "level")
         self.held = gauge("held_blocks", "Blocks held by excluded and parked plans", "level")
         self.last_hour_blocks = gauge(
-            "last_hour_blocks", "Blocks that a query of the last hour of everything reads", "level"
+            "last_hour_blocks", "Blocks that a query for all data of the last hour reads", "level"
         )
         self.last_hour_files = gauge("last_hour_files", "Objects that it has to open", "level")
         self.plans = gauge("plans", "Plans that are known", "state")
@@ -62,31 +62,38 @@ class MetastoreMetrics:
         self.retired = gauge("retired_blocks", "Blocks replaced and not yet deleted")
         self.leftovers = gauge("leftover_attempts", "Ended attempts that may have left objects")
         self.items = gauge("state_items", "Items in each bounded collection", "collection")
-        self.head = gauge("head_index", "Index of the last folded entry")
+        self.head = gauge("head_index", "Index of the last applied entry")
         self.leads = gauge("leads", "1 while this replica leads")
-        self.term = gauge("term", "Of the last leader that this replica knows of")
-        self.behind = gauge("behind_entries", "Entries of the log that are not folded yet")
-        self.behind_s = gauge("behind_seconds", "Since everything in the log was folded")
-        self.doubts = gauge("in_doubt", "1 while it waits for votes on its state")
-        self.stopped = gauge("stopped", "1 when this replica has stopped and wants a person")
-        self.offices = counter("offices_total", "Times that this replica took office")
-        self.lost = counter("offices_lost_total", "Times that it lost office while it ran")
-        self.loads = counter("loads_total", "Times that it read its state from snapshot and log")
+        self.term = gauge("term", "Term of the last leader that this replica knows of")
+        self.behind = gauge("behind_entries", "Entries of the log that are not applied yet")
+        self.behind_s = gauge("behind_seconds", "Seconds since everything in the log was applied")
+        self.doubts = gauge("in_doubt", "1 while this replica waits for votes on its state")
+        self.stopped = gauge("stopped", "1 when this replica has stopped and needs an operator")
+        self.offices = counter("offices_total", "Times that this replica became leader")
+        self.lost = counter(
+            "offices_lost_total", "Times that this replica lost leadership while running"
+        )
+        self.loads = counter(
+            "loads_total", "Times that this replica loaded its state from snapshot and log"
+        )
         self.snapshot = gauge("snapshot_index", "Index of the newest verified snapshot")
         self.lease_time = gauge("lease_time_seconds", "The log's own time")
         self.blocked = gauge("clean_blocked_blocks", "Retired blocks whose outputs are missing")
         self.litter_held = gauge("clean_blocked_attempts", "Ended attempts that cannot be swept")
         self.ahead = gauge(
-            "retention_clock_ahead_seconds", "The leader's clock, before that of the data"
+            "retention_clock_ahead_seconds",
+            "How far the leader's clock is ahead of the newest profiles",
         )
         self.trouble = gauge("retention_trouble", "1 while retention cannot trust the clock")
         self.paused = gauge("retention_paused", "1 while retention takes nothing")
-        self.retention_held = gauge("retention_held", "1 while retention waits for a person")
+        self.retention_held = gauge(
+            "retention_held", "1 while retention is on hold by an operator or the clock"
+        )
         self.expired_waiting = gauge(
             "expired_waiting_blocks", "Blocks that retention took and that can be brought back"
         )
         self.effects = counter("effects_total", "What entries did", "effect")
-        self.refusals = counter("refusals_total", "Items that the fold refused", "why")
+        self.refusals = counter("refusals_total", "Items of entries that were refused", "why")
         self.ended = counter(
             "attempts_ended_total",
             "Attempts that did not succeed, and whether that counts against the plan",
@@ -101,29 +108,33 @@ class MetastoreMetrics:
         self.cleaned = counter("cleaned_blocks_total", "Retired blocks whose objects are deleted")
         self.orphans = counter("orphans_swept_total", "Segments that nobody registered, deleted")
         self.orphans_bytes = counter("orphans_swept_bytes_total", "Bytes of deleted orphans")
-        self.orphans_left = gauge("orphans_left", "Why orphans are not swept: damage, odd letters")
+        self.orphans_left = gauge("orphans_left", "Reasons why orphans are not deleted")
         self.writers = gauge("ring_writers", "Segment writers of a zone", "zone", "state")
         self.shards = gauge("ring_shards", "Shards of a zone's ring", "zone")
-        self.incomplete = gauge("ring_incomplete", "1 while the dead are not yet known", "zone")
-        self.ring_changes = counter("ring_changes_total", "Rings that gave way to others", "zone")
+        self.incomplete = gauge(
+            "ring_incomplete", "1 while it is not yet known which writers are dead", "zone"
+        )
+        self.ring_changes = counter("ring_changes_total", "Ring changes", "zone")
         self.moved = counter("ring_moved_shards_total", "Shards that got another owner", "zone")
         self.letters_waiting = gauge("letters_waiting", "Dead letters that are to be delivered")
         self.letters_oldest = gauge("letters_oldest_seconds", "Age of the oldest of them")
         self.letters_held = gauge("letters_held", "Dead letters that cannot be delivered")
         self.letters_foreign = gauge("letters_foreign", "Dead letters of other logs in this store")
         self.letters_drain_age = gauge(
-            "letters_drain_age_seconds", "Since the last complete look for them began; -1: none yet"
+            "letters_drain_age_seconds", "Seconds since the last complete scan began; -1: none yet"
         )
         self.letters_delivered = counter("letters_delivered_total", "Dead letters delivered")
         self.beats = counter("beats_total", "Heartbeats of segment writers", "outcome")
-        self.adopting = gauge("adopting", "1: restored, and the store is not looked through yet")
+        self.adopting = gauge(
+            "adopting", "1 while a restored log has not searched the whole store yet"
+        )
         self.adopted = gauge("adopted_blocks", "Blocks that restored logs found in the store")
-        self.given_up = gauge("lost_blocks", "Blocks that people gave up, since the log began")
-        self.missed = gauge("missed_blocks", "Blocks that restored logs did not find there")
-        self.snapshot_failures = counter("snapshot_failures_total", "Snapshots that went wrong")
+        self.given_up = gauge("lost_blocks", "Blocks that operators gave up, since the log began")
+        self.missed = gauge("missed_blocks", "Blocks that restored logs did not find in the store")
+        self.snapshot_failures = counter("snapshot_failures_total", "Snapshots that failed")
         self.first_compaction = histogram(
             "first_compaction_seconds",
-            "From a segment's naming to the completion of its first compaction",
+            "Seconds from a segment's creation to the completion of its first compaction",
             WAITED_SECONDS,
         )
         self.cycle = histogram("cycle_seconds", "From taking requests to answering them", SECONDS)
@@ -199,7 +210,7 @@ class MetastoreMetrics:
             self._observe_last_hour()
 
     def leave_office(self) -> None:
-        """What only a leader knows must not be shown by one that was."""
+        """Clear gauges that only a leader knows, when this replica no longer leads."""
         self.leads.set(0)
         self.observe_zones(())
         letters = (self.letters_waiting, self.letters_oldest, self.letters_held)
@@ -209,7 +220,7 @@ class MetastoreMetrics:
         self.letters_drain_age.set(-1)
 
     def _observe_levels(self, levels: Sequence[LevelStatus]) -> None:
-        """Levels that are empty now must not show what they held before."""
+        """Reset gauges of levels that are empty now."""
         for gauge in (self.blocks, self.bytes, self.queued, self.queued_bytes, self.oldest):
             gauge.clear()
         self.held.clear()
@@ -224,7 +235,7 @@ class MetastoreMetrics:
                 self.held.labels(number).set(level.held)
 
     def observe_zones(self, zones: Sequence[ZoneStatus]) -> None:
-        """Zones that are gone, and states that nobody is in, must not show what was before."""
+        """Reset gauges of zones that are gone, and of states that no writer is in."""
         for gauge in (self.writers, self.shards, self.incomplete):
             gauge.clear()
         for zone in zones:

@@ -1,4 +1,4 @@
-"""Reads the log a page ahead: while one page is folded, the next is under way."""
+"""Reads the log a page ahead: while one page is applied, the next is being read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FULL_BYTES = BATCH_BYTES_MAX // 2  # behind a page of this size there are probab
 
 
 class ReadAhead:
-    """Use it in `async with`, so that nothing is under way when it ends."""
+    """Use it in `async with`, so that no read is in flight when it ends."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

@@ -1,8 +1,8 @@
-"""The state as one checked object: restart is the newest good snapshot and the log behind it.
+"""The state as one checked object: a restart loads the newest good one and replays the log.
 
-`make` runs in another process than the leader. It folds the log itself, and the leader's
-`StateHashed` entries tell it whether both folds agree; so a snapshot is a second opinion (S13).
-The layout is described in docs/formats/snapshot.md.
+`make` runs in another process than the leader. It replays the log itself, and the leader's
+`StateHashed` entries tell it whether both states agree; so every snapshot also verifies the
+leader's state (S13). The layout is described in docs/formats/snapshot.md.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True, tag=MARK):
 
 
 def encode(state: MetaState, head: Head) -> bytes:
-    """In the version that is active in the log: who can read that can read its snapshots."""
+    """In the version that is active in the log: whoever can read the log can read its snapshots."""
     header = Header(state.version, state.incarnation, head.index, head.hash, digest(state))
     body = bytearray(MAGIC)
     for part in chain((header,), parts.parts_of(state)):
@@ -67,7 +67,7 @@ def encode(state: MetaState, head: Head) -> bytes:
 
 
 def decode(body: bytes, *, knows: int = VERSION) -> tuple[MetaState, Head]:
-    """The state, checked against its own hash; Corrupt when anything is amiss.
+    """The state, checked against its own hash; Corrupt when anything is wrong.
 
     Rejected when it is of a version that the program does not know.
     """
@@ -86,7 +86,7 @@ def decode(body: bytes, *, knows: int = VERSION) -> tuple[MetaState, Head]:
     except (msgspec.ValidationError, msgspec.DecodeError, StopIteration) as error:
         raise Corrupt(f"its parts cannot be read: {error}") from error
     if state.index != header.index or digest(state) != header.digest:
-        raise Corrupt("what it holds does not have the hash that it states")
+        raise Corrupt("its content does not have the hash that it states")
     return state, header.head
 
 
@@ -143,7 +143,7 @@ async def restore(
         try:
             state, at = await asyncio.to_thread(_load, store, key, edition.version)
         except (Corrupt, NotFound) as error:
-            log_.error("snapshot skipped key=%s cause=%s", key, error)
+            log_.error("snapshot damaged, trying an older one key=%s cause=%s", key, error)
             continue
         if await leads_to(log, at, head):
             return begun(state=state, head=at)
@@ -162,7 +162,7 @@ def _load(store: ObjectStore, key: str, knows: int) -> tuple[MetaState, Head]:
 
 
 async def leads_to(log: Log, at: Head, head: Head) -> bool:
-    """Whether the log goes on from the snapshot: one of another incarnation does not."""
+    """Whether the log continues from the snapshot: one of another incarnation does not."""
     if at.index == head.index:
         return at.hash == head.hash
     try:
@@ -174,7 +174,7 @@ async def leads_to(log: Log, at: Head, head: Head) -> bool:
 
 
 async def make(log: Log, store: ObjectStore, *, edition: Edition = NEWEST) -> int:
-    """Fold the newest good snapshot and the log behind it into a new one; its index."""
+    """Make a new snapshot from the newest good one and the log after it; its index."""
     replica = await restore(log, store, state_votes=StateVotes.witness(), edition=edition)
     begun_at = replica.head.index
     await replica.catch_up(log)
@@ -186,7 +186,7 @@ async def make(log: Log, store: ObjectStore, *, edition: Edition = NEWEST) -> in
     if head.index == begun_at or head.hash == GENESIS_HASH:
         return head.index
     body = encode(state, head)
-    again, _ = decode(body, knows=edition.version)  # reads back and is sound, or nothing is written
+    again, _ = decode(body, knows=edition.version)  # it must read back, or nothing is written
     parts.audit(again)
     parts.compare(state, again)
     key = keys.snapshot(incarnation=state.incarnation, index=head.index)
@@ -200,7 +200,7 @@ async def make(log: Log, store: ObjectStore, *, edition: Edition = NEWEST) -> in
 
 
 def _prune(store: ObjectStore, incarnation: Incarnation) -> None:
-    """Keep the newest few, and the stored entries that the oldest of them does not cover."""
+    """Delete all but the newest few, and the stored entries that the oldest of these covers."""
     prefix = keys.snapshot_prefix(incarnation)
     kept = [(index, key) for index, key in list_snapshots(store) if key.startswith(prefix)]
     for _, key in kept[KEPT:]:

@@ -1,4 +1,4 @@
-"""Several things at once of which the first that ends, ends all."""
+"""Runs several tasks until the first of them ends, then cancels the others."""
 
 from __future__ import annotations
 
