@@ -132,6 +132,7 @@ def test_tags_that_old_agents_send_on_samples_can_be_asked_for_at_every_level(
         content=gzip.compress(body),
         headers={"Content-Encoding": "gzip", "X-Scope-OrgID": "vintage"},
         trust_env=False,
+        timeout=60,
     )
     assert response.status_code == 200, response.text
     mine = ("--tenant", "vintage")
@@ -192,7 +193,7 @@ def test_refusals_are_sentences_with_exit_codes(server: Served, tmp_path: Path) 
 
 
 def test_one_metrics_page_speaks_for_every_role(server: Served) -> None:
-    text = httpx.get(f"{server.url}/metrics", trust_env=False).text
+    text = httpx.get(f"{server.url}/metrics", trust_env=False, timeout=60).text
     for role in ("metastore", "query", "worker"):
         assert f'maar_role_up{{role="{role}"}} 1' in text
         assert f"maar_{role}_process_resident_memory_bytes" in text
@@ -339,7 +340,8 @@ def test_a_server_keeps_its_log_in_etcd_and_says_when_that_is_away(tmp_path: Pat
         check_exactly_once(server, pushers.acknowledged)
         assert not (tmp_path / "data" / "log").exists()
         assert (
-            "maar_metastore_stopped 0.0" in httpx.get(f"{server.url}/metrics", trust_env=False).text
+            "maar_metastore_stopped 0.0"
+            in httpx.get(f"{server.url}/metrics", trust_env=False, timeout=60).text
         )
 
 

@@ -6,13 +6,12 @@ import fcntl
 import os
 import random
 import socket
-import tempfile
 from pathlib import Path
 
 # Below those that the kernel gives to outgoing connections: a port of theirs is free when one
 # looks, and taken a second later by any client of any test.
 PORTS = range(20_000, 32_000)
-_CLAIMS = Path(tempfile.gettempdir()) / "maar-test-ports"
+_CLAIMS = Path("/tmp/maar-test-ports")  # one for all, whatever TMPDIR a test gives to its children
 _held: list[int] = []  # open files: their locks end with this process
 
 
