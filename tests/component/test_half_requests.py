@@ -14,9 +14,9 @@ import pytest
 import uvloop
 
 from maar.api.protocol.wire import PushRequest
-from support.http.front import gz, pprof
 from support.http.front_process import front_process
 from support.http.h2_client import framed
+from support.http.pushed import gz, pprof
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(180)]
 

@@ -33,7 +33,7 @@ def test_a_query_whose_client_has_no_time_left_is_cancelled(
     monkeypatch: pytest.MonkeyPatch, headers: list[tuple[str, str]], body: bytes, code: str
 ) -> None:
     slow = Slow()
-    monkeypatch.setattr("support.http.front.PlainEngine.profile_types", slow.__call__)
+    monkeypatch.setattr("support.http.plain_engine.PlainEngine.profile_types", slow.__call__)
 
     async def story(port: Port) -> None:
         async with h2_client(port.number) as client:
@@ -51,7 +51,7 @@ def test_a_query_whose_client_is_gone_is_cancelled(
     monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     slow = Slow()
-    monkeypatch.setattr("support.http.front.PlainEngine.profile_types", slow.__call__)
+    monkeypatch.setattr("support.http.plain_engine.PlainEngine.profile_types", slow.__call__)
 
     async def story(port: Port) -> None:
         if how == "http1":

@@ -18,13 +18,14 @@ from maar.api.protocol.wire import (
     SelectMergeStacktracesRequest,
 )
 from maar.model.errors import MaarError, Overloaded, Unavailable
-from support.http.front import CPU, Front
+from support.http.front import Front
 from support.http.h2_client import (
     h2_client,
 )
 from support.http.h2_requests import GRPC, JSON, PROTO, QUERIER, message
 from support.http.port import PUSH, Port, told
 from support.http.port import request as push_request
+from support.http.pushed import CPU
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
 

@@ -36,7 +36,10 @@ from maar.pprof import decode
 from maar.segment.service import SegmentService
 from maar.segment.settings import SegmentSettings
 from support.agents.go_agent import build_go_agent
-from support.http.front import MemoryMetastore, MemoryWriter, PlainEngine, gz, no_causes, pprof
+from support.http.front import no_causes
+from support.http.memory_metastore import MemoryMetastore
+from support.http.plain_engine import PlainEngine
+from support.http.pushed import MemoryWriter, gz, pprof
 from support.lake.segments import read_segment
 
 pytestmark = pytest.mark.component

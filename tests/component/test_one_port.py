@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,14 +14,15 @@ import pytest
 from maar.api import body as api_body
 from maar.api.protocol.grpc import RetryInfo, RpcStatus
 from maar.api.settings import ApiSettings
-from maar.app.http import http2, one_port
+from maar.app.http import http2
 from maar.app.http.http2_frames import PREFACE
 from maar.distributor.settings import Limits
 from maar.model.errors import MaarError, Overloaded, StoreFull, Unavailable
 from maar.model.ids import Shard
 from maar.model.profile import RawProfile
-from support.http.front import Front, gz, pprof
+from support.http.front import Front
 from support.http.port import PATIENCE_S, PUSH, Port, called, request, told, until
+from support.http.pushed import gz, pprof
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
 
@@ -246,146 +246,6 @@ def test_many_calls_on_one_connection() -> None:
             await asyncio.gather(*calls)
 
     assert len(told(story).writer.profiles()) == 500
-
-
-def test_a_preface_that_comes_byte_by_byte_is_understood() -> None:
-    async def story(port: Port) -> None:
-        reader, writer = await port.raw()
-        for byte in PREFACE:
-            writer.write(bytes([byte]))
-            await asyncio.sleep(0.002)
-        writer.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # SETTINGS
-        frame = await asyncio.wait_for(reader.readexactly(9), PATIENCE_S)
-        assert frame[3] == 4  # the server's SETTINGS
-        writer.close()
-
-    told(story)
-
-
-@pytest.mark.parametrize("said", [PREFACE[:10], b""])
-def test_half_a_preface_or_nothing_at_all_is_hung_up_on(
-    monkeypatch: pytest.MonkeyPatch, said: bytes
-) -> None:
-    monkeypatch.setattr(one_port, "SILENT_S", 0.2)
-
-    async def story(port: Port) -> None:
-        reader, _ = await port.raw(said)
-        try:
-            assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
-        except ConnectionResetError:
-            pass  # as the kernel chooses
-        assert (await port.get("/healthz")).status_code == 200
-
-    told(story, Front(api=ApiSettings(head_s=0.2)))
-
-
-def test_half_a_preface_and_then_the_end_leaves_nothing() -> None:
-    async def story(port: Port) -> None:
-        before = len(port.http_server.server_state.connections)
-        for length in (0, 1, 10, 23):
-            _, writer = await port.raw(PREFACE[:length])
-            writer.close()
-        await until(lambda: len(port.http_server.server_state.connections) == before)
-
-    told(story)
-
-
-@pytest.mark.parametrize(
-    "begun",
-    [b"PRI", b"P", b"PR", b"PRI * HTTP/2.0\r\n\r\nSM\r\n"],
-)
-def test_what_only_begins_like_http2_is_answered_as_http(begun: bytes) -> None:
-    """A method that shares letters with the preface, and a preface that goes wrong at its end."""
-
-    async def story(port: Port) -> None:
-        reader, writer = await port.raw(begun)
-        await asyncio.sleep(0.02)
-        writer.write(b"OPFIND /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        assert (await asyncio.wait_for(reader.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 4")
-        writer.close()
-
-    told(story)
-
-
-def test_a_request_that_comes_in_pieces_is_still_one() -> None:
-    async def story(port: Port) -> None:
-        reader, writer = await port.raw(b"P")
-        await asyncio.sleep(0.02)
-        body = pprof()
-        head = "OST /ingest?format=pprof&name=shop HTTP/1.1\r\nhost: localhost\r\n"
-        head += f"content-length: {len(body)}"
-        writer.write(head.encode() + b"\r\n\r\n" + body)
-        assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 200 OK\r\n"
-        writer.close()
-
-    assert len(told(story).writer.profiles()) == 1
-
-
-def test_an_offer_to_upgrade_is_passed_over_and_the_body_is_read() -> None:
-    """As curl and Java's client make one with their first request."""
-
-    async def story(port: Port) -> None:
-        body = pprof()
-        head = (
-            "POST /ingest?format=pprof&name=shop HTTP/1.1\r\nhost: localhost\r\n"
-            "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\n"
-            f"http2-settings: AAMAAABkAAQAAP__\r\ncontent-length: {len(body)}\r\n\r\n"
-        )
-        reader, writer = await port.raw()
-        for _ in range(2):
-            writer.write(head.encode() + body)
-            assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 200 OK\r\n"
-            await reader.readuntil(b"\r\n\r\n")
-
-    assert len(told(story).writer.profiles()) == 2
-
-
-CHUNKED = (
-    b"POST /push.v1.PusherService/Push HTTP/1.1\r\nhost: localhost\r\n"
-    b"content-type: application/proto\r\ntransfer-encoding: chunked\r\n\r\n"
-)
-
-
-@pytest.mark.parametrize(
-    "trailer", [b"x: " + b"y" * 1000 + b"\r\n", b"y" * 1000], ids=["many", "endless"]
-)
-def test_trailers_have_the_limit_of_headers(trailer: bytes) -> None:
-    """Many, or one without end: they come after the headers were counted."""
-
-    async def story(port: Port) -> None:
-        reader, writer = await port.raw(CHUNKED, b"0\r\nx: ")
-        with contextlib.suppress(ConnectionError):
-            for _ in range(200):
-                writer.write(trailer)
-                await writer.drain()
-                await asyncio.sleep(0)
-        status = await asyncio.wait_for(reader.readline(), PATIENCE_S)
-        assert status.startswith(b"HTTP/1.1 431 ")
-
-    front = told(story)
-    refused = {"reason": "head_large"}
-    assert front.registry.get_sample_value("maar_front_refused_total", refused) == 1
-
-
-def test_trailers_are_no_headers() -> None:
-    async def story(port: Port) -> None:
-        body = request()
-        chunk = b"%x\r\n%s\r\n" % (len(body), body)
-        reader, _ = await port.raw(CHUNKED + chunk + b"0\r\nx-scope-orgid: other\r\n\r\n")
-        assert (await asyncio.wait_for(reader.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 200 ")
-
-    assert [one.tenant for one in told(story).writer.profiles()] == ["anonymous"]
-
-
-def test_a_body_in_many_small_chunks_is_read() -> None:
-    async def story(port: Port) -> None:
-        body = request(*(f"s{number}" for number in range(300)))
-        chunks = b"".join(b"1;%s\r\n%c\r\n" % (b"e" * 50, byte) for byte in body)
-        assert len(chunks) > 1 << 20
-        reader, _ = await port.raw(CHUNKED, chunks + b"0\r\n\r\n")
-        assert (await asyncio.wait_for(reader.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 200 ")
-
-    assert len(told(story).writer.profiles()) == 300
 
 
 def test_a_client_that_hangs_up_in_mid_call_loses_nothing_that_others_count() -> None:

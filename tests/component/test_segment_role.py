@@ -22,7 +22,8 @@ from maar.ports.membership import Beat, BeatReply
 from maar.ports.registrar import AddBlocks
 from maar.ports.segment_writer import PushProfiles
 from support.clock.virtual_time import until
-from support.http.front import MemoryMetastore, MemoryStore
+from support.http.memory_metastore import MemoryMetastore
+from support.http.pushed import MemoryStore
 from support.network.ports import free_port
 from support.segment.writer_in_memory import ONE, raw_profile
 

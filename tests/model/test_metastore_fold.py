@@ -10,34 +10,20 @@ looks for, an operator's exclusion that leaves the lease alive.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    MultipleResults,
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    multiple,
-    rule,
-)
+from hypothesis.stateful import Bundle, MultipleResults, initialize, multiple, rule
 
 from maar.metastore.decide import operator_commands, prepare, schedule
 from maar.metastore.decide.schedule import Wish
 from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.fold import retirement
-from maar.metastore.fold.apply import apply
 from maar.metastore.records.effects import (
     AttemptEnded,
-    Bisected,
-    Cancelled,
     Compared,
     Completed,
-    Effects,
     Leased,
     Parked,
     Refused,
@@ -75,119 +61,27 @@ from maar.metastore.records.entries import (
 from maar.metastore.replica.snapshot import decode, encode
 from maar.metastore.state import snapshot_parts
 from maar.metastore.state.digest import digest
-from maar.metastore.state.state import BOUNDS, MetaState, sizes
-from maar.metastore.state.timeline import Timeline
 from maar.model.block import BlockMeta
 from maar.model.errors import Rejected
-from maar.model.ids import BlockId, FencingToken, PlanId, WorkerId, Zone
-from maar.model.plan import Account, AttemptEnd, PlanResult, PlanSpec, PlanState
+from maar.model.ids import BlockId, FencingToken, WorkerId, Zone
+from maar.model.plan import Account, PlanResult, PlanSpec, PlanState
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.log import Head
-from maar.services.compact.rules import COMPACT, COMPACTION
-from support.metastore.fold import DAY_START_NS, SMALL, Fold, result, segment
+from maar.services.compact.rules import COMPACT
+from support.metastore.fold import DAY_START_NS, result, segment
+from support.oracles.fold_model import POLICY, Job, ModelledFold
 
 pytestmark = pytest.mark.timeout(1200)  # on a machine that has much else to do
 
-POLICY = msgspec.structs.replace(
-    SMALL,
-    retention_ns=1,  # time explains whatever retention takes
-    finished_max=50,
-    attempts_max=3,
-    retire_delay_ns=20 * SECOND_NS,
-    expired_delay_ns=20 * SECOND_NS,
-    pin_ns=200 * SECOND_NS,
-    plans_max=3,
-    parked_max=2,
-    leftovers_max=40,
-)
 WORKERS = st.sampled_from([WorkerId("w1"), WorkerId("w2")])
 
 
-@dataclass
-class Job:
-    """What the model knows of a plan."""
-
-    inputs: tuple[BlockId, ...]
-    token: FencingToken | None = None  # the newest that was granted and not ended
-    expires_at: int = 0
-    done_by: FencingToken | None = None
-    done_at: int = 0
-
-
-@dataclass
-class Model:
-    profiles: dict[BlockId, int] = field(default_factory=dict)  # of live blocks
-    acknowledged: int = 0
-    removed: int = 0  # as duplicates, or too old
-    seen: set[BlockId] = field(default_factory=set)
-    jobs: dict[PlanId, Job] = field(default_factory=dict)
-    tokens: set[tuple[PlanId, FencingToken]] = field(default_factory=set)
-    leftovers: set[AttemptKey] = field(default_factory=set)
-
-    def owners(self) -> dict[BlockId, PlanId]:
-        return {b: p for p, job in self.jobs.items() if not job.done_by for b in job.inputs}
-
-
-class MetastoreFold(RuleBasedStateMachine):
+class MetastoreFold(ModelledFold):
     """Workers say anything at any time, however late; leaders prepare from old states."""
 
     grants: Bundle[Leased] = Bundle("grants")
     metas: Bundle[BlockMeta] = Bundle("metas")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fold = Fold(policy=POLICY)
-        self.fold.now = SECOND_NS
-        self.model = Model()
-        self.worker_registry = WorkerRegistry()
-        self.count = 0
-        self.segments: dict[BlockId, BlockMeta] = {}
-
-    @property
-    def state(self) -> MetaState:
-        return self.fold.state
-
-    def now(self) -> LeaseTime:
-        return LeaseTime(self.fold.now)
-
-    def put(self, entry: Entry) -> Effects:
-        effects = self.fold.put(entry)
-        again = apply(self.state, self.fold.log[-1])
-        assert again == ()
-        for effect in effects:
-            self.learn(effect)
-        return effects
-
-    def learn(self, effect: object) -> None:
-        match effect:
-            case Scheduled():
-                self.model.jobs[effect.plan] = Job(self.state.plans[effect.plan].inputs)
-            case Leased():
-                job = self.model.jobs[effect.plan]
-                assert (effect.plan, effect.token) not in self.model.tokens
-                assert job.token is None
-                assert job.done_by is None
-                lease = self.state.plans[effect.plan].lease
-                assert lease is not None
-                job.token, job.expires_at = effect.token, lease.expires_at
-                self.model.tokens.add((effect.plan, effect.token))
-            case AttemptEnded():
-                job = self.model.jobs[effect.plan]
-                assert job.token == effect.token
-                assert effect.end is not AttemptEnd.EXPIRED or self.fold.now > job.expires_at
-                job.token = None
-                self.model.leftovers.add(AttemptKey(effect.plan, effect.token))
-            case Cancelled():
-                assert self.model.jobs.pop(effect.plan).token is None
-            case Bisected():
-                whole = self.model.jobs.pop(effect.plan)
-                parts = [self.state.plans[child].inputs for child in effect.children]
-                assert parts[0] + parts[1] == whole.inputs
-                for child, inputs in zip(effect.children, parts, strict=True):
-                    self.model.jobs[child] = Job(inputs)
-            case _:
-                pass
 
     @initialize(target=metas)
     def begin(self) -> MultipleResults[BlockMeta]:
@@ -501,66 +395,6 @@ class MetastoreFold(RuleBasedStateMachine):
         snapshot_parts.audit(state)
         snapshot_parts.compare(self.state, state)
         self.fold.state = state
-
-    @invariant()
-    def live_blocks_hold_every_acknowledged_profile_once(self) -> None:
-        assert self.fold.live() == set(self.model.profiles)
-        held = sum(self.model.profiles.values())
-        assert held == self.model.acknowledged - self.model.removed
-        assert sum(t.profiles for t in self.state.blocks.totals.values()) == held
-
-    @invariant()
-    def every_block_is_queued_or_owned_by_one_plan_that_is_known(self) -> None:
-        assert dict(self.state.owners) == self.model.owners()
-        for block in self.fold.live():
-            meta = self.state.blocks.get(block)
-            owner, queued = self.state.owners.get(block), block in self.state.queue
-            assert owner is None or not queued
-            assert owner is None or owner in self.state.plans or owner in self.state.parked
-            if COMPACTION.takes(meta, self.state.policy):
-                assert owner is not None or queued
-        assert self.state.queue.queued == sum(len(x.items) for x in self.state.queue.lanes.values())
-
-    @invariant()
-    def plans_are_where_they_belong(self) -> None:
-        for plan in self.state.plans.values():
-            assert plan.state in (PlanState.REQUESTED, PlanState.INFLIGHT, PlanState.EXCLUDED)
-            job = self.model.jobs[plan.id]
-            assert (plan.lease.token if plan.lease else None) == job.token
-        for plan_id, plan in self.state.parked.items():
-            assert plan_id not in self.state.plans
-            assert plan.state is PlanState.PARKED
-            assert plan.lease is None
-        for plan in self.state.finished.values():
-            assert plan.state in (PlanState.COMPLETED, PlanState.CANCELLED)
-
-    @invariant()
-    def the_timeline_is_what_its_plans_make_it(self) -> None:
-        plans, anew = self.state.plans, Timeline()
-        for plan_id, plan in plans.items():
-            anew[plan_id] = plan
-        lines = [{k: list(v) for k, v in one.lines.items()} for one in (plans, anew)]
-        assert lines[0] == lines[1]
-        assert (plans.held, plans.leases) == (anew.held, anew.leases)
-
-    @invariant()
-    def every_attempt_that_ended_is_looked_after(self) -> None:
-        assert set(self.state.leftovers) == self.model.leftovers
-
-    @invariant()
-    def everything_is_bounded(self) -> None:
-        found = sizes(self.state)
-        for name, bound in BOUNDS.items():
-            limit = getattr(POLICY, bound.limit, None) or found[bound.limit]
-            assert found[name] <= limit, name
-
-    def teardown(self) -> None:
-        """The same log gives the same state."""
-        fresh = MetaState()
-        for item in self.fold.log:
-            apply(fresh, item)
-        assert digest(fresh) == digest(self.state)
-        assert fresh.index == self.state.index
 
 
 MetastoreFold.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.http.front import CPU, NOW_NS, Front, gz, pprof
+from support.http.front import Front
+from support.http.pushed import CPU, NOW_NS, gz, pprof
 
 NOW_MS = NOW_NS // 10**6
 

@@ -18,7 +18,8 @@ from maar.model import keys
 from maar.model.ids import tenant_id
 from maar.model.time import DAY_NS, SECOND_NS
 from support.clock.virtual_time import run_virtually
-from support.http.front import NOW_NS, Front, gz, pprof
+from support.http.front import Front
+from support.http.pushed import NOW_NS, gz, pprof
 
 PUSH = "/push.v1.PusherService/Push"
 YEAR_2099_NS = 4_070_908_800 * SECOND_NS

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from maar.api.hosts import Hosts, host_name, hosts_of, refusal
-from support.http.front import NOW_NS, Front, pprof
+from support.http.front import Front
+from support.http.pushed import NOW_NS, pprof
 
 HERE = hosts_of("127.0.0.1", (), own_name="laptop")
 OPEN = hosts_of("0.0.0.0", ("maar.corp",), own_name="node-7")

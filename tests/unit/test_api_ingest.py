@@ -10,7 +10,8 @@ import pytest
 from maar.model.profile import RawProfile
 from maar.model.time import SECOND_NS
 from maar.pprof.gzip import gunzip
-from support.http.front import CPU, NOW_NS, Front, gz, pprof
+from support.http.front import Front
+from support.http.pushed import CPU, NOW_NS, gz, pprof
 from support.oracles.pprof_reader import read_plain
 
 NOW_S = NOW_NS // SECOND_NS

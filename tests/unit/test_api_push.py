@@ -14,7 +14,8 @@ from maar.api.settings import ApiSettings
 from maar.distributor.settings import Limits
 from maar.model.errors import MaarError, Overloaded, StoreFull, Unavailable
 from maar.model.ids import TenantId
-from support.http.front import CPU, Front, gz, pprof
+from support.http.front import Front
+from support.http.pushed import CPU, gz, pprof
 
 PUSH = "/push.v1.PusherService/Push"
 PROTO = {"content-type": "application/proto"}

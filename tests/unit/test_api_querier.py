@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from maar.api.protocol import wire
-from support.http.front import CPU, NOW_NS, Front, gz, pprof
+from support.http.front import Front
+from support.http.pushed import CPU, NOW_NS, gz, pprof
 
 SERVICE = "/querier.v1.QuerierService/"
 NOW_MS = NOW_NS // 10**6

@@ -25,7 +25,8 @@ from maar.model.ids import Shard
 from maar.ports.calls import LocalPort
 from maar.segment.service import SegmentService
 from support.clock.virtual_time import run_virtually
-from support.http.front import MemoryMetastore, SetClock, run
+from support.http.memory_metastore import MemoryMetastore
+from support.http.pushed import SetClock, run
 from support.segment.writer_in_memory import QUICK, raw_profile
 from support.stores.memory_store import MemoryStore
 

@@ -15,7 +15,8 @@ from maar.cli.commands import push
 from maar.cli.output.failure import EXIT_REFUSED, EXIT_UNAVAILABLE
 from maar.model.time import SECOND_NS
 from support.http.command_line import Say, speaker
-from support.http.front import NOW_NS, Front, gz, pprof
+from support.http.front import Front
+from support.http.pushed import NOW_NS, gz, pprof
 
 PATIENCE_S = 100.0
 

@@ -11,7 +11,8 @@ from maar.model.ring import Writer, WriterState
 from maar.ports.membership import Beat
 from maar.ports.operator import ZoneStatus
 from support.http.command_line import Say, speaker
-from support.http.front import Front, run
+from support.http.front import Front
+from support.http.pushed import run
 
 EAST = Zone("east")
 

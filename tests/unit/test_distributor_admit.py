@@ -14,7 +14,7 @@ from maar.model.ids import ANONYMOUS, TenantId
 from maar.model.profile import RawProfile
 from maar.model.time import DAY_NS, SECOND_NS
 from maar.pprof.gzip import gunzip
-from support.http.front import CPU, NOW_NS, gz, pprof
+from support.http.pushed import CPU, NOW_NS, gz, pprof
 
 LABELS = (("service_name", "shop"), ("__name__", "process_cpu"))
 LIMIT = 1 << 20

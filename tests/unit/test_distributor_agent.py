@@ -20,7 +20,7 @@ from maar.placement.rules import Rules, Share
 from maar.ports.log_time import Now
 from maar.ports.object_store import ObjectInfo, ObjectStore, StoreSettings
 from support.clock.virtual_time import run_virtually, until
-from support.http.front import MemoryMetastore
+from support.http.memory_metastore import MemoryMetastore
 
 LOG = Incarnation("1234abcd")  # of the metastore in memory
 

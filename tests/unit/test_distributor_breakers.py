@@ -16,7 +16,7 @@ from maar.model.errors import (
     Unavailable,
     Unreachable,
 )
-from support.http.front import SetClock
+from support.http.pushed import SetClock
 from support.segment.pushes import told
 from support.segment.writers_as_told import Fleet
 

@@ -18,7 +18,7 @@ from maar.model.errors import (
 from maar.model.ids import HOME, NodeId, Shard
 from maar.model.time import SECOND_NS
 from maar.placement.locate import Place, Spot
-from support.http.front import SetClock
+from support.http.pushed import SetClock
 from support.segment.pushes import SERVICES, pushed, told
 from support.segment.writers_as_told import Fleet, profile
 

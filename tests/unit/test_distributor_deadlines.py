@@ -13,7 +13,7 @@ from maar.model.errors import (
     Unavailable,
 )
 from maar.model.time import SECOND_NS
-from support.http.front import SetClock
+from support.http.pushed import SetClock
 from support.segment.pushes import pushed, told
 from support.segment.writers_as_told import Fleet
 

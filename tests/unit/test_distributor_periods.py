@@ -18,7 +18,8 @@ from maar.model.time import DAY_NS, SECOND_NS
 from maar.ports.calls import LocalPort
 from maar.ports.retention import RetentionStatus
 from support.clock.virtual_time import run_virtually, until
-from support.http.front import CPU, Front, MemoryWriter, OneShard, SetClock, pprof, run
+from support.http.front import Front
+from support.http.pushed import CPU, MemoryWriter, OneShard, SetClock, pprof, run
 
 ACME, GLOBEX, INITECH = TenantId("acme"), TenantId("globex"), TenantId("initech")
 

@@ -11,7 +11,7 @@ from maar.model.ring import Ring, Writer, WriterState
 from maar.ports.calls import LocalPort
 from maar.ports.membership import RingView
 from support.clock.virtual_time import until
-from support.http.front import run
+from support.http.pushed import run
 
 
 def view(

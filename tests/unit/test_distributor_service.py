@@ -16,7 +16,7 @@ from maar.model.errors import InvalidInput, Overloaded, TooLarge
 from maar.model.ids import TenantId
 from maar.model.profile import RawProfile
 from maar.model.time import SECOND_NS
-from support.http.front import MemoryWriter, OneShard, SetClock, gz, pprof, run
+from support.http.pushed import MemoryWriter, OneShard, SetClock, gz, pprof, run
 
 ACME = TenantId("acme")
 LABELS = (("service_name", "shop"),)

@@ -13,7 +13,7 @@ from maar.model.errors import (
 )
 from maar.model.ids import Zone
 from maar.model.ring import WriterState
-from support.http.front import SetClock
+from support.http.pushed import SetClock
 from support.segment.pushes import SERVICES, pushed, told
 from support.segment.writers_as_told import Fleet
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 
-from maar.metastore.fold import retention, trust
+from maar.metastore.fold import retention
 from maar.metastore.fold.apply import apply
 from maar.metastore.leader import cleaner
-from maar.metastore.leader.cleaner import BOUNDS, CleanerBounds
+from maar.metastore.leader.cleaner import CleanerBounds
 from maar.metastore.records.effects import Completed, Expired, Refused, RetentionChanged
 from maar.metastore.records.entries import (
     BlocksAdded,
@@ -21,52 +19,19 @@ from maar.metastore.records.entries import (
 )
 from maar.metastore.state.digest import digest
 from maar.metastore.state.index import Chunk, Shelf
-from maar.metastore.state.state import NO_ANCHOR, MetaState
-from maar.model.block import BlockMeta
+from maar.metastore.state.state import MetaState
 from maar.model.errors import InvalidInput
 from maar.model.ids import NO_TENANT, BlockId, TenantId
 from maar.model.plan import AttemptEnd, PlanState
-from maar.model.policy import HOUR_NS, MINUTE_NS
+from maar.model.policy import HOUR_NS
 from maar.model.refusal import Refusal
-from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, WallTime, utc_day
-from maar.ports.retention import RetentionStatus
+from maar.model.time import DAY_NS, LeaseTime, WallTime, utc_day
 from support.clock.virtual_time import run_virtually
+from support.lake.aging import KEPT_DAYS, POLICY, aged, kept, lake, run
 from support.lake.fold_and_store import Lake, dated, shared
-from support.metastore.fold import DAY_START_NS, SMALL, TENANT, Fold, segment
+from support.metastore.fold import DAY_START_NS, TENANT, Fold, segment
 
-KEPT_DAYS = 90
-POLICY = msgspec.structs.replace(SMALL, retention_ns=KEPT_DAYS * DAY_NS)
-YEAR_NS = 365 * DAY_NS
 GLOBEX, INITECH = TenantId("globex"), TenantId("initech")
-
-
-def lake(bounds: CleanerBounds = BOUNDS, **policy: Any) -> Lake:
-    return Lake(msgspec.structs.replace(POLICY, **policy), bounds=bounds)
-
-
-def aged(world: Lake, number: int, days: float, **how: Any) -> BlockMeta:
-    """A segment whose profiles are so many days old by the lake's clock."""
-    time_ns = world.clock.wall - int(days * DAY_NS)
-    meta = dated(segment(number, at=world.fold.now, **how), time_ns)
-    world.register(meta)
-    return meta
-
-
-def run(world: Lake) -> int:
-    return run_virtually(world.cleaner.expire())
-
-
-def kept(world: Lake) -> set[BlockId]:
-    return world.fold.live()
-
-
-def release(world: Lake) -> None:
-    for entry in trust.release_entries():
-        world.fold.put(entry)
-
-
-def status(world: Lake) -> RetentionStatus:
-    return retention.status(world.state, now=world.now(), wall=WallTime(world.clock.wall))
 
 
 # ── which blocks ───────────────────────────────────────────────────────────────────────────────
@@ -151,197 +116,6 @@ def test_blocks_of_one_tenant_and_day_go_like_segments() -> None:
     assert run(world) == 1
     assert kept(world) == set()
     assert world.state.retired[block.id].outputs == ()
-
-
-# ── which clock ────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_leader_whose_clock_is_a_year_ahead_takes_nothing_until_a_person_has_looked() -> None:
-    world = lake()
-    old = aged(world, 1, 100)
-    young = [aged(world, 2 + days, days).id for days in range(0, 89, 11)]
-    world.clock.wall += YEAR_NS
-    found = status(world)
-    assert "clock not trusted: it is 365.0 days ahead" in found.paused
-    assert run(world) == 0
-    assert world.state.hold.why in found.paused
-    # profiles that come in meanwhile, rightly dated, or a clock that is right again, change nothing
-    world.register(dated(segment(99, at=world.fold.now), DAY_START_NS))
-    world.clock.wall -= YEAR_NS
-    assert run(world) == 0
-    assert kept(world) >= {old.id, *young}
-    release(world)
-    assert run(world) == 1
-    assert set(world.state.retired) == {old.id}
-
-
-def test_a_clock_that_cannot_be_trusted_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    world = lake()
-    aged(world, 1, 0)
-    for ahead_ns, told in ((0, 0), (2 * DAY_NS, 1), (DAY_NS, 1), (-3 * DAY_NS, 1), (DAY_NS, 2)):
-        world.clock.wall += ahead_ns
-        run(world)
-        errors = [record for record in caplog.records if record.levelname == "ERROR"]
-        assert len(errors) == told
-
-
-def test_a_leader_whose_clock_is_a_year_behind_takes_nothing_and_says_so() -> None:
-    world = lake()
-    aged(world, 1, 100)
-    aged(world, 2, 0)
-    world.clock.wall -= YEAR_NS
-    assert run(world) == 0
-    assert "behind" in status(world).trouble
-
-
-@pytest.mark.parametrize(
-    ("replicas", "ahead_minutes", "refused"),
-    [
-        (1, (), ""),
-        (3, (0, 0), ""),
-        (3, (9, -9), ""),
-        (3, (0,), ""),  # two of three are most
-        (3, (), "only 1 of 3"),
-        (5, (0,), "only 2 of 5"),
-        (3, (0, 600_000), ""),  # one other is wrong
-        (3, (-600_000, -600_000), "600,000 minutes ahead of those of most"),
-        (3, (11, 600_000), "11 minutes behind those of most"),
-        (3, (-11,), "11 minutes ahead of those of most"),  # two, and one of them is wrong
-        (2, (600_000,), "behind those of most"),
-        (4, (0, 600_000, 600_000), "600,000 minutes behind"),
-        (4, (0, 0, 600_000), ""),
-    ],
-)
-def test_retention_is_refused_unless_most_replicas_share_the_leaders_clock(
-    replicas: int, ahead_minutes: tuple[int, ...], refused: str
-) -> None:
-    clocks = trust.Clocks(replicas, tuple(n * MINUTE_NS for n in ahead_minutes))
-    found = trust.refusal(clocks)
-    assert refused in found
-    assert bool(refused) == bool(found)
-
-
-def test_nothing_expires_by_a_clock_that_the_other_replicas_do_not_share(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Not even what is truly old: it goes when somebody has set the clock right."""
-    world = lake()
-    old, fresh = aged(world, 1, 100), aged(world, 2, 0)
-    clocks = [trust.Clocks(3, (-YEAR_NS, -YEAR_NS))]
-    world.cleaner = cleaner.Cleaner(
-        world, world.store, world.clock, world.append, world.metrics, clocks=lambda: clocks[0]
-    )
-    assert run(world) == 0
-    assert kept(world) == {old.id, fresh.id}
-    assert "ahead of those of most replicas" in caplog.text
-    now, wall = world.now(), WallTime(world.clock.wall)
-    told = retention.status(world.state, now=now, wall=wall, clocks=clocks[0]).trouble
-    assert told.startswith("retention paused: nothing expires")
-    clocks[0] = trust.Clocks(3, (0, 0))
-    assert run(world) == 1
-    assert kept(world) == {fresh.id}
-
-
-def test_a_clock_that_goes_wrong_in_the_middle_of_a_run_takes_nothing_more() -> None:
-    world = lake()
-    for number in range(3):
-        aged(world, number, 100)
-    aged(world, 9, 0)
-
-    def clocks() -> trust.Clocks:
-        return trust.Clocks(2, (0 if len(kept(world)) == 4 else YEAR_NS,))
-
-    world.cleaner = cleaner.Cleaner(
-        world,
-        world.store,
-        world.clock,
-        world.append,
-        world.metrics,
-        clocks=clocks,
-        bounds=CleanerBounds(taken_at_once=1),
-    )
-    run(world)
-    assert len(kept(world)) == 3
-
-
-def test_profiles_from_the_future_take_nothing_and_do_not_spoil_the_clock() -> None:
-    world = lake()
-    young = aged(world, 1, 80)
-    future = aged(world, 2, -365)
-    assert run(world) == 0
-    assert kept(world) == {young.id, future.id}
-    assert status(world).trouble == ""
-    # nor can they agree with a leader whose clock goes wrong later
-    world.clock.wall += YEAR_NS
-    assert run(world) == 0
-
-
-def test_an_idle_lake_expires_by_the_time_that_passes() -> None:
-    world = lake()
-    last = aged(world, 1, 0)
-    world.pass_time(89 * DAY_NS)
-    assert run(world) == 0
-    world.pass_time(2 * DAY_NS)
-    assert run(world) == 1
-    assert last.id in world.state.retired
-    assert status(world).trouble == ""
-
-
-def test_after_an_outage_retention_waits_for_data_and_tells_why() -> None:
-    world = lake()
-    old = aged(world, 1, 88)
-    world.clock.wall += 5 * DAY_NS  # nobody measured lease time meanwhile
-    assert run(world) == 0
-    assert "the next profiles that carry their own time confirm it" in status(world).paused
-    aged(world, 2, 0)
-    assert status(world).trouble == ""
-    assert run(world) == 1
-    assert old.id in world.state.retired
-
-
-def test_after_an_outage_of_weeks_retention_waits_for_a_person() -> None:
-    world = lake()
-    old = aged(world, 1, 80)
-    world.clock.wall += 30 * DAY_NS
-    aged(world, 2, 0)  # it may come from this very host
-    assert run(world) == 0
-    assert "30.0 days ahead" in status(world).paused
-    release(world)
-    assert run(world) == 1
-    assert set(world.state.retired) == {old.id}
-
-
-def test_without_a_profile_that_carries_a_time_of_its_own_nothing_expires() -> None:
-    world = lake()
-    old = dated(segment(1), world.clock.wall - 1000 * DAY_NS)
-    world.register(msgspec.structs.replace(old, dated_ns=0))
-    assert world.state.anchor == NO_ANCHOR
-    assert run(world) == 0
-    assert "nothing expires" in status(world).trouble
-
-
-def test_an_empty_lake_has_no_trouble_and_an_hour_is_none() -> None:
-    world = lake()
-    assert status(world).trouble == ""
-    aged(world, 1, 0)
-    world.clock.wall += HOUR_NS
-    assert status(world).trouble == ""
-    world.clock.wall += 1
-    assert status(world).trouble != ""
-
-
-def test_the_anchor_moves_only_forward_and_only_for_blocks_that_come_in() -> None:
-    fold = Fold()
-    fold.now = 10 * SECOND_NS
-    at = DAY_START_NS + 10 * SECOND_NS
-    fold.put(BlocksAdded((dated(segment(1, at=fold.now), at),)))
-    assert fold.state.anchor == (at, fold.now)
-    fold.now += SECOND_NS
-    fold.put(BlocksAdded((dated(segment(2, at=fold.now), at - DAY_NS),)))
-    refused = dated(segment(3, at=10**18), at + SECOND_NS)  # from a time that the log has not seen
-    fold.put(BlocksAdded((refused,)))
-    assert fold.state.anchor == (at, fold.now - SECOND_NS)
-    assert fold.state.anchor.reading(LeaseTime(fold.now)) == at + SECOND_NS
 
 
 # ── how much, and how ──────────────────────────────────────────────────────────────────────────

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 
-from maar.metastore.fold import retention, trust
+from maar.metastore.fold import trust
 from maar.metastore.fold.trust import ClockTrust
 from maar.metastore.leader.cleaner import STORE_CLOCK_NS
-from maar.metastore.records.effects import Expired, HoldChanged, Refused, Returned
+from maar.metastore.records.effects import Expired, HoldChanged, Refused
 from maar.metastore.records.entries import (
     AdoptionEnded,
     BlocksAdopted,
@@ -20,7 +18,6 @@ from maar.metastore.records.entries import (
     Reincarnated,
     RetentionHeld,
     RetentionSet,
-    RetentionUndone,
     TermStarted,
 )
 from maar.metastore.state import snapshot_parts
@@ -32,44 +29,10 @@ from maar.model.policy import HOUR_NS, MINUTE_NS
 from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, LeaseTime, WallTime
 from support.clock.virtual_time import run_virtually
+from support.lake.aging import YEAR_NS, aged, lake, paused, release, run
 from support.lake.fold_and_store import Lake, dated, dated_here
-from support.metastore.fold import DAY_START_NS, SMALL, TENANT, Fold, output, segment
+from support.metastore.fold import DAY_START_NS, TENANT, Fold, output, segment
 from support.stores.memory_store import MemoryStore
-
-YEAR_NS = 365 * DAY_NS
-POLICY = msgspec.structs.replace(SMALL, retention_ns=90 * DAY_NS)
-
-
-def lake(**policy: Any) -> Lake:
-    return Lake(msgspec.structs.replace(POLICY, **policy), MemoryStore())
-
-
-def aged(world: Lake, number: int, days: float) -> BlockMeta:
-    """A segment whose profiles are so many days old by the lake's clock."""
-    time_ns = world.clock.wall - int(days * DAY_NS)
-    meta = dated(segment(number, at=world.fold.now), time_ns)
-    world.register(meta)
-    return meta
-
-
-def run(world: Lake) -> int:
-    return run_virtually(world.cleaner.expire())
-
-
-def undone(world: Lake, tenant: str = "") -> tuple[int, int]:
-    made = run_virtually(world.cleaner.undo(tenant=tenant, why="it was a mistake"))
-    return made.blocks, made.profiles
-
-
-def release(world: Lake) -> None:
-    for entry in trust.release_entries():
-        world.fold.put(entry)
-
-
-def paused(world: Lake) -> str:
-    wall = WallTime(world.clock.wall)
-    return retention.status(world.state, now=world.now(), wall=wall).paused
-
 
 # ── the year ahead ─────────────────────────────────────────────────────────────────────────────
 
@@ -422,80 +385,3 @@ def test_clock_hold_and_what_was_spent_are_in_snapshots_and_in_the_hash() -> Non
     before = digest(again)
     again.confirmed_ns += 1
     assert digest(again) != before
-
-
-# ── bringing back ──────────────────────────────────────────────────────────────────────────────
-
-
-def test_undo_brings_back_exactly_what_expired_and_holds_retention() -> None:
-    world = lake()
-    metas = [aged(world, number, 91 + number) for number in range(3)]
-    kept = aged(world, 9, 0)
-    assert run(world) == 3
-    expired = world.state.tally.profiles_expired
-    assert undone(world) == (3, expired)
-    assert world.fold.live() == {kept.id, *(meta.id for meta in metas)}
-    for meta in metas:
-        assert world.state.blocks.get(meta.id) == meta
-        assert meta.id in world.state.queue.places
-    assert not world.state.retired
-    assert world.state.tally.profiles_expired == 0
-    world.pass_time(30 * DAY_NS)
-    assert run(world) == 0, "else the next minute would take them again"
-    assert "it was a mistake; it waits for `maar retention release`" in paused(world)
-    release(world)
-    assert run(world) == 3
-
-
-def test_undo_of_one_tenant_leaves_the_others_where_they_are() -> None:
-    world = lake()
-    old_ns = world.clock.wall - 100 * DAY_NS
-    mine = dated(segment(1, tenant=TENANT), old_ns)
-    theirs = dated(segment(2, tenant=TenantId("globex")), old_ns)
-    world.register(mine, theirs)
-    aged(world, 3, 0)
-    run(world)
-    assert undone(world, tenant="globex")[0] == 1
-    assert theirs.id in world.fold.live()
-    assert mine.id in world.state.retired
-
-
-def test_what_was_replaced_never_comes_back_and_what_expired_not_at_the_last_minute() -> None:
-    world = lake()
-    merged = world.add(1, 2)
-    world.merge(merged)
-    old, edge = aged(world, 3, 91), aged(world, 4, 92)
-    run(world)
-    (effect, none) = world.fold.put(RetentionUndone((merged[0].id,)))
-    assert effect == Refused(Refusal.NOT_EXPIRED, what=merged[0].id)
-    assert none == Returned(0, 0)
-    world.pass_time(POLICY.expired_delay_ns - MINUTE_NS)
-    assert world.fold.put(RetentionUndone((old.id,))) == (Returned(1, old.profiles),)
-    world.pass_time(1)
-    assert Refused(Refusal.NOT_EXPIRED, what=edge.id) in world.fold.put(RetentionUndone((edge.id,)))
-
-
-def test_a_hold_stops_the_time_in_which_blocks_can_come_back() -> None:
-    world = lake()
-    old = aged(world, 1, 91)
-    aged(world, 2, 0)
-    run(world)
-    world.fold.put(RetentionHeld(True, "somebody comes on Monday"))
-    world.pass_time(5 * DAY_NS)
-    run_virtually(world.cleaner.remove())
-    assert undone(world) == (1, old.profiles)
-
-
-def test_what_expired_does_not_hold_up_the_deletion_of_what_was_replaced() -> None:
-    world = lake()
-    old = aged(world, 1, 91)
-    aged(world, 2, 0)
-    run(world)
-    replaced = world.add(11, 12)
-    world.merge(replaced)
-    world.pass_time(POLICY.retire_delay_ns + 1)
-    run_virtually(world.cleaner.remove())
-    assert list(world.state.retired) == [old.id]
-    world.pass_time(POLICY.expired_delay_ns)
-    run_virtually(world.cleaner.remove())
-    assert not world.state.retired

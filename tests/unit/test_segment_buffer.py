@@ -8,7 +8,7 @@ from maar.model.ids import ProfileId, TenantId
 from maar.model.profile import RawProfile
 from maar.segment.buffer import Buffer
 from maar.segment.settings import SegmentSettings
-from support.http.front import CPU, NOW_NS
+from support.http.pushed import CPU, NOW_NS
 
 MS = 1_000_000
 SETTINGS = SegmentSettings(

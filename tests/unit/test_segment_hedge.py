@@ -13,7 +13,7 @@ from maar.model.ids import Shard
 from maar.segment.hedge import hedged
 from maar.segment.settings import SegmentSettings
 from support.clock.virtual_time import Gate, until
-from support.http.front import MemoryStore, run
+from support.http.pushed import MemoryStore, run
 from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile
 
 SECOND = 1_000_000_000

@@ -21,7 +21,7 @@ from maar.model.ids import HOME, Shard, block_time_ns
 from maar.segment.pace import Arrivals
 from maar.segment.settings import SegmentSettings
 from support.clock.virtual_time import until
-from support.http.front import MemoryStore, run
+from support.http.pushed import MemoryStore, run
 from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile
 
 

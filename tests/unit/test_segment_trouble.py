@@ -16,7 +16,8 @@ from maar.ports.registrar import AddReply
 from maar.segment.memory import held_bytes
 from maar.segment.settings import SegmentSettings
 from support.clock.virtual_time import LoopClock, until
-from support.http.front import MemoryMetastore, MemoryStore, run
+from support.http.memory_metastore import MemoryMetastore
+from support.http.pushed import MemoryStore, run
 from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile
 
 LETTERS = keys.dead_letters(Incarnation("1234abcd"))

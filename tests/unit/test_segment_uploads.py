@@ -14,7 +14,7 @@ from maar.segment.metrics import SegmentMetrics
 from maar.segment.uploads import Running, Uploads
 from support.clock.fake_clock import FakeClock
 from support.clock.virtual_time import Gate, until
-from support.http.front import MemoryStore, run
+from support.http.pushed import MemoryStore, run
 from support.segment.writer_in_memory import SlowStore
 
 SECOND = 1_000_000_000

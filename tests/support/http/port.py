@@ -17,7 +17,8 @@ import uvloop
 from maar.api.protocol.wire import PushRequest
 from maar.app.http.gate import Gate
 from maar.app.http.server import HttpServer
-from support.http.front import Front, pprof
+from support.http.front import Front
+from support.http.pushed import pprof
 
 PUSH = "/push.v1.PusherService/Push"
 PATIENCE_S = 30.0

@@ -15,7 +15,8 @@ from maar.ports.clock import Clock
 from maar.segment.service import SHARDS_REMEMBERED, SegmentService
 from maar.segment.settings import SegmentSettings
 from support.clock.virtual_time import Gate, LoopClock, run_virtually, until
-from support.http.front import CPU, NOW_NS, MemoryMetastore, MemoryStore, gz, pprof
+from support.http.memory_metastore import MemoryMetastore
+from support.http.pushed import CPU, NOW_NS, MemoryStore, gz, pprof
 from support.lake.segments import read_segment
 
 ONE = Shard(1)
