@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from maar.adapters.sqlite.log import SqliteLog
 from maar.adapters.stores.open import open_store
-from maar.metastore.leader import cleaner
+from maar.metastore.replica.timing import Timing
 from maar.metastore.service import MetastoreService
 from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput, Unavailable
@@ -42,6 +42,7 @@ POLICY = msgspec.structs.replace(
     retention_ns=DAY_NS,
 )
 W = WorkerId("w")
+BRISK = Timing(clean_s=0.02)
 
 
 class World:
@@ -55,7 +56,7 @@ class World:
         self.registry = CollectorRegistry()
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[MetastoreService]:
+    async def running(self, timing: Timing = BRISK) -> AsyncIterator[MetastoreService]:
         log = SqliteLog.open(self.directory)
         self.registry = CollectorRegistry()
 
@@ -71,6 +72,7 @@ class World:
             candidate=Candidate("test"),
             take_snapshot=no_snapshot,
             registry=self.registry,
+            timing=timing,
         )
         try:
             await service.start()
@@ -101,11 +103,6 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 def local(tmp_path: Path) -> World:
     settings = StoreSettings(MAIN_STORE, (tmp_path / "store").as_uri())
     return World(tmp_path / "log", open_store(settings))
-
-
-@pytest.fixture(autouse=True)
-def _briskly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaner, "LOOK_S", 0.02)
 
 
 async def until(service: MetastoreService, holds: Callable[[Status], bool]) -> Status:
@@ -230,14 +227,12 @@ def test_a_missing_output_stops_the_deletion_tells_everybody_and_passes(local: W
     asyncio.run(test())
 
 
-def test_an_operator_sets_and_reads_retention_and_sees_what_would_go(
-    local: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_operator_sets_and_reads_retention_and_sees_what_would_go(local: World) -> None:
     acme = TenantId("acme")
-    monkeypatch.setattr(cleaner, "EXPIRE_NS", 10**18)  # the test says when
+    never_by_itself = BRISK._replace(expire_ns=10**18)
 
     async def test() -> None:
-        async with local.running() as service:
+        async with local.running(never_by_itself) as service:
             metas = await added(local, service, 1, 2)
             with pytest.raises(InvalidInput, match="at least 1 hour"):
                 await service.set_retention(acme, period_ns=5)
@@ -254,8 +249,8 @@ def test_an_operator_sets_and_reads_retention_and_sees_what_would_go(
                 assert [one.block for one in dry] == metas
             assert len(await service.expiring(limit=1)) == 1
             assert await service.expiring(tenant="globex") == ()
-            assert service._leader_term is not None
-            assert await service._leader_term.cleaner.expire() == 2
+            assert service.leader_term is not None
+            assert await service.leader_term.cleaner.expire() == 2
             assert await service.expiring() == ()
             assert (await service.status()).profiles_expired == 20
 

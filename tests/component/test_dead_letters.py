@@ -14,7 +14,6 @@ from maar.adapters.rpc import MetastoreClient, serve_metastore
 from maar.adapters.stores.open import open_store
 from maar.app.roles.wiring import RoleStatus
 from maar.block.format import dead_letter
-from maar.metastore.leader import cleaner, dead_letters
 from maar.metastore.service import MetastoreService
 from maar.model import keys
 from maar.model.block import BlockMeta
@@ -54,13 +53,6 @@ def any_lake(request: pytest.FixtureRequest, tmp_path: Path) -> WholeLake:
 def lake(tmp_path: Path) -> WholeLake:
     settings = StoreSettings(MAIN_STORE, (tmp_path / "store").as_uri())
     return WholeLake(tmp_path, open_store(settings), QUICK)
-
-
-@pytest.fixture(autouse=True)
-def _only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader looks once when it takes office, and then when a test says so."""
-    monkeypatch.setattr(dead_letters, "DRAIN_S", 10**6)
-    monkeypatch.setattr(cleaner, "LOOK_S", 0.02)
 
 
 async def in_office(service: MetastoreService) -> None:
@@ -244,7 +236,8 @@ def test_a_letter_does_not_bring_back_what_retention_took(lake: WholeLake) -> No
             for _ in range(3):
                 lake.clock.advance(3600 * SECOND_NS)
                 await lake.announced(service, await lake.written(service, [C]))
-            state = letters_of(service)._leader.state
+            assert service.follower is not None
+            state = service.follower.state
             assert state.registration_floor < 3 * DAY_NS
             assert state.remembered
             added = (await service.status()).profiles_added

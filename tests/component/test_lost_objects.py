@@ -11,8 +11,10 @@ import pytest
 from maar.model.block import BlockMeta
 from maar.model.errors import Rejected
 from support.lake.fold_and_store import put
+from support.lake.whole_lake import WholeLake, profile
 from support.metastore.fold import segment
 from support.metastore.world import World
+from support.stores.memory_store import MemoryStore
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
 
@@ -62,7 +64,8 @@ def test_nothing_is_deleted_before_the_log_has_answered_though_nobody_waits_for_
         async with world.running() as service:
             meta = segment(1, at=(await service.now()).lease_time)
             await service.add_blocks((meta,))
-            leader_term = await service._leader()
+            leader_term = service.leader_term
+            assert leader_term is not None
             asked, may_go, command = asyncio.Event(), asyncio.Event(), leader_term.command
 
             async def slow(*how: Any) -> Any:
@@ -86,17 +89,12 @@ def test_nothing_is_deleted_before_the_log_has_answered_though_nobody_waits_for_
     asyncio.run(test())
 
 
-def test_a_whole_block_is_not_given_up_without_force(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The objects of this test have no true checksums: nothing is compared."""
-    monkeypatch.setattr("maar.metastore.service.damages", lambda *_: iter(()))
-    world = World(tmp_path / "log")
+def test_a_whole_block_is_not_given_up_without_force(tmp_path: Path) -> None:
+    lake = WholeLake(tmp_path, MemoryStore())
 
     async def test() -> None:
-        async with world.running() as service:
-            meta = segment(1, at=(await service.now()).lease_time)
-            await service.add_blocks((meta,))
+        async with lake.running() as service:
+            meta = await lake.pushed(service, [profile("a", 1)])
             with pytest.raises(Rejected, match="whole"):
                 await service.lose(meta.id, note="")
             assert [each.id for each in await service.blocks()] == [meta.id]

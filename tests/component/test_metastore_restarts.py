@@ -281,7 +281,8 @@ def test_a_leader_that_lost_its_term_folds_what_others_wrote_and_returns(world: 
         async with world.running() as service:
             await add(service, 1)
             term = (await service.status()).term
-            await service._log.campaign(Candidate("rival"))
+            assert world.log is not None
+            await world.log.campaign(Candidate("rival"))
             with pytest.raises(Unavailable, match="leadership"):
                 await add(service, 2)
             await add(service, 2)
@@ -293,8 +294,9 @@ def test_a_leader_that_lost_its_term_folds_what_others_wrote_and_returns(world: 
 def test_an_update_prepared_in_an_old_term_is_refused_and_dropped(world: World) -> None:
     """A rival wrote meanwhile: what the old leader had decided is never folded, by anybody."""
 
-    async def kinds(service: MetastoreService) -> list[str]:
-        records = await service._log.read(after=0)
+    async def kinds() -> list[str]:
+        assert world.log is not None
+        records = await world.log.read(after=0)
         found = (entries.decode(record.body, index=record.index) for record in records)
         return [type(envelope.entry).__name__ for envelope in found]
 
@@ -302,21 +304,22 @@ def test_an_update_prepared_in_an_old_term_is_refused_and_dropped(world: World) 
         async with world.running() as service:
             await add(service, 1, 2, 3)
             before = await service.status()
-            term = await service._log.campaign(Candidate("rival"))
+            assert world.log is not None
+            term = await world.log.campaign(Candidate("rival"))
             started = entries.encode_entry(entries.TermStarted(term, "a rival"))
             body = entries.encode(
                 entries.VERSION, LeaseTime(before.lease_time), WallTime(0), started
             )
-            await service._log.append([body], term=term, head=await service._log.head())
+            await world.log.append([body], term=term, head=await world.log.head())
             with pytest.raises(Unavailable, match="leadership"):
                 await poll(service)
-            assert not {"PlansScheduled", "PlansLeased"} & set(await kinds(service))
+            assert not {"PlansScheduled", "PlansLeased"} & set(await kinds())
             (plan,) = (await poll(service)).granted
             assert plan.token.index > before.index + 2  # after the rival's entry and our new term
             assert (await service.status()).term == term + 1
             (outcome,) = (await poll(service, 0, reports=(done(plan),))).outcomes
             assert outcome.accepted
-            assert (await kinds(service)).count("PlansScheduled") == 1
+            assert (await kinds()).count("PlansScheduled") == 1
 
     asyncio.run(test())
 

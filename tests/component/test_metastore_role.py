@@ -234,7 +234,7 @@ def test_calls_go_on_while_leaders_are_killed_and_a_restart_finds_its_place(
                 assert each.stop(signal.SIGTERM, PATIENCE_S) == 0, each.log()
         finally:
             for each in replicas:
-                if each._process is not None and each.ended() is None:
+                if each.launched and each.ended() is None:
                     each.stop(signal.SIGKILL)
 
 

@@ -182,8 +182,8 @@ def test_objects_of_merged_segments_are_deleted_after_the_delay_but_not_under_a_
 
     async def test() -> None:
         async with world.running(policy) as service:
-            assert service._leader_term is not None
-            cleaner = service._leader_term.cleaner
+            assert service.leader_term is not None
+            cleaner = service.leader_term.cleaner
             metas = await add(service, 1, 2, 3)
             put(*metas)
             await view(service, reader="slow")

@@ -22,9 +22,11 @@ from maar.model.errors import Corrupt, Unavailable
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
 from maar.ports.index_reader import ViewRequest
 from maar.ports.log import Head
+from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import dated
 from support.metastore.fold import DAY_START_NS, TENANT, segment
 from support.metastore.next_version import NEXT, NEXT_VERSION, dropped
+from support.metastore.replica_steps import follower_of, term_of
 from support.metastore.replicas_world import PATIENCE_S, Member, ReplicatedWorld
 from support.metastore.world import PATIENT
 
@@ -34,15 +36,8 @@ RANGE = TimeRange(DAY_START_NS, DAY_START_NS + 10**6 * SECOND_NS)
 YEAR_NS = 365 * DAY_NS
 
 
-@pytest.fixture(autouse=True)
-def _quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "ASK_S", 0.02)
-
-
 def state_of(member: Member) -> MetaState:
-    follower = member.service._follower
-    assert follower is not None
-    return follower.state
+    return follower_of(member).state
 
 
 def flip(member: Member) -> None:
@@ -101,7 +96,7 @@ def standing(member: Member) -> str:
 
 def heard(leader: Member) -> list[str]:
     """What the leader shows of its replicas."""
-    return [one.standing for one in leader.service._peers.replicas()]
+    return [one.standing for one in leader.service.peers.replicas()]
 
 
 async def answers(member: Member) -> bool:
@@ -132,7 +127,7 @@ def test_every_replica_votes_and_all_agree() -> None:
             assert {one.standing for one in status.replicas} == {"leader", "follower"}
             assert {one.digest for one in status.replicas} == {statement.digest}
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -173,7 +168,7 @@ def test_a_flipped_state_is_found_and_stopped_whichever_replica_it_is(
             assert {standing(member) for member in world.members} == {"leader", "follower"}
             assert bad.metric("stopped") == 0
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_one_that_differs_is_in_doubt_until_the_third_has_voted() -> None:
@@ -205,7 +200,7 @@ def test_one_that_differs_is_in_doubt_until_the_third_has_voted() -> None:
             assert await world.leader(but=leader) is third
             await until(world, lambda: standing(bad) == "stopped")
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_replicas_that_a_lost_leader_left_in_doubt_elect_one_of_them() -> None:
@@ -236,7 +231,7 @@ def test_replicas_that_a_lost_leader_left_in_doubt_elect_one_of_them() -> None:
             await world.even()
             assert len(states(world)) == 1
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_one_that_finds_itself_in_doubt_when_it_is_elected_does_not_take_office() -> None:
@@ -269,7 +264,7 @@ def test_one_that_finds_itself_in_doubt_when_it_is_elected_does_not_take_office(
                 world.cut.discard(member.address)
             assert await world.leader() in good
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_no_snapshot_is_made_while_the_newest_statement_is_wrong_and_then_again() -> None:
@@ -290,7 +285,7 @@ def test_no_snapshot_is_made_while_the_newest_statement_is_wrong_and_then_again(
             assert (await bad.service.rebuild()).standing == "follower"
             assert (await bad.service.replica()).snapshot_index == index
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 # ── an upgrade ─────────────────────────────────────────────────────────────────────────────────
@@ -298,9 +293,7 @@ def test_no_snapshot_is_made_while_the_newest_statement_is_wrong_and_then_again(
 
 async def append_of_next_version(leader: Member) -> None:
     """What only the next program appends, and only when all can read it."""
-    leader_term = leader.service._leader_term
-    assert leader_term is not None
-    await leader_term.append(lambda state, _: dropped(state))
+    await term_of(leader).append(lambda state, _: dropped(state))
 
 
 async def raise_limit(world: ReplicatedWorld) -> None:
@@ -360,7 +353,7 @@ def test_an_old_and_a_new_replica_go_through_an_upgrade_together() -> None:
             await until(world, lambda: not old.service.ready())
             await add(world, 99)
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_while_a_replica_is_silent_no_version_is_activated() -> None:
@@ -382,7 +375,7 @@ def test_while_a_replica_is_silent_no_version_is_activated() -> None:
                 world, lambda: all(state_of(m).version == NEXT_VERSION for m in world.members)
             )
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 # ── clocks ─────────────────────────────────────────────────────────────────────────────────────
@@ -400,8 +393,7 @@ def test_a_leader_whose_clock_is_a_year_ahead_of_the_others_expires_nothing() ->
             fresh = dated(segment(2, at=0), start_ns)
             await leader.service.add_blocks((old, fresh))
             leader.clock.wall += YEAR_NS
-            leader_term = leader.service._leader_term
-            assert leader_term is not None
+            leader_term = term_of(leader)
             await until(world, lambda: "ahead of those of most" in told(leader))
             assert await leader_term.cleaner.expire() == 0
             status = await leader.service.status()
@@ -416,8 +408,8 @@ def test_a_leader_whose_clock_is_a_year_ahead_of_the_others_expires_nothing() ->
             leader.clock.advance(peers.CLOCK_FRESH_NS + 1)
             assert "only 1 of 3" in told(leader)
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def told(member: Member) -> str:
-    return trust.refusal(member.service._peers.clocks())
+    return trust.refusal(member.service.peers.clocks())

@@ -7,7 +7,6 @@ import asyncio
 import msgspec
 import pytest
 
-from maar.metastore.leader import leader as leading
 from maar.metastore.replica.follower import Follower
 from maar.model.errors import (
     NotLeading,
@@ -20,9 +19,19 @@ from maar.ports.membership import Beat
 from maar.ports.operator import ListPlans
 from maar.ports.plan_board import PollRequest
 from maar.services.compact.rules import COMPACT
+from support.clock.virtual_time import run_virtually
 from support.metastore.fold import TENANT
-from support.metastore.replica_steps import RANGE, W1, add, follower_of, same_states, view, world
-from support.metastore.replicas_world import ReplicatedWorld
+from support.metastore.replica_steps import (
+    RANGE,
+    W1,
+    add,
+    follower_of,
+    same_states,
+    term_of,
+    view,
+    world,
+)
+from support.metastore.replicas_world import BRISK, ReplicatedWorld
 from support.metastore.rings import writer
 from support.metastore.world import PATIENT
 
@@ -58,7 +67,7 @@ def test_one_leads_the_others_follow_and_say_who(world: ReplicatedWorld) -> None
             await world.even()
             same_states(world)
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_read_at_any_replica_sees_what_was_acknowledged_before_it(world: ReplicatedWorld) -> None:
@@ -81,13 +90,13 @@ def test_a_read_at_any_replica_sees_what_was_acknowledged_before_it(world: Repli
                 assert (await member.service.retention()).default_ns >= 0
                 assert await member.service.expiring() == ()
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_follower_that_does_not_get_to_the_head_answers_nothing(
-    world: ReplicatedWorld, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("maar.metastore.service.PATIENCE_S", 0.1)
+    world = ReplicatedWorld(timing=BRISK._replace(catch_up_s=0.1))
 
     async def test() -> None:
         async with world.running():
@@ -104,7 +113,7 @@ def test_a_follower_that_does_not_get_to_the_head_answers_nothing(
             with pytest.raises(Unavailable, match="behind"):
                 await view(follower.service)
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_pin_that_a_follower_is_asked_for_is_taken_by_the_leader(world: ReplicatedWorld) -> None:
@@ -120,13 +129,11 @@ def test_a_pin_that_a_follower_is_asked_for_is_taken_by_the_leader(world: Replic
             with pytest.raises(Unavailable):  # what is not pinned may be deleted while it is read
                 await follower.service.view(ViewRequest(TENANT, RANGE, "checkout", "you"))
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
-def test_a_leader_that_does_not_answer_a_pin_is_not_waited_for(
-    world: ReplicatedWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("maar.metastore.service.PIN_S", 0.1)
+def test_a_leader_that_does_not_answer_a_pin_is_not_waited_for() -> None:
+    world = ReplicatedWorld(timing=BRISK._replace(pin_s=1.0))
 
     async def test() -> None:
         async with world.running():
@@ -137,10 +144,9 @@ def test_a_leader_that_does_not_answer_a_pin_is_not_waited_for(
                 with pytest.raises(Unavailable, match=f"{leader.address}.*does not answer"):
                     await view(follower.service, "me")
             leader.log.open.set()
-            monkeypatch.setattr("maar.metastore.service.PIN_S", 30.0)
             assert await view(follower.service, "me") == set()
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_pin_that_needs_no_entry_is_not_confirmed_by_one_that_was_deposed(
@@ -159,15 +165,15 @@ def test_a_pin_that_needs_no_entry_is_not_confirmed_by_one_that_was_deposed(
             with pytest.raises(NotLeading, match="lost leadership"):
                 await leader.service.pin("me")
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 @pytest.mark.parametrize("asked", ["now", "rings", "beat", "status"])
 def test_what_needs_no_entry_is_not_answered_by_one_that_was_deposed(
-    world: ReplicatedWorld, monkeypatch: pytest.MonkeyPatch, asked: str
+    asked: str,
 ) -> None:
     """One that slept may be asked before its loop has come round and knows that it is over."""
-    monkeypatch.setattr(leading, "STUCK_S", 600.0)  # of this machine, which may be busy
+    world = ReplicatedWorld(timing=BRISK._replace(stuck_s=600.0))
 
     async def test() -> None:
         async with world.running():
@@ -182,14 +188,13 @@ def test_what_needs_no_entry_is_not_answered_by_one_that_was_deposed(
             }
             await service.beat(beat)  # the next one changes nothing
             await calls[asked]()
-            leader_term = service._leader_term
-            assert leader_term is not None
+            leader_term = term_of(leader)
             world.shared.depose()
             with pytest.raises(NotLeading, match="lost leadership"):
                 await calls[asked]()
             assert leader_term.over
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_follower_tells_lease_time_by_entries_and_by_its_own_clock(
@@ -208,7 +213,7 @@ def test_a_follower_tells_lease_time_by_entries_and_by_its_own_clock(
             follower.clock.advance(5 * SECOND_NS)
             assert (await follower.service.plan(plan.id)).now - before == 5 * SECOND_NS
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_an_idle_follower_measures_time_as_it_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +245,7 @@ def test_an_idle_follower_measures_time_as_it_passes(monkeypatch: pytest.MonkeyP
             idle.clock.advance(1000 * SECOND_NS)  # as if the process had been stopped
             assert follower.now() - before == 12 * SECOND_NS + stall_ns
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_who_is_asked_during_an_election_waits_for_its_end(world: ReplicatedWorld) -> None:
@@ -249,8 +254,7 @@ def test_who_is_asked_during_an_election_waits_for_its_end(world: ReplicatedWorl
             for _ in range(5):
                 before = await world.leader()
                 world.shared.depose()
-                leader_term = before.service._leader_term
-                assert leader_term is not None
+                leader_term = term_of(before)
                 await world.until(lambda leader_term=leader_term: leader_term.over)  # type: ignore[misc]
                 asked = [member.service.now() for member in world.members]
                 answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -258,4 +262,4 @@ def test_who_is_asked_during_an_election_waits_for_its_end(world: ReplicatedWorl
                 assert len(refused) == 2
                 assert all(isinstance(one, NotLeading) and one.leader for one in refused)
 
-    asyncio.run(test())
+    run_virtually(test())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from maar.metastore.replica import snapshot
@@ -15,6 +13,7 @@ from maar.model.errors import (
 )
 from maar.model.ids import BlockId
 from maar.model.time import SECOND_NS
+from support.clock.virtual_time import run_virtually
 from support.metastore.replica_steps import add, follower_of, same_states, view, world
 from support.metastore.replicas_world import Member, ReplicatedWorld
 
@@ -48,7 +47,7 @@ def test_a_replica_that_lags_past_truncation_reads_a_snapshot_by_itself(
             assert (await behind.service.replica()).snapshot_index >= world.shared.base.index
             same_states(world)
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_replica_joins_from_nothing(world: ReplicatedWorld) -> None:
@@ -62,7 +61,7 @@ def test_a_replica_joins_from_nothing(world: ReplicatedWorld) -> None:
             assert await view(late.service) == seen
             assert late.service.standing().snapshot_index >= world.shared.base.index
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_log_truncated_while_a_snapshot_is_looked_for_is_no_damage(
@@ -92,7 +91,7 @@ def test_a_log_truncated_while_a_snapshot_is_looked_for_is_no_damage(
             assert tries > 1
             assert await view(follower.service) > seen
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_ready_never_lies(world: ReplicatedWorld) -> None:
@@ -124,4 +123,4 @@ def test_ready_never_lies(world: ReplicatedWorld) -> None:
                 member.log.campaigns = True
             await world.until(lambda: all(m.service.ready() == "" for m in world.members))
 
-    asyncio.run(test())
+    run_virtually(test())

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from maar.metastore.leader import leader as leading
 from maar.metastore.leader.leader import Leader
 from maar.metastore.records.entries import BlocksAdded, TermStarted
 from maar.model.errors import (
@@ -19,9 +18,10 @@ from maar.ports.log import Head
 from maar.ports.plan_board import PollRequest
 from maar.services.compact.rules import COMPACT
 from support.clock.fake_clock import FakeClock
+from support.clock.virtual_time import run_virtually
 from support.metastore.fold import segment
-from support.metastore.replica_steps import W1, add, same_states, view, world
-from support.metastore.replicas_world import Member, ReplicatedWorld
+from support.metastore.replica_steps import W1, add, same_states, term_of, view, world
+from support.metastore.replicas_world import BRISK, Member, ReplicatedWorld
 
 __all__ = ["world"]
 
@@ -50,7 +50,7 @@ def test_whoever_is_elected_next_goes_on_where_the_last_stopped(world: Replicate
             assert lost >= 5
             await world.until(lambda: sum(m.metric("leads") or 0 for m in world.members) == 1)
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_lease_time_goes_on_whatever_the_clocks_say(world: ReplicatedWorld) -> None:
@@ -73,7 +73,7 @@ def test_lease_time_goes_on_whatever_the_clocks_say(world: ReplicatedWorld) -> N
             times = [envelope.lease_time for envelope in world.entries()]
             assert times == sorted(times)
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_an_append_under_way_while_its_leader_is_deposed_is_refused(
@@ -92,8 +92,7 @@ def test_an_append_under_way_while_its_leader_is_deposed_is_refused(
             world.shared.depose()
             other = await world.leader(but=zombie)
             assert (await other.service.add_blocks((new,))).refusals == ("",)
-            leader_term = zombie.service._leader_term
-            assert leader_term is not None
+            leader_term = term_of(zombie)
             with pytest.raises(NotLeading):
                 leader_term.leader.confirm()
             zombie.log.open.set()
@@ -107,7 +106,7 @@ def test_an_append_under_way_while_its_leader_is_deposed_is_refused(
             (reply,) = (await other.service.add_blocks((late,))).refusals
             assert reply == ""
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_an_append_that_arrives_unheard_has_one_effect_when_it_is_repeated(
@@ -133,23 +132,21 @@ def test_an_append_that_arrives_unheard_has_one_effect_when_it_is_repeated(
             assert (await other.service.status()).profiles_added == meta.profiles
             same_states(world)
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_leader_cut_off_from_the_log_during_an_append_leaves_office_and_says_so(
-    world: ReplicatedWorld, monkeypatch: pytest.MonkeyPatch, *, stored: bool
+    monkeypatch: pytest.MonkeyPatch, *, stored: bool
 ) -> None:
     """Whoever leads next finds out what the log holds; nobody waits for one that cannot."""
-    monkeypatch.setattr(leading, "UNSETTLED_S", 0.5)
-    monkeypatch.setattr(leading, "SETTLE_S", 0.05)
+    world = ReplicatedWorld(timing=BRISK._replace(unsettled_s=0.5, settle_s=0.05))
 
     async def test() -> None:
         async with world.running():
             first = await world.leader()
             now = await first.service.now()
-            leader_term = first.service._leader_term
-            assert leader_term is not None
+            leader_term = term_of(first)
             metas = [segment(n, at=now.lease_time) for n in (1, 2)]
             if stored:
                 first.log.silent = True
@@ -162,7 +159,7 @@ def test_a_leader_cut_off_from_the_log_during_an_append_leaves_office_and_says_s
                 answers = await asyncio.gather(*calls, return_exceptions=True)
             assert [type(answer) for answer in answers] == [NotLeading, NotLeading]
             await world.until(
-                lambda: leader_term.over and first.service._leader_term is not leader_term
+                lambda: leader_term.over and first.service.leader_term is not leader_term
             )
             other = await world.leader(but=first)
             assert (await other.service.add_blocks(tuple(metas))).refusals == ("", "")
@@ -171,7 +168,7 @@ def test_a_leader_cut_off_from_the_log_during_an_append_leaves_office_and_says_s
             ), "what was stored is repeated, and has no effect"
             assert await view(other.service) == {meta.id for meta in metas}
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def away(member: Member) -> object:
@@ -200,7 +197,7 @@ def test_a_leader_that_stops_resigns_and_another_takes_over_at_once(
             assert len(await view(leader.service)) == 2
             assert await leader.standing() == "follower"
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_office_is_held_only_while_the_loop_goes_round(
@@ -232,4 +229,4 @@ def test_office_is_held_only_while_the_loop_goes_round(
             leader.log.open.set()
             await call
 
-    asyncio.run(test())
+    run_virtually(test())

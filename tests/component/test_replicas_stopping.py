@@ -16,6 +16,7 @@ from maar.model.errors import (
     Unavailable,
 )
 from maar.ports.log import Term
+from support.clock.virtual_time import run_virtually
 from support.metastore.next_version import NEXT
 from support.metastore.replica_steps import add, follower_of, same_states, view, world
 from support.metastore.replicas_world import ReplicatedWorld
@@ -50,7 +51,7 @@ def test_the_one_that_folded_differently_stops_and_is_rebuilt(
             await world.even()
             same_states(world)
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_log_that_lost_what_was_folded_stops_the_replica(world: ReplicatedWorld) -> None:
@@ -67,7 +68,7 @@ def test_a_log_that_lost_what_was_folded_stops_the_replica(world: ReplicatedWorl
             world.shared.records[:] = kept
             assert (await follower.service.rebuild()).standing in ("follower", "leader")
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_nobody_leads_in_a_log_that_was_sealed() -> None:
@@ -82,7 +83,7 @@ def test_nobody_leads_in_a_log_that_was_sealed() -> None:
         assert await member.standing() == "stopped"
         await member.service.stop()
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_defect_ends_the_process_and_says_so(
@@ -101,7 +102,7 @@ def test_a_defect_ends_the_process_and_says_so(
                     await follower.service.wait_defect()
             assert "ZeroDivisionError" in follower.service.ready()
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_rebuild_reads_everything_again_and_goes_on(world: ReplicatedWorld) -> None:
@@ -117,7 +118,7 @@ def test_rebuild_reads_everything_again_and_goes_on(world: ReplicatedWorld) -> N
             with pytest.raises(TermLost):
                 world.members[0].log.hold(world.shared.term + 1)  # type: ignore[arg-type]
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_a_rebuild_goes_on_when_whoever_ordered_it_has_gone(
@@ -149,7 +150,7 @@ def test_a_rebuild_goes_on_when_whoever_ordered_it_has_gone(
             await world.until(lambda: leader.service.ready() == "")
             assert await view(leader.service) == seen
 
-    asyncio.run(test())
+    run_virtually(test())
 
 
 def test_versions_wait_for_all_and_the_status_knows_all(world: ReplicatedWorld) -> None:
@@ -182,4 +183,4 @@ def test_versions_wait_for_all_and_the_status_knows_all(world: ReplicatedWorld) 
             assert world.kinds().count("PolicySet") == 1
             same_states(world)
 
-    asyncio.run(test())
+    run_virtually(test())

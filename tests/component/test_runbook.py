@@ -201,7 +201,7 @@ def test_etcd_is_lost_and_the_snapshots_are_there(tmp_path: Path) -> None:
         before = ours.status()
         ours.push()  # known to the lost log alone
         etcd.kill()
-        wait_for(lambda: ours.server is not None and not ours.server._is_ready(), 60)
+        wait_for(lambda: ours.server is not None and not ours.server.is_ready(), 60)
         with running(tmp_path / "two") as new:
             ours.log = new.url
             book = ours.runbook({LOG: new.url})
@@ -414,9 +414,9 @@ def test_a_replica_has_stopped(tmp_path: Path) -> None:
                 meta = segment(number, at=now.lease_time)
                 put(store, meta)
                 assert (await leader.service.add_blocks((meta,))).refusals == ("",)
-            assert bad.service._follower is not None
+            assert bad.service.follower is not None
             await bad.service.blocks()
-            bad.service._follower.replica.state.tally.profiles_added += 1  # a bit flips in memory
+            bad.service.follower.replica.state.tally.profiles_added += 1  # a bit flips in memory
             await leader.service.snapshot()
             await until_async(lambda: standing(bad, "stopped"))
             said = await asyncio.to_thread(

@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry
 
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
-from maar.metastore.leader import dead_letters
 from maar.metastore.service import MetastoreService
 from maar.model.block import BlockMeta
 from maar.model.errors import Unavailable
@@ -34,11 +33,6 @@ Way = Callable[[WholeLake, MetastoreService, list[Known]], Awaitable[None]]
 @pytest.fixture
 def lake(tmp_path: Path) -> WholeLake:
     return WholeLake(tmp_path, open_store(StoreSettings(MAIN_STORE, (tmp_path / "s").as_uri())))
-
-
-@pytest.fixture(autouse=True)
-def _only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letters, "DRAIN_S", 10**6)
 
 
 def pushes(seed: int = 0) -> list[Known]:

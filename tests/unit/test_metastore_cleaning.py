@@ -12,6 +12,7 @@ from maar.metastore.fold import retirement
 from maar.metastore.leader import cleaner, cleaning
 from maar.metastore.leader.cleaner import CleanerBounds
 from maar.metastore.records.entries import BlocksExpired, PinsTaken
+from maar.metastore.replica.timing import TIMING
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotLeading, Unavailable
@@ -336,7 +337,7 @@ def test_retention_runs_once_a_minute_though_there_is_more() -> None:
             await until(lambda left=left: len(world.state.blocks) <= left)  # type: ignore[misc]
             await asyncio.sleep(600)  # however often the part looks
             assert len(world.state.blocks) == left
-            world.pass_time(cleaner.EXPIRE_NS)
+            world.pass_time(TIMING.expire_ns)
         parts.cancel()
         await asyncio.gather(parts, return_exceptions=True)
 

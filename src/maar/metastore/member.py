@@ -26,6 +26,7 @@ from maar.metastore.replica.integrity import ReplicaHealth, StateVotes
 from maar.metastore.replica.log_fold import NEWEST, Edition, LogFold
 from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.replica.tasks import first_ended
+from maar.metastore.replica.timing import TIMING, Timing
 from maar.model.errors import (
     Corrupt,
     HeadMoved,
@@ -75,6 +76,7 @@ class Replica:
         edition: Edition = NEWEST,
         log_url: str = "",  # shown to operators
         begin_anew: bool = False,  # start an empty log even if the store holds another log's data
+        timing: Timing = TIMING,
     ) -> None:
         self._log = log
         self._store = store
@@ -84,9 +86,15 @@ class Replica:
         self._connect = connect or _no_way
         self._edition = edition
         self._log_url = log_url
+        self._timing = timing
         self._metrics = MetastoreMetrics(registry)
         self._peers = Peers(
-            others, self._connect, clock, own=self.standing, state_votes=self._state_votes
+            others,
+            self._connect,
+            clock,
+            own=self.standing,
+            state_votes=self._state_votes,
+            timing=timing,
         )
         self._deps = LeaderDeps(
             log=log,
@@ -104,6 +112,7 @@ class Replica:
             dead_after_ms=dead_after_ms,
             begin_anew=begin_anew,
             log_url=log_url,
+            timing=timing,
         )
         self._follower: Follower | None = None  # None while a snapshot is read
         self._leader_term: LeaderTerm | None = None
@@ -284,6 +293,20 @@ class Replica:
             self._metrics.observe(follower.state, follower.now(), self._deps.wall())
 
     # ── health ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def follower(self) -> Follower | None:
+        """It has the state; None while a snapshot is read."""
+        return self._follower
+
+    @property
+    def leader_term(self) -> LeaderTerm | None:
+        """The term that this replica leads for, until all that belongs to it has ended."""
+        return self._leader_term
+
+    @property
+    def peers(self) -> Peers:
+        return self._peers
 
     def ready(self) -> str:
         """'' when requests are answered, else why they are not."""

@@ -16,7 +16,7 @@ from maar.metastore.fold import losing, retention, trust
 from maar.metastore.leader.inbox import Add, PinRequest, Poll
 from maar.metastore.leader.term import LeaderTerm
 from maar.metastore.member import Replica
-from maar.metastore.replica.follower import PATIENCE_S, Follower
+from maar.metastore.replica.follower import Follower
 from maar.metastore.views import explain, reads
 from maar.model.block import BlockMeta
 from maar.model.errors import NotLeading, Rejected, Unavailable
@@ -38,7 +38,6 @@ from maar.ports.retention import Expiring, RetentionStatus, Undone
 log_ = logging.getLogger("maar.metastore")
 
 HANDOVER_S = 1.0  # how long a request waits for a leader when there is none
-PIN_S = 2.0  # a leader that does not answer is about to be replaced; the caller asks again
 CHUNKS_INLINE_MAX = 8  # more are searched in a thread
 
 
@@ -54,7 +53,7 @@ class MetastoreService(Replica, LocalPort):
         assert follower is not None
         head = await self._log.head()
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(self._timing.catch_up_s):
                 await follower.wait_for_index(head.index)
         except TimeoutError:
             raise Unavailable("the metastore is behind its log; ask again") from None
@@ -85,7 +84,7 @@ class MetastoreService(Replica, LocalPort):
             if not error.leader:
                 raise
             try:
-                async with asyncio.timeout(PIN_S):
+                async with asyncio.timeout(self._timing.pin_s):
                     await self._connect(error.leader).call(PinIndex(reader))
             except TimeoutError:
                 raise Unavailable(f"the leader, {error.leader}, does not answer") from None

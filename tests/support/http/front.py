@@ -1,7 +1,5 @@
 """Small real stand-ins for what is behind the front, and an HTTP client to its front door."""
 
-
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

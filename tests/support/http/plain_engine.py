@@ -1,7 +1,5 @@
 """A query engine that answers from what the writer in memory was given."""
 
-
-
 from __future__ import annotations
 
 from maar.model.errors import NotFound

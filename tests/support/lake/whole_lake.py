@@ -19,6 +19,7 @@ from maar.block.format import dead_letter
 from maar.block.format.segment import segment_meta, write_segment
 from maar.metastore.leader.dead_letters import DeadLetters
 from maar.metastore.replica import snapshot
+from maar.metastore.replica.timing import Timing
 from maar.metastore.service import MetastoreService
 from maar.model import keys
 from maar.model.block import BlockMeta
@@ -45,6 +46,9 @@ POLICY = Policy(
     stall_ns=10**9 * SECOND_NS,  # the test's clock leaps
 )
 
+# Letters are looked at once when a leader takes office, and then when a test says so.
+WHEN_TOLD = Timing(drain_s=10**6, clean_s=0.02)
+
 
 def profile(name: str, value: int, *, time_ns: int = NOON_NS, **how: Any) -> Known:
     """One whose samples are known by a function that no other has."""
@@ -54,10 +58,17 @@ def profile(name: str, value: int, *, time_ns: int = NOON_NS, **how: Any) -> Kno
 class WholeLake:
     """A log, a store and a clock, which outlive the services that run on them."""
 
-    def __init__(self, directory: Path, store: ObjectStore, policy: Policy = POLICY) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        store: ObjectStore,
+        policy: Policy = POLICY,
+        timing: Timing = WHEN_TOLD,
+    ) -> None:
         self.directory = directory
         self.store = store
         self.policy = policy
+        self.timing = timing
         self.clock = FakeClock(wall_ns=NOON_NS)
         self.random = Random(7)
         self._attempts = count(1)
@@ -83,6 +94,7 @@ class WholeLake:
             candidate=Candidate("test"),
             take_snapshot=take_snapshot,
             registry=CollectorRegistry(),
+            timing=self.timing,
         )
         try:
             await service.start()
@@ -215,8 +227,8 @@ class Asker:
 
 
 def letters_of(service: MetastoreService) -> DeadLetters:
-    assert service._leader_term is not None
-    return service._leader_term.letters
+    assert service.leader_term is not None
+    return service.leader_term.letters
 
 
 def patient(policy: Policy = POLICY, **changes: Any) -> Policy:

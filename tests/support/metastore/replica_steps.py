@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maar.metastore.leader import peers
+from maar.metastore.leader.term import LeaderTerm
 from maar.metastore.replica.follower import Follower
 from maar.metastore.service import MetastoreService
 from maar.metastore.state.digest import digest
@@ -20,8 +20,7 @@ W1 = WorkerId("w1")
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> ReplicatedWorld:
-    monkeypatch.setattr(peers, "ASK_S", 0.05)
+def world() -> ReplicatedWorld:
     return ReplicatedWorld()
 
 
@@ -43,5 +42,10 @@ def same_states(world: ReplicatedWorld) -> None:
 
 
 def follower_of(member: Member) -> Follower:
-    assert member.service._follower is not None
-    return member.service._follower
+    assert member.service.follower is not None
+    return member.service.follower
+
+
+def term_of(member: Member) -> LeaderTerm:
+    assert member.service.leader_term is not None
+    return member.service.leader_term

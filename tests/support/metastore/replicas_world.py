@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from maar.metastore.records.entries import Envelope
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.log_fold import NEWEST, Edition
+from maar.metastore.replica.timing import Timing
 from maar.metastore.service import MetastoreService
 from maar.model.errors import OutcomeUnknown, Unavailable, Unreachable
 from maar.model.policy import Policy
@@ -30,6 +31,7 @@ from support.stores.memory_store import MemoryStore
 R = TypeVar("R")
 PATIENCE_S = 100.0
 LOOK_NS = 5_000_000
+BRISK = Timing(ask_peers_s=0.02)
 
 
 class FaultyLog(MemoryLog):
@@ -92,11 +94,12 @@ class Member:
             world.policy,
             entropy=entropy(world.random),
             candidate=self.candidate,
-            take_snapshot=world.snapshot,
+            take_snapshot=lambda: world.snapshot(),  # a test may replace it
             registry=self.registry,
             others=[a for a in world.addresses if a != self.address],
             connect=world.connect,
             edition=self.edition,
+            timing=world.timing,
         )
 
     async def restart(self) -> None:
@@ -115,11 +118,16 @@ class ReplicatedWorld:
     """What the replicas share. The time of each stands still unless a test waits or moves it."""
 
     def __init__(
-        self, *, policy: Policy = PATIENT, editions: Sequence[Edition] = (NEWEST,) * 3
+        self,
+        *,
+        policy: Policy = PATIENT,
+        editions: Sequence[Edition] = (NEWEST,) * 3,
+        timing: Timing = BRISK,
     ) -> None:
         self.shared = SharedLog()
         self.store = MemoryStore()
         self.policy = policy
+        self.timing = timing
         self.random = random.Random(7)
         self.cut: set[str] = set()  # addresses that nobody reaches
         self.addresses = [f"m{number}:1" for number in range(len(editions))]

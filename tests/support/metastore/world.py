@@ -32,6 +32,7 @@ class World:
         self.clock = FakeClock()
         self.random = random.Random(7)
         self.registry = CollectorRegistry()
+        self.log: Log | None = None  # of the service that runs
 
     async def snapshot(self) -> int:
         reader = SqliteLog.open_reader(self.directory)
@@ -59,7 +60,7 @@ class World:
         policy: Policy = PATIENT,
         wrap: Callable[[Log], Log] = lambda log: log,
     ) -> AsyncIterator[MetastoreService]:
-        log = SqliteLog.open(self.directory)
+        log = self.log = SqliteLog.open(self.directory)
         service = self.service(wrap(log), policy)
         try:
             await service.start()

@@ -90,7 +90,7 @@ class Fleet:
 
     def kill(self, name: str) -> None:
         self._signal(name, signal.SIGKILL)
-        self.members[name]._process.wait(PATIENCE_S)  # type: ignore[union-attr]
+        self.members[name].wait(PATIENCE_S)
 
     @contextlib.contextmanager
     def paused(self, name: str) -> Iterator[None]:

@@ -78,15 +78,23 @@ class Served:
         wait_for(lambda: self._said('event="maar starts"'), READY_S, self.log)
         line = next(x for x in self.log()[self._mark :].splitlines() if "maar starts" in x)
         self.url = line.partition("url=")[2].split()[0]
-        wait_for(self._is_ready, READY_S, self.log)
+        wait_for(self.is_ready, READY_S, self.log)
 
     def _said(self, text: str) -> bool:
         self.must_live()
         return text in self.log()[self._mark :]
 
+    @property
+    def launched(self) -> bool:
+        return self._process is not None
+
     def ended(self) -> int | None:
         assert self._process is not None
         return self._process.poll()
+
+    def wait(self, patience_s: float) -> int:
+        assert self._process is not None
+        return self._process.wait(patience_s)
 
     def must_live(self) -> None:
         assert self.ended() is None, f"it ended with {self.ended()}\n{self.log()[-8000:]}"
@@ -152,7 +160,7 @@ class Served:
             check=False,
         )
 
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
         self.must_live()
         with contextlib.suppress(httpx.HTTPError):
             return httpx.get(f"{self.url}/ready", trust_env=False, timeout=5).status_code == 200

@@ -25,6 +25,7 @@ from maar.metastore.records.entries import (
     RetentionUndone,
 )
 from maar.metastore.replica.metrics import MetastoreMetrics
+from maar.metastore.replica.timing import TIMING, Timing
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta
@@ -38,9 +39,7 @@ from maar.ports.retention import Undone
 
 log_ = logging.getLogger("maar.metastore")
 
-LOOK_S = 5.0  # a part that found nothing to do looks again after this
 THREADS = 4  # of each part's own: a remote store is slow and would block the shared threads
-EXPIRE_NS = MINUTE_NS  # from one run of retention to the next
 STORE_CLOCK_NS = 60 * MINUTE_NS  # from one question for the store's clock to the next
 REST_NS = MINUTE_NS  # what could not be cleaned is tried again after this
 
@@ -106,6 +105,7 @@ class Cleaner:
         *,
         clocks: Callable[[], trust.Clocks] = lambda: trust.ALONE,
         bounds: CleanerBounds = BOUNDS,
+        timing: Timing = TIMING,
     ) -> None:
         """`clocks` are those of all replicas, as heard lately; the store's is read here."""
         self._leader = leader
@@ -115,6 +115,7 @@ class Cleaner:
         self._metrics = metrics
         self._clocks = clocks
         self._bounds = bounds
+        self._timing = timing
         self._removing = ThreadPoolExecutor(THREADS, thread_name_prefix="remove")
         self._sweeping = ThreadPoolExecutor(THREADS, thread_name_prefix="sweep")
         self.removal = asyncio.Lock()  # while it is held, no block is being deleted
@@ -122,7 +123,7 @@ class Cleaner:
         self._attempts: HeldBack[AttemptKey] = HeldBack(bounds.held_max)
         self._passed: set[AttemptKey] = set()  # attempts that had their early sweep
         self._walk: Iterator[BlockMeta] | None = None  # retention's; the next run goes on with it
-        self._expire_at_ns = clock.monotonic_ns() + EXPIRE_NS
+        self._expire_at_ns = clock.monotonic_ns() + timing.expire_ns
         self._told = ""  # which trouble of retention was logged last: "paused", "careful" or none
         self._store_clock = StoreClock(store, clock)
 
@@ -136,7 +137,7 @@ class Cleaner:
         try:
             async with asyncio.TaskGroup() as parts:
                 for part in (self.remove, self.sweep, self._expire_in_time):
-                    parts.create_task(_keep_doing(part))
+                    parts.create_task(_keep_doing(part, self._timing.clean_s))
         finally:
             self.close()
 
@@ -251,7 +252,7 @@ class Cleaner:
 
     async def _expire_in_time(self) -> bool:
         if self._clock.monotonic_ns() >= self._expire_at_ns:
-            self._expire_at_ns = self._clock.monotonic_ns() + EXPIRE_NS
+            self._expire_at_ns = self._clock.monotonic_ns() + self._timing.expire_ns
             await self.expire()
         return False  # a run is capped, so that there is time to stop a mistake
 
@@ -400,7 +401,7 @@ async def _each(
     )
 
 
-async def _keep_doing(part: Callable[[], Awaitable[bool]]) -> None:
+async def _keep_doing(part: Callable[[], Awaitable[bool]], pause_s: float) -> None:
     told = ""
     while True:
         try:
@@ -415,7 +416,7 @@ async def _keep_doing(part: Callable[[], Awaitable[bool]]) -> None:
             log_.exception("cleanup postponed")
             more = False
         if not more:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(pause_s)
 
 
 def _title(sweep: leftovers.Sweep) -> str:

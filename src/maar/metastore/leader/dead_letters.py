@@ -32,6 +32,7 @@ from maar.metastore.decide.dead_letter_rules import (
 from maar.metastore.leader.background import Append, Led, Threads
 from maar.metastore.leader.letter_box import Box, find_letter, read_ours
 from maar.metastore.replica.metrics import MetastoreMetrics
+from maar.metastore.replica.timing import TIMING, Timing
 from maar.metastore.state.state import NO_FLOOR
 from maar.model import keys
 from maar.model.block import BlockMeta
@@ -48,7 +49,6 @@ from maar.ports.object_store import ObjectInfo, ObjectStore
 
 log_ = logging.getLogger("maar.metastore")
 
-DRAIN_S = 15.0  # from the end of one scan to the next
 RETRY_S = 5.0  # after one that failed
 SURVEY_S = 300.0  # held and foreign letters come and go rarely
 THREADS = 8
@@ -85,12 +85,14 @@ class DeadLetters:
         *,
         listed_at_once: int = LISTED_AT_ONCE,
         added_bytes_max: int = ADDED_BYTES_MAX,
+        timing: Timing = TIMING,
     ) -> None:
         self._leader = leader
         self._store = store
         self._append = append
         self._metrics = metrics
         self._entropy = entropy
+        self._timing = timing
         self._listed_at_once = listed_at_once
         self._added_bytes_max = added_bytes_max
         self._threads = Threads(THREADS, "letters")
@@ -119,7 +121,7 @@ class DeadLetters:
     async def forever(self) -> None:
         try:
             while True:
-                await asyncio.sleep(DRAIN_S if await self._try_drain() else RETRY_S)
+                await asyncio.sleep(self._timing.drain_s if await self._try_drain() else RETRY_S)
         finally:
             self.close()
 

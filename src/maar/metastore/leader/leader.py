@@ -28,6 +28,7 @@ from maar.metastore.records.entries import (
     encode_entry,
 )
 from maar.metastore.replica.follower import Follower
+from maar.metastore.replica.timing import TIMING, Timing
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.errors import (
@@ -55,9 +56,6 @@ from maar.ports.object_store import ObjectStore
 
 log_ = logging.getLogger("maar.metastore")
 
-SETTLE_S = 0.2
-UNSETTLED_S = 5.0  # a leader that cannot find out what was stored for this long resigns
-STUCK_S = 2.0  # a loop without progress for this long counts as stuck
 RESERVED = (  # a full log still accepts entries that a snapshot or readers need
     Genesis | TermStarted | VersionActivated | PolicySet | StateHashed | PinsTaken | PinsDropped
 )
@@ -68,13 +66,21 @@ class Leader:
     """The appending side of one term; `follower` has the state and keeps it after the term."""
 
     def __init__(
-        self, log: Log, store: ObjectStore, clock: Clock, follower: Follower, term: Term
+        self,
+        log: Log,
+        store: ObjectStore,
+        clock: Clock,
+        follower: Follower,
+        term: Term,
+        *,
+        timing: Timing = TIMING,
     ) -> None:
         self._log = log
         self._store = store
         self._clock = clock
         self._follower = follower
         self._replica = follower.replica
+        self._timing = timing
         self._loop = asyncio.get_running_loop()
         self._held_at = self._loop.time()
         self.term = term
@@ -106,7 +112,7 @@ class Leader:
 
         It may be called in threads. Background tasks cannot prolong a term whose loop is stuck.
         """
-        if self._loop.time() - self._held_at > STUCK_S:
+        if self._loop.time() - self._held_at > self._timing.stuck_s:
             raise NotLeading("the leader's loop is stuck, so it may have lost leadership")
         try:
             self._log.hold(self.term)
@@ -193,7 +199,7 @@ class Leader:
         raise HeadMoved(f"somebody else wrote entry {head.index} of the log")
 
     async def _head_at_last(self) -> Head:
-        give_up = self._loop.time() + UNSETTLED_S
+        give_up = self._loop.time() + self._timing.unsettled_s
         while True:
             try:
                 return await self._log.head()
@@ -201,7 +207,7 @@ class Leader:
                 log_.warning("append outcome still unknown cause=%s", error)
                 if self._loop.time() > give_up:  # the next leader finds out what the log holds
                     raise TermLost(f"the log does not say what it stored: {error}") from error
-                await asyncio.sleep(SETTLE_S)
+                await asyncio.sleep(self._timing.settle_s)
 
     async def _fitting(self, body: bytes, index: int) -> bytes:
         """The entry itself, or, when it is too large for the log, where its bytes are (S12)."""

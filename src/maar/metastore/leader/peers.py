@@ -17,6 +17,7 @@ import msgspec
 from maar.metastore.fold.trust import Clocks
 from maar.metastore.records.entries import Entry, VersionActivated
 from maar.metastore.replica.integrity import StateVotes
+from maar.metastore.replica.timing import TIMING, Timing
 from maar.model.errors import MaarError
 from maar.model.time import SECOND_NS
 from maar.ports.calls import Caller
@@ -25,7 +26,6 @@ from maar.ports.replica import GetReplica, MetastoreReplica, ReplicaStatus, Vote
 
 log_ = logging.getLogger("maar.metastore")
 
-ASK_S = 2.0  # from one round to the next
 ANSWER_S = 2.0  # a replica that takes longer is unreachable
 FRESH_NS = 10 * SECOND_NS  # an answer that is older says nothing of the present
 CLOCK_FRESH_NS = 600 * SECOND_NS  # clocks do not drift apart in this time
@@ -50,6 +50,7 @@ class Peers:
         *,
         own: Callable[[], ReplicaStatus],
         state_votes: Callable[[], StateVotes],
+        timing: Timing = TIMING,
     ) -> None:
         """`addresses` are the others'; `own` and `judge` tell of this replica as it is now."""
         self._addresses = tuple(dict.fromkeys(addresses))
@@ -57,6 +58,7 @@ class Peers:
         self._clock = clock
         self._own = own
         self._state_votes = state_votes
+        self._timing = timing
         self._heard: dict[str, PeerAnswer] = {}  # by address
         self._silence: dict[str, str] = {}  # why those do not answer
         self._told = ""
@@ -68,7 +70,7 @@ class Peers:
                 await self.round()
             except Exception:  # only the status of others is lost: the replica itself goes on
                 log_.exception("polling the other replicas failed")
-            await asyncio.sleep(ASK_S)
+            await asyncio.sleep(self._timing.ask_peers_s)
 
     async def round(self) -> None:
         """Ask every replica once, note their votes, and send ours to the leader."""

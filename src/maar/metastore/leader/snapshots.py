@@ -11,6 +11,7 @@ from maar.metastore.leader.leader import Leader
 from maar.metastore.records.entries import StateHashed
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.metrics import MetastoreMetrics
+from maar.metastore.replica.timing import TIMING, Timing
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import MetaState
 from maar.model import keys
@@ -22,8 +23,6 @@ from maar.ports.object_store import ObjectStore
 log_ = logging.getLogger("maar.metastore")
 
 GROWTH = 16  # the newest snapshot is no larger than so many times the log behind it
-LOOK_S = 0.5
-BACKOFF_S = 30.0
 FIRST_S = 10.0  # after the start of a term, if there is none: a log without one is hard to restore
 
 
@@ -47,12 +46,15 @@ class Snapshots:
         take: Callable[[], Awaitable[int]],
         append: Append,
         metrics: MetastoreMetrics,
+        *,
+        timing: Timing = TIMING,
     ) -> None:
         self._log = log
         self._store = store
         self._take = take
         self._append = append
         self._metrics = metrics
+        self._timing = timing
         self._verified: list[int] = []  # newest first
         self._bytes = 0  # that the leader had folded at the newest
         self._size = 0  # of the newest
@@ -68,7 +70,7 @@ class Snapshots:
         await self._begin(leader)
         self._began_s = asyncio.get_running_loop().time()
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self._timing.snapshot_look_s)
             if not self._due(leader):
                 continue
             try:
@@ -77,7 +79,7 @@ class Snapshots:
                 # The log only grows meanwhile: nothing is truncated without a good snapshot.
                 self._metrics.snapshot_failures.inc()
                 log_.error("snapshot failed cause=%s", error)
-                await asyncio.sleep(BACKOFF_S)
+                await asyncio.sleep(self._timing.snapshot_backoff_s)
 
     async def _begin(self, leader: Leader) -> None:
         """Continue from the newest good snapshot of earlier leaders."""
@@ -125,7 +127,11 @@ class Snapshots:
     def _hurry_due(self) -> bool:
         """Two in a row allow truncating all that can be truncated; more would only cost."""
         now_s = asyncio.get_running_loop().time()
-        lately = [began_s for began_s in self._taken_s if now_s - began_s < BACKOFF_S]
+        lately = [
+            began_s
+            for began_s in self._taken_s
+            if now_s - began_s < self._timing.snapshot_backoff_s
+        ]
         return self._hurried and len(lately) < 2
 
     async def take(self, leader: Leader) -> int:

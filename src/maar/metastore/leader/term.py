@@ -39,6 +39,7 @@ from maar.metastore.replica.follower import Follower
 from maar.metastore.replica.integrity import ReplicaHealth
 from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.replica.tasks import first_ended
+from maar.metastore.replica.timing import Timing
 from maar.metastore.state.state import MetaState
 from maar.metastore.views import reads
 from maar.model.errors import (
@@ -88,6 +89,7 @@ class LeaderDeps:
     dead_after_ms: int
     begin_anew: bool
     log_url: str
+    timing: Timing
 
     def wall(self) -> WallTime:
         return WallTime(self.clock.wall_ns())
@@ -97,7 +99,7 @@ class LeaderTerm:
     """Made by `begin`. What it tracks in memory starts empty in each term (S16)."""
 
     def __init__(self, deps: LeaderDeps, follower: Follower, leader: Leader) -> None:
-        store, clock, metrics = deps.store, deps.clock, deps.metrics
+        store, clock, metrics, timing = deps.store, deps.clock, deps.metrics, deps.timing
         self._deps = deps
         self._metrics = metrics
         self._state_votes = follower.replica.state_votes
@@ -110,15 +112,20 @@ class LeaderTerm:
         self._orphans = Orphans(leader, store, metrics)
         self.leader = leader
         self.rings = LeaderRings(leader, self.command, metrics, dead_after_ms=deps.dead_after_ms)
-        self.letters = DeadLetters(leader, store, self.append, metrics, deps.entropy)
-        self.snapshots = Snapshots(deps.log, store, deps.take_snapshot, self.append, metrics)
-        self.cleaner = Cleaner(leader, store, clock, self.append, metrics, clocks=deps.peers.clocks)
+        self.letters = DeadLetters(leader, store, self.append, metrics, deps.entropy, timing=timing)
+        self.snapshots = Snapshots(
+            deps.log, store, deps.take_snapshot, self.append, metrics, timing=timing
+        )
+        clocks = deps.peers.clocks
+        self.cleaner = Cleaner(
+            leader, store, clock, self.append, metrics, clocks=clocks, timing=timing
+        )
         deps.placement.take_office()
 
     @classmethod
     async def begin(cls, deps: LeaderDeps, follower: Follower, term: Term) -> LeaderTerm:
         """Apply the log to its end and append the start of the term; TermLost if that fails."""
-        leader = Leader(deps.log, deps.store, deps.clock, follower, term)
+        leader = Leader(deps.log, deps.store, deps.clock, follower, term, timing=deps.timing)
         await leader.begin(
             deps.candidate.name,
             deps.policy,
