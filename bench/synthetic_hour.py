@@ -256,12 +256,12 @@ class MemoryLog:
     async def leadership(self) -> Leadership:
         return Leadership(self._term, self._leader)
 
-    async def changed(self, *, after: int) -> None:  # noqa: ARG002 - only its leader adds to it
+    async def wait_change(self, *, after: int) -> None:  # noqa: ARG002 - only its leader adds to it
         await asyncio.Event().wait()
 
     async def seal(self, note: str) -> None: ...
 
-    async def sealed(self) -> str:
+    async def seal_note(self) -> str:
         return ""
 
     async def append(

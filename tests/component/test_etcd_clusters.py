@@ -167,7 +167,7 @@ def test_user_and_password_with_rights_on_the_prefix_alone(tmp_path: Path) -> No
             await log.truncate(before=3, term=term)
             assert [r.index for r in await log.read(after=2)] == [3, 4]
             async with asyncio.timeout(PATIENCE_S):
-                await log.changed(after=1)
+                await log.wait_change(after=1)
         for user, password, said in (
             ("maar", "wrong", "log.password"),
             ("nobody", "x", "log.user"),

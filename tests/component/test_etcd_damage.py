@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from maar.adapters.etcd import connection
 from maar.adapters.etcd.connection import EtcdConnection
 from maar.adapters.etcd.settings import EtcdSettings
-from maar.adapters.etcd.values import batches, packed
+from maar.adapters.etcd.values import batches, pack
 from maar.model.errors import (
     Corrupt,
     Unavailable,
@@ -178,7 +178,7 @@ def test_a_batch_of_another_history_is_corrupt(settings: EtcdSettings) -> None:
             assert len(await log.read(after=0, limit_bytes=2)) == 2
             elsewhere = Head(2, b"\7" * 32)
             ((first, forged),) = batches(elsewhere, follow(elsewhere, [b"x", b"z"], term))
-            request = rpc.PutRequest(key=log._keys.batch(first), value=packed(forged))
+            request = rpc.PutRequest(key=log._keys.batch(first), value=pack(forged))
             await log._connection.call(attrgetter("kv.Put"), request)
             with pytest.raises(Corrupt, match="does not follow from entry 2"):
                 await log.read(after=2)  # it was read up to there before

@@ -16,7 +16,7 @@ from maar.adapters.etcd import log as etcd_log
 from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.etcd.room import MemberStatus
 from maar.adapters.etcd.settings import EtcdSettings
-from maar.adapters.etcd.values import packed
+from maar.adapters.etcd.values import pack
 from maar.model.errors import (
     NotFound,
     Rejected,
@@ -189,7 +189,7 @@ def test_a_log_of_a_newer_format_is_refused(cluster: EtcdCluster, settings: Etcd
     async def test() -> None:
         async with opened(settings) as log:
             put = attrgetter("kv.Put")
-            request = rpc.PutRequest(key=log._keys.format, value=packed(2))
+            request = rpc.PutRequest(key=log._keys.format, value=pack(2))
             await log._connection.call(put, request)
         with pytest.raises(Rejected, match="format 2"):
             await EtcdLog.open(settings)

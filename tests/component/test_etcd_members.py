@@ -169,7 +169,7 @@ def test_a_watch_at_a_member_that_hangs_is_made_anew_elsewhere(
         async with doors[0] as (log, term), doors[1] as follower:
             head = await log.append([b"before"], term=term, head=EMPTY)
             follower._connection._at = 0
-            await follower.changed(after=1)  # the watch is at the member that will hang
+            await follower.wait_change(after=1)  # the watch is at the member that will hang
             silent.pause()
             try:
                 seen = 1
@@ -177,7 +177,7 @@ def test_a_watch_at_a_member_that_hangs_is_made_anew_elsewhere(
                 async def hinted() -> bool:
                     nonlocal head, seen
                     head = await log.append([b"on"], term=term, head=head)
-                    await follower.changed(after=seen)
+                    await follower.wait_change(after=seen)
                     seen += len(await follower.read(after=seen))
                     return follower._hints._index >= head.index - 1 > 1
 
@@ -212,13 +212,13 @@ def test_an_idle_log_does_not_make_the_watch_turn_from_member_to_member(
             loop = asyncio.get_running_loop()
             end = loop.time() + 10 * hints.SILENT_S
             while loop.time() < end:  # as a follower that has read everything
-                await follower.changed(after=head.index)
+                await follower.wait_change(after=head.index)
                 assert await follower.head() == head
             assert turns <= 2
             head = await log.append([b"y"], term=term, head=head)
 
             async def hinted() -> bool:
-                await follower.changed(after=head.index - 1)
+                await follower.wait_change(after=head.index - 1)
                 return follower._hints._index == head.index
 
             await until(hinted, "the watch tells what comes")

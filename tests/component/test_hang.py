@@ -33,14 +33,14 @@ def test_a_metastore_that_is_stopped_is_started_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = asyncio.Event()
-    heard = Heart.heard
+    heard = Heart.on_beat
 
     def told(heart: Heart, beats: bytes) -> None:
         heard(heart, beats)
         if heart.running:
             running.set()
 
-    monkeypatch.setattr(Heart, "heard", told)
+    monkeypatch.setattr(Heart, "on_beat", told)
     environ = {
         "MAAR_SERVER__LISTEN": "127.0.0.1:0",
         "MAAR_SERVER__DATA_DIR": str(tmp_path / "data"),

@@ -194,13 +194,13 @@ def test_a_change_is_hinted_and_silence_ends(factory: Factory) -> None:
         reader = await factory.reader()
         try:
             async with asyncio.timeout(10):
-                await reader.changed(after=1)
-                await reader.changed(after=2)
+                await reader.wait_change(after=1)
+                await reader.wait_change(after=2)
 
             async def follow() -> None:
                 seen = 2
                 while seen < 12:
-                    await reader.changed(after=seen)
+                    await reader.wait_change(after=seen)
                     seen += len(await reader.read(after=seen))
 
             following = asyncio.create_task(follow())
@@ -219,7 +219,7 @@ def test_a_change_is_hinted_and_silence_ends(factory: Factory) -> None:
 def test_a_sealed_log_is_read_and_never_led_again(factory: Factory) -> None:
     async def seal(log: Both) -> Head:
         term, head = await filled(log, 3)
-        assert await log.sealed() == ""
+        assert await log.seal_note() == ""
         with pytest.raises(Rejected, match=r"led|leads"):
             await log.seal("etcd://elsewhere")
         await log.resign(term)
@@ -234,7 +234,7 @@ def test_a_sealed_log_is_read_and_never_led_again(factory: Factory) -> None:
             await log.campaign(Candidate("one"))
         with pytest.raises(Rejected):
             await log.begin(EMPTY, term=Term(9))
-        assert await log.sealed() == "etcd://elsewhere"
+        assert await log.seal_note() == "etcd://elsewhere"
         assert await log.head() == sealed
         assert len(await log.read(after=0)) == 3
         assert await log.leadership() is None

@@ -147,6 +147,6 @@ def test_the_blocks_of_an_error_come_through_the_wire() -> None:
         details=lambda: kept["sentence"],
         code=lambda: kept["code"],
     )
-    again = refusals.raised(wire, path="/x/y", address="here")
+    again = refusals.error_of(wire, path="/x/y", address="here")
     assert isinstance(again, Damaged)
     assert (str(again), again.blocks) == (str(error), error.blocks)

@@ -15,7 +15,7 @@ from maar.app.roles.disks import (
     DiskState,
     Free,
     disks_of,
-    measured,
+    measure_disk,
     reserve_of,
 )
 from maar.app.roles.readiness import Readiness
@@ -80,10 +80,10 @@ def test_the_reserve_is_a_part_of_a_small_disk_and_bounded_on_a_large_one() -> N
 
 
 def test_a_real_directory_is_measured_and_one_that_is_not_here_is_none(tmp_path: Path) -> None:
-    found = measured(tmp_path)
+    found = measure_disk(tmp_path)
     assert found is not None
     assert 0 < found.bytes <= found.of
-    assert measured(tmp_path / "elsewhere") is None
+    assert measure_disk(tmp_path / "elsewhere") is None
 
 
 def test_the_directories_are_those_of_the_settings(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_directories_on_one_disk_are_told_once() -> None:
 
 def test_free_space_is_a_metric_by_directory() -> None:
     registry = CollectorRegistry()
-    disks(SetClock(), Measured(log=250, store=500)).shown_in(registry)
+    disks(SetClock(), Measured(log=250, store=500)).register_in(registry)
     assert registry.get_sample_value("maar_disk_free_bytes", {"directory": "log"}) == 250 * MIB
     assert registry.get_sample_value("maar_disk_reserve_bytes", {"directory": "store"}) == 100 * MIB
     assert registry.get_sample_value("maar_disk_free_bytes", {"directory": "data"}) is None

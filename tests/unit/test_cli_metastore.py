@@ -189,7 +189,7 @@ def test_verify_ends_with_1_when_something_is_wrong(
         found.objects = 5 if objects else -1
         return found
 
-    monkeypatch.setattr(operations, "verified", verified)
+    monkeypatch.setattr(operations, "verify_log", verified)
     code, out, _ = say("verify")
     assert code == 0
     assert "entries 3 to 9" in out

@@ -14,7 +14,7 @@ from maar.app.settings.layers import (
     from_environment,
     from_file,
     from_flags,
-    merged,
+    merge_layers,
     setting_types,
 )
 from maar.model.errors import InvalidInput
@@ -43,7 +43,7 @@ SECTIONS: dict[str, type[Any]] = {"lake": Lake}
 
 
 def lake(*layers: dict[Key, Any]) -> Lake:
-    built: Lake = build(SECTIONS, merged(*layers))["lake"]
+    built: Lake = build(SECTIONS, merge_layers(*layers))["lake"]
     return built
 
 

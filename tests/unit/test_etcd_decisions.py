@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maar.adapters.etcd.connection import sorted_error
+from maar.adapters.etcd.connection import error_of
 from maar.adapters.etcd.reading import KEYS_MAX, PageSize
 from maar.adapters.etcd.room import MemberStatus, room, version_refusal, worth_tidying
 from maar.adapters.etcd.tenure import Tenure
-from maar.adapters.etcd.values import EntryBatch, Keys, Mark, batches, packed, unpacked
+from maar.adapters.etcd.values import EntryBatch, Keys, Mark, batches, pack, unpack
 from maar.model.errors import Corrupt, Rejected, Unavailable
 from maar.ports.log import EMPTY, Head, Term, follow
 
@@ -27,47 +27,47 @@ def tenure(*, ttl_s: int = 5) -> Tenure:
 
 def test_office_lasts_for_the_lease_that_was_asked_for() -> None:
     leader_term = tenure()
-    assert not leader_term.lost(105 * SECOND - 1)
-    assert leader_term.lost(105 * SECOND)
+    assert not leader_term.is_lost(105 * SECOND - 1)
+    assert leader_term.is_lost(105 * SECOND)
 
 
 def test_a_renewal_counts_from_when_it_was_asked_for() -> None:
     leader_term = tenure()
-    leader_term.renewed(sent_ns=102 * SECOND)
-    assert not leader_term.lost(107 * SECOND - 1)
-    assert leader_term.lost(107 * SECOND)
+    leader_term.note_renewal(sent_ns=102 * SECOND)
+    assert not leader_term.is_lost(107 * SECOND - 1)
+    assert leader_term.is_lost(107 * SECOND)
 
 
 def test_an_office_that_was_lost_does_not_come_back() -> None:
     leader_term = tenure()
-    assert leader_term.lost(110 * SECOND)  # it slept
-    leader_term.renewed(sent_ns=111 * SECOND)
-    assert leader_term.lost(111 * SECOND)
+    assert leader_term.is_lost(110 * SECOND)  # it slept
+    leader_term.note_renewal(sent_ns=111 * SECOND)
+    assert leader_term.is_lost(111 * SECOND)
 
 
 def test_a_late_answer_does_not_shorten_the_office() -> None:
     leader_term = tenure()
-    leader_term.renewed(sent_ns=103 * SECOND)
-    leader_term.renewed(sent_ns=101 * SECOND)
-    assert not leader_term.lost(107 * SECOND)
+    leader_term.note_renewal(sent_ns=103 * SECOND)
+    leader_term.note_renewal(sent_ns=101 * SECOND)
+    assert not leader_term.is_lost(107 * SECOND)
 
 
 def test_office_is_renewed_only_while_the_loop_speaks() -> None:
     leader_term = tenure()
-    leader_term.held(102 * SECOND)
+    leader_term.note_held(102 * SECOND)
     assert leader_term.due(103 * SECOND)
     assert not leader_term.due(104 * SECOND)  # silent for two seconds
-    leader_term.held(104 * SECOND)
+    leader_term.note_held(104 * SECOND)
     assert leader_term.due(104 * SECOND)
 
 
 def test_renewals_come_a_few_times_in_the_life_of_a_lease() -> None:
     leader_term = tenure(ttl_s=8)
-    leader_term.held(101 * SECOND)
+    leader_term.note_held(101 * SECOND)
     assert not leader_term.due(101 * SECOND)
-    leader_term.held(102 * SECOND)
+    leader_term.note_held(102 * SECOND)
     assert leader_term.due(102 * SECOND)
-    leader_term.renewed(sent_ns=102 * SECOND)
+    leader_term.note_renewal(sent_ns=102 * SECOND)
     assert not leader_term.due(102 * SECOND)
 
 
@@ -111,7 +111,7 @@ def test_a_token_that_has_aged_is_no_wrong_password(
 ) -> None:
     """The one passes by itself; the other wants a person, and stops the replica."""
     error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=said)
-    assert isinstance(sorted_error(error, "here", "maar"), kind)
+    assert isinstance(error_of(error, "here", "maar"), kind)
 
 
 def test_there_is_room_until_most_of_the_quota_is_in_use() -> None:
@@ -189,12 +189,12 @@ def test_pages_have_bounded_keys_and_reach_the_next_batch(
 
 @given(st.integers(0, 1 << 62), st.binary(min_size=32, max_size=32), st.data())
 def test_a_flipped_bit_in_a_value_is_noticed(index: int, hash_: bytes, data: st.DataObject) -> None:
-    stored = bytearray(packed(Mark(index, hash_)))
-    assert unpacked(bytes(stored), Mark, key=b"/k/head") == Mark(index, hash_)
+    stored = bytearray(pack(Mark(index, hash_)))
+    assert unpack(bytes(stored), Mark, key=b"/k/head") == Mark(index, hash_)
     at = data.draw(st.integers(0, len(stored) * 8 - 1))
     stored[at // 8] ^= 1 << at % 8
     with pytest.raises(Corrupt, match="/k/head"):
-        unpacked(bytes(stored), Mark, key=b"/k/head")
+        unpack(bytes(stored), Mark, key=b"/k/head")
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.binary(max_size=20)), min_size=1, max_size=30))
@@ -208,7 +208,7 @@ def test_records_of_any_terms_come_back_from_their_batches(
     back = [
         record
         for first, batch in batches(EMPTY, records)
-        for record in unpacked(packed(batch), EntryBatch, key=b"").records(first)
+        for record in unpack(pack(batch), EntryBatch, key=b"").records(first)
     ]
     assert back == records
 

@@ -23,7 +23,7 @@ from maar.app.http.http2_frames import (
     settings_frame,
     settings_of,
     split,
-    unpadded,
+    strip_padding,
 )
 
 FRAMES = st.builds(
@@ -140,11 +140,11 @@ def test_trailers_have_no_pseudo_headers() -> None:
 
 
 def test_padding_and_priority_are_taken_off() -> None:
-    assert unpadded(Frame(0, 0x8, 1, b"\x03body\0\0\0")) == b"body"
+    assert strip_padding(Frame(0, 0x8, 1, b"\x03body\0\0\0")) == b"body"
     assert block_of(Frame(1, 0x28, 1, b"\x01\0\0\0\0\x10block\0")) == b"block"
     for payload in (b"", b"\x05body"):
         with pytest.raises(ConnectionFault):
-            unpadded(Frame(0, 0x8, 1, payload))
+            strip_padding(Frame(0, 0x8, 1, payload))
     with pytest.raises(ConnectionFault):
         block_of(Frame(1, 0x20, 1, b"\0\0\0\x01\x10block"))  # it depends on itself
 

@@ -55,7 +55,7 @@ class World:
                 self.replicas.trust(address, leads=leads)
                 return address
             self.now += self.silence_s if isinstance(error, Unreachable) else 0.0
-            self.now += search.refused(address, error, self.now)
+            self.now += search.note_refusal(address, error, self.now)
             assert passes(error, alone=self.replicas.alone), error
         raise AssertionError(f"nobody answered: {self.asked}")
 
@@ -116,9 +116,9 @@ def test_a_silent_replica_is_not_asked_while_another_answers_even_if_it_is_named
     while world.now < until:
         address = search.next(world.now)
         asked.append(address)
-        world.now += search.refused(address, NotLeading("", leader=A), world.now) + 0.01
+        world.now += search.note_refusal(address, NotLeading("", leader=A), world.now) + 0.01
     assert set(asked) == {B, C}
-    search.refused(B, NotLeading("", leader=A), world.now)
+    search.note_refusal(B, NotLeading("", leader=A), world.now)
     assert search.next(world.now) == A, "it may have come back"
 
 
@@ -132,7 +132,7 @@ def test_two_that_name_each_other_are_asked_in_turn_with_pauses() -> None:
         address = search.next(0.0)
         error = confused(address)
         assert error is not None
-        pauses.append(search.refused(address, error, 0.0))
+        pauses.append(search.note_refusal(address, error, 0.0))
     assert sum(1 for pause in pauses if pause) == 10, "a round has one pause"
     assert max(pauses) == PAUSE_MAX_S
 
@@ -159,9 +159,9 @@ def test_leaders_that_were_named_once_are_forgotten_in_time() -> None:
     replicas = Replicas(A)
     for number in range(100):
         replicas.learn(f"pod-{number}:1")
-    assert len(replicas.known()) == 1 + LEARNED_MAX
+    assert len(replicas.addresses()) == 1 + LEARNED_MAX
     assert replicas.leader == "pod-99:1"
-    assert {A, "pod-99:1"} <= replicas.known()
+    assert {A, "pod-99:1"} <= replicas.addresses()
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ def waiting(*, unfinished: int = 100, per_address: int = 100, connections: int =
 
 def test_headers_have_their_time_and_more_bytes_buy_none() -> None:
     one = waiting()
-    one.begun("a", HONEST, 0.0)
-    one.begun("b", HONEST, 5.0)
+    one.on_begin("a", HONEST, 0.0)
+    one.on_begin("b", HONEST, 5.0)
     assert one.overdue(9.9) == []
     assert one.overdue(10.0) == [RefusedConnection("a", Why.HEAD_SLOW)]
     assert one.overdue(15.0) == [
@@ -43,7 +43,7 @@ def test_headers_have_their_time_and_more_bytes_buy_none() -> None:
 
 def test_a_body_has_its_own_time_from_the_end_of_the_headers() -> None:
     one = waiting()
-    one.begun("a", HONEST, 0.0)
+    one.on_begin("a", HONEST, 0.0)
     one.head_whole("a", 9.0)
     one.head_whole("a", 20.0)  # said after each piece of the body; only the first counts
     assert one.overdue(38.9) == []
@@ -52,9 +52,9 @@ def test_a_body_has_its_own_time_from_the_end_of_the_headers() -> None:
 
 def test_what_is_whole_is_not_waited_for() -> None:
     one = waiting()
-    one.begun("a", HONEST, 0.0)
+    one.on_begin("a", HONEST, 0.0)
     one.whole("a")
-    one.begun("b", HONEST, 0.0)
+    one.on_begin("b", HONEST, 0.0)
     one.head_whole("b", 1.0)
     one.whole("b")
     assert (one.overdue(1e9), one.requests) == ([], 0)
@@ -62,60 +62,60 @@ def test_what_is_whole_is_not_waited_for() -> None:
 
 def test_beyond_its_number_an_address_loses_its_oldest_and_no_other_does() -> None:
     one = waiting(per_address=2)
-    assert one.begun("h", HONEST, 0.0) is None
-    assert one.begun("a", STRANGER, 1.0) is None
-    assert one.begun("b", STRANGER, 2.0) is None
+    assert one.on_begin("h", HONEST, 0.0) is None
+    assert one.on_begin("a", STRANGER, 1.0) is None
+    assert one.on_begin("b", STRANGER, 2.0) is None
     one.head_whole("a", 2.5)  # it is the oldest all the same
-    assert one.begun("c", STRANGER, 3.0) == RefusedConnection("a", Why.ADDRESS_FULL)
+    assert one.on_begin("c", STRANGER, 3.0) == RefusedConnection("a", Why.ADDRESS_FULL)
 
 
 def test_beyond_the_number_of_all_the_address_with_the_most_loses_its_oldest() -> None:
     one = waiting(unfinished=3)
-    one.begun("h", HONEST, 0.0)
-    one.begun("a", STRANGER, 1.0)
-    one.begun("b", STRANGER, 2.0)
-    assert one.begun("i", HONEST, 3.0) == RefusedConnection("a", Why.FULL)
+    one.on_begin("h", HONEST, 0.0)
+    one.on_begin("a", STRANGER, 1.0)
+    one.on_begin("b", STRANGER, 2.0)
+    assert one.on_begin("i", HONEST, 3.0) == RefusedConnection("a", Why.FULL)
 
 
 def test_idle_connections_make_room_before_half_requests_do() -> None:
     one = waiting(connections=3)
     for name in ("idle", "half", "busy"):
-        one.opened(name, HONEST)
+        one.on_open(name, HONEST)
     one.busy("half")
-    one.begun("half", HONEST, 0.0)
+    one.on_begin("half", HONEST, 0.0)
     one.busy("busy")
-    assert one.opened("new", HONEST) == RefusedConnection("idle", Why.CONNECTIONS)
-    one.closed("idle")
+    assert one.on_open("new", HONEST) == RefusedConnection("idle", Why.CONNECTIONS)
+    one.on_close("idle")
     one.busy("new")
-    assert one.opened("newer", HONEST) == RefusedConnection("half", Why.CONNECTIONS)
+    assert one.on_open("newer", HONEST) == RefusedConnection("half", Why.CONNECTIONS)
 
 
 def test_a_connection_is_refused_when_all_others_are_being_answered() -> None:
     one = waiting(connections=1)
-    one.opened("busy", HONEST)
+    one.on_open("busy", HONEST)
     one.busy("busy")
-    assert one.opened("new", STRANGER) == RefusedConnection("new", Why.CONNECTIONS)
+    assert one.on_open("new", STRANGER) == RefusedConnection("new", Why.CONNECTIONS)
 
 
 def test_of_idle_connections_the_one_that_is_idle_the_longest_goes() -> None:
     one = waiting(connections=2)
-    one.opened("a", HONEST)
-    one.opened("b", HONEST)
+    one.on_open("a", HONEST)
+    one.on_open("b", HONEST)
     one.busy("a")
     one.idle("a")
-    assert one.opened("c", HONEST) == RefusedConnection("b", Why.CONNECTIONS)
+    assert one.on_open("c", HONEST) == RefusedConnection("b", Why.CONNECTIONS)
 
 
 def test_connections_that_come_together_each_push_out_another() -> None:
     """Whoever was told to go is still there for a moment, and makes room only once."""
     one = waiting(connections=3)
     for name in ("a", "b", "half"):
-        one.opened(name, STRANGER)
+        one.on_open(name, STRANGER)
     one.busy("half")
-    one.begun("half", STRANGER, 0.0)
-    assert one.opened("c", STRANGER) == RefusedConnection("a", Why.CONNECTIONS)
+    one.on_begin("half", STRANGER, 0.0)
+    assert one.on_open("c", STRANGER) == RefusedConnection("a", Why.CONNECTIONS)
     one.idle("a")  # it lingers, so that its reason is read
-    gone = [one.opened(name, STRANGER) for name in ("d", "e")]
+    gone = [one.on_open(name, STRANGER) for name in ("d", "e")]
     assert gone == [
         RefusedConnection("b", Why.CONNECTIONS),
         RefusedConnection("c", Why.CONNECTIONS),
@@ -152,7 +152,7 @@ def test_no_number_is_ever_exceeded_when_refusals_are_carried_out(
         if refused is not None:
             who = refused.who
             assert isinstance(who, int)
-            one.closed(who)
+            one.on_close(who)
             there.pop(who, None)
             if who in halves:
                 halves.remove(who)
@@ -161,11 +161,11 @@ def test_no_number_is_ever_exceeded_when_refusals_are_carried_out(
         address = f"10.0.0.{number % 3}"
         if step == "o" and number not in there:
             there[number] = address
-            carried_out(one.opened(number, address))
+            carried_out(one.on_open(number, address))
         elif step == "b" and number in there and number not in halves:
             one.busy(number)
             halves.append(number)
-            carried_out(one.begun(number, address, float(now)))
+            carried_out(one.on_begin(number, address, float(now)))
         elif step == "h":
             one.head_whole(number, float(now))
         elif step == "w" and number in halves:

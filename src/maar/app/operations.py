@@ -116,14 +116,14 @@ async def _replica(address: str) -> AsyncIterator[Channel]:
 # ── of log and store ───────────────────────────────────────────────────────────────────────────
 
 
-async def verified(settings: Settings, *, objects: bool) -> Findings:
+async def verify_log(settings: Settings, *, objects: bool) -> Findings:
     async with _reading(settings) as log:
         found = await verify(log, build_store(settings), objects=objects)
     compare_replicas(found, [each for each in await replicas(settings) if each.hashed_at])
     return found
 
 
-async def backed_up(settings: Settings, path: Path) -> backup.Content:
+async def write_backup(settings: Settings, path: Path) -> backup.Content:
     async with _reading(settings) as log:
         return await backup.write(log, build_store(settings), path, wall_ns=time.time_ns())
 
@@ -152,7 +152,7 @@ async def origin(
     return await asyncio.to_thread(traces.origin, store, adopts)
 
 
-async def restored(
+async def restore_log(
     settings: Settings, saved: Origin, *, adopts: tuple[Incarnation, ...]
 ) -> Restored:
     lives = {saved.state.incarnation, *saved.state.adopting, *adopts}
@@ -173,8 +173,8 @@ async def restored(
         )
 
 
-async def migrated(settings: Settings, to: str) -> Moved:
-    elsewhere = moved_to(settings, to)
+async def migrate_log(settings: Settings, to: str) -> Moved:
+    elsewhere = with_log_at(settings, to)
     if elsewhere.log_place == settings.log_place:
         raise Rejected(f"the log is at {to} already")
     async with _leading(settings) as source, _leading(elsewhere) as target:
@@ -182,7 +182,7 @@ async def migrated(settings: Settings, to: str) -> Moved:
         return await copying.migrate(source, target, store, note=f"the log was moved to {to}")
 
 
-def moved_to(settings: Settings, to: str) -> Settings:
+def with_log_at(settings: Settings, to: str) -> Settings:
     """The same, with the log at another place."""
     log = msgspec.structs.replace(settings.log, url=to, dir="")
     return msgspec.structs.replace(settings, log=log)

@@ -54,7 +54,7 @@ class Leadership:
     holder: Candidate
 
 
-def chained(previous: bytes, *, index: int, term: Term, body: bytes) -> bytes:
+def chain_hash(previous: bytes, *, index: int, term: Term, body: bytes) -> bytes:
     """The hash of an entry, which vouches for all entries before it."""
     digest = hashlib.sha256(previous)
     digest.update(index.to_bytes(8, "big") + term.to_bytes(8, "big"))
@@ -102,7 +102,7 @@ def follow(head: Head, bodies: Sequence[bytes], term: Term) -> list[Record]:
     records: list[Record] = []
     for body in bodies:
         index = head.index + 1
-        head = Head(index, chained(head.hash, index=index, term=term, body=body))
+        head = Head(index, chain_hash(head.hash, index=index, term=term, body=body))
         records.append(Record(index, term, body, head.hash))
     return records
 
@@ -113,7 +113,7 @@ def verify(head: Head, records: Sequence[Record]) -> Head:
     for record in records:
         if record.index != index + 1:
             raise Corrupt(f"entry {record.index} of the log follows {index}: entries are lost")
-        hash_ = chained(hash_, index=record.index, term=record.term, body=record.body)
+        hash_ = chain_hash(hash_, index=record.index, term=record.term, body=record.body)
         if record.hash != hash_:
             raise Corrupt(
                 f"entry {record.index} of the log is not what was written: its hash does not "
@@ -166,7 +166,7 @@ class Log(Protocol):
         """
         ...
 
-    async def changed(self, *, after: int) -> None:
+    async def wait_change(self, *, after: int) -> None:
         """Return when there may be entries behind an index, or after a while; only a hint."""
         ...
 
@@ -189,7 +189,7 @@ class Log(Protocol):
         """
         ...
 
-    async def sealed(self) -> str:
+    async def seal_note(self) -> str:
         """Where the log lives now, as it was sealed with; '' when it was not."""
         ...
 

@@ -121,7 +121,7 @@ class MemoryLog:
         verify(Head(before.index, before.hash) if before else shared.base, found)
         return found
 
-    async def changed(self, *, after: int) -> None:
+    async def wait_change(self, *, after: int) -> None:
         event = self.shared.changed
         if self.cut or self.shared.head.index <= after:
             try:
@@ -154,7 +154,7 @@ class MemoryLog:
         self.shared.sealed = self.shared.sealed or note
         self.shared.wake()
 
-    async def sealed(self) -> str:
+    async def seal_note(self) -> str:
         return self.shared.sealed
 
     async def begin(self, base: Head, *, term: Term) -> Head:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from maar.adapters.stores.key import checked
+from maar.adapters.stores.key import check_key
 from maar.model.errors import AlreadyExists, NotFound
 from maar.ports.object_store import ObjectInfo, StoreSettings
 
@@ -21,7 +21,7 @@ class MemoryStore:
 
     def create(self, key: str, body: bytes) -> None:
         with self._lock:
-            if checked(key) in self._objects:
+            if check_key(key) in self._objects:
                 raise AlreadyExists(f"{key} exists; objects are created once and never changed")
             self._objects[key] = bytes(body)
 
@@ -35,7 +35,7 @@ class MemoryStore:
 
     def read(self, key: str) -> bytes:
         with self._lock:
-            if checked(key) not in self._objects:
+            if check_key(key) not in self._objects:
                 raise NotFound(f"there is no object {key}")
             return self._objects[key]
 
@@ -54,7 +54,7 @@ class MemoryStore:
 
     def delete(self, key: str) -> None:
         with self._lock:
-            self._objects.pop(checked(key), None)
+            self._objects.pop(check_key(key), None)
 
     def local_path(self, key: str) -> Path | None:  # noqa: ARG002 - there is no file
         return None

@@ -127,7 +127,7 @@ class EtcdConnection:
 
     async def ask(self, member: Member, ask: Ask, request: object, *, within_s: float) -> Any:
         """One call to one member."""
-        return await self._signed_in(
+        return await self._call_signed_in(
             member,
             lambda metadata: ask(member)(request, timeout=within_s, metadata=metadata),
         )
@@ -144,7 +144,7 @@ class EtcdConnection:
                 stream.cancel()
             raise Unavailable(f"etcd at {member.endpoint} ended without an answer")
 
-        return await self._signed_in(member, first)
+        return await self._call_signed_in(member, first)
 
     async def metadata(self, member: Member) -> tuple[tuple[str, str], ...]:
         """What a stream that stays open has to show."""
@@ -154,18 +154,18 @@ class EtcdConnection:
             await self._sign_in(member, stale="")
         return (("token", self._token),)
 
-    async def _signed_in(self, member: Member, call: Callable[[Any], Awaitable[T]]) -> T:
+    async def _call_signed_in(self, member: Member, call: Callable[[Any], Awaitable[T]]) -> T:
         metadata = await self.metadata(member)
         try:
             return await call(metadata)
         except grpc.aio.AioRpcError as error:
             if not (metadata and _is_stale(error)):
-                raise sorted_error(error, member.endpoint, self._settings.user) from error
+                raise error_of(error, member.endpoint, self._settings.user) from error
         await self._sign_in(member, stale=metadata[0][1])
         try:
             return await call(await self.metadata(member))
         except grpc.aio.AioRpcError as error:
-            raise sorted_error(error, member.endpoint, self._settings.user) from error
+            raise error_of(error, member.endpoint, self._settings.user) from error
 
     async def _sign_in(self, member: Member, *, stale: str) -> None:
         async with self._signing_in:
@@ -177,14 +177,14 @@ class EtcdConnection:
             try:
                 reply = await member.auth.Authenticate(asked, timeout=TRY_S)
             except grpc.aio.AioRpcError as error:
-                raise sorted_error(error, member.endpoint, self._settings.user) from error
+                raise error_of(error, member.endpoint, self._settings.user) from error
             self._token = reply.token
 
     async def close(self) -> None:
         await asyncio.gather(*(member.channel.close() for member in self.members))
 
 
-def sorted_error(error: grpc.aio.AioRpcError, endpoint: str, user: str) -> MaarError:
+def error_of(error: grpc.aio.AioRpcError, endpoint: str, user: str) -> MaarError:
     """What etcd says, sorted by what the caller should do about it."""
     code, said = error.code(), error.details() or ""
     where = f"etcd at {endpoint}"

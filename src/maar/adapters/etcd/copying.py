@@ -7,18 +7,18 @@ from collections.abc import Iterator, Sequence
 from maar.adapters.etcd.connection import TXN, EtcdConnection
 from maar.adapters.etcd.requests import (
     absent,
+    compare_created,
+    compare_revision,
     delete,
-    found,
     get,
-    made,
+    key_value,
     put,
     put_entries,
     revision,
     txn,
-    unchanged,
     value,
 )
-from maar.adapters.etcd.values import Keys, Mark, packed
+from maar.adapters.etcd.values import Keys, Mark, pack
 from maar.model.errors import HeadMoved, Rejected
 from maar.ports.log import (
     BATCH_BYTES_MAX,
@@ -41,25 +41,25 @@ class Copying:
 
     async def begin(self, base: Head, *, term: Term) -> Head:
         keys = self._keys
-        mark = packed(Mark.of(base))
+        mark = pack(Mark.of(base))
         made_of = (keys.copying, keys.head, keys.base, keys.leader, keys.sealed)
-        last = found(await self._connection.call(TXN, txn(success=[get(keys.term)])), 0)
+        last = key_value(await self._connection.call(TXN, txn(success=[get(keys.term)])), 0)
         reply = await self._connection.call(
             TXN,
             txn(
-                [unchanged(keys.term, revision(last)), *map(absent, made_of)],
+                [compare_revision(keys.term, revision(last)), *map(absent, made_of)],
                 [
                     put(keys.copying, mark),
                     put(keys.base, mark),
                     put(keys.head, mark),
-                    put(keys.term, packed(max(int(term), value(last, int, 0)))),
+                    put(keys.term, pack(max(int(term), value(last, int, 0)))),
                 ],
                 [get(keys.copying), get(keys.head)],
             ),
         )
         if reply.succeeded:
             return base
-        copying = found(reply, 0)
+        copying = key_value(reply, 0)
         if copying is None:
             raise Rejected(
                 "the log in etcd is not empty, or somebody leads in it; stop its replicas, copy "
@@ -69,13 +69,13 @@ class Copying:
             raise Rejected(
                 "another copy was begun in this log in etcd; finish it, or remove its prefix first"
             )
-        return value(found(reply, 1), Mark, Mark.of(EMPTY)).head
+        return value(key_value(reply, 1), Mark, Mark.of(EMPTY)).head
 
     async def add(self, records: Sequence[Record]) -> Head:
         keys = self._keys
         reads = [get(keys.copying), get(keys.head), get(keys.term)]
         now = await self._connection.call(TXN, txn(success=reads))
-        copying, at, term = (found(now, place) for place in range(3))
+        copying, at, term = (key_value(now, place) for place in range(3))
         if copying is None:
             raise Rejected("no copy was begun in this log in etcd")
         head = value(at, Mark, Mark.of(EMPTY)).head
@@ -88,8 +88,11 @@ class Copying:
             reply = await self._connection.once(
                 TXN,
                 txn(
-                    [made(keys.copying, copying.create_revision), unchanged(keys.head, written)],
-                    [*put_entries(keys, head, some), put(keys.term, packed(highest))],
+                    [
+                        compare_created(keys.copying, copying.create_revision),
+                        compare_revision(keys.head, written),
+                    ],
+                    [*put_entries(keys, head, some), put(keys.term, pack(highest))],
                 ),
                 within_s=COPY_S,
             )

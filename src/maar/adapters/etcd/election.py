@@ -13,9 +13,18 @@ from aetcd import rpc
 
 from maar.adapters.etcd.connection import GRANT, RENEW, REVOKE, TRY_S, TXN, EtcdConnection
 from maar.adapters.etcd.hints import Hints
-from maar.adapters.etcd.requests import absent, found, get, put, revision, txn, unchanged, value
+from maar.adapters.etcd.requests import (
+    absent,
+    compare_revision,
+    get,
+    key_value,
+    put,
+    revision,
+    txn,
+    value,
+)
 from maar.adapters.etcd.tenure import RENEWALS, Tenure
-from maar.adapters.etcd.values import Keys, Leading, packed
+from maar.adapters.etcd.values import Keys, Leading, pack
 from maar.model.errors import MaarError, NotFound, OutcomeUnknown, Rejected, TermLost
 from maar.ports.log import Candidate, Term
 
@@ -76,16 +85,16 @@ class Election:
 
     async def _vacancy(self) -> tuple[bool, Last]:
         state = await self._connection.call(TXN, txn(success=self._reads()))
-        refuse_closed(found(state, 2), found(state, 3))
-        last = found(state, 1)
-        return found(state, 0) is None, Last(value(last, int, 0), revision(last))
+        refuse_closed(key_value(state, 2), key_value(state, 3))
+        last = key_value(state, 1)
+        return key_value(state, 0) is None, Last(value(last, int, 0), revision(last))
 
     def tenure(self, term: Term) -> Tenure:
         """The office of a term that is surely still held; TermLost otherwise."""
         tenure = self._tenure
         if tenure is None or tenure.term != term:
             raise TermLost(f"term {term} does not lead any more")
-        if tenure.lost(boot_ns()):
+        if tenure.is_lost(boot_ns()):
             raise TermLost(
                 f"term {term} may be over: its lease in etcd was not renewed in time, "
                 "so that somebody else may lead"
@@ -94,10 +103,10 @@ class Election:
 
     def leads(self, term: Term) -> bool:
         tenure = self._tenure
-        return tenure is not None and tenure.term == term and not tenure.lost(boot_ns())
+        return tenure is not None and tenure.term == term and not tenure.is_lost(boot_ns())
 
     def hold(self, term: Term) -> None:
-        self.tenure(term).held(boot_ns())
+        self.tenure(term).note_held(boot_ns())
 
     async def resign(self, term: Term) -> bool:
         """Leave office; False when that term was not ours, or not any more."""
@@ -114,17 +123,17 @@ class Election:
         sent_ns = boot_ns()
         granted = await self._connection.call(GRANT, rpc.LeaseGrantRequest(TTL=self._ttl_s))
         term = Term(last.term + 1)
-        leading = packed(Leading(term, candidate.name, candidate.address))
+        leading = pack(Leading(term, candidate.name, candidate.address))
         request = txn(
             [
                 absent(self._keys.leader),
-                unchanged(self._keys.term, last.revision),
+                compare_revision(self._keys.term, last.revision),
                 absent(self._keys.sealed),
                 absent(self._keys.copying),
             ],
             [
                 put(self._keys.leader, leading, lease=granted.ID),
-                put(self._keys.term, packed(int(term))),
+                put(self._keys.term, pack(int(term))),
             ],
         )
         try:
@@ -149,7 +158,7 @@ class Election:
 
     async def _renew(self, tenure: Tenure) -> None:
         try_s = min(TRY_S, tenure.ttl_ns / RENEWALS / 1e9)
-        while not tenure.lost(boot_ns()):
+        while not tenure.is_lost(boot_ns()):
             if not tenure.due(boot_ns()):
                 await asyncio.sleep(TICK_S)
                 continue
@@ -164,8 +173,8 @@ class Election:
                 continue
             if reply.TTL <= 0:
                 tenure.over = True
-            elif not tenure.lost(boot_ns()):
-                tenure.renewed(sent_ns=sent_ns)
+            elif not tenure.is_lost(boot_ns()):
+                tenure.note_renewal(sent_ns=sent_ns)
 
     async def _end(self) -> None:
         tenure, self._tenure = self._tenure, None

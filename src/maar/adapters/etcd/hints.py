@@ -10,7 +10,7 @@ import grpc.aio
 from aetcd import rpc
 
 from maar.adapters.etcd.connection import EtcdConnection
-from maar.adapters.etcd.values import Keys, Mark, unpacked
+from maar.adapters.etcd.values import Keys, Mark, unpack
 from maar.model.errors import MaarError
 
 log_ = logging.getLogger("maar.etcd")
@@ -100,7 +100,7 @@ class Hints:
 
     def _hear(self, event: Any) -> None:
         if event.kv.key == self._keys.head and event.type == rpc.Event.PUT:
-            mark = unpacked(event.kv.value, Mark, key=event.kv.key)
+            mark = unpack(event.kv.value, Mark, key=event.kv.key)
             self._index = max(self._index, mark.index)
 
     def _is_leader(self, event: Any) -> bool:

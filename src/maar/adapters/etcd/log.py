@@ -23,20 +23,20 @@ from maar.adapters.etcd.metrics import EtcdMetrics
 from maar.adapters.etcd.reading import LogReader
 from maar.adapters.etcd.requests import (
     absent,
-    found,
+    compare_created,
+    compare_revision,
     get,
-    made,
+    key_value,
     put,
     put_entries,
     revision,
     txn,
-    unchanged,
     value,
 )
 from maar.adapters.etcd.settings import EtcdSettings
 from maar.adapters.etcd.truncation import REACH, Truncation
 from maar.adapters.etcd.upkeep import COMPACT_S, Upkeep
-from maar.adapters.etcd.values import FORMAT, Keys, Leading, Mark, packed
+from maar.adapters.etcd.values import FORMAT, Keys, Leading, Mark, pack
 from maar.model.errors import (
     Corrupt,
     HeadMoved,
@@ -105,7 +105,7 @@ class EtcdLog:
             self._keys,
             self._hints,
             election_s=settings.election_s,
-            checked=self._checked,
+            checked=self._read_checked,
         )
         self._reading = LogReader(self._connection, self._keys)
         self._truncation = Truncation(self._connection, self._keys, self._reading)
@@ -125,14 +125,14 @@ class EtcdLog:
 
         A cluster that does not answer yet is no obstacle: the calls say so, until it does.
         """
-        return await cls(settings, writes=True, registry=registry)._opened()
+        return await cls(settings, writes=True, registry=registry)._connect()
 
     @classmethod
     async def open_reader(cls, settings: EtcdSettings) -> EtcdLog:
         """A reader beside those who may lead; NotFound when there is no log under the prefix."""
-        return await cls(settings, writes=False)._opened()
+        return await cls(settings, writes=False)._connect()
 
-    async def _opened(self) -> EtcdLog:
+    async def _connect(self) -> EtcdLog:
         try:
             await self._greet()
         except Unavailable as error:
@@ -146,7 +146,7 @@ class EtcdLog:
         await self._greet()
         self._check_writes()
         await self._upkeep.greet()  # members may have come, or changed their release, meanwhile
-        term = await self._elected(candidate)
+        term = await self._campaign(candidate)
         self._upkeep.start(lambda: self._election.leads(term))
         return term
 
@@ -160,12 +160,12 @@ class EtcdLog:
     async def leadership(self) -> Leadership | None:
         await self._greet()
 
-        async def asked() -> Leadership | None:
+        async def read_leader() -> Leadership | None:
             reply = await self._call(get(self._keys.leader))
-            kv = found(reply, 0)
+            kv = key_value(reply, 0)
             return None if kv is None else value(kv, Leading, NOBODY).leadership
 
-        return await self._checked(asked)
+        return await self._read_checked(read_leader)
 
     async def append(
         self, bodies: Sequence[bytes], *, term: Term, head: Head, reserve: bool = False
@@ -186,11 +186,11 @@ class EtcdLog:
                 )
             if not bodies:
                 return head
-            if now := await self._appended(bodies, term, Presumed(seen, tenure.revision)):
+            if now := await self._append_once(bodies, term, Presumed(seen, tenure.revision)):
                 return now
             seen = None
 
-    async def _appended(
+    async def _append_once(
         self, bodies: Sequence[bytes], term: Term, presumed: Presumed
     ) -> Head | None:
         """The new head; None when something of what was presumed is not so any more."""
@@ -213,23 +213,25 @@ class EtcdLog:
 
     async def read(self, *, after: int, limit_bytes: int = BATCH_BYTES_MAX) -> list[Record]:
         await self._greet()
-        return await self._checked(lambda: self._reading.read(after=after, limit_bytes=limit_bytes))
+        return await self._read_checked(
+            lambda: self._reading.read(after=after, limit_bytes=limit_bytes)
+        )
 
-    async def changed(self, *, after: int) -> None:
+    async def wait_change(self, *, after: int) -> None:
         await self._hints.head_behind(after, within_s=LOOK_S)
 
     async def head(self) -> Head:
         await self._greet()
-        return await self._checked(self._settled_head)
+        return await self._read_checked(self._settled_head)
 
     async def first(self) -> int:
         await self._greet()
 
-        async def asked() -> int:
+        async def read_first() -> int:
             base, head = await self._ends()
             return base.index + 1 if base.index < head.index else 0
 
-        return await self._checked(asked)
+        return await self._read_checked(read_first)
 
     async def truncate(self, *, before: int, term: Term) -> None:
         self._check_writes()
@@ -243,7 +245,7 @@ class EtcdLog:
                 return await self._truncation.step(before=before, leadership=leadership, term=term)
 
         forgotten = 0
-        while some := await self._checked(step):  # between two of them appends get their turn
+        while some := await self._read_checked(step):  # between two of them appends get their turn
             forgotten += some
             if forgotten >= REACH:  # or etcd would have to free all of it in one go
                 await self._upkeep.compact(within_s=COMPACT_S)
@@ -258,19 +260,19 @@ class EtcdLog:
             TXN,
             txn(
                 [absent(keys.leader), absent(keys.sealed)],
-                [put(keys.sealed, packed(note))],
+                [put(keys.sealed, pack(note))],
                 [get(keys.leader), get(keys.sealed)],
             ),
         )
-        if not reply.succeeded and (leader := found(reply, 0)) is not None:
+        if not reply.succeeded and (leader := key_value(reply, 0)) is not None:
             name = value(leader, Leading, NOBODY).name
             raise Rejected(
                 f"the log under {self._settings.prefix} is led by {name}; stop its metastores first"
             )
 
-    async def sealed(self) -> str:
+    async def seal_note(self) -> str:
         reply = await self._connection.call(TXN, txn(success=[get(self._keys.sealed)]))
-        return value(found(reply, 0), str, "")
+        return value(key_value(reply, 0), str, "")
 
     async def begin(self, base: Head, *, term: Term) -> Head:
         await self._greet()
@@ -304,17 +306,17 @@ class EtcdLog:
         await self._upkeep.greet()
         key = self._keys.format
 
-        async def asked() -> int:
-            return value(found(await self._call(get(key)), 0), int, 0)
+        async def read_format() -> int:
+            return value(key_value(await self._call(get(key)), 0), int, 0)
 
-        form = await self._checked(asked)
+        form = await self._read_checked(read_format)
         if not form and not self._writes:
             raise NotFound(
                 f"there is no log under {self._settings.prefix} in etcd; start a metastore there "
                 "first"
             )
         if not form:
-            await self._connection.call(TXN, txn([absent(key)], [put(key, packed(FORMAT))]))
+            await self._connection.call(TXN, txn([absent(key)], [put(key, pack(FORMAT))]))
         elif form != FORMAT:
             raise Rejected(
                 f"the log under {self._settings.prefix} has format {form}, this program knows "
@@ -322,7 +324,7 @@ class EtcdLog:
             )
         self._greeted = True
 
-    async def _elected(self, candidate: Candidate) -> Term:
+    async def _campaign(self, candidate: Candidate) -> Term:
         while True:
             try:
                 return (await self._election.campaign(candidate)).term
@@ -333,7 +335,7 @@ class EtcdLog:
 
     # ── reading ────────────────────────────────────────────────────────────────────────────────
 
-    async def _checked(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _read_checked(self, call: Callable[[], Awaitable[T]]) -> T:
         """What does not fit is read again, from every other member when there are some (S12)."""
         for _ in self._connection.members:
             try:
@@ -348,8 +350,8 @@ class EtcdLog:
 
     async def _ends(self) -> tuple[Head, Head]:
         reply = await self._call(get(self._keys.base), get(self._keys.head))
-        base = value(found(reply, 0), Mark, Mark.of(EMPTY)).head
-        return base, self._remember(_seen(found(reply, 1)))
+        base = value(key_value(reply, 0), Mark, Mark.of(EMPTY)).head
+        return base, self._remember(_seen_head(key_value(reply, 1)))
 
     async def _settled_head(self) -> Head:
         """The head; and an append whose outcome was unknown cannot arrive any more.
@@ -359,7 +361,7 @@ class EtcdLog:
         lost = self._unsettled
         if lost is None:
             return (await self._ends())[1]
-        rewritten = put(self._keys.head, packed(Mark.of(lost.seen.head)))
+        rewritten = put(self._keys.head, pack(Mark.of(lost.seen.head)))
         here = get(self._keys.head)
         try:
             reply = await self._connection.call(
@@ -367,7 +369,7 @@ class EtcdLog:
             )
         except StoreFull:
             return (await self._ends())[1]  # it may still arrive: appends wait for room anyway
-        head = self._remember(_seen(found(reply, 1 if reply.succeeded else 0)))
+        head = self._remember(_seen_head(key_value(reply, 1 if reply.succeeded else 0)))
         if self._unsettled is lost:  # another may have settled it, and a later one been lost
             self._unsettled = None
         return head
@@ -375,14 +377,14 @@ class EtcdLog:
     async def _look(self, leadership: int, term: Term) -> SeenHead:
         """The head, if this office still stands."""
 
-        async def asked() -> SeenHead:
+        async def read_head() -> SeenHead:
             reply = await self._call(get(self._keys.leader), get(self._keys.head))
-            check_office(found(reply, 0), leadership, term)
-            seen = _seen(found(reply, 1))
+            check_office(key_value(reply, 0), leadership, term)
+            seen = _seen_head(key_value(reply, 1))
             self._remember(seen)
             return seen
 
-        return await self._checked(asked)
+        return await self._read_checked(read_head)
 
     def _remember(self, seen: SeenHead) -> Head:
         if self._seen is None or self._seen.revision <= seen.revision:
@@ -392,13 +394,13 @@ class EtcdLog:
     def _compares(self, presumed: Presumed) -> list[Any]:
         keys = self._keys
         return [
-            made(keys.leader, presumed.leadership),
-            unchanged(keys.head, presumed.seen.revision),
+            compare_created(keys.leader, presumed.leadership),
+            compare_revision(keys.head, presumed.seen.revision),
         ]
 
     async def _call(self, *reads: Any) -> Any:
         return await self._connection.call(TXN, txn(success=reads))
 
 
-def _seen(kv: Any | None) -> SeenHead:
+def _seen_head(kv: Any | None) -> SeenHead:
     return SeenHead(value(kv, Mark, Mark.of(EMPTY)).head, revision(kv))

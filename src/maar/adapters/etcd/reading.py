@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from maar.adapters.etcd.connection import TXN, EtcdConnection
-from maar.adapters.etcd.requests import found, get, get_range, txn, value
-from maar.adapters.etcd.values import EntryBatch, Keys, Mark, unpacked
+from maar.adapters.etcd.requests import get, get_range, key_value, txn, value
+from maar.adapters.etcd.values import EntryBatch, Keys, Mark, unpack
 from maar.model.errors import Corrupt, NotFound, TooLarge
 from maar.ports.log import BATCH_ENTRIES_MAX, EMPTY, Head, Record
 
@@ -138,8 +138,8 @@ class LogReader:
                 if not self._pace.shrink():
                     raise
                 continue
-            base = value(found(reply, 0), Mark, Mark.of(EMPTY)).head
-            head = value(found(reply, 1), Mark, Mark.of(EMPTY)).head
+            base = value(key_value(reply, 0), Mark, Mark.of(EMPTY)).head
+            head = value(key_value(reply, 1), Mark, Mark.of(EMPTY)).head
             return Page(base, head, reply.responses[2].response_range.kvs)
 
     def _read_to(self, records: list[Record]) -> list[Record]:
@@ -153,14 +153,14 @@ def _starts_at(batches: Sequence[Any], index: int) -> bool:
 
 
 def _records(kv: Any) -> list[Record]:
-    return unpacked(kv.value, EntryBatch, key=kv.key).records(Keys.first_of(kv.key))
+    return unpack(kv.value, EntryBatch, key=kv.key).records(Keys.first_of(kv.key))
 
 
 def _following(at: Head, batches: Sequence[Any]) -> list[Record]:
     """The entries behind `at` (its hash may not be known), chained; Corrupt when one is not."""
     found_: list[Record] = []
     for kv in batches:
-        batch = unpacked(kv.value, EntryBatch, key=kv.key)
+        batch = unpack(kv.value, EntryBatch, key=kv.key)
         first = Keys.first_of(kv.key)
         records = batch.records(first)
         behind = at.index + 1 - first

@@ -7,20 +7,20 @@ from typing import Any, TypeVar
 
 from aetcd import rpc
 
-from maar.adapters.etcd.values import Keys, Mark, batches, packed, unpacked
+from maar.adapters.etcd.values import Keys, Mark, batches, pack, unpack
 from maar.ports.log import Head, Record
 
 V = TypeVar("V")
 
 
-def unchanged(key: bytes, revision: int) -> Any:
+def compare_revision(key: bytes, revision: int) -> Any:
     """The key was last written at this revision (0: it does not exist)."""
     return rpc.Compare(
         key=key, target=rpc.Compare.MOD, result=rpc.Compare.EQUAL, mod_revision=revision
     )
 
 
-def made(key: bytes, revision: int) -> Any:
+def compare_created(key: bytes, revision: int) -> Any:
     """The key exists since this revision (0: it does not exist)."""
     return rpc.Compare(
         key=key, target=rpc.Compare.CREATE, result=rpc.Compare.EQUAL, create_revision=revision
@@ -28,7 +28,7 @@ def made(key: bytes, revision: int) -> Any:
 
 
 def absent(key: bytes) -> Any:
-    return made(key, 0)
+    return compare_created(key, 0)
 
 
 def get(key: bytes) -> Any:
@@ -56,9 +56,9 @@ def delete(key: bytes, end: bytes = b"") -> Any:
 
 def put_entries(keys: Keys, before: Head, records: Sequence[Record]) -> list[Any]:
     """Entries behind a head, and the new head."""
-    stored = [put(keys.batch(first), packed(batch)) for first, batch in batches(before, records)]
+    stored = [put(keys.batch(first), pack(batch)) for first, batch in batches(before, records)]
     last = Head(records[-1].index, records[-1].hash)
-    return [*stored, put(keys.head, packed(Mark.of(last)))]
+    return [*stored, put(keys.head, pack(Mark.of(last)))]
 
 
 def txn(
@@ -67,14 +67,14 @@ def txn(
     return rpc.TxnRequest(compare=compare, success=success, failure=failure)
 
 
-def found(reply: Any, at: int) -> Any | None:
+def key_value(reply: Any, at: int) -> Any | None:
     """The key and value that the transaction's read at this place found."""
     kvs = reply.responses[at].response_range.kvs
     return kvs[0] if kvs else None
 
 
 def value(kv: Any | None, kind: type[V], default: V) -> V:
-    return default if kv is None else unpacked(kv.value, kind, key=kv.key)
+    return default if kv is None else unpack(kv.value, kind, key=kv.key)
 
 
 def revision(kv: Any | None) -> int:

@@ -25,13 +25,13 @@ class Tenure:
     held_ns: int  # when the apply loop last spoke
     over: bool = False
 
-    def held(self, now_ns: int) -> None:
+    def note_held(self, now_ns: int) -> None:
         self.held_ns = now_ns
 
-    def renewed(self, *, sent_ns: int) -> None:
+    def note_renewal(self, *, sent_ns: int) -> None:
         self.sent_ns = max(self.sent_ns, sent_ns)
 
-    def lost(self, now_ns: int) -> bool:
+    def is_lost(self, now_ns: int) -> bool:
         """Somebody else may lead; once so, for good."""
         self.over = self.over or now_ns >= self.sent_ns + self.ttl_ns
         return self.over

@@ -8,18 +8,18 @@ from maar.adapters.etcd.connection import TXN, EtcdConnection
 from maar.adapters.etcd.election import check_office
 from maar.adapters.etcd.reading import LogReader
 from maar.adapters.etcd.requests import (
+    compare_created,
+    compare_revision,
     count,
     delete,
-    found,
     get,
-    made,
+    key_value,
     put,
     revision,
     txn,
-    unchanged,
     value,
 )
-from maar.adapters.etcd.values import Keys, Mark, packed
+from maar.adapters.etcd.values import Keys, Mark, pack
 from maar.ports.log import EMPTY, Head, Term
 
 KEYS_AT_ONCE = 500
@@ -46,30 +46,33 @@ class Truncation:
         keys = self._keys
         reads = [get(keys.leader), get(keys.base), get(keys.head)]
         now = await self._connection.call(TXN, txn(success=reads))
-        check_office(found(now, 0), leadership, term)
-        base = value(found(now, 1), Mark, Mark.of(EMPTY)).head
-        head = value(found(now, 2), Mark, Mark.of(EMPTY)).head
+        check_office(key_value(now, 0), leadership, term)
+        base = value(key_value(now, 1), Mark, Mark.of(EMPTY)).head
+        head = value(key_value(now, 2), Mark, Mark.of(EMPTY)).head
         if min(before - 1, head.index) <= base.index:
             return 0
-        step = await self._planned(base, head, before)
+        step = await self._plan_step(base, head, before)
         reply = await self._connection.call(
             TXN,
             txn(
-                [made(keys.leader, leadership), unchanged(keys.base, revision(found(now, 1)))],
                 [
-                    put(keys.base, packed(Mark.of(step.base))),
+                    compare_created(keys.leader, leadership),
+                    compare_revision(keys.base, revision(key_value(now, 1))),
+                ],
+                [
+                    put(keys.base, pack(Mark.of(step.base))),
                     delete(keys.batch(0), keys.batch(step.kept)),
                 ],
                 [get(keys.leader)],
             ),
         )
         if not reply.succeeded:
-            check_office(found(reply, 0), leadership, term)
+            check_office(key_value(reply, 0), leadership, term)
         return step.base.index - base.index  # also when a try whose answer was lost had done it
 
-    async def _planned(self, base: Head, head: Head, before: int) -> Step:
+    async def _plan_step(self, base: Head, head: Head, before: int) -> Step:
         last = min(before - 1, head.index, base.index + self._reach)
-        while (held := await self._held(last)) > KEYS_AT_ONCE and last > base.index + 1:
+        while (held := await self._count_keys(last)) > KEYS_AT_ONCE and last > base.index + 1:
             self._reach = (last - base.index) // 2
             last = base.index + self._reach
         if 2 * held < KEYS_AT_ONCE:
@@ -80,7 +83,7 @@ class Truncation:
         kept = await self._reading.batch_of(last + 1) or last + 1
         return Step(await self._reading.entry(last), kept)
 
-    async def _held(self, last: int) -> int:
+    async def _count_keys(self, last: int) -> int:
         """How many keys hold the entries up to one."""
         counted = count(self._keys.batch(0), self._keys.batch(last + 1))
         reply = await self._connection.call(TXN, txn(success=[counted]))

@@ -171,7 +171,7 @@ class Upkeep:
     async def _relieve(self, statuses: list[MemberStatus], *, alarm: bool) -> None:
         revision = max(status.revision for status in statuses)
         await self._compact(revision, within_s=COMPACT_S)
-        blindly = alarm and self._freed_since(revision)
+        blindly = alarm and self._may_have_freed(revision)
         statuses = await self._statuses()
         for status in sorted(statuses, key=lambda status: status.leads):  # its leader last
             worth = worth_tidying(status, quota=self._quota, blindly=blindly)
@@ -210,7 +210,7 @@ class Upkeep:
         waited = asyncio.get_running_loop().time() - self._tidied_s > TIDY_S
         return waited and any(worth_tidying(status, quota=self._quota) for status in statuses)
 
-    def _freed_since(self, revision: int) -> bool:
+    def _may_have_freed(self, revision: int) -> bool:
         """Whether something may have been deleted since the last tidying under the alarm.
 
         etcd counts what is in use when it writes; under its alarm it hardly writes any more.

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from maar.model.errors import Corrupt
-from maar.ports.log import Candidate, Head, Leadership, Record, Term, chained
+from maar.ports.log import Candidate, Head, Leadership, Record, Term, chain_hash
 
 FORMAT = 1
 _CHECKSUM_BYTES = 4
@@ -64,7 +64,7 @@ class EntryBatch(Struct, frozen=True, array_like=True):
         made: list[Record] = []
         term, digest = Term(self.term), self.before
         for index, body in enumerate(self.bodies, start=first):
-            digest = chained(digest, index=index, term=term, body=body)
+            digest = chain_hash(digest, index=index, term=term, body=body)
             made.append(Record(index, term, body, digest))
         if not made or digest != self.hash:
             raise Corrupt(
@@ -127,12 +127,12 @@ class Keys:
         return f"{self.prefix.rstrip('/')}/{name}".encode()
 
 
-def packed(value: object) -> bytes:
+def pack(value: object) -> bytes:
     body = msgspec.msgpack.encode(value)
     return zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big") + body
 
 
-def unpacked(value: bytes, kind: type[V], *, key: bytes) -> V:
+def unpack(value: bytes, kind: type[V], *, key: bytes) -> V:
     body = value[_CHECKSUM_BYTES:]
     if zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big") != value[:_CHECKSUM_BYTES]:
         raise Corrupt(f"the value of {key.decode(errors='replace')} is not what was written")

@@ -9,7 +9,7 @@ import grpc.aio
 import msgspec
 
 from maar.adapters.rpc.parts import Joined
-from maar.adapters.rpc.refusals import late, raised
+from maar.adapters.rpc.refusals import error_of, late
 from maar.adapters.rpc.server import LIMITS
 from maar.model.errors import Unreachable
 from maar.ports.calls import Call
@@ -59,7 +59,7 @@ class Channel:
                 return await self._in_parts(kind, caller(request), within_s)
             reply: R = await caller(request, timeout=within_s)
         except grpc.aio.AioRpcError as error:
-            raise raised(error, path=kind.path(), address=self._address) from None
+            raise error_of(error, path=kind.path(), address=self._address) from None
         except grpc.aio.UsageError as error:
             raise Unreachable(f"the channel to {self._address} is closed") from error
         return reply

@@ -30,7 +30,7 @@ class Replicas:
         """There is nobody else to ask."""
         return len(self._given) == 1 and not self._learned
 
-    def known(self) -> set[str]:
+    def addresses(self) -> set[str]:
         return {*self._given, *self._learned}
 
     def in_order(self, *, leads: bool) -> list[str]:
@@ -81,7 +81,7 @@ class Search:
         awake = [each for each in waiting if not self.replicas.is_suspect(each, now)]
         return (awake or waiting)[0]
 
-    def refused(self, address: str, error: Retryable, now: float) -> float:
+    def note_refusal(self, address: str, error: Retryable, now: float) -> float:
         """How long to wait before the next try."""
         self.asked.add(address)
         if isinstance(error, Unreachable):

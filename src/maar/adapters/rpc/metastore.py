@@ -49,7 +49,7 @@ class MetastoreClient:
                 within_s = share_s(until - now, alone=replicas.alone)
                 reply = await channel.call(request, within_s=within_s)
             except Retryable as error:
-                pause_s = search.refused(address, error, time.monotonic())
+                pause_s = search.note_refusal(address, error, time.monotonic())
                 if not passes(error, alone=replicas.alone) or self._closed:
                     raise
                 if time.monotonic() + pause_s >= until:
@@ -61,7 +61,9 @@ class MetastoreClient:
 
     async def _connect(self, address: str) -> Channel:
         """Leaders that were named long ago need no channel any more."""
-        old = [self._channels.pop(each) for each in self._channels.keys() - self._replicas.known()]
+        old = [
+            self._channels.pop(each) for each in self._channels.keys() - self._replicas.addresses()
+        ]
         for channel in old:
             await channel.close()
         if self._closed:

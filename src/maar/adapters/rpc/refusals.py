@@ -30,7 +30,7 @@ _BLOCKS_HEADER = "maar-damaged-blocks"
 
 async def refuse(context: Any, error: MaarError) -> None:
     # Whom we could not reach is no word about ourselves: our caller has reached us.
-    kind = Unavailable if isinstance(error, Unreachable) else _known(type(error))
+    kind = Unavailable if isinstance(error, Unreachable) else _nearest_known(type(error))
     trailer = [(_ERROR_HEADER, kind.__name__)]
     if isinstance(error, errors.InvalidInput):
         trailer.append((_REASON_HEADER, error.reason))
@@ -68,12 +68,12 @@ _CLASSES: dict[str, type[MaarError]] = {
 }
 
 
-def _known(kind: type[MaarError]) -> type[MaarError]:
+def _nearest_known(kind: type[MaarError]) -> type[MaarError]:
     """The class itself, or of those that it comes from the nearest that every caller knows."""
     return next(each for each in kind.__mro__ if _CLASSES.get(each.__name__) is each)
 
 
-def raised(error: Any, *, path: str, address: str) -> MaarError:
+def error_of(error: Any, *, path: str, address: str) -> MaarError:
     """The error that the server meant, or what the network's own failure means to the caller."""
     trailer = dict(error.trailing_metadata() or ())
     sentence = error.details() or ""

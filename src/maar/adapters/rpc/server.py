@@ -83,26 +83,26 @@ async def serve_metastore(address: str, metastore: WholeMetastore, role: Role) -
     server = RpcServer()
     server.add(metastore_port.CALLS, metastore)
     server.add(replica.CALLS, metastore)
-    return await _started(server, address, role)
+    return await _start(server, address, role)
 
 
 async def serve_query(address: str, engine: QueryEngine, role: Role) -> RpcServer:
     server = RpcServer()
     server.add(query.CALLS, engine)
-    return await _started(server, address, role)
+    return await _start(server, address, role)
 
 
 async def serve_writer(address: str, writer: SegmentWriter, role: Role) -> RpcServer:
     server = RpcServer()
     server.add(segment_writer.CALLS, writer)
-    return await _started(server, address, role)
+    return await _start(server, address, role)
 
 
 async def serve_role(address: str, role: Role) -> RpcServer:
-    return await _started(RpcServer(), address, role)
+    return await _start(RpcServer(), address, role)
 
 
-async def _started(server: RpcServer, address: str, role: Role) -> RpcServer:
+async def _start(server: RpcServer, address: str, role: Role) -> RpcServer:
     server.add(role_port.CALLS, role)
     await server.start(address)
     return server

@@ -79,7 +79,7 @@ class SqliteLog:
         self._writes = writes
         if writes and not network_fs:
             _check_local(directory)
-        self._lock = _locked(directory) if writes else None
+        self._lock = _lock_directory(directory) if writes else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite-log")
         self._unsettled = False
         self._closed = False
@@ -137,7 +137,7 @@ class SqliteLog:
         """As the file tells it: to a reader, one who was killed leads until the next start."""
         return await self._run(self._leadership)
 
-    async def changed(self, *, after: int) -> None:
+    async def wait_change(self, *, after: int) -> None:
         """A file tells nobody that it has grown: whoever reads it looks again."""
         if (await self.head()).index <= after:
             await asyncio.sleep(LOOK_S)
@@ -171,8 +171,8 @@ class SqliteLog:
     async def seal(self, note: str) -> None:
         await self._run(lambda: self._seal(note))
 
-    async def sealed(self) -> str:
-        return await self._run(self._sealed)
+    async def seal_note(self) -> str:
+        return await self._run(self._seal_note)
 
     async def begin(self, base: Head, *, term: Term) -> Head:
         return await self._run(lambda: self._begin(base, term))
@@ -227,7 +227,7 @@ class SqliteLog:
         self._check_lock()
         with self._transaction() as db:
             self._check_open(db)
-            db.execute("UPDATE leader SET term = term + 1, name = ?", (_written(candidate),))
+            db.execute("UPDATE leader SET term = term + 1, name = ?", (_leader_text(candidate),))
             term = Term(db.execute("SELECT term FROM leader").fetchone()[0])
         self._leads = term
         return term
@@ -256,7 +256,7 @@ class SqliteLog:
                 return
             db.execute("UPDATE leader SET format = ?, name = ?", (CLOSED, f"sealed {note}"))
 
-    def _sealed(self) -> str:
+    def _seal_note(self) -> str:
         with _errors(self._directory):
             form, name = self._db.execute("SELECT format, name FROM leader").fetchone()
         return str(name).removeprefix("sealed ") if form == CLOSED and name != COPYING else ""
@@ -486,7 +486,7 @@ class SqliteLog:
             self._lock = None
 
 
-def _written(candidate: Candidate) -> str:
+def _leader_text(candidate: Candidate) -> str:
     return f"{candidate.name} {candidate.address}".rstrip()
 
 
@@ -510,7 +510,7 @@ def _within(records: Iterator[Record], limit_bytes: int) -> Iterator[Record]:
         yield record
 
 
-def _made(directory: Path) -> None:
+def _make_directory(directory: Path) -> None:
     """Make a directory that a power cut cannot take away from under its synced files.
 
     Every entry above it is synced, since whoever made one may have died before it did. One that we
@@ -539,9 +539,9 @@ def _check_local(directory: Path) -> None:
         )
 
 
-def _locked(directory: Path) -> int:
+def _lock_directory(directory: Path) -> int:
     try:
-        _made(directory)
+        _make_directory(directory)
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise InvalidInput(

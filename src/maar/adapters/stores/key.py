@@ -8,7 +8,7 @@ KEY_BYTES_MAX = 1024  # S3's own bound
 PRIVATE = ".maar-"  # names that a store keeps for itself
 
 
-def checked(key: str) -> str:
+def check_key(key: str) -> str:
     """The key itself, or InvalidInput: what looks like a path outside the store never gets in."""
     if not key or len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
         raise InvalidInput(f"an object key has 1 to {KEY_BYTES_MAX} bytes; this one has {len(key)}")
@@ -26,4 +26,4 @@ def checked(key: str) -> str:
 def directory_of(prefix: str) -> str:
     """The deepest directory that holds every key with this prefix ('' is the root)."""
     folder = prefix.rpartition("/")[0]
-    return checked(folder) if folder else ""
+    return check_key(folder) if folder else ""

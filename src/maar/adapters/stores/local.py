@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from maar.adapters.stores.key import PRIVATE, checked, directory_of
+from maar.adapters.stores.key import PRIVATE, check_key, directory_of
 from maar.model.errors import (
     AlreadyExists,
     InvalidInput,
@@ -46,7 +46,7 @@ class LocalStore:
         try:
             self._temporary.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _translated(error, str(root)) from error
+            raise _error_of(error, str(root)) from error
         self._remove_leftovers()
 
     def create(self, key: str, body: bytes) -> None:
@@ -57,7 +57,7 @@ class LocalStore:
         self._create(key, _pieces(path))
 
     def read(self, key: str) -> bytes:
-        return self._guarded(key, self.local_path(key).read_bytes)
+        return self._guard(key, self.local_path(key).read_bytes)
 
     def read_range(self, key: str, *, start: int, length: int) -> bytes:
         path = self.local_path(key)
@@ -67,11 +67,11 @@ class LocalStore:
                 file.seek(start)
                 return file.read(max(length, 0))
 
-        return self._guarded(key, some)
+        return self._guard(key, some)
 
     def size(self, key: str) -> int:
         path = self.local_path(key)
-        info = self._guarded(key, path.stat)
+        info = self._guard(key, path.stat)
         if not path.is_file():
             raise NotFound(f"object {key} does not exist")
         return info.st_size
@@ -88,15 +88,15 @@ class LocalStore:
             path.unlink()
         except OSError as error:
             if error.errno not in _ABSENT:
-                raise _translated(error, key) from error
+                raise _error_of(error, key) from error
         self._remove_empty(path.parent)
 
     def local_path(self, key: str) -> Path:
-        return self._root / checked(key)
+        return self._root / check_key(key)
 
     def open(self, key: str) -> Any:
         path = self.local_path(key)
-        return self._guarded(key, lambda: path.open("rb"))
+        return self._guard(key, lambda: path.open("rb"))
 
     def clock_ns(self) -> int | None:
         """Files are dated by this very host."""
@@ -120,7 +120,7 @@ class LocalStore:
             self._sync_entry(final, key)
             raise AlreadyExists(f"object {key} exists already; keys are written once") from error
         except OSError as error:
-            raise _translated(error, key, creating=True) from error
+            raise _error_of(error, key, creating=True) from error
         finally:
             temporary.unlink(missing_ok=True)
         self._sync_entry(final, key)
@@ -184,7 +184,7 @@ class LocalStore:
         except OSError as error:
             if error.errno in _ABSENT:
                 return
-            raise _translated(error, prefix) from error
+            raise _error_of(error, prefix) from error
         # A directory sorts as its keys do: with the slash that follows its name.
         for name in sorted(f"{name}/" if folder else name for name, folder in found):
             if name.startswith(PRIVATE):
@@ -206,11 +206,11 @@ class LocalStore:
             except FileNotFoundError:
                 continue  # its owner, or another opener, was faster
 
-    def _guarded(self, key: str, call: Callable[[], T]) -> T:
+    def _guard(self, key: str, call: Callable[[], T]) -> T:
         try:
             return call()
         except OSError as error:
-            raise _translated(error, key) from error
+            raise _error_of(error, key) from error
 
 
 def _sync_directory(directory: Path) -> None:
@@ -228,7 +228,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
             yield piece
 
 
-def _translated(error: OSError, key: str, *, creating: bool = False) -> MaarError:
+def _error_of(error: OSError, key: str, *, creating: bool = False) -> MaarError:
     if error.errno in _FULL:
         return StoreFull(
             f"the object store has no room for {key} ({error.strerror}); nothing was written. "

@@ -18,7 +18,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 from obstore.store import S3Store as Client
 
-from maar.adapters.stores.key import checked, directory_of
+from maar.adapters.stores.key import check_key, directory_of
 from maar.model.errors import (
     AlreadyExists,
     InvalidInput,
@@ -60,21 +60,21 @@ class S3Store:
         self._sizes: dict[str, int] = {}
 
     def create(self, key: str, body: bytes) -> None:
-        self._create(checked(key), body, lambda: body)
+        self._create(check_key(key), body, lambda: body)
 
     def create_from_file(self, key: str, path: Path) -> None:
-        self._create(checked(key), path, path.read_bytes)
+        self._create(check_key(key), path, path.read_bytes)
 
     def read(self, key: str) -> bytes:
-        return self._guarded(key, lambda: obstore.get(self._reader, checked(key)).bytes())
+        return self._guard(key, lambda: obstore.get(self._reader, check_key(key)).bytes())
 
     def read_range(self, key: str, *, start: int, length: int) -> bytes:
         if length <= 0:
             return b""
         try:
-            return self._guarded(
+            return self._guard(
                 key,
-                lambda: obstore.get_range(self._reader, checked(key), start=start, length=length),
+                lambda: obstore.get_range(self._reader, check_key(key), start=start, length=length),
             )
         except Unavailable as error:
             if isinstance(error.__cause__, BaseError) and _status(error.__cause__) == 416:
@@ -83,9 +83,9 @@ class S3Store:
 
     def size(self, key: str) -> int:
         try:
-            return obstore.head(self._reader, checked(key))["size"]
+            return obstore.head(self._reader, check_key(key))["size"]
         except (BaseError, OSError) as error:
-            raise _translated(error, key) from error
+            raise _error_of(error, key) from error
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         folder = directory_of(prefix)
@@ -95,15 +95,15 @@ class S3Store:
                     if item["path"].startswith(prefix):
                         yield ObjectInfo(item["path"], item["size"])
         except (BaseError, OSError) as error:
-            raise _translated(error, prefix) from error
+            raise _error_of(error, prefix) from error
 
     def delete(self, key: str) -> None:
         self._sizes.pop(key, None)
         try:
-            obstore.delete(self._reader, checked(key))
+            obstore.delete(self._reader, check_key(key))
         except (BaseError, OSError) as error:
             if not isinstance(error, NotFoundError | FileNotFoundError):
-                raise _translated(error, key) from error
+                raise _error_of(error, key) from error
 
     def local_path(self, key: str) -> Path | None:  # noqa: ARG002  (the port's signature)
         return None
@@ -128,7 +128,7 @@ class S3Store:
             self.create(key, b"what time is it?")
             stored: datetime = obstore.head(self._reader, key)["last_modified"]
         except (BaseError, OSError) as error:
-            raise _translated(error, key) from error
+            raise _error_of(error, key) from error
         finally:
             self.delete(key)
         return int(stored.timestamp()) * SECOND_NS
@@ -163,7 +163,7 @@ class S3Store:
                 time.sleep(pause)
         if unknown is None:
             assert failure is not None
-            raise _translated(failure, key) from failure
+            raise _error_of(failure, key) from failure
         raise OutcomeUnknown(
             f"object {key} may or may not have been written ({_first_line(unknown)}); "
             "read it before writing again"
@@ -172,11 +172,11 @@ class S3Store:
     def _holds(self, key: str, body: bytes) -> bool:
         return self.size(key) == len(body) and self.read(key) == body
 
-    def _guarded(self, key: str, call: Callable[[], Any]) -> bytes:
+    def _guard(self, key: str, call: Callable[[], Any]) -> bytes:
         try:
             return bytes(call())
         except (BaseError, OSError) as error:
-            raise _translated(error, key) from error
+            raise _error_of(error, key) from error
 
 
 class RangedFile(io.RawIOBase):
@@ -273,7 +273,7 @@ def _worth_retrying(error: BaseException) -> bool:
     return status in (0, 408, 409, 429) or (status >= 500 and status != 507)
 
 
-def _translated(error: BaseException, key: str) -> MaarError:
+def _error_of(error: BaseException, key: str) -> MaarError:
     if isinstance(error, NotFoundError | builtins.FileNotFoundError):
         return NotFound(f"object {key} does not exist")
     if _status(error) == 507:

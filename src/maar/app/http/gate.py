@@ -102,12 +102,12 @@ class Gate:
         self._metrics.connections.set_function(lambda: self.waiting.connections)
         self._metrics.unfinished.set_function(lambda: self.waiting.requests)
 
-    def opened(self, who: HangsUp, address: str) -> None:
-        if (refused := self.waiting.opened(who, address)) is not None:
+    def on_open(self, who: HangsUp, address: str) -> None:
+        if (refused := self.waiting.on_open(who, address)) is not None:
             self._carry_out(refused)
 
-    def begun(self, what: HangsUp, address: str) -> None:
-        if (refused := self.waiting.begun(what, address, _now())) is not None:
+    def on_begin(self, what: HangsUp, address: str) -> None:
+        if (refused := self.waiting.on_begin(what, address, _now())) is not None:
             self._carry_out(refused)
 
     def head_whole(self, what: HangsUp) -> None:

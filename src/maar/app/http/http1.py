@@ -45,12 +45,12 @@ class Http1(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._address = caller_of(transport)
-        self._gate.opened(self, self._address)
+        self._gate.on_open(self, self._address)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._not_stalled()
-        self._gate.waiting.closed(self)
+        self._gate.waiting.on_close(self)
 
     def data_received(self, data: bytes) -> None:
         if self._left:
@@ -77,7 +77,7 @@ class Http1(HttpToolsProtocol):
         """After each piece, so that a request that comes in one costs nothing here."""
         if self._arriving and not self._held:
             self._held = True
-            self._gate.begun(self, self._address)
+            self._gate.on_begin(self, self._address)
         elif self._held and not self._arriving:
             self._held = False
             self._gate.waiting.whole(self)
@@ -189,7 +189,7 @@ class Http1(HttpToolsProtocol):
             return
         if why is Why.BODY_SLOW and self.flow.read_paused:  # it is us who do not read
             self._held = True
-            self._gate.begun(self, self._address)
+            self._gate.on_begin(self, self._address)
             self._gate.head_whole(self)
             return
         self._left = True

@@ -36,7 +36,7 @@ from maar.app.http.http2_frames import (
     settings_frame,
     settings_of,
     split,
-    unpadded,
+    strip_padding,
 )
 from maar.app.http.http2_heads import HeaderBlock, Heads, HeadTooLarge
 from maar.app.http.http2_stream import STREAM_WINDOW, Stream
@@ -93,7 +93,7 @@ class Http2(asyncio.Protocol):
         self._server, self._client = get_local_addr(transport), get_remote_addr(transport)
         self._state.connections.add(self)
         self._too_idle = self._loop.call_later(IDLE_S, self.shutdown)
-        self._gate.opened(self, self._address)
+        self._gate.on_open(self, self._address)
         if self._failed:  # there is no room
             return
         settings = {
@@ -107,11 +107,11 @@ class Http2(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._failed = True
-        self._gate.waiting.closed(self)
+        self._gate.waiting.on_close(self)
         self._too_idle.cancel()
         self._state.connections.discard(self)
         for stream in list(self._streams.values()):
-            self._ended(stream)
+            self._end_stream(stream)
             stream.leave()
 
     def data_received(self, data: bytes) -> None:
@@ -163,7 +163,7 @@ class Http2(asyncio.Protocol):
         for stream in self._new:
             if not stream.ended and not stream.gone and not stream.answered:
                 stream.held = True
-                self._gate.begun(stream, self._address)
+                self._gate.on_begin(stream, self._address)
                 self._gate.head_whole(stream)
         self._new.clear()
         partial = self._heads.open or bool(self._left_over and not self._in_body())
@@ -172,7 +172,7 @@ class Http2(asyncio.Protocol):
             self._gate.waiting.whole(self)
         if partial and not self._begun:
             self._begun = True
-            self._gate.begun(self, self._address)
+            self._gate.on_begin(self, self._address)
         self._settle_idle()
 
     def _in_body(self) -> bool:
@@ -213,7 +213,7 @@ class Http2(asyncio.Protocol):
         self._gate.waiting.idle(self)  # first to go when there is no room
         self._goaway(code, sentence.encode()[:200])
         for stream in list(self._streams.values()):
-            self._ended(stream)
+            self._end_stream(stream)
             stream.leave()
         if self._transport.can_write_eof():  # read on, so that our reason is read, not reset
             self._transport.write_eof()
@@ -249,13 +249,13 @@ class Http2(asyncio.Protocol):
             self._going = True
             self._close_if_done()
         elif kind == FrameKind.PRIORITY:
-            self._endured(EMPTY)
+            self._spend_patience(EMPTY)
             _check_stream(one, none=False)
             check_priority(one.stream, one.payload)
         elif kind == FrameKind.PUSH_PROMISE:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "clients do not push")
         else:
-            self._endured(EMPTY)  # unknown kinds are passed over
+            self._spend_patience(EMPTY)  # unknown kinds are passed over
 
     def _data(self, one: Frame) -> None:
         _check_stream(one, none=False)
@@ -263,12 +263,12 @@ class Http2(asyncio.Protocol):
         self._window_in -= size
         if self._window_in < 0:
             raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "more was sent than the window allows")
-        body = unpadded(one)
+        body = strip_padding(one)
         stream = self._streams.get(one.stream)
         if stream is None:
             self._check_closed(one.stream)
             self._give_back(size)
-            self._endured(EMPTY)
+            self._spend_patience(EMPTY)
             return
         if stream.ended:
             self._give_back(size)
@@ -280,9 +280,9 @@ class Http2(asyncio.Protocol):
         if body:
             stream.chunks.append(body)
         elif not one.flags & Flag.END_STREAM:
-            self._endured(EMPTY)
+            self._spend_patience(EMPTY)
         if size > len(body):
-            self.taken(stream, size - len(body))
+            self.on_read(stream, size - len(body))
         if one.flags & Flag.END_STREAM:
             self._whole(stream)
         stream.news.set()
@@ -293,7 +293,7 @@ class Http2(asyncio.Protocol):
 
     def _continuation(self, one: Frame) -> None:
         if not one.payload:
-            self._endured(EMPTY)
+            self._spend_patience(EMPTY)
         self._head(self._heads.go_on(one))
 
     def _head(self, head: HeaderBlock | None) -> None:
@@ -307,7 +307,7 @@ class Http2(asyncio.Protocol):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "clients use odd streams")
         if head.stream <= self._last:
             self._check_closed(head.stream)
-            self._endured(EMPTY)
+            self._spend_patience(EMPTY)
             return
         self._last = head.stream
         if self._going or len(self._streams) >= STREAMS_MAX:
@@ -376,17 +376,17 @@ class Http2(asyncio.Protocol):
         _check_stream(one, none=False)
         if one.stream > self._last:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "RST_STREAM for an idle stream")
-        self._endured(DEAR)
+        self._spend_patience(DEAR)
         stream = self._streams.get(one.stream)
         if stream is not None:
-            self._ended(stream)
+            self._end_stream(stream)
             stream.leave()
             self._settle_idle()
             self._close_if_done()
 
     def _settings(self, one: Frame) -> None:
         _check_stream(one, none=True)
-        self._endured(DEAR)
+        self._spend_patience(DEAR)
         if one.flags & Flag.ACK:
             _check_length(one, exactly=0)
             return
@@ -409,13 +409,13 @@ class Http2(asyncio.Protocol):
     def _ping(self, one: Frame) -> None:
         _check_length(one, exactly=8)
         _check_stream(one, none=True)
-        self._endured(EMPTY)
+        self._spend_patience(EMPTY)
         if not one.flags & Flag.ACK:
             self._reply(frame(FrameKind.PING, Flag.ACK, 0, one.payload))
 
     def _window_update(self, one: Frame) -> None:
         _check_length(one, exactly=4)
-        self._endured(CHEAP)
+        self._spend_patience(CHEAP)
         more = int.from_bytes(one.payload) & WINDOW_MAX
         if one.stream == 0:
             if not more:
@@ -443,7 +443,7 @@ class Http2(asyncio.Protocol):
         if number not in self._reset:
             raise ConnectionFault(Code.STREAM_CLOSED, "a frame for a closed stream")
 
-    def _endured(self, cost: float) -> None:
+    def _spend_patience(self, cost: float) -> None:
         if not self._patience.spend(cost, self._loop.time):
             self._gate.count(Why.FLOOD)
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
@@ -456,7 +456,7 @@ class Http2(asyncio.Protocol):
 
     # ------------------------------------------------------------------ what goes out
 
-    def taken(self, stream: Stream, size: int) -> None:
+    def on_read(self, stream: Stream, size: int) -> None:
         """So much of a body was read, so much more may be sent."""
         self._give_back(size)
         stream.returned += size
@@ -480,7 +480,7 @@ class Http2(asyncio.Protocol):
             header_frames(stream.number, block, end=end, bytes_max=self.frame_bytes_out)
         )
         if end:
-            self._answered(stream)
+            self._end_answer(stream)
 
     def write_data(self, stream: Stream, body: bytes, *, end: bool) -> None:
         flags = Flag.END_STREAM if end else 0
@@ -488,7 +488,7 @@ class Http2(asyncio.Protocol):
         self.sent += len(body)
         self._patience.restore(4 * CHEAP)  # which clients acknowledge, for stream and connection
         if end:
-            self._answered(stream)
+            self._end_answer(stream)
 
     def refuse_stream(self, stream: Stream, why: Why) -> None:
         if stream.gone or stream.answered or self._failed:
@@ -506,10 +506,10 @@ class Http2(asyncio.Protocol):
             self.window_out -= len(body)
             frames += frame(FrameKind.DATA, Flag.END_STREAM, stream.number, body)
         self._transport.write(frames)
-        self._answered(stream)
+        self._end_answer(stream)
         stream.leave()
 
-    def stalled(self, stream: Stream) -> None:
+    def on_stall(self, stream: Stream) -> None:
         """Its client takes nothing of the answer."""
         self._gate.count(Why.ANSWER_STALLED)
         self.reset(stream, Code.CANCEL)
@@ -523,13 +523,13 @@ class Http2(asyncio.Protocol):
         self._settle_idle()
         self._close_if_done()
 
-    def _answered(self, stream: Stream) -> None:
+    def _end_answer(self, stream: Stream) -> None:
         """The answer is out; a request that still arrives is of no use any more."""
         stream.answered = True
         stream.news.set()
         self._patience.restore(DEAR)
         if stream.ended:
-            self._ended(stream)
+            self._end_stream(stream)
         else:
             no_error = int(Code.NO_ERROR).to_bytes(4)
             self._transport.write(frame(FrameKind.RST_STREAM, 0, stream.number, no_error))
@@ -539,14 +539,14 @@ class Http2(asyncio.Protocol):
 
     def _forget(self, stream: Stream) -> None:
         self._remember(stream.number)
-        self._ended(stream)
+        self._end_stream(stream)
 
     def _remember(self, number: int) -> None:
         self._reset[number] = None
         if len(self._reset) > RESET_REMEMBERED:
             del self._reset[next(iter(self._reset))]
 
-    def _ended(self, stream: Stream) -> None:
+    def _end_stream(self, stream: Stream) -> None:
         self._streams.pop(stream.number, None)
         unread = sum(map(len, stream.chunks))
         stream.chunks.clear()
@@ -557,7 +557,7 @@ class Http2(asyncio.Protocol):
             self._gate.waiting.whole(stream)
 
     def _stream_failed(self, fault: StreamFault) -> None:
-        self._endured(DEAR)
+        self._spend_patience(DEAR)
         stream = self._streams.get(fault.stream)
         if stream is not None:
             self.reset(stream, fault.code)

@@ -141,7 +141,7 @@ def settings_of(payload: bytes) -> Iterator[tuple[int, int]]:
         yield name, value
 
 
-def unpadded(one: Frame) -> bytes:
+def strip_padding(one: Frame) -> bytes:
     if not one.flags & Flag.PADDED:
         return one.payload
     if not one.payload or one.payload[0] >= len(one.payload):
@@ -151,7 +151,7 @@ def unpadded(one: Frame) -> bytes:
 
 def block_of(one: Frame) -> bytes:
     """The part of a header block that a HEADERS frame carries."""
-    block = unpadded(one)
+    block = strip_padding(one)
     if not one.flags & Flag.PRIORITY:
         return block
     try:
@@ -188,16 +188,16 @@ def heading(stream: int, pairs: Iterable[tuple[bytes, bytes]]) -> Heading:
     for name, value in pairs:
         if name[:1] == b":":
             if headers or name in pseudo or name not in _PSEUDO:
-                raise _malformed(stream, f"{name[:40]!r} is twice, late or unknown")
+                raise _protocol_fault(stream, f"{name[:40]!r} is twice, late or unknown")
             pseudo[name] = value
         else:
             check_header(stream, name, value)
             headers.append((name, value))
     method, scheme, target = (pseudo.get(name, b"") for name in (b":method", b":scheme", b":path"))
     if not method.isalpha() or not scheme or target[:1] not in (b"/", b"*"):
-        raise _malformed(stream, "the request has no :method, :scheme or :path")
+        raise _protocol_fault(stream, "the request has no :method, :scheme or :path")
     if _NO_PATH(target):
-        raise _malformed(stream, ":path has characters that no path has")
+        raise _protocol_fault(stream, ":path has characters that no path has")
     authority = pseudo.get(b":authority")
     if authority is not None:
         headers = [pair for pair in headers if pair != (b"host", authority)]
@@ -209,17 +209,17 @@ def heading(stream: int, pairs: Iterable[tuple[bytes, bytes]]) -> Heading:
 
 def check_header(stream: int, name: bytes, value: bytes) -> None:
     if not name or _NO_NAME(name) or name in _CONNECTION_HEADERS:
-        raise _malformed(stream, f"{name[:40]!r} is no header of HTTP/2")
+        raise _protocol_fault(stream, f"{name[:40]!r} is no header of HTTP/2")
     if name == b"te" and value.strip().lower() != b"trailers":
-        raise _malformed(stream, "te may only be trailers")
+        raise _protocol_fault(stream, "te may only be trailers")
     if _NO_VALUE(value):
-        raise _malformed(stream, f"{name[:40]!r} has control characters")
+        raise _protocol_fault(stream, f"{name[:40]!r} has control characters")
 
 
 def check_trailers(stream: int, pairs: Iterable[tuple[bytes, bytes]]) -> None:
     for name, value in pairs:
         if name[:1] == b":":
-            raise _malformed(stream, "a trailer has a pseudo header")
+            raise _protocol_fault(stream, "a trailer has a pseudo header")
         check_header(stream, name, value)
 
 
@@ -269,9 +269,9 @@ def _length(stream: int, headers: list[tuple[bytes, bytes]]) -> int:
     if not given:
         return -1
     if len(given) > 1 or not (text := given.pop()).isdigit() or len(text) > 18:
-        raise _malformed(stream, "content-length is no number")
+        raise _protocol_fault(stream, "content-length is no number")
     return int(text)
 
 
-def _malformed(stream: int, sentence: str) -> StreamFault:
+def _protocol_fault(stream: int, sentence: str) -> StreamFault:
     return StreamFault(stream, Code.PROTOCOL_ERROR, sentence)

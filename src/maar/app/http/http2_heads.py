@@ -65,10 +65,10 @@ class Heads:
             return None
         assert self._first is not None
         first, self._first = self._first, None
-        pairs = self._decoded(b"".join(self._parts))
+        pairs = self._decode(b"".join(self._parts))
         return HeaderBlock(first.stream, bool(first.flags & Flag.END_STREAM), pairs)
 
-    def _decoded(self, block: bytes) -> list[tuple[bytes, bytes]]:
+    def _decode(self, block: bytes) -> list[tuple[bytes, bytes]]:
         try:
             return list(self._decoder.decode(block, raw=True))
         except OversizedHeaderListError as error:

@@ -69,7 +69,7 @@ class Stream:
             return {"type": "http.disconnect"}
         body = b"".join(self.chunks)
         self.chunks.clear()
-        self.connection.taken(self, len(body))
+        self.connection.on_read(self, len(body))
         self.read = self.ended
         return {"type": "http.request", "body": body, "more_body": not self.ended}
 
@@ -131,7 +131,7 @@ class Stream:
             async with asyncio.timeout_at(self._stalls_at):
                 await self.room.wait()
         except TimeoutError:
-            self.connection.stalled(self)
+            self.connection.on_stall(self)
         finally:
             self.connection.waiting.discard(self)
 

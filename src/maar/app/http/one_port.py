@@ -41,7 +41,7 @@ class _Undecided(asyncio.Protocol):
         self._connections.add(self)
         loop = asyncio.get_running_loop()
         self._too_late = loop.call_later(SILENT_S, self._transport.abort)
-        self._gate.opened(self, caller_of(transport))
+        self._gate.on_open(self, caller_of(transport))
         self._known = True
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -55,13 +55,13 @@ class _Undecided(asyncio.Protocol):
             from maar.app.http.http2 import Http2
 
             app, state = self._how["config"].loaded_app, self._how["server_state"]
-            self._decided(Http2(self._gate, app, state), heard[len(PREFACE) :])
+            self._hand_over(Http2(self._gate, app, state), heard[len(PREFACE) :])
         elif not PREFACE.startswith(heard):
-            self._decided(Http1(self._gate, **self._how), heard)
+            self._hand_over(Http1(self._gate, **self._how), heard)
         elif heard == data:  # its first bytes; later ones buy no time
             self._too_late.cancel()
             self._gate.waiting.busy(self)
-            self._gate.begun(self, caller_of(self._transport))
+            self._gate.on_begin(self, caller_of(self._transport))
 
     def shutdown(self) -> None:
         """As uvicorn asks every connection when it ends."""
@@ -72,7 +72,7 @@ class _Undecided(asyncio.Protocol):
             self._transport.write(answer_in_http1(self._gate.refusal(why)))
         hung_up(self._transport)
 
-    def _decided(self, protocol: Http1 | Http2, heard: bytes) -> None:
+    def _hand_over(self, protocol: Http1 | Http2, heard: bytes) -> None:
         self._forgotten()
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
@@ -80,6 +80,6 @@ class _Undecided(asyncio.Protocol):
             protocol.data_received(heard)
 
     def _forgotten(self) -> None:
-        self._gate.waiting.closed(self)
+        self._gate.waiting.on_close(self)
         self._connections.discard(self)
         self._too_late.cancel()

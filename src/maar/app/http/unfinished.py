@@ -89,7 +89,7 @@ class Unfinished:
 
     # ------------------------------------------------------------------ connections
 
-    def opened(self, who: Hashable, address: str) -> RefusedConnection | None:
+    def on_open(self, who: Hashable, address: str) -> RefusedConnection | None:
         """A new connection, and who has to go for it, perhaps itself."""
         refused = None
         if len(self._open) >= self._bounds.connections_max:
@@ -108,7 +108,7 @@ class Unfinished:
     def busy(self, who: Hashable) -> None:
         _without(self._idle, self._open[who], who)
 
-    def closed(self, who: Hashable) -> None:
+    def on_close(self, who: Hashable) -> None:
         address = self._open.pop(who, None)
         if address is not None:
             _without(self._idle, address, who)
@@ -116,7 +116,7 @@ class Unfinished:
 
     # ------------------------------------------------------------------ requests
 
-    def begun(self, what: Hashable, address: str, now: float) -> RefusedConnection | None:
+    def on_begin(self, what: Hashable, address: str, now: float) -> RefusedConnection | None:
         """A request of which there is a part, and which one has to go for it."""
         refused = None
         own = self._by_address.get(address, {})

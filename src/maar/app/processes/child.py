@@ -31,7 +31,7 @@ def main() -> None:
     logs.configure(role=role, form=settings.server.log_format, level=settings.server.log_level)
     listener = socket.socket(fileno=listen_fd) if listen_fd >= 0 else None
     names = run.roles_of(run.ProcessName(role))
-    job = run.run(settings, names, listener, restarts=restarts, started=beats.started)
+    job = run.run(settings, names, listener, restarts=restarts, started=beats.mark_running)
     leave(uvloop.run(_beating(job, beats)))
 
 

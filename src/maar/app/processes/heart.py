@@ -30,7 +30,7 @@ class Beats:
             self._send(_STARTING)
             threading.Thread(target=self._start, name="maar-beats", daemon=True).start()
 
-    def started(self) -> None:
+    def mark_running(self) -> None:
         """From now on the event loop has to answer."""
         self._started.set()
         self._send(_RUNNING)
@@ -64,11 +64,11 @@ class Heart:
         self.running = False
         self.silent_s = 0.0
 
-    def heard(self, beats: bytes) -> None:
+    def on_beat(self, beats: bytes) -> None:
         self.running = self.running or _RUNNING in beats
         self.silent_s = 0.0
 
-    def passed(self, seconds: float) -> None:
+    def pass_time(self, seconds: float) -> None:
         """So much time since the last tick, by a clock that may have gone on without us."""
         self.silent_s += min(seconds, 2 * TICK_S)
 

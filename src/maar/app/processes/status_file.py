@@ -50,7 +50,7 @@ def plain(processes: Sequence[ProcessState]) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(each) for each in processes]
 
 
-def exposed(processes: Sequence[ProcessState]) -> str:
+def metrics_page(processes: Sequence[ProcessState]) -> str:
     """As a page of metrics."""
     lines = []
     for name, meaning, field in (

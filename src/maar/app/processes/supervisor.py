@@ -164,7 +164,7 @@ class Supervisor:
     async def _live(self, role: ProcessName, restarts: int) -> int:
         """One life of a role's process; its exit code."""
         try:
-            process, beats = await self._started(role, restarts)
+            process, beats = await self._start_with_pipe(role, restarts)
         except OSError as error:  # no memory, file or process to spare: that may pass
             log.error("role not started child=%s cause=%s", role, error)
             return NOT_STARTED
@@ -177,7 +177,7 @@ class Supervisor:
         await pump
         return code
 
-    async def _started(self, role: ProcessName, restarts: int) -> tuple[Process, int]:
+    async def _start_with_pipe(self, role: ProcessName, restarts: int) -> tuple[Process, int]:
         """The process, and the end of the pipe that its heartbeats come from."""
         ours, theirs = os.pipe()
         try:
@@ -195,7 +195,7 @@ class Supervisor:
 
         def hear() -> None:
             if beats := os.read(pipe, 1 << 16):
-                heart.heard(beats)
+                heart.on_beat(beats)
             else:
                 loop.remove_reader(pipe)  # it has ended
 
@@ -205,7 +205,7 @@ class Supervisor:
             while not heart.hangs():
                 await asyncio.sleep(TICK_S)
                 now = time.monotonic()
-                heart.passed(now - last)
+                heart.pass_time(now - last)
                 last = now
             if not self._stopping.is_set():  # then _end() gives it its time
                 await self._end_of_a_hang(role, heart)

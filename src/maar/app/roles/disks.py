@@ -78,7 +78,7 @@ def reserve_of(free: Free, told: int) -> int:
     return told or min(RESERVE_MAX, free.of // RESERVE_PART)
 
 
-def measured(path: Path) -> Free | None:
+def measure_disk(path: Path) -> Free | None:
     """None when there is no such directory: it is not on this host."""
     try:
         found = os.statvfs(path)
@@ -97,7 +97,7 @@ class Disks:
         clock: Clock,
         *,
         reserve_bytes: int = 0,  # 0: a twentieth of each disk, at most 512 MiB
-        measure: Callable[[Path], Free | None] = measured,
+        measure: Callable[[Path], Free | None] = measure_disk,
     ) -> None:
         self._directories = directories
         self._clock = clock
@@ -119,16 +119,16 @@ class Disks:
 
     def no_room(self) -> str:
         """Why no push can be taken; '' when one can."""
-        return "; ".join(told(d for d in self.look() if d.standing >= DiskState.FULL).values())
+        return "; ".join(sentences(d for d in self.look() if d.standing >= DiskState.FULL).values())
 
     def no_room_to_read(self) -> str:
         """Why no query can be answered; what they read needs no room, pins and spilling do."""
         needed = (disk for disk in self.look() if disk.name in (DATA, LOG))
-        return "; ".join(told(d for d in needed if d.standing is DiskState.SPENT).values())
+        return "; ".join(sentences(d for d in needed if d.standing is DiskState.SPENT).values())
 
     def plain(self) -> list[dict[str, Any]]:
         """For people."""
-        troubles = told(self.look())
+        troubles = sentences(self.look())
         return [
             {
                 "name": disk.name,
@@ -155,12 +155,12 @@ class Disks:
             kept.add_metric([disk.name], disk.reserve)
         return free, total, kept
 
-    def shown_in(self, registry: CollectorRegistry) -> Disks:
+    def register_in(self, registry: CollectorRegistry) -> Disks:
         registry.register(self)
         return self
 
 
-def told(disks: Iterable[Disk]) -> dict[str, str]:
+def sentences(disks: Iterable[Disk]) -> dict[str, str]:
     """What is wrong, by the first directory of each disk: those of one disk are told together."""
     by_device: dict[int, list[Disk]] = {}
     for disk in disks:

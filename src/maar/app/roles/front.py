@@ -76,7 +76,7 @@ async def run(
                 clock,
                 settings.limits.future_ns,
                 placed_in(store),
-                lambda: status_file.plain(supervised(settings)),
+                lambda: status_file.plain(sibling_processes(settings)),
                 here.disks.plain if here.disks else no_disks,
             )
         for other in others.values():
@@ -108,7 +108,7 @@ async def run(
         server = HttpServer(app, drain_s=settings.server.drain_s, gate=gate)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         life = asyncio.create_task(first_end(serving, *following))
-        stack.push_async_callback(_ended, serving, life)  # before what they need is closed
+        stack.push_async_callback(_wait_all, serving, life)  # before what they need is closed
         try:
             yield life
         finally:
@@ -147,7 +147,7 @@ async def _distributing(
     following = [
         asyncio.create_task(work)
         for work in (
-            _started(distributor),
+            _start(distributor),
             periods.follow(metastore),
             rings.follow(metastore, every_s=ring.refresh_ms / 1000),
             agent.follow(every_s=settings.placement.reload_s),
@@ -165,10 +165,10 @@ async def _distributing(
 
 
 async def _metrics(readiness: Readiness, settings: Settings) -> list[str]:
-    return [*await readiness.metrics(), status_file.exposed(supervised(settings))]
+    return [*await readiness.metrics(), status_file.metrics_page(sibling_processes(settings))]
 
 
-def supervised(settings: Settings) -> Sequence[ProcessState]:
+def sibling_processes(settings: Settings) -> Sequence[ProcessState]:
     """The processes beside this one, as the supervisor of all of them knows them."""
     try:
         return status_file.read(settings.data_dir, supervisor=os.getppid())
@@ -177,13 +177,13 @@ def supervised(settings: Settings) -> Sequence[ProcessState]:
         return ()
 
 
-async def _started(distributor: Distributor) -> None:
+async def _start(distributor: Distributor) -> None:
     """Make it ready while it can be asked how it is; pushes that come before that wait for it."""
     await distributor.start()
     await asyncio.Event().wait()
 
 
-async def _ended(*tasks: asyncio.Task[None]) -> None:
+async def _wait_all(*tasks: asyncio.Task[None]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -26,7 +26,7 @@ from maar.app.roles.marker import check_not_ended
 from maar.app.roles.replica import replica_place
 from maar.app.roles.wiring import RoleStatus, build_store, first_end, new_registry, open_log
 from maar.app.settings.config import Settings
-from maar.app.settings.log_url import shown
+from maar.app.settings.log_url import url_of
 from maar.app.settings.tenants import Tenants
 from maar.metastore.service import MetastoreService
 from maar.model.errors import InvalidInput, MaarError, Retryable, StoreFull, Unavailable
@@ -71,14 +71,14 @@ async def run(
             limits=tenants.placement,
             others=place.others,
             connect=lines.to,
-            log_url=shown(settings.log_place),
+            log_url=url_of(settings.log_place),
             begin_anew=settings.metastore.begin_anew,
         )
         stack.push_async_callback(service.stop)
         beginning = Beginning()
         no_room = _no_room
         if listener is not None:  # else the front of this host tells of its disks
-            no_room = disks_of(settings, SystemClock()).shown_in(registry).no_room_to_read
+            no_room = disks_of(settings, SystemClock()).register_in(registry).no_room_to_read
         told = RoleStatus(registry, lambda: beginning.trouble or service.ready() or no_room())
         server = await serve_metastore(place.listen, service, told)
         stack.push_async_callback(server.stop)
@@ -127,7 +127,7 @@ async def _live(
     beginning: Beginning,
     known: set[str],
 ) -> None:
-    await _probed(store, beginning)
+    await _probe_store(store, beginning)
     try:
         await service.start()
     except InvalidInput:
@@ -151,7 +151,7 @@ async def _live(
         await _end(*lives)
 
 
-async def _probed(store: ObjectStore, beginning: Beginning) -> None:
+async def _probe_store(store: ObjectStore, beginning: Beginning) -> None:
     """Return when the store is known to honour conditional writes; InvalidInput if it does not."""
     while True:
         try:

@@ -23,7 +23,7 @@ def replica_place(settings: Settings) -> ReplicaPlace:
     """InvalidInput when the addresses do not say which of the replicas this one is."""
     replicas = addresses_in(settings.roles.metastore)
     listen = settings.metastore.listen or _only(replicas)
-    advertised = settings.metastore.advertise or _advertised(listen, replicas)
+    advertised = settings.metastore.advertise or _public_address(listen, replicas)
     if advertised not in replicas:
         raise _wrong(
             f"this replica is reached at {advertised!r}, which roles.metastore = "
@@ -44,7 +44,7 @@ def _only(replicas: tuple[str, ...]) -> str:
     return replicas[0]
 
 
-def _advertised(listen: str, replicas: tuple[str, ...]) -> str:
+def _public_address(listen: str, replicas: tuple[str, ...]) -> str:
     """Of one replica, its clients know the address; of several, the others must."""
     if len(replicas) == 1:
         listen = replicas[0]

@@ -39,10 +39,10 @@ async def run(
 
     With a listener it tells its state and metrics by HTTP there.
     """
-    told_address = advertised(settings)
+    told_address = public_address(settings)
     registry, clock, node = new_registry("segment_writer"), SystemClock(), writer_node(settings)
     metastore, letters = MetastoreClient(settings.roles.metastore), settings.dead_letters
-    disks = disks_of(settings, clock).shown_in(registry)
+    disks = disks_of(settings, clock).register_in(registry)
     service = SegmentService(
         settings.segment,
         build_store(settings),
@@ -89,7 +89,7 @@ async def run(
             await metastore.close()
 
 
-def advertised(settings: Settings) -> str:
+def public_address(settings: Settings) -> str:
     """Where distributors reach the writer; InvalidInput when that would be each one's own host."""
     address = settings.roles.segment_writer
     if settings.ring.advertise or address.startswith("unix:"):

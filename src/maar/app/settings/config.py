@@ -12,7 +12,14 @@ import msgspec
 from msgspec import Struct
 
 from maar.api.settings import ApiSettings
-from maar.app.settings.layers import Key, build, from_environment, from_file, from_flags, merged
+from maar.app.settings.layers import (
+    Key,
+    build,
+    from_environment,
+    from_file,
+    from_flags,
+    merge_layers,
+)
 from maar.app.settings.log_url import EtcdPlace, FilePlace, place_in
 from maar.app.settings.sections import (
     LogSettings,
@@ -139,7 +146,7 @@ def load(
 ) -> Settings:
     """Flags win over the environment, which wins over the file, which wins over the defaults."""
     path = file or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
-    layer = merged(
+    layer = merge_layers(
         from_file(path) if path else {}, from_environment(environ), from_flags(flags or {})
     )
     settings = Settings(**build(SECTIONS, layer))

@@ -86,7 +86,7 @@ def from_flags(flags: Mapping[str, tuple[Key, Any]]) -> Layer:
     }
 
 
-def merged(*layers: Layer) -> Layer:
+def merge_layers(*layers: Layer) -> Layer:
     """Later layers win."""
     return {key: given for layer in layers for key, given in layer.items()}
 
@@ -116,19 +116,19 @@ def _section(kind: type[S], layer: Layer) -> S:
     types = setting_types(kind)
     values = {key.name: _read(key, given, types[key.name]) for key, given in layer.items()}
     try:
-        return _made(kind, values)
+        return _make(kind, values)
     except (ValueError, InvalidInput) as error:  # what a section checks across its settings
         where = " and ".join(f"{key} ({given.source})" for key, given in layer.items())
         raise _wrong(f"{where}: {error}") from error
 
 
-def _made(kind: type[S], values: Mapping[str, Any]) -> S:
+def _make(kind: type[S], values: Mapping[str, Any]) -> S:
     arguments = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         prefix = f"{name}."
         inner = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
         if inner:
-            arguments[name] = _made(hint, inner)
+            arguments[name] = _make(hint, inner)
         elif name in values:
             arguments[name] = values[name]
     return kind(**arguments)
@@ -159,7 +159,7 @@ def _check_known(sections: Mapping[str, type[Any]], key: Key, given: Given) -> N
 
 
 def _read(key: Key, given: Given, kind: Any) -> Any:
-    value = _parsed(given.value, kind) if given.is_text else given.value
+    value = _parse(given.value, kind) if given.is_text else given.value
     try:
         return msgspec.convert(value, kind, strict=not given.is_text)
     except msgspec.ValidationError as error:
@@ -168,7 +168,7 @@ def _read(key: Key, given: Given, kind: Any) -> Any:
         raise _wrong(f"{key} = {shown} ({given.source}) is not allowed: {allowed}") from error
 
 
-def _parsed(text: Any, kind: Any) -> Any:
+def _parse(text: Any, kind: Any) -> Any:
     """A list may be written as JSON or with commas where only text can be given."""
     if not isinstance(text, str):
         return text

@@ -47,7 +47,7 @@ def place_in(url: str) -> EtcdPlace | FilePlace:
             raise _wrong(url, "it begins with etcd:// or sqlite:///")
 
 
-def shown(place: EtcdPlace | FilePlace) -> str:
+def url_of(place: EtcdPlace | FilePlace) -> str:
     """The URL that names it."""
     match place:
         case EtcdPlace(endpoints, prefix):

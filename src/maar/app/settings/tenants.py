@@ -41,7 +41,7 @@ class Tenants:
     def __init__(self, settings: Settings) -> None:
         self._path = Path(settings.tenants.file) if settings.tenants.file else None
         self._default = Tenant(settings.limits.rate(), settings.placement.tenant)
-        self._read_ns = self._changed_ns()
+        self._read_ns = self._mtime_ns()
         self._tenants = self._read()
 
     def rate(self, tenant: TenantId) -> Rate:
@@ -54,7 +54,7 @@ class Tenants:
         """For ever."""
         while True:
             await asyncio.sleep(LOOK_S)
-            changed_ns = self._changed_ns()
+            changed_ns = self._mtime_ns()
             if changed_ns == self._read_ns:
                 continue
             self._read_ns = changed_ns
@@ -67,7 +67,7 @@ class Tenants:
     def _of(self, tenant: TenantId) -> Tenant:
         return self._tenants.get(tenant, self._default)
 
-    def _changed_ns(self) -> int:
+    def _mtime_ns(self) -> int:
         try:
             return self._path.stat().st_mtime_ns if self._path is not None else 0
         except OSError:

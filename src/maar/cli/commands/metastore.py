@@ -130,7 +130,7 @@ def verify(objects: bool, as_json: bool, **where: Any) -> None:
     """
     from maar.app import operations
 
-    found = asyncio.run(operations.verified(_settings(**where), objects=objects))
+    found = asyncio.run(operations.verify_log(_settings(**where), objects=objects))
     print_json(_findings(found)) if as_json else _print_findings(found)
     if found.wrong:
         raise CommandFailed(f"{_things(found.wrong, 'is', 'are')} wrong")
@@ -199,7 +199,7 @@ def backup(file: Path, as_json: bool, **where: Any) -> None:
     """Write snapshot and log into FILE, checked by folding them; only the index, no profiles."""
     from maar.app import operations
 
-    made = asyncio.run(operations.backed_up(_settings(**where), file))
+    made = asyncio.run(operations.write_backup(_settings(**where), file))
     if as_json:
         print_json(
             {
@@ -298,7 +298,7 @@ def restore(
     _describe(saved, others)
     if not yes and not click.confirm("Restore this into the log?", err=True):
         raise CommandFailed("nothing was restored")
-    done = asyncio.run(operations.restored(settings, saved, adopts=lives))
+    done = asyncio.run(operations.restore_log(settings, saved, adopts=lives))
     if as_json:
         print_json(
             {
@@ -353,7 +353,7 @@ def migrate(to: str, as_json: bool, **where: Any) -> None:
     """
     from maar.app import operations
 
-    done = asyncio.run(operations.migrated(_settings(**where), to))
+    done = asyncio.run(operations.migrate_log(_settings(**where), to))
     if as_json:
         print_json({"to": to, "base": done.base, "head": done.head, "already": done.already})
         return

@@ -31,7 +31,7 @@ async def migrate(source: Log, target: CopyLog, store: ObjectStore, *, note: str
             f"{leader_term.holder.name} leads in the log; stop the metastore, all its replicas, "
             "and migrate then"
         )
-    sealed = await source.sealed()
+    sealed = await source.seal_note()
     if sealed not in ("", note):
         raise Rejected(f"the log was sealed: {sealed}. A second copy would be a second log")
     end = await source.head()

@@ -92,7 +92,7 @@ class Follower:
     async def _wait_change(self) -> None:
         await asyncio.sleep(REST_S)
         try:
-            await self._log.changed(after=self.replica.head.index)
+            await self._log.wait_change(after=self.replica.head.index)
         except Retryable as error:
             log_.debug("no hint from the log cause=%s", error)
             await asyncio.sleep(RETRY_S)

@@ -29,7 +29,7 @@ from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.errors import AlreadyExists, Corrupt, NotFound, Rejected
 from maar.model.ids import Incarnation
-from maar.ports.log import GENESIS_HASH, Head, Log, chained
+from maar.ports.log import GENESIS_HASH, Head, Log, chain_hash
 from maar.ports.object_store import ObjectStore
 
 log_ = logging.getLogger("maar.metastore")
@@ -169,7 +169,7 @@ async def leads_to(log: Log, at: Head, head: Head) -> bool:
         following = (await log.read(after=at.index, limit_bytes=1))[0]
     except NotFound:
         return False
-    hash_ = chained(at.hash, index=following.index, term=following.term, body=following.body)
+    hash_ = chain_hash(at.hash, index=following.index, term=following.term, body=following.body)
     return hash_ == following.hash
 
 
