@@ -11,13 +11,14 @@ import pytest
 from maar.cli.main import cli
 
 REFERENCE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-ROW = re.compile(r"^\| `(--[a-z-]+)`", re.MULTILINE)
+ROW = re.compile(r"^\| (`-.*?) \|", re.MULTILINE)
 
 
 def sections() -> dict[str, set[str]]:
     parts = re.split(r"^## maar ([\w-]+)$", REFERENCE, flags=re.MULTILINE)
     return {
-        name: set(ROW.findall(text)) for name, text in zip(parts[1::2], parts[2::2], strict=True)
+        name: set(re.findall(r"`(-[a-z-]+)`", " ".join(ROW.findall(text))))
+        for name, text in zip(parts[1::2], parts[2::2], strict=True)
     }
 
 
@@ -27,7 +28,10 @@ def commands_within(command: click.Command) -> set[str]:
 
 def options_of(command: click.Command) -> set[str]:
     found = {
-        max(option.opts, key=len) for option in command.params if isinstance(option, click.Option)
+        name
+        for option in command.params
+        if isinstance(option, click.Option)
+        for name in option.opts
     }
     if isinstance(command, click.Group):
         for inner in command.commands.values():
