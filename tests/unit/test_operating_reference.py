@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +113,26 @@ def test_every_runbook_that_an_alert_names_is_there() -> None:
     linked = {text for text, _ in re.findall(r"\[([^\]]+)\]\((#[a-z-]+)\)", REFERENCE)}
     assert named
     assert named | linked <= titles
+
+
+def texts(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.JoinedStr):  # what is filled in is left out
+        parts = [part.value if isinstance(part, ast.Constant) else "…" for part in node.values]
+        yield "".join(map(str, parts))
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+
+
+def test_the_sentences_that_runbooks_explain_are_those_that_maar_says() -> None:
+    sources = [ast.parse(file.read_text()) for file in (DOCS.parent / "src").rglob("*.py")]
+    said = "\n".join(
+        text.lower() for tree in sources for node in ast.walk(tree) for text in texts(node)
+    )
+    runbooks = REFERENCE.partition("\n## Runbooks\n")[2]
+    steps = re.findall(r"^ *(?:\d\.|-) (\*[^*]+\*(?:, \*[^*]+\*)*)", runbooks, re.MULTILINE)
+    quoted = [part.strip(" *,:()") for step in steps for part in re.split(r"…|\*, \*", step)]
+    assert len(quoted) > 20
+    assert [part for part in quoted if part.lower() not in said] == []
 
 
 def test_whoever_is_sent_to_a_page_finds_the_place() -> None:
