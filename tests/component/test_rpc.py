@@ -205,7 +205,7 @@ def test_a_fault_in_the_server_is_an_error_and_the_server_lives(
     target = OneAnswer(ZeroDivisionError("secret detail"))
 
     async def use(client: MetastoreClient) -> None:
-        with pytest.raises(errors.MaarError, match="fault in maar") as caught:
+        with pytest.raises(errors.MaarError, match="bug in maar") as caught:
             await client.call(GetNow())
         assert "secret" not in str(caught.value)
         target.error = None

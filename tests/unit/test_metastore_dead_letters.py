@@ -383,9 +383,7 @@ def test_a_fault_of_our_own_is_told_and_does_not_end_the_loop(office: PostOffice
 
     async def test() -> None:
         life = asyncio.create_task(office.letters.forever())
-        await until(
-            lambda: "a fault in maar (ZeroDivisionError)" in office.letters.status().trouble
-        )
+        await until(lambda: "a bug in maar (ZeroDivisionError)" in office.letters.status().trouble)
         office.faulty.healed()
         await until(lambda: meta.id in office.fold.live())
         life.cancel()

@@ -1,1 +1,1 @@
-"""The ports made real."""
+"""Implementations of the ports: log, object store, RPC, clock."""

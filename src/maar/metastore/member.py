@@ -176,8 +176,8 @@ class Replica:
             while self._fault is None:
                 await self._live_once()
         except Exception as error:
-            log_.exception("a fault in maar")
-            self._halt(Unavailable(f"a fault in maar ({type(error).__name__}: {error})"))
+            log_.exception("replica failed because of a bug in maar")
+            self._halt(Unavailable(f"a bug in maar ({type(error).__name__}: {error})"))
             self._defect.set()
 
     async def _live_once(self) -> None:

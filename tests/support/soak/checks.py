@@ -42,7 +42,9 @@ def crashes(log: str) -> list[str]:
     _, *traces = log.split(TRACE)
     shown = ["\n".join(trace.splitlines()[:TRACE_LINES]) for trace in traces]
     ours = [trace for trace in shown if not any(place in trace for place in OF_SPARK)]
-    return [f"somebody failed by a fault, see the log: {trace.strip()[:200]}" for trace in ours]
+    return [
+        f"somebody failed because of a bug, see the log: {trace.strip()[:200]}" for trace in ours
+    ]
 
 
 def log_faults(audit: Audit, status: Status, live: Iterable[BlockMeta]) -> list[str]:

@@ -1,1 +1,1 @@
-"""What the log in etcd is made of; `adapters/etcd/log.py` puts it together."""
+"""The parts of the log in etcd; `adapters/etcd/log.py` puts them together."""

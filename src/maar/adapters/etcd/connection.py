@@ -1,4 +1,4 @@
-"""Calls to an etcd cluster: the next member when one fails, errors sorted as everywhere."""
+"""Calls to an etcd cluster: fails over between members, and maps etcd's errors to maar's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from maar.model.errors import (
 log_ = logging.getLogger("maar.etcd")
 
 MESSAGE_BYTES_MAX = 64 << 20
-TRY_S = 2.0  # what one member gets before the next is asked
+TRY_S = 2.0  # timeout of one member before the next is asked
 CALL_S = 8.0
 
 _OPTIONS = (
@@ -37,7 +37,7 @@ _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
-    # A member that went silent is noticed; etcd allows a ping every five seconds, not more.
+    # Keepalives notice a member that went silent; etcd allows at most one ping in five seconds.
     ("grpc.keepalive_time_ms", 6_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.enable_http_proxy", 0),
@@ -75,7 +75,7 @@ DEFRAGMENT: Ask = attrgetter("maintenance.Defragment")
 
 
 class EtcdConnection:
-    """The members of one cluster; asks one of them, and goes on to the next when it fails."""
+    """The members of one cluster; calls one of them, and the next one when it fails."""
 
     def __init__(self, settings: EtcdSettings) -> None:
         if not settings.endpoints:
@@ -94,7 +94,7 @@ class EtcdConnection:
         return self.members[self._at]
 
     def turn(self, failed: Member) -> None:
-        """Ask another member from now on, unless somebody else has turned away already."""
+        """Call another member from now on, unless a concurrent call has switched already."""
         if failed is self.member:
             self._at = (self._at + 1) % len(self.members)
 
@@ -117,7 +117,7 @@ class EtcdConnection:
                     await asyncio.sleep(min(0.1, max(end - loop.time(), 0)))
 
     async def once(self, ask: Ask, request: object, *, within_s: float) -> Any:
-        """A call that must not be repeated: OutcomeUnknown when no word came back."""
+        """A call that must not be repeated: OutcomeUnknown when no answer came back."""
         member = self.member
         try:
             return await self.ask(member, ask, request, within_s=within_s)
@@ -147,7 +147,7 @@ class EtcdConnection:
         return await self._call_signed_in(member, first)
 
     async def metadata(self, member: Member) -> tuple[tuple[str, str], ...]:
-        """What a stream that stays open has to show."""
+        """The messages of a stream that stays open."""
         if not self._settings.user:
             return ()
         if not self._token:
@@ -170,7 +170,7 @@ class EtcdConnection:
     async def _sign_in(self, member: Member, *, stale: str) -> None:
         async with self._signing_in:
             if self._token != stale:
-                return  # somebody else has done it meanwhile
+                return  # a concurrent call has done it meanwhile
             asked = rpc.AuthenticateRequest(
                 name=self._settings.user, password=self._settings.password
             )
@@ -185,14 +185,14 @@ class EtcdConnection:
 
 
 def error_of(error: grpc.aio.AioRpcError, endpoint: str, user: str) -> MaarError:
-    """What etcd says, sorted by what the caller should do about it."""
+    """Map an error of etcd to the class that says what the caller should do about it."""
     code, said = error.code(), error.details() or ""
     where = f"etcd at {endpoint}"
     if code in _AGAIN:
         return Unavailable(f"{where} does not answer: {said}")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "space exceeded" in said:
         return StoreFull(
-            f"{where} is at its quota and takes nothing any more ({said}); "
+            f"{where} has reached its quota and refuses all writes ({said}); "
             "give it room: see the runbook"
         )
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in said:
@@ -204,8 +204,8 @@ def error_of(error: grpc.aio.AioRpcError, endpoint: str, user: str) -> MaarError
             f"{where} does not let the user {user!r} do this ({said}); grant it readwrite on the "
             "log's prefix"
         )
-    if _is_stale(error):  # twice in a row: users are being changed just now
-        return Unavailable(f"{where} does not know who we are any more: {said}")
+    if _is_stale(error):  # twice in a row: etcd's users are being changed
+        return Unavailable(f"{where} does not accept our auth token any more: {said}")
     if "authentication failed" in said or "user name is empty" in said:
         return Rejected(
             f"{where} does not accept the user {user!r} ({said}); check log.user and log.password"

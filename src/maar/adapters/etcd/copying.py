@@ -1,4 +1,4 @@
-"""Filling an empty log with another one's entries; nobody can lead in it until that is done."""
+"""Copies another log's entries into an empty log; nobody can lead in it until that is done."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Copying:
 
 
 def _steps(records: Sequence[Record]) -> Iterator[list[Record]]:
-    """As many as one transaction takes; entries of many terms are many keys."""
+    """Group records so that each group fits into one transaction."""
     some: list[Record] = []
     size = terms = 0
     for record in records:

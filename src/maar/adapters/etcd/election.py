@@ -1,4 +1,4 @@
-"""Leadership by a lease of etcd: won by one transaction, kept only while the apply loop speaks."""
+"""Leadership is an etcd key held under a lease; a stuck apply loop does not renew it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from maar.ports.log import Candidate, Term
 
 log_ = logging.getLogger("maar.etcd")
 
-LOOK_S = 1.0  # how often a candidate looks by itself whether the leader is gone
+LOOK_S = 1.0  # how often a candidate checks whether the leader is gone, beside the watch
 TICK_S = 0.1
 
 
@@ -90,7 +90,7 @@ class Election:
         return key_value(state, 0) is None, Last(value(last, int, 0), revision(last))
 
     def tenure(self, term: Term) -> Tenure:
-        """The office of a term that is surely still held; TermLost otherwise."""
+        """The tenure of a term that is certainly still held; TermLost otherwise."""
         tenure = self._tenure
         if tenure is None or tenure.term != term:
             raise TermLost(f"term {term} does not lead any more")
@@ -109,7 +109,7 @@ class Election:
         self.tenure(term).note_held(boot_ns())
 
     async def resign(self, term: Term) -> bool:
-        """Leave office; False when that term was not ours, or not any more."""
+        """Resign; False when that term was not ours, or is over already."""
         if self._tenure is None or self._tenure.term != term:
             return False
         await self._end()
@@ -119,7 +119,7 @@ class Election:
         await self._end()
 
     async def _stand(self, candidate: Candidate, last: Last) -> Tenure | None:
-        """Try to take office after the last term; None when somebody else was faster."""
+        """Try to become leader after the last term; None when another replica was faster."""
         sent_ns = boot_ns()
         granted = await self._connection.call(GRANT, rpc.LeaseGrantRequest(TTL=self._ttl_s))
         term = Term(last.term + 1)
@@ -139,7 +139,8 @@ class Election:
         try:
             reply = await self._connection.once(TXN, request, within_s=TRY_S)
         except BaseException as error:
-            # Without its lease a transaction that is still under way cannot put us into office.
+            # Revoking the lease makes sure that a transaction still in flight cannot make us
+            # leader.
             await self._revoke(granted.ID)
             if isinstance(error, OutcomeUnknown | NotFound):  # NotFound: the lease has run out
                 return None
@@ -167,7 +168,7 @@ class Election:
             try:
                 reply = await self._connection.exchange(member, RENEW, request, within_s=try_s)
             except MaarError as error:
-                log_.warning("term %d was not renewed: %s", tenure.term, error)
+                log_.warning("leadership not renewed term=%d cause=%s", tenure.term, error)
                 self._connection.turn(member)
                 await asyncio.sleep(TICK_S)
                 continue
@@ -194,7 +195,7 @@ class Election:
         except Rejected:
             pass  # it has run out already
         except MaarError as error:
-            log_.warning("a lease of etcd was not given back and runs out by itself: %s", error)
+            log_.warning("etcd lease not revoked, it will expire cause=%s", error)
 
     def _reads(self) -> list[Any]:
         keys = self._keys
@@ -202,7 +203,7 @@ class Election:
 
 
 def check_office(leader: Any | None, leadership: int, term: Term) -> None:
-    """TermLost unless the leader's key is the one that this office made."""
+    """TermLost unless the leader's key is the one that this term created."""
     if leader is None or leader.create_revision != leadership:
         raise TermLost(f"term {term} does not lead any more: its lease in etcd is gone")
 

@@ -1,4 +1,4 @@
-"""A watch over head and leader: it says when to look again, and is never believed further."""
+"""A watch on head and leader keys: only a hint when to read them again, never trusted further."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from maar.model.errors import MaarError
 log_ = logging.getLogger("maar.etcd")
 
 PAUSE_S = 0.2
-SILENT_S = 2.0  # a watch that is behind what its own log has read for so long is made anew
+SILENT_S = 2.0  # a watch that lags behind what was read for so long is restarted
 
 
 class Hints:
-    """Waiting for a change; the watch begins with the first who waits."""
+    """Waits for changes; the watch starts with the first waiter."""
 
     def __init__(self, connection: EtcdConnection, keys: Keys) -> None:
         self._connection = connection
@@ -44,7 +44,7 @@ class Hints:
         await _wait(self._changed, within_s)
 
     async def leader_change(self, *, within_s: float) -> None:
-        """As `change`, of the leader alone: candidates do not ask at every append."""
+        """As `change`, for the leader key alone: candidates need not wake at every append."""
         self._watch()
         await _wait(self._leader_changed, within_s)
 
@@ -58,7 +58,7 @@ class Hints:
             self._task = asyncio.create_task(self._follow_for_ever())
 
     def _notice(self, after: int) -> None:
-        """A member may hold its connection and send nothing: what was read tells."""
+        """Detect a member that is connected but sends nothing: reads have seen more."""
         now = asyncio.get_running_loop().time()
         if self._index >= after:
             self._behind_since = None
@@ -66,7 +66,7 @@ class Hints:
             self._behind_since = now
         elif now - self._behind_since > SILENT_S and self._task is not None:
             self._behind_since = None
-            self._index = after  # the next watch tells only what comes after it
+            self._index = after  # the next watch reports only what comes after it
             self._task.cancel()
 
     async def _follow_for_ever(self) -> None:
@@ -75,7 +75,7 @@ class Hints:
             try:
                 await self._follow(member)
             except (grpc.aio.AioRpcError, MaarError) as error:
-                log_.debug("watch of etcd at %s ended: %s", member.endpoint, error)
+                log_.debug("etcd watch ended endpoint=%s cause=%s", member.endpoint, error)
                 self._connection.turn(member)
             except asyncio.CancelledError:
                 self._connection.turn(member)
@@ -93,7 +93,7 @@ class Hints:
                     return
                 for event in reply.events:
                     self._hear(event)
-                # also when a watch has begun: something may have come before it
+                # Also when a watch has just started: a change may have come before it.
                 self._wake(leader=not reply.events or any(map(self._is_leader, reply.events)))
         finally:
             stream.cancel()
@@ -119,4 +119,4 @@ async def _wait(event: asyncio.Event, within_s: float) -> None:
         async with asyncio.timeout(within_s):
             await event.wait()
     except TimeoutError:
-        pass  # a while has passed
+        pass  # the timeout has passed

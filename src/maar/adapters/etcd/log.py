@@ -1,8 +1,8 @@
-"""The log in etcd: any number of replicas read it, one leads, and no append gets past its term.
+"""The log in etcd: any number of replicas read it, and only the leader of the current term appends.
 
-An append is one transaction and one key: it compares the leader's key and the head, then writes
-the batch and the new head. Lease and term are etcd's, so that a leader that slept is refused by
-etcd itself. Every value is checked, since etcd serves a flipped bit without complaint.
+An append is one transaction and one key: it compares the leader's key and the head, then writes the
+batch and the new head. Lease and term are kept by etcd, so etcd itself refuses a leader that was
+paused past its lease. Every value is checksummed, since etcd does not detect a flipped bit.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ log_ = logging.getLogger("maar.etcd")
 LOOK_S = 0.5
 FULL_S = 1.0
 APPEND_S = 2.5
-SECOND_LOOK_S = 0.7  # members that were just away are connected again by then
+SECOND_LOOK_S = 0.7  # members that were briefly away have reconnected by then
 
 NOBODY = Leading(0, "", "")
 
@@ -82,7 +82,7 @@ class SeenHead:
 
 @dataclass(frozen=True, slots=True)
 class Presumed:
-    """What an append goes by. It arrives only while this office stands and this is the head."""
+    """What an append compares: it succeeds only while this term leads and this is the head."""
 
     seen: SeenHead
     leadership: int
@@ -123,20 +123,20 @@ class EtcdLog:
     ) -> EtcdLog:
         """Rejected when this cluster or this log cannot be used.
 
-        A cluster that does not answer yet is no obstacle: the calls say so, until it does.
+        A cluster that does not answer yet is no error here: later calls report it until it answers.
         """
         return await cls(settings, writes=True, registry=registry)._connect()
 
     @classmethod
     async def open_reader(cls, settings: EtcdSettings) -> EtcdLog:
-        """A reader beside those who may lead; NotFound when there is no log under the prefix."""
+        """A reader that never leads; NotFound when there is no log under the prefix."""
         return await cls(settings, writes=False)._connect()
 
     async def _connect(self) -> EtcdLog:
         try:
             await self._greet()
         except Unavailable as error:
-            log_.warning("the log cannot be reached yet: %s", error)
+            log_.warning("log not reachable yet cause=%s", error)
         except BaseException:
             await self.close()
             raise
@@ -145,7 +145,7 @@ class EtcdLog:
     async def campaign(self, candidate: Candidate) -> Term:
         await self._greet()
         self._check_writes()
-        await self._upkeep.greet()  # members may have come, or changed their release, meanwhile
+        await self._upkeep.greet()  # members may have been added or upgraded meanwhile
         term = await self._campaign(candidate)
         self._upkeep.start(lambda: self._election.leads(term))
         return term
@@ -193,7 +193,7 @@ class EtcdLog:
     async def _append_once(
         self, bodies: Sequence[bytes], term: Term, presumed: Presumed
     ) -> Head | None:
-        """The new head; None when something of what was presumed is not so any more."""
+        """The new head; None when the leader's key or the head is not as presumed any more."""
         head = presumed.seen.head
         records = follow(head, bodies, term)
         request = txn(self._compares(presumed), put_entries(self._keys, head, records))
@@ -247,7 +247,7 @@ class EtcdLog:
         forgotten = 0
         while some := await self._read_checked(step):  # between two of them appends get their turn
             forgotten += some
-            if forgotten >= REACH:  # or etcd would have to free all of it in one go
+            if forgotten >= REACH:  # so that etcd need not free everything at once
                 await self._upkeep.compact(within_s=COMPACT_S)
                 forgotten = 0
         await self._upkeep.compact()
@@ -293,14 +293,14 @@ class EtcdLog:
         await self._hints.close()
         await self._connection.close()
 
-    # ── who may do what ────────────────────────────────────────────────────────────────────────
+    # ── permissions and checks ─────────────────────────────────────────────────────────────────
 
     def _check_writes(self) -> None:
         if not self._writes:
             raise Rejected(f"the log under {self._settings.prefix} was opened for reading only")
 
     async def _greet(self) -> None:
-        """Before anything else: is this a cluster, and a log, that we can use?"""
+        """Check first that this cluster and this log can be used."""
         if self._greeted:
             return
         await self._upkeep.greet()
@@ -329,20 +329,22 @@ class EtcdLog:
             try:
                 return (await self._election.campaign(candidate)).term
             except StoreFull as error:
-                log_.error("nobody can lead while etcd takes nothing: %s", error)
+                log_.error("nobody can lead while etcd refuses writes cause=%s", error)
                 await self._upkeep.relieve()
                 await asyncio.sleep(FULL_S)
 
     # ── reading ────────────────────────────────────────────────────────────────────────────────
 
     async def _read_checked(self, call: Callable[[], Awaitable[T]]) -> T:
-        """What does not fit is read again, from every other member when there are some (S12)."""
+        """Read again, from every other member if there are some, when bytes are damaged (S12)."""
         for _ in self._connection.members:
             try:
                 return await call()
             except Corrupt as error:
-                member = self._connection.member  # those that did not answer were left before
-                log_.error("etcd at %s served damaged bytes: %s", member.endpoint, error)
+                member = self._connection.member  # members that did not answer were skipped before
+                log_.error(
+                    "etcd member served damaged bytes endpoint=%s cause=%s", member.endpoint, error
+                )
                 self._metrics.damaged.labels(member.endpoint).inc()
                 self._connection.turn(member)
                 await asyncio.sleep(SECOND_LOOK_S)
@@ -354,9 +356,9 @@ class EtcdLog:
         return base, self._remember(_seen_head(key_value(reply, 1)))
 
     async def _settled_head(self) -> Head:
-        """The head; and an append whose outcome was unknown cannot arrive any more.
+        """Read the head, and make sure that an append with unknown outcome cannot arrive any more.
 
-        Writing the same head anew moves its revision, which the lost append compares.
+        Writing the same head again changes its revision, which the lost append compares.
         """
         lost = self._unsettled
         if lost is None:
@@ -368,14 +370,14 @@ class EtcdLog:
                 TXN, txn(self._compares(lost), [rewritten, here], [here])
             )
         except StoreFull:
-            return (await self._ends())[1]  # it may still arrive: appends wait for room anyway
+            return (await self._ends())[1]  # etcd is full: appends have to wait for room anyway
         head = self._remember(_seen_head(key_value(reply, 1 if reply.succeeded else 0)))
-        if self._unsettled is lost:  # another may have settled it, and a later one been lost
+        if self._unsettled is lost:  # a concurrent call may have settled it meanwhile
             self._unsettled = None
         return head
 
     async def _look(self, leadership: int, term: Term) -> SeenHead:
-        """The head, if this office still stands."""
+        """The head, if this term still leads."""
 
         async def read_head() -> SeenHead:
             reply = await self._call(get(self._keys.leader), get(self._keys.head))

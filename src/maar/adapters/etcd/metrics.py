@@ -1,4 +1,4 @@
-"""What the log in etcd tells of itself."""
+"""Metrics of the log in etcd."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class EtcdMetrics:
         self.quota = gauge("quota_bytes", "Bytes that etcd may have, as the settings say")
         self.in_use = gauge("in_use_bytes", "Bytes in use, in the fullest member; set by a leader")
         self.file = gauge("file_bytes", "Bytes of the largest member's file; set by a leader")
-        self.members = gauge("members_answering", "Members that answered a leader's last look")
+        self.members = gauge("members_answering", "Members that answered the leader's last check")
         self.refusing = gauge("refusing", "1 while appends are refused for lack of room")
         self.damaged = Counter(
             "maar_log_etcd_damaged_reads",
-            "Reads whose bytes were not what was written",
+            "Reads whose bytes were damaged",
             ("member",),
             registry=registry,
         )

@@ -1,4 +1,4 @@
-"""Entries by their index, in pages of bounded bytes, each of which follows from the one before."""
+"""Reads entries by index, in pages of bounded size, and verifies the hash chain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from maar.model.errors import Corrupt, NotFound, TooLarge
 from maar.ports.log import BATCH_ENTRIES_MAX, EMPTY, Head, Record
 
 KEYS_MAX = 2_048
-WINDOWS = 64, 512, BATCH_ENTRIES_MAX  # etcd reads values even to list their keys: not too many
+WINDOWS = 64, 512, BATCH_ENTRIES_MAX  # small first: etcd reads values even to list keys
 
 
 @dataclass(slots=True)
@@ -25,9 +25,9 @@ class PageSize:
     batch_entries: float = 16
 
     def ask(self, wanted_bytes: int) -> tuple[int, int]:
-        """How many batches, and how far their indexes may reach.
+        """How many batches to ask for, and up to which index.
 
-        etcd walks all keys of a range even when it returns a few: hence the reach.
+        The range is limited because etcd walks all its keys even when it returns a few.
         """
         fitting = int(wanted_bytes / self.batch_bytes) + 1
         self.keys = max(1, min(fitting, 2 * self.keys, KEYS_MAX))

@@ -1,4 +1,4 @@
-"""etcd's messages, made short: what a transaction compares, writes and reads."""
+"""Short helpers for etcd's messages: what a transaction compares, writes and reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What etcd's numbers mean: may it be used, is there room, is it worth tidying. Pure."""
+"""Decides from etcd's status: may it be used, is there room, should it be defragmented. Pure."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 REFUSED_AT = 0.80  # of the quota in use: nothing is appended any more
 RESUMED_AT = 0.75
-RESERVE_TO = 0.90  # up to here the steps that make room are still taken
-FILE_AT = 0.95  # etcd counts the file, free pages and all
+RESERVE_TO = 0.90  # up to here, entries that help to make room are still accepted
+FILE_AT = 0.95  # etcd's quota counts the whole file, including free pages
 TIDY_FROM_BYTES = 64 << 20
 TIDY_NEAR = 0.70
 
-INCONSISTENT = ((3, 5, 0), (3, 5, 2))  # these releases and those between
+INCONSISTENT = ((3, 5, 0), (3, 5, 2))  # the range of releases that can lose entries
 
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """One member's word about itself."""
+    """The status of one member, as it reports it."""
 
     endpoint: str
     version: str
@@ -30,7 +30,7 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class EtcdRoom:
-    """Why nothing more is taken; '' while it is. The reserve is for what makes room."""
+    """Why appends are refused; '' while they are not. The reserve is for entries that make room."""
 
     refusal: str = ""
     reserve_refusal: str = ""
@@ -46,7 +46,7 @@ def version_refusal(status: MemberStatus) -> str:
         return ""
     return (
         f"etcd at {status.endpoint} is version {status.version}; the releases 3.5.0 to 3.5.2 can "
-        "lose entries on one member without a word. Upgrade etcd to 3.5.3 or later, or use 3.4"
+        "silently lose entries on one member. Upgrade etcd to 3.5.3 or later, or use 3.4"
     )
 
 
@@ -58,9 +58,9 @@ def room(
     refused: bool = False,
     wrote: int = 0,
 ) -> EtcdRoom:
-    """Whether appends are taken. `refused`: they were not until now; `wrote`: bytes since then.
+    """Whether appends are accepted. `refused`: they were not until now; `wrote`: bytes since then.
 
-    What is written may take twice its room in the file: pages are copied before they are freed.
+    Written bytes may take twice their size in the file: pages are copied before they are freed.
     """
     used = max((status.in_use for status in statuses), default=0) + wrote
     size = max((status.size for status in statuses), default=0) + 2 * wrote
@@ -77,9 +77,9 @@ def room(
 
 
 def worth_tidying(status: MemberStatus, *, quota: int, blindly: bool = False) -> bool:
-    """Whether the member's file should be written anew, without its free pages.
+    """Whether the member should be defragmented.
 
-    `blindly`: what it says of its use may be old.
+    `blindly`: its reported usage may be outdated.
     """
     if status.size > TIDY_NEAR * quota and (blindly or status.in_use < 0.8 * status.size):
         return True
@@ -92,6 +92,6 @@ def _none(said: str) -> EtcdRoom:
 
 def _refusal(said: str) -> str:
     return (
-        f"{said}: the log takes nothing more until a snapshot has let old entries go, or etcd has "
-        "a larger quota (see the runbook: etcd at its quota)"
+        f"{said}: the log accepts no entries until a snapshot lets old ones be deleted, or etcd "
+        "has a larger quota (see the runbook: etcd at its quota)"
     )

@@ -8,26 +8,26 @@ from msgspec import Meta, Struct
 
 
 class EtcdAccess(Struct, frozen=True, kw_only=True):
-    """How etcd is spoken to, wherever it is; a part of the section `log`."""
+    """How maar connects to etcd; a part of the section `log`."""
 
     user: str = ""
-    """The name that etcd knows us by, when it asks for one."""
+    """The user name for etcd, if it requires authentication."""
     password: str = ""
     """Its password. Better given by the environment: `MAAR_LOG__PASSWORD`. Never logged."""
     ca_file: str = ""
-    """The certificates that etcd's own must be signed by (PEM). With it the connections to etcd are
-    encrypted; without it they are not.
+    """The CA certificates that etcd's certificate must be signed by (PEM). With it the connections
+    to etcd are encrypted; without it they are not.
     """
     cert_file: str = ""
-    """Our certificate, for an etcd that asks clients for one (PEM). Needs `log.ca_file` and
+    """The client certificate, for an etcd that requires one (PEM). Needs `log.ca_file` and
     `log.key_file`.
     """
     key_file: str = ""
     """Its private key (PEM)."""
     election_s: Annotated[float, Meta(ge=2, le=60)] = 5.0
-    """How long a leader of which nothing is heard goes on leading. A shorter time means that
-    another one leads sooner after a crash, and that a shorter pause of the leader, or of etcd, ends
-    its term. The same for all replicas.
+    """How long a silent leader keeps its lease. With a shorter time another replica leads sooner
+    after a crash, but a shorter pause of the leader, or of etcd, already ends its term. It must be
+    the same for all replicas.
     """
     quota_bytes: Annotated[int, Meta(ge=16 << 20)] = 2 << 30
     """The size that etcd's database may have, as its `--quota-backend-bytes` says (etcd's own

@@ -1,4 +1,4 @@
-"""How long office is surely held, judged by this host's clock alone. Pure."""
+"""How long leadership is certainly held, by this host's clock alone. Pure."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from dataclasses import dataclass
 
 from maar.ports.log import Term
 
-HELD_NS = 1_500_000_000  # office is renewed only if the apply loop spoke within this time
-RENEWALS = 4  # so many in the life of a lease
+HELD_NS = 1_500_000_000  # renewed only if the apply loop made progress within this time
+RENEWALS = 4  # renewals within the length of a lease
 
 
 @dataclass(slots=True)
 class Tenure:
-    """One term: its lease, and until when the last renewal is good.
+    """One term: its lease, and until when the last renewal is valid.
 
     Times are of a clock that counts while the process, or the whole machine, is stopped.
     """
 
     term: Term
     lease: int
-    revision: int  # at which the leader's key was made: no other office has it
+    revision: int  # at which the leader's key was created: unique to this term
     ttl_ns: int
     sent_ns: int  # when the last renewal that was granted had been asked for
-    held_ns: int  # when the apply loop last spoke
+    held_ns: int  # when the apply loop last made progress
     over: bool = False
 
     def note_held(self, now_ns: int) -> None:
@@ -32,7 +32,7 @@ class Tenure:
         self.sent_ns = max(self.sent_ns, sent_ns)
 
     def is_lost(self, now_ns: int) -> bool:
-        """Somebody else may lead; once so, for good."""
+        """Whether another replica may lead; once true, it stays true."""
         self.over = self.over or now_ns >= self.sent_ns + self.ttl_ns
         return self.over
 

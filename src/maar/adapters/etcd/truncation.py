@@ -1,4 +1,4 @@
-"""Forgetting old entries, in steps that etcd takes in its stride, each of them under the term."""
+"""Deletes old entries in steps small enough for etcd, each only while the term leads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Truncation:
         self._reach = REACH
 
     async def step(self, *, before: int, leadership: int, term: Term) -> int:
-        """Forget some of the entries below an index; how many, 0 when none was left."""
+        """Delete some of the entries below an index; how many, 0 when none was left."""
         keys = self._keys
         reads = [get(keys.leader), get(keys.base), get(keys.head)]
         now = await self._connection.call(TXN, txn(success=reads))
@@ -68,7 +68,7 @@ class Truncation:
         )
         if not reply.succeeded:
             check_office(key_value(reply, 0), leadership, term)
-        return step.base.index - base.index  # also when a try whose answer was lost had done it
+        return step.base.index - base.index  # also when a lost try did it
 
     async def _plan_step(self, base: Head, head: Head, before: int) -> Step:
         last = min(before - 1, head.index, base.index + self._reach)

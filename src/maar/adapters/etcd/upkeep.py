@@ -1,4 +1,4 @@
-"""The leader's care for etcd's room: watches the quota, drops history, tidies members in turn."""
+"""Keeps etcd below its quota: watches its size, compacts history, defragments members in turn."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ log_ = logging.getLogger("maar.etcd")
 
 LOOK_S = 3.0
 APPEND_BYTES = 512  # what an append costs etcd beside its entries, about
-COMPACT_LOOKS = 20  # history is dropped every so many looks
-COMPACT_BYTES = 64 << 20  # or so many bytes: etcd writes what lies between old heads anew
-TIDY_S = 600.0  # between two rounds of tidying, unless room is short
+COMPACT_LOOKS = 20  # history is compacted every so many checks
+COMPACT_BYTES = 64 << 20  # or after so many written bytes
+TIDY_S = 600.0  # between two rounds of defragmentation, unless room is short
 DEFRAGMENT_S = 120.0
 COMPACT_S = 30.0
 BLINDLY_S = 300.0
@@ -51,25 +51,25 @@ class Upkeep:
         self._keys = keys
         self._metrics = metrics
         self._quota = quota_bytes
-        self._not_ours: set[str] = set()  # members that we may not tidy
+        self._not_ours: set[str] = set()  # members that we may not defragment
         metrics.quota.set(quota_bytes)
         self._statuses_seen: list[MemberStatus] = []
         self._alarmed = False
         self._refused = False
-        self._wrote = 0  # by us, since the look before the last
+        self._wrote = 0  # bytes by us, since the check before the last
         self._wrote_lately = 0  # and since the last
-        self._history = 0  # and since history was dropped
+        self._history = 0  # and since history was compacted
         self._look_now = asyncio.Event()
         self._compacted = 0
         self._tidied_s = 0.0
-        self._blindly = 0, 0.0  # at which revision, and when, everything was tidied last
+        self._blindly = 0, 0.0  # at which revision, and when, everything was last defragmented
         self._task: asyncio.Task[None] | None = None
 
     def start(self, leads: Callable[[], bool]) -> None:
-        """Look after it for as long as we lead."""
+        """Check and maintain etcd for as long as we lead."""
         if self._task is not None:
             self._task.cancel()
-        # What an earlier office saw is old, and would refuse even the first entry of this one.
+        # What an earlier term saw is outdated, and could refuse even the first entry of this one.
         self._statuses_seen, self._alarmed, self._refused = [], False, False
         self._wrote = self._wrote_lately = self._history = 0
         self._task = asyncio.create_task(self._look_while(leads))
@@ -79,7 +79,7 @@ class Upkeep:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            self._metrics.refusing.set(0)  # whoever leads next says it
+            self._metrics.refusing.set(0)  # the next leader sets its own
 
     def check(self, size: int, *, reserve: bool) -> None:
         """StoreFull when an append of so many bytes would come too near to etcd's quota."""
@@ -90,7 +90,7 @@ class Upkeep:
             raise StoreFull(refusal, retry_after_s=LOOK_S)
 
     def wrote(self, size: int) -> None:
-        """Between two looks, what we write ourselves is counted."""
+        """Between two checks, the bytes that we write ourselves are counted."""
         self._wrote += size + APPEND_BYTES
         self._wrote_lately += size + APPEND_BYTES
         self._history += size + APPEND_BYTES
@@ -107,7 +107,7 @@ class Upkeep:
                 raise Rejected(refusal)
 
     async def _patiently(self, within_s: float) -> list[MemberStatus]:
-        """A member that has just been started is not refused for its first moments."""
+        """A member that has just started is not refused for its first moments."""
         loop = asyncio.get_running_loop()
         end = loop.time() + within_s
         while True:
@@ -119,8 +119,8 @@ class Upkeep:
                 await asyncio.sleep(0.1)
 
     async def look(self) -> None:
-        """See how much room there is, and make some when it is short."""
-        # etcd counts late: what was written since the last look may not be in its numbers now.
+        """Check how much room there is, and make some when it is short."""
+        # etcd's numbers lag: what was written since the last check may not be in them yet.
         self._wrote, self._wrote_lately = self._wrote_lately, 0
         statuses = await self._statuses()
         alarm = await self._alarm()
@@ -131,11 +131,11 @@ class Upkeep:
             await self._stir()
 
     async def relieve(self) -> None:
-        """etcd has refused for lack of room: do what can be done about it."""
+        """etcd has refused a write for lack of room: compact and defragment now."""
         await self._relieve(await self._statuses(), alarm=True)
 
     async def compact(self, *, within_s: float = TRY_S) -> None:
-        """Drop the history of all keys; the values that stand now stay."""
+        """Compact the history of all keys; current values stay."""
         self._history = 0
         statuses = await self._statuses()
         await self._compact(max(status.revision for status in statuses), within_s=within_s)
@@ -150,13 +150,14 @@ class Upkeep:
                 if looks % COMPACT_LOOKS == 0 or self._history >= COMPACT_BYTES:
                     await self.compact()
             except MaarError as error:
-                log_.warning("etcd's room is not known: %s", error)
-            except Exception:  # a defect here must not leave the quota unwatched for a term
-                log_.exception("etcd's room is not known")
+                log_.warning("etcd status unknown cause=%s", error)
+            # A bug here must not leave the quota unwatched for the rest of the term.
+            except Exception:
+                log_.exception("etcd status unknown")
             await self._pause()
 
     async def _stir(self) -> None:
-        """etcd counts what is in use when it writes; while appends are refused, nobody does."""
+        """Write something: etcd updates its usage only then, and refused appends write nothing."""
         await self._connection.call(TXN, txn(success=[put(self._keys.stirred, b"")]))
 
     async def _pause(self) -> None:
@@ -165,7 +166,7 @@ class Upkeep:
             async with asyncio.timeout(LOOK_S):
                 await self._look_now.wait()
         except TimeoutError:
-            pass  # it is time to look anyway
+            pass  # the next check is due anyway
         self._look_now.clear()
 
     async def _relieve(self, statuses: list[MemberStatus], *, alarm: bool) -> None:
@@ -188,9 +189,9 @@ class Upkeep:
         self._statuses_seen, self._alarmed = statuses, alarm
         refusal = self._room_after(BATCH_BYTES_MAX).refusal  # of the largest append
         if refusal and not self._refused:
-            log_.error("appends are refused: %s", refusal)
+            log_.error("appends refused cause=%s", refusal)
         if self._refused and not refusal:
-            log_.warning("appends are taken again: etcd has room")
+            log_.warning("appends accepted again: etcd has room")
         self._refused = bool(refusal)
         self._metrics.refusing.set(self._refused)
         self._metrics.in_use.set(max(status.in_use for status in statuses))
@@ -211,9 +212,9 @@ class Upkeep:
         return waited and any(worth_tidying(status, quota=self._quota) for status in statuses)
 
     def _may_have_freed(self, revision: int) -> bool:
-        """Whether something may have been deleted since the last tidying under the alarm.
+        """Whether something may have been deleted since the last defragmentation under the alarm.
 
-        etcd counts what is in use when it writes; under its alarm it hardly writes any more.
+        etcd updates its usage only when it writes, and under its alarm it hardly writes.
         """
         now = asyncio.get_running_loop().time()
         at, when = self._blindly
@@ -251,7 +252,7 @@ class Upkeep:
         reply = await self._connection.call(ALARM, request)
         for alarm in reply.alarms:
             if alarm.alarm == rpc.CORRUPT:
-                log_.error("etcd says that its member %x is corrupt; replace it", alarm.memberID)
+                log_.error("etcd reports a corrupt member, replace it member=%x", alarm.memberID)
         return any(alarm.alarm == rpc.NOSPACE for alarm in reply.alarms)
 
     async def _disarm(self) -> None:
@@ -267,10 +268,10 @@ class Upkeep:
                         alarm=rpc.NOSPACE,
                     ),
                 )
-        log_.warning("etcd has room again: its alarm was taken back")
+        log_.warning("etcd has room again: its quota alarm was cleared")
 
     async def _compact(self, revision: int, *, within_s: float) -> None:
-        """Return when the room is free, or, when that takes long, before."""
+        """Compact; return when the room is free, or earlier when that takes long."""
         if revision <= self._compacted:
             return
         request = rpc.CompactionRequest(revision=revision, physical=True)
@@ -278,21 +279,27 @@ class Upkeep:
             member = self._connection.member
             await self._connection.ask(member, COMPACT, request, within_s=within_s)
         except (Rejected, Unavailable) as error:
-            log_.debug("etcd is compacted already, or will be: %s", error)
+            log_.debug("etcd compaction skipped cause=%s", error)
             return
         self._compacted = revision
 
     async def _tidy(self, status: MemberStatus) -> None:
-        """Write one member's file anew; it answers nothing meanwhile."""
+        """Defragment one member; it does not answer meanwhile."""
         member = next(m for m in self._connection.members if m.endpoint == status.endpoint)
         self._connection.turn(member)
-        log_.info("etcd at %s is defragmented: %d bytes", status.endpoint, status.size)
+        log_.info("etcd member defragmented endpoint=%s bytes=%d", status.endpoint, status.size)
         try:
             await self._connection.ask(
                 member, DEFRAGMENT, rpc.DefragmentRequest(), within_s=DEFRAGMENT_S
             )
         except Rejected as error:
             self._not_ours.add(status.endpoint)
-            log_.warning("defragment etcd at %s yourself: %s", status.endpoint, error)
+            log_.warning(
+                "etcd member must be defragmented by hand endpoint=%s cause=%s",
+                status.endpoint,
+                error,
+            )
         except MaarError as error:
-            log_.warning("etcd at %s was not defragmented: %s", status.endpoint, error)
+            log_.warning(
+                "etcd member not defragmented endpoint=%s cause=%s", status.endpoint, error
+            )

@@ -1,7 +1,7 @@
-"""The keys of a log in etcd and what stands in them: msgpack behind a checksum of its own.
+"""The keys of a log in etcd and their values: msgpack with a checksum.
 
-etcd serves a flipped bit without complaint. Entries have the hash chain; the few small values
-that nothing else vouches for (head, base, leader) are checked too.
+etcd does not detect a flipped bit. Entries have the hash chain; the few small values outside of it
+(head, base, leader) have a checksum each.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Mark(Struct, frozen=True, array_like=True):
 
 
 class Leading(Struct, frozen=True, array_like=True):
-    """Who leads; the key goes with the lease."""
+    """Who leads; etcd deletes the key when the lease expires."""
 
     term: int
     name: str

@@ -1,7 +1,7 @@
-"""The roles' ports over gRPC: the class of an error that goes in at the server comes out again.
+"""The roles' ports over gRPC; errors keep their class across the wire.
 
 Payloads are msgpack: the request record, then the reply. Every call is idempotent and has a
-deadline. Only the metastore's client repeats calls: it knows who else may answer.
+deadline. Only the metastore's client retries calls: it knows which other replicas may answer.
 """
 
 from maar.adapters.rpc.channel import Channel

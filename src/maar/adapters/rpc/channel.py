@@ -1,4 +1,4 @@
-"""Requests to one process; a channel reconnects by itself, quickly, and repeats nothing."""
+"""Requests to one process; a channel reconnects quickly by itself and retries no request."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
 )
-# A process that was stopped, or a cable that was cut, is noticed long before a call's deadline,
-# while one that only takes its time is left alone.
+# Keepalives notice a stopped process or a cut cable long before a call's deadline, and leave a
+# process that is only slow alone.
 _WATCHED = (
     ("grpc.keepalive_time_ms", 1000),
     ("grpc.keepalive_timeout_ms", 1500),
@@ -49,7 +49,7 @@ class Channel:
         self._callers: dict[Kind, Any] = {}
 
     async def call(self, request: Call[Any, R], /, *, within_s: float | None = None) -> R:
-        """The reply, or, when it is large, its first part and each that follows, within a time."""
+        """The reply, in parts when it is large, within the deadline."""
         kind = type(request)
         if within_s is None:
             within_s = self._deadline_s or kind.deadline_s
@@ -88,7 +88,7 @@ class Channel:
         except TimeoutError:
             raise late(kind.path(), self._address) from None
         finally:
-            stream.cancel()  # nothing, unless it was left in the middle
+            stream.cancel()  # has an effect only if we stopped reading in the middle
         reply = joined.reply()
         if reply is None:
             raise Unreachable(f"{kind.path()} at {self._address} answered nothing; try again")

@@ -1,4 +1,4 @@
-"""Which replica of the metastore to ask next, from what the others said; all of it is pure."""
+"""Which replica of the metastore to ask next, given the answers so far. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from maar.model.errors import NotLeading, OutcomeUnknown, Retryable, Unavailable
 
 PAUSE_FIRST_S = 0.05
 PAUSE_MAX_S = 0.4
-SUSPECT_S = 2.0  # how long a silent replica is passed over while others answer
+SUSPECT_S = 2.0  # how long a silent replica is skipped while others answer
 SHARE = 0.5  # of the time that is left, for one try: a replica that hangs must not eat it all
 SHARE_LEAST_S = 1.0
 LEARNED_MAX = 8  # leaders that were named to us and are not in our settings
@@ -27,7 +27,7 @@ class Replicas:
 
     @property
     def alone(self) -> bool:
-        """There is nobody else to ask."""
+        """Whether there is no other replica to ask."""
         return len(self._given) == 1 and not self._learned
 
     def addresses(self) -> set[str]:
@@ -65,7 +65,7 @@ class Replicas:
 
 @dataclass(slots=True)
 class Search:
-    """One call's way: every replica once, then a pause, and once more."""
+    """The tries of one call: every replica once, then a pause, then all again."""
 
     replicas: Replicas
     leads: bool

@@ -1,4 +1,4 @@
-"""The metastore of other processes: whoever leads answers, and a change of leader is waited out."""
+"""The metastore's client: finds the replica that can answer, and retries during a failover."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from maar.adapters.rpc.failover import Replicas, Search, passes, share_s
 from maar.model.errors import Retryable, Unreachable
 from maar.ports.calls import Call
 
-METASTORE_DEADLINE_S = 10.0  # longer than it takes until another one leads
+METASTORE_DEADLINE_S = 10.0  # longer than an election takes
 
 R = TypeVar("R")
 
 
 class MetastoreClient:
-    """Whatever is asked goes to the replica that can answer it, until the deadline.
+    """Sends each request to the replica that can answer it, until the deadline.
 
-    All calls may be repeated, since they name what they mean. With a single address that leads,
-    there is one try, as long as the deadline allows.
+    Requests are idempotent: each carries its own id, so it may be retried. With a single address
+    that leads, there is one try with the whole deadline.
     """
 
     def __init__(self, addresses: str, *, deadline_s: float = METASTORE_DEADLINE_S) -> None:
@@ -60,7 +60,7 @@ class MetastoreClient:
             await asyncio.sleep(pause_s)
 
     async def _connect(self, address: str) -> Channel:
-        """Leaders that were named long ago need no channel any more."""
+        """Close channels to former leaders that are not in the settings."""
         old = [
             self._channels.pop(each) for each in self._channels.keys() - self._replicas.addresses()
         ]

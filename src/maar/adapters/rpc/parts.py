@@ -1,7 +1,7 @@
-"""Replies of any size: their rows travel in messages of their own, each far below the limit.
+"""Splits large replies: rows travel in separate messages, each far below the size limit.
 
-The first message is the reply without its rows, the others are arrays of rows. Neither side ever
-encodes or decodes more than a part in one go, so that others of its loop have their turns.
+The first message is the reply without its rows, the others are arrays of rows. Neither side encodes
+or decodes more than one part at once, so that its event loop stays responsive.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Joined(Generic[R]):
             self._rows += self._decode_rows(message)
 
     def reply(self) -> R | None:
-        """None when nothing came."""
+        """The reply; None when nothing arrived."""
         rows: Any = tuple(self._rows)
         if self._head is None or not self._field:
             return None if self._head is None else rows

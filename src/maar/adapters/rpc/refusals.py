@@ -1,4 +1,4 @@
-"""Errors across the wire: the class that goes in at the server comes out again at the client."""
+"""Errors across the wire: the client raises the same class that the server raised."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BLOCKS_HEADER = "maar-damaged-blocks"
 
 
 async def refuse(context: Any, error: MaarError) -> None:
-    # Whom we could not reach is no word about ourselves: our caller has reached us.
+    # Unreachable refers to a process behind us: our own caller did reach us.
     kind = Unavailable if isinstance(error, Unreachable) else _nearest_known(type(error))
     trailer = [(_ERROR_HEADER, kind.__name__)]
     if isinstance(error, errors.InvalidInput):
@@ -69,12 +69,12 @@ _CLASSES: dict[str, type[MaarError]] = {
 
 
 def _nearest_known(kind: type[MaarError]) -> type[MaarError]:
-    """The class itself, or of those that it comes from the nearest that every caller knows."""
+    """The class itself, or its nearest base class that every caller knows."""
     return next(each for each in kind.__mro__ if _CLASSES.get(each.__name__) is each)
 
 
 def error_of(error: Any, *, path: str, address: str) -> MaarError:
-    """The error that the server meant, or what the network's own failure means to the caller."""
+    """The error that the server raised, or what a network failure means to the caller."""
     trailer = dict(error.trailing_metadata() or ())
     sentence = error.details() or ""
     kind = _CLASSES.get(trailer.get(_ERROR_HEADER, ""))
@@ -110,13 +110,13 @@ def _blocks(text: str) -> tuple[tuple[str, int, int], ...]:
 def late(path: str, address: str) -> Unreachable:
     return Unreachable(
         f"{_whose(path, address)} at {address} did not answer in time ({path}): it is overloaded "
-        f"or hangs, and what hangs is started again by `maar serve`; try again, or see {HELP}"
+        f"or hangs (`maar serve` restarts a process that hangs); try again, or see {HELP}"
     )
 
 
 def _away(path: str, address: str, details: str) -> Unreachable:
     why = "starting, or has just ended" if _is_here(address) else "not running there, or cut off"
-    cause = details.rpartition("error: ")[2]  # gRPC tells of every address, and of itself
+    cause = details.rpartition("error: ")[2]  # gRPC's text is long: keep the last cause only
     return Unreachable(
         f"{_whose(path, address)} at {address} cannot be reached ({cause}): it is {why}; try "
         f"again, or see {HELP}"
@@ -124,7 +124,7 @@ def _away(path: str, address: str, details: str) -> Unreachable:
 
 
 def _whose(path: str, address: str) -> str:
-    """Who was asked, as people call it: by what it serves, or else by its socket's name."""
+    """The role's name for messages: by what it serves, or else by its socket's name."""
     service = path.split("/")[1]
     if name := _ROLES.get(service):
         return f"the {name}"

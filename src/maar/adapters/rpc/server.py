@@ -1,4 +1,4 @@
-"""The services of a role's process at one address; a fault in one call does not end the server."""
+"""The services of a role's process at one address; a bug in one call does not end the server."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ LIMITS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
 )
 _SERVER_OPTIONS = (
-    ("grpc.so_reuseport", 0),  # else a second one on the port gets half of the calls
-    # Clients of replicas ask every second whether we are still there.
+    ("grpc.so_reuseport", 0),  # else a second server on the port would get half of the calls
+    # Clients of replicas send keepalive pings every second.
     ("grpc.http2.min_ping_interval_without_data_ms", 100),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 100),
     ("grpc.http2.max_ping_strikes", 0),
-    # A caller that was stopped in the middle of a long answer must not hold it for ever.
+    # A caller that was paused in the middle of a long answer must not block it for ever.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
@@ -139,6 +139,6 @@ async def _refuse(kind: type[Call[P, Any]], context: Any, error: Exception) -> N
         await refuse(context, error)
     else:
         log.error("call failed method=%s", kind.path(), exc_info=error)
-        sentence = f"{kind.path()} failed by a fault in maar; its log has the details"
+        sentence = f"{kind.path()} failed because of a bug in maar; its log has the details"
         await context.abort(grpc.StatusCode.INTERNAL, sentence)
     raise AssertionError("abort raises")

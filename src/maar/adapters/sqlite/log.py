@@ -1,8 +1,8 @@
 """The log in one SQLite file: durable when append returns, one server per directory (S18).
 
 WAL with synchronous=FULL; all calls run on one thread, a batch is one transaction. A lock file
-beside the database is held for life, and whoever leads compares the term row before it appends or
-acts, so that a second server is refused at its start, and a stale leader as soon as it looks.
+beside the database is held as long as the process runs, so a second server is refused at its start.
+A leader compares the term row before it appends or acts, so a stale leader is refused too.
 """
 
 from __future__ import annotations
@@ -109,10 +109,10 @@ class SqliteLog:
         return await self._run(lambda: self._campaign(candidate))
 
     def hold(self, term: Term) -> None:
-        """The lock is held for life: there is nothing to renew; but a lock can be removed (S18).
+        """The lock never expires, so nothing is renewed; but its file can be removed (S18).
 
-        While it is in its place nobody else has one, and the file need not be asked: that would
-        cost every turn of the leader's loop more than all else here.
+        While the lock file is in place nobody else leads, so the database is not queried: that
+        would cost every turn of the leader's loop more than anything else here.
         """
         if term == self._leads and self._lock_in_place():
             return
@@ -121,7 +121,7 @@ class SqliteLog:
             raise TermLost(f"term {term} does not lead any more; the log is at term {current}")
 
     def _term(self) -> int:
-        """As the file has it; it waits for no append."""
+        """The term in the file, read without waiting for appends."""
         try:
             with self._looking:
                 return int(self._witness.execute("SELECT term FROM leader").fetchone()[0])
@@ -134,11 +134,11 @@ class SqliteLog:
         await self._run(lambda: self._resign(term))
 
     async def leadership(self) -> Leadership | None:
-        """As the file tells it: to a reader, one who was killed leads until the next start."""
+        """The leader in the file; it still names a leader that was killed, until the next start."""
         return await self._run(self._leadership)
 
     async def wait_change(self, *, after: int) -> None:
-        """A file tells nobody that it has grown: whoever reads it looks again."""
+        """A file has no change notification, so readers poll."""
         if (await self.head()).index <= after:
             await asyncio.sleep(LOOK_S)
 
@@ -163,7 +163,7 @@ class SqliteLog:
         return await self._run(self._first)
 
     async def truncate(self, *, before: int, term: Term) -> None:
-        """In steps that take little time, between which appends get their turn."""
+        """Truncate in short steps, so that appends can run in between."""
         step = STEP_FIRST
         while step:
             step = await self._run(partial(self._truncate_some, before, term, step))
@@ -189,7 +189,7 @@ class SqliteLog:
         self._closed = True
         with self._looking:
             self._witness.close()
-        await self._run(self._db.close)  # the last to go empties the write-ahead file
+        await self._run(self._db.close)  # the last connection to close checkpoints the WAL
         self._thread.shutdown()
         self._unlock()
 
@@ -316,7 +316,7 @@ class SqliteLog:
         return Head(records[-1].index, records[-1].hash) if records else head
 
     def _settled_head(self) -> Head:
-        """After a commit that failed, what the file says counts once it is surely on the disk."""
+        """After a failed commit, the file's content counts once it is certainly on the disk."""
         with _errors(self._directory):
             if self._unsettled:
                 self._db.close()
@@ -326,26 +326,27 @@ class SqliteLog:
             return self._head(self._db)
 
     def _settle(self) -> None:
-        """Bring all that the WAL holds into the database, and empty it.
+        """Checkpoint the WAL into the database, and truncate it.
 
-        A sync that failed may have lost pages which a second one calls written. So what is in the
-        WAL counts only when it was copied and synced elsewhere, and no WAL is left that a power cut
-        could shorten. A reader can keep that from happening: then nothing is settled yet.
+        After a failed sync the kernel may have dropped pages that a second sync reports as written.
+        So the WAL's content counts only when it was copied to the database and synced there, and no
+        WAL is left that a power cut could shorten. A reader can prevent that: then the outcome
+        stays unknown.
         """
         self._db.execute(f"PRAGMA busy_timeout = {SETTLE_MS}")
         busy, *_ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         self._db.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         if busy:
             raise Unavailable(
-                f"the log in {self._directory} cannot say yet what it stored: another process "
-                "reads it, and its write-ahead file cannot be emptied meanwhile; ask again"
+                f"the outcome of the last append to {self._directory} is not known yet: another "
+                "process reads the log, so its WAL cannot be checkpointed; ask again"
             )
 
     def _read(self, after: int, limit_bytes: int) -> list[Record]:
         try:
             return self._read_verified(after, limit_bytes)
         except Corrupt:
-            self._db.close()  # a second look with nothing cached; a real fault stays
+            self._db.close()  # read again with nothing cached; real damage stays
             self._db = self._connect()
             return self._read_verified(after, limit_bytes)
 
@@ -396,7 +397,7 @@ class SqliteLog:
             return int(self._db.execute("SELECT coalesce(min(idx), 0) FROM log").fetchone()[0])
 
     def _truncate_some(self, before: int, term: Term, step: int) -> int:
-        """So many entries, and how many next; none when there are no more."""
+        """Delete one step of entries; the size of the next step, or none when there are no more."""
         begun = time.perf_counter()
         with self._transaction() as db:
             self._check_term(db, term)
@@ -418,8 +419,8 @@ class SqliteLog:
             raise TermLost(f"term {term} does not lead any more; the log is at term {current}")
 
     def _check_lock(self) -> None:
-        """Whoever takes a term has the lock that others see: one that was removed keeps nobody
-        away, and two servers would take the term from each other for ever.
+        """Check that our lock file is still in place: a removed one excludes nobody, and two
+        servers would take the term from each other for ever.
         """
         if self._lock is not None and not self._lock_in_place():  # a reader has none
             raise Rejected(
@@ -429,7 +430,7 @@ class SqliteLog:
             )
 
     def _lock_in_place(self) -> bool:
-        """Whether the lock that we hold is the one that another server would try."""
+        """Whether the file that we hold the lock on is the one that another server would open."""
         if self._lock is None:
             return False
         try:
@@ -478,7 +479,7 @@ class SqliteLog:
         try:
             self._db.execute("ROLLBACK")
         except sqlite3.Error:
-            pass  # after some errors SQLite has rolled back by itself: nothing is left to undo
+            pass  # after some errors SQLite has already rolled back
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -496,7 +497,7 @@ def _candidate(text: str) -> Candidate:
 
 
 def next_step(step: int, *, took_s: float) -> int:
-    """How many entries take STEP_S: those that no cache holds take many times as long as others."""
+    """How many entries take STEP_S: uncached ones take many times as long as cached ones."""
     fitting = step * STEP_S / max(took_s, STEP_S / 2)
     return max(1, min(STEP_MOST, int(fitting)))
 
@@ -511,10 +512,10 @@ def _within(records: Iterator[Record], limit_bytes: int) -> Iterator[Record]:
 
 
 def _make_directory(directory: Path) -> None:
-    """Make a directory that a power cut cannot take away from under its synced files.
+    """Create a directory durably, so that a power cut cannot remove it with its synced files.
 
-    Every entry above it is synced, since whoever made one may have died before it did. One that we
-    may not even read, we did not make.
+    Every parent is synced, since a process that created one may have died before it did. Parents
+    that we may not even read were not created by us.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for parent in directory.absolute().parents:
@@ -534,7 +535,7 @@ def _check_local(directory: Path) -> None:
             f"the log cannot be kept in {directory}: that is a network file system ({kind}), where "
             "locks and shared memory do not work between hosts, so that two servers could write "
             "one log. Choose a local disk (log.dir), or etcd (log.url) for several hosts; "
-            "log.allow_network_fs = true takes the risk",
+            "log.allow_network_fs = true accepts the risk",
             reason="settings",
         )
 

@@ -32,7 +32,7 @@ NETWORK = frozenset(
         "vboxsf",
     ]
 )
-LOCAL_FUSE = frozenset(  # FUSE file systems over a disk of this host; the others reach elsewhere
+LOCAL_FUSE = frozenset(  # FUSE file systems on a disk of this host; all others may be remote
     [
         "bindfs",
         "cryfs",

@@ -1,4 +1,4 @@
-"""Which keys a store takes: relative, plain, and the same name for every kind of store."""
+"""Which keys a store accepts: relative and plain, with the same meaning in every kind of store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PRIVATE = ".maar-"  # names that a store keeps for itself
 
 
 def check_key(key: str) -> str:
-    """The key itself, or InvalidInput: what looks like a path outside the store never gets in."""
+    """The key itself, or InvalidInput: a path outside of the store is never accepted."""
     if not key or len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
         raise InvalidInput(f"an object key has 1 to {KEY_BYTES_MAX} bytes; this one has {len(key)}")
     if not key.isprintable() or "\\" in key:

@@ -1,4 +1,4 @@
-"""A directory as an object store: an object appears whole, durably and once, or not at all."""
+"""A directory as an object store: objects are created atomically, durably and only once."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from maar.ports.object_store import ObjectInfo, StoreSettings
 
 TEMPORARY = f"{PRIVATE}tmp"
 LEFTOVER_AGE_S = 3600  # far longer than any upload: what is older was left by a dead process
-PIECE = 4 << 20  # on the disk before the next: others that sync would wait for all of it
-LINK_TRIES = 100  # against others that remove the same directory at the same time
+PIECE = 4 << 20  # synced piece by piece: others that sync would have to wait for all of it
+LINK_TRIES = 100  # others may remove the same empty directory at the same time
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
 
 class LocalStore:
-    """See ports.object_store. Objects are written beside, then linked to their name."""
+    """See ports.object_store. Objects are written to a temporary file, then linked."""
 
     def __init__(self, root: Path, settings: StoreSettings) -> None:
         self._root = root
@@ -99,7 +99,7 @@ class LocalStore:
         return self._guard(key, lambda: path.open("rb"))
 
     def clock_ns(self) -> int | None:
-        """Files are dated by this very host."""
+        """None: files are dated by this host's own clock."""
         return None
 
     def settings(self) -> StoreSettings:
@@ -116,7 +116,8 @@ class LocalStore:
                     os.fsync(file.fileno())
             self._link(temporary, final)
         except FileExistsError as error:
-            # Whoever finds its own earlier try here takes it for stored: then it must be.
+            # A caller that finds its own earlier try here takes it as stored, so it must be
+            # durable.
             self._sync_entry(final, key)
             raise AlreadyExists(f"object {key} exists already; keys are written once") from error
         except OSError as error:
@@ -126,7 +127,7 @@ class LocalStore:
         self._sync_entry(final, key)
 
     def _link(self, temporary: Path, final: Path) -> None:
-        """Give the file its name; a directory that another process found empty is made again."""
+        """Link the file to its name; recreate a directory that another process just removed."""
         for tries_left in reversed(range(LINK_TRIES)):
             try:
                 self._make_durable(final.parent)
@@ -139,12 +140,12 @@ class LocalStore:
                     self._durable.difference_update(final.parents)
 
     def _remove_empty(self, directory: Path) -> None:
-        """Directories are no objects: they go with the last of theirs."""
+        """Remove directories that became empty, since only objects count."""
         while directory != self._root:
             try:
                 directory.rmdir()
             except OSError:
-                return  # something is in it, or somebody was faster
+                return  # it is not empty, or another process was faster
             with self._lock:
                 self._durable.discard(directory)
             directory = directory.parent
@@ -153,7 +154,7 @@ class LocalStore:
         try:
             _sync_directory(final.parent)
         except OSError as error:
-            # The name is there, but a power cut may take it away: neither success nor failure.
+            # The name exists, but a power cut may remove it: neither success nor failure.
             raise OutcomeUnknown(
                 f"object {key} was linked, but its directory could not be synced ({error}); "
                 "read it before writing again"
@@ -162,7 +163,7 @@ class LocalStore:
     def _make_durable(self, directory: Path) -> None:
         """Make a directory and sync each entry above it that this process has not yet synced.
 
-        Another process may have made it and not have synced it yet, so existence is no proof.
+        Another process may have created it without syncing it yet, so existence proves nothing.
         """
         if directory == self._root or directory in self._durable:
             return
@@ -172,7 +173,7 @@ class LocalStore:
             # FileExistsError from here would pass for an object that exists.
             directory.mkdir()
         except FileExistsError:
-            pass  # if it is gone again, linking finds out, and we begin anew
+            pass  # if it is removed again, linking fails and we start over
         _sync_directory(directory.parent)
         with self._lock:
             self._durable.add(directory)

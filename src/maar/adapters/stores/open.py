@@ -1,4 +1,4 @@
-"""Open a store from its settings, and refuse one that would let a second create win (S3)."""
+"""Opens a store from its settings, and refuses one without conditional writes (S3)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_store(settings: StoreSettings) -> ObjectStore:
 
 
 def probe(store: ObjectStore) -> None:
-    """Create one key twice; a store that takes the second one would let attempts overwrite."""
+    """Create one key twice; a store that accepts the second would let attempts overwrite data."""
     key = f"{PROBE_PREFIX}/{secrets.token_hex(16)}"
     try:
         store.create(key, b"first")

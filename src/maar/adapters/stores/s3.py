@@ -1,4 +1,4 @@
-"""An S3 bucket as an object store, by obstore; creates are conditional, and retried with care."""
+"""An S3 bucket as an object store, with obstore; creates are conditional and retried safely."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class S3Store:
         return None if _is_loopback(endpoint.hostname or "") else self.server_time_ns()
 
     def server_time_ns(self) -> int:
-        """As the server dates an object that is written now, to the second."""
+        """The server's time, from the date of an object written now; precise to a second."""
         key = f"probe/clock-{secrets.token_hex(16)}"
         try:
             self.create(key, b"what time is it?")
@@ -145,7 +145,7 @@ class S3Store:
                 obstore.put(self._creator, key, source, mode="create")
                 return
             except AlreadyExistsError as error:
-                if _status(error) == 409:  # two creates met; S3 asks the loser to try again
+                if _status(error) == 409:  # two concurrent creates: S3 asks one to try again
                     failure = error
                 elif unknown is not None and self._holds(key, content()):
                     return
@@ -238,7 +238,7 @@ def _client(settings: StoreSettings, *, retries: int) -> Client:
 
 
 def _plain_http(name: str, options: dict[str, str]) -> bool:
-    """Keys and profiles travel unencrypted only within this host, or when told so."""
+    """Refuse plain HTTP to other hosts, unless the settings allow it."""
     told = options.pop("allow_http", "").lower() in ("1", "true", "yes")
     endpoint = urlsplit(options.get("endpoint", ""))
     if endpoint.scheme != "http":

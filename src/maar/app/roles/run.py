@@ -98,7 +98,7 @@ async def run(
         log.error("failed: %s", error)
         return EXIT_FAILED
     except Exception:  # the edge of the process: whoever restarts it wants to know why
-        log.exception("failed by a fault roles=%s", ",".join(names))
+        log.exception("failed because of a bug in maar roles=%s", ",".join(names))
         return EXIT_FAILED
     finally:
         stopped.cancel()

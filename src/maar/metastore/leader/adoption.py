@@ -111,7 +111,7 @@ class Adoption:
             self._trouble = str(error)
         except Exception as error:  # a bug here must not take the index down
             log_.exception("adoption postponed")
-            self._trouble = f"a fault in maar ({type(error).__name__}); its log has the details"
+            self._trouble = f"a bug in maar ({type(error).__name__}); its log has the details"
         else:
             self._trouble = ""
             return True

@@ -139,7 +139,7 @@ class DeadLetters:
             self._trouble = str(error)
         except Exception as error:  # a bug here must not take the index down
             log_.exception("dead letters postponed")
-            self._trouble = f"a fault in maar ({type(error).__name__}); its log has the details"
+            self._trouble = f"a bug in maar ({type(error).__name__}); its log has the details"
         else:
             self._trouble = ""
             return True

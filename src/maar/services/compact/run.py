@@ -97,7 +97,7 @@ def run(
         raise Corrupt(
             f"Plan {plan.id} read {came} profiles and can account for {account.total()}: "
             f"{account.kept} kept, {account.duplicates} duplicates, {account.quarantined} "
-            "quarantined. Its output is not used; this is a fault in maar, please report it."
+            "quarantined. Its output is not used; this is a bug in maar, please report it."
         )
     return PlanResult(
         kind=COMPACT,
