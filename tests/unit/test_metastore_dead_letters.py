@@ -293,7 +293,7 @@ def test_letters_of_other_logs_are_left_alone_and_shown(office: PostOffice) -> N
     assert office.letters.status().foreign == office.metric("letters_foreign") == 2
     listed = run_virtually(office.letters.list_letters(limit=10)).letters
     assert [letter.standing for letter in listed] == ["foreign", "foreign"]
-    assert all("deadbeef" in letter.cause for letter in listed)
+    assert all("belongs to log deadbeef" in letter.cause for letter in listed)
 
 
 def test_a_list_has_a_limit_and_begins_with_what_wants_a_person(office: PostOffice) -> None:
