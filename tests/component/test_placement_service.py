@@ -86,7 +86,7 @@ class World:
     async def shards(self, service: MetastoreService) -> int:
         """As a distributor sees them that has just started."""
         agent = PlacementAgent(self.store, service, CollectorRegistry())
-        await agent.look()
+        await agent.following(every_s=1.0).turn()
         return agent.rules().datasets.get(CHECKOUT, Share(0, 0)).dataset_shards
 
 

@@ -42,7 +42,7 @@ class World:
         return key
 
     def look(self) -> Rules:
-        run_virtually(self.agent.look())
+        run_virtually(self.agent.following(every_s=1.0).turn())
         return self.agent.rules()
 
     def failed(self, what: str) -> float:

@@ -108,7 +108,7 @@ class World:
             self.pass_s(1)
 
     def rule(self) -> bool:
-        return run_virtually(self.manager.rule(self.leader))
+        return run_virtually(self.manager.ruling(self.leader).turn())
 
     def shelf(self) -> StoredNames:
         return stored.listed(self.store, INCARNATION)

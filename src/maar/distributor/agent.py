@@ -7,6 +7,7 @@ import logging
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from maar.background import Loop
 from maar.model.errors import MaarError
 from maar.model.ids import Incarnation
 from maar.placement import stored
@@ -44,7 +45,6 @@ class PlacementAgent:
         self._rules = Rules()
         self._created_at = 0  # of the rules of that log; 0: none yet
         self._told: tuple[str, ...] = ()  # of damaged rules
-        self._trouble = ""
         self._metrics = AgentMetrics(registry)
 
     def rules(self) -> Rules:
@@ -52,21 +52,23 @@ class PlacementAgent:
 
     async def follow(self, *, every_s: float) -> None:
         """For ever."""
-        while True:
-            await self.look()
-            await asyncio.sleep(every_s)
+        await self.following(every_s=every_s).run()
 
-    async def look(self) -> None:
+    def following(self, *, every_s: float) -> Loop[None]:
+        return Loop(
+            self._look,
+            failed="placement rules stay as they are",
+            recovered="placement rules are read again",
+            log=log,
+            every_s=every_s,
+            on_failure=lambda _: self._metrics.failures.labels("store").inc(),
+        )
+
+    async def _look(self) -> None:
         """Once: take newer rules, if there are some."""
-        try:
-            await self._find_log()
-            if self._incarnation is not None:
-                self._take(await asyncio.to_thread(self._newer, self._incarnation))
-        except (MaarError, OSError) as error:
-            self._metrics.failures.labels("store").inc()
-            self._tell(f"the placement rules cannot be read: {error}")
-        else:
-            self._tell("")
+        await self._find_log()
+        if self._incarnation is not None:
+            self._take(await asyncio.to_thread(self._newer, self._incarnation))
 
     async def _find_log(self) -> None:
         """A restored log makes rules of its own, and until then those of the one before hold.
@@ -93,11 +95,3 @@ class PlacementAgent:
         if found.value is not None:
             self._rules, self._created_at = found.value, found.value.created_at
             self._metrics.rules.set(len(self._rules.datasets))
-
-    def _tell(self, trouble: str) -> None:
-        """Once, not at every look."""
-        if trouble and not self._trouble:
-            log.warning("placement rules stay as they are cause=%s", trouble)
-        elif self._trouble and not trouble:
-            log.info("placement rules are read again")
-        self._trouble = trouble

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 
-from maar.model.errors import MaarError
+from maar.background import Loop
 from maar.model.ids import TenantId
 from maar.ports.calls import Caller
 from maar.ports.retention import GetRetention, RetentionReader, RetentionStatus
@@ -32,9 +31,9 @@ class RetentionPeriods:
 
     async def follow(self, metastore: Caller[RetentionReader]) -> None:
         """For ever: what an operator sets is known here soon, or when the metastore answers."""
-        while True:
-            try:
-                self.learn(await metastore.call(GetRetention()))
-            except MaarError as error:
-                log.debug("retention not learnt cause=%s", error)
-            await asyncio.sleep(ASK_S)
+
+        async def ask() -> None:
+            self.learn(await metastore.call(GetRetention()))
+
+        failed = "retention not learnt"
+        await Loop(ask, failed=failed, log=log, level=logging.DEBUG, every_s=ASK_S).run()

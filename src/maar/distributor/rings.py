@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
-from maar.model.errors import MaarError
+from maar.background import Loop
 from maar.model.ids import Zone
 from maar.ports.calls import Caller
 from maar.ports.membership import ListRings, RingReader, RingView
@@ -26,7 +25,6 @@ class FollowedRings:
         self.zone = home
         self._views: dict[Zone, RingView] = {}
         self._awaited = True
-        self._away = False  # the metastore did not answer the last time
 
     def learn(self, views: tuple[RingView, ...]) -> None:
         for view in views:
@@ -52,17 +50,17 @@ class FollowedRings:
 
     async def follow(self, metastore: Caller[RingReader], *, every_s: float) -> None:
         """For ever; without a writer to push to it asks more often."""
-        while True:
-            try:
-                self.learn(await metastore.call(ListRings()))
-                self._away = False
-            except MaarError as error:
-                level = logging.DEBUG if self._away else logging.WARNING
-                log.log(level, "rings not learnt, the last ones stay in force cause=%s", error)
-                self._away = True
+
+        async def ask() -> None:
+            self.learn(await metastore.call(ListRings()))
+
+        def pause_s(_: object) -> float:
             home = self.home()
             waits = home is None or not home.ring.owners
-            await asyncio.sleep(min(every_s, IMPATIENT_S) if waits else every_s)
+            return min(every_s, IMPATIENT_S) if waits else every_s
+
+        failed = "rings not learnt, the last ones stay in force"
+        await Loop(ask, failed=failed, log=log, every_s=pause_s).run()
 
 
 def _tell(view: RingView) -> None:

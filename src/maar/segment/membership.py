@@ -53,7 +53,10 @@ class Membership:
         self._metrics = MembershipMetrics(registry)
 
     async def live(self) -> None:
-        """Join, become active, and beat, for ever; Unavailable when another took the name."""
+        """Join, become active, and beat, for ever; Unavailable when another took the name.
+
+        Not a `background.Loop`: a refusal has to end the writer.
+        """
         misses = 0
         while True:
             heard = await self._beat()

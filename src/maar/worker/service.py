@@ -15,6 +15,7 @@ from random import Random
 
 from prometheus_client import CollectorRegistry
 
+from maar.background import wait_any
 from maar.model.errors import MaarError
 from maar.model.ids import FencingToken, WorkerId
 from maar.model.plan import LeasedPlan, PlanResult
@@ -159,7 +160,7 @@ class Worker:
         until_ns = min(now_ns + self._poll_ns, now_ns + self._poll_ns if due_ns is None else due_ns)
         if now_ns < self._drain_until_ns:
             until_ns = min(until_ns, self._drain_until_ns)
-        await _first((until_ns - now_ns) / 1e9, self._wake)
+        await wait_any((until_ns - now_ns) / 1e9, self._wake)
         self._wake.clear()
 
     async def _poll(self, request: PollRequest) -> None:
@@ -308,7 +309,7 @@ class Worker:
         )
         given_up = self._given_up.setdefault(plan.token, asyncio.Event())
         try:
-            await _first(wait_ns / 1e9, self._stopping, given_up)
+            await wait_any(wait_ns / 1e9, self._stopping, given_up)
         finally:
             del self._given_up[plan.token]
 
@@ -344,13 +345,3 @@ class Worker:
 
 class _NotBegun(Exception):
     """The worker was stopped before it came to the plan, which goes back untouched."""
-
-
-async def _first(seconds: float, *events: asyncio.Event) -> None:
-    """Wait for one of the events, but not longer than that."""
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waits, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()

@@ -158,6 +158,7 @@ class Election:
         )
 
     async def _renew(self, tenure: Tenure) -> None:
+        """Not a `background.Loop`: it ends with the term, and a failure turns to another member."""
         try_s = min(TRY_S, tenure.ttl_ns / RENEWALS / 1e9)
         while not tenure.is_lost(boot_ns()):
             if not tenure.due(boot_ns()):

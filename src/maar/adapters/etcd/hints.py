@@ -11,6 +11,7 @@ from aetcd import rpc
 
 from maar.adapters.etcd.connection import EtcdConnection
 from maar.adapters.etcd.values import Keys, Mark, unpack
+from maar.background import wait_any
 from maar.model.errors import MaarError
 
 log_ = logging.getLogger("maar.etcd")
@@ -41,12 +42,12 @@ class Hints:
     async def change(self, *, within_s: float) -> None:
         """Return when head or leader may have changed, or after a while."""
         self._watch()
-        await _wait(self._changed, within_s)
+        await wait_any(within_s, self._changed)
 
     async def leader_change(self, *, within_s: float) -> None:
         """As `change`, for the leader key alone: candidates need not wake at every append."""
         self._watch()
-        await _wait(self._leader_changed, within_s)
+        await wait_any(within_s, self._leader_changed)
 
     async def close(self) -> None:
         if self._task is not None:
@@ -70,6 +71,9 @@ class Hints:
             self._task.cancel()
 
     async def _follow_for_ever(self) -> None:
+        """Not a `background.Loop`: gRPC's own errors are to be expected here, and whoever cancels
+        the watch wants the next one to be of another member.
+        """
         while True:
             member = self._connection.member
             try:
@@ -112,11 +116,3 @@ class Hints:
         if leader:
             self._leader_changed.set()
             self._leader_changed = asyncio.Event()
-
-
-async def _wait(event: asyncio.Event, within_s: float) -> None:
-    try:
-        async with asyncio.timeout(within_s):
-            await event.wait()
-    except TimeoutError:
-        pass  # the timeout has passed

@@ -28,6 +28,7 @@ from maar.adapters.etcd.room import (
     worth_tidying,
 )
 from maar.adapters.etcd.values import Keys
+from maar.background import Loop
 from maar.model.errors import MaarError, Rejected, StoreFull, Unavailable
 from maar.ports.log import BATCH_BYTES_MAX
 
@@ -59,6 +60,7 @@ class Upkeep:
         self._wrote = 0  # bytes by us, since the check before the last
         self._wrote_lately = 0  # and since the last
         self._history = 0  # and since history was compacted
+        self._looks = 0  # in this term
         self._look_now = asyncio.Event()
         self._compacted = 0
         self._tidied_s = 0.0
@@ -71,7 +73,7 @@ class Upkeep:
             self._task.cancel()
         # What an earlier term saw is outdated, and could refuse even the first entry of this one.
         self._statuses_seen, self._alarmed, self._refused = [], False, False
-        self._wrote = self._wrote_lately = self._history = 0
+        self._wrote = self._wrote_lately = self._history = self._looks = 0
         self._task = asyncio.create_task(self._look_while(leads))
 
     async def stop(self) -> None:
@@ -142,32 +144,25 @@ class Upkeep:
         self.look_soon()
 
     async def _look_while(self, leads: Callable[[], bool]) -> None:
-        looks = 0
-        while leads():
-            try:
-                await self.look()
-                looks += 1
-                if looks % COMPACT_LOOKS == 0 or self._history >= COMPACT_BYTES:
-                    await self.compact()
-            except MaarError as error:
-                log_.warning("etcd status unknown cause=%s", error)
-            # A bug here must not leave the quota unwatched for the rest of the term.
-            except Exception:
-                log_.exception("etcd status unknown")
-            await self._pause()
+        looking = Loop(
+            self._look_and_compact,
+            failed="etcd status unknown",
+            log=log_,
+            every_s=LOOK_S,
+            wake=self._look_now,
+            rest_s=LOOK_S / 10,
+        )
+        await looking.run(while_=leads)
+
+    async def _look_and_compact(self) -> None:
+        await self.look()
+        self._looks += 1
+        if self._looks % COMPACT_LOOKS == 0 or self._history >= COMPACT_BYTES:
+            await self.compact()
 
     async def _stir(self) -> None:
         """Write something: etcd updates its usage only then, and refused appends write nothing."""
         await self._connection.call(TXN, txn(success=[put(self._keys.stirred, b"")]))
-
-    async def _pause(self) -> None:
-        await asyncio.sleep(LOOK_S / 10)
-        try:
-            async with asyncio.timeout(LOOK_S):
-                await self._look_now.wait()
-        except TimeoutError:
-            pass  # the next check is due anyway
-        self._look_now.clear()
 
     async def _relieve(self, statuses: list[MemberStatus], *, alarm: bool) -> None:
         revision = max(status.revision for status in statuses)

@@ -36,7 +36,7 @@ class Beats:
         self._send(_RUNNING)
 
     async def go_on(self) -> None:
-        """Beat from the event loop, for ever."""
+        """Beat from the event loop, for ever. Nothing here can fail, so it needs no `Loop`."""
         while True:
             if self._started.is_set():
                 self._send(_RUNNING)

@@ -31,6 +31,7 @@ from maar.app.roles.replica import replica_place
 from maar.app.roles.run import ProcessName
 from maar.app.settings.config import Settings
 from maar.app.settings.sections import RoleAddresses
+from maar.background import wait_any
 from maar.model.errors import InvalidInput
 from maar.runner.session import check_java
 
@@ -158,8 +159,7 @@ class Supervisor:
             failures = 1 if time.monotonic() - began > LIVED_LONG_S else failures + 1
             delay_s = restart_delay_s(failures)
             log.warning("role ended child=%s code=%d restart_in_s=%.1f", role, code, delay_s)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), delay_s)
+            await wait_any(delay_s, self._stopping)
 
     async def _live(self, role: ProcessName, restarts: int) -> int:
         """One life of a role's process; its exit code."""

@@ -28,6 +28,7 @@ from maar.app.roles.wiring import RoleStatus, build_store, first_end, new_regist
 from maar.app.settings.config import Settings
 from maar.app.settings.log_url import url_of
 from maar.app.settings.tenants import Tenants
+from maar.background import Loop
 from maar.metastore.service import MetastoreService
 from maar.model.errors import InvalidInput, MaarError, Retryable, StoreFull, Unavailable
 from maar.model.ids import Incarnation
@@ -169,7 +170,10 @@ async def _probe_store(store: ObjectStore, beginning: Beginning) -> None:
 
 
 async def _keep_checking(service: MetastoreService, store: ObjectStore) -> None:
-    """The log may be restored elsewhere while we run."""
+    """The log may be restored elsewhere while we run.
+
+    Not a `background.Loop`: what is raised here has to end this process.
+    """
     while True:
         await asyncio.sleep(CHECK_EVERY_S)
         await _check_not_ended(service, store)
@@ -178,7 +182,9 @@ async def _keep_checking(service: MetastoreService, store: ObjectStore) -> None:
 async def _beware_of_strangers(service: MetastoreService, known: set[str]) -> None:
     """Replicas that do not know each other would count votes and versions wrongly."""
     warned = ""
-    while True:
+
+    async def look() -> None:
+        nonlocal warned
         leader = (await service.replica()).leader
         if leader and leader not in known and leader != warned:
             warned = leader
@@ -187,7 +193,8 @@ async def _beware_of_strangers(service: MetastoreService, known: set[str]) -> No
                 "there, at every replica leader=%s",
                 leader,
             )
-        await asyncio.sleep(STRANGERS_EVERY_S)
+
+    await Loop(look, failed="leader not looked for", log=log, every_s=STRANGERS_EVERY_S).run()
 
 
 async def _check_not_ended(service: MetastoreService, store: ObjectStore) -> None:

@@ -13,7 +13,6 @@ so; one that is wrong at the start is an error.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import tomllib
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 import msgspec
 
 from maar.app.settings.config import Settings
+from maar.background import Loop
 from maar.distributor.settings import Rate
 from maar.model.errors import InvalidInput
 from maar.model.ids import TenantId, tenant_id
@@ -52,17 +52,16 @@ class Tenants:
 
     async def follow(self) -> None:
         """For ever."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            changed_ns = self._mtime_ns()
-            if changed_ns == self._read_ns:
-                continue
+        failed = "tenants stay as they were"
+        following = Loop(self._look, failed=failed, log=log, level=logging.ERROR, every_s=LOOK_S)
+        await following.run(first_after_s=LOOK_S)
+
+    async def _look(self) -> None:
+        changed_ns = self._mtime_ns()
+        if changed_ns != self._read_ns:
             self._read_ns = changed_ns
-            try:
-                self._tenants = self._read()
-                log.info("tenants read again file=%s tenants=%d", self._path, len(self._tenants))
-            except InvalidInput as error:
-                log.error("tenants stay as they were cause=%s", error)
+            self._tenants = self._read()
+            log.info("tenants read again file=%s tenants=%d", self._path, len(self._tenants))
 
     def _of(self, tenant: TenantId) -> Tenant:
         return self._tenants.get(tenant, self._default)

@@ -17,6 +17,7 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
+from maar.background import Loop
 from maar.metastore.decide import prepare
 from maar.metastore.decide.dead_letter_rules import FoundLetter
 from maar.metastore.fold import registration, reincarnation
@@ -75,7 +76,9 @@ class Adoption:
         self._append = append
         self._metrics = metrics
         self._threads = Threads(THREADS, "adopt")
-        self._trouble = ""
+        self._adopting = Loop(
+            self.adopt, failed="adoption postponed", log=log_, every_s=0.0, retry_s=RETRY_S
+        )
         self._left: list[str] = []  # what cannot be adopted, a sentence each
 
     @property
@@ -83,39 +86,22 @@ class Adoption:
         """Sentences for the status: what could not be adopted, and why."""
         if not self._leader.state.adopting:
             return tuple(self._left[:TOLD_MAX])
+        trouble = self._adopting.trouble
         doing = (
             "the log was restored: nothing is merged or deleted until the store has been searched"
         )
-        return tuple([doing, *([self._trouble] if self._trouble else []), *self._left][:TOLD_MAX])
+        return tuple([doing, *([trouble] if trouble else []), *self._left][:TOLD_MAX])
 
     async def forever(self) -> None:
         """Adopt what is to be adopted; never returns, since its end would end the term."""
         try:
-            while self._leader.state.adopting:
-                if not await self._try_adopt():
-                    await asyncio.sleep(RETRY_S)
+            await self._adopting.run(while_=lambda: bool(self._leader.state.adopting))
             await asyncio.Event().wait()
         finally:
             self.close()
 
     def close(self) -> None:
         self._threads.close()
-
-    async def _try_adopt(self) -> bool:
-        """Whether a search succeeded; a failed one is logged once, and starts again."""
-        try:
-            await self.adopt()
-        except (MaarError, OSError) as error:
-            if str(error) != self._trouble:
-                log_.warning("adoption postponed cause=%s", error)
-            self._trouble = str(error)
-        except Exception as error:  # a bug here must not take the index down
-            log_.exception("adoption postponed")
-            self._trouble = f"a bug in maar ({type(error).__name__}); its log has the details"
-        else:
-            self._trouble = ""
-            return True
-        return False
 
     async def adopt(self) -> None:
         """Search the whole store once. Repeated, it continues where it was interrupted."""

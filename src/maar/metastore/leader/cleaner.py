@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
+from maar.background import Loop
 from maar.metastore.fold import leftovers, retention, trust, undo
 from maar.metastore.leader import cleaning, sweeping
 from maar.metastore.leader.background import Append, Led
@@ -29,7 +30,7 @@ from maar.metastore.replica.timing import TIMING, Timing
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta
-from maar.model.errors import MaarError, Retryable
+from maar.model.errors import Retryable
 from maar.model.ids import BlockId
 from maar.model.policy import MINUTE_NS
 from maar.model.time import LeaseTime, WallTime, utc_day
@@ -137,13 +138,19 @@ class Cleaner:
         try:
             async with asyncio.TaskGroup() as parts:
                 for part in (self.remove, self.sweep, self._expire_in_time):
-                    parts.create_task(_keep_doing(part, self._timing.clean_s))
+                    # objects that stay a little longer do no harm; it is tried again
+                    failed = "cleanup postponed"
+                    cleaning = Loop(part, failed=failed, log=log_, every_s=self._pause_s)
+                    parts.create_task(cleaning.run())
         finally:
             self.close()
 
     def close(self) -> None:
         for threads in (self._removing, self._sweeping):
             threads.shutdown(wait=False, cancel_futures=True)
+
+    def _pause_s(self, more: bool | None) -> float:
+        return 0.0 if more else self._timing.clean_s
 
     def _current_term(self, act: Callable[[Item], Made]) -> Callable[[Item], Made]:
         """Check leadership in the thread: the process may have been paused before (S15)."""
@@ -399,24 +406,6 @@ async def _each(
     return await asyncio.gather(
         *(loop.run_in_executor(threads, act_or_error, item) for item in items)
     )
-
-
-async def _keep_doing(part: Callable[[], Awaitable[bool]], pause_s: float) -> None:
-    told = ""
-    while True:
-        try:
-            more = await part()
-            told = ""
-        except (MaarError, OSError) as error:
-            # objects that stay a little longer do no harm; it is tried again
-            if str(error) != told:
-                log_.warning("cleanup postponed cause=%s", error)
-            told, more = str(error), False
-        except Exception:  # a bug in cleaning must not take the index down
-            log_.exception("cleanup postponed")
-            more = False
-        if not more:
-            await asyncio.sleep(pause_s)
 
 
 def _title(sweep: leftovers.Sweep) -> str:

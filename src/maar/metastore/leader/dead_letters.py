@@ -17,6 +17,7 @@ from itertools import islice
 
 import msgspec
 
+from maar.background import Loop
 from maar.metastore.decide import prepare
 from maar.metastore.decide.dead_letter_rules import (
     Fate,
@@ -102,7 +103,13 @@ class DeadLetters:
         self._survey_at = 0.0
         self._status = LettersStatus()
         self._oldest: LeaseTime | None = None
-        self._trouble = ""
+        self._draining = Loop(
+            self._drain_and_observe,
+            failed="dead letters postponed",
+            log=log_,
+            every_s=self._timing.drain_s,
+            retry_s=RETRY_S,
+        )
 
     @property
     def floor_max(self) -> LeaseTime:
@@ -115,37 +122,24 @@ class DeadLetters:
             self._status,
             oldest_s=0.0 if self._oldest is None else max(0, now - self._oldest) / SECOND_NS,
             drained_s=-1.0 if self._began is None else (now - self._began) / SECOND_NS,
-            trouble=self._trouble,
+            trouble=self._draining.trouble,
         )
 
     async def forever(self) -> None:
+        """Letters wait where they are meanwhile, queries read them there, and the floor waits."""
         try:
-            while True:
-                await asyncio.sleep(self._timing.drain_s if await self._try_drain() else RETRY_S)
+            await self._draining.run()
         finally:
             self.close()
 
     def close(self) -> None:
         self._threads.close()
 
-    async def _try_drain(self) -> bool:
-        """Whether a scan succeeded; a failed one is logged once, and tried again soon."""
+    async def _drain_and_observe(self) -> None:
         try:
             await self.drain()
-        except (MaarError, OSError) as error:
-            # Letters stay where they are and queries read them there; the floor does not advance.
-            if str(error) != self._trouble:
-                log_.warning("dead letters postponed cause=%s", error)
-            self._trouble = str(error)
-        except Exception as error:  # a bug here must not take the index down
-            log_.exception("dead letters postponed")
-            self._trouble = f"a bug in maar ({type(error).__name__}); its log has the details"
-        else:
-            self._trouble = ""
-            return True
         finally:
             self._observe()
-        return False
 
     async def drain(self) -> None:
         """Visit every letter once: deliver it, hold it, or leave it for the next scan."""

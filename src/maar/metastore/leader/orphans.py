@@ -9,12 +9,12 @@ place to the other by copy and then delete.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Container, Iterable, Iterator
 from functools import partial
 from itertools import islice
 
+from maar.background import Loop
 from maar.metastore.fold import registration
 from maar.metastore.leader.background import Led, Threads
 from maar.metastore.leader.letter_box import Box
@@ -95,25 +95,24 @@ class Orphans:
         return tuple(self._left.values())[:LEFT_MAX]
 
     async def forever(self) -> None:
+        """Orphans that stay a little longer harm nobody: a failed run is only repeated."""
+        sweeping = Loop(
+            self.sweep,
+            failed="orphans postponed",
+            log=log_,
+            every_s=SWEEP_S,
+            on_failure=self._begin_anew,
+        )
         try:
-            while True:
-                await asyncio.sleep(SWEEP_S)
-                await self._swept()
+            await sweeping.run(first_after_s=SWEEP_S)
         finally:
             self.close()
 
     def close(self) -> None:
         self._threads.close()
 
-    async def _swept(self) -> None:
-        try:
-            await self.sweep()
-        except (MaarError, OSError) as error:  # they stay a little longer, which does no harm
-            log_.warning("orphans postponed cause=%s", error)
-            self._walk = None
-        except Exception:  # a bug here must not take the index down
-            log_.exception("orphans postponed")
-            self._walk = None
+    def _begin_anew(self, _: Exception) -> None:
+        self._walk = None
 
     async def sweep(self) -> int:
         """Check some segments and delete the orphans among them; how many were deleted."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from maar.background import Loop
 from maar.metastore.fold.trust import Clocks
 from maar.metastore.records.entries import Entry, VersionActivated
 from maar.metastore.replica.integrity import StateVotes
@@ -64,13 +65,10 @@ class Peers:
         self._told = ""
 
     async def forever(self) -> None:
-        """Rounds without end; only cancelling ends them."""
-        while self._addresses:
-            try:
-                await self.round()
-            except Exception:  # only the status of others is lost: the replica itself goes on
-                log_.exception("polling the other replicas failed")
-            await asyncio.sleep(self._timing.ask_peers_s)
+        """Rounds without end, if there is anybody to ask; only cancelling ends them."""
+        failed, every_s = "polling the other replicas failed", self._timing.ask_peers_s
+        if self._addresses:
+            await Loop(self.round, failed=failed, log=log_, every_s=every_s).run()
 
     async def round(self) -> None:
         """Ask every replica once, note their votes, and send ours to the leader."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from maar.background import EXPECTED, Loop
 from maar.metastore.leader.background import Led
 from maar.metastore.records.effects import Effect, Registered
 from maar.metastore.state.state import MetaState
@@ -153,47 +154,48 @@ class PlacementManager:
     # ── in the background ──────────────────────────────────────────────────────────────────────
 
     async def forever(self, leader: Led) -> None:
+        recording = Loop(
+            self._record_in_turn,
+            failed="placement statistics lost",
+            log=log_,
+            every_s=RECORD_S,
+            on_failure=self._count_defect,
+        )
         try:
             async with asyncio.TaskGroup() as parts:
-                parts.create_task(self._record_forever())
-                parts.create_task(self._rule_forever(leader))
+                parts.create_task(recording.run(first_after_s=RECORD_S))
+                parts.create_task(self.ruling(leader).run())
         finally:
             self._leave_office()
 
-    async def _record_forever(self) -> None:
-        while True:
-            await asyncio.sleep(RECORD_S)
-            leader_term = self._leader_term
-            async with leader_term.turn:
-                try:
-                    await self._record(leader_term)
-                except Exception:  # a bug here must not end the leader's term
-                    self._metrics.failures.labels("defect").inc()
-                    log_.exception("placement statistics lost")
-
-    async def _rule_forever(self, leader: Led) -> None:
+    def ruling(self, leader: Led) -> Loop[None]:
         interval_s = self._settings.interval_s
-        while True:
-            done = await self.rule(leader)
-            await asyncio.sleep(interval_s if done else min(interval_s, RETRY_S))
+        return Loop(
+            lambda: self._rule(leader),
+            failed="placement rules not updated",
+            log=log_,
+            every_s=interval_s,
+            retry_s=min(interval_s, RETRY_S),
+            on_failure=self._count_defect,
+        )
 
-    async def rule(self, leader: Led) -> bool:
-        """Make the rules of this moment and store what changed; whether all of it succeeded."""
-        leader_term = self._leader_term
-        try:
-            if not leader_term.loaded:
-                await self._load(leader_term, leader)
-            built = await self._build(leader_term, leader)
-            await self._store_changes(leader_term, built, leader)
-        except (MaarError, OSError) as error:
-            log_.warning("placement rules not updated cause=%s", error)
-            return False
-        except Exception:  # as above
+    def _count_defect(self, error: Exception) -> None:
+        if not isinstance(error, EXPECTED):  # others are counted where they arise
             self._metrics.failures.labels("defect").inc()
-            log_.exception("placement rules not updated")
-            return False
+
+    async def _record_in_turn(self) -> None:
+        leader_term = self._leader_term
+        async with leader_term.turn:
+            await self._record(leader_term)
+
+    async def _rule(self, leader: Led) -> None:
+        """Make the rules of this moment, and store what changed."""
+        leader_term = self._leader_term
+        if not leader_term.loaded:
+            await self._load(leader_term, leader)
+        built = await self._build(leader_term, leader)
+        await self._store_changes(leader_term, built, leader)
         self._done_ns = self._clock.monotonic_ns()
-        return True
 
     async def _load(self, leader_term: PlacementTerm, leader: Led) -> None:
         """Continue where the previous leader stopped."""

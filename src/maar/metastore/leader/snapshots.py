@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from maar.background import Loop
 from maar.metastore.leader.background import Append
 from maar.metastore.leader.leader import Leader
 from maar.metastore.records.entries import StateHashed
@@ -69,17 +70,21 @@ class Snapshots:
     async def take_forever(self, leader: Leader) -> None:
         await self._begin(leader)
         self._began_s = asyncio.get_running_loop().time()
-        while True:
-            await asyncio.sleep(self._timing.snapshot_look_s)
-            if not self._due(leader):
-                continue
-            try:
-                await self.take(leader)
-            except (MaarError, OSError) as error:
-                # The log only grows meanwhile: nothing is truncated without a good snapshot.
-                self._metrics.snapshot_failures.inc()
-                log_.error("snapshot failed cause=%s", error)
-                await asyncio.sleep(self._timing.snapshot_backoff_s)
+        look_s = self._timing.snapshot_look_s
+        taking = Loop(
+            lambda: self._take_if_due(leader),
+            failed="snapshot failed",
+            log=log_,
+            level=logging.ERROR,  # the log grows meanwhile: without a snapshot all of it is kept
+            every_s=look_s,
+            retry_s=self._timing.snapshot_backoff_s + look_s,
+            on_failure=lambda _: self._metrics.snapshot_failures.inc(),
+        )
+        await taking.run(first_after_s=look_s)
+
+    async def _take_if_due(self, leader: Leader) -> None:
+        if self._due(leader):
+            await self.take(leader)
 
     async def _begin(self, leader: Leader) -> None:
         """Continue from the newest good snapshot of earlier leaders."""
