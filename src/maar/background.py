@@ -1,19 +1,25 @@
-"""What a process does beside its requests: steps that are repeated for ever.
+"""What a process does beside its event loop's requests: repeated steps, and calls that block.
 
-Every loop of that shape is a `Loop`, so that a failure is logged, counted and retried in one way.
-Time is the event loop's: a test in virtual time runs it on another event loop.
+Every step that is repeated for ever is a `Loop`, so that failures are logged, counted and retried
+in one way. Calls that may block for long run in `Threads`. Time is the event loop's: a test in
+virtual time runs all this on another event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Generic, TypeVar
 
-from maar.model.errors import MaarError
+from maar.model.errors import MaarError, Unavailable
 
 Outcome = TypeVar("Outcome")
+Failure = TypeVar("Failure", bound=Exception)
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 EXPECTED = MaarError, OSError  # a store or a peer that is away; anything else is a bug
 
@@ -113,3 +119,40 @@ async def wait_any(seconds: float, *events: asyncio.Event) -> None:
     finally:
         for wait in waits:
             wait.cancel()
+
+
+class Threads:
+    """Threads of one part of maar: while a slow store keeps them, nobody else's are kept."""
+
+    def __init__(
+        self, number: int, name: str, *, when_closed: type[Unavailable] = Unavailable
+    ) -> None:
+        self._pool = ThreadPoolExecutor(number, thread_name_prefix=name)
+        self._when_closed = when_closed
+        self._closed = False
+
+    def close(self, *, wait: bool = False) -> None:
+        """What has not begun never will; what runs is waited for only if that is asked for."""
+        self._closed = True
+        self._pool.shutdown(wait=wait, cancel_futures=True)
+
+    def start(self, act: Callable[..., Made], *arguments: Any) -> asyncio.Future[Made]:
+        if self._closed:
+            raise self._when_closed("what was to do this has ended; ask again")
+        return asyncio.get_running_loop().run_in_executor(self._pool, act, *arguments)
+
+    async def do(self, act: Callable[..., Made], *arguments: Any) -> Made:
+        return await self.start(act, *arguments)
+
+    async def each(
+        self, act: Callable[[Item], Made], items: Iterable[Item], *, catching: type[Failure]
+    ) -> list[Made | Failure]:
+        """What became of each; one that fails in this way stops no other."""
+
+        def done(item: Item) -> Made | Failure:
+            try:
+                return act(item)
+            except catching as error:
+                return error
+
+        return list(await asyncio.gather(*(self.do(partial(done, item)) for item in items)))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 import pytest
 
-from maar.background import Loop, wait_any
-from maar.model.errors import Unavailable
+from maar.background import Loop, Threads, wait_any
+from maar.model.errors import NotLeading, Unavailable
 from support.clock.virtual_time import run_virtually
 
 log = logging.getLogger("maar.test")
@@ -120,15 +119,48 @@ def test_whoever_wakes_it_ends_the_pause_but_not_the_rest_before_it() -> None:
     assert run_virtually(story()) == [0, 5, 31, 96]
 
 
-def test_waiting_ends_with_the_first_event_or_with_the_time() -> None:
-    async def waited_s(act: Callable[[], None], after_s: float) -> float:
-        loop = asyncio.get_running_loop()
+@pytest.mark.parametrize(("after_s", "waited_s"), [(3.0, 3.0), (30.0, 10.0)])
+def test_waiting_ends_with_the_first_event_or_with_the_time(
+    after_s: float, waited_s: float
+) -> None:
+    async def story() -> float:
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
         began_s = loop.time()
-        loop.call_later(after_s, act)
-        await wait_any(10.0, never, event)
+        loop.call_later(after_s, event.set)
+        await wait_any(10.0, asyncio.Event(), event)
         return loop.time() - began_s
 
-    never, event = asyncio.Event(), asyncio.Event()
-    assert run_virtually(waited_s(event.set, 3.0)) == pytest.approx(3.0)
-    event.clear()
-    assert run_virtually(waited_s(lambda: None, 3.0)) == pytest.approx(10.0)
+    assert run_virtually(story()) == pytest.approx(waited_s)
+
+
+def test_threads_do_each_item_and_give_back_the_failures_that_were_to_be_caught() -> None:
+    def halve(number: int) -> int:
+        if number % 2:
+            raise Unavailable(f"{number} is odd")
+        if number > 10:
+            raise ZeroDivisionError
+        return number // 2
+
+    async def story() -> None:
+        threads = Threads(2, "test")
+        made = await threads.each(halve, [2, 3, 4], catching=Unavailable)
+        assert [str(one) for one in made] == ["1", "3 is odd", "2"]
+        with pytest.raises(ZeroDivisionError):
+            await threads.each(halve, [2, 12], catching=Unavailable)
+        threads.close()
+
+    run_virtually(story())
+
+
+@pytest.mark.parametrize("error", [Unavailable, NotLeading])
+def test_threads_that_are_closed_refuse_with_an_error_that_callers_know(
+    error: type[Unavailable],
+) -> None:
+    async def story() -> None:
+        threads = Threads(1, "test", when_closed=error)
+        assert await threads.do(max, 1, 2) == 2
+        threads.close(wait=True)
+        with pytest.raises(error):
+            await threads.do(max, 1, 2)
+
+    run_virtually(story())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter
@@ -15,6 +13,7 @@ from maar.api.body import BodyBudget, BodyShare, all_headers, expanded
 from maar.api.errors import Forbidden, json_error
 from maar.api.hosts import Hosts, refusal
 from maar.api.settings import ApiSettings
+from maar.background import Threads
 from maar.model.errors import InvalidInput, MaarError, TooLarge
 from maar.model.ids import ANONYMOUS, TenantId, tenant_id
 
@@ -37,7 +36,7 @@ class RequestGuard:
         self.settings = settings
         self._inline_bytes_max = inline_bytes_max
         self.budget = BodyBudget(settings.reading_bytes_max)
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="api")
+        self._threads = Threads(THREADS, "api")
         self._errors = Counter(
             "maar_api_errors",
             "Requests answered with an error",
@@ -60,8 +59,7 @@ class RequestGuard:
         """Run a parser: at once when the input is small, else beside the event loop."""
         if size <= self._inline_bytes_max:
             return call(*arguments)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, call, *arguments)
+        return await self._threads.do(call, *arguments)
 
     async def expanded(self, body: bytes, *, limit: int, hold: BodyShare) -> bytes:
         """The body without its gzip, counted in. What swells is given up at once and unpacked in a
@@ -75,8 +73,7 @@ class RequestGuard:
                 if limit <= INLINE_EXPANDED_BYTES_MAX:
                     raise
         if raw is None:
-            loop = asyncio.get_running_loop()
-            raw = await loop.run_in_executor(self._threads, lambda: expanded(body, limit=limit))
+            raw = await self._threads.do(lambda: expanded(body, limit=limit))
         if raw is not body:
             hold.take(len(raw))
         return raw

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from random import Random
 from typing import Any, Protocol, TypeVar
@@ -17,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from maar.background import Threads
 from maar.distributor import breaker
 from maar.distributor.admit import PushedProfile, admit_all, push_size, refusal
 from maar.distributor.batches import ShardBatch, batches
@@ -96,7 +96,7 @@ class Distributor:
         self._rates = Rates()
         self._inline_bytes_max = inline_bytes_max
         self._told_ns = clock.monotonic_ns() - TELL_NS
-        self._threads = ThreadPoolExecutor(ADMIT_THREADS, thread_name_prefix="admit")
+        self._threads = Threads(ADMIT_THREADS, "admit")
         self._warm = False
         self._inline_limits = msgspec.structs.replace(
             limits,
@@ -109,7 +109,7 @@ class Distributor:
 
     async def start(self) -> None:
         """Compile what checks profiles, or load it compiled, before the first one comes."""
-        await asyncio.get_running_loop().run_in_executor(self._threads, decode.warm)
+        await self._threads.do(decode.warm)
         self._warm = True
 
     async def push(self, tenant: TenantId, pushed: Sequence[PushedProfile]) -> list[ProfileId]:
@@ -129,7 +129,7 @@ class Distributor:
         return [profile.id for profile in profiles]
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     async def _admit(self, tenant: TenantId, pushed: Sequence[PushedProfile]) -> list[RawProfile]:
         size = push_size(pushed, self.limits)
@@ -146,9 +146,8 @@ class Distributor:
             except TooLarge:
                 pass  # perhaps only for here
         if profiles is None:
-            loop = asyncio.get_running_loop()
-            profiles = await loop.run_in_executor(
-                self._threads, admit_all, tenant, pushed, now_ns, self.limits, kept_ns
+            profiles = await self._threads.do(
+                admit_all, tenant, pushed, now_ns, self.limits, kept_ns
             )
             self._warm = True  # the first one compiled what start() would have
         surprise = sum(profile.raw_size for profile in profiles) - promised

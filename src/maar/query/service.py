@@ -91,6 +91,7 @@ class DuckEngine(LocalPort):
         self._metrics.watch_cache(lambda: self._level0.bytes)
         self._letters = Letters(store, self._metrics) if letters else None
         self._database = QueryDatabase(settings, store)
+        # Not `background.Threads`: closing waits for each thread, without an event loop.
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="maar-query")
         # A slot is a permission to run and the name of a pin: one that another question takes
         # over must not let go of the blocks that this one still reads.

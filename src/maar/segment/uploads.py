@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 
+from maar.background import Threads
 from maar.model.errors import AlreadyExists
 from maar.model.token_bucket import Refill, TokenBucket
 from maar.ports.clock import Clock
@@ -41,7 +41,7 @@ class Uploads:
         self._waiting: dict[object, int] = {}  # since when, oldest first
         self._began: dict[asyncio.Future[None], int] = {}  # first tries, by their begin
         self._usual_ns = 0.0  # that a create takes
-        self._threads = ThreadPoolExecutor(2 * at_once, thread_name_prefix="upload")
+        self._threads = Threads(2 * at_once, "upload")
 
     async def create(self, key: str, body: bytes, running: Running) -> None:
         """Returns when the object is in the store. `running` has what may outlive this call.
@@ -87,12 +87,12 @@ class Uploads:
         return max(now_ns - min(waits, stuck), expected_ns) > limit_ns
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False)
+        self._threads.close()
 
     def _start(self, key: str, body: bytes, running: Running) -> asyncio.Future[None]:
         """In a thread. It is counted until the thread ends, not until nobody waits for it."""
         self._metrics.puts.inc()
-        work = asyncio.get_running_loop().run_in_executor(self._threads, self._create, key, body)
+        work = self._threads.start(self._create, key, body)
         running.add(work)
         work.add_done_callback(running.discard)
         return work

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 from typing import ParamSpec, TypeVar
 
+from maar.background import Threads
 from maar.block.format import dead_letter
 from maar.block.format.segment import SegmentBytes, segment_meta
 from maar.model import keys
@@ -87,10 +87,10 @@ class Writing:
         self._random = random
         self._metrics = metrics
         self._letters = letters
-        self._encoders = ThreadPoolExecutor(ENCODERS_MAX, thread_name_prefix="segment")
+        self._encoders = Threads(ENCODERS_MAX, "segment")
 
     def close(self) -> None:
-        self._encoders.shutdown(wait=False)
+        self._encoders.close()
 
     async def write(self, flight: Flight) -> BlockMeta | None:
         """What the index, or a letter to it, has now; None when nothing could be written."""
@@ -123,10 +123,7 @@ class Writing:
 
     async def _encode(self, flight: Flight) -> SegmentBytes | None:
         """In a thread; afterwards the profiles are in the segment's bytes alone."""
-        loop = asyncio.get_running_loop()
-        segment, flight.failed = await loop.run_in_executor(
-            self._encoders, encoded, flight.profiles, self._zone
-        )
+        segment, flight.failed = await self._encoders.do(encoded, flight.profiles, self._zone)
         flight.profiles = []
         for name, error in flight.failed.items():
             self._metrics.datasets_failed.inc()

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 from prometheus_client import CollectorRegistry
 
-from maar.background import wait_any
+from maar.background import Threads, wait_any
 from maar.model.errors import MaarError
 from maar.model.ids import FencingToken, WorkerId
 from maar.model.plan import LeasedPlan, PlanResult
@@ -74,7 +73,9 @@ class Worker:
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pool: ThreadPoolExecutor | None = None
+        # For plans and for their ends: an engine that hangs must not keep asyncio's own threads.
+        self._threads = Threads(2 * PLANS_MAX, "maar-plan")
+        self._warm = False
         self._died: BaseException | None = None
         self._drain_until_ns = 0  # 0: not stopped
         self._last_poll_ns = 0
@@ -83,7 +84,7 @@ class Worker:
         """'' when plans can run here, else why not."""
         if self._died is not None:
             return "the engine died"
-        if self._pool is None:
+        if not self._warm:
             return "the engine is warming up"
         if self._stopping.is_set():
             return "stopping"
@@ -106,15 +107,14 @@ class Worker:
         log.info(
             "warm worker=%s slots=%d ms=%d", self._worker, self._slots, (now_ns - begun_ns) // _MS
         )
-        # Threads for plans and for their ends: an engine that hangs must not keep asyncio's own.
-        self._pool = ThreadPoolExecutor(2 * PLANS_MAX, thread_name_prefix="maar-plan")
+        self._warm = True
         self._last_poll_ns = now_ns - self._poll_ns  # the first poll is due at once
         try:
             while not self._drained():
                 await self._turn()
         finally:
             self._metrics.capacity.set(0)
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._threads.close()
 
     async def _turn(self) -> None:
         """Sleep until something is due, then say all of it in one poll."""
@@ -229,8 +229,7 @@ class Worker:
 
     async def _cancel_one(self, plan: LeasedPlan) -> None:
         try:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._pool, self._runner.cancel, plan)
+            await self._threads.do(self._runner.cancel, plan)
         except Exception as error:  # noqa: BLE001  # RunnerDied or a bug: run() raises it for us
             self._die(error)
 
@@ -274,7 +273,7 @@ class Worker:
         try:
             while True:
                 try:
-                    result = await loop.run_in_executor(self._pool, self._begin, plan, loop)
+                    result = await self._threads.do(self._begin, plan, loop)
                 except AttemptFailed as failed:
                     if failed.plan_at_fault or not failed.stopped or faults == FAULTS_MAX:
                         raise

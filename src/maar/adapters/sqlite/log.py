@@ -14,13 +14,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from maar.adapters.sqlite.mounts import network_type
+from maar.background import Threads
 from maar.model.errors import (
     Corrupt,
     HeadMoved,
@@ -80,7 +80,7 @@ class SqliteLog:
         if writes and not network_fs:
             _check_local(directory)
         self._lock = _lock_directory(directory) if writes else None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite-log")
+        self._thread = Threads(1, "sqlite-log")
         self._unsettled = False
         self._closed = False
         self._leads = Term(0)
@@ -89,7 +89,7 @@ class SqliteLog:
             self._db = self._connect()
             self._witness = self._connect(writes=False)  # of the term, asked by any thread
         except BaseException:
-            self._thread.shutdown()
+            self._thread.close(wait=True)
             self._unlock()
             raise
 
@@ -190,11 +190,11 @@ class SqliteLog:
         with self._looking:
             self._witness.close()
         await self._run(self._db.close)  # the last connection to close checkpoints the WAL
-        self._thread.shutdown()
+        self._thread.close(wait=True)
         self._unlock()
 
     async def _run(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        return await self._thread.do(call)
 
     # ── everything below runs on the one thread ────────────────────────────────────────────────
 

@@ -17,11 +17,11 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from maar.background import Loop
+from maar.background import Loop, Threads
 from maar.metastore.decide import prepare
 from maar.metastore.decide.dead_letter_rules import FoundLetter
 from maar.metastore.fold import registration, reincarnation
-from maar.metastore.leader.background import Append, Led, Threads
+from maar.metastore.leader.background import Append, Led
 from maar.metastore.leader.letter_box import Box
 from maar.metastore.leader.store_inventory import (
     UNKNOWN,
@@ -41,7 +41,7 @@ from maar.metastore.state.state import MetaState
 from maar.metastore.views import reads
 from maar.model import keys
 from maar.model.block import BlockMeta
-from maar.model.errors import Corrupt, MaarError, NotFound
+from maar.model.errors import Corrupt, MaarError, NotFound, NotLeading
 from maar.model.ids import BlockId, PlanId
 from maar.model.time import LeaseTime
 from maar.ports.clock import Clock
@@ -75,7 +75,7 @@ class Adoption:
         self._clock = clock
         self._append = append
         self._metrics = metrics
-        self._threads = Threads(THREADS, "adopt")
+        self._threads = Threads(THREADS, "adopt", when_closed=NotLeading)
         self._adopting = Loop(
             self.adopt, failed="adoption postponed", log=log_, every_s=0.0, retry_s=RETRY_S
         )
@@ -166,7 +166,7 @@ class Adoption:
     ) -> list[BlockMeta]:
         """The blocks that are complete; damaged ones are reported and left where they are."""
         metas: list[BlockMeta] = []
-        for made in await self._threads.each(make, candidates):
+        for made in await self._threads.each(make, candidates, catching=MaarError):
             if isinstance(made, Corrupt):
                 self._leave(str(made))
             elif isinstance(made, MaarError):
@@ -197,7 +197,7 @@ class Adoption:
         chunks = reads.all_chunks(self._leader.state.blocks, "")
         missed: list[BlockId] = []
         for some in _in_steps(chunks, THREADS):
-            lacking = await self._threads.each(partial(_lacking, listing), some)
+            lacking = await self._threads.each(partial(_lacking, listing), some, catching=MaarError)
             for outcome in lacking:
                 if isinstance(outcome, MaarError):
                     raise outcome
@@ -217,7 +217,7 @@ class Adoption:
         bereft = [block for block in state.retired if reincarnation.bereft(state, block)]
         for some in _in_steps(bereft, READ_AT_ONCE):
             metas = [unpack(state.retired[block].packed) for block in some]
-            lacks = await self._threads.each(listing.lacks, metas)
+            lacks = await self._threads.each(listing.lacks, metas, catching=MaarError)
             for outcome in lacks:
                 if isinstance(outcome, MaarError):
                     raise outcome
@@ -237,7 +237,7 @@ class Adoption:
 
     async def _read(self, box: Box, infos: Sequence[ObjectInfo]) -> list[FoundLetter]:
         letters: list[FoundLetter] = []
-        for outcome in await self._threads.each(box.read, infos):
+        for outcome in await self._threads.each(box.read, infos, catching=MaarError):
             if isinstance(outcome, FoundLetter):
                 letters.append(outcome)
             elif not isinstance(outcome, NotFound):

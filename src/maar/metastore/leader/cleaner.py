@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
-from maar.background import Loop
+from maar.background import Loop, Threads
 from maar.metastore.fold import leftovers, retention, trust, undo
 from maar.metastore.leader import cleaning, sweeping
 from maar.metastore.leader.background import Append, Led
@@ -30,7 +29,7 @@ from maar.metastore.replica.timing import TIMING, Timing
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta
-from maar.model.errors import Retryable
+from maar.model.errors import NotLeading, Retryable
 from maar.model.ids import BlockId
 from maar.model.policy import MINUTE_NS
 from maar.model.time import LeaseTime, WallTime, utc_day
@@ -94,7 +93,11 @@ class HeldBack(Generic[Item]):
 
 
 class Cleaner:
-    """Runs removals, sweeps and retention independently of each other."""
+    """Runs removals, sweeps and retention independently of each other.
+
+    Whatever fails for one block or attempt, a bug too, is reported and tried again later: it must
+    not stop the others, which is why exceptions of every kind are caught for each.
+    """
 
     def __init__(
         self,
@@ -117,8 +120,8 @@ class Cleaner:
         self._clocks = clocks
         self._bounds = bounds
         self._timing = timing
-        self._removing = ThreadPoolExecutor(THREADS, thread_name_prefix="remove")
-        self._sweeping = ThreadPoolExecutor(THREADS, thread_name_prefix="sweep")
+        self._removing = Threads(THREADS, "remove", when_closed=NotLeading)
+        self._sweeping = Threads(THREADS, "sweep", when_closed=NotLeading)
         self.removal = asyncio.Lock()  # while it is held, no block is being deleted
         self._blocks: HeldBack[BlockId] = HeldBack(bounds.held_max)
         self._attempts: HeldBack[AttemptKey] = HeldBack(bounds.held_max)
@@ -147,7 +150,7 @@ class Cleaner:
 
     def close(self) -> None:
         for threads in (self._removing, self._sweeping):
-            threads.shutdown(wait=False, cancel_futures=True)
+            threads.close()
 
     def _pause_s(self, more: bool | None) -> float:
         return 0.0 if more else self._timing.clean_s
@@ -178,7 +181,7 @@ class Cleaner:
             state, now=now, limit=self._bounds.removed_at_once, resting=resting
         )
         carry_out = self._current_term(partial(cleaning.carry_out, self._store))
-        done = await _each(self._removing, carry_out, work)
+        done = await self._removing.each(carry_out, work, catching=Exception)
         gone: list[BlockId] = []
         for removal, outcome in zip(work, done, strict=True):
             if outcome == "":
@@ -203,12 +206,14 @@ class Cleaner:
             return False  # what they wrote may be the only copy, not adopted yet (S5)
         now = self._leader.now()
         sweeps = await self._due_sweeps(now)
-        found = await _each(self._sweeping, partial(sweeping.look, self._store), sweeps)
+        found = await self._sweeping.each(
+            partial(sweeping.look, self._store), sweeps, catching=Exception
+        )
         work = [
             (one, await self._unlisted_keys(one)) for one in found if not isinstance(one, Exception)
         ]
         remove = self._current_term(self._remove_litter)
-        done = await _each(self._sweeping, remove, work)
+        done = await self._sweeping.each(remove, work, catching=Exception)
         swept: list[AttemptKey] = []
         passed: list[AttemptKey] = []
         for sweep, looked in zip(sweeps, found, strict=True):
@@ -389,23 +394,6 @@ class StoreClock:
             self._since_ns = None
         else:
             self._since_ns = shown_ns - now_ns
-
-
-async def _each(
-    threads: ThreadPoolExecutor, act: Callable[[Item], Made], items: Sequence[Item]
-) -> list[Made | Exception]:
-    """The outcome of each item; one that fails does not stop the others."""
-
-    def act_or_error(item: Item) -> Made | Exception:
-        try:
-            return act(item)
-        except Exception as error:  # noqa: BLE001  # it is reported and tried again
-            return error
-
-    loop = asyncio.get_running_loop()
-    return await asyncio.gather(
-        *(loop.run_in_executor(threads, act_or_error, item) for item in items)
-    )
 
 
 def _title(sweep: leftovers.Sweep) -> str:

@@ -17,7 +17,7 @@ from itertools import islice
 
 import msgspec
 
-from maar.background import Loop
+from maar.background import Loop, Threads
 from maar.metastore.decide import prepare
 from maar.metastore.decide.dead_letter_rules import (
     Fate,
@@ -30,7 +30,7 @@ from maar.metastore.decide.dead_letter_rules import (
     second_chance,
     verdict,
 )
-from maar.metastore.leader.background import Append, Led, Threads
+from maar.metastore.leader.background import Append, Led
 from maar.metastore.leader.letter_box import Box, find_letter, read_ours
 from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.replica.timing import TIMING, Timing
@@ -40,6 +40,7 @@ from maar.model.block import BlockMeta
 from maar.model.errors import (
     MaarError,
     NotFound,
+    NotLeading,
     Rejected,
     Unavailable,
 )
@@ -96,7 +97,7 @@ class DeadLetters:
         self._timing = timing
         self._listed_at_once = listed_at_once
         self._added_bytes_max = added_bytes_max
-        self._threads = Threads(THREADS, "letters")
+        self._threads = Threads(THREADS, "letters", when_closed=NotLeading)
         self._retrying = asyncio.Lock()
         self._began: LeaseTime | None = None  # when the last complete scan began
         self._reach = NO_FLOOR
@@ -183,7 +184,7 @@ class DeadLetters:
         self._observe()
 
     async def _deal_with(self, box: Box, infos: Sequence[ObjectInfo], made: _Pass) -> None:
-        read = await self._threads.each(box.read, infos)
+        read = await self._threads.each(box.read, infos, catching=MaarError)
         made.note(read, but=NotFound)  # a letter that is gone was delivered or held meanwhile
         letters = [one for one in read if isinstance(one, FoundLetter)]
         if made.failure is not None and not letters:
@@ -215,7 +216,9 @@ class DeadLetters:
 
     async def _delete(self, letters: Sequence[FoundLetter], made: _Pass) -> None:
         """Delete delivered letters: the index knows their blocks, and the log says so."""
-        outcomes = await self._threads.each(self._delete_one, [one.info.key for one in letters])
+        outcomes = await self._threads.each(
+            self._delete_one, [one.info.key for one in letters], catching=MaarError
+        )
         gone = sum(outcome is None for outcome in outcomes)
         made.note(outcomes)
         made.delivered += gone
@@ -234,7 +237,9 @@ class DeadLetters:
             self._leader.confirm()
             return box.hold(letter)
 
-        outcomes = await self._threads.each(hold, [letter for letter, _ in aside])
+        outcomes = await self._threads.each(
+            hold, [letter for letter, _ in aside], catching=MaarError
+        )
         made.note(outcomes, but=NotFound)
         for (letter, cause), outcome in zip(aside, outcomes, strict=True):
             if outcome is True:
@@ -275,7 +280,7 @@ class DeadLetters:
             return list(islice(every, limit + 1))
 
         infos = await self._threads.do(list_infos)
-        read = await self._threads.each(partial(read_ours, box), infos[:limit])
+        read = await self._threads.each(partial(read_ours, box), infos[:limit], catching=MaarError)
         for error in _errors(read, but=NotFound):
             raise error
         letters = [self._describe(box, one) for one in read if isinstance(one, FoundLetter)]

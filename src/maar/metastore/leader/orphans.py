@@ -14,16 +14,16 @@ from collections.abc import Container, Iterable, Iterator
 from functools import partial
 from itertools import islice
 
-from maar.background import Loop
+from maar.background import Loop, Threads
 from maar.metastore.fold import registration
-from maar.metastore.leader.background import Led, Threads
+from maar.metastore.leader.background import Led
 from maar.metastore.leader.letter_box import Box
 from maar.metastore.leader.store_inventory import candidate, segment_of
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.state.state import MetaState
 from maar.model import keys
-from maar.model.errors import Corrupt, MaarError, NotFound
+from maar.model.errors import Corrupt, MaarError, NotFound, NotLeading
 from maar.model.ids import BlockId, Incarnation, block_time_ns
 from maar.model.keys import SegmentName
 from maar.model.time import LeaseTime
@@ -84,7 +84,7 @@ class Orphans:
         self._leader = leader
         self._store = store
         self._metrics = metrics
-        self._threads = Threads(THREADS, "orphans")
+        self._threads = Threads(THREADS, "orphans", when_closed=NotLeading)
         self._walk: Iterator[ObjectInfo] | None = None  # the next run goes on with it
         self._left: dict[str, str] = {}  # a sentence for what stays, by its key
         self._told: set[str] = set()
@@ -144,7 +144,7 @@ class Orphans:
 
     async def _delete_all(self, going: Iterable[ObjectInfo]) -> list[ObjectInfo]:
         infos = list(going)
-        outcomes = await self._threads.each(self._go, infos)
+        outcomes = await self._threads.each(self._go, infos, catching=MaarError)
         gone = [info for info, went in zip(infos, outcomes, strict=True) if went is True]
         self._metrics.orphans.inc(len(gone))
         self._metrics.orphans_bytes.inc(sum(info.size for info in gone))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from typing import TypeVar
 
+from maar.background import Threads
 from maar.block.format import dead_letter
 from maar.model import keys
 from maar.model.block import BlockMeta
@@ -34,7 +34,7 @@ class Letters:
         self._store = store
         self._name = StoreName(store.settings().name)
         self._metrics = metrics
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="maar-letters")
+        self._threads = Threads(THREADS, "maar-letters")
         self._read: dict[str, BlockMeta] = {}  # by key
         self._present: set[BlockId] = set()  # whose segments were seen to be there
         self._told: set[str] = set()  # keys of those that had to be left out
@@ -42,7 +42,9 @@ class Letters:
     async def waiting(self, incarnation: Incarnation) -> list[BlockMeta]:
         """Every letter that is there now and can be read; the others are the leader's to hold."""
         prefix = keys.dead_letters(incarnation)
-        infos = await self._do(lambda: list(islice(self._store.list(prefix), LETTERS_MAX + 1)))
+        infos = await self._threads.do(
+            lambda: list(islice(self._store.list(prefix), LETTERS_MAX + 1))
+        )
         if len(infos) > LETTERS_MAX:
             raise Overloaded(
                 f"more than {LETTERS_MAX} segments wait to be added to the index, too many to look "
@@ -79,7 +81,7 @@ class Letters:
         return [meta for meta in letters if meta.id not in lost]
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     def _opened(self, incarnation: Incarnation, info: ObjectInfo) -> BlockMeta | str:
         """Its metadata, or why it cannot be trusted; '' when it is gone, for it was delivered."""
@@ -104,10 +106,7 @@ class Letters:
             self._metrics.letter_unreadable()
             log.error("dead letter left out key=%s cause=%s", key, cause)
 
-    async def _do(self, act: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, act)
-
     async def _each(self, act: Callable[[Item], T], items: Iterable[Item]) -> list[tuple[Item, T]]:
         given = list(items)
-        made = await asyncio.gather(*(self._do(partial(act, item)) for item in given))
+        made = await asyncio.gather(*(self._threads.do(act, item) for item in given))
         return list(zip(given, made, strict=True))
