@@ -57,7 +57,7 @@ LEFT_OUT: dict[str, tuple[str, Lie]] = {
     ),
     "queue.fronts": (
         "follows from lanes",
-        lambda s: first(s.queue.fronts).discard(first(s.queue.fronts).first()),
+        lambda s: first(s.queue.fronts).discard(first(s.queue.fronts)[0]),
     ),
     "queue.full": ("follows from lanes and policy", lambda s: s.queue.full.clear()),
     "queue.waiting": (
@@ -66,7 +66,7 @@ LEFT_OUT: dict[str, tuple[str, Lie]] = {
     ),
     "plans.lines": (
         "follows from the plans",
-        lambda s: first(s.plans.lines).discard(first(s.plans.lines).first()),
+        lambda s: first(s.plans.lines).discard(first(s.plans.lines)[0]),
     ),
     "plans.held": (
         "follows from the plans",

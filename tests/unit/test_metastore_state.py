@@ -36,7 +36,6 @@ from maar.metastore.records.entries import (
     encode_entry,
 )
 from maar.metastore.state.digest import digest
-from maar.metastore.state.sorted_chunks import SortedChunks
 from maar.metastore.state.state import BOUNDS, MetaState, sizes
 from maar.metastore.views import reads
 from maar.model.errors import Corrupt, InvalidInput, Rejected
@@ -445,20 +444,6 @@ def test_a_pause_of_an_hour_counts_as_a_short_one_and_time_never_goes_back() -> 
     assert clock.now(3600 * SECOND_NS) == 5 * SECOND_NS
     assert clock.now(0) == 5 * SECOND_NS
     assert clock.now(3601 * SECOND_NS) == 6 * SECOND_NS
-
-
-def test_a_sorted_sequence_stays_sorted_and_complete() -> None:
-    chunks: SortedChunks[int] = SortedChunks()
-    numbers = [(n * 7919) % 5003 for n in range(5003)]
-    for n in numbers:
-        chunks.add(n)
-    assert list(chunks) == sorted(numbers)
-    for n in numbers[:4000]:
-        chunks.discard(n)
-    assert list(chunks) == sorted(numbers[4000:])
-    assert chunks.drop_below(2500) == len([n for n in numbers[4000:] if n < 2500])
-    assert list(chunks) == sorted(n for n in numbers[4000:] if n >= 2500)
-    assert len(chunks) == len(list(chunks))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from struct import Struct
 
 from maar.metastore.state.marks import add_mark, bulk_mark
 from maar.metastore.state.rows import ID_BYTES, Numbers, Rows, block_id, raw_id
-from maar.metastore.state.sorted_chunks import SortedChunks
+from maar.metastore.state.sorted_items import SortedItems, add_to, discard_from
 from maar.model.ids import BlockId
 from maar.model.lane import Front, Item
 from maar.model.plan import QueueKey
@@ -131,8 +131,8 @@ class Queue:
 
     places: Places = field(default_factory=Places)
     lanes: dict[QueueKey, Lane] = field(default_factory=dict)
-    fronts: dict[int, SortedChunks[Front]] = field(default_factory=dict)  # by line, oldest first
-    full: dict[int, SortedChunks[Front]] = field(default_factory=dict)  # by count or bytes
+    fronts: dict[int, SortedItems[Front]] = field(default_factory=dict)  # by line, oldest first
+    full: dict[int, SortedItems[Front]] = field(default_factory=dict)  # by count or bytes
     waiting: dict[int, Waiting] = field(default_factory=dict)  # by line
     queued: int = 0
     hash: int = 0  # of the places
@@ -216,10 +216,9 @@ class Queue:
     def due_at(self, policy: Policy) -> LeaseTime | None:
         """When the next lane closes by age; it does so when time exceeds this."""
         due = [
-            front.added_at + age_ns
+            fronts[0].added_at + age_ns
             for line, fronts in self.fronts.items()
-            if (front := fronts.first())
-            and (age_ns := self.rules.closes_after_ns(line, policy)) is not None
+            if (age_ns := self.rules.closes_after_ns(line, policy)) is not None
         ]
         return LeaseTime(min(due)) if due else None
 
@@ -279,18 +278,15 @@ class Queue:
         if lane.front is None:
             return
         for listing in (self.fronts, self.full):
-            if lane.line in listing:
-                listing[lane.line].discard(lane.front)
-                if not listing[lane.line]:
-                    del listing[lane.line]
+            discard_from(listing, lane.line, lane.front)
         lane.front, lane.full = None, False
 
     def _list(self, key: QueueKey, lane: Lane, policy: Policy) -> None:
         lane.front = self._front(key, lane)
-        self.fronts.setdefault(lane.line, SortedChunks()).add(lane.front)
+        add_to(self.fronts, lane.line, lane.front)
         lane.full = self._is_full(key, lane, policy)
         if lane.full:
-            self.full.setdefault(lane.line, SortedChunks()).add(lane.front)
+            add_to(self.full, lane.line, lane.front)
 
     def _is_full(self, key: QueueKey, lane: Lane, policy: Policy) -> bool:
         return self.rules.full(key, blocks=len(lane.items), size=lane.bytes, policy=policy)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from maar.metastore.state.sorted_chunks import SortedChunks
+from maar.metastore.state.sorted_items import SortedItems, add_to, discard_from
 from maar.model.ids import PlanId, WorkerId
 from maar.model.plan import Plan, PlanState
 from maar.model.time import LeaseTime
@@ -62,7 +62,7 @@ class Timeline:
     """Requested, inflight and excluded plans."""
 
     by_id: dict[PlanId, Plan] = field(default_factory=dict)
-    lines: dict[PlanBucket, SortedChunks[PlanPlace]] = field(default_factory=dict)
+    lines: dict[PlanBucket, SortedItems[PlanPlace]] = field(default_factory=dict)
     held: dict[WorkerId, set[PlanId]] = field(default_factory=dict)  # by lease, live or expired
     leases: int = 0
     kinds: Kinds = KINDS
@@ -93,7 +93,7 @@ class Timeline:
         if before is not None:
             self._leave(before)
         self.by_id[plan_id] = plan
-        self.lines.setdefault(self.line_of(plan), SortedChunks()).add(place_of(plan))
+        add_to(self.lines, self.line_of(plan), place_of(plan))
         if plan.lease is not None:
             self.held.setdefault(plan.lease.worker, set()).add(plan_id)
             self.leases += 1
@@ -102,11 +102,7 @@ class Timeline:
         self._leave(self.by_id.pop(plan_id))
 
     def _leave(self, plan: Plan) -> None:
-        line = self.line_of(plan)
-        places = self.lines[line]
-        places.discard(place_of(plan))
-        if not places:
-            del self.lines[line]
+        discard_from(self.lines, self.line_of(plan), place_of(plan))
         if plan.lease is not None:
             mine = self.held[plan.lease.worker]
             mine.discard(plan.id)

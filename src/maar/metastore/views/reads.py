@@ -256,7 +256,7 @@ def levels(state: MetaState, now: LeaseTime, held: Mapping[str, int]) -> tuple[L
         line = state.kinds.queue.line_of_level(level)
         waiting = state.queue.waiting.get(line) if waits else None
         fronts = state.queue.fronts.get(line) if waits else None
-        oldest = fronts.first() if fronts else None
+        oldest = fronts[0] if fronts else None
         found.append(
             LevelStatus(
                 level=level,
