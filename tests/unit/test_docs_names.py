@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 
 from maar.app.settings.config import SECTIONS
 from maar.app.settings.layers import setting_types
+from maar.block.format.tables import LAYOUTS
 from maar.cli.main import cli
+from maar.metastore.records import entries
+from maar.metastore.state import snapshot_parts
 from maar.services.rules import KindRules, QueueRules
 
 ROOT = Path(__file__).parents[2]
@@ -98,6 +102,38 @@ def test_every_dependency_has_its_reason_and_no_reason_is_left_over() -> None:
     rows = re.findall(r"^\| ([a-z][^|]*) \|", page, re.MULTILINE)
     reasoned = {name for row in rows if row != "package" for name in row.split(", ")}
     assert {re.split(r"[\[=<>]", name)[0] for name in wanted} == reasoned
+
+
+def kinds(page: str) -> list[tuple[str, str, str]]:
+    """The rows of a format's page: the number of a kind, its name, and what it has."""
+    return re.findall(r"^\| (\d+) \| `(\w+)` \|([^|]*)\|", PAGES[page], re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("page", "module"), [("log", entries), ("snapshot", snapshot_parts)], ids=["log", "snapshot"]
+)
+def test_a_format_lists_every_kind_of_record(page: str, module: object) -> None:
+    made = {
+        (str(tag), name)
+        for name, kind in vars(module).items()
+        if isinstance(kind, type) and kind.__module__ == vars(module)["__name__"]
+        if issubclass(kind, msgspec.Struct) and (tag := kind.__struct_config__.tag) is not None
+        if not name.startswith("_") and name != "BlocksOutlined"  # BlocksAdded, read less of
+    }
+    assert {(number, name) for number, name, _ in kinds(f"docs/formats/{page}.md")} == made
+
+
+def test_the_page_of_the_log_has_every_field_of_an_entry() -> None:
+    for _, name, cell in kinds("docs/formats/log.md"):
+        fields = {field.name for field in msgspec.structs.fields(getattr(entries, name))}
+        assert fields <= set(re.findall(r"[a-z_0-9]+", cell)), name
+
+
+def test_the_page_of_blocks_has_every_column() -> None:
+    page = PAGES["docs/formats/block.md"]
+    for table, layout in LAYOUTS.items():
+        section = re.split(r"^## ", page.partition(f"\n## {table}: ")[2], flags=re.MULTILINE)[0]
+        assert set(layout.schema.names) <= set(re.findall(r"`(\w+)`", section)), table
 
 
 FOLDERS = {
