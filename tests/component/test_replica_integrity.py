@@ -259,7 +259,7 @@ def test_one_that_finds_itself_in_doubt_when_it_is_elected_does_not_take_office(
                 member.clock.advance(STATE_NS)
             await until(world, lambda: all(standing(m) == "in doubt" for m in good))
             await while_time_passes(world, SECOND_NS)
-            assert [member.metric("offices_total") for member in good] == [0, 0]
+            assert [member.metric("terms_total") for member in good] == [0, 0]
             for member in good:
                 world.cut.discard(member.address)
             assert await world.leader() in good

@@ -45,7 +45,7 @@ def test_one_leads_the_others_follow_and_say_who(world: ReplicatedWorld) -> None
         async with world.running():
             leader = await world.leader()
             metas = await add(leader.service, 1, 2, 3)
-            assert leader.metric("leads") == leader.metric("offices_total") == 1
+            assert leader.metric("leads") == leader.metric("terms_total") == 1
             for follower in await world.followers():
                 assert follower.service.ready() == ""
                 assert await follower.standing() == "follower"

@@ -46,7 +46,7 @@ def test_whoever_is_elected_next_goes_on_where_the_last_stopped(world: Replicate
             same_states(world)
             terms = [e.entry.term for e in world.entries() if isinstance(e.entry, TermStarted)]
             assert terms == sorted(set(terms))
-            lost = sum(member.metric("offices_lost_total") or 0 for member in world.members)
+            lost = sum(member.metric("terms_lost_total") or 0 for member in world.members)
             assert lost >= 5
             await world.until(lambda: sum(m.metric("leads") or 0 for m in world.members) == 1)
 

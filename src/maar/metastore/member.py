@@ -263,7 +263,7 @@ class Replica:
 
     def _take(self, leader_term: LeaderTerm) -> None:
         self._leader_term = leader_term
-        self._metrics.offices.inc()
+        self._metrics.terms.inc()
         self._metrics.leads.set(1)
         self._metrics.behind.set(0)
         self._turn()

@@ -56,7 +56,7 @@ class LetterOperator(Protocol):
     """Answered by the leader, which delivers them."""
 
     async def letters(self, *, limit: int = 100) -> LettersPage:
-        """Dead letters, those that want a person first."""
+        """Dead letters, held ones first."""
         ...
 
     async def letter(self, name: str) -> Letter:
@@ -69,7 +69,7 @@ class LetterOperator(Protocol):
 
 
 class ListLetters(MetastoreCall[LetterOperator, LettersPage], frozen=True):
-    """Those that want a person first."""
+    """Held ones first."""
 
     limit: int = 100
 

@@ -23,7 +23,7 @@ Json = dict[str, Any]
 @json_option
 @server_option
 def command(limit: int, as_json: bool, server: str) -> None:
-    """List the dead letters, those that want a person first; or show one, or retry some."""
+    """List the dead letters, held ones first; or show one, or retry some."""
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
         refuse_options(context)
@@ -36,7 +36,7 @@ def command(limit: int, as_json: bool, server: str) -> None:
 @json_option
 @server_option
 def listed(limit: int, as_json: bool, server: str) -> None:
-    """List the dead letters, those that want a person first."""
+    """List the dead letters, held ones first."""
     _list(limit, as_json, server)
 
 

@@ -68,7 +68,7 @@ def status(as_json: bool, server: str, **where: Any) -> None:
 
     Without --metastore, and when no server of --data runs here, the server at --server is asked.
 
-    Exit codes: 0 all is well, 1 something wants a person, 3 no replica answers.
+    Exit codes: 0 all is well, 1 attention is needed, 3 no replica answers.
     """
     shown = _replicas(_settings(**where), server)
     leads = any(each["standing"] == "leader" for each in shown)
@@ -93,7 +93,7 @@ def status(as_json: bool, server: str, **where: Any) -> None:
             EXIT_UNAVAILABLE,
         )
     if troubles:
-        raise CommandFailed(f"{_things(troubles, 'wants', 'want')} a person; see docs/runbook.md")
+        raise CommandFailed(f"{_things(troubles, 'needs', 'need')} attention; see docs/runbook.md")
 
 
 def _replicas(settings: Settings, server: str) -> list[dict[str, Any]]:
@@ -126,7 +126,7 @@ def _plain(replica: ReplicaStatus) -> dict[str, Any]:
 def verify(objects: bool, as_json: bool, **where: Any) -> None:
     """Read log and snapshots again, fold them, and compare what they come to; change nothing.
 
-    Exit codes: 0 all is well, 1 something is wrong with this log; damage of others is only told.
+    Exit codes: 0 all is well, 1 this log needs attention; damage of other logs does not count.
     """
     from maar.app import operations
 

@@ -107,7 +107,7 @@ def _remains(status: Json) -> Iterator[str]:
 
 
 def _troubles(status: Json) -> Iterator[str]:
-    """What wants a person; docs/operating.md says what to do."""
+    """What needs attention; docs/operating.md says what to do."""
     for trouble in replica_troubles(status.get("replicas", ())):
         yield f"TROUBLE {trouble}"
     for process in status.get("processes", ()):

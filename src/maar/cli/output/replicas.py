@@ -29,7 +29,7 @@ def print_replicas(replicas: Sequence[Json]) -> None:
 
 
 def replica_troubles(replicas: Sequence[Json]) -> Iterator[str]:
-    """What wants a person; docs/runbook.md says what to do."""
+    """What needs attention; docs/runbook.md says what to do."""
     for each in replicas:
         who = each["name"] or each["address"]
         match each["standing"]:

@@ -69,9 +69,9 @@ class MetastoreMetrics:
         self.behind_s = gauge("behind_seconds", "Seconds since everything in the log was applied")
         self.doubts = gauge("in_doubt", "1 while this replica waits for votes on its state")
         self.stopped = gauge("stopped", "1 when this replica has stopped and needs an operator")
-        self.offices = counter("offices_total", "Times that this replica became leader")
+        self.terms = counter("terms_total", "Times that this replica became leader")
         self.lost = counter(
-            "offices_lost_total", "Times that this replica lost leadership while running"
+            "terms_lost_total", "Times that this replica lost leadership while running"
         )
         self.loads = counter(
             "loads_total", "Times that this replica loaded its state from snapshot and log"
