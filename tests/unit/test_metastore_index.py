@@ -51,7 +51,7 @@ class RowsAgainstADict(RuleBasedStateMachine):
     def put(self, start: int, count: int, value: bytes) -> None:
         for number in range(start, start + count):
             key = number.to_bytes(2, "big")
-            assert self.rows.put(key + value) == (key not in self.model)
+            assert self.rows.add(key + value, replace=True) == (key not in self.model)
             self.model[key] = key + value
 
     @rule(start=st.integers(0, 60_000), count=st.integers(1, 300), step=st.integers(1, 4))
@@ -110,7 +110,7 @@ def test_rows_that_come_in_order_fill_their_chunks_and_few_that_stay_share_one()
     rows = Rows(key=4, width=4)
     keys = [n.to_bytes(4, "big") for n in range(10 * row_store.CHUNK_MAX)]
     for key in keys:
-        rows.put(key)
+        rows.add(key)
     assert len(list(rows.raw())) == 10
     for at, key in enumerate(keys):
         if at % 100:

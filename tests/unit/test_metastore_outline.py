@@ -201,14 +201,14 @@ def test_a_taken_block_stays_readable_whatever_becomes_of_its_pack() -> None:
 def test_a_key_that_lies_across_two_rows_is_no_row() -> None:
     rows = Rows(key=4, width=6)
     first, last = b"\0\0\0\1\0\0", b"\0\2\0\0cd"
-    assert rows.put(first)
-    assert rows.put(last)
+    assert rows.add(first, replace=True)
+    assert rows.add(last, replace=True)
     across = b"\0\0\0\2"
     assert across in first + last
     assert rows.find(across) is None
     assert rows.pop(across) is None
     assert rows.find(b"") is None
-    assert rows.put(across + b"xy")
+    assert rows.add(across + b"xy", replace=True)
     assert rows.pop(across) == across + b"xy"
     assert list(rows) == [first, last]
 
@@ -228,6 +228,6 @@ def test_a_row_is_added_once_and_put_as_often_as_one_likes() -> None:
     assert rows.add(b"ka")
     assert not rows.add(b"kb")
     assert rows.find(b"k") == b"ka"
-    assert not rows.put(b"kb")
+    assert not rows.add(b"kb", replace=True)
     assert rows.find(b"k") == b"kb"
     assert len(rows) == 1

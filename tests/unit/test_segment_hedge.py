@@ -39,23 +39,25 @@ def none() -> None:
 
 
 def test_a_first_try_in_time_is_the_only_one() -> None:
-    assert run(hedged(after(0, "first"), never, after_s=5)) == ("first", False)
+    assert run(hedged(after(0, "first")(), never, after_s=5)) == ("first", False)
     with pytest.raises(StoreFull):
-        run(hedged(after(0, StoreFull("no room")), never, after_s=5))
+        run(hedged(after(0, StoreFull("no room"))(), never, after_s=5))
 
 
 def test_whichever_succeeds_first_counts() -> None:
-    assert run(hedged(after(5, "first"), after(0, "second"), after_s=0.001)) == ("second", True)
-    assert run(hedged(after(0.05, "first"), after(5, "second"), after_s=0.001)) == ("first", False)
-    assert run(hedged(after(0.05, "first"), none, after_s=0.001)) == ("first", False)
+    assert run(hedged(after(5, "first")(), after(0, "second"), after_s=0.001)) == ("second", True)
+    first = hedged(after(0.05, "first")(), after(5, "second"), after_s=0.001)
+    assert run(first) == ("first", False)
+    assert run(hedged(after(0.05, "first")(), none, after_s=0.001)) == ("first", False)
 
 
 def test_one_failure_does_not_count_while_the_other_may_succeed() -> None:
     lost = Unavailable("lost")
-    assert run(hedged(after(0.02, lost), after(0.05, "second"), after_s=0.001)) == ("second", True)
-    assert run(hedged(after(0.05, "first"), after(0.01, lost), after_s=0.001)) == ("first", False)
+    second = hedged(after(0.02, lost)(), after(0.05, "second"), after_s=0.001)
+    assert run(second) == ("second", True)
+    assert run(hedged(after(0.05, "first")(), after(0.01, lost), after_s=0.001)) == ("first", False)
     with pytest.raises(Unavailable, match="lost"):
-        run(hedged(after(0.02, lost), after(0, StoreFull("other")), after_s=0.001))
+        run(hedged(after(0.02, lost)(), after(0, StoreFull("other")), after_s=0.001))
 
 
 def test_a_slow_create_is_overtaken_and_leaves_one_object() -> None:

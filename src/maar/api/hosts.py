@@ -9,7 +9,7 @@ else could turn on us.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import msgspec
 
@@ -25,13 +25,10 @@ class Hosts(msgspec.Struct, frozen=True):
     own: frozenset[str] = frozenset()  # its address, its machine's name
     loopback: bool = True  # it is reached from its own machine only
 
-    def trust(self, name: str | None) -> bool:
-        return ANY in self.allowed or name in self.allowed
-
     def take(self, name: str) -> bool:
-        if self.trust(name) or name in self.own or is_loopback(name):
+        if ANY in self.allowed or name in self.allowed or name in self.own or is_loopback(name):
             return True
-        return not self.loopback and _is_address(name)
+        return not self.loopback and _address(name) is not None
 
 
 def hosts_of(listen: str, allowed: Iterable[str], *, own_name: str) -> Hosts:
@@ -70,7 +67,7 @@ def host_name(authority: str) -> str | None:
     host, port = authority, ""
     if authority.startswith("["):
         host, bracket, rest = authority[1:].partition("]")
-        if not bracket or (rest and not rest.startswith(":")) or not _is_address(host):
+        if not bracket or (rest and not rest.startswith(":")) or _address(host) is None:
             return None
         port = rest[1:]
     elif ":" in authority:
@@ -84,7 +81,8 @@ def host_name(authority: str) -> str | None:
 def is_loopback(name: str) -> bool:
     if name == "localhost" or name.endswith(".localhost"):
         return True
-    return _is_address(name) and ip_address(name).is_loopback
+    address = _address(name)
+    return address is not None and address.is_loopback
 
 
 def _is_ours(hosts: Hosts, origin: str, authorities: Sequence[str]) -> bool:
@@ -98,16 +96,16 @@ def _is_ours(hosts: Hosts, origin: str, authorities: Sequence[str]) -> bool:
         return False  # `null`, a file, an extension
     if authority.lower() in {text.lower() for text in authorities}:
         return True
-    return hosts.trust(host_name(authority))
+    return ANY in hosts.allowed or host_name(authority) in hosts.allowed
 
 
 def _bare(name: str) -> str:
     return name.strip("[]").rstrip(".").lower()
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> IPv4Address | IPv6Address | None:
+    """None when it is no address."""
     try:
-        ip_address(name)
+        return ip_address(name)
     except ValueError:
-        return False
-    return True
+        return None

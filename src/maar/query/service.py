@@ -226,7 +226,11 @@ class DuckEngine(LocalPort):
         slot = await self._take_slot(scope.tenant)
         try:
             async with asyncio.timeout(self._settings.timeout_s):
-                return await self._attempt_twice(slot, scope, work, decodes)
+                try:
+                    return await self._attempt(slot, scope, work, decodes)
+                except PartGone as gone:  # the view may have been too old, once; twice is damage
+                    log.warning("view renewed slot=%d cause=%s", slot, gone)
+                return await self._attempt(slot, scope, work, decodes, again=True)
         except TimeoutError as error:
             raise Unavailable(
                 f"the question took longer than {self._settings.timeout_s:g} s and was stopped; "
@@ -234,16 +238,6 @@ class DuckEngine(LocalPort):
             ) from error
         finally:
             self._free_slot(slot)
-
-    async def _attempt_twice(
-        self, slot: int, scope: Scope, work: Callable[[Reading], T], decodes: bool
-    ) -> T:
-        """A view that lost objects before they were read was too old, once; twice is damage."""
-        try:
-            return await self._attempt(slot, scope, work, decodes)
-        except PartGone as gone:
-            log.warning("view renewed slot=%d cause=%s", slot, gone)
-        return await self._attempt(slot, scope, work, decodes, again=True)
 
     async def _attempt(
         self,
@@ -258,8 +252,13 @@ class DuckEngine(LocalPort):
         view = await self._blocks(scope, service, f"{self._reader}/{slot}")
         blocks = [meta for meta in view if meta.id not in scope.without]
         parts = parts_of(blocks, tenant=scope.tenant, time=scope.range, service=service)
-        if decodes:
-            self._check_backlog(sum(each.profiles for _, some in parts.raw for each in some))
+        backlog = sum(each.profiles for _, some in parts.raw for each in some)
+        if decodes and backlog > self._settings.level0_profiles_max:
+            raise Overloaded(
+                f"{backlog} profiles in the time range are not compacted yet, more than the "
+                f"{self._settings.level0_profiles_max} that one question may decode; ask for a "
+                "shorter time range, or wait for compaction to catch up"
+            )
         self._metrics.read(
             blocks=len(parts.blocks), raw=sum(len(datasets) for _, datasets in parts.raw)
         )
@@ -350,14 +349,6 @@ class DuckEngine(LocalPort):
             self._release(slot)
         else:
             running.add_done_callback(lambda _: self._release(slot))
-
-    def _check_backlog(self, profiles: int) -> None:
-        if profiles > self._settings.level0_profiles_max:
-            raise Overloaded(
-                f"{profiles} profiles in the time range are not compacted yet, more than the "
-                f"{self._settings.level0_profiles_max} that one question may decode; ask for a "
-                "shorter time range, or wait for compaction to catch up"
-            )
 
     def _checked_step(self, time: TimeRange, step_ns: int) -> int:
         step_ms = step_ns // MILLISECOND_NS

@@ -27,7 +27,8 @@ class WorkerScratch:
             _wipe_dead(parent)
             self.path = parent / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
             self.path.mkdir(mode=0o700)
-            self._lock = _take(_create(self.path / _LOCK))
+            handle = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            self._lock = _take(handle)
 
     def close(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
@@ -59,21 +60,11 @@ def _wipe_dead(parent: Path) -> None:
             os.close(lock)
 
 
-def _create(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-
-
 def _take(handle: int) -> int | None:
     """Lock an open file; None, and closed, when somebody else holds it."""
-    if _locked(handle):
-        return handle
-    os.close(handle)
-    return None
-
-
-def _locked(handle: int) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
-    return True
+        os.close(handle)
+        return None
+    return handle

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def hedged(
-    first: Callable[[], Awaitable[T]],
+    first: Awaitable[T],
     second: Callable[[], Awaitable[T] | None],
     *,
     after_s: float,
@@ -19,7 +19,7 @@ async def hedged(
 
     `second` gives None when it may not be tried now. What loses goes on by itself, unheard.
     """
-    tries = [asyncio.ensure_future(first())]
+    tries = [asyncio.ensure_future(first)]
     try:
         await asyncio.wait(tries, timeout=after_s)
         if not tries[0].done() and (other := second()) is not None:

@@ -36,13 +36,17 @@ class Registrar:
         said = await self._metastore.call(GetNow())
         self._said, self._at_ns, self._at_wall_ns = said, asked_ns, asked_wall_ns
         self._doubted = False
-        return self._since(said)
+        passed_ns = self._clock.monotonic_ns() - asked_ns
+        return msgspec.structs.replace(said, lease_time=said.lease_time + passed_ns)
 
     def known(self, *, within_ns: int) -> Now | None:
-        """The log's time without asking, if it was asked so lately."""
-        if self._said is None or self._age_ns() > within_ns:
+        """The log's time without asking, if it was asked so lately: by the clock that saw more,
+        since one of them stood still while a machine was suspended.
+        """
+        said, passed_ns = self._said, self._clock.monotonic_ns() - self._at_ns
+        if said is None or max(passed_ns, self._clock.wall_ns() - self._at_wall_ns) > within_ns:
             return None
-        return self._since(self._said)
+        return msgspec.structs.replace(said, lease_time=said.lease_time + passed_ns)
 
     def doubt(self) -> None:
         """Something failed: the log may have a new life, so it is asked before the next naming."""
@@ -56,13 +60,3 @@ class Registrar:
                 f"the index refused the segment: {reply.refusals[0]}; send it again"
             )
         return True
-
-    def _age_ns(self) -> int:
-        """By the clock that saw more: while a machine was suspended, one of them stood still."""
-        return max(
-            self._clock.monotonic_ns() - self._at_ns, self._clock.wall_ns() - self._at_wall_ns
-        )
-
-    def _since(self, said: Now) -> Now:
-        passed_ns = self._clock.monotonic_ns() - self._at_ns
-        return msgspec.structs.replace(said, lease_time=said.lease_time + passed_ns)

@@ -56,12 +56,6 @@ class Uploads:
         finally:
             del self._waiting[place]
 
-        def first() -> asyncio.Future[None]:
-            work = self._start(key, body, running)
-            self._began[work] = self._clock.monotonic_ns()
-            work.add_done_callback(self._first_ended)
-            return work
-
         def second() -> asyncio.Future[None] | None:
             now_ns = self._clock.monotonic_ns()
             if self._seconds >= self._at_once:
@@ -74,6 +68,9 @@ class Uploads:
             work.add_done_callback(self._second_ended)
             return work
 
+        first = self._start(key, body, running)
+        self._began[first] = self._clock.monotonic_ns()
+        first.add_done_callback(self._first_ended)
         _, won = await hedged(first, second, after_s=self._hedge_after_s)
         if won:
             self._metrics.hedge_wins.inc()

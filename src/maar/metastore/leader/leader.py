@@ -165,7 +165,9 @@ class Leader:
         entries = list(entries)
         reserve = all(isinstance(entry, RESERVED) for entry in entries)
         for index, entry in enumerate(entries, start=self.state.index + 1):
-            body = await self._fitting(encode_entry(entry), index)
+            body = encode_entry(entry)
+            if len(body) > INLINE_BYTES_MAX:
+                body = await self._store_apart(body, index)
             bodies.append(encode(self.state.version, now, wall, body))
         effects: list[Effect] = []
         for batch in in_batches(bodies):
@@ -209,10 +211,8 @@ class Leader:
                     raise TermLost(f"the log does not say what it stored: {error}") from error
                 await asyncio.sleep(self._timing.settle_s)
 
-    async def _fitting(self, body: bytes, index: int) -> bytes:
-        """The entry itself, or, when it is too large for the log, where its bytes are (S12)."""
-        if len(body) <= INLINE_BYTES_MAX:
-            return body
+    async def _store_apart(self, body: bytes, index: int) -> bytes:
+        """An entry that says where the bytes of one are which is too large for the log (S12)."""
         digest = hashlib.sha256(body).digest()
         key = keys.stored_entry(incarnation=self.state.incarnation, index=index, sha256=digest)
         try:

@@ -454,8 +454,9 @@ def open_envelope(body: bytes, *, index: int, knows: int = VERSION) -> Envelope:
         entry = _with_outlines(sealed.entry)
     except _UNREADABLE:
         return decode(body, index=index, knows=knows)  # raises an error that says what is wrong
-    _check_version(sealed.version, index=index, knows=knows)
-    _check_activated(entry, index=index, knows=knows)
+    newest = entry.version if isinstance(entry, VersionActivated) else sealed.version
+    if max(newest, sealed.version) > knows:
+        return decode(body, index=index, knows=knows)  # as above
     return Envelope(sealed.version, sealed.lease_time, sealed.wall_time, entry)
 
 
@@ -467,23 +468,15 @@ def decode(body: bytes, *, index: int, knows: int = VERSION) -> Envelope:
         if is_former(body):
             raise FormerFormat(f"entry {index} of the log") from error
         raise Corrupt(f"entry {index} of the log has no readable envelope: {error}.") from error
-    _check_version(sealed.version, index=index, knows=knows)
-    entry = decode_entry(sealed.entry, index=index)
-    _check_activated(entry, index=index, knows=knows)
-    return Envelope(sealed.version, sealed.lease_time, sealed.wall_time, entry)
-
-
-def _check_version(version: int, *, index: int, knows: int) -> None:
-    if version > knows:
+    if sealed.version > knows:
         raise Rejected(
-            f"entry {index} of the log was written by a newer maar (version {version}; "
+            f"entry {index} of the log was written by a newer maar (version {sealed.version}; "
             f"this program knows up to {knows}). Start the newer program."
         )
-
-
-def _check_activated(entry: Entry | BlocksOutlined, *, index: int, knows: int) -> None:
+    entry = decode_entry(sealed.entry, index=index)
     if isinstance(entry, VersionActivated) and entry.version > knows:
         raise Rejected(
             f"entry {index} of the log activates version {entry.version}; this program knows up "
             f"to {knows}. Start the newer program."
         )
+    return Envelope(sealed.version, sealed.lease_time, sealed.wall_time, entry)

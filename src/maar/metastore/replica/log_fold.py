@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from maar.metastore.fold.apply import FoldEntry, Indexed, apply, fold_entry
-from maar.metastore.records.effects import Effect, Effects
+from maar.metastore.records.effects import Effect
 from maar.metastore.records.entries import VERSION, Envelope, Stored, decode_to_fold, open_envelope
 from maar.metastore.replica.integrity import StateVotes
 from maar.metastore.replica.read_ahead import ReadAhead
@@ -88,26 +88,21 @@ class LogFold:
             for number, run in enumerate(_runs(records)):
                 if number:
                     await asyncio.sleep(0)
-                envelopes = [self._open(record) for record in run]
+                read, knows = self.edition.read, self.edition.version
+                envelopes = [read(each.body, index=each.index, knows=knows) for each in run]
                 for at, envelope in enumerate(envelopes):
                     if isinstance(envelope.entry, Stored):
                         envelopes[at] = await self._fetch(envelope, run[at].index)
                 for record, envelope in zip(run, envelopes, strict=True):
-                    effects += self._apply(record, envelope)
+                    did = apply(self.state, Indexed(record.index, envelope), self.edition.fold)
+                    self.head = Head(record.index, record.hash)
+                    self.folded_bytes += len(record.body)
+                    self.state_votes.fold(did)
+                    effects += did
         finally:
             self._moved.set()
             self._moved = asyncio.Event()
         return effects
-
-    def _apply(self, record: Record, envelope: Envelope) -> Effects:
-        effects = apply(self.state, Indexed(record.index, envelope), self.edition.fold)
-        self.head = Head(record.index, record.hash)
-        self.folded_bytes += len(record.body)
-        self.state_votes.fold(effects)
-        return effects
-
-    def _open(self, record: Record) -> Envelope:
-        return self.edition.read(record.body, index=record.index, knows=self.edition.version)
 
     async def _fetch(self, envelope: Envelope, index: int) -> Envelope:
         """Replace a reference by the entry itself, which is stored apart from the log."""

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -328,7 +329,7 @@ class Where:
         return ((row[:ID_BYTES], self._keys.thing(_number(row))) for row in self._rows)
 
     def add(self, raw: bytes, key: PartitionKey) -> None:
-        self._rows.put(raw + self._keys.take(key).to_bytes(4, "big"))
+        self._rows.add(raw + self._keys.take(key).to_bytes(4, "big"), replace=True)
 
     def remove(self, raw: bytes) -> None:
         row = self._rows.pop(raw)
@@ -452,7 +453,9 @@ class Index:
     def partitions(self) -> list[Partition]:
         """All partitions, in the order of their keys."""
         found = (item for shelves in self.tenants.values() for item in shelves.items())
-        return [Partition(key, tuple(shelf.chunks)) for key, shelf in sorted(found, key=_by_key)]
+        return [
+            Partition(key, tuple(shelf.chunks)) for key, shelf in sorted(found, key=itemgetter(0))
+        ]
 
     def load(self, chunks: list[tuple[PartitionKey, Chunk]]) -> bool:
         """Chunks in the order of keys and ids, instead of what was there; whether they are so.
@@ -468,10 +471,6 @@ class Index:
             last = key, ids[-1]
             self._shelf(key).chunks.append(chunk)
         return self.where.load(chunks)
-
-
-def _by_key(item: tuple[PartitionKey, Shelf]) -> PartitionKey:
-    return item[0]
 
 
 def blocks_in(chunks: Iterable[Chunk]) -> Iterator[BlockMeta]:

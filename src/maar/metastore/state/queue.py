@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from struct import Struct
 
 from maar.metastore.state.marks import add_mark, bulk_mark
@@ -26,13 +27,10 @@ _TURN = slice(16, 28)  # entry and ordinal, by which a lane is sorted
 PLACE_BYTES = _PLACE.size - 4  # without the number of the key, which only this process knows
 
 
-def _lane_rows() -> Rows:
-    return Rows(key=12, width=12 + ID_BYTES)
-
-
 @dataclass(slots=True)
 class Lane:
-    items: Rows = field(default_factory=_lane_rows)  # entry, ordinal, block
+    # By entry, ordinal and block.
+    items: Rows = field(default_factory=partial(Rows, key=12, width=12 + ID_BYTES))
     bytes: int = 0
     front: Front | None = None
     full: bool = False
@@ -150,7 +148,7 @@ class Queue:
         lane = self.lanes.get(item.key)
         if lane is None:
             lane = self.lanes[item.key] = Lane(line=self.rules.line(item.key))
-        if not lane.items.put(_turn(item) + raw_id(item.block)):
+        if not lane.items.add(_turn(item) + raw_id(item.block), replace=True):
             return
         lane.bytes += item.size
         self._count(lane.line, +1, item.size)
@@ -282,7 +280,10 @@ class Queue:
         lane.front, lane.full = None, False
 
     def _list(self, key: QueueKey, lane: Lane, policy: Policy) -> None:
-        lane.front = self._front(key, lane)
+        row = lane.items.first()
+        assert row is not None
+        oldest = self._item(row)
+        lane.front = Front(oldest.added_at, oldest.entry, oldest.ordinal, key)
         add_to(self.fronts, lane.line, lane.front)
         lane.full = self._is_full(key, lane, policy)
         if lane.full:
@@ -290,12 +291,6 @@ class Queue:
 
     def _is_full(self, key: QueueKey, lane: Lane, policy: Policy) -> bool:
         return self.rules.full(key, blocks=len(lane.items), size=lane.bytes, policy=policy)
-
-    def _front(self, key: QueueKey, lane: Lane) -> Front:
-        row = lane.items.first()
-        assert row is not None
-        oldest = self._item(row)
-        return Front(oldest.added_at, oldest.entry, oldest.ordinal, key)
 
 
 def _turn(item: Item | Front) -> bytes:

@@ -82,12 +82,10 @@ class Rows:
         smaller = sum(map(len, self._chunks[:number])) + self._place(self._chunks[number], key)
         return smaller // self._width
 
-    def put(self, row: bytes) -> bool:
-        """Add a row, or replace the one with its key; whether it is a new one."""
-        return self.add(row, replace=True)
-
     def add(self, row: bytes, *, replace: bool = False) -> bool:
-        """Add a row, unless there is one with its key; whether it is a new one."""
+        """Add a row, unless there is one with its key, which stays or is replaced; whether it is a
+        new one.
+        """
         key = row[: self._key]
         number = self._number(key)
         if number < 0:
@@ -224,7 +222,7 @@ class Ids:
         return raw_id(block) in self._rows
 
     def add(self, block: BlockId) -> None:
-        self._rows.put(raw_id(block))
+        self._rows.add(raw_id(block))
 
     def drop_below(self, start: str) -> int:
         """Remove the ids that sort before some hex digits; how many there were."""
@@ -258,7 +256,14 @@ class Numbers(Generic[T]):
         """Its number, for one more row."""
         number = self._numbers.get(thing)
         if number is None:
-            number = self._new(thing)
+            if self._free:
+                number = self._free.pop()
+                self._things[number] = thing
+            else:
+                number = len(self._things)
+                self._things.append(thing)
+                self._uses.append(0)
+            self._numbers[thing] = number
         self._uses[number] += 1
         return number
 
@@ -269,14 +274,3 @@ class Numbers(Generic[T]):
             del self._numbers[self.thing(number)]
             self._things[number] = None
             self._free.append(number)
-
-    def _new(self, thing: T) -> int:
-        if self._free:
-            number = self._free.pop()
-            self._things[number] = thing
-        else:
-            number = len(self._things)
-            self._things.append(thing)
-            self._uses.append(0)
-        self._numbers[thing] = number
-        return number

@@ -19,16 +19,12 @@ class AnswerBudget:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._taken = 0
-
-    @property
-    def taken(self) -> int:
-        return self._taken
+        self.taken = 0
 
     def take(self, size: int, why: str) -> None:
         """Count bytes before, or as soon as, they are there; `why` says what is too much."""
-        self._taken += size
-        if self._taken > self._bytes_max:
+        self.taken += size
+        if self.taken > self._bytes_max:
             raise TooLarge(
                 f"the question needs more than the {self._bytes_max} bytes of memory that "
                 f"query.answer_bytes_max allows: {why}; ask for one service, for fewer series by "

@@ -81,16 +81,16 @@ class Turns(Generic[Waiter]):
         self._held += Counter()  # forget who holds none
         self._free.append(slot)
         granted: list[tuple[Waiter, int]] = []
-        while self._free and (tenant := self._next()) is not None:
+        while self._free:
+            tenant = next((one for one in self._queues if self._may_hold(one)), None)
+            if tenant is None:
+                break
             queue = self._queues.pop(tenant)
             granted.append((queue.popleft(), self._given(tenant)))
             self._waiting -= 1
             if queue:
                 self._queues[tenant] = queue  # behind the others now
         return granted
-
-    def _next(self) -> TenantId | None:
-        return next((tenant for tenant in self._queues if self._may_hold(tenant)), None)
 
     def _may_hold(self, tenant: TenantId) -> bool:
         return self._held[tenant] < self._bounds.slots_of_one

@@ -9,7 +9,7 @@ from typing import Any
 
 import duckdb
 
-from maar.model.block import BlockMeta, File
+from maar.model.block import BlockMeta
 from maar.ports.object_store import ObjectStore
 from maar.query.read.level0 import COLUMNS
 from maar.query.read.remote import StoreFileSystem
@@ -33,13 +33,18 @@ class QueryDatabase:
         DuckDB cannot forget a footer. What does not fit is not kept, until nobody is at work and a
         new database can take the place of the full one.
         """
-        files = [file for meta in blocks for file in meta.files if file.table in COLUMNS]
-        if alone and self._kept and not self._fit(files):
+        footers = {
+            file.locations[0].key: file.footer_size
+            for meta in blocks
+            for file in meta.files
+            if file.table in COLUMNS
+        }
+        if alone and self._kept and not self._fit(footers):
             self.close()
             self._open()
         cursor = self._database.cursor()
-        if self._fit(files):
-            self._kept |= _footers(files)
+        if self._fit(footers):
+            self._kept |= footers
             cursor.execute("SET parquet_metadata_cache = true")  # its own; files never change
         return cursor
 
@@ -47,17 +52,13 @@ class QueryDatabase:
         self._database.close()
         self._scratch.close()
 
-    def _fit(self, files: Iterable[File]) -> bool:
-        footers = sum((self._kept | _footers(files)).values())
-        return footers * FOOTER_FACTOR <= self._settings.footer_cache_bytes_max
+    def _fit(self, footers: dict[str, int]) -> bool:
+        size = sum((self._kept | footers).values())
+        return size * FOOTER_FACTOR <= self._settings.footer_cache_bytes_max
 
     def _open(self) -> None:
         self._kept: dict[str, int] = {}  # bytes of footers, by key
         self._database, self._scratch = open_database(self._settings, self._store)
-
-
-def _footers(files: Iterable[File]) -> dict[str, int]:
-    return {file.locations[0].key: file.footer_size for file in files}
 
 
 def open_database(settings: QuerySettings, store: ObjectStore) -> tuple[Any, ExitStack]:

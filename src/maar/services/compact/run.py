@@ -25,7 +25,7 @@ from maar.block.decode.to_tables import Decoded, decode_in_batches
 from maar.block.format.hashing import ALL_BITS
 from maar.block.format.segment import open_segment, read_groups
 from maar.block.format.writer import SCRATCH
-from maar.block.merge.build import BuiltBlock, build
+from maar.block.merge.build import build
 from maar.block.merge.duplicates import id_words, later_ones
 from maar.block.merge.run import Run
 from maar.block.merge.sorted_runs import BUDGET
@@ -171,7 +171,8 @@ class _Compaction:
         kept = 0
         for first, end in zip([None, *cuts], [*cuts, None], strict=True):
             directory = self.directory()
-            built = self.counted(build(runs, directory, tenant=tenant, first=first, end=end))
+            built = build(runs, directory, tenant=tenant, first=first, end=end)
+            self.collisions += built.collisions
             if built.rows["profiles"]:
                 meta = self.publisher.block(built, tenant=tenant, day=day)
                 kept += meta.profiles
@@ -191,16 +192,13 @@ class _Compaction:
 
     def spilled(self, runs: list[Run], *, tenant: TenantId) -> Run:
         directory = self.directory()
-        built = self.counted(build(runs, directory, tenant=tenant, compression=SCRATCH))
+        built = build(runs, directory, tenant=tenant, compression=SCRATCH)
+        self.collisions += built.collisions
         for run in runs:
             for table in run.tables.values():
                 if isinstance(table, Path) and table.is_relative_to(self.work):
                     table.unlink()
         return Run(name=f"Scratch of plan {self.plan.id}", tables=dict(built.paths))
-
-    def counted(self, built: BuiltBlock) -> BuiltBlock:
-        self.collisions += built.collisions
-        return built
 
     def directory(self) -> Path:
         return self.work / f"out-{next(self._numbers)}"
