@@ -16,8 +16,7 @@ from maar.model.errors import Unavailable
 from maar.model.ids import HOME, NodeId, Shard, TenantId, Zone
 from maar.model.ring import Ring, Writer, WriterState
 from maar.placement import locate
-from maar.placement.jump import jump
-from maar.placement.locate import REMEMBERED, Place, Placement, Spot
+from maar.placement.locate import REMEMBERED, Place, Placement, Spot, jump
 from maar.placement.rules import Balancing, Rules, Share, TenantLimits
 from maar.placement.table import begun
 

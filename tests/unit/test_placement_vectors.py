@@ -6,8 +6,7 @@ import pytest
 
 from maar.model.ids import HOME, NodeId, TenantId
 from maar.model.ring import Ring, Writer, WriterState
-from maar.placement.jump import jump
-from maar.placement.locate import Place, Placement, Spot, shard_at, spot_of
+from maar.placement.locate import Place, Placement, Spot, jump, shard_at, spot_of
 from maar.placement.permutation import permutation, step
 from maar.placement.rules import Rules, Share, TenantLimits
 from maar.placement.table import begun

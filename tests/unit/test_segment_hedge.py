@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
 
 import pytest
 
 from maar.model.errors import MaarError, StoreFull, Unavailable
 from maar.model.ids import Shard
-from maar.segment.hedge import hedged
 from maar.segment.settings import SegmentSettings
+from maar.segment.uploads import hedged
 from support.clock.virtual_time import Gate, until
 from support.http.pushed import MemoryStore, run
 from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile
@@ -20,14 +20,14 @@ SECOND = 1_000_000_000
 HEDGING = SegmentSettings(flush_interval_ms=5, flush_interval_max_ms=5, hedge_after_ms=20)
 
 
-def after(seconds: float, outcome: str | MaarError) -> Callable[[], asyncio.Future[str]]:
+def after(seconds: float, outcome: str | MaarError) -> Callable[[], Coroutine[Any, Any, str]]:
     async def work() -> str:
         await asyncio.sleep(seconds)
         if isinstance(outcome, MaarError):
             raise outcome
         return outcome
 
-    return lambda: asyncio.ensure_future(work())
+    return work
 
 
 def never() -> NoReturn:

@@ -19,11 +19,12 @@ import xxhash
 from maar.model.errors import Unavailable
 from maar.model.ids import Shard, TenantId
 from maar.model.ring import Ring, Writer
-from maar.placement.jump import jump
 from maar.placement.rules import Balancing, Rules, Share, TenantLimits
 
 PARTS = 4  # of a dataset's series in a shard, each with an order of writers of its own
 REMEMBERED = 1 << 19  # places; some 120 MB at most. Services are named by clients (S21)
+_MULTIPLIER = 2_862_933_555_777_941_757
+_MASK = (1 << 64) - 1
 
 
 class Spot(NamedTuple):
@@ -163,6 +164,19 @@ def spot_of(tenant_hash: int, dataset_hash: int, share: Share, shards: int) -> S
         dataset_start=jump(dataset_hash, share.tenant_shards),
         dataset_shards=min(share.tenant_shards, max(1, share.dataset_shards)),
     )
+
+
+def jump(key: int, buckets: int) -> int:
+    """Jump consistent hashing: a key's bucket moves only when buckets are added, and then rarely.
+
+    The bucket of an unsigned 64-bit key, from 0; `buckets` is at least 1.
+    """
+    bucket, candidate = -1, 0
+    while candidate < buckets:
+        bucket = candidate
+        key = (key * _MULTIPLIER + 1) & _MASK
+        candidate = int((bucket + 1) * ((1 << 31) / ((key >> 33) + 1)))
+    return bucket
 
 
 def both_hashed(tenant_hash: int, dataset_hash: int) -> int:

@@ -79,17 +79,23 @@ class Lifelines:
             line = self._open.get(name)
             if line is None:  # its run is over, or it never was one of ours
                 return
-            line._take(connection, place)
+            line._held.add(connection)
+            line.places.append(place)
         try:
             left_ms = int((line._until_s - time.monotonic()) * 1000)
             connection.sendall(b"%d\n" % left_ms)
-            known = _wait_for_the_end(connection)
+            _keep_alive(connection)
+            connection.settimeout(None)
+            while connection.recv(GREETING_BYTES_MAX):
+                pass
+            known = True
         except ConnectionError:  # reset by a process that ended with something unread
             known = True
         except OSError:  # its host does not answer: the task may well go on there
             known = False
         with self._lock:
-            line._let_go(connection, known=known)
+            line._held.discard(connection)
+            line._unknown = line._unknown or not known
             self._lock.notify_all()
 
 
@@ -118,14 +124,6 @@ class Lifeline:
         with self._lines._lock:
             self._lines._lock.wait_for(lambda: not self._held, wait_s)
             return not self._held and not self._unknown
-
-    def _take(self, connection: socket.socket, place: str) -> None:
-        self._held.add(connection)
-        self.places.append(place)
-
-    def _let_go(self, connection: socket.socket, *, known: bool) -> None:
-        self._held.discard(connection)
-        self._unknown = self._unknown or not known
 
 
 class LifelineHold:
@@ -207,14 +205,6 @@ def _line(connection: socket.socket, *, within_s: float) -> str:
             raise ConnectionAbortedError("no line came")
         got += piece
     return got.decode(errors="replace").strip()
-
-
-def _wait_for_the_end(connection: socket.socket) -> bool:
-    _keep_alive(connection)
-    connection.settimeout(None)
-    while connection.recv(GREETING_BYTES_MAX):
-        pass
-    return True
 
 
 def _keep_alive(connection: socket.socket) -> None:

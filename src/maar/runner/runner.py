@@ -139,7 +139,12 @@ class SparkRunner:
         return 0 if self._pulse.missed >= FROZEN_BEATS else self._pulse.answer
 
     def run(self, plan: LeasedPlan) -> PlanResult:
-        run = self._admitted(plan)
+        assert self._lines is not None, "warm() comes first"
+        line = self._lines.new(most_s=self._plan_timeout_s)
+        run = _Run(plan, line, f"maar {plan.id} {plan.token} {secrets.token_hex(4)}")
+        key = plan.id, plan.token
+        with self._lock:
+            self._runs[key] = run
         waiting = threading.Timer(SEAT_WAIT_S, self._give_up_waiting, [run])
         waiting.daemon = True
         waiting.start()
@@ -149,11 +154,13 @@ class SparkRunner:
             raise self._failed(run, error) from error
         finally:
             waiting.cancel()
-            run.line.cut()
-            self._forget(run)
+            line.cut()
+            with self._lock:
+                if self._runs.get(key) is run:
+                    del self._runs[key]
         if isinstance(answer, Done):
             return answer.result
-        stopped = run.line.gone(wait_s=STOP_WAIT_S)
+        stopped = line.gone(wait_s=STOP_WAIT_S)
         raise AttemptFailed(answer.cause, stopped=stopped, plan_at_fault=answer.plan_at_fault)
 
     def cancel(self, plan: LeasedPlan) -> None:
@@ -226,14 +233,6 @@ class SparkRunner:
             ours = sum(1 for run in self._runs.values() if run.line.places)
         return max(0, seen.running - ours)
 
-    def _admitted(self, plan: LeasedPlan) -> _Run:
-        assert self._lines is not None, "warm() comes first"
-        line = self._lines.new(most_s=self._plan_timeout_s)
-        run = _Run(plan, line, f"maar {plan.id} {plan.token} {secrets.token_hex(4)}")
-        with self._lock:
-            self._runs[plan.id, plan.token] = run
-        return run
-
     def _submit(self, run: _Run) -> Answer:
         """One job of one task, from the calling thread: its job group is the thread's own."""
         body = msgspec.msgpack.encode(Task(run.plan, self._store, run.line.address))
@@ -291,12 +290,6 @@ class SparkRunner:
                 self._engine.cancel(group)
             except engine.ERRORS as error:
                 log.warning("cannot cancel group=%r cause=%s", group, _failure(error).cause)
-
-    def _forget(self, run: _Run) -> None:
-        with self._lock:
-            key = run.plan.id, run.plan.token
-            if self._runs.get(key) is run:
-                del self._runs[key]
 
 
 def _failure(error: BaseException) -> JobFailure:

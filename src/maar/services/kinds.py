@@ -51,7 +51,8 @@ class Kinds:
         return iter(self._rules)
 
     def line(self, kind: PlanKind, key: QueueKey) -> PlanLine:
-        return PlanLine(self._ranks[self[kind].kind], self._rules[kind].line(key))
+        rules = self[kind]
+        return PlanLine(self._ranks[kind], rules.line(key))
 
     def lines(self, policy: Policy) -> Iterator[PlanLine]:
         """Every line that may have something due."""

@@ -197,7 +197,7 @@ def read_datasets(open_file: Any, datasets: Iterable[Dataset]) -> Iterator[RawPr
     at_once = sum(dataset.size for dataset in wanted) <= ROW_GROUP_BYTES
     runs = [groups] if at_once else [[group] for group in groups]
     found = 0
-    for profile in (each for run in runs for each in _profiles(_read(parquet, run))):
+    for profile in (each for run in runs for each in _profiles(read_rows(parquet, run))):
         if (profile.tenant, profile.service) not in names:
             raise Corrupt(
                 f"A segment holds {profile.service} of {profile.tenant} where the index says that "
@@ -215,7 +215,7 @@ def read_datasets(open_file: Any, datasets: Iterable[Dataset]) -> Iterator[RawPr
 def read_groups(parquet: pq.ParquetFile, groups: Iterable[int]) -> Iterator[RawProfile]:
     """The profiles of some row groups of an opened segment."""
     for group in groups:
-        yield from _profiles(read_group(parquet, group))
+        yield from _profiles(read_rows(parquet, [group]))
 
 
 def count_causes(open_file: Any) -> Counter[str]:
@@ -223,7 +223,7 @@ def count_causes(open_file: Any) -> Counter[str]:
     parquet = open_segment(open_file)
     counts: Counter[str] = Counter()
     for group in range(parquet.num_row_groups):
-        counts.update(read_group(parquet, group, [CAUSE.name])[CAUSE.name].to_pylist())
+        counts.update(read_rows(parquet, [group], [CAUSE.name])[CAUSE.name].to_pylist())
     return counts
 
 
@@ -298,12 +298,10 @@ def _dataset(
     )
 
 
-def read_group(parquet: pq.ParquetFile, group: int, columns: list[str] | None = None) -> pa.Table:
-    """One row group of an opened segment, or some of its columns."""
-    return _read(parquet, [group], columns)
-
-
-def _read(parquet: pq.ParquetFile, groups: list[int], columns: list[str] | None = None) -> pa.Table:
+def read_rows(
+    parquet: pq.ParquetFile, groups: list[int], columns: list[str] | None = None
+) -> pa.Table:
+    """Some row groups of an opened segment, or some of their columns."""
     try:
         return parquet.read_row_groups(groups, columns=columns, use_threads=False)
     except (pa.ArrowException, OSError) as error:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from maar.block.format import checksum
-from maar.block.format.segment import DATED_KEY, ZONE_KEY, SegmentBytes, open_segment, read_group
+from maar.block.format.segment import DATED_KEY, ZONE_KEY, SegmentBytes, open_segment, read_rows
 from maar.model.block import Dataset
 from maar.model.errors import Corrupt
 from maar.model.ids import TenantId, Zone
@@ -23,7 +23,7 @@ def reread(body: bytes) -> SegmentBytes:
     groups: list[Dataset] = []
     samples = 0
     for place in range(parquet.num_row_groups):
-        table = read_group(parquet, place, _COLUMNS)
+        table = read_rows(parquet, [place], _COLUMNS)
         groups.append(_of_group(table, place))
         samples += pc.sum(table["samples"]).as_py()
     if not groups:

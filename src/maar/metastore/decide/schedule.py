@@ -271,7 +271,12 @@ class _Round:
         """Whether the worker may get more after this."""
         waiting = self._waiting()
         able = alone and bool(self._suspect(worker))
-        lines = [line for line in waiting if (able if line == FAILING else self._can(worker, line))]
+        kinds, done = self._state.kinds, self._crew.heard[worker].kinds
+        lines = [
+            line
+            for line in waiting
+            if (able if line == FAILING else kinds.of_line(line).kind in done)
+        ]
         if not lines:
             return False
         share = self._state.policy.least_share
@@ -301,9 +306,6 @@ class _Round:
                 break
             offers.take()
         return offer
-
-    def _can(self, worker: WorkerId, line: PlanLine) -> bool:
-        return self._state.kinds.of_line(line).kind in self._crew.heard[worker].kinds
 
     # ── plans that run alone ──
 
@@ -394,8 +396,10 @@ class _Round:
         ]
 
     def _grant(self, offer: Offer, worker: WorkerId, fresh: Iterator[PlanId]) -> Grant | None:
-        expires_at = LeaseTime(self._now + self._lease_ns(offer))
-        plan = offer.plan
+        plan, what = offer.plan, offer.plan or offer.spec
+        assert what is not None
+        lease_ns = self._state.kinds[what.kind].lease_ns(self._state.policy)
+        expires_at = LeaseTime(self._now + lease_ns)
         if plan is None:
             scheduled = next(fresh, None)
             return Grant(scheduled, worker, expires_at) if scheduled else None
@@ -403,8 +407,3 @@ class _Round:
         since = self._crew.hearing_since
         counts_as_failure = verdict.expiry_counts(self._state, plan, hearing_since=since)
         return Grant(plan.id, worker, expires_at, seen, counts_as_failure)
-
-    def _lease_ns(self, offer: Offer) -> int:
-        what = offer.plan or offer.spec
-        assert what is not None
-        return self._state.kinds[what.kind].lease_ns(self._state.policy)

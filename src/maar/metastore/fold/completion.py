@@ -65,16 +65,11 @@ def _output_refusal(state: MetaState, plan: Plan, entry: PlanCompleted) -> Refus
         for block in ids
     ):
         return Refusal.OUTPUT_TAKEN
-    return _objects_refusal(plan, entry)
-
-
-def _objects_refusal(plan: Plan, entry: PlanCompleted) -> Refusal | None:
-    """Every output has its files, under keys that this attempt gave it (S1, S3)."""
-    if any(objects.wrong_with_files(meta) for meta in entry.result.outputs):
+    # Every output has its files, under keys that this attempt gave it (S1, S3).
+    if any(objects.wrong_with_files(meta) for meta in outputs):
         return Refusal.OUTPUT_FILES
     own = all(
-        not objects.wrong_with_keys(meta, plan=plan.id, token=entry.token)
-        for meta in entry.result.outputs
+        not objects.wrong_with_keys(meta, plan=plan.id, token=entry.token) for meta in outputs
     )
     return None if own else Refusal.OUTPUT_KEY
 
