@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from maar.metastore.records.effects import Refused  # noqa: E402
 from maar.metastore.records.entries import (  # noqa: E402
     AttemptFenced,
+    BlocksExpired,
     BlocksLost,
     Entry,
     Grant,
@@ -33,9 +34,10 @@ from maar.metastore.records.entries import (  # noqa: E402
     PlansParked,
     PlansStarted,
     PlansUnparked,
+    Reincarnated,
     Start,
 )
-from maar.model.ids import FencingToken, PlanId, WorkerId  # noqa: E402
+from maar.model.ids import FencingToken, Incarnation, PlanId, WorkerId  # noqa: E402
 from maar.model.plan import Plan, PlanState  # noqa: E402
 from maar.model.policy import Policy  # noqa: E402
 from maar.model.time import LeaseTime  # noqa: E402
@@ -212,6 +214,14 @@ def _lose(fold: Fold, plan: PlanId) -> Entry:
     return BlocksLost(_found(fold, plan).inputs[:1], "gone")
 
 
+def _expire(fold: Fold, plan: PlanId) -> Entry:
+    return BlocksExpired(2**62, _found(fold, plan).inputs[:1])
+
+
+def _restore(_fold: Fold, _plan: PlanId) -> Entry:
+    return Reincarnated(Incarnation("0000cafe"))
+
+
 TRIES: tuple[Try, ...] = (
     _lease,
     _start,
@@ -221,6 +231,8 @@ TRIES: tuple[Try, ...] = (
     _exclude,
     _bisect,
     _lose,
+    _expire,
+    _restore,
     lambda _, plan: PlanRequeued(plan),
     lambda _, plan: PlansParked((plan,)),
     lambda _, plan: PlansUnparked((plan,)),
