@@ -113,8 +113,8 @@ def test_status_shows_everyone_and_ends_well_when_all_is_well(
     ("others", "sentence"),
     [
         ({"b:1": STOPPED}, "replica three has stopped: the log has a gap"),
-        ({"b:1": None}, "b:1 is not heard from"),
-        ({"a:1": FOLLOWER}, "nobody leads"),
+        ({"b:1": None}, "b:1 does not answer"),
+        ({"a:1": FOLLOWER}, "no replica leads"),
     ],
 )
 def test_status_says_what_wants_a_person(

@@ -132,7 +132,7 @@ def test_a_plan_is_shown_with_inputs_attempts_causes_and_times(front: Front, say
         "5.0 (compact, inflight)",
         "acme, shard 2, level 1, store main",
         "planned 1.5 min ago, waited 10.00 s for a worker",
-        "1 of at most 3; 1 more were not its own",
+        "1 of at most 3; 1 more were excused",
         "worker-7 under token 0badcafe.7, 9.00 s left",
         "4.0, which was divided",
         "inputs: 2, 2.0 KiB in those still known",
@@ -219,7 +219,7 @@ def test_the_limit_is_raised_for_a_while_or_reset_and_never_half_said(
     for half in (("10",), ("--for", "1h"), (), ("10", "--reset"), ("--reset", "--for", "1h")):
         code, _, err = say("plans", "limit", *half)
         assert code == 2, half
-        assert "say `maar plans limit 10 --for 1h`" in err
+        assert "use `maar plans limit 10 --for 1h`" in err
     assert front.metastore.raised == 10
     assert say("plans", "limit", "--reset")[0] == 0
     assert front.metastore.raised == 0
@@ -247,7 +247,7 @@ def test_an_option_of_the_list_is_not_lost_on_a_command(
         (("plans", "exclude", "9.0", "--reason", "x"), 1, "no plan 9.0"),
         (("explain", "block", "0" * 32), 1, "there is no block"),
         (("retention", "set", "acme", "soon"), 2, "is not a duration"),
-        (("retention", "set", "acme", "0d"), 2, "say forever"),
+        (("retention", "set", "acme", "0d"), 2, "use forever"),
         (("retention", "get", "no tenant"), 1, "is not allowed"),
     ],
 )
@@ -333,7 +333,7 @@ def test_retention_is_undone_held_and_released(front: Front, say: Say) -> None:
     assert say("retention", "hold", "--reason", "Monday")[0] == 0
     assert "Monday" in say("retention", "get")[1]
     code, out, _ = say("retention", "release")
-    assert (code, out) == (0, "retention goes on\n")
+    assert (code, out) == (0, "retention continues\n")
 
 
 def test_a_lost_block_is_shown_before_it_is_given_up(front: Front, say: Say) -> None:
@@ -362,7 +362,7 @@ def test_nothing_is_given_up_without_a_yes_nor_a_whole_block_without_force(
     front.metastore.index = {meta.id: meta}
     code, out, err = say("blocks", "lose", meta.id, "--yes")
     assert (code, "--force gives it up" in err) == (1, True)
-    assert "every object is there" in out
+    assert "every object exists" in out
     front.metastore.damages = (Damage(meta.id, "key", "is missing"),)
     monkeypatch.setattr("click.confirm", lambda *_, **__: False)
     assert say("blocks", "lose", meta.id)[0] == 1

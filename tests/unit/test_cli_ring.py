@@ -87,7 +87,7 @@ def test_the_list_shows_every_writer_and_its_standing(front: Front, say: Say) ->
 def test_a_new_metastore_is_told(front: Front, say: Say) -> None:
     beat(front, "a")
     front.metastore.complete = False
-    assert "does not know yet who is dead" in say("ring")[1]
+    assert "does not know yet which writers are dead" in say("ring")[1]
 
 
 def test_a_dead_writer_is_removed(front: Front, say: Say) -> None:
@@ -158,6 +158,6 @@ def test_the_status_has_a_line_for_each_ring_and_one_for_the_dead(front: Front, 
     code, out, _ = say("status")
     assert code == 0
     assert "ring of zone home: 12 shards; writers: 2 active, 1 dead\n" in out
-    assert "ring of zone east: 0 shards; writers: 1 joining (the metastore is new" in out
+    assert "ring of zone east: 0 shards; writers: 1 joining (the leader is new" in out
     assert "TROUBLE 1 segment writers of zone home are not heard from" in out
     assert "zone east are not heard from" not in out

@@ -77,7 +77,7 @@ def test_without_matplotlib_it_says_how_to_get_it(
 
 
 @pytest.mark.parametrize(
-    ("plot", "words"), [("out.gif", "no kind of picture"), ("none/out.png", "is no directory")]
+    ("plot", "words"), [("out.gif", "which kind of picture"), ("none/out.png", "is no directory")]
 )
 def test_a_place_where_nothing_can_be_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], plot: str, words: str

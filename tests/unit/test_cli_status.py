@@ -78,8 +78,8 @@ def test_the_status_tells_backlog_limits_and_troubles(front: Front, say: Say) ->
         "1 tenants differ",
         "TROUBLE 2 plans are parked",
         "TROUBLE retention: the clock is a year ahead",
-        "TROUBLE clean: block 0 is kept",
-        "TROUBLE clean: 2 more like these",
+        "TROUBLE cleanup: block 0 is kept",
+        "TROUBLE cleanup: 2 more like these",
     ):
         assert text in out, text
 
@@ -115,7 +115,7 @@ def test_the_status_tells_of_replicas_and_what_is_wrong_with_them(front: Front, 
     for text in (
         "TROUBLE replica three has stopped: hashes differ at 9",
         "TROUBLE replica four doubts its state and does not answer: no vote yet",
-        "TROUBLE replica m5:4041 is not heard from",
+        "TROUBLE replica m5:4041 does not answer",
         "TROUBLE the metastore was restored from a snapshot",
     ):
         assert text in out, text
@@ -146,7 +146,7 @@ def test_a_process_that_hung_is_told_for_a_day(front: Front, say: Say) -> None:
     assert "hung" not in say("status")[1]
     front.processes.append({"process": "metastore", "restarts": 3, "hangs": 2, "hung_at_ns": at_ns})
     said = say("status")[1]
-    assert "TROUBLE the process metastore hung and was started again 1.0 min ago (2 hangs" in said
+    assert "TROUBLE the process metastore hung and was restarted 1.0 min ago (2 hangs" in said
     assert "docs/operating.md#a-process-hangs" in said
     assert json.loads(say("status", "--json")[1])["processes"] == front.processes
     told(front, wall_time_ns=at_ns + 90_000 * SECOND_NS)

@@ -1,1 +1,1 @@
-"""One module per noun that the user says."""
+"""The `maar` command line."""

@@ -1,4 +1,4 @@
-"""The server as the commands see it: HTTP out, values back, one sentence when it cannot be."""
+"""The commands' HTTP client; every failure is one sentence."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Server:
         return self._json(self._send("GET", path, params=params))
 
     def order(self, verb: Literal["POST", "PUT"], path: str, body: Mapping[str, Any]) -> Any:
-        """Have something changed."""
+        """Send a request that changes something."""
         return self._json(self._send(verb, path, json=dict(body)))
 
     def get_bytes(self, path: str, params: Mapping[str, str | int] | None = None) -> bytes:
@@ -85,7 +85,7 @@ class Server:
 
     def _stranger(self, asked: str) -> CommandFailed:
         return CommandFailed(
-            f"what listens at {self._url} did not answer {asked} as maar does; name a maar server "
+            f"the server at {self._url} did not answer {asked} as maar does; name a maar server "
             "with --server"
         )
 
@@ -122,14 +122,14 @@ class Server:
 
 
 def retry_after_s(header: str | bytes) -> float:
-    """Retry-After in seconds, 0 when nothing was said; dates are not ours to send."""
+    """Retry-After in seconds, 0 when absent; maar never sends it as a date."""
     with suppress(ValueError):
         return max(0.0, float(header))
     return 0.0
 
 
 def _sentence(response: httpx.Response) -> str:
-    """What the server said; ours say {code, message}, others whatever they say."""
+    """The error message; maar answers {code, message}, other servers anything."""
     try:
         message = response.json()["message"]
     except (ValueError, KeyError, TypeError):

@@ -22,7 +22,7 @@ from maar.model.text import visible_lines
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# One module a command; imported when it is called, since `maar push` needs no Spark.
+# One module per command, imported when it is called, since `maar push` needs no Spark.
 _COMMANDS = {
     "serve": ("cli.commands.serve", "Run the server: all roles, or some of them."),
     "worker": ("cli.commands.worker", "Run one more compaction worker for a server elsewhere."),
@@ -42,10 +42,13 @@ _COMMANDS = {
     "ring": ("cli.commands.ring", "List the segment writers and their shards; remove one."),
     "metastore": (
         "cli.commands.metastore",
-        "The replicas and their log: look, save, repair, move.",
+        "The replicas and their log: status, backup, repair, move.",
     ),
     "dead-letters": ("cli.commands.dead_letters", "List the dead letters; show one, retry some."),
-    "retention": ("cli.commands.retention", "How long profiles are kept, and what would go now."),
+    "retention": (
+        "cli.commands.retention",
+        "How long profiles are kept, and what would expire now.",
+    ),
     "simulate": (
         "tools.simulate.command",
         "Replay a load on a virtual clock: what placement does.",
@@ -61,7 +64,8 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(_COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    # Noqa: ARG002.
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
         module = __import__(f"maar.{_COMMANDS[cmd_name][0]}", fromlist=["command"])
@@ -78,7 +82,8 @@ class Commands(click.Group):
                 error.command_name, possibilities=_COMMANDS, ctx=ctx
             ) from None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    # Noqa: ARG002.
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
@@ -96,7 +101,7 @@ def main() -> None:
 
 
 class _Patient(io.FileIO):
-    """What nobody reads any more goes nowhere: `maar push … | head` still pushes every file."""
+    """Ignore a closed pipe: `maar push … | head` still pushes every file."""
 
     def write(self, data: Buffer, /) -> int:
         try:
@@ -138,7 +143,7 @@ def run(arguments: list[str]) -> int:
 
 
 def exit_code_of(error: MaarError) -> int:
-    """As docs/cli.md has it."""
+    """The exit code of an error, as documented in docs/cli.md."""
     match error:
         case Retryable():
             return EXIT_UNAVAILABLE

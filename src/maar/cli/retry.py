@@ -9,10 +9,10 @@ PAUSE_MAX_S = 5.0
 
 
 def pause_s(tries: int, *, told_s: float, chance: Random) -> float:
-    """How long to wait after so many tries in vain.
+    """How long to wait after so many failed tries.
 
-    Doubling and bounded, never less than the server told us to; the jitter comes on top of that,
-    so that those whom it refused together do not come back together.
+    Doubling and bounded, never less than the server's Retry-After. Jitter is added on top, so that
+    clients that were refused together do not come back together.
     """
     longest = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0 ** min(tries, 10))
     return told_s + chance.uniform(longest / 2, longest)

@@ -1,1 +1,1 @@
-"""Commands beside the server's own work: a load, a simulation, a demo. No role imports them."""
+"""Tools around the server: load generator, simulation, demo. No role imports them."""

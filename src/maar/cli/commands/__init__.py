@@ -1,1 +1,1 @@
-"""One module for each noun that the user says."""
+"""One module for each command."""

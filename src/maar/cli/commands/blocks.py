@@ -1,4 +1,4 @@
-"""`maar blocks`: what is live in the index, and what a person gives up of it."""
+"""`maar blocks`: lists live blocks, and gives up one whose objects are lost."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def command(level: int | None, limit: int, as_json: bool, server: str, tenant: s
 @command.command("lose")
 @click.argument("block_id")
 @click.option("--reason", default="", help="Why, for the log.")
-@click.option("--dry-run", is_flag=True, help="Look and tell, and change nothing.")
-@click.option("--force", is_flag=True, help="Give it up although it is whole.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be lost.")
+@click.option("--force", is_flag=True, help="Give it up although it is intact.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @server_option
 def lose(
     block_id: str, reason: str, dry_run: bool, force: bool, yes: bool, as_json: bool, server: str
 ) -> None:
-    """Look at the objects of BLOCK_ID, say what is lost, and give it up: for good."""
+    """Check the objects of BLOCK_ID, show what is lost, and give it up permanently."""
     api = connected(server)
     loss = api.get(f"/api/v1/blocks/{block_id}/loss")
     if dry_run or not as_json:
@@ -63,9 +63,9 @@ def lose(
         return
     if not loss["damages"] and not force:
         raise CommandFailed(
-            f"block {block_id} is whole and stays; --force gives it up", EXIT_REFUSED
+            f"block {block_id} is intact and stays; --force gives it up", EXIT_REFUSED
         )
-    if not yes and not click.confirm("Give this up for good?", err=True):
+    if not yes and not click.confirm("Give this up permanently?", err=True):
         raise CommandFailed("nothing was changed", EXIT_REFUSED)
     done = api.order("POST", f"/api/v1/blocks/{block_id}/lose", {"reason": reason, "force": force})
     if as_json:
@@ -84,7 +84,7 @@ def _tell(loss: dict[str, Any]) -> None:
     for damage in loss["damages"]:
         say(f"  object {damage['key']} {damage['what']}")
     if not loss["damages"]:
-        say("  every object is there and as it was written")
+        say("  every object exists and is intact")
     say(
         f"  {block['profiles']:,} profiles from {moment(block['min_time_ns'])} until "
         f"{moment(block['max_time_ns'])}"
@@ -94,7 +94,7 @@ def _tell(loss: dict[str, Any]) -> None:
         say(f"  plan {loss['plan']} holds it and would be cancelled")
     if loss["returning"]:
         say(
-            f"  {len(loss['returning']):,} blocks that it replaced are still whole, and would come "
+            f"  {len(loss['returning']):,} blocks that it replaced are intact, and would come "
             "back instead: little or nothing would be lost"
         )
 

@@ -23,7 +23,7 @@ Json = dict[str, Any]
 @json_option
 @server_option
 def command(limit: int, as_json: bool, server: str) -> None:
-    """List the dead letters, held ones first; or show one, or retry some."""
+    """List the dead letters, those that need attention first; or show one, or retry some."""
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
         refuse_options(context)
@@ -36,7 +36,7 @@ def command(limit: int, as_json: bool, server: str) -> None:
 @json_option
 @server_option
 def listed(limit: int, as_json: bool, server: str) -> None:
-    """List the dead letters, held ones first."""
+    """List the dead letters, those that need attention first."""
     _list(limit, as_json, server)
 
 
@@ -79,7 +79,7 @@ def show(letter: str, as_json: bool, server: str) -> None:
         ("letter", found["name"]),
         ("object", f"{found['key']}, {size(found['size'])}"),
         ("standing", found["standing"]),
-        ("why", found["cause"] or "it is delivered when the leader looks next"),
+        ("why", found["cause"] or "it is delivered at the leader's next scan"),
     ]
     meta = found["meta"]
     if meta:
@@ -101,7 +101,7 @@ def show(letter: str, as_json: bool, server: str) -> None:
 @click.argument("letters", nargs=-1, required=True)
 @server_option
 def retry(letters: tuple[str, ...], server: str) -> None:
-    """Deliver LETTERS, which are held, after what was wrong with them has been mended."""
+    """Deliver held LETTERS, after what was wrong with them has been fixed."""
     api = connected(server)
     refused = [letter for letter in letters if not _retried(api, letter)]
     if refused:
@@ -109,7 +109,7 @@ def retry(letters: tuple[str, ...], server: str) -> None:
 
 
 def _retried(api: Server, letter: str) -> bool:
-    """One that cannot be delivered does not keep the others from it."""
+    """Deliver each; one that fails does not stop the others."""
     try:
         done = api.order("POST", f"{PATH}/{quote(letter)}/retry", {})
     except CommandFailed as error:

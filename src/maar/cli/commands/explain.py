@@ -12,7 +12,7 @@ from maar.cli.output.show import print_json, say, size
 
 @click.group("explain")
 def command() -> None:
-    """Say why something is as it is."""
+    """Explain why something is as it is."""
 
 
 @command.command("block")
@@ -20,7 +20,7 @@ def command() -> None:
 @json_option
 @server_option
 def block(block_id: str, as_json: bool, server: str) -> None:
-    """Why is block BLOCK_ID not compacted yet, and what becomes of it?"""
+    """Explain why block BLOCK_ID is not compacted yet, and what happens to it next."""
     path = f"/api/v1/blocks/{quote(block_id.lower(), safe='')}/explain"
     found = connected(server).get(path)
     if as_json:

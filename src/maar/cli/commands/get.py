@@ -17,8 +17,8 @@ from maar.model.ids import parse_profile_id
 @click.option(
     "-o", "--output", default="-", show_default=True, help="A file for the gzip pprof; - is stdout."
 )
-@click.option("--from", "start", default="", help="Look only from here: makes it faster.")
-@click.option("--until", default="", help="Look only until here.")
+@click.option("--from", "start", default="", help="Search only from this time on: faster.")
+@click.option("--until", default="", help="Search only until this time.")
 @server_options
 def command(profile_id: str, output: str, start: str, until: str, server: str, tenant: str) -> None:
     """Fetch PROFILE_ID as gzip pprof, equal to what was pushed."""

@@ -1,4 +1,4 @@
-"""`maar metastore`: the replicas and their log, and what to do when something was lost."""
+"""`maar metastore`: status of the replicas and their log; backup, restore, repair, move."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group("metastore")
 def command() -> None:
-    """The replicas of the metastore and their log: look, save, repair, move.
+    """The replicas of the metastore and their log: status, backup, repair, move.
 
     docs/runbook.md says when to use which. They take the settings of `maar serve`.
     """
@@ -56,7 +56,7 @@ def _settings(config: Path | None, others: tuple[str, ...], **flags: Any) -> Set
     return load_here(file=config, flags=given, roles_here=False)
 
 
-# ── look ───────────────────────────────────────────────────────────────────────────────────────
+# ── status ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @command.command("status")
@@ -64,7 +64,7 @@ def _settings(config: Path | None, others: tuple[str, ...], **flags: Any) -> Set
 @json_option
 @server_option
 def status(as_json: bool, server: str, **where: Any) -> None:
-    """Each replica, asked directly: it works when nobody leads, too.
+    """Ask each replica directly; works also when nobody leads.
 
     Without --metastore, and when no server of --data runs here, the server at --server is asked.
 
@@ -74,7 +74,7 @@ def status(as_json: bool, server: str, **where: Any) -> None:
     leads = any(each["standing"] == "leader" for each in shown)
     troubles = list(replica_troubles(shown))
     if not leads:
-        troubles.append("nobody leads: nothing can be registered, merged or pinned")
+        troubles.append("no replica leads: nothing can be registered, merged or pinned")
     if as_json:
         print_json({"replicas": shown, "troubles": troubles})
     else:
@@ -97,7 +97,7 @@ def status(as_json: bool, server: str, **where: Any) -> None:
 
 
 def _replicas(settings: Settings, server: str) -> list[dict[str, Any]]:
-    """As they say themselves; or as a server's leader knows them, when only that is to be found."""
+    """As the replicas answer themselves, or as a server's leader knows them."""
     from maar.app import operations
 
     if not operations.known_addresses(settings):
@@ -106,7 +106,7 @@ def _replicas(settings: Settings, server: str) -> list[dict[str, Any]]:
             return known
         except CommandFailed as error:
             if error.exit_code != EXIT_UNAVAILABLE or error.retry_after_s is not None:
-                raise  # somebody is there, and has said why not
+                raise  # the server answered and said why not
     return [_plain(each) for each in asyncio.run(operations.replicas(settings))]
 
 
@@ -120,11 +120,13 @@ def _plain(replica: ReplicaStatus) -> dict[str, Any]:
 
 
 @command.command("verify")
-@click.option("--objects", is_flag=True, help="Also look for every object of every live block.")
+@click.option(
+    "--objects", is_flag=True, help="Also check that every object of every live block exists."
+)
 @settings_options
 @json_option
 def verify(objects: bool, as_json: bool, **where: Any) -> None:
-    """Read log and snapshots again, fold them, and compare what they come to; change nothing.
+    """Replay log and snapshots and compare the resulting states; change nothing.
 
     Exit codes: 0 all is well, 1 this log needs attention; damage of other logs does not count.
     """
@@ -159,8 +161,8 @@ def _print_findings(found: Findings) -> None:
     objects = "not looked for" if found.objects < 0 else f"{found.objects:,} looked for"
     if found.orphans:
         objects += (
-            f"; {found.orphans:,} segments that nobody registered, {found.orphans_due:,} of them "
-            "to be swept"
+            f"; {found.orphans:,} segments that were never registered, {found.orphans_due:,} "
+            "of them due for deletion"
         )
     facts = [
         ("log", f"entries {found.first:,} to {found.head:,}, incarnation {found.incarnation}"),
@@ -177,14 +179,14 @@ def _print_findings(found: Findings) -> None:
         click.echo(f"of another log: {sentence}")
 
 
-# ── save ───────────────────────────────────────────────────────────────────────────────────────
+# ── snapshot and backup ────────────────────────────────────────────────────────────────────────
 
 
 @command.command("snapshot")
 @settings_options
 @json_option
 def snapshot(as_json: bool, **where: Any) -> None:
-    """Have a snapshot made and checked now, and the log behind the last two truncated."""
+    """Make and verify a snapshot now, and truncate the log before the last two."""
     from maar.app import operations
 
     index = asyncio.run(operations.snapshot(_settings(**where)))
@@ -196,7 +198,7 @@ def snapshot(as_json: bool, **where: Any) -> None:
 @settings_options
 @json_option
 def backup(file: Path, as_json: bool, **where: Any) -> None:
-    """Write snapshot and log into FILE, checked by folding them; only the index, no profiles."""
+    """Write snapshot and log into FILE, verified by replaying them; only the index, no profiles."""
     from maar.app import operations
 
     made = asyncio.run(operations.write_backup(_settings(**where), file))
@@ -225,14 +227,14 @@ def backup(file: Path, as_json: bool, **where: Any) -> None:
 @settings_options
 @json_option
 def rebuild(replicas: tuple[str, ...], as_json: bool, **where: Any) -> None:
-    """Let REPLICAS (names or addresses; without any, all that have stopped) read all again."""
+    """Have REPLICAS (names or addresses; default: all that have stopped) reload their state."""
     from maar.app import operations
 
     done = asyncio.run(operations.rebuild(_settings(**where), replicas))
     if as_json:
         print_json({"replicas": [_plain(each) for each in done]})
     elif not done:
-        click.echo("no replica has stopped; name one to rebuild it all the same")
+        click.echo("no replica has stopped; name one to rebuild it anyway")
     for each in done:
         if not as_json:
             click.echo(f"{each.name} at {each.address}: {each.standing}, entry {each.index:,}")
@@ -248,7 +250,7 @@ def rebuild(replicas: tuple[str, ...], as_json: bool, **where: Any) -> None:
     "adopts",
     multiple=True,
     metavar="INCARNATION",
-    help="Another life of this log whose objects to adopt; the one that is restored always is.",
+    help="Another incarnation of this log to adopt objects of; the restored one always is.",
 )
 @click.option(
     "--without-snapshot",
@@ -267,11 +269,11 @@ def restore(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Give a lost log a new life in an empty place: from a backup FILE, or from the store.
+    """Restore a lost log into an empty place: from a backup FILE, or from the store.
 
-    Start the replicas afterwards. The leader looks through the store and adopts what was written
-    after the snapshot; until that is done nothing is merged or deleted. Without a snapshot it
-    adopts all that is there, and only orders are lost: the retention of tenants, and the like.
+    Start the replicas afterwards. The leader searches the store and adopts what was written after
+    the snapshot; until that is done nothing is merged or deleted. Without a snapshot it adopts all
+    that it finds, and only what operators had set is lost, like the retention of tenants.
     """
     from maar.app import operations
     from maar.app.roles.wiring import build_store
@@ -324,14 +326,15 @@ def _describe(saved: Origin, others: list[Any]) -> None:
     if saved.lives:
         what = (
             f"without a snapshot, from {saved.name}, of incarnation {', '.join(saved.lives)}: all "
-            "segments and whole blocks are adopted. Orders are lost. Retention is held: give the "
-            "periods of tenants again (maar retention set), then run `maar retention release`"
+            "segments and complete blocks are adopted. What operators had set is lost. Retention "
+            "is on hold: set the periods of tenants again (maar retention set), then run `maar "
+            "retention release`"
         )
     say = [
         what,
         *(
             f"the store also belongs to a log of incarnation {life}, from which nothing is "
-            "adopted; if that was a life of this log, add --adopt"
+            "adopted; if that was an incarnation of this log, add --adopt"
             for life in others
         ),
     ]
@@ -349,7 +352,7 @@ def _describe(saved: Origin, others: list[Any]) -> None:
 def migrate(to: str, as_json: bool, **where: Any) -> None:
     """Move the log elsewhere, whole, and seal the old one. Stop the metastore first.
 
-    Broken off, run it again. Then start the replicas with --log as it is given here with --to.
+    If it is interrupted, run it again. Then start the replicas with --log set to the value of --to.
     """
     from maar.app import operations
 

@@ -1,4 +1,4 @@
-"""`maar plans`: the maintenance on the timeline, who works on it and how it went."""
+"""`maar plans`: lists maintenance plans and their attempts; requeues and excludes them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def show(plan_id: str, as_json: bool, server: str) -> None:
 @click.argument("plan_ids", nargs=-1, required=True)
 @server_option
 def requeue(plan_ids: tuple[str, ...], server: str) -> None:
-    """Give PLAN_IDS, excluded or parked, another chance, with no failures to their name."""
+    """Try excluded or parked PLAN_IDS again, with their failures reset."""
     api = connected(server)
     plans = [PlanId.parse(text) for text in plan_ids]
     refused = [plan for plan in plans if not _requeued(api, plan)]
@@ -73,7 +73,7 @@ def requeue(plan_ids: tuple[str, ...], server: str) -> None:
 
 
 def _requeued(api: Server, plan: PlanId) -> bool:
-    """One that cannot be requeued does not keep the others from it."""
+    """Requeue each; one that fails does not stop the others."""
     try:
         api.order("POST", f"/api/v1/plans/{plan}/requeue", {})
     except CommandFailed as error:
@@ -87,10 +87,10 @@ def _requeued(api: Server, plan: PlanId) -> bool:
 
 @command.command("exclude")
 @click.argument("plan_id")
-@click.option("--reason", required=True, help="Why; whoever finds the plan will need it.")
+@click.option("--reason", required=True, help="Why; it is shown with the plan.")
 @server_option
 def exclude(plan_id: str, reason: str, server: str) -> None:
-    """Set PLAN_ID aside until it is requeued; whoever works on it has to stop."""
+    """Exclude PLAN_ID until it is requeued; the worker that runs it has to stop."""
     plan = PlanId.parse(plan_id)
     connected(server).order("POST", f"/api/v1/plans/{plan}/exclude", {"reason": reason})
     click.echo(f"plan {plan} is excluded; `maar plans requeue {plan}` brings it back")
@@ -104,10 +104,12 @@ def exclude(plan_id: str, reason: str, server: str) -> None:
 def limit(failures: int | None, span: str, reset: bool, server: str) -> None:
     """Let plans fail FAILURES times, for a while, before they are set aside."""
     if reset == (failures is not None) or bool(span) == reset:
-        raise click.UsageError("say `maar plans limit 10 --for 1h`, or `maar plans limit --reset`")
+        raise click.UsageError("use `maar plans limit 10 --for 1h`, or `maar plans limit --reset`")
     body = {"for_s": 0} if reset else {"limit": failures, "for_s": parse_duration_s(span)}
     if not reset and not body["for_s"]:
-        raise click.BadParameter(f"{span!r} is no time; say --reset, if you mean that")
+        raise click.BadParameter(
+            f"{span!r} is not a duration above 0; use --reset to end a raised limit"
+        )
     done = connected(server).order("POST", "/api/v1/plans/limit", body)
     if reset:
         click.echo("the limit of the settings is in force again")

@@ -1,4 +1,4 @@
-"""`maar push`: profiles from files, one id a line."""
+"""`maar push`: pushes profiles from files, and prints an id for each."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def command(
 ) -> None:
     """Send FILES: pprof (gzip or not) or folded stacks. Prints a profile id a line.
 
-    A pprof keeps its own time, and pushed twice it is stored once, also when it has none.
+    A pprof keeps its own time. Pushed twice it is stored once, even when it has no time.
     """
     api = connected(server, tenant)
     pairs = [(SERVICE_NAME, service), *map(label_pair, labels)]
@@ -110,7 +110,7 @@ def _report(
         click.echo(visible_lines(f"{file}: {outcome}"), err=True)
         code = outcome.exit_code if isinstance(outcome, CommandFailed) else EXIT_REFUSED
         worst = max(worst, code)
-        if code == EXIT_UNAVAILABLE:  # the next file would meet the same silence
+        if code == EXIT_UNAVAILABLE:  # the next file would fail in the same way
             if left := len(files) - number:
                 click.echo(
                     f"{left:,} more files may not have arrived; push all again: what has arrived "
@@ -124,9 +124,9 @@ def _report(
 def in_order(
     work: Callable[[T], R], items: Sequence[T], *, at_once: int
 ) -> Iterator[R | MaarError | CommandFailed]:
-    """What comes of each item, in their order, with so many under way; ends when it is closed.
+    """The result of each item, in order, with a number of them in flight at once.
 
-    By threads that die with the process: Ctrl-C does not wait for answers.
+    It uses daemon threads, so that Ctrl-C does not wait for answers.
     """
     waiting = queue.SimpleQueue[tuple[T, Future[R | MaarError | CommandFailed]]]()
     outcomes = [Future[R | MaarError | CommandFailed]() for _ in items]
@@ -167,7 +167,7 @@ def is_folded(body: bytes) -> bool:
 
 
 def _insist(api: Server, labels: list[tuple[str, str]], body: bytes) -> list[str]:
-    """Push what is refused for now again, a few times; by its id it stays one profile."""
+    """Retry a push that was refused temporarily; with the same id it stays one profile."""
     packed = body if body[:2] == GZIP_MAGIC else compress(body)
     identity = id_of(body)
     for tries in itertools.count():
@@ -182,7 +182,7 @@ def _insist(api: Server, labels: list[tuple[str, str]], body: bytes) -> list[str
 
 @contextmanager
 def progress(files: int) -> Iterator[Done]:
-    """A bar below the ids, where there is a terminal and something to wait for."""
+    """A progress bar below the ids, on a terminal with enough files."""
     shown, told = sys.stdout.isatty(), sys.stderr.isatty()
     if files < 2 or not (shown or told):
         yield lambda: None
@@ -203,8 +203,8 @@ def progress(files: int) -> Iterator[Done]:
 
 
 def id_of(body: bytes) -> str:
-    """The id that a file is pushed under, the same in every try: a profile without a time would
-    otherwise be another one each time, since the server dates it when it comes.
+    """The id that a file is pushed under, the same in every try. Without it, a profile that has no
+    time would become a new one in each try, since the server dates it on arrival.
     """
     raw = gunzip(body, limit=RAW_BYTES_MAX)  # another compression of it is the same profile
     return f"maar-push-{hashlib.blake2b(raw, digest_size=16).hexdigest()}"

@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def which_options(command: F) -> F:
-    """Whose profiles."""
+    """Options that select profiles."""
     for option in (
         click.option("--selector", "more", default="", help='Matchers, like {region=~"eu.*"}.'),
         click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Only these."),
@@ -151,7 +151,7 @@ def types(
     server: str,
     tenant: str,
 ) -> None:
-    """The profile types there are."""
+    """List the profile types."""
     chosen, between = selector(service, labels, more), time_range(start, until)
     _print_lines("types", types_of(connected(server, tenant), chosen, between), as_json)
 
@@ -198,7 +198,7 @@ def series(
     server: str,
     tenant: str,
 ) -> None:
-    """The label sets there are, one a line."""
+    """List the label sets, one per line."""
     start_ms, end_ms = time_range(start, until)
     matchers = [selector(service, labels, more)] if service or labels or more else []
     request = {"matchers": matchers, "labelNames": [], "start": start_ms, "end": end_ms}
@@ -233,7 +233,7 @@ def unit_of(profile_type: str) -> str:
 def _asked(
     api: Server, profile_type: str, chosen: str, between: tuple[int, int]
 ) -> dict[str, str | int]:
-    """What the query API calls it; which type a short name means depends on what there is."""
+    """The full profile type; what a short name means depends on the types that exist."""
     if is_short(profile_type):
         profile_type = full_type(profile_type, types_of(api, chosen, between))
     start_ms, end_ms = between

@@ -1,4 +1,4 @@
-"""`maar retention`: how long profiles are kept, and what would go now."""
+"""`maar retention`: how long profiles are kept, and what would expire now."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOREVER, DEFAULT = "forever", "default"
 
 @click.group("retention")
 def command() -> None:
-    """How long profiles are kept: for all, for a tenant; and what would go now."""
+    """How long profiles are kept: for all, for a tenant; and what would expire now."""
 
 
 @command.command("get")
@@ -39,7 +39,7 @@ def get(tenant: str, as_json: bool, server: str) -> None:
         own = [(name, period(seconds)) for name, seconds in found["tenants"].items()]
         if own:
             print_table(("tenant", "kept"), own)
-        click.echo(f"by a clock that shows {moment(found['now_ns'])} UTC")
+        click.echo(f"the clock that retention goes by shows {moment(found['now_ns'])} UTC")
     if found.get("expired_blocks"):
         click.echo(
             f"{found['expired_blocks']:,} blocks that it took can be brought back, each for "
@@ -60,9 +60,11 @@ def change(tenant: str, kept: str, yes: bool, as_json: bool, server: str) -> Non
     special: dict[str, float | None] = {FOREVER: 0, DEFAULT: None}
     seconds = special[kept] if kept in special else parse_duration_s(kept)
     if seconds == 0 and kept != FOREVER:
-        raise click.BadParameter(f"{kept!r} keeps nothing; say {FOREVER}, if you mean that")
+        raise click.BadParameter(
+            f"{kept!r} would keep nothing; use {FOREVER} to keep profiles for ever"
+        )
     api = connected(server)
-    if not yes and sys.stdin.isatty():  # a script has nobody to ask, and means what it says
+    if not yes and sys.stdin.isatty():  # a script cannot be asked
         _confirm(api.get("/api/v1/retention"), tenant, seconds)
     found = api.order("PUT", _path(tenant), {"period_s": seconds})
     print_json(found) if as_json else _say(found)
@@ -74,7 +76,7 @@ def change(tenant: str, kept: str, yes: bool, as_json: bool, server: str) -> Non
 @json_option
 @server_option
 def preview(tenant: str, limit: int, as_json: bool, server: str) -> None:
-    """What retention would take now; nothing is changed."""
+    """Show which blocks retention would take now; nothing is changed."""
     params: dict[str, str | int] = {"tenant": tenant, "limit": limit}
     found = connected(server).get("/api/v1/retention/preview", params)
     if as_json:
@@ -93,32 +95,32 @@ def preview(tenant: str, limit: int, as_json: bool, server: str) -> None:
 
 
 @command.command("hold")
-@click.option("--reason", default="", help="Why, for whoever finds it held.")
+@click.option("--reason", default="", help="Why; it is shown while retention is on hold.")
 @json_option
 @server_option
 def hold(reason: str, as_json: bool, server: str) -> None:
-    """Take nothing, and delete nothing that was taken, until it is released."""
+    """Put retention on hold: take and delete nothing until it is released."""
     found = connected(server).order("POST", "/api/v1/retention/hold", {"reason": reason})
-    print_json(found) if as_json else say(found["paused"] or "retention goes on")
+    print_json(found) if as_json else say(found["paused"] or "retention continues")
 
 
 @command.command("release")
 @json_option
 @server_option
 def release(as_json: bool, server: str) -> None:
-    """Go on: you have looked, and the clock and the periods are right."""
+    """Release retention; this confirms that the clock and the periods are right."""
     found = connected(server).order("POST", "/api/v1/retention/release", {})
-    print_json(found) if as_json else say(found["paused"] or "retention goes on")
+    print_json(found) if as_json else say(found["paused"] or "retention continues")
 
 
 @command.command("undo")
 @click.option("--tenant", default="", help="Only blocks that this tenant has a part in.")
-@click.option("--reason", default="", help="Why, for whoever finds it held.")
+@click.option("--reason", default="", help="Why; it is shown while retention is on hold.")
 @json_option
 @server_option
 def undo(tenant: str, reason: str, as_json: bool, server: str) -> None:
-    """Bring back what retention took and has not deleted yet, and hold it from now on."""
-    asked = {"tenant": tenant, "reason": reason or "what it took was brought back by a person"}
+    """Bring back what retention took and has not deleted yet, and put it on hold."""
+    asked = {"tenant": tenant, "reason": reason or "an operator brought back what it took"}
     found = connected(server).order("POST", "/api/v1/retention/undo", asked)
     if as_json:
         print_json(found)
@@ -130,14 +132,14 @@ def undo(tenant: str, reason: str, as_json: bool, server: str) -> None:
 
 
 def _confirm(found: dict[str, Any], tenant: str, seconds: float | None) -> None:
-    """A shorter period is a person's word: what it takes waits for nobody else (S2)."""
+    """Ask before a shorter period, since no other confirmation follows (S2)."""
     default_s = found["default_s"]
     now_s = found["tenants"].get(tenant, default_s)
     then_s = default_s if seconds is None else seconds
     if not then_s or (now_s and then_s >= now_s):
         return
     say(
-        f"{tenant}: {period(now_s)} until now. With {period(then_s)}, older profiles go soon; for "
+        f"{tenant}: {period(now_s)} until now. With {period(then_s)}, older profiles expire; for "
         f"{duration(found['expired_delay_s'])} `maar retention undo` brings them back",
         err=True,
     )

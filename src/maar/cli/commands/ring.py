@@ -1,4 +1,4 @@
-"""`maar ring`: the segment writers of each zone, who of them lives, and who takes which shards."""
+"""`maar ring`: the segment writers of each zone, which are alive, and their shards."""
 
 from __future__ import annotations
 
@@ -50,14 +50,18 @@ def _row(zone: Json, writer: Json) -> tuple[str, ...]:
 
 
 def shards_of(writer: Json) -> str:
-    """How many it takes; one that has not been active since it asked for another number has to."""
+    """How many shards it has, and how many it asks for if that differs."""
     has, wants = writer["shards"], writer["wants"]
     return str(has) if has == wants else f"{has} of {wants}"
 
 
 def _sentence(zone: Json) -> str:
     dead = sum(writer["state"] == "dead" for writer in zone["writers"])
-    whole = "" if zone["complete"] else "; the metastore is new and does not know yet who is dead"
+    whole = (
+        ""
+        if zone["complete"]
+        else "; the leader is new and does not know yet which writers are dead"
+    )
     return (
         f"zone {zone['zone']}: {zone['shards']} shards of {len(zone['writers'])} writers, {dead} "
         f"dead, as of entry {zone['changed_at']}{whole}"

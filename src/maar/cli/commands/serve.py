@@ -1,4 +1,4 @@
-"""`maar serve`: settings in, roles running."""
+"""`maar serve`: reads the settings and runs the roles."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def command(roles: str, config: Path | None, others: tuple[str, ...], **flags: A
 
 
 def flag_settings(given: dict[str, Any]) -> dict[str, Any]:
-    """The settings that flags of their own stand for."""
+    """The settings that have a flag of their own."""
     from maar.app.settings.layers import Key
 
     keys = {

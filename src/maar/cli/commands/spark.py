@@ -9,7 +9,7 @@ import click
 
 @click.group("spark")
 def command() -> None:
-    """What a Spark cluster needs to run maar's plans; docs/spark.md tells the whole of it."""
+    """What a Spark cluster needs to run maar's plans; see docs/spark.md."""
 
 
 @command.command("pack")

@@ -15,7 +15,7 @@ from maar.cli.output.replicas import print_replicas, replica_troubles
 from maar.cli.output.show import duration, moment, print_json, print_table, say, size
 
 BLOCKED_SHOWN = 10
-HANG_TOLD_S = 86_400  # whoever comes in the morning wants to know of the night
+HANG_TOLD_S = 86_400  # a hang is shown for a day, so that the next shift sees it
 
 Json = dict[str, Any]
 
@@ -89,7 +89,11 @@ def _plans(status: Json) -> Iterator[str]:
 def _rings(status: Json) -> Iterator[str]:
     for zone in status["zones"]:
         states = ", ".join(f"{count:,} {state}" for state, count in zone["writers"].items())
-        unsure = "" if zone["complete"] else " (the metastore is new: who is dead, it cannot say)"
+        unsure = (
+            ""
+            if zone["complete"]
+            else " (the leader is new and does not know yet which writers are dead)"
+        )
         yield f"ring of zone {zone['zone']}: {zone['shards']:,} shards; writers: {states}{unsure}"
 
 
@@ -114,7 +118,7 @@ def _troubles(status: Json) -> Iterator[str]:
         ago_s = (status["wall_time_ns"] - process["hung_at_ns"]) / 1e9
         if process["hangs"] and ago_s < HANG_TOLD_S:
             yield (
-                f"TROUBLE the process {process['process']} hung and was started again "
+                f"TROUBLE the process {process['process']} hung and was restarted "
                 f"{duration(max(0.0, ago_s))} ago ({process['hangs']:,} hangs since the server "
                 "began): docs/operating.md#a-process-hangs"
             )
@@ -123,12 +127,12 @@ def _troubles(status: Json) -> Iterator[str]:
             yield f"TROUBLE {sentence}: docs/operating.md#disk-full"
     if status.get("adopting"):
         yield (
-            "TROUBLE the metastore was restored from a snapshot and is still looking through the "
-            "store; nothing is deleted until it has taken in what it finds there"
+            "TROUBLE the metastore was restored from a snapshot and is still searching the "
+            "store; nothing is deleted until it has adopted what it finds there"
         )
     if status["parked"]:
         yield (
-            f"TROUBLE {status['parked']:,} plans are parked, since the schedule was full: "
+            f"TROUBLE {status['parked']:,} plans are parked because the schedule was full: "
             "maar plans --state parked"
         )
     for zone in status["zones"]:
@@ -145,9 +149,9 @@ def _troubles(status: Json) -> Iterator[str]:
     if status["retention"]["trouble"]:
         yield f"TROUBLE retention: {status['retention']['trouble']}"
     for sentence in status["blocked"][:BLOCKED_SHOWN]:
-        yield f"TROUBLE clean: {sentence}"
+        yield f"TROUBLE cleanup: {sentence}"
     if len(status["blocked"]) > BLOCKED_SHOWN:
-        yield f"TROUBLE clean: {len(status['blocked']) - BLOCKED_SHOWN:,} more like these"
+        yield f"TROUBLE cleanup: {len(status['blocked']) - BLOCKED_SHOWN:,} more like these"
 
 
 def _level(level: Json) -> tuple[str, ...]:

@@ -36,10 +36,10 @@ import click
     "--set", "others", multiple=True, metavar="SECTION.NAME=VALUE", help="Any other setting."
 )
 def command(config: Path | None, others: tuple[str, ...], **flags: Any) -> None:
-    """Work for a server until Ctrl-C: plans in hand are finished first. Start as many as you like.
+    """Work for a server until Ctrl-C: running plans are finished first. Start as many as you like.
 
-    Exit codes: 0 stopped in order, 1 something had to be killed, 2 it cannot run as it is set up,
-    3 the metastore or the store does not answer.
+    Exit codes: 0 stopped cleanly, 1 something had to be killed, 2 the settings do not work, 3 the
+    metastore or the store does not answer.
     """
     from maar.app.roles import worker_alone
     from maar.app.settings.config import load_here

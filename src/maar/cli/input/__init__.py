@@ -1,1 +1,1 @@
-"""What a person types: options, times and short names of profile types."""
+"""Parses input: options, times and short names of profile types."""

@@ -13,7 +13,7 @@ from maar.cli.client import Server
 from maar.cli.input.times import parse_range_ms
 
 DEFAULT_SERVER = "http://127.0.0.1:4040"
-PARTIAL = "maar.allow_partial"  # in the context of a command: its answers may lack something
+PARTIAL = "maar.allow_partial"  # in a command's context: answers may leave out damaged blocks
 
 _TYPED = click.core.ParameterSource.COMMANDLINE
 
@@ -54,11 +54,11 @@ def range_options(command: F) -> F:
 
 
 def json_option(command: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="For scripts.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(command)
 
 
 def partial_option(command: F) -> F:
-    """For commands whose answer may lack what is damaged."""
+    """For commands whose answers may leave out damaged blocks."""
 
     def take(context: click.Context, _option: click.Parameter, value: bool) -> None:
         context.meta[PARTIAL] = value
@@ -105,7 +105,7 @@ def selector(service: str, labels: Iterable[str], more: str) -> str:
 
 
 def refuse_options(context: click.Context) -> None:
-    """What belongs to the list must not be lost on a command that follows it."""
+    """Refuse options of the list before a subcommand, which would ignore them."""
     for option in context.command.params:
         if option.name and context.get_parameter_source(option.name) is _TYPED:
             name = max(option.opts, key=len)

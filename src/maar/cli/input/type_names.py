@@ -8,7 +8,7 @@ from maar.cli.output.failure import EXIT_USAGE, CommandFailed
 
 _PARTS = 5  # name:sample_type:sample_unit:period_type:period_unit
 
-# What a profile of several values is asked for, unless one of them is named.
+# The default value of a profile that has several, unless one of them is named.
 _USUAL = {"process_cpu": "cpu", "memory": "inuse_space", "mutex": "delay", "block": "delay"}
 
 
@@ -17,9 +17,9 @@ def is_short(asked: str) -> bool:
 
 
 def full_type(asked: str, there: Collection[str]) -> str:
-    """The one of the types that there are which a short name means.
+    """The existing type that a short name means.
 
-    A value's name goes before a profile's, and both before other spellings of them.
+    A value's name takes precedence over a profile's, and both over other spellings.
     """
     if not is_short(asked):
         return asked

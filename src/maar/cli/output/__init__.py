@@ -1,1 +1,1 @@
-"""What a person reads: tables, trees, plans, and how a command fails."""
+"""Prints output: tables, trees, plans, and failures."""

@@ -1,4 +1,4 @@
-"""How a command fails: one sentence for a person, and an exit code for scripts."""
+"""How a command fails: one sentence for people, and an exit code for scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans as people read them: a row each, or one with all that is known of it."""
+"""Formats plans: as rows, or one plan with all its details."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _key(plan: Json) -> QueueKey:
 
 
 def _gist(plan: Json) -> str:
-    """What one most wants to know of a plan in its state."""
+    """The most relevant detail of a plan in its state."""
     lease = plan["lease"]
     if lease:
         return f"{lease['worker']}, token {lease['token']}"
@@ -103,7 +103,7 @@ def _facts(detail: Json) -> Iterator[tuple[str, str]]:
         ),
     )
     yield "times", ", ".join(_times(plan, now))
-    excused = f"; {plan['excused']} more were not its own" if plan["excused"] else ""
+    excused = f"; {plan['excused']} more were excused" if plan["excused"] else ""
     yield "failures", f"{plan['failures']} of at most {detail['failure_limit']}{excused}"
     if plan["note"]:
         yield "reason", plan["note"]

@@ -1,4 +1,4 @@
-"""Replicas of the metastore as people read them."""
+"""Formats the replicas of the metastore."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from maar.cli.output.show import duration, print_table
 
-LOOKED_S = 5.0  # a replica looks at the log many times a second
+LOOKED_S = 5.0  # a replica reads the log many times a second
 
 Json = dict[str, Any]
 
@@ -38,15 +38,15 @@ def replica_troubles(replicas: Sequence[Json]) -> Iterator[str]:
             case "in doubt":
                 yield f"replica {who} doubts its state and does not answer: {each['fault']}"
             case "unreachable":
-                yield f"replica {who} is not heard from"
+                yield f"replica {who} does not answer"
             case _:
                 pass
 
 
 def _behind(replica: Json) -> str:
-    """By entries and by time, as far as the replica knows itself.
+    """How far it is behind, in entries and time, as far as the replica knows.
 
-    The head that it has seen is no news when it has not been able to look for a while.
+    The head that it last saw says little if it could not read the log for a while.
     """
     standing, behind_s = replica["standing"], replica["behind_s"]
     if standing == "unreachable":

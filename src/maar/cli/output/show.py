@@ -1,4 +1,4 @@
-"""Values as people read them, and the two ways out of every command: a table or JSON."""
+"""Formats values for people, and prints tables or JSON."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def console() -> Console:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """An object, never a bare array: a list has its noun as key, and may get neighbours."""
+    """Print an object, never a bare array, so that fields can be added later."""
     click.echo(visible_json(json.dumps(value, ensure_ascii=False, indent=2)))
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Lines that may hold names which somebody else chose."""
+    """Print lines that may contain untrusted names, with control characters made visible."""
     click.echo(visible_lines(text), err=err)
 
 

@@ -1,4 +1,4 @@
-"""`maar demo`: a server, programs that push to it, and what becomes of their profiles."""
+"""`maar demo`: runs a server and sample programs, and shows their profiles."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLAIN_EVERY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the status page says, in the demo's words."""
+    """The numbers of the server's status that the demo shows."""
 
     profiles: int = 0
     blocks: tuple[tuple[int, str, int, int], ...] = ()  # level, kind, blocks, bytes
@@ -62,7 +62,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class SeenProgram:
-    """What there is to see of one program."""
+    """What the flame graph of one program shows."""
 
     program: str
     total: int
@@ -71,7 +71,7 @@ class SeenProgram:
 
 
 class Stop(Exception):
-    """Somebody wants the demo to end."""
+    """The demo was asked to end."""
 
 
 @click.command("demo")
@@ -208,7 +208,7 @@ def _table(progress: Progress, age_s: float) -> Group:
 
 
 def _summary(api: Server, progress: Progress, began_ms: int) -> list[str]:
-    """Print what there is; returns what is missing, as sentences."""
+    """Print the summary; returns what is missing, as sentences."""
     found = [_found(api, program, began_ms) for program in PROGRAMS]
     click.echo(f"Summary: {progress.line()}")
     rows = [

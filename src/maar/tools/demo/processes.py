@@ -44,7 +44,7 @@ class Demo:
         self._logs: list[IO[bytes]] = []
 
     def start_server(self) -> None:
-        """From nothing: an earlier demo's data would count as this one's."""
+        """Start with an empty directory: an earlier demo's data would count as this one's."""
         self._check_port()
         self._check_directory()
         lock_directory(self.data_dir).close()
@@ -72,7 +72,7 @@ class Demo:
     def last_words(self) -> str:
         """The last line that the server logged."""
         lines = self.log_file.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "its log is empty"
 
     def stop_programs(self) -> None:
         for process in self._programs.values():
@@ -87,17 +87,17 @@ class Demo:
             file.close()
 
     def _check_directory(self) -> None:
-        """Delete nothing but what an earlier demo left: somebody may have named a real lake."""
+        """Delete only data of an earlier demo: the directory may be that of a real server."""
         if not self.data_dir.exists() or self.log_file.exists():
             return
         if not self.data_dir.is_dir() or any(self.data_dir.iterdir()):
             raise InvalidInput(
-                f"{self.data_dir} holds something that no demo made, and a demo begins by deleting "
+                f"{self.data_dir} holds data that is not of a demo, and a demo begins by deleting "
                 "its directory; choose another with --data"
             )
 
     def _check_port(self) -> None:
-        """Whoever answers there would be taken for our server."""
+        """Another server on the port would be mistaken for ours."""
         host, _, port = self._listen.rpartition(":")
         try:
             socket.create_server((host, int(port))).close()

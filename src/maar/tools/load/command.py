@@ -1,4 +1,4 @@
-"""`maar load`: the pushes of many services, and a report of how they fared."""
+"""`maar load`: pushes as many services would, and reports latencies and refusals."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     type=click.FloatRange(min=0),
     default=60.0,
     show_default=True,
-    help="Seconds for which a push is tried again when it is refused for now or not answered.",
+    help="Seconds for which a push is retried when it is refused temporarily or not answered.",
 )
 @click.option(
     "--timeout", type=_POSITIVE, default=30.0, show_default=True, help="Seconds for one try."
@@ -107,9 +107,9 @@ def command(
 ) -> None:
     """Push profiles of SERVICES times PODS for a while; every one is new and dated now.
 
-    A push goes out when it is due, whether or not those before it were answered. One that is
-    refused for now (429, 503) or not answered is sent again, the same bytes, to the next server.
-    Ends with 1 when a push was never acknowledged, with 3 when no server answers.
+    A push is sent when it is due, whether or not earlier ones were answered. One that is refused
+    temporarily (429, 503) or not answered is sent again, with the same bytes, to the next server.
+    Exits 1 when a push was never acknowledged, 3 when no server answers.
     """
     crowd = Crowd(
         tenants=tenants, services=services, pods=pods, rate=rate, seconds=seconds, prefix=prefix
@@ -162,7 +162,7 @@ async def _run(
     loop = asyncio.get_running_loop()
 
     def interrupt() -> None:
-        """Once: no more pushes. Twice: those under way are given up."""
+        """The first signal stops new pushes, the second gives up those in flight."""
         if interrupted.is_set():
             running.cancel()
         interrupted.set()
@@ -187,7 +187,7 @@ async def _run(
 
 
 async def _somebody_answers(doors: Sequence[ConnectionPool]) -> None:
-    """A wrong address is said at once, and not after a minute of patience."""
+    """Check the addresses first, so that a wrong one fails at once instead of after retries."""
     causes = []
     for door in doors:
         try:

@@ -1,4 +1,4 @@
-"""As little HTTP as a load needs: connections that are kept, one request at a time on each."""
+"""A minimal HTTP client for the load: kept connections, one request at a time on each."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _IDS = IDS_HEADER.lower().encode()
 
 
 class Broken(Exception):
-    """There was no answer: it may or may not have been done."""
+    """There was no answer: the request may or may not have been carried out."""
 
 
 class PushReply(NamedTuple):
     status: int
     ids: tuple[str, ...]
-    retry_after_s: float  # 0 when nothing was said
+    retry_after_s: float  # 0 when absent
     sentence: str  # what a refusal says
 
 
@@ -146,7 +146,7 @@ class ConnectionPool:
                 try:
                     answer = await connection.ask(self.address.head(tenant, len(body)), body)
                 except BaseException:
-                    connection.close()  # its answer, if it comes, would be taken for another's
+                    connection.close()  # a late answer would be taken for that of another request
                     raise
         except TimeoutError:
             raise Broken(f"no answer within {self._timeout_s:g} s") from None

@@ -1,4 +1,4 @@
-"""Who pushes what and when: decisions of a load, no more."""
+"""Who pushes what and when: the decisions of a load. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Crowd(msgspec.Struct, frozen=True, kw_only=True):
         return max(1, int(self.rate * self.seconds))
 
     def due_s(self, number: int) -> float:
-        """When a push is due, whatever became of those before it: agents do not wait for others."""
+        """When a push is due, independent of earlier ones: agents do not wait for each other."""
         return number / self.rate
 
     def sources(self, seed: int) -> list[Program]:

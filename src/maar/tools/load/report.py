@@ -1,4 +1,4 @@
-"""What became of a load: counted while it runs, told when it ends."""
+"""The result of a load: counted while it runs, reported when it ends."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def lines(found: LoadReport) -> Iterator[str]:
-    """For people."""
+    """The report as lines of text."""
     yield (
         f"{found.acknowledged:,} of {found.sent:,} pushes acknowledged in "
         f"{duration(found.seconds)}: {found.rate_reached:,.1f} a second "

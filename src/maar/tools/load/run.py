@@ -1,4 +1,4 @@
-"""A load on its way: every push goes out when it is due, and stays until it is acknowledged."""
+"""Runs a load: every push is sent when it is due, and retried until it is acknowledged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Acknowledged = Callable[[Program, Template, int, tuple[str, ...]], None]
 
 
 class LoadRun:
-    """Pushes as a crowd would; `tally` may be looked at meanwhile."""
+    """Pushes as many independent agents would; `tally` may be read meanwhile."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class LoadRun:
         self._last_ns = 0
 
     def stop(self) -> None:
-        """Begin no more pushes; those under way go on."""
+        """Begin no more pushes; those in flight continue."""
         self._stopping.set()
 
     async def run(self) -> None:
@@ -64,14 +64,14 @@ class LoadRun:
                 self.tally.late_s = max(self.tally.late_s, now - due)
                 if self._stopping.is_set() or (full and now > ends):
                     self._room.release()
-                    break  # time is over; what found no place until now is left out
+                    break  # time is over; pushes that are still waiting for a slot are left out
                 self.tally.sent += 1
                 under_way.create_task(self._push(number, due))
 
     async def _until(self, due: float) -> None:
         left = due - time.monotonic()
         if left <= 0:
-            await asyncio.sleep(0)  # others want to run, too
+            await asyncio.sleep(0)  # let other tasks run
             return
         try:
             async with asyncio.timeout(left):
@@ -95,7 +95,7 @@ class LoadRun:
             self._room.release()
 
     async def _insist(self, tenant: str, body: bytes, number: int) -> PushReply | None:
-        """The same bytes until they are acknowledged, refused for good, or patience ends."""
+        """Send the same bytes until they are acknowledged, refused permanently, or time is over."""
         gives_up = time.monotonic() + self._patience_s
         for tries, door in enumerate(self._turns(number)):
             told_s = 0.0
@@ -127,7 +127,7 @@ class LoadRun:
         return shelf[number // len(self._sources) % len(shelf)]
 
     def _now_ns(self) -> int:
-        """Now, and never twice the same: a profile's time is part of who it is."""
+        """The present time, but never the same twice: a profile's time is part of its identity."""
         self._last_ns = max(time.time_ns(), self._last_ns + 1)
         return self._last_ns
 

@@ -1,4 +1,4 @@
-"""`maar simulate`: what placement would do under a load, without any of it."""
+"""`maar simulate`: what placement would do under a load, without running a server."""
 
 from __future__ import annotations
 

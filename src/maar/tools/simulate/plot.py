@@ -1,4 +1,4 @@
-"""Draws what a simulation saw. matplotlib is optional: who wants no plots does not need it."""
+"""Draws the result of a simulation. matplotlib is optional: it is needed for plots only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check(path: Path) -> None:
     """Whether it can be drawn there, before the work is done."""
     if path.suffix.lower() not in KINDS:
         raise click.BadParameter(
-            f"{path.name!r} says no kind of picture: let it end in {', '.join(KINDS)}",
+            f"{path.name!r} does not say which kind of picture: it must end in {', '.join(KINDS)}",
             param_hint="--plot",
         )
     if importlib.util.find_spec("matplotlib") is None:

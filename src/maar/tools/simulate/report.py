@@ -1,4 +1,4 @@
-"""What a replay saw: a sample every minute or so, and what it comes to."""
+"""The result of a replay: a sample about every minute, and summaries of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Skew(msgspec.Struct, frozen=True):
 
 
 class Way(msgspec.Struct, frozen=True):
-    """How one way to place profiles did. Moved: as a multiple of all that was pushed in a round."""
+    """How well one way to place profiles did. Moves are multiples of one round's pushes."""
 
     shards_touched: float  # by a dataset, between two samples
     node_skew: Skew
