@@ -82,8 +82,7 @@ class Commands(click.Group):
                 error.command_name, possibilities=_COMMANDS, ctx=ctx
             ) from None
 
-    # Noqa: ARG002.
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
