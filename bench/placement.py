@@ -26,7 +26,7 @@ from maar.model.ids import HOME, NodeId, TenantId
 from maar.model.ring import Ring, Writer, WriterState
 from maar.placement.locate import Place, Placement
 from maar.placement.rules import Balancing, Rules, Share, TenantLimits
-from maar.placement.table import begun
+from maar.placement.table import new_table
 
 NODES, SHARDS = 16, 4
 TENANTS, SERVICES, SERIES = 8, 400, 25
@@ -37,7 +37,7 @@ Key = tuple[TenantId, str, int]
 
 def ring() -> Ring:
     names = [NodeId(f"writer-{number:02}") for number in range(NODES)]
-    table = begun(dict.fromkeys(names, SHARDS))
+    table = new_table(dict.fromkeys(names, SHARDS))
     writers = tuple(Writer(name, "", "", SHARDS, WriterState.ACTIVE) for name in names)
     return Ring(HOME, 1, writers, tuple(names.index(owner) for owner in table))
 

@@ -35,7 +35,7 @@ from maar.model.ids import NodeId, TenantId
 from maar.placement.locate import PARTS, Placement
 from maar.placement.permutation import step
 from maar.placement.rules import Rules, TenantLimits
-from maar.placement.table import changed
+from maar.placement.table import change_table
 from maar.tools.simulate.fleet import Fleet, fleet_of, node_name, ring_of
 from maar.tools.simulate.plain import Plain
 
@@ -74,7 +74,7 @@ def moved(before: Table, after: Table, flows: Flow) -> float:
 
 
 def exchanging_all(table: Table, node: NodeId, _: Flow) -> Table:
-    return changed(table, {**Counter(table), node: EACH})
+    return change_table(table, {**Counter(table), node: EACH})
 
 
 def exchanging_half(table: Table, node: NodeId, _: Flow) -> Table:

@@ -58,7 +58,7 @@ class Shard:
         self.cut_if_due(now_ns)
         self.arrivals.push(now_ns)
         if self.buffer is None:
-            pays = self.arrivals.opened(now_ns)
+            pays = self.arrivals.on_open(now_ns)
             self.buffer = Buffer(self.settings, opened_ns=now_ns, pays=pays)
         self.buffer.add(profile)
         self.size += len(profile.payload)

@@ -149,10 +149,10 @@ class Threads:
     ) -> list[Made | Failure]:
         """What became of each; one that fails in this way stops no other."""
 
-        def done(item: Item) -> Made | Failure:
+        def act_or_error(item: Item) -> Made | Failure:
             try:
                 return act(item)
             except catching as error:
                 return error
 
-        return list(await asyncio.gather(*(self.do(partial(done, item)) for item in items)))
+        return list(await asyncio.gather(*(self.do(partial(act_or_error, item)) for item in items)))

@@ -23,7 +23,7 @@ def test_the_golden_letter_reads_as_its_segment() -> None:
     found = dead_letter.decode(GOLDEN.read_bytes(), key=key)
     assert found == META
     name = key.rpartition("/")[2]
-    checked = partial(dead_letter.checked, found, key=key, name=name, incarnation=INCARNATION)
+    checked = partial(dead_letter.check, found, key=key, name=name, incarnation=INCARNATION)
     assert checked(store=MAIN_STORE) == META
     with pytest.raises(Corrupt, match="does not name the one object"):
         checked(store=StoreName("elsewhere"))

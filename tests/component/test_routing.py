@@ -22,7 +22,7 @@ from maar.model.errors import Draining, InvalidInput, Overloaded, TooLarge, Unav
 from maar.model.ids import HOME, NodeId
 from maar.model.ring import Ring, Writer, WriterState
 from maar.placement.rules import Rules, TenantLimits
-from maar.placement.table import begun
+from maar.placement.table import new_table
 from maar.ports.membership import RingView
 from support.segment.writers_as_told import Writing, profile
 
@@ -86,7 +86,7 @@ class Town:
             )
             for node in NODES
         )
-        owners = begun({NodeId(node): 4 for node in NODES})
+        owners = new_table({NodeId(node): 4 for node in NODES})
         table = tuple(NODES.index(owner) for owner in owners)
         ring = Ring(HOME, self._sessions, writers, table)
         self._rings.learn((RingView(ring, (), True),))
@@ -129,7 +129,7 @@ def test_profiles_arrive_as_they_were_and_with_their_shards() -> None:
 
     town = told(story)
     assert town.stored() == sorted(SERVICES)
-    owners = begun({NodeId(node): 4 for node in NODES})
+    owners = new_table({NodeId(node): 4 for node in NODES})
     for node, writer in town.writers.items():
         assert writer.stored
         for shard, one in writer.stored:

@@ -16,7 +16,7 @@ import pytest
 
 from maar.model.errors import LeaseLost, Unavailable
 from maar.runner import lifeline
-from maar.runner.lifeline import CUT_OFF, Lifelines, held
+from maar.runner.lifeline import CUT_OFF, Lifelines, hold_lifeline
 
 pytestmark = pytest.mark.component
 
@@ -24,8 +24,8 @@ PATIENCE_S = 60.0
 LONG_S = 3600.0
 
 HOLDER = (
-    "import sys, time; from maar.runner.lifeline import held\n"
-    "with held(sys.argv[1]):\n"
+    "import sys, time; from maar.runner.lifeline import hold_lifeline\n"
+    "with hold_lifeline(sys.argv[1]):\n"
     "    print('held', flush=True)\n"
     "    time.sleep(600)\n"
 )
@@ -67,15 +67,15 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_a_task_that_ended_in_order_is_gone(lines: Lifelines) -> None:
     line = lines.new(most_s=LONG_S)
-    with held(line.address) as hold:
+    with hold_lifeline(line.address) as hold:
         hold.check()
-        assert not line.gone(wait_s=0)
+        assert not line.wait_gone(wait_s=0)
         assert line.places == [lifeline.place()]
-    assert line.gone(wait_s=PATIENCE_S)
+    assert line.wait_gone(wait_s=PATIENCE_S)
 
 
 def test_a_task_that_let_go_writes_nothing_more(lines: Lifelines) -> None:
-    with held(lines.new(most_s=LONG_S).address) as hold:
+    with hold_lifeline(lines.new(most_s=LONG_S).address) as hold:
         pass
     with pytest.raises(LeaseLost):
         hold.check()
@@ -87,7 +87,7 @@ def test_a_killed_process_is_seen_to_be_gone(
     line = lines.new(most_s=LONG_S)
     process = holder(line.address, processes)
     process.kill()
-    assert line.gone(wait_s=PATIENCE_S)
+    assert line.wait_gone(wait_s=PATIENCE_S)
 
 
 def test_a_frozen_process_is_not_gone(
@@ -98,9 +98,9 @@ def test_a_frozen_process_is_not_gone(
     process.send_signal(signal.SIGSTOP)
     os.waitpid(process.pid, os.WUNTRACED)  # a signal takes a moment
     line.cut()
-    assert not line.gone(wait_s=0.2)
+    assert not line.wait_gone(wait_s=0.2)
     process.send_signal(signal.SIGCONT)
-    assert line.gone(wait_s=PATIENCE_S)
+    assert line.wait_gone(wait_s=PATIENCE_S)
     assert process.wait(PATIENCE_S) == CUT_OFF
 
 
@@ -112,9 +112,9 @@ def test_a_host_that_does_not_answer_may_run_its_task_for_ever(
 
     monkeypatch.setattr(lifeline, "_wait_for_the_end", unreachable)
     line = lines.new(most_s=LONG_S)
-    with held(line.address, lambda: None):
+    with hold_lifeline(line.address, lambda: None):
         pass
-    assert not line.gone(wait_s=PATIENCE_S)
+    assert not line.wait_gone(wait_s=PATIENCE_S)
 
 
 def test_a_run_is_gone_only_with_all_its_tasks(
@@ -124,16 +124,16 @@ def test_a_run_is_gone_only_with_all_its_tasks(
     line = lines.new(most_s=LONG_S)
     first, second = holder(line.address, processes), holder(line.address, processes)
     second.kill()
-    assert not line.gone(wait_s=0.2)
+    assert not line.wait_gone(wait_s=0.2)
     first.kill()
-    assert line.gone(wait_s=PATIENCE_S)
+    assert line.wait_gone(wait_s=PATIENCE_S)
     assert len(line.places) == 2
 
 
 def test_a_task_that_is_let_go_learns_of_it_and_writes_nothing_more(lines: Lifelines) -> None:
     line = lines.new(most_s=LONG_S)
     told = threading.Event()
-    with held(line.address, told.set) as hold:
+    with hold_lifeline(line.address, told.set) as hold:
         line.cut()
         assert told.wait(PATIENCE_S)
         with pytest.raises(LeaseLost):
@@ -161,14 +161,14 @@ def test_a_task_whose_driver_is_gone_ends(processes: list[subprocess.Popen[bytes
 def test_nobody_takes_hold_after_the_cut(lines: Lifelines) -> None:
     line = lines.new(most_s=LONG_S)
     line.cut()
-    with pytest.raises(LeaseLost, match="before its task began"), held(line.address):
+    with pytest.raises(LeaseLost, match="before its task began"), hold_lifeline(line.address):
         pass
     assert line.places == []
 
 
 def test_a_task_has_the_time_that_its_run_has_left(lines: Lifelines) -> None:
     line = lines.new(most_s=0.05)
-    with held(line.address) as hold:
+    with hold_lifeline(line.address) as hold:
         until(lambda: _refuses(hold))
         with pytest.raises(LeaseLost, match="time is over"):
             hold.check()
@@ -188,7 +188,7 @@ def test_a_driver_that_cannot_be_reached_is_one_sentence() -> None:
         port = taken.getsockname()[1]
         with (
             pytest.raises(Unavailable, match=r"cannot reach the worker.*spark\.lifeline_port"),
-            held(f"127.0.0.1 {port} x"),
+            hold_lifeline(f"127.0.0.1 {port} x"),
         ):
             pass
 
@@ -202,8 +202,8 @@ def test_a_port_that_is_taken_is_one_sentence(lines: Lifelines) -> None:
 def test_strangers_get_nothing_and_harm_nothing(lines: Lifelines, greeting: bytes) -> None:
     line = lines.new(most_s=LONG_S)
     assert _answer_to(greeting, lines.port) == b""
-    assert line.gone(wait_s=0)
-    with held(line.address) as hold:
+    assert line.wait_gone(wait_s=0)
+    with hold_lifeline(line.address) as hold:
         hold.check()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from maar.adapters.stores.open import open_store
-from maar.api.admin.placement import placed_in
+from maar.api.admin.placement import placement_reader
 from maar.model import keys
 from maar.model.ids import HOME, Incarnation, Shard, TenantId, Zone
 from maar.model.time import SECOND_NS, LeaseTime
@@ -27,7 +27,7 @@ AT = 60 * SECOND_NS
 class World:
     def __init__(self, directory: Path) -> None:
         self.store: ObjectStore = open_store(StoreSettings("main", directory.as_uri()))
-        self.front = Front(placed=placed_in(self.store))
+        self.front = Front(placed=placement_reader(self.store))
         self.front.metastore.lease_time = LeaseTime(90 * SECOND_NS)
 
     def put_rules(self) -> None:

@@ -69,8 +69,8 @@ def test_ids_that_do_not_collide_are_the_hashes_read_as_signed() -> None:
 
 
 def test_a_new_id_is_never_one_that_is_taken() -> None:
-    first = hashing.rekeyed(5, set())
-    assert hashing.rekeyed(5, {first}) not in (first, 5)
+    first = hashing.free_id(5, set())
+    assert hashing.free_id(5, {first}) not in (first, 5)
 
 
 def test_numbers_are_written_in_hexadecimal() -> None:

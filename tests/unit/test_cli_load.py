@@ -35,7 +35,7 @@ def crowd(**how: float) -> Crowd:
 
 def test_a_synthetic_profile_is_admitted_as_it_is_with_its_time_and_total() -> None:
     template = synthetic(7, samples=20)
-    body = template.dated(NOW_NS)
+    body = template.with_time(NOW_NS)
     pushed = PushedProfile((("service_name", "load-1"),), body)
     raw = admit(pushed, tenant=ANONYMOUS, now_ns=NOW_NS + SECOND_NS, limits=Limits())
     assert raw.time_ns == NOW_NS
@@ -49,7 +49,7 @@ def test_another_time_is_another_profile_and_another_seed_another_program() -> N
     template = synthetic(7, samples=20)
     ids = {
         admit(
-            PushedProfile((("service_name", "load-1"),), one.dated(NOW_NS + n)),
+            PushedProfile((("service_name", "load-1"),), one.with_time(NOW_NS + n)),
             tenant=ANONYMOUS,
             now_ns=NOW_NS,
             limits=Limits(),
@@ -58,14 +58,16 @@ def test_another_time_is_another_profile_and_another_seed_another_program() -> N
         for n in range(3)
     }
     assert len(ids) == 6
-    assert template.dated(NOW_NS) == template.dated(NOW_NS), "the same bytes can be sent again"
+    assert template.with_time(NOW_NS) == template.with_time(NOW_NS), (
+        "the same bytes can be sent again"
+    )
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bytes])
 def test_a_given_profile_is_dated_anew_and_else_unchanged(pack: type[bytes]) -> None:
     given = profile(time_ns=NOW_NS - 10**15, value=77)
     template = template_of(pack(given))
-    dated = gzip.decompress(template.dated(NOW_NS))
+    dated = gzip.decompress(template.with_time(NOW_NS))
     assert read_plain(dated) == read_plain(profile(time_ns=NOW_NS, value=77))
     assert template.total == 77
 
@@ -143,8 +145,8 @@ def test_the_report_says_what_was_never_acknowledged_and_why() -> None:
     tally = LoadTally(sent=10, acknowledged=8, retries=3, bytes=2048)
     tally.waits_s.extend(n / 10 for n in range(8))
     for _ in range(4):
-        tally.refused("503", "no writer answers")
-    tally.refused("400", "too old")
+        tally.count_refusal("503", "no writer answers")
+    tally.count_refusal("400", "too old")
     found = report(tally, servers=["http://a"], seconds=2.0, planned=10, rate=5.0)
     assert found.never_acknowledged == 2
     assert found.rate_reached == 4.0
@@ -175,8 +177,8 @@ def test_a_good_load_says_little_and_a_slow_generator_owns_up() -> None:
 def test_only_a_few_different_sentences_are_kept() -> None:
     tally = LoadTally()
     for number in range(50):
-        tally.refused("503", f"shard {number}")
-        tally.refused("503", "shard 0")
+        tally.count_refusal("503", f"shard {number}")
+        tally.count_refusal("503", "shard 0")
     assert len(tally.sentences) == SENTENCES_MAX
     assert tally.sentences["503: shard 0"] == 51
     assert tally.refusals == {"503": 100}

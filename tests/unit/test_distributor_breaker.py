@@ -34,24 +34,24 @@ def test_after_a_while_one_push_probes_and_only_one() -> None:
     assert not breaker.allows(one, now_ns=later - 1)
     assert breaker.allows(one, now_ns=later)
     assert breaker.state_of(one, now_ns=later) is BreakerState.HALF_OPEN
-    assert not breaker.allows(breaker.begun(one), now_ns=later + 100 * OPEN_NS)
+    assert not breaker.allows(breaker.on_begin(one), now_ns=later + 100 * OPEN_NS)
 
 
 def test_a_probe_that_is_silent_opens_it_again() -> None:
     later = NOW + OPEN_NS
-    probing = breaker.begun(silent(3))
+    probing = breaker.on_begin(silent(3))
     again = breaker.silent(probing, now_ns=later)
     assert breaker.state_of(again, now_ns=later) is BreakerState.OPEN
     assert breaker.allows(again, now_ns=later + OPEN_NS)
 
 
 def test_a_probe_that_was_called_off_leaves_room_for_another() -> None:
-    probing = breaker.begun(silent(3))
-    assert breaker.allows(breaker.given_up(probing), now_ns=NOW + OPEN_NS)
+    probing = breaker.on_begin(silent(3))
+    assert breaker.allows(breaker.on_cancel(probing), now_ns=NOW + OPEN_NS)
 
 
 def test_a_push_on_its_way_is_a_probe_only_when_the_breaker_is_not_closed() -> None:
-    assert not breaker.begun(silent(2)).probing
+    assert not breaker.on_begin(silent(2)).probing
 
 
 def test_it_says_when_it_will_let_one_through() -> None:
@@ -70,15 +70,15 @@ def test_whatever_happens_it_never_stays_closed_to_a_writer_for_ever(events: lis
             case "answered":
                 one = breaker.CLOSED
             case "begin" if breaker.allows(one, now_ns=now_ns):
-                one = breaker.begun(one)
+                one = breaker.on_begin(one)
             case "give up":
-                one = breaker.given_up(one)
+                one = breaker.on_cancel(one)
             case _:
                 now_ns += OPEN_NS // 2
     # A probe under way ends somehow; then, after a while, somebody is let through.
     for ended in (
         breaker.silent(one, now_ns=now_ns),
         breaker.CLOSED,
-        breaker.given_up(one),
+        breaker.on_cancel(one),
     ):
         assert breaker.allows(ended, now_ns=now_ns + OPEN_NS)

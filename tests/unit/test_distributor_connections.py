@@ -118,7 +118,7 @@ def test_a_try_that_is_called_off_before_it_has_begun_leaves_nothing() -> None:
             with pytest.raises(Unavailable):
                 await fleet.push()
         clock.now_ns += OPEN_NS
-        link = fleet.router.links.made(HOME, NodeId("a"))
+        link = fleet.router.links.existing(HOME, NodeId("a"))
         assert link is not None
         batch = ShardBatch(Place(Shard(1), Spot(0, 4, 0, 1), 0), (profile(),))
         probe = fleet.router._send_beside(link, batch, SECOND_NS)

@@ -63,14 +63,14 @@ def test_other_zones_come_by_name() -> None:
 
 def test_a_home_ring_is_awaited_while_a_new_leader_listens_for_it() -> None:
     rings = FollowedRings(HOME)
-    assert rings.awaited()
+    assert rings.is_awaited()
     rings.learn((view(complete=False), view(Zone("other"))))
-    assert rings.awaited()
+    assert rings.is_awaited()
     rings.learn((view(Zone("other")),))  # nobody ever joined at home
-    assert not rings.awaited()
+    assert not rings.is_awaited()
     rings.learn((view(),))
     rings.learn((view(complete=False),))
-    assert not rings.awaited()
+    assert not rings.is_awaited()
 
 
 class Metastore(LocalPort):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from maar.distributor.service import refused
+from maar.distributor.service import undelivered_error
 from maar.model.errors import (
     Unavailable,
 )
@@ -107,8 +107,8 @@ def test_an_empty_ring_has_nobody_to_push_to() -> None:
 
 
 def test_the_answer_names_the_cause() -> None:
-    assert "it burns" in str(refused([Unavailable("it burns")], zone=HOME, waits_ns=0))
-    waiting = refused([], zone=HOME, waits_ns=3 * SECOND_NS)
+    assert "it burns" in str(undelivered_error([Unavailable("it burns")], zone=HOME, waits_ns=0))
+    waiting = undelivered_error([], zone=HOME, waits_ns=3 * SECOND_NS)
     assert waiting.retry_after_s == 3
 
 

@@ -33,7 +33,7 @@ def standing(leader_term: Office, plan: PlanId) -> tuple[PlanState, str]:
     found = leader_term.plan(plan)
     if found.lease is None:
         return found.state, "no lease"
-    return found.state, "expired" if found.lease.expired(leader_term.now) else "live"
+    return found.state, "expired" if found.lease.is_expired(leader_term.now) else "live"
 
 
 # ── the states of a plan ───────────────────────────────────────────────────────────────────────

@@ -252,14 +252,14 @@ def test_keys_tell_what_an_attempt_may_have_written(attempt: str) -> None:
     plan, token = begun(world)
     made = world.made(plan, token, attempt)
     for key in objects_of(made):
-        assert keys.written_by(key, plan=plan, token=token) == made.id
-        assert keys.written_by(key, plan=plan, token=FOREIGN) is None
-        assert keys.written_by(key, plan=PlanId(1, 1), token=token) is None
-        assert keys.written_by(f"x{key}", plan=plan, token=token) is None
-        assert keys.written_by(f"{key}/x", plan=plan, token=token) is None
+        assert keys.attempt_block(key, plan=plan, token=token) == made.id
+        assert keys.attempt_block(key, plan=plan, token=FOREIGN) is None
+        assert keys.attempt_block(key, plan=PlanId(1, 1), token=token) is None
+        assert keys.attempt_block(f"x{key}", plan=plan, token=token) is None
+        assert keys.attempt_block(f"{key}/x", plan=plan, token=token) is None
     stem = keys.stem(block=made.id, plan=plan, token=token, attempt=attempt)
     quarantined = keys.quarantine(tenant=made.tenant, stem=stem)
-    assert keys.written_by(quarantined, plan=plan, token=token) == made.id
+    assert keys.attempt_block(quarantined, plan=plan, token=token) == made.id
 
 
 # ── a store that fails ─────────────────────────────────────────────────────────────────────────

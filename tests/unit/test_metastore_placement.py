@@ -111,7 +111,7 @@ class World:
         return run_virtually(self.manager.ruling(self.leader).turn())
 
     def shelf(self) -> StoredNames:
-        return stored.listed(self.store, INCARNATION)
+        return stored.list_names(self.store, INCARNATION)
 
     def rules(self) -> Rules:
         return stored.newest_rules(self.store, self.shelf().rules).value or Rules()

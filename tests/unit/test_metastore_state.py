@@ -40,7 +40,7 @@ from maar.metastore.state.state import BOUNDS, MetaState, sizes
 from maar.metastore.views import reads
 from maar.model.errors import Corrupt, InvalidInput, Rejected
 from maar.model.ids import BlockId, TenantId, WorkerId, segment_id
-from maar.model.policy import Level, Policy, checked
+from maar.model.policy import Level, Policy, check_policy
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime, TimeRange, WallTime
 from maar.ports.index_reader import ViewRequest
@@ -456,4 +456,4 @@ def test_a_pause_of_an_hour_counts_as_a_short_one_and_time_never_goes_back() -> 
 )
 def test_a_policy_with_which_nothing_could_run_is_refused(policy: Policy) -> None:
     with pytest.raises(InvalidInput):
-        checked(policy)
+        check_policy(policy)

@@ -91,16 +91,16 @@ SMALL = TenantLimits(
 def test_the_published_vector_of_the_allocator() -> None:
     allotment, given_ = Allotment(), []
     for usage, second in ((0, 0), (0, 1), (5, 2), (10, 3)):
-        allotment = allocator.observed(allotment, usage, SMALL, s(second))
+        allotment = allocator.observe(allotment, usage, SMALL, s(second))
         given_.append(allotment.shards)
     assert given_ == [1, 1, 1, 2]
 
 
 def test_growth_that_repeats_gets_more_than_was_seen_but_at_most_twice_as_much() -> None:
     limits = TenantLimits(unit_bytes=10, burst_window_s=50, decay_window_s=50)
-    allotment, steps = allocator.resumed(1, s(1)), []
+    allotment, steps = allocator.resume(1, s(1)), []
     for needed in range(1, 30):
-        allotment = allocator.observed(allotment, (needed - 1) * 10, limits, s(1 + needed))
+        allotment = allocator.observe(allotment, (needed - 1) * 10, limits, s(1 + needed))
         assert needed <= allotment.shards <= 2 * needed
         steps.append(allotment.shards)
     assert sorted(set(steps)) == [1, 2, 5, 10, 19, 36]  # few steps: each moves series about
@@ -108,34 +108,34 @@ def test_growth_that_repeats_gets_more_than_was_seen_but_at_most_twice_as_much()
 
 def test_a_leap_in_the_midst_of_a_burst_gets_at_most_twice_what_it_needs() -> None:
     limits = TenantLimits(unit_bytes=10, burst_window_s=50, decay_window_s=50)
-    allotment = allocator.resumed(1, s(1))
+    allotment = allocator.resume(1, s(1))
     for second, needed in enumerate((2, 4, 10, 20, 100), start=2):
-        allotment = allocator.observed(allotment, (needed - 1) * 10, limits, s(second))
+        allotment = allocator.observe(allotment, (needed - 1) * 10, limits, s(second))
     assert allotment.shards == 200
 
 
 def test_a_load_that_trembles_about_a_multiple_of_the_unit_is_not_taken_for_growth() -> None:
     limits = TenantLimits(unit_bytes=1000)
-    allotment = allocator.resumed(1, s(1))
+    allotment = allocator.resume(1, s(1))
     for build in range(1000):
         usage = 8000 + (10 if build % 3 else -10)
-        allotment = allocator.observed(allotment, usage, limits, s(1 + 15 * build))
+        allotment = allocator.observe(allotment, usage, limits, s(1 + 15 * build))
     assert allotment.shards == 9
 
 
 def test_a_single_growth_after_a_calm_time_gets_what_it_needs() -> None:
     limits = TenantLimits(unit_bytes=10, burst_window_s=50, decay_window_s=50)
-    allotment = allocator.observed(Allotment(), 0, limits, s(1))
-    allotment = allocator.observed(allotment, 39, limits, s(100))
+    allotment = allocator.observe(Allotment(), 0, limits, s(1))
+    allotment = allocator.observe(allotment, 39, limits, s(100))
     assert allotment.shards == 4
 
 
 def test_shards_are_given_back_after_two_decay_windows_at_most_and_one_at_least() -> None:
     limits = TenantLimits(unit_bytes=10, burst_window_s=50, decay_window_s=50)
-    allotment = allocator.observed(Allotment(), 95, limits, s(1))
+    allotment = allocator.observe(Allotment(), 95, limits, s(1))
     shards = {0: allotment.shards}
     for second in range(1, 151):
-        allotment = allocator.observed(allotment, 0, limits, s(1 + second))
+        allotment = allocator.observe(allotment, 0, limits, s(1 + second))
         shards[second] = allotment.shards
     assert shards[0] == 10
     assert all(shards[second] == 10 for second in range(51))
@@ -156,7 +156,7 @@ def test_an_allotment_suffices_stays_in_bounds_and_never_shrinks_within_a_window
     allotment, now, past = Allotment(), s(1), []
     for usage, pause in loads:
         now += s(pause)
-        allotment = allocator.observed(allotment, usage, limits, now)
+        allotment = allocator.observe(allotment, usage, limits, now)
         assert limits.dataset_shards_min <= allotment.shards <= limits.dataset_shards_max
         assert allotment.shards >= min(limits.dataset_shards_max, usage // 10 + 1)
         past.append((now, min(limits.dataset_shards_max, usage // 10 + 1)))
@@ -168,9 +168,9 @@ def test_an_allotment_suffices_stays_in_bounds_and_never_shrinks_within_a_window
 @given(st.integers(1, 400), st.lists(st.integers(0, 5_000), min_size=1, max_size=20))
 def test_who_resumes_gives_nothing_back_for_a_decay_window(shards: int, loads: list[int]) -> None:
     limits = TenantLimits(unit_bytes=10, decay_window_s=100)
-    allotment = allocator.resumed(shards, s(7))
+    allotment = allocator.resume(shards, s(7))
     for place, usage in enumerate(loads):
-        allotment = allocator.observed(allotment, usage, limits, s(7 + place * 99 / len(loads)))
+        allotment = allocator.observe(allotment, usage, limits, s(7 + place * 99 / len(loads)))
         assert allotment.shards >= shards
 
 
@@ -228,21 +228,21 @@ EVEN = load(3 * UNIT, 3 * UNIT, 3 * UNIT, 3 * UNIT)
 
 
 def test_it_goes_by_chance_at_once_and_back_only_after_the_hold() -> None:
-    standing = balancing.judged(SpreadState(), SKEWED, LIMITS, s(100))
+    standing = balancing.judge(SpreadState(), SKEWED, LIMITS, s(100))
     assert standing.balancing is RR
-    assert balancing.judged(standing, EVEN, LIMITS, s(100) + HOLD - 1).balancing is RR
-    assert balancing.judged(standing, EVEN, LIMITS, s(100) + HOLD).balancing is FP
+    assert balancing.judge(standing, EVEN, LIMITS, s(100) + HOLD - 1).balancing is RR
+    assert balancing.judge(standing, EVEN, LIMITS, s(100) + HOLD).balancing is FP
 
 
 def test_every_trial_that_fails_doubles_the_hold_up_to_a_bound() -> None:
     now, standing, holds = s(100), SpreadState(), []
     for _ in range(8):
-        standing = balancing.judged(standing, SKEWED, LIMITS, now)
+        standing = balancing.judge(standing, SKEWED, LIMITS, now)
         assert standing.balancing is RR
         began = now
         while standing.balancing is RR:
             now += s(15)
-            standing = balancing.judged(standing, EVEN, LIMITS, now)
+            standing = balancing.judge(standing, EVEN, LIMITS, now)
         holds.append(round((now - began) / HOLD))
         now += s(60)
     assert holds == [1, 2, 4, 8, 16, 16, 16, 16]
@@ -250,26 +250,26 @@ def test_every_trial_that_fails_doubles_the_hold_up_to_a_bound() -> None:
 
 def test_a_trial_that_lasted_is_no_failure() -> None:
     standing = SpreadState(FP, s(100), None, 3)
-    again = balancing.judged(standing, SKEWED, LIMITS, s(100) + 8 * HOLD)
+    again = balancing.judge(standing, SKEWED, LIMITS, s(100) + 8 * HOLD)
     assert (again.balancing, again.failed) == (RR, 0)
 
 
 def test_a_trial_ends_by_what_is_seen_now_not_by_the_average() -> None:
     seen = SKEWED._replace(deviation=0)
     tried = SpreadState(FP, s(100), None, 0)
-    assert balancing.judged(tried, seen, LIMITS, s(130)).balancing is RR
-    assert balancing.judged(SpreadState(), seen, LIMITS, s(130)).balancing is FP
+    assert balancing.judge(tried, seen, LIMITS, s(130)).balancing is RR
+    assert balancing.judge(SpreadState(), seen, LIMITS, s(130)).balancing is FP
 
 
 def test_a_dataset_that_became_small_returns_whatever_failed_before() -> None:
     small = load(UNIT // 4, UNIT // 4, UNIT // 4)
     standing = SpreadState(RR, s(100), None, 4)
-    standing = balancing.judged(standing, small, LIMITS, s(200))
-    standing = balancing.judged(standing, small, LIMITS, s(200) + HOLD - 1)
+    standing = balancing.judge(standing, small, LIMITS, s(200))
+    standing = balancing.judge(standing, small, LIMITS, s(200) + HOLD - 1)
     assert standing.balancing is RR
-    assert balancing.judged(standing, small, LIMITS, s(200) + HOLD).balancing is FP
-    noisy = balancing.judged(standing, EVEN, LIMITS, s(200) + HOLD - 1)
-    noisy = balancing.judged(noisy, small, LIMITS, s(200) + HOLD)
+    assert balancing.judge(standing, small, LIMITS, s(200) + HOLD).balancing is FP
+    noisy = balancing.judge(standing, EVEN, LIMITS, s(200) + HOLD - 1)
+    noisy = balancing.judge(noisy, small, LIMITS, s(200) + HOLD)
     assert noisy.balancing is RR  # it has to be small for the whole of the time
 
 
@@ -278,7 +278,7 @@ def test_a_tenant_may_fix_it(text: str, fixed: Balancing) -> None:
     limits = TenantLimits(balancing=text)  # type: ignore[arg-type]
     for before in (SpreadState(), SpreadState(RR, s(1))):
         for seen in (SKEWED, EVEN):
-            assert balancing.judged(before, seen, limits, s(100)).balancing is fixed
+            assert balancing.judge(before, seen, limits, s(100)).balancing is fixed
 
 
 @given(
@@ -293,7 +293,7 @@ def test_whatever_the_load_does_two_switches_to_chance_are_a_hold_apart(
     now, standing, switches = s(1), SpreadState(), []
     for pause, usages in story:
         now += s(pause)
-        after = balancing.judged(standing, load(*usages), LIMITS, now)
+        after = balancing.judge(standing, load(*usages), LIMITS, now)
         if after.balancing is RR and standing.balancing is FP:
             switches.append(now)
         standing = after

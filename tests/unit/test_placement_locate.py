@@ -18,7 +18,7 @@ from maar.model.ring import Ring, Writer, WriterState
 from maar.placement import locate
 from maar.placement.locate import REMEMBERED, Place, Placement, Spot, jump
 from maar.placement.rules import Balancing, Rules, Share, TenantLimits
-from maar.placement.table import begun
+from maar.placement.table import new_table
 
 ACME = TenantId("acme")
 
@@ -37,7 +37,7 @@ def ring_of(owners: str, states: dict[str, WriterState] | None = None) -> Ring:
 
 def even_ring(nodes: int, shards: int = 4) -> Ring:
     names = [NodeId(f"n{number:03}") for number in range(nodes)]
-    table = begun(dict.fromkeys(names, shards))
+    table = new_table(dict.fromkeys(names, shards))
     writers = tuple(Writer(name, "", "s", shards, WriterState.ACTIVE) for name in names)
     place_of = {name: place for place, name in enumerate(names)}
     return Ring(HOME, 1, writers, tuple(place_of[owner] for owner in table))
@@ -302,7 +302,7 @@ def test_a_tenant_that_is_bound_to_few_shards_stays_with_their_owners() -> None:
 
 @given(st.integers(0, 400), st.integers(0, 2**64 - 1))
 def test_an_order_that_is_scattered_has_everything_once(size: int, seed: int) -> None:
-    assert sorted(locate.scattered(size, seed)) == list(range(size))
+    assert sorted(locate.scatter(size, seed)) == list(range(size))
 
 
 # ── rules and chance ───────────────────────────────────────────────────────────────────────────

@@ -132,7 +132,7 @@ def put(store: MemoryStore, created_at: int, body: bytes | None = None) -> str:
 
 
 def newest(store: MemoryStore, newer_than: int = 0) -> stored.Newest[Rules]:
-    names = stored.listed(store, LOG).rules
+    names = stored.list_names(store, LOG).rules
     return stored.newest_rules(store, names, newer_than=newer_than)
 
 
@@ -144,7 +144,7 @@ def test_names_are_sorted_by_kind_and_age_and_others_are_no_matter() -> None:
         store.create(key, b"")
     put_elsewhere = keys.placement_rules(incarnation=Incarnation("00000000"), created_at=9999)
     store.create(put_elsewhere, b"")
-    assert stored.listed(store, LOG) == stored.StoredNames((new, old), (stats,))
+    assert stored.list_names(store, LOG) == stored.StoredNames((new, old), (stats,))
 
 
 def test_the_newest_is_found_and_what_is_not_newer_is_not_even_read() -> None:
@@ -171,6 +171,6 @@ def test_rules_that_vanish_after_the_listing_are_no_damage() -> None:
     store = MemoryStore()
     put(store, 6)
     gone = put(store, 7)
-    names = stored.listed(store, LOG).rules
+    names = stored.list_names(store, LOG).rules
     store.delete(gone)
     assert stored.newest_rules(store, names) == stored.Newest(Rules(6, RULES.datasets))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from maar.model.ids import NodeId
 from maar.placement.permutation import permutation
-from maar.placement.table import begun, changed
+from maar.placement.table import change_table, new_table
 
 Counts = dict[NodeId, int]
 
@@ -40,13 +40,13 @@ def holds(table: tuple[NodeId, ...], counts: Mapping[NodeId, int]) -> bool:
 
 @given(st.lists(counts_of_shards, min_size=2, max_size=6))
 def test_any_change_moves_at_most_as_many_shards_as_came_or_went(history: list[Counts]) -> None:
-    table = begun(history[0])
+    table = new_table(history[0])
     assert holds(table, history[0])
     for before, after in pairwise(history):
-        new = changed(table, after)
+        new = change_table(table, after)
         assert holds(new, after)
         assert moved(table, new) <= came_and_went(before, after)
-        assert changed(new, after) == new, "the same counts change nothing"
+        assert change_table(new, after) == new, "the same counts change nothing"
         table = new
 
 
@@ -55,19 +55,19 @@ def test_who_comes_and_goes_leaves_the_table_as_it_was(
     counts: Counts, node: NodeId, shards: int
 ) -> None:
     before = {**counts, node: 0}
-    table = begun(before)
-    grown = changed(table, {**counts, node: shards})
+    table = new_table(before)
+    grown = change_table(table, {**counts, node: shards})
     assert moved(table, grown) <= shards
-    assert changed(grown, before) == table
+    assert change_table(grown, before) == table
 
 
 @pytest.mark.parametrize("leaver", range(8))
 def test_any_one_of_eight_nodes_leaves_and_at_most_its_four_shards_move(leaver: int) -> None:
     """The permutation made anew over the nodes by name would move up to 28 of 28."""
     counts = dict.fromkeys(NODES[:8], 4)
-    table = begun(counts)
+    table = new_table(counts)
     del counts[NODES[leaver]]
-    left = changed(table, counts)
+    left = change_table(table, counts)
     assert len(left) == 28
     assert holds(left, counts)
     assert moved(table, left) <= 4
@@ -76,49 +76,49 @@ def test_any_one_of_eight_nodes_leaves_and_at_most_its_four_shards_move(leaver: 
 def test_a_table_made_anew_would_move_nearly_everything() -> None:
     """What the rule is for: if this were small, no table would be needed."""
     counts = dict.fromkeys(NODES[:8], 4)
-    table = begun(counts)
+    table = new_table(counts)
     del counts[NODES[0]]
-    assert moved(table, begun(counts)) > 20
+    assert moved(table, new_table(counts)) > 20
 
 
 def test_a_replacement_takes_exactly_what_the_other_had() -> None:
-    table = begun(even("abc"))
-    new = changed(table, even("acd"))
+    table = new_table(even("abc"))
+    new = change_table(table, even("acd"))
     assert [was for was, now in zip(table, new, strict=True) if was != now] == [*"bbbb"]
     assert [now for was, now in zip(table, new, strict=True) if was != now] == [*"dddd"]
 
 
 def test_nodes_that_come_in_order_of_their_names_make_the_permutation() -> None:
     """In whatever steps they come, the ring is the one that would have begun with all of them."""
-    table = begun(even("a"))
+    table = new_table(even("a"))
     for names in ("ab", "abc", "abcd"):
-        table = changed(table, even(names))
+        table = change_table(table, even(names))
     named = [node for node in "abcd" for _ in range(4)]
-    assert table == begun(even("abcd")) == tuple(named[place] for place in permutation(16))
+    assert table == new_table(even("abcd")) == tuple(named[place] for place in permutation(16))
 
 
 def test_a_node_may_hold_more_or_fewer_shards_than_before() -> None:
     counts = {NodeId("a"): 1, NodeId("b"): 8, NodeId("c"): 3}
-    table = changed(begun(even("abc")), counts)
+    table = change_table(new_table(even("abc")), counts)
     assert holds(table, counts)
-    assert moved(begun(even("abc")), table) <= 8
+    assert moved(new_table(even("abc")), table) <= 8
 
 
 def test_a_ring_that_loses_everybody_is_empty_and_begins_again() -> None:
-    assert changed(begun(even("abc")), {}) == ()
-    assert changed((), even("abc")) == begun(even("abc"))
+    assert change_table(new_table(even("abc")), {}) == ()
+    assert change_table((), even("abc")) == new_table(even("abc"))
 
 
 def test_the_order_in_which_counts_are_given_does_not_matter() -> None:
-    table = begun(even("abcd"))
-    assert begun(even("dbca")) == table
-    assert changed(table, even("fbea")) == changed(table, even("aebf"))
+    table = new_table(even("abcd"))
+    assert new_table(even("dbca")) == table
+    assert change_table(table, even("fbea")) == change_table(table, even("aebf"))
 
 
 @given(st.integers(4, 40))
 def test_four_neighbours_are_hardly_ever_on_one_node(nodes: int) -> None:
     """A dataset's shards are neighbours; on one node they would fail together."""
-    table = begun({NodeId(f"{number:02}"): 4 for number in range(nodes)})
+    table = new_table({NodeId(f"{number:02}"): 4 for number in range(nodes)})
     windows = [table[place : place + 4] for place in range(len(table) - 3)]
     together = sum(len(set(window)) == 1 for window in windows)
     assert together <= 1

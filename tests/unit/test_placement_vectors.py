@@ -9,7 +9,7 @@ from maar.model.ring import Ring, Writer, WriterState
 from maar.placement.locate import Place, Placement, Spot, jump, shard_at, spot_of
 from maar.placement.permutation import permutation, step
 from maar.placement.rules import Rules, Share, TenantLimits
-from maar.placement.table import begun
+from maar.placement.table import new_table
 
 KEY = 14_046_587_775_414_411_003
 ACME = TenantId("acme")
@@ -64,7 +64,7 @@ def no_draw(_: int) -> int:
 
 def ring_of_three() -> Ring:
     nodes = [NodeId(name) for name in "abc"]
-    owners = begun(dict.fromkeys(nodes, 4))
+    owners = new_table(dict.fromkeys(nodes, 4))
     writers = tuple(Writer(node, "", "", 4, WriterState.ACTIVE) for node in nodes)
     return Ring(HOME, 1, writers, tuple(nodes.index(owner) for owner in owners))
 

@@ -16,7 +16,7 @@ def test_where_no_cache_can_be_written_each_process_compiles_for_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
-    assert wire._compiled(doubled)(21) == 42
+    assert wire._compile(doubled)(21) == 42
 
 
 def test_the_walk_is_cached_beside_its_source_or_where_the_environment_says() -> None:

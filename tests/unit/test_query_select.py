@@ -8,9 +8,15 @@ from maar.model.errors import InvalidInput
 from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, Shard, TenantId
 from maar.model.time import TimeRange
 from maar.ports.query import Matcher
-from maar.query.decide.select import checked, dataset_labels, parts_of, profile_type_of, service_of
+from maar.query.decide.select import (
+    check_matchers,
+    dataset_labels,
+    parts_of,
+    profile_type_of,
+    service_of,
+)
 from maar.query.read import sql
-from maar.query.read.level0 import TOGETHER_MAX, decoded_together
+from maar.query.read.level0 import TOGETHER_MAX, is_cheaper_together
 
 ACME = TenantId("acme")
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
@@ -119,14 +125,14 @@ def test_a_profile_type_gives_its_labels() -> None:
 
 def test_an_unknown_operator_is_refused() -> None:
     with pytest.raises(InvalidInput):
-        checked([Matcher("a", "~=", "b")])
+        check_matchers([Matcher("a", "~=", "b")])
 
 
 def test_times_are_widened_to_whole_microseconds_that_a_timestamp_can_say() -> None:
     assert sql.micros(TimeRange(1_999, 2_001)) == (1, 3)
     assert sql.micros(TimeRange(1_000, 2_000)) == (1, 2)
-    assert sql.aligned(TimeRange(1_000, 2_000))
-    assert not sql.aligned(TimeRange(1_000, 2_001))
+    assert sql.is_aligned(TimeRange(1_000, 2_000))
+    assert not sql.is_aligned(TimeRange(1_000, 2_001))
     low, high = sql.micros(TimeRange(-5, 2**70))
     assert low == 0
     statement = sql.Statement()
@@ -149,4 +155,4 @@ def test_most_of_a_segment_is_decoded_at_once(
     wanted: int, sizes: list[int], together: bool
 ) -> None:
     every = [Dataset(ACME, f"s{n}", (), 0, 0, 1, size, n, 1) for n, size in enumerate(sizes)]
-    assert decoded_together(every[:wanted], every) == together
+    assert is_cheaper_together(every[:wanted], every) == together

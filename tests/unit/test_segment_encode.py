@@ -12,7 +12,7 @@ from maar.block.format.segment import SegmentBytes, write_segment
 from maar.model.errors import InvalidInput, Unavailable
 from maar.model.profile import RawProfile
 from maar.segment import encode
-from maar.segment.encode import DatasetName, encoded
+from maar.segment.encode import DatasetName, encode_profiles
 from support.segment.writer_in_memory import ONE, World, in_world, raw_profile
 
 BROKEN = raw_profile(9, service="\ud800")  # no UTF-8 has it
@@ -20,7 +20,7 @@ SHOP, CART = raw_profile(1), raw_profile(2, service="cart")
 
 
 def test_what_can_be_written_is_written_in_one_go() -> None:
-    segment, failed = encoded([SHOP, CART])
+    segment, failed = encode_profiles([SHOP, CART])
     assert segment is not None
     assert (segment.profiles, failed) == (2, {})
 
@@ -35,7 +35,7 @@ def test_what_can_be_written_is_written_in_one_go() -> None:
     ],
 )
 def test_a_broken_dataset_is_left_out_and_named(broken: RawProfile) -> None:
-    segment, failed = encoded([SHOP, broken, CART])
+    segment, failed = encode_profiles([SHOP, broken, CART])
     assert segment is not None
     assert [dataset.service for dataset in segment.datasets] == ["cart", "shop"]
     (name,) = failed
@@ -44,7 +44,7 @@ def test_a_broken_dataset_is_left_out_and_named(broken: RawProfile) -> None:
 
 
 def test_when_all_are_broken_there_is_no_segment() -> None:
-    assert encoded([BROKEN]).segment is None
+    assert encode_profiles([BROKEN]).segment is None
 
 
 def test_a_failure_that_is_no_datasets_own_blames_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_a_failure_that_is_no_datasets_own_blames_none(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(encode, "write_segment", picky)
     with pytest.raises(RuntimeError, match="not together"):
-        encoded([SHOP, CART])
+        encode_profiles([SHOP, CART])
 
 
 def test_only_the_pushes_of_the_broken_dataset_fail() -> None:

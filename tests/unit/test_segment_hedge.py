@@ -11,7 +11,7 @@ import pytest
 from maar.model.errors import MaarError, StoreFull, Unavailable
 from maar.model.ids import Shard
 from maar.segment.settings import SegmentSettings
-from maar.segment.uploads import hedged
+from maar.segment.uploads import hedge
 from support.clock.virtual_time import Gate, until
 from support.http.pushed import MemoryStore, run
 from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, raw_profile
@@ -39,25 +39,25 @@ def none() -> None:
 
 
 def test_a_first_try_in_time_is_the_only_one() -> None:
-    assert run(hedged(after(0, "first")(), never, after_s=5)) == ("first", False)
+    assert run(hedge(after(0, "first")(), never, after_s=5)) == ("first", False)
     with pytest.raises(StoreFull):
-        run(hedged(after(0, StoreFull("no room"))(), never, after_s=5))
+        run(hedge(after(0, StoreFull("no room"))(), never, after_s=5))
 
 
 def test_whichever_succeeds_first_counts() -> None:
-    assert run(hedged(after(5, "first")(), after(0, "second"), after_s=0.001)) == ("second", True)
-    first = hedged(after(0.05, "first")(), after(5, "second"), after_s=0.001)
+    assert run(hedge(after(5, "first")(), after(0, "second"), after_s=0.001)) == ("second", True)
+    first = hedge(after(0.05, "first")(), after(5, "second"), after_s=0.001)
     assert run(first) == ("first", False)
-    assert run(hedged(after(0.05, "first")(), none, after_s=0.001)) == ("first", False)
+    assert run(hedge(after(0.05, "first")(), none, after_s=0.001)) == ("first", False)
 
 
 def test_one_failure_does_not_count_while_the_other_may_succeed() -> None:
     lost = Unavailable("lost")
-    second = hedged(after(0.02, lost)(), after(0.05, "second"), after_s=0.001)
+    second = hedge(after(0.02, lost)(), after(0.05, "second"), after_s=0.001)
     assert run(second) == ("second", True)
-    assert run(hedged(after(0.05, "first")(), after(0.01, lost), after_s=0.001)) == ("first", False)
+    assert run(hedge(after(0.05, "first")(), after(0.01, lost), after_s=0.001)) == ("first", False)
     with pytest.raises(Unavailable, match="lost"):
-        run(hedged(after(0.02, lost)(), after(0, StoreFull("other")), after_s=0.001))
+        run(hedge(after(0.02, lost)(), after(0, StoreFull("other")), after_s=0.001))
 
 
 def test_a_slow_create_is_overtaken_and_leaves_one_object() -> None:

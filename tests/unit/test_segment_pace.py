@@ -27,7 +27,7 @@ class Shard:
         self.run_until(now_ns)
         self.arrivals.push(now_ns)
         if self.opened_ns is None:
-            self.pays = self.arrivals.opened(now_ns)
+            self.pays = self.arrivals.on_open(now_ns)
             self.opened_ns, self.held = now_ns, 0
         self.held += self.size
         self.run_until(now_ns)

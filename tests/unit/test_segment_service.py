@@ -318,7 +318,7 @@ def test_a_busy_shard_is_cut_at_the_lower_bound() -> None:
 def test_a_segment_that_becomes_worth_its_put_does_not_wait_for_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Arrivals, "opened", lambda *_: True)  # it would wait for a minute
+    monkeypatch.setattr(Arrivals, "on_open", lambda *_: True)  # it would wait for a minute
     settings = SegmentSettings(
         flush_interval_ms=200, flush_interval_max_ms=60_000, flush_bytes=5_000
     )

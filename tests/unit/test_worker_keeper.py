@@ -224,7 +224,7 @@ def test_a_refused_report_is_settled_too() -> None:
     keeper.on_end(leased(), RESULT, now_ns=10)
     reply = answering(leased(), accepted=False)
     keeper.on_reply(ask(keeper, 11), reply, sent_ns=11, now_ns=12)
-    assert keeper.unanswered() == 0
+    assert keeper.reports_left() == 0
 
 
 def test_a_report_without_an_answer_is_dropped_one_lease_after_its_lease() -> None:
@@ -232,7 +232,7 @@ def test_a_report_without_an_answer_is_dropped_one_lease_after_its_lease() -> No
     keeper.on_end(leased(), RESULT, now_ns=10)
     assert keeper.on_expiry(2 * LEASE).dropped == ()
     assert [report.plan for report in keeper.on_expiry(2 * LEASE + 1).dropped] == [leased().id]
-    assert keeper.unanswered() == 0
+    assert keeper.reports_left() == 0
 
 
 def test_a_failure_is_reported_with_its_cause_and_whose_it_is() -> None:

@@ -77,7 +77,7 @@ async def read_body(scope: Scope, receive: Receive, *, limit: int, hold: BodySha
         ) from error
 
 
-def expanded(body: bytes, *, limit: int) -> bytes:
+def decompress(body: bytes, *, limit: int) -> bytes:
     """The body without its gzip, which is sniffed: headers get lost between agents and us."""
     if body[:2] != MAGIC:
         if len(body) > limit:

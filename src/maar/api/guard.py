@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from maar.api.body import BodyBudget, BodyShare, all_headers, expanded
+from maar.api.body import BodyBudget, BodyShare, all_headers, decompress
 from maar.api.errors import Forbidden, json_error
 from maar.api.hosts import Hosts, refusal
 from maar.api.settings import ApiSettings
@@ -55,25 +55,25 @@ class RequestGuard:
             )
         return tenant_id(given[0]) if given and given[0] else ANONYMOUS
 
-    async def parsed(self, size: int, call: Callable[..., T], *arguments: Any) -> T:
+    async def parse(self, size: int, call: Callable[..., T], *arguments: Any) -> T:
         """Run a parser: at once when the input is small, else beside the event loop."""
         if size <= self._inline_bytes_max:
             return call(*arguments)
         return await self._threads.do(call, *arguments)
 
-    async def expanded(self, body: bytes, *, limit: int, hold: BodyShare) -> bytes:
+    async def decompress(self, body: bytes, *, limit: int, hold: BodyShare) -> bytes:
         """The body without its gzip, counted in. What swells is given up at once and unpacked in a
         thread.
         """
         raw: bytes | None = None
         if len(body) <= self._inline_bytes_max:
             try:
-                raw = expanded(body, limit=min(limit, INLINE_EXPANDED_BYTES_MAX))
+                raw = decompress(body, limit=min(limit, INLINE_EXPANDED_BYTES_MAX))
             except TooLarge:
                 if limit <= INLINE_EXPANDED_BYTES_MAX:
                     raise
         if raw is None:
-            raw = await self._threads.do(lambda: expanded(body, limit=limit))
+            raw = await self._threads.do(lambda: decompress(body, limit=limit))
         if raw is not body:
             hold.take(len(raw))
         return raw

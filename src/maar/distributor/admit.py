@@ -85,7 +85,7 @@ def admit(
     service = _service(labels, limits)
     raw, payload = unpack(pushed.body, limit=limits.profile_bytes_max)
     summary = validate(raw, limits.profile)
-    labels, types = _typed(labels, summary, pushed, limits)
+    labels, types = _with_types(labels, summary, pushed, limits)
     dated_ns = summary.time_ns if summary.time_ns >= UNDATED_NS else pushed.time_ns
     time_ns = dated_ns or now_ns
     _check_age(time_ns, now_ns=now_ns, limits=limits, kept_ns=kept_ns)
@@ -156,7 +156,7 @@ def _one_member(body: bytes, raw: bytes) -> bool:
     return size == len(raw) & 0xFFFF_FFFF and checksum == isal_zlib.crc32(raw)
 
 
-def _typed(
+def _with_types(
     labels: Labels, summary: Summary, pushed: PushedProfile, limits: Limits
 ) -> tuple[Labels, tuple[str, ...]]:
     """Labels with a `__name__`, and the type id of each value column.

@@ -83,7 +83,7 @@ class PlacementAgent:
             self._incarnation, self._created_at = incarnation, 0
 
     def _newer(self, incarnation: Incarnation) -> Newest[Rules]:
-        names = stored.listed(self._store, incarnation).rules
+        names = stored.list_names(self._store, incarnation).rules
         return stored.newest_rules(self._store, names, newer_than=self._created_at)
 
     def _take(self, found: Newest[Rules]) -> None:

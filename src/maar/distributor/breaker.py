@@ -42,7 +42,7 @@ def allows(breaker: Breaker, *, now_ns: int) -> bool:
             return not breaker.probing
 
 
-def begun(breaker: Breaker) -> Breaker:
+def on_begin(breaker: Breaker) -> Breaker:
     """A push that was allowed is on its way; of a half-open one it is the probe."""
     if breaker.failures < FAILURES_MAX:
         return breaker
@@ -53,7 +53,7 @@ def silent(breaker: Breaker, *, now_ns: int) -> Breaker:
     return Breaker(min(breaker.failures + 1, FAILURES_MAX), now_ns)
 
 
-def given_up(breaker: Breaker) -> Breaker:
+def on_cancel(breaker: Breaker) -> Breaker:
     """The push was called off before anything was known; another one may probe."""
     return msgspec.structs.replace(breaker, probing=False) if breaker.probing else breaker
 

@@ -53,10 +53,10 @@ class Link:
     def begin(self) -> bool:
         """A push is on its way; whether it is the probe of a half-open breaker."""
         self.under_way += 1
-        self.breaker = breaker.begun(self.breaker)
+        self.breaker = breaker.on_begin(self.breaker)
         return self.breaker.probing
 
-    def answered(self) -> None:
+    def on_answer(self) -> None:
         self.breaker = breaker.CLOSED
         self.late = False
 
@@ -117,10 +117,10 @@ class Links:
         """The way to a writer, made when it is first needed; None when it has left the rings."""
         link = self._links.get((zone, node))
         if link is None and (writer := self._registered.get((zone, node))) is not None:
-            link = self._links[zone, node] = self._made(zone, writer)
+            link = self._links[zone, node] = self._make(zone, writer)
         return link
 
-    def made(self, zone: Zone, node: NodeId) -> Link | None:
+    def existing(self, zone: Zone, node: NodeId) -> Link | None:
         """The same, if somebody has needed it already."""
         return self._links.get((zone, node))
 
@@ -130,7 +130,7 @@ class Links:
         """
         link.under_way -= 1
         if probe:
-            link.breaker = breaker.given_up(link.breaker)
+            link.breaker = breaker.on_cancel(link.breaker)
         if link in self._leaving and not link.under_way:
             self._leaving.discard(link)
             self._close(link)
@@ -144,7 +144,7 @@ class Links:
         self._links, self._leaving = {}, set()
         await asyncio.gather(*(link.close() for link in links), *self._closing)
 
-    def _made(self, zone: Zone, writer: Writer) -> Link:
+    def _make(self, zone: Zone, writer: Writer) -> Link:
         if self._local is not None and self._local[0] == (zone, writer.node):
             return Link(writer, self._local[1], None)
         connection = self._connect(writer.address)

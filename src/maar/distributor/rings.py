@@ -44,7 +44,7 @@ class FollowedRings:
         """Of the other zones, by name."""
         return tuple(self._views[zone] for zone in sorted(self._views) if zone != self.zone)
 
-    def awaited(self) -> bool:
+    def is_awaited(self) -> bool:
         """Whether the home ring is about to be known: to call the zone down would be too early."""
         return self._awaited
 

@@ -93,7 +93,7 @@ class Routes:
     def waits_ns(self, route: Route) -> int:
         """Until the first breaker of those that take pushes lets one through."""
         now_ns = self._clock.monotonic_ns()
-        links = [self._links.made(route.zone, node) for node in route.takers]
+        links = [self._links.existing(route.zone, node) for node in route.takers]
         waits = [breaker.opens_in_ns(link.breaker, now_ns=now_ns) for link in links if link]
         return min(waits, default=0)
 
@@ -123,7 +123,7 @@ class Routes:
         )
 
     def _other(self, home: Route | None) -> Route | None:
-        if not self._cross_zone or (home is None and self._rings.awaited()):
+        if not self._cross_zone or (home is None and self._rings.is_awaited()):
             return None
         for view in self._rings.others():
             route = self._of(view)
@@ -154,14 +154,14 @@ class Routes:
         """Whether somebody there is worth a try now."""
         now_ns = self._clock.monotonic_ns()
         for node in route.takers:
-            link = self._links.made(route.zone, node)
+            link = self._links.existing(route.zone, node)
             if link is None or breaker.allows(link.breaker, now_ns=now_ns):
                 return True
         return False
 
     def _only_late(self, route: Route) -> bool:
         """Whether somebody there was late and not silent: slow is better than nobody."""
-        links = (self._links.made(route.zone, one.node) for one in route.writers)
+        links = (self._links.existing(route.zone, one.node) for one in route.writers)
         return any(link is not None and link.late for link in links)
 
 

@@ -237,7 +237,7 @@ class Router:
             return
         # All are awaited, also after a failure, so that the answer speaks for every shard; and
         # they go on when nobody awaits them any more.
-        tasks = [self._begun(self._deliver(route, part, deadline_ns)) for part in parts]
+        tasks = [self._start_task(self._deliver(route, part, deadline_ns)) for part in parts]
         await asyncio.wait(tasks)
         failures = [error for task in tasks if (error := task.exception()) is not None]
         if failures:
@@ -294,12 +294,12 @@ class Router:
         if elsewhere is not None:
             await self._push_by(elsewhere, batch.profiles, deadline_ns)
             return
-        raise refused(failures, zone=route.zone, waits_ns=self._routes.waits_ns(route))
+        raise undelivered_error(failures, zone=route.zone, waits_ns=self._routes.waits_ns(route))
 
     def _send_beside(self, link: Link, batch: ShardBatch, time_ns: int) -> Try:
         """Send beside what else goes on; a task may be called off before it has begun."""
         probe = link.begin()
-        task = self._begun(self._send(link, batch, time_ns))
+        task = self._start_task(self._send(link, batch, time_ns))
         task.add_done_callback(lambda _: self.links.end(link, probe=probe))
         return task
 
@@ -324,13 +324,13 @@ class Router:
             link.rest(now_ns=self._clock.monotonic_ns())
             failure = error
         except MaarError as error:
-            link.answered()
+            link.on_answer()
             failure = error
         except BaseException:
             self._metrics.tries.labels("given_up").inc()
             raise
         else:
-            link.answered()
+            link.on_answer()
         self._metrics.tries.labels(_outcome(failure)).inc()
         if failure is not None:
             log.debug("writer did not take a batch node=%s cause=%s", link.node, failure)
@@ -383,13 +383,13 @@ class Router:
             self._metrics.crossed_bytes.labels(route.zone).inc(size)
             self._metrics.crossed_profiles.labels(route.zone).inc(len(batch.profiles))
 
-    def _begun(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def _start_task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._under_way.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_end)
         return task
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _on_task_end(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
             task.exception()  # seen, also when the client has hung up
@@ -449,7 +449,7 @@ def worst(failures: Sequence[BaseException]) -> BaseException:
     return next((one for one in failures if not isinstance(one, Retryable)), failures[0])
 
 
-def refused(failures: Sequence[Retryable], *, zone: Zone, waits_ns: int) -> Retryable:
+def undelivered_error(failures: Sequence[Retryable], *, zone: Zone, waits_ns: int) -> Retryable:
     """What to tell the client when nobody took its profiles."""
     full = [failure for failure in failures if isinstance(failure, Overloaded)]
     if full:

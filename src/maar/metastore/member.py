@@ -36,7 +36,7 @@ from maar.model.errors import (
     Unavailable,
 )
 from maar.model.ids import TenantId
-from maar.model.policy import Policy, checked
+from maar.model.policy import Policy, check_policy
 from maar.model.time import SECOND_NS
 from maar.placement.rules import PlacementSettings, TenantLimits
 from maar.ports.calls import Caller
@@ -100,7 +100,7 @@ class Replica:
             log=log,
             store=store,
             clock=clock,
-            policy=checked(policy),
+            policy=check_policy(policy),
             entropy=entropy,
             candidate=candidate,
             take_snapshot=take_snapshot,

@@ -120,7 +120,7 @@ def intents_of(key: str) -> str:
     return f"attempts/v1/{plan}/{token}/{attempt}-"
 
 
-def written_by(key: str, *, plan: PlanId, token: FencingToken) -> BlockId | None:
+def attempt_block(key: str, *, plan: PlanId, token: FencingToken) -> BlockId | None:
     """The block that an object of this attempt belongs to; None when it is no such object."""
     parts = _WRITTEN.fullmatch(key)
     if parts is None or (parts[2], parts[3]) != (str(plan), str(token)):

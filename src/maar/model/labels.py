@@ -72,16 +72,16 @@ def value_of(labels: Labels, name: str) -> str:
 
 def fingerprint(labels: Labels) -> int:
     """64 bits that name a series for placement (unsigned)."""
-    return xxhash.xxh64_intdigest(_joined(labels))
+    return xxhash.xxh64_intdigest(_join(labels))
 
 
 def series_id(labels: Labels) -> int:
     """64 bits that name a series within a block; signed, since Spark reads unsigned slowly."""
-    unsigned = xxhash.xxh3_64_intdigest(_joined(labels))
+    unsigned = xxhash.xxh3_64_intdigest(_join(labels))
     return unsigned - (1 << 64) if unsigned >> 63 else unsigned
 
 
-def _joined(labels: Labels) -> bytes:
+def _join(labels: Labels) -> bytes:
     return b"".join(
         f"{name}\xff{value}\xff".encode("utf-8", "surrogateescape") for name, value in labels
     )

@@ -61,7 +61,7 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
     granted_at: LeaseTime
     expires_at: LeaseTime
 
-    def expired(self, now: LeaseTime) -> bool:
+    def is_expired(self, now: LeaseTime) -> bool:
         return now > self.expires_at
 
 

@@ -187,23 +187,23 @@ def policy_of(compaction: CompactionSettings, retention: RetentionSettings) -> P
     given = msgspec.structs.asdict(compaction) | msgspec.structs.asdict(retention)
     for name in ("level_counts", "level_bytes", "level_ages_s", "default_days"):
         del given[name]
-    return checked(
+    return check_policy(
         Policy(
             levels=compaction.levels,
             retention_ns=retention.default_ns,
             # A pause of the leader must not end the leases that nobody could renew meanwhile.
             stall_ns=min(STALL_MAX_NS, _ns(compaction.lease_s) // 3),
-            **dict(_recorded(name, value) for name, value in given.items()),
+            **dict(_to_field(name, value) for name, value in given.items()),
         )
     )
 
 
-def _recorded(name: str, value: Any) -> tuple[str, Any]:
+def _to_field(name: str, value: Any) -> tuple[str, Any]:
     seconds = name.endswith("_s")
     return (f"{name.removesuffix('_s')}_ns", _ns(value)) if seconds else (name, value)
 
 
-def checked(policy: Policy) -> Policy:
+def check_policy(policy: Policy) -> Policy:
     """Refuse numbers with which nothing could ever run."""
     for number, level in enumerate(policy.levels):
         if level.count < 1 or level.bytes < 1 or level.age_ns < 0:

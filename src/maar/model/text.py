@@ -10,7 +10,7 @@ _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]
 
 def visible(text: str) -> str:
     """The text with what is not seen spelled out: `\\x1b` for an escape, `\\n` for a new line."""
-    return _UNSEEN.sub(_spelled, text)
+    return _UNSEEN.sub(_spell, text)
 
 
 def visible_lines(text: str) -> str:
@@ -20,13 +20,13 @@ def visible_lines(text: str) -> str:
 
 def visible_json(text: str) -> str:
     """The same for JSON, which then still says exactly what it said."""
-    return _UNSEEN.sub(_escaped, text)
+    return _UNSEEN.sub(_escape, text)
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     """Outside of strings JSON has new lines, which stay; within, it has none."""
     return "\n" if found[0] == "\n" else f"\\u{ord(found[0]):04x}"
 
 
-def _spelled(found: re.Match[str]) -> str:
+def _spell(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode("ascii")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from maar.model.time import SECOND_NS
 
 
-def counted(number: int, what: str) -> str:
+def count_text(number: int, what: str) -> str:
     """So many of them: `1 block`, `2 blocks`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 

@@ -98,9 +98,9 @@ class Placement:
         """
         spot, shards = place.spot, len(self._ring.owners)
         seed = xxhash.xxh64_intdigest(struct.pack("<QQ", place.mark, place.shard))
-        for step in scattered(spot.tenant_shards, seed):
+        for step in scatter(spot.tenant_shards, seed):
             yield Shard((spot.tenant_start + step) % shards + 1)
-        for step in scattered(shards - spot.tenant_shards, seed):
+        for step in scatter(shards - spot.tenant_shards, seed):
             yield Shard((spot.tenant_start + spot.tenant_shards + step) % shards + 1)
 
     def writers(self, place: Place) -> Iterator[Writer]:
@@ -183,7 +183,7 @@ def both_hashed(tenant_hash: int, dataset_hash: int) -> int:
     return xxhash.xxh64_intdigest(struct.pack("<QQ", tenant_hash, dataset_hash))
 
 
-def scattered(count: int, seed: int) -> Iterator[int]:
+def scatter(count: int, seed: int) -> Iterator[int]:
     """0 … count - 1, each once: from a place of the seed's, in strides of the seed's.
 
     Any place is as likely to be the first, and the second. To begin costs next to nothing, as it

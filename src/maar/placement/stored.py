@@ -30,7 +30,7 @@ class Newest(NamedTuple, Generic[T]):
     unreadable: tuple[str, ...] = ()
 
 
-def listed(store: ObjectStore, incarnation: Incarnation) -> StoredNames:
+def list_names(store: ObjectStore, incarnation: Incarnation) -> StoredNames:
     names = sorted(
         (one.key for one in store.list(keys.placement_prefix(incarnation))), reverse=True
     )

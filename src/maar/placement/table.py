@@ -15,12 +15,12 @@ from maar.model.ids import NodeId
 from maar.placement.permutation import step
 
 
-def begun(counts: Mapping[NodeId, int]) -> tuple[NodeId, ...]:
+def new_table(counts: Mapping[NodeId, int]) -> tuple[NodeId, ...]:
     """The owner of each shard of a new ring: the nodes by name, shuffled by a fixed seed."""
-    return changed((), counts)
+    return change_table((), counts)
 
 
-def changed(owners: Sequence[NodeId], counts: Mapping[NodeId, int]) -> tuple[NodeId, ...]:
+def change_table(owners: Sequence[NodeId], counts: Mapping[NodeId, int]) -> tuple[NodeId, ...]:
     """The table for other nodes or counts; of the shards that stay, only as many move as came
     or went.
     """

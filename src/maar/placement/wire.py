@@ -74,7 +74,7 @@ def encode_rules(rules: Rules) -> bytes:
 
 
 def decode_rules(body: bytes) -> Rules:
-    message = _parsed(PlacementRules, body)
+    message = _parse(PlacementRules, body)
     tenants = [TenantId(one.tenant_id) for one in message.tenants]
     datasets = {
         (_at(tenants, one.tenant), one.name): Share(
@@ -108,7 +108,7 @@ def encode_stats(stats: Stats) -> bytes:
 
 
 def decode_stats(body: bytes) -> Stats:
-    message = _parsed(DistributionStats, body)
+    message = _parse(DistributionStats, body)
     tenants = [TenantId(one.tenant_id) for one in message.tenants]
     sources = [(Shard(one.id), one.owner, Zone(one.zone or HOME)) for one in message.shards]
     datasets = tuple(
@@ -133,7 +133,7 @@ def _bytes(message: Any) -> bytes:
     return body
 
 
-def _parsed(kind: Any, body: bytes) -> Any:
+def _parse(kind: Any, body: bytes) -> Any:
     message = kind()
     try:
         message.ParseFromString(body)

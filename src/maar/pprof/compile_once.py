@@ -40,7 +40,7 @@ def once(part: str, cache: str | None, make: Callable[[], None]) -> None:
     if not cache or mark.exists():
         make()
         return
-    with _told(f"waits for another process that compiles maar's {part} code"):
+    with _say(f"waits for another process that compiles maar's {part} code"):
         try:
             directory.mkdir(parents=True, exist_ok=True)
             lock = open(directory / f"maar-{part}.lock", "wb")  # noqa: SIM115 - see below
@@ -59,7 +59,7 @@ def once(part: str, cache: str | None, make: Callable[[], None]) -> None:
 def _compile(part: str, mark: Path, make: Callable[[], None]) -> None:
     began = time.monotonic()
     log.info("compiling, once after an installation: about ten seconds of CPU part=%s", part)
-    with _told(f"is compiling maar's {part} code, once after an installation"):
+    with _say(f"is compiling maar's {part} code, once after an installation"):
         make()
     for old in mark.parent.glob(f"maar-{part}-*.whole"):
         old.unlink(missing_ok=True)
@@ -86,7 +86,7 @@ def stamp() -> str:
 
 
 @contextmanager
-def _told(sentence: str) -> Iterator[None]:
+def _say(sentence: str) -> Iterator[None]:
     _doing.insert(0, sentence)
     try:
         yield

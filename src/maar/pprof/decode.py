@@ -7,13 +7,13 @@ import numpy as np
 from maar.pprof import wire
 from maar.pprof.columns import Columns
 from maar.pprof.compile_once import once
-from maar.pprof.tables import counted, filled
+from maar.pprof.tables import count_parts, fill_tables
 
 
 def decode(raw: bytes) -> Columns:
     """The columns of an uncompressed pprof; strings stay where they are, in `raw`."""
-    counts = counted(raw)
-    tables = filled(raw, counts)
+    counts = count_parts(raw)
+    tables = fill_tables(raw, counts)
     locations = int(counts[wire.LOCATIONS])
     flags = tables.mappings[6:] != 0
     return Columns(

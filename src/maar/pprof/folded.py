@@ -46,7 +46,7 @@ def _memory(sample_type: str, unit: str) -> FoldedType:
     return FoldedType("memory", sample_type, unit, "space", "bytes")
 
 
-def _contended(name: str, sample_type: str, unit: str) -> FoldedType:
+def _contention(name: str, sample_type: str, unit: str) -> FoldedType:
     return FoldedType(name, sample_type, unit, "contentions", "count")
 
 
@@ -66,12 +66,12 @@ TYPES: dict[str, FoldedType] = {
     "alloc_outside_tlab_bytes": _memory("alloc_outside_tlab_bytes", "bytes"),
     "live": _memory("live", "count"),
     "goroutines": FoldedType("goroutine", "goroutine", "count", "goroutine", "count"),
-    "mutex_count": _contended("mutex", "contentions", "count"),
-    "mutex_duration": _contended("mutex", "delay", "nanoseconds"),
-    "block_count": _contended("block", "contentions", "count"),
-    "block_duration": _contended("block", "delay", "nanoseconds"),
-    "lock_count": _contended("block", "contentions", "count"),
-    "lock_duration": _contended("block", "delay", "nanoseconds"),
+    "mutex_count": _contention("mutex", "contentions", "count"),
+    "mutex_duration": _contention("mutex", "delay", "nanoseconds"),
+    "block_count": _contention("block", "contentions", "count"),
+    "block_duration": _contention("block", "delay", "nanoseconds"),
+    "lock_count": _contention("block", "contentions", "count"),
+    "lock_duration": _contention("block", "delay", "nanoseconds"),
     "exceptions": FoldedType("exceptions", "exceptions", "count", "exceptions", "count"),
 }
 
@@ -109,7 +109,7 @@ def parse_groups(
         if not _COUNT.fullmatch(count):
             raise InvalidInput(
                 f"line {number} of the folded stacks must end in a space and a whole number, "
-                f"but ends in {_shown(count)}",
+                f"but ends in {_excerpt(count)}",
                 reason="folded",
             )
         _add(counts, stack.strip(), int(count), number, stacks_max)
@@ -172,7 +172,7 @@ def _pprof(
         value = count * (period or 1)
         if value > _VALUE_MAX:
             raise InvalidInput(
-                f"the count of stack {_shown(stack)} is too large for 64 bits", reason="folded"
+                f"the count of stack {_excerpt(stack)} is too large for 64 bits", reason="folded"
             )
         leaf_first = [rows.setdefault(frame, len(rows)) for frame in stack.split(b";")][::-1]
         samples.append(PlainSample(leaf_first, (value,)))
@@ -206,5 +206,5 @@ def _check_utf8(line: bytes, number: int) -> None:
         ) from error
 
 
-def _shown(text: bytes) -> str:
+def _excerpt(text: bytes) -> str:
     return ascii(text[:60])[1:]

@@ -47,12 +47,12 @@ _CAUSES = {
 }
 
 
-def counted(raw: bytes) -> Int:
+def count_parts(raw: bytes) -> Int:
     """The tally of a profile: how many of everything, at the places that wire names."""
     tally = np.zeros(wire.TALLY_SIZE, np.int64)
     fault = wire.walk(np.frombuffer(raw, np.uint8), False, tally, _NO_TABLES)
     if fault:
-        raise _malformed(fault, tally)
+        raise _fault_error(fault, tally)
     if tally[wire.STRINGS] == 0:
         raise MalformedProfile("the profile is malformed: it has no string table")
     if tally[wire.SAMPLES] and (not tally[wire.TYPES] or tally[wire.WIDTH] != tally[wire.TYPES]):
@@ -63,13 +63,13 @@ def counted(raw: bytes) -> Int:
     return tally
 
 
-def filled(raw: bytes, counts: Int) -> Tables:
+def fill_tables(raw: bytes, counts: Int) -> Tables:
     """The tables of a profile that was counted; ids in them are resolved to rows, or NONE."""
     tables = _tables_for(counts)
     tally = np.zeros(wire.TALLY_SIZE, np.int64)
     fault = wire.walk(np.frombuffer(raw, np.uint8), True, tally, tables)
     if fault:
-        raise _malformed(fault, tally)
+        raise _fault_error(fault, tally)
     if tables.strings[1, 0] != 0:
         raise MalformedProfile("the profile is malformed: its first string is not empty")
     _check_utf8(raw, tables.strings)
@@ -112,7 +112,7 @@ def _link(ids: Int, noun: str, refs: Int, referrer: str, *, optional: bool) -> N
     if missing >= 0:
         raise MalformedProfile(
             f"the profile is malformed: {referrer} refers to {noun} id "
-            f"{_unsigned(refs[missing])}, which the profile does not have"
+            f"{_to_unsigned(refs[missing])}, which the profile does not have"
         )
 
 
@@ -122,7 +122,8 @@ def _check_sparse(ordered: Int, noun: str) -> None:
     repeated = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(repeated):
         raise MalformedProfile(
-            f"the profile is malformed: {noun} id {_unsigned(ordered[repeated[0]])} is given twice"
+            f"the profile is malformed: {noun} id {_to_unsigned(ordered[repeated[0]])} "
+            "is given twice"
         )
 
 
@@ -138,7 +139,7 @@ def _check_utf8(raw: bytes, strings: Int) -> None:
         )
 
 
-def _unsigned(value: np.int64) -> int:
+def _to_unsigned(value: np.int64) -> int:
     return int(value) & 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -165,7 +166,7 @@ def _tables_for(tally: Int) -> Tables:
 _NO_TABLES = _tables_for(np.zeros(wire.TALLY_SIZE, np.int64))
 
 
-def _malformed(fault: int, tally: Int) -> MalformedProfile:
+def _fault_error(fault: int, tally: Int) -> MalformedProfile:
     field = int(tally[wire.PLACE])
     if field in _PLACES:
         noun, place = _PLACES[field]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from maar.pprof.wire import _compiled
+from maar.pprof.wire import _compile
 
 
-@_compiled
+@_compile
 def first_not_utf8(raw: Any, starts: Any, lengths: Any) -> Any:
     """The row of the first string that is not UTF-8, or -1. Spans must lie within `raw`."""
     for row in range(starts.shape[0]):

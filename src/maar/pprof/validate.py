@@ -11,7 +11,7 @@ from maar.model.errors import MalformedProfile, TooLarge
 from maar.pprof import wire
 from maar.pprof.columns import NONE, Int
 from maar.pprof.limits import ProfileLimits
-from maar.pprof.tables import counted, filled
+from maar.pprof.tables import count_parts, fill_tables
 from maar.pprof.wire import Tables
 
 _VALUES_MAX = 2**63 - 1
@@ -34,9 +34,9 @@ class Summary:
 
 def validate(raw: bytes, limits: ProfileLimits = DEFAULT_LIMITS) -> Summary:
     """Check everything that decode checks, and the limits; MalformedProfile or TooLarge."""
-    counts = counted(raw)
+    counts = count_parts(raw)
     _check_counts(counts, limits)
-    tables = filled(raw, counts)
+    tables = fill_tables(raw, counts)
     _check_symbols(tables, limits.symbol_length)
     _check_frames(tables, counts, limits)
     _check_text(tables, limits.text_bytes)

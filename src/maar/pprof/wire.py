@@ -79,7 +79,7 @@ _SCALAR_TEXT = 1 << DROP_FRAMES | 1 << KEEP_FRAMES | 1 << DEFAULT_TYPE | 1 << DO
 _OPTIONS = {"nogil": True, "_nrt": False}
 
 
-def _compiled(function: Any) -> Any:
+def _compile(function: Any) -> Any:
     try:
         return njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:  # no directory for the cache can be written: compile for this process
@@ -90,7 +90,7 @@ def _compiled(function: Any) -> Any:
 _inlined: Any = njit(forceinline=True, **_OPTIONS)
 
 
-@_compiled
+@_compile
 def walk(raw: Any, filling: Any, tally: Any, tables: Any) -> Any:
     """Count what a profile holds, or fill the tables; returns a fault or 0."""
     string, kind, sample, ref, value, label, location, line = tables[:8]
@@ -377,7 +377,7 @@ def _skip(raw: Any, pos: Any, end: Any, wire: Any) -> Any:
     return (_GROUP, -1) if wire <= 4 else (_KEY, -1)
 
 
-@_compiled
+@_compile
 def link_in_order(refs: Any, ids: Any, least: Any) -> Any:
     """Turn ids into rows in place, if ids count from 1, as they mostly do, and all refs are known.
 
@@ -395,7 +395,7 @@ def link_in_order(refs: Any, ids: Any, least: Any) -> Any:
     return known
 
 
-@_compiled
+@_compile
 def index_ids(ids: Any, table: Any) -> Any:
     """Note the row of each id in a table that starts as NONE; the row of a repeated id, or -1."""
     for row in range(ids.shape[0]):
@@ -405,7 +405,7 @@ def index_ids(ids: Any, table: Any) -> Any:
     return -1
 
 
-@_compiled
+@_compile
 def link_by_table(refs: Any, table: Any, optional: Any) -> Any:
     """Turn ids into rows in place; the place of an id that nobody has, or -1."""
     for at in range(refs.shape[0]):
@@ -419,7 +419,7 @@ def link_by_table(refs: Any, table: Any, optional: Any) -> Any:
     return -1
 
 
-@_compiled
+@_compile
 def link_by_search(refs: Any, ids: Any, rows: Any, optional: Any) -> Any:
     """The same for ids too far apart for a table: `ids` is sorted, `rows` its order."""
     for at in range(refs.shape[0]):

@@ -83,7 +83,7 @@ def select_series(
         statement,
         objects=True,
     )
-    return _grouped(table, group_by, limit=limit, series_max=series_max)
+    return _group(table, group_by, limit=limit, series_max=series_max)
 
 
 def label_sets(reading: Reading, scope: Scope, *, names: tuple[str, ...]) -> set[Labels]:
@@ -105,7 +105,7 @@ def label_sets(reading: Reading, scope: Scope, *, names: tuple[str, ...]) -> set
     for row in table.to_pylist():
         labels = dict(_pairs(row["labels"]))
         labels |= dataset_labels(row["service"], row["profile_type"])
-        found.add(_picked(labels, names))
+        found.add(_pick(labels, names))
     return found - {()}
 
 
@@ -177,7 +177,7 @@ def _overflow(reading: Reading, scope: Scope, profile_type: str) -> InvalidInput
             profile=profile_id_text(row["profile_id"]),
             service=row["service"],
             time=row["time"].isoformat(),
-            labels=_untyped(row["service"], _pairs(row["labels"])),
+            labels=_without_types(row["service"], _pairs(row["labels"])),
             weight=int(row["weight"]),
         )
         for row in rows
@@ -186,12 +186,12 @@ def _overflow(reading: Reading, scope: Scope, profile_type: str) -> InvalidInput
     return overflow(
         heaviest,
         weight=int(rows[0]["everything"]),
-        series={_untyped(dict(labels)[SERVICE_NAME], labels) for labels in series},
+        series={_without_types(dict(labels)[SERVICE_NAME], labels) for labels in series},
         matchers=scope.matchers,
     )
 
 
-def _untyped(service: str, labels: Labels) -> Labels:
+def _without_types(service: str, labels: Labels) -> Labels:
     """A series whatever was measured of it."""
     kept = {name: value for name, value in labels if name not in TYPE_LABELS}
     return tuple(sorted({**kept, SERVICE_NAME: service}.items()))
@@ -222,7 +222,7 @@ def _copies(reading: Reading, scope: Scope) -> Copies:
     Few samples are looked at themselves: in a block of many services the footer of `profiles` alone
     costs more. It is only needed for ranges that microseconds cannot say.
     """
-    if sql.aligned(scope.range):
+    if sql.is_aligned(scope.range):
         if reading.parts.count == 1:
             return Copies.NONE  # within one part a profile is there once
         if reading.parts.samples <= SAMPLES_HELD_MAX:
@@ -241,7 +241,7 @@ def _copies(reading: Reading, scope: Scope) -> Copies:
     return Copies.LISTED
 
 
-def _grouped(
+def _group(
     table: pa.Table, group_by: tuple[str, ...], *, limit: int, series_max: int
 ) -> tuple[SeriesPoints, ...]:
     groups: dict[Labels, list[Point]] = {}
@@ -249,7 +249,7 @@ def _grouped(
     columns = [table[f"g{i}"].to_pylist() for i in range(len(group_by))]
     rows = zip(*columns, table["at_ms"].to_pylist(), table["value"].to_pylist(), strict=True)
     for *values, at, value in rows:
-        labels = _picked(dict(zip(group_by, values, strict=True)), group_by)
+        labels = _pick(dict(zip(group_by, values, strict=True)), group_by)
         groups.setdefault(labels, []).append(Point(at, value))
         sums[labels] = sums.get(labels, 0.0) + value
         if len(groups) > series_max:
@@ -267,7 +267,7 @@ def _pairs(entries: list[dict[str, str]]) -> Labels:
     return tuple((entry["key"], entry["value"]) for entry in entries)
 
 
-def _picked(labels: dict[str, str], names: tuple[str, ...]) -> Labels:
+def _pick(labels: dict[str, str], names: tuple[str, ...]) -> Labels:
     wanted = names or tuple(labels)
     return tuple(sorted((name, labels[name]) for name in set(wanted) if labels.get(name)))
 
@@ -283,7 +283,7 @@ def index_knows(scope: Scope, names: tuple[str, ...]) -> bool:
 def _from_index(reading: Reading, scope: Scope, names: tuple[str, ...]) -> set[Labels]:
     services = {m.value for m in scope.matchers}  # all of them must be the one
     found = {
-        _picked(dataset_labels(dataset.service, profile_type), names)
+        _pick(dataset_labels(dataset.service, profile_type), names)
         for dataset in reading.parts.datasets
         if services <= {dataset.service}
         for profile_type in dataset.types

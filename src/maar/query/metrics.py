@@ -82,7 +82,7 @@ class Metrics:
         )
 
     @contextmanager
-    def observed(self, kind: str) -> Iterator[None]:
+    def measure(self, kind: str) -> Iterator[None]:
         start = time.perf_counter()
         self._running.inc()
         try:
@@ -95,17 +95,17 @@ class Metrics:
             self._seconds.labels(kind).observe(time.perf_counter() - start)
 
     @contextmanager
-    def waited(self) -> Iterator[None]:
+    def measure_wait(self) -> Iterator[None]:
         start = time.perf_counter()
         try:
             yield
         finally:
             self._waits.observe(time.perf_counter() - start)
 
-    def refused(self, reason: str) -> None:
+    def count_refusal(self, reason: str) -> None:
         self._refusals.labels(reason).inc()
 
-    def held(self, size: int) -> None:
+    def observe_held(self, size: int) -> None:
         self._held.observe(size)
 
     def watch_waiting(self, number: Callable[[], int]) -> None:

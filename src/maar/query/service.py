@@ -39,7 +39,7 @@ from maar.query import answers
 from maar.query.decide.budget import AnswerBudget
 from maar.query.decide.select import (
     PROFILE_TYPE,
-    checked,
+    check_matchers,
     datasets_of,
     parts_of,
     profile_type_of,
@@ -47,7 +47,7 @@ from maar.query.decide.select import (
 )
 from maar.query.decide.turns import NoTurn, TurnLimits, Turns
 from maar.query.metrics import Metrics
-from maar.query.read.damaged import named
+from maar.query.read.damaged import name_damage
 from maar.query.read.database import QueryDatabase
 from maar.query.read.find import find
 from maar.query.read.letters import Letters
@@ -109,31 +109,31 @@ class DuckEngine(LocalPort):
         self._stopping: set[asyncio.Task[None]] = set()
 
     async def profile_types(self, request: ListProfileTypes) -> tuple[str, ...]:
-        with self._metrics.observed("profile_types"):
+        with self._metrics.measure("profile_types"):
             sets = await self._label_sets(request.scope, (PROFILE_TYPE,))
         return tuple(sorted(labels[0][1] for labels in sets))
 
     async def label_names(self, request: ListLabelNames) -> tuple[str, ...]:
-        with self._metrics.observed("label_names"):
+        with self._metrics.measure("label_names"):
             sets = await self._label_sets(request.scope, ())
         return tuple(sorted({name for labels in sets for name, _ in labels}))
 
     async def label_values(self, request: ListLabelValues) -> tuple[str, ...]:
-        with self._metrics.observed("label_values"):
+        with self._metrics.measure("label_values"):
             if not request.name:
                 raise InvalidInput("the label to list values of has no name", reason="labels")
             sets = await self._label_sets(request.scope, (request.name,))
         return tuple(sorted(labels[0][1] for labels in sets))
 
     async def series(self, request: ListSeries) -> tuple[Labels, ...]:
-        with self._metrics.observed("series"):
+        with self._metrics.measure("series"):
             return tuple(sorted(await self._label_sets(request.scope, request.label_names)))
 
     async def flamegraph(self, request: DrawFlameGraph) -> FlameGraph:
         scope = request.scope
         nodes = min(request.max_nodes, self._settings.nodes_max)
         nodes = nodes if nodes > 0 else self._settings.nodes_default
-        with self._metrics.observed("flamegraph"):
+        with self._metrics.measure("flamegraph"):
             wanted = profile_type_of(request.profile_type)
             return await self._ask(
                 scope,
@@ -142,7 +142,7 @@ class DuckEngine(LocalPort):
 
     async def top(self, request: RankFunctions) -> Top:
         scope, limit = request.scope, request.limit
-        with self._metrics.observed("top"):
+        with self._metrics.measure("top"):
             wanted = profile_type_of(request.profile_type)
             if limit <= 0:
                 raise InvalidInput(f"a table of {limit} rows cannot be made; ask for 1 or more")
@@ -153,9 +153,9 @@ class DuckEngine(LocalPort):
 
     async def select_series(self, request: SelectSeries) -> tuple[SeriesPoints, ...]:
         scope, aggregation = request.scope, request.aggregation
-        with self._metrics.observed("select_series"):
+        with self._metrics.measure("select_series"):
             wanted = profile_type_of(request.profile_type)
-            step_ms = self._checked_step(scope.range, request.step_ns)
+            step_ms = self._check_step(scope.range, request.step_ns)
             if aggregation not in ("sum", "avg"):
                 raise InvalidInput(f"{aggregation!r} is not an aggregation; use sum or avg")
             return await self._ask(
@@ -174,7 +174,7 @@ class DuckEngine(LocalPort):
 
     async def profile(self, request: GetProfile) -> bytes:
         tenant, profile = request.tenant, request.profile
-        with self._metrics.observed("profile"):
+        with self._metrics.measure("profile"):
             found = await self._ask(
                 Scope(tenant, request.hint),
                 lambda reading: find(reading, tenant, profile),
@@ -218,7 +218,7 @@ class DuckEngine(LocalPort):
 
     async def _ask(self, scope: Scope, work: Callable[[Reading], T], *, decodes: bool = True) -> T:
         """One question from slot to answer, within its time."""
-        checked(scope.matchers)
+        check_matchers(scope.matchers)
         if scope.range.start_ns > scope.range.end_ns:
             raise InvalidInput(
                 "the time range ends before it starts; swap its bounds", reason="time_range"
@@ -269,16 +269,16 @@ class DuckEngine(LocalPort):
             level0=self._level0,
             budget=AnswerBudget(self._settings.answer_bytes_max),
         )
-        thread = self._threads.submit(_worked, reading, scope, work, again)
+        thread = self._threads.submit(_run_work, reading, scope, work, again)
         self._readings[thread] = reading
         thread.add_done_callback(lambda ended: self._readings.pop(ended, None))
-        thread.add_done_callback(lambda _: self._metrics.held(reading.budget.taken))
+        thread.add_done_callback(lambda _: self._metrics.observe_held(reading.budget.taken))
         running = asyncio.wrap_future(thread)
         self._at_work[slot] = running
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            stopping = asyncio.create_task(_stopped(running, reading))
+            stopping = asyncio.create_task(_stop_running(running, reading))
             self._stopping.add(stopping)
             stopping.add_done_callback(self._stopping.discard)
             raise
@@ -311,11 +311,11 @@ class DuckEngine(LocalPort):
         try:
             slot = self._turns.ask(tenant, waiter)
         except NoTurn as refused:
-            self._metrics.refused(refused.reason)
+            self._metrics.count_refusal(refused.reason)
             raise
         if slot is not None:
             return slot
-        with self._metrics.waited():
+        with self._metrics.measure_wait():
             try:
                 async with asyncio.timeout(self._settings.timeout_s):
                     return await waiter
@@ -323,7 +323,7 @@ class DuckEngine(LocalPort):
                 self._leave(tenant, waiter)
                 if not isinstance(error, TimeoutError):
                     raise
-                self._metrics.refused("timeout")
+                self._metrics.count_refusal("timeout")
                 raise Overloaded(
                     f"{self._settings.concurrency} questions are at work and it was not this one's "
                     f"turn within {self._settings.timeout_s:g} s; ask again later"
@@ -350,7 +350,7 @@ class DuckEngine(LocalPort):
         else:
             running.add_done_callback(lambda _: self._release(slot))
 
-    def _checked_step(self, time: TimeRange, step_ns: int) -> int:
+    def _check_step(self, time: TimeRange, step_ns: int) -> int:
         step_ms = step_ns // MILLISECOND_NS
         if step_ms < 1:
             raise InvalidInput("the step must be at least one millisecond", reason="step")
@@ -364,19 +364,19 @@ class DuckEngine(LocalPort):
         return step_ms
 
 
-def _worked(reading: Reading, scope: Scope, work: Callable[[Reading], T], again: bool) -> T:
+def _run_work(reading: Reading, scope: Scope, work: Callable[[Reading], T], again: bool) -> T:
     try:
         reading.compile([m.value for m in scope.matchers if m.op in ("=~", "!~")])
         return work(reading)
     except (Corrupt, PartGone) as error:
         if isinstance(error, PartGone) and not again:
             raise  # the view may have been too old
-        raise named(reading.store, reading.parts, error) from error
+        raise name_damage(reading.store, reading.parts, error) from error
     finally:
         reading.close()
 
 
-async def _stopped(running: asyncio.Future[Any], reading: Reading) -> None:
+async def _stop_running(running: asyncio.Future[Any], reading: Reading) -> None:
     """Interrupt until the thread has ended: one that comes between two statements is lost."""
     while not running.done():
         reading.stop()

@@ -22,7 +22,7 @@ class Engine:
         self._profile = self._spark.resourceProfileManager().defaultResourceProfile()
         self._tracker = context._jsc.statusTracker()
 
-    def seen(self) -> SeenExecutors:
+    def look(self) -> SeenExecutors:
         """Its executors now; RunnerDied when there will never be any again."""
         if self._spark.isStopped():
             raise RunnerDied("Spark was stopped")

@@ -119,7 +119,7 @@ class Lifeline:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_WR)
 
-    def gone(self, *, wait_s: float) -> bool:
+    def wait_gone(self, *, wait_s: float) -> bool:
         """After the cut: whether every task that ever held it was seen to end."""
         with self._lines._lock:
             self._lines._lock.wait_for(lambda: not self._held, wait_s)
@@ -141,7 +141,7 @@ class LifelineHold:
 
 
 @contextlib.contextmanager
-def held(address: str, on_cut: Callable[[], None] | None = None) -> Iterator[LifelineHold]:
+def hold_lifeline(address: str, on_cut: Callable[[], None] | None = None) -> Iterator[LifelineHold]:
     """Hold a run's lifeline; LeaseLost when the run is over, Unavailable without a way to it."""
     host, port, name = address.split(" ")
     try:

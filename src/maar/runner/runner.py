@@ -128,7 +128,7 @@ class SparkRunner:
 
     def slots(self) -> int:
         assert self._pulse is not None, "warm() comes first"
-        ended = self._session.ended()
+        ended = self._session.why_ended()
         if ended:
             raise RunnerDied(ended)
         if self._pulse.error is not None:
@@ -151,7 +151,7 @@ class SparkRunner:
         try:
             answer = self._submit(run)
         except Exception as error:
-            raise self._failed(run, error) from error
+            raise self._describe_failure(run, error) from error
         finally:
             waiting.cancel()
             line.cut()
@@ -160,7 +160,7 @@ class SparkRunner:
                     del self._runs[key]
         if isinstance(answer, Done):
             return answer.result
-        stopped = line.gone(wait_s=STOP_WAIT_S)
+        stopped = line.wait_gone(wait_s=STOP_WAIT_S)
         raise AttemptFailed(answer.cause, stopped=stopped, plan_at_fault=answer.plan_at_fault)
 
     def cancel(self, plan: LeasedPlan) -> None:
@@ -223,7 +223,7 @@ class SparkRunner:
     def _look(self) -> int:
         """Slots that Spark has for us now."""
         assert self._engine is not None
-        seen = self._engine.seen()
+        seen = self._engine.look()
         strangers = self._strangers(seen) if self._session.lent else 0
         return seats.slots(seen, self._scaling, strangers=strangers, limit=self._settings.slots)
 
@@ -245,7 +245,7 @@ class SparkRunner:
         answer: Answer = msgspec.msgpack.decode(answers[0], type=Answer)
         return answer
 
-    def _failed(self, run: _Run, error: Exception) -> Exception:
+    def _describe_failure(self, run: _Run, error: Exception) -> Exception:
         """What to tell of a run that brought no answer, once its tasks have ended, or have not."""
         assert self._engine is not None
         verdict = _failure(error)
@@ -254,7 +254,7 @@ class SparkRunner:
         run.line.cut()
         if not engine.message(error):  # the driver's side failed: the job may be running still
             self._cancel_groups([run.group])
-        stopped = run.line.gone(wait_s=STOP_WAIT_S)
+        stopped = run.line.wait_gone(wait_s=STOP_WAIT_S)
         if run.given_up:
             return AttemptFailed(run.given_up, stopped=stopped, plan_at_fault=False)
         begun = bool(run.line.places)  # a task that did not come so far has killed nobody

@@ -70,7 +70,7 @@ class SparkHandle:
         check(self.context)
         return self.context
 
-    def ended(self) -> str:
+    def why_ended(self) -> str:
         """Why Spark is no more; '' while nothing is known of its end."""
         if self.lent:
             return "" if self.context._jsc is not None else "its owner stopped Spark"

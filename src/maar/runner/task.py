@@ -21,7 +21,7 @@ from pyspark import TaskContext
 from maar.model.errors import LeaseLost, MaarError, Retryable
 from maar.model.plan import LeasedPlan, PlanResult
 from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.runner.lifeline import held
+from maar.runner.lifeline import hold_lifeline
 from maar.runner.scratch import WorkerScratch
 from maar.services.runs import CarryOut
 
@@ -56,7 +56,7 @@ def work(body: bytes, *, open_store: OpenStore, carry_out: CarryOut) -> bytes:
     """Carry one task out and answer."""
     task = msgspec.msgpack.decode(body, type=Task)
     try:
-        with held(task.lifeline) as hold, _room() as scratch:
+        with hold_lifeline(task.lifeline) as hold, _room() as scratch:
             result = carry_out(
                 task.plan,
                 store=open_store(task.store),
@@ -85,7 +85,7 @@ def warm_up(
 ) -> int | str:
     """Make a Python worker ready: its process id, which tells how many are, or why it is not."""
     try:
-        with held(lifeline):
+        with hold_lifeline(lifeline):
             load()
             open_store(store)
             time.sleep(hold_s)  # keep the slot, so that the next task gets another process

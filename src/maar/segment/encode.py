@@ -21,7 +21,7 @@ class Encoded(NamedTuple):
     failed: dict[DatasetName, MaarError]  # what those who pushed it shall hear
 
 
-def encoded(profiles: Sequence[RawProfile], zone: Zone = NO_ZONE) -> Encoded:
+def encode_profiles(profiles: Sequence[RawProfile], zone: Zone = NO_ZONE) -> Encoded:
     """All in one segment; or, when that fails, those datasets that can each be written alone."""
     try:
         return Encoded(write_segment(profiles, zone=zone), {})

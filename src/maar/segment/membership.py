@@ -69,12 +69,12 @@ class Membership:
     async def drain(self) -> bool:
         """Tell that nothing new is taken, so that distributors go elsewhere; True when heard."""
         self._state(WriterState.LEAVING)
-        return await self._told(leaves=False)
+        return await self._tell_once(leaves=False)
 
     async def leave(self) -> None:
         """After the last flush: gone for good when `leaves`; else our shards wait for us."""
         if self._leaves:
-            await self._told(leaves=True)
+            await self._tell_once(leaves=True)
 
     def ready(self) -> str:
         """'' when the ring knows us as active, else why not."""
@@ -89,7 +89,7 @@ class Membership:
     def _state(self, state: WriterState) -> None:
         self._writer = msgspec.structs.replace(self._writer, state=state)
 
-    async def _told(self, *, leaves: bool) -> bool:
+    async def _tell_once(self, *, leaves: bool) -> bool:
         """Say it once, and not for long; who does not hear will notice by our silence."""
         if self._refusal or self._known is None:
             return False  # the place is another's, or we never had one

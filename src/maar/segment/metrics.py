@@ -42,13 +42,13 @@ class SegmentMetrics:
             registry=registry,
         )
 
-    def written(self, meta: BlockMeta, seconds: float) -> None:
+    def count_write(self, meta: BlockMeta, seconds: float) -> None:
         self._segments.inc()
         self._profiles.inc(meta.profiles)
         self._bytes.inc(meta.size)
         self._seconds.observe(seconds)
 
-    def failed(self, error: MaarError) -> None:
+    def count_failure(self, error: MaarError) -> None:
         self._failures.labels(type(error).__name__.strip("_").lower()).inc()
 
 

@@ -47,7 +47,7 @@ class Arrivals:
                 self._trust = min(self._trust, 0)  # what was learnt is of another time
         self._last_ns = now_ns
 
-    def opened(self, now_ns: int) -> bool:
+    def on_open(self, now_ns: int) -> bool:
         """A segment has its first profile; whether it should wait longer than it must."""
         self._learn()
         self._waited = self._trust >= TRUST

@@ -29,7 +29,7 @@ class Registrar:
 
     async def now(self) -> Now:
         """The log's time: what it said last, plus what our own monotonic clock measured since."""
-        known = None if self._doubted else self.known(within_ns=FRESH_NS)
+        known = None if self._doubted else self.recent_now(within_ns=FRESH_NS)
         if known is not None:
             return known
         asked_ns, asked_wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
@@ -39,7 +39,7 @@ class Registrar:
         passed_ns = self._clock.monotonic_ns() - asked_ns
         return msgspec.structs.replace(said, lease_time=said.lease_time + passed_ns)
 
-    def known(self, *, within_ns: int) -> Now | None:
+    def recent_now(self, *, within_ns: int) -> Now | None:
         """The log's time without asking, if it was asked so lately: by the clock that saw more,
         since one of them stood still while a machine was suspended.
         """

@@ -181,14 +181,14 @@ class SegmentService(LocalPort):
     ) -> list[asyncio.Future[Failed]]:
         """Into the shard's segment, or several; what their waiters have to wait for."""
         now_ns = self._clock.monotonic_ns()
-        known = self._remembered(shard, now_ns)
+        known = self._state_of(shard, now_ns)
         known.arrivals.push(now_ns)
         waits: dict[asyncio.Future[Failed], None] = {}
         for profile in profiles:
             segment = self._open.get(shard)
             if segment is None:
                 buffer = Buffer(
-                    self._settings, opened_ns=now_ns, pays=known.arrivals.opened(now_ns)
+                    self._settings, opened_ns=now_ns, pays=known.arrivals.on_open(now_ns)
                 )
                 segment = _Open(buffer, asyncio.get_running_loop().create_future())
                 self._open[shard] = segment
@@ -204,7 +204,7 @@ class SegmentService(LocalPort):
         """Shards whose pace is remembered."""
         return len(self._known)
 
-    def _remembered(self, shard: Shard, now_ns: int) -> _Known:
+    def _state_of(self, shard: Shard, now_ns: int) -> _Known:
         known = self._known.get(shard)
         if known is None:
             if len(self._known) >= self._shards_remembered:
@@ -255,7 +255,7 @@ class SegmentService(LocalPort):
         try:
             async with asyncio.timeout(self._settings.ack_deadline_ms / 1000):
                 meta = await self._writing.write(flight)
-            if self._passed_ns(flight) > self._deadline_ns:  # the process was paused in between
+            if self._age_ns(flight) > self._deadline_ns:  # the process was paused in between
                 raise TimeoutError
         except TimeoutError:
             failure = Unavailable(
@@ -266,17 +266,17 @@ class SegmentService(LocalPort):
             failure = _answer(error)
         except Exception as error:  # the edge of the task: whatever it was, waiters must hear
             log.exception("segment failed shard=%d", flight.shard)
-            failure = _given_up(error)
+            failure = _write_failure(error)
         else:
             if meta is not None:
-                self._metrics.written(meta, self._passed_ns(flight) / 1e9)
+                self._metrics.count_write(meta, self._age_ns(flight) / 1e9)
                 log.debug("segment written block=%s profiles=%d", meta.id, meta.profiles)
         self._free(flight)
         if failure is None:
             flight.done.set_result(flight.failed)
             return
         self._registrar.doubt()
-        self._metrics.failed(failure)
+        self._metrics.count_failure(failure)
         log.warning(
             "segment not acknowledged shard=%d profiles=%d cause=%s",
             flight.shard,
@@ -286,7 +286,7 @@ class SegmentService(LocalPort):
         flight.done.set_exception(failure)
         flight.done.exception()  # seen, also when every client has hung up
 
-    def _passed_ns(self, flight: Flight) -> int:
+    def _age_ns(self, flight: Flight) -> int:
         """Since the cut, by the clock that saw more: one of them stands still in a suspended VM."""
         return max(
             self._clock.monotonic_ns() - flight.began_ns,
@@ -300,21 +300,21 @@ class SegmentService(LocalPort):
         if not left:
             self._memory.give_back(flight.load)
 
-        def ended(work: asyncio.Future[None]) -> None:
+        def on_end(work: asyncio.Future[None]) -> None:
             left.discard(work)
             if not left:
                 self._memory.give_back(flight.load)
 
         for work in tuple(left):
-            work.add_done_callback(ended)
+            work.add_done_callback(on_end)
 
 
 def _answer(error: MaarError) -> MaarError:
     """What a waiter hears, as an error that also crosses the network."""
     if isinstance(error, SegmentRefused):
         return Unavailable(str(error))
-    return error if isinstance(error, Retryable) else _given_up(error)
+    return error if isinstance(error, Retryable) else _write_failure(error)
 
 
-def _given_up(error: Exception) -> Unavailable:
+def _write_failure(error: Exception) -> Unavailable:
     return Unavailable(f"the segment could not be written ({error}); send it again")

@@ -73,7 +73,7 @@ class Uploads:
         first = self._start(key, body, running)
         self._began[first] = self._clock.monotonic_ns()
         first.add_done_callback(self._first_ended)
-        _, won = await hedged(first, second, after_s=self._hedge_after_s)
+        _, won = await hedge(first, second, after_s=self._hedge_after_s)
         if won:
             self._metrics.hedge_wins.inc()
 
@@ -112,7 +112,7 @@ class Uploads:
                 raise
 
 
-async def hedged(
+async def hedge(
     first: Awaitable[T],
     second: Callable[[], Awaitable[T] | None],
     *,

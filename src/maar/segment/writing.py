@@ -19,7 +19,7 @@ from maar.model.ids import Shard, StoreName, Zone, segment_id
 from maar.model.profile import RawProfile
 from maar.ports.clock import Clock
 from maar.ports.log_time import Now
-from maar.segment.encode import DatasetName, encoded
+from maar.segment.encode import DatasetName, encode_profiles
 from maar.segment.memory import MemoryUse, load_of
 from maar.segment.metrics import SegmentMetrics
 from maar.segment.registrar import Registrar, SegmentRefused
@@ -101,7 +101,7 @@ class Writing:
         now = await self._ask_registrar(flight, self._registrar.now) or self._known_time(flight)
         block = segment_id(lease_time_ns=now.lease_time, entropy=self._random.getrandbits(64))
         key = keys.segment(shard=flight.shard, block=block, incarnation=now.incarnation)
-        await self._retried(flight, self._uploads.create, key, segment.body, flight.running)
+        await self._retry(flight, self._uploads.create, key, segment.body, flight.running)
         meta = segment_meta(
             segment,
             block=block,
@@ -116,14 +116,16 @@ class Writing:
                 keys.dead_letter(incarnation=now.incarnation, block=block),
                 dead_letter.encode(meta),
             )
-            await self._retried(flight, self._uploads.create, key, body, flight.running)
+            await self._retry(flight, self._uploads.create, key, body, flight.running)
             self._metrics.dead_letters.inc()
             log.warning("dead letter written block=%s cause=%s", block, flight.trouble)
         return meta
 
     async def _encode(self, flight: Flight) -> SegmentBytes | None:
         """In a thread; afterwards the profiles are in the segment's bytes alone."""
-        segment, flight.failed = await self._encoders.do(encoded, flight.profiles, self._zone)
+        segment, flight.failed = await self._encoders.do(
+            encode_profiles, flight.profiles, self._zone
+        )
         flight.profiles = []
         for name, error in flight.failed.items():
             self._metrics.datasets_failed.inc()
@@ -138,7 +140,7 @@ class Writing:
     def _known_time(self, flight: Flight) -> Now:
         """The log's time without the metastore, if it was heard lately enough."""
         assert self._letters is not None
-        known = self._registrar.known(within_ns=self._letters.naming_ns)
+        known = self._registrar.recent_now(within_ns=self._letters.naming_ns)
         if known is None:
             raise Unavailable(
                 f"the metastore does not answer ({flight.trouble}), and was not heard for so "
@@ -154,14 +156,14 @@ class Writing:
         All such steps of a flight share one patience, so that time is left for the letter.
         """
         if self._letters is None:
-            return await self._retried(flight, step, *args, **kwargs)
+            return await self._retry(flight, step, *args, **kwargs)
         left_ns = self._letters.after_ns - flight.metastore_ns
         if left_ns <= 0:
             return None
         began_ns = self._clock.monotonic_ns()
         try:
             async with asyncio.timeout(left_ns / 1e9):
-                reply = await self._retried(flight, step, *args, **kwargs)
+                reply = await self._retry(flight, step, *args, **kwargs)
         except TimeoutError:
             flight.trouble = flight.trouble or "the metastore did not answer in time"
             flight.metastore_ns = self._letters.after_ns
@@ -169,7 +171,7 @@ class Writing:
         flight.metastore_ns += self._clock.monotonic_ns() - began_ns
         return reply
 
-    async def _retried(
+    async def _retry(
         self, flight: Flight, step: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Repeat a step while it may still succeed; the flight's deadline ends it."""

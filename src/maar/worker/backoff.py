@@ -16,7 +16,7 @@ class Backoff:
     failures: int = 0
     until_ns: int = 0
 
-    def failed(self, *, now_ns: int, chance: float) -> int:
+    def on_failure(self, *, now_ns: int, chance: float) -> int:
         """One more failure: the wait that follows from it."""
         whole = min(self.most_ns, self.least_ns << min(self.failures, _DOUBLINGS_MAX))
         self.failures += 1
@@ -24,7 +24,7 @@ class Backoff:
         self.until_ns = now_ns + wait_ns
         return wait_ns
 
-    def succeeded(self) -> bool:
+    def on_success(self) -> bool:
         """All is well; True when it was not before."""
         healed = self.failures > 0
         self.failures = 0

@@ -102,7 +102,7 @@ class Keeper:
         held = self._held.get(_key(plan))
         return held is not None and held.ours()
 
-    def unanswered(self) -> int:
+    def reports_left(self) -> int:
         return len(self._reports)
 
     def request(self, worker: WorkerId, *, slots: int, now_ns: int) -> PollRequest:
@@ -138,11 +138,11 @@ class Keeper:
         self, request: PollRequest, reply: PollReply, *, sent_ns: int, now_ns: int
     ) -> Decision:
         """Fold the answer to a request that was sent at `sent_ns`."""
-        lost = self._renewed(request, reply, sent_ns)
+        lost = self._note_renewals(request, reply, sent_ns)
         return Decision(
-            start=tuple(self._granted(reply.granted, sent_ns, now_ns)),
+            start=tuple(self._take_grants(reply.granted, sent_ns, now_ns)),
             stop=tuple(lost),
-            settled=tuple(self._settled(reply.outcomes)),
+            settled=tuple(self._settle(reply.outcomes)),
         )
 
     def on_begun(self, plan: LeasedPlan, now_ns: int) -> None:
@@ -160,9 +160,7 @@ class Keeper:
         overdue = [held for held in self._ours() if now_ns > held.since_ns + self._plan_ns]
         dropped = [key for key, waiting in self._reports.items() if now_ns > waiting.until_ns]
         reports = tuple(self._reports.pop(key).report for key in dropped)
-        return ExpiredLeases(
-            stop=_plans(stop), overdue=_given_up(overdue, OVERDUE), dropped=reports
-        )
+        return ExpiredLeases(stop=_plans(stop), overdue=_give_up(overdue, OVERDUE), dropped=reports)
 
     def on_end(self, plan: LeasedPlan, end: End, *, now_ns: int) -> bool:
         """A run has returned: free its slot, and report it if it is still ours.
@@ -183,7 +181,7 @@ class Keeper:
 
     def give_up(self) -> tuple[LeasedPlan, ...]:
         """All that still runs is to be stopped: the worker has to leave."""
-        return _given_up(self._ours(), LEAVING)
+        return _give_up(self._ours(), LEAVING)
 
     def _ours(self) -> list[HeldPlan]:
         return [held for held in self._held.values() if held.ours()]
@@ -197,7 +195,7 @@ class Keeper:
             return ()
         return tuple(Renewal(held.plan.id, held.plan.token, started=held.news()) for held in ours)
 
-    def _renewed(
+    def _note_renewals(
         self, request: PollRequest, reply: PollReply, sent_ns: int
     ) -> Iterable[LeasedPlan]:
         kept = {(kept.plan, kept.token): kept for kept in reply.kept}
@@ -216,7 +214,7 @@ class Keeper:
                 lost.append(held.plan)
         return lost
 
-    def _granted(
+    def _take_grants(
         self, granted: tuple[LeasedPlan, ...], sent_ns: int, now_ns: int
     ) -> Iterable[LeasedPlan]:
         for plan in granted:
@@ -228,7 +226,7 @@ class Keeper:
             )
             yield plan
 
-    def _settled(self, outcomes: tuple[Outcome, ...]) -> Iterable[Outcome]:
+    def _settle(self, outcomes: tuple[Outcome, ...]) -> Iterable[Outcome]:
         for outcome in outcomes:
             if self._reports.pop((outcome.plan, outcome.token), None) is not None:
                 yield outcome
@@ -242,7 +240,7 @@ def _plans(given: Iterable[HeldPlan]) -> tuple[LeasedPlan, ...]:
     return tuple(held.plan for held in given)
 
 
-def _given_up(given: list[HeldPlan], why: AttemptFailure) -> tuple[LeasedPlan, ...]:
+def _give_up(given: list[HeldPlan], why: AttemptFailure) -> tuple[LeasedPlan, ...]:
     """They are not renewed any more; if they stop within their lease, it is told why."""
     for held in given:
         held.given_up = why

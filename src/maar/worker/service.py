@@ -110,7 +110,7 @@ class Worker:
         self._warm = True
         self._last_poll_ns = now_ns - self._poll_ns  # the first poll is due at once
         try:
-            while not self._drained():
+            while not self._is_drained():
                 await self._turn()
         finally:
             self._metrics.capacity.set(0)
@@ -171,7 +171,7 @@ class Worker:
                 reply = await self._metastore.call(request)
         except (MaarError, TimeoutError) as error:
             self._metrics.poll_failures.inc()
-            wait_ns = self._silence.failed(
+            wait_ns = self._silence.on_failure(
                 now_ns=self._clock.monotonic_ns(), chance=self._random.random()
             )
             log.warning(
@@ -182,7 +182,7 @@ class Worker:
                 str(error) or type(error).__name__,
             )
             return
-        if self._silence.succeeded():
+        if self._silence.on_success():
             log.info("metastore answers again worker=%s", self._worker)
         self._carry_out(request, reply, sent_ns)
 
@@ -192,14 +192,14 @@ class Worker:
         )
         results = {(report.plan, report.token) for report in request.reports if report.result}
         for outcome in decision.settled:
-            self._settled(outcome, is_result=(outcome.plan, outcome.token) in results)
+            self._log_outcome(outcome, is_result=(outcome.plan, outcome.token) in results)
         self._cancel(decision.stop, cause="the metastore no longer keeps its lease")
         for plan in decision.start:
             log.info("plan granted plan=%s token=%s title=%s", plan.id, plan.token, plan.title)
             self._hold(asyncio.create_task(self._run_one(plan)))
         self._metrics.running.set(self._keeper.busy())
 
-    def _settled(self, outcome: Outcome, *, is_result: bool) -> None:
+    def _log_outcome(self, outcome: Outcome, *, is_result: bool) -> None:
         plan, token = outcome.plan, outcome.token
         if not outcome.accepted:
             self._metrics.refused.inc()
@@ -259,7 +259,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001  # RunnerDied or a bug: run() raises it for us
             self._die(error)
             return
-        self._ended(plan, begun_ns, end)
+        self._on_end(plan, begun_ns, end)
         self._wake.set()
 
     async def _result(self, plan: LeasedPlan) -> PlanResult:
@@ -283,7 +283,7 @@ class Worker:
                     if self._stopping.is_set() or not self._keeper.holds(plan):
                         raise
                 else:
-                    self._faults.succeeded()
+                    self._faults.on_success()
                     return result
         finally:
             self._faulty -= faults > 0
@@ -298,7 +298,7 @@ class Worker:
     async def _wait_out(self, plan: LeasedPlan, fault: AttemptFailed) -> None:
         self._metrics.faults.inc()
         now_ns = self._clock.monotonic_ns()
-        wait_ns = self._faults.failed(now_ns=now_ns, chance=self._random.random())
+        wait_ns = self._faults.on_failure(now_ns=now_ns, chance=self._random.random())
         log.warning(
             "engine or store at fault plan=%s token=%s again_in_ms=%d cause=%s",
             plan.id,
@@ -312,7 +312,7 @@ class Worker:
         finally:
             del self._given_up[plan.token]
 
-    def _ended(self, plan: LeasedPlan, begun_ns: int, end: End) -> None:
+    def _on_end(self, plan: LeasedPlan, begun_ns: int, end: End) -> None:
         now_ns = self._clock.monotonic_ns()
         ours = self._keeper.on_end(plan, end, now_ns=now_ns)
         word = "lost" if not ours else "completed" if isinstance(end, PlanResult) else "failed"
@@ -331,7 +331,7 @@ class Worker:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _drained(self) -> bool:
+    def _is_drained(self) -> bool:
         """Nothing runs and nothing is left to report, or we have waited long enough."""
         if self._died is not None:
             raise self._died
@@ -339,7 +339,7 @@ class Worker:
             return False
         if self._clock.monotonic_ns() >= self._drain_until_ns + self._settings.cancel_ms * _MS:
             return True
-        return self._keeper.busy() == 0 and self._keeper.unanswered() == 0
+        return self._keeper.busy() == 0 and self._keeper.reports_left() == 0
 
 
 class _NotBegun(Exception):

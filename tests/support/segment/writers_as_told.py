@@ -18,7 +18,7 @@ from maar.model.profile import RawProfile
 from maar.model.ring import Ring, Writer, WriterState
 from maar.placement.locate import Placement
 from maar.placement.rules import Rules, TenantLimits
-from maar.placement.table import begun
+from maar.placement.table import new_table
 from maar.ports.calls import Caller, LocalPort
 from maar.ports.clock import Clock
 from maar.ports.membership import RingView
@@ -118,7 +118,7 @@ class Fleet:
         """The metastore tells this ring; with the same nodes the table is the same."""
         self._at += 1
         names = sorted(nodes)
-        owners = begun({NodeId(node): self._shards for node in names})
+        owners = new_table({NodeId(node): self._shards for node in names})
         writers = tuple(
             Writer(
                 NodeId(node),

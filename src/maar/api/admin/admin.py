@@ -15,7 +15,7 @@ from maar.api.admin.plain import plain
 from maar.api.admin.quarantine import Causes
 from maar.api.admin.rings import zone_of
 from maar.api.guard import Endpoint, RequestGuard
-from maar.api.query.querier import checked_type
+from maar.api.query.querier import check_type
 from maar.api.times import range_of_ms, unix_ms
 from maar.model.errors import InvalidInput
 from maar.model.ids import BlockId, PlanId, TenantId, parse_profile_id, tenant_id
@@ -199,7 +199,7 @@ class Admin:
                     self._range(query, "start", "end"),
                     parse_selector(query.get("labelSelector", "")),
                 ),
-                checked_type(query.get("profileTypeID", "")),
+                check_type(query.get("profileTypeID", "")),
                 limit_of(query),
             )
         )

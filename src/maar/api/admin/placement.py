@@ -31,7 +31,7 @@ class Placed(NamedTuple):
 ReadPlaced = Callable[[Incarnation], Awaitable[Placed]]
 
 
-def placed_in(store: ObjectStore) -> ReadPlaced:
+def placement_reader(store: ObjectStore) -> ReadPlaced:
     async def read(incarnation: Incarnation) -> Placed:
         return await asyncio.to_thread(_read, store, incarnation)
 
@@ -44,7 +44,7 @@ async def nothing_placed(_incarnation: Incarnation) -> Placed:
 
 
 def _read(store: ObjectStore, incarnation: Incarnation) -> Placed:
-    shelf = stored.listed(store, incarnation)
+    shelf = stored.list_names(store, incarnation)
     rules = stored.newest_rules(store, shelf.rules)
     stats = stored.newest_stats(store, shelf.stats)
     return Placed(

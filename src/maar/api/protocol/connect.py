@@ -89,7 +89,7 @@ class Spoken(NamedTuple):
         return answer.code.upper(), grpc_error(self.framing, error)
 
 
-def spoken_in(scope: Scope) -> Spoken:
+def protocol_of(scope: Scope) -> Spoken:
     """As the answer must have it; gRPC over HTTP/1.1 cannot be answered in its own way."""
     kind = header(scope, b"content-type").partition(";")[0].strip().lower()
     framing = framing_of(kind)
@@ -139,7 +139,7 @@ class Unary:
         self._left: set[asyncio.Task[Reply]] = set()  # nobody waits for their answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        spoken = spoken_in(scope)
+        spoken = protocol_of(scope)
         response: ASGIApp
         try:
             response = await self._respond(spoken, scope, receive)
@@ -171,7 +171,7 @@ class Unary:
             reply, headers = await self._in_time(work, receive, deadline_s)
         if spoken.codec == JSON:
             size = reply.ByteSize()
-            content = await self.guard.parsed(size, lambda: msgspec.json.encode(json_of(reply)))
+            content = await self.guard.parse(size, lambda: msgspec.json.encode(json_of(reply)))
         else:
             content = reply.SerializeToString()
         return spoken.answer(content, headers)
@@ -182,8 +182,8 @@ class Unary:
         """What the method gives for a body that is here, gzip or not, and counted in."""
         with held:
             limit = self._limits.proto if codec == PROTO else self._limits.json
-            raw = await self.guard.expanded(body, limit=limit, hold=hold)
-            request = await self.guard.parsed(len(raw), self._parse, codec, raw)
+            raw = await self.guard.decompress(body, limit=limit, hold=hold)
+            request = await self.guard.parse(len(raw), self._parse, codec, raw)
             return await self._method(tenant, request)
 
     async def _in_time(self, work: Any, receive: Receive, deadline_s: float | None) -> Reply:
@@ -247,7 +247,7 @@ class CallService(NamedTuple):
 def not_offered(services: list[CallService], scope: Scope, path: str) -> ASGIApp | None:
     """The answer to a call that there is not, in its own protocol; None for other paths."""
     service, _, method = path.strip("/").partition("/")
-    framing = spoken_in(scope).framing
+    framing = protocol_of(scope).framing
     if framing is None and ("." not in service or not method or "/" in method):
         return None
     calls = {one.name: ", ".join(one.calls) for one in services}.get(service)

@@ -140,13 +140,13 @@ class GrpcAnswer:
         else:
             start = {"type": "http.response.start", "status": 200, "headers": self._headers}
             await send({**start, "trailers": True})
-            await send({"type": "http.response.body", "body": _framed(0, self._content)})
+            await send({"type": "http.response.body", "body": _frame(0, self._content)})
             await send({"type": "http.response.trailers", "headers": self._trailers})
 
     def _web_body(self) -> bytes:
         lines = b"".join(name + b": " + value + b"\r\n" for name, value in self._trailers)
-        message = b"" if self._content is None else _framed(0, self._content)
-        body = message + _framed(_TRAILER, lines)
+        message = b"" if self._content is None else _frame(0, self._content)
+        body = message + _frame(_TRAILER, lines)
         return base64.b64encode(body) if self._framing.text else body
 
     @staticmethod
@@ -179,7 +179,7 @@ def trailers_of(error: MaarError) -> Headers:
     return [*trailers, (RETRY_KEY, b"%.3f" % wait_s), (DETAILS_KEY, details)]
 
 
-def _framed(flags: int, message: bytes) -> bytes:
+def _frame(flags: int, message: bytes) -> bytes:
     return bytes((flags,)) + len(message).to_bytes(4) + message
 
 

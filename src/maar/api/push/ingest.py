@@ -79,12 +79,12 @@ class Ingest(Endpoint):
         form = is_multipart(content_type)
         if request.format == PPROF and not form:
             return pprof_profile(request, body)
-        raw = await self.guard.expanded(
+        raw = await self.guard.decompress(
             body, limit=self._distributor.limits.profile_bytes_max, hold=hold
         )
         if request.format == PPROF:
             return form_profile(request, parse_form(content_type, raw))
-        return await self.guard.parsed(len(raw), text_profile, request, raw)
+        return await self.guard.parse(len(raw), text_profile, request, raw)
 
 
 def query_of(scope: Scope) -> QueryParams:
@@ -139,7 +139,9 @@ def form_profile(request: IngestRequest, form: dict[str, bytes]) -> PushedProfil
         )
     if "profile" not in form:
         raise InvalidInput("the form has no field `profile`", reason="multipart")
-    return pprof_profile(request, form["profile"], _shown_as(form.get("sample_type_config", b"")))
+    return pprof_profile(
+        request, form["profile"], _display_names(form.get("sample_type_config", b""))
+    )
 
 
 def text_profile(request: IngestRequest, body: bytes) -> PushedProfile:
@@ -188,7 +190,7 @@ def _sample_rate(text: str) -> int:
     )
 
 
-def _shown_as(config: bytes) -> dict[str, str]:
+def _display_names(config: bytes) -> dict[str, str]:
     """Only the display names matter here; values are kept as they were pushed."""
     if not config:
         return {}

@@ -93,7 +93,7 @@ class Partly:
         # Said of every request: one that is pipelined begins in the context of the one before it.
         missing = Missing() if scope["type"] == "http" and _allows(scope) else None
 
-        async def told(message: Message) -> None:
+        async def send_marked(message: Message) -> None:
             if message["type"] == "http.response.start" and missing and missing.blocks:
                 mark = (TOLD.lower().encode(), str(missing).encode())
                 message["headers"] = [*message.get("headers", ()), mark]
@@ -101,7 +101,7 @@ class Partly:
 
         token = _asked.set(missing)
         try:
-            await self.app(scope, receive, told if missing else send)
+            await self.app(scope, receive, send_marked if missing else send)
         finally:
             _asked.reset(token)
 

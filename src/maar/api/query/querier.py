@@ -99,8 +99,8 @@ class Querier:
         )
         graph = await self._engine.call(
             DrawFlameGraph(
-                self._selected(tenant, request),
-                profile_type=checked_type(request.profile_typeID),
+                self._scope_of(tenant, request),
+                profile_type=check_type(request.profile_typeID),
                 max_nodes=_max_nodes(request),
             )
         )
@@ -118,11 +118,11 @@ class Querier:
             raise Unimplemented(
                 "exemplars are not offered; leave out exemplar_type, or ask for none (1)"
             )
-        scope = self._selected(tenant, request)
+        scope = self._scope_of(tenant, request)
         found = await self._engine.call(
             SelectSeries(
                 scope,
-                profile_type=checked_type(request.profile_typeID),
+                profile_type=check_type(request.profile_typeID),
                 group_by=_names(request.group_by),
                 step_ns=_step_ns(request.step, scope.range),
                 aggregation=_aggregation(request.aggregation),
@@ -151,7 +151,7 @@ class Querier:
             Scope(tenant, wanted, parse_selector(text)) for text in (request.matchers or ("{}",))
         ]
 
-    def _selected(self, tenant: TenantId, request: Any) -> Scope:
+    def _scope_of(self, tenant: TenantId, request: Any) -> Scope:
         return Scope(tenant, self._range(request), parse_selector(request.label_selector))
 
 
@@ -164,7 +164,7 @@ def profile_type_parts(text: str) -> tuple[str, str, str, str, str]:
     return name, parts[0], parts[1], parts[2], parts[3]
 
 
-def checked_type(text: str) -> str:
+def check_type(text: str) -> str:
     """A profile type id as it is stored."""
     if len(text) > TYPE_LENGTH_MAX:
         raise InvalidInput(

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from maar.adapters.rpc import Channel, MetastoreClient
 from maar.adapters.system_clock import SystemClock
 from maar.api.admin.admin import no_disks
-from maar.api.admin.placement import placed_in
+from maar.api.admin.placement import placement_reader
 from maar.api.admin.quarantine import causes_in
 from maar.api.app import QueryDeps, build_app
 from maar.api.guard import RequestGuard
@@ -75,7 +75,7 @@ async def run(
                 causes_in(store),
                 clock,
                 settings.limits.future_ns,
-                placed_in(store),
+                placement_reader(store),
                 lambda: status_file.plain(sibling_processes(settings)),
                 here.disks.plain if here.disks else no_disks,
             )

@@ -82,14 +82,14 @@ def batch_of(profiles: list[RawProfile], columns: list[Columns]) -> Batch:
     """Join the columns of at least one profile, each string table interned into one."""
     strings, number, string_base = _strings(columns)
 
-    def joined(pick: Callable[[Columns], Int]) -> Int:
+    def join(pick: Callable[[Columns], Int]) -> Int:
         return np.concatenate([pick(each) for each in columns])
 
     def text(pick: Callable[[Columns], Int]) -> Int:
-        return number[_shifted([pick(each) for each in columns], string_base)]
+        return number[_shift([pick(each) for each in columns], string_base)]
 
     def rows(pick: Callable[[Columns], Int], base: Int) -> Int:
-        return _shifted([pick(each) for each in columns], base)
+        return _shift([pick(each) for each in columns], base)
 
     locations = _base([each.location_address.size for each in columns])
     functions = _base([each.function_name.size for each in columns])
@@ -106,26 +106,26 @@ def batch_of(profiles: list[RawProfile], columns: list[Columns]) -> Batch:
         sample_label_offset=_offsets([each.sample_label_offset for each in columns]),
         label_key=text(lambda each: each.label_key),
         label_str=text(lambda each: each.label_str),
-        label_num=joined(lambda each: each.label_num),
+        label_num=join(lambda each: each.label_num),
         label_num_unit=text(lambda each: each.label_num_unit),
         location_address=np.concatenate([each.location_address for each in columns]),
         location_mapping=rows(lambda each: each.location_mapping, mappings),
-        location_is_folded=joined(lambda each: each.location_is_folded.astype(np.int64)),
+        location_is_folded=join(lambda each: each.location_is_folded.astype(np.int64)),
         line_offset=_offsets([each.line_offset for each in columns]),
         line_function=rows(lambda each: each.line_function, functions),
-        line_number=joined(lambda each: each.line_number),
-        line_column=joined(lambda each: each.line_column),
+        line_number=join(lambda each: each.line_number),
+        line_column=join(lambda each: each.line_column),
         function_name=text(lambda each: each.function_name),
         function_system_name=text(lambda each: each.function_system_name),
         function_file=text(lambda each: each.function_file),
-        function_start_line=joined(lambda each: each.function_start_line),
+        function_start_line=join(lambda each: each.function_start_line),
         mapping_base=mappings,
         mapping_start=np.concatenate([each.mapping_start for each in columns]),
         mapping_limit=np.concatenate([each.mapping_limit for each in columns]),
         mapping_offset=np.concatenate([each.mapping_offset for each in columns]),
         mapping_file=text(lambda each: each.mapping_file),
         mapping_build_id=text(lambda each: each.mapping_build_id),
-        mapping_flags=joined(lambda each: each.mapping_flags),
+        mapping_flags=join(lambda each: each.mapping_flags),
     )
 
 
@@ -133,7 +133,7 @@ def _strings(columns: list[Columns]) -> tuple[Strings, Int, Int]:
     raw = np.frombuffer(b"".join([each.raw for each in columns]), np.uint8)
     raw_base = _base([len(each.raw) for each in columns])
     nothing = np.zeros(1, np.int64)  # the empty string comes first and is number 0
-    start = np.concatenate([nothing, _shifted([each.string_start for each in columns], raw_base)])
+    start = np.concatenate([nothing, _shift([each.string_start for each in columns], raw_base)])
     length = np.concatenate([nothing, *[each.string_length for each in columns]])
     hashes = hashing.hash_spans(raw, start, length)
     number, first = hashing.intern_spans(raw, start, length, hashes)
@@ -153,7 +153,7 @@ def _base(sizes: list[int]) -> Int:
     return base
 
 
-def _shifted(parts: list[Int], base: Int) -> Int:
+def _shift(parts: list[Int], base: Int) -> Int:
     """Row numbers of each profile as row numbers of the batch; NONE stays NONE."""
     whole = np.concatenate(parts)
     missing = whole == NONE if whole.size and whole.min() == NONE else None

@@ -55,12 +55,12 @@ def frames_of(batch: Batch, *, mask: int) -> Frames:
     mapping_number, mapping_first = hashing.intern_rows(
         [batch.mapping_file, batch.mapping_build_id]
     )
-    offset, function, line, column, flags, mapping, address = _expanded(
+    offset, function, line, column, flags, mapping, address = _expand(
         batch.location_address,
         batch.location_mapping,
         batch.location_is_folded,
         batch.line_offset,
-        _named(batch),
+        _line_functions(batch),
         batch.line_number,
         batch.line_column,
         batch.mapping_start,
@@ -103,7 +103,7 @@ class _Different:
         return (self.flags & flag) != 0
 
 
-def _named(batch: Batch) -> Int:
+def _line_functions(batch: Batch) -> Int:
     """The function of each line; one that says nothing is no function."""
     said = [batch.function_name, batch.function_system_name, batch.function_file]
     empty = np.logical_and.reduce([*(column == 0 for column in said)]) & (
@@ -124,7 +124,7 @@ def _through(first: Int, number: Int) -> Int:
 
 
 @njit(cache=True)
-def _expanded(
+def _expand(
     address: Any,
     mapping: Any,
     folded: Any,
@@ -185,7 +185,7 @@ def _expanded(
 def _ids(batch: Batch, frames: _Different, *, mask: int) -> tuple[Int, int]:
     """The id: XXH64 over (function, line, column, flags, mapping, address), see the format."""
     hashes = batch.strings.hashes
-    function = _picked(
+    function = _pick(
         hashing.hash_rows(
             [
                 hashes[batch.function_name],
@@ -196,7 +196,7 @@ def _ids(batch: Batch, frames: _Different, *, mask: int) -> tuple[Int, int]:
         ),
         frames.function,
     )
-    mapping = _picked(
+    mapping = _pick(
         hashing.hash_rows([hashes[batch.mapping_file], hashes[batch.mapping_build_id]]),
         frames.mapping,
     )
@@ -207,7 +207,7 @@ def _ids(batch: Batch, frames: _Different, *, mask: int) -> tuple[Int, int]:
     )
 
 
-def _picked(values: Any, rows: Int) -> Any:
+def _pick(values: Any, rows: Int) -> Any:
     """values[row], and 0 where there is no row."""
     if not values.size:
         return np.zeros(rows.size, values.dtype)
@@ -216,8 +216,8 @@ def _picked(values: Any, rows: Int) -> Any:
 
 def _names(batch: Batch, frames: _Different) -> tuple[pa.Array, Int]:
     """What people read: the function, else its system name, else where it is."""
-    name = _picked(batch.function_name, frames.function)
-    name = np.where(name == 0, _picked(batch.function_system_name, frames.function), name)
+    name = _pick(batch.function_name, frames.function)
+    name = np.where(name == 0, _pick(batch.function_system_name, frames.function), name)
     text = batch.strings.text.take(pa.array(name))
     nameless = name == 0
     if nameless.any():
@@ -228,7 +228,7 @@ def _names(batch: Batch, frames: _Different) -> tuple[pa.Array, Int]:
 
 def _places(batch: Batch, frames: _Different, rows: Any) -> pa.Array:
     """libfoo.so!0x1234 with a mapping's file, 0x1234 without, [unknown] without an address."""
-    files = _picked(batch.mapping_file, frames.mapping[rows])
+    files = _pick(batch.mapping_file, frames.mapping[rows])
     different, which = np.unique(files, return_inverse=True)
     paths = batch.strings.text.take(pa.array(different)).to_pylist()
     short = [path.replace("\\", "/").rsplit("/", 1)[-1] for path in paths]
@@ -251,12 +251,12 @@ def _table(batch: Batch, frames: _Different, ids: Int) -> pa.Table:
     mapping = frames.has(HAS_MAPPING)
 
     def text(column: Int, rows: Int, there: Any) -> pa.Array:
-        return batch.strings.text.take(pa.array(_picked(column, rows), mask=~there))
+        return batch.strings.text.take(pa.array(_pick(column, rows), mask=~there))
 
-    def coded(column: Int, rows: Int, there: Any) -> pa.Array:
-        return coded_text(batch.strings.text, _picked(column, rows), there)
+    def encode_column(column: Int, rows: Int, there: Any) -> pa.Array:
+        return coded_text(batch.strings.text, _pick(column, rows), there)
 
-    start_line = _picked(batch.function_start_line, frames.function)
+    start_line = _pick(batch.function_start_line, frames.function)
     return pa.Table.from_arrays(
         [
             pa.array(ids),
@@ -268,8 +268,8 @@ def _table(batch: Batch, frames: _Different, ids: Int) -> pa.Table:
             pa.array(frames.column, mask=~line),
             pa.array(frames.has(INLINED)),
             pa.array(frames.has(FOLDED)),
-            coded(batch.mapping_file, frames.mapping, mapping),
-            coded(batch.mapping_build_id, frames.mapping, mapping),
+            encode_column(batch.mapping_file, frames.mapping, mapping),
+            encode_column(batch.mapping_build_id, frames.mapping, mapping),
             pa.array(frames.address, mask=~frames.has(HAS_ADDRESS)),
         ],
         schema=LAYOUTS["locations"].working,

@@ -49,7 +49,7 @@ class Labelled:
     collisions: int
 
 
-def labelled(batch: Batch, *, mask: int) -> Labelled:
+def split_labels(batch: Batch, *, mask: int) -> Labelled:
     """Split the samples' labels between series and samples."""
     series = _Series()
     base = [series.number(profile.service, profile.labels) for profile in batch.profiles]
@@ -60,7 +60,7 @@ def labelled(batch: Batch, *, mask: int) -> Labelled:
     if batch.label_key.size:
         sample = np.repeat(np.arange(owner.size), np.diff(batch.sample_label_offset))
         promoted = _promotable(batch, sample, owner[sample])
-        promoted, sets = _bounded(batch, sample, owner, promoted)
+        promoted, sets = _limit_series(batch, sample, owner, promoted)
         sample_series = _series_of_sets(batch, owner, sets, series, profile_series)
         verbatim = _verbatim(batch, sample[~promoted], ~promoted, owner.size)
         spans = _spans(batch, sample, owner.size)
@@ -156,7 +156,7 @@ class _Sets:
     offset: Int  # per sample
 
 
-def _bounded(batch: Batch, sample: Int, owner: Int, promoted: Any) -> tuple[Any, _Sets]:
+def _limit_series(batch: Batch, sample: Int, owner: Int, promoted: Any) -> tuple[Any, _Sets]:
     sets = _sets(batch, sample, owner, promoted)
     counts = np.bincount(owner[sets.first], minlength=len(batch.profiles))
     over = counts > SERIES_PER_PROFILE_MAX

@@ -21,7 +21,7 @@ def samples_of(batch: Batch, labels: Labelled, stack: Int) -> ColumnMakers:
     """A row per sample and value; zeros are left out, unless a sample has nothing else."""
     width = np.array([columns.sample_type.size for columns in batch.columns], np.int64)
     values = np.concatenate([columns.value.reshape(-1) for columns in batch.columns])
-    profile, sample, column, value = _exploded(batch.sample_base, width, values)
+    profile, sample, column, value = _explode(batch.sample_base, width, values)
     first_column = np.concatenate([np.zeros(1, np.int64), np.cumsum(width)])
     kind = first_column[profile] + column
     types, repeats = _types(batch)
@@ -45,7 +45,7 @@ def samples_of(batch: Batch, labels: Labelled, stack: Int) -> ColumnMakers:
         "profile_type": lambda: coded_text(pa.array(names.tolist(), pa.string()), name[kind]),
         "series_id": lambda: pa.array(labels.sample_series[sample]),
         "time": lambda: pa.array(times[profile]).cast(SAMPLES.field("time").type),
-        "profile_id": lambda: _fixed(ids[profile]),
+        "profile_id": lambda: _to_array(ids[profile]),
         "stack_id": lambda: pa.array(stack[sample]),
         "value": lambda: pa.array(value),
         "sample": ordinals,
@@ -54,7 +54,7 @@ def samples_of(batch: Batch, labels: Labelled, stack: Int) -> ColumnMakers:
     }
 
 
-def _fixed(ids: Any) -> pa.Array:
+def _to_array(ids: Any) -> pa.Array:
     """16-byte items as an Arrow array, without a look at each."""
     return pa.Array.from_buffers(pa.binary(16), ids.size, [None, pa.py_buffer(ids.tobytes())])
 
@@ -73,7 +73,7 @@ def _types(batch: Batch) -> tuple[list[str], Int]:
 
 
 @njit(cache=True)
-def _exploded(sample_base: Any, width: Any, values: Any) -> Any:
+def _explode(sample_base: Any, width: Any, values: Any) -> Any:
     """Which values become rows: profile, sample, column and value of each."""
     rows = 0
     at = 0

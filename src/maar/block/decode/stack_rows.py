@@ -63,7 +63,7 @@ def _columns(
         leaf = np.where(empty, 0, code[np.maximum(ends - 1, 0)]) if code.size else 0 * ids
         return coded_text(frames.names, leaf.astype(np.int64), ~empty)
 
-    def listed(items: pa.Array, name: str) -> pa.Array:
+    def to_lists(items: pa.Array, name: str) -> pa.Array:
         return pa.ListArray.from_arrays(lists, items, type=schema.field(name).type)
 
     functions = pa.DictionaryArray.from_arrays(pa.array(code), frames.names)
@@ -71,8 +71,8 @@ def _columns(
         "service": lambda: coded_text(services, owner),
         "stack_id": lambda: pa.array(ids),
         "leaf": leaves,
-        "functions": lambda: listed(functions, "functions"),
-        "location_ids": lambda: listed(pa.array(frames.ids[frame]), "location_ids"),
+        "functions": lambda: to_lists(functions, "functions"),
+        "location_ids": lambda: to_lists(pa.array(frames.ids[frame]), "location_ids"),
     }
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from maar.block.decode.batch import Batch, batch_of
 from maar.block.decode.frames import frames_of
 from maar.block.decode.profile_rows import profiles_of
-from maar.block.decode.sample_labels import labelled
+from maar.block.decode.sample_labels import split_labels
 from maar.block.decode.sample_rows import samples_of
 from maar.block.decode.stack_rows import stacks_of
 from maar.block.decode.weight import weight
@@ -73,8 +73,8 @@ def decode_in_batches(
     held = 0
     for profile in profiles:
         try:
-            decoded = _decoded(profile)
-            size = _weighed(decoded)
+            decoded = _decode(profile)
+            size = _check_weight(decoded)
         except (MalformedProfile, TooLarge) as error:
             quarantined.append((profile, str(error)))
             continue
@@ -120,7 +120,7 @@ def _call_all() -> None:
         same_as_before(pa.concat_tables([table, table]).combine_chunks())
 
 
-def _decoded(profile: RawProfile) -> Columns:
+def _decode(profile: RawProfile) -> Columns:
     columns = decode(gunzip(profile.payload, limit=RAW_SIZE_MAX))
     if columns.samples and not columns.sample_type.size:
         raise MalformedProfile("the profile has samples and no sample type: they have no values")
@@ -132,7 +132,7 @@ def _decoded(profile: RawProfile) -> Columns:
     return columns
 
 
-def _weighed(columns: Columns) -> int:
+def _check_weight(columns: Columns) -> int:
     size = weight(columns)
     if size > WEIGHT_MAX:
         raise TooLarge(
@@ -162,7 +162,7 @@ def _tables(
     batch: Batch, *, mask: int, wanted: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, pa.Table], int]:
     frames = frames_of(batch, mask=mask)
-    labels = labelled(batch, mask=mask)
+    labels = split_labels(batch, mask=mask)
     stacks, stack_of_sample, clashes = stacks_of(batch, frames, mask=mask)
     made: dict[str, Callable[[Sequence[str]], pa.Table]] = {
         "samples": partial(_table, "samples", samples_of(batch, labels, stack_of_sample)),

@@ -44,7 +44,7 @@ def decode(letter: bytes, *, key: str) -> BlockMeta:
         raise Corrupt(f"{key} is not a dead letter: {error}") from error
 
 
-def checked(
+def check(
     meta: BlockMeta, *, key: str, name: str, incarnation: Incarnation, store: StoreName
 ) -> BlockMeta:
     """The metadata of a letter, if a segment writer can have written it under this name; else

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 
-def trimmed(table: pa.Table) -> pa.Table:
+def trim(table: pa.Table) -> pa.Table:
     """The same rows in one chunk, each dictionary cut down to what its column uses."""
-    columns = [_trimmed(column.chunk(0)) for column in table.combine_chunks().columns]
+    columns = [_trim(column.chunk(0)) for column in table.combine_chunks().columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
@@ -23,11 +23,11 @@ def _is_coded(kind: Any) -> bool:
     return bool(pa.types.is_dictionary(kind.value_type if pa.types.is_list(kind) else kind))
 
 
-def _trimmed(array: Any) -> Any:
+def _trim(array: Any) -> Any:
     if pa.types.is_list(array.type) and _is_coded(array.type):
         offsets = array.offsets.to_numpy()
         moved = pa.array(offsets - offsets[0])
-        return pa.ListArray.from_arrays(moved, _trimmed(array.flatten()), type=array.type)
+        return pa.ListArray.from_arrays(moved, _trim(array.flatten()), type=array.type)
     if not pa.types.is_dictionary(array.type):
         return array
     codes = array.indices.fill_null(-1).to_numpy()

@@ -38,7 +38,7 @@ def _round(state: Any, word: Any) -> Any:
 
 
 @njit(cache=True, inline="always")
-def _merged(state: Any, lane: Any) -> Any:
+def _merge(state: Any, lane: Any) -> Any:
     return (state ^ _round(np.uint64(0), lane)) * _P1 + _P4
 
 
@@ -72,7 +72,7 @@ def xxh64_span(data: Any, start: int, length: int) -> Any:
             four = _round(four, _word(data, at + 24))
             at += 32
         state = _rotate(one, 1) + _rotate(two, 7) + _rotate(three, 12) + _rotate(four, 18)
-        state = _merged(_merged(_merged(_merged(state, one), two), three), four)
+        state = _merge(_merge(_merge(_merge(state, one), two), three), four)
     else:
         state = _P5
     state += np.uint64(length)
@@ -104,7 +104,7 @@ def xxh64_words(words: Any, start: int, count: int) -> Any:
             four = _round(four, np.uint64(words[at + 3]))
             at += 4
         state = _rotate(one, 1) + _rotate(two, 7) + _rotate(three, 12) + _rotate(four, 18)
-        state = _merged(_merged(_merged(_merged(state, one), two), three), four)
+        state = _merge(_merge(_merge(_merge(state, one), two), three), four)
     else:
         state = _P5
     state += np.uint64(count * 8)
@@ -295,23 +295,23 @@ def distinct_ids(hashes: Words, *, mask: int = ALL_BITS) -> tuple[Int, int]:
     taken = set(ids[first].tolist())
     later = np.setdiff1d(np.arange(ids.size), first)
     for row in later.tolist():
-        ids[row] = rekeyed(int(ids[row]), taken)
+        ids[row] = free_id(int(ids[row]), taken)
         taken.add(int(ids[row]))
     return ids, int(later.size)
 
 
-def rekeyed(identity: int, taken: set[int]) -> int:
+def free_id(identity: int, taken: set[int]) -> int:
     """Another id for content whose id is taken: the first free one of a salted series."""
     salt = 1
     while True:
         words = (identity & ALL_BITS).to_bytes(8, "little") + salt.to_bytes(8, "little")
-        candidate = signed(xxhash.xxh64_intdigest(words))
+        candidate = to_signed(xxhash.xxh64_intdigest(words))
         if candidate not in taken:
             return candidate
         salt += 1
 
 
-def signed(word: int) -> int:
+def to_signed(word: int) -> int:
     """64 bits read as a signed number."""
     word &= ALL_BITS
     return word - (1 << 64) if word >> 63 else word

@@ -126,7 +126,7 @@ class Layout:
     @property
     def working(self) -> pa.Schema:
         """The schema in memory."""
-        return pa.schema([_compacted(field, self.compact) for field in self.schema])
+        return pa.schema([_compact_field(field, self.compact) for field in self.schema])
 
     @property
     def dictionary_columns(self) -> list[str]:
@@ -141,7 +141,7 @@ class Layout:
         return [path for name in self.compact for path in _leaves(self.schema.field(name))]
 
 
-def _compacted(field: Any, compact: tuple[str, ...]) -> Any:
+def _compact_field(field: Any, compact: tuple[str, ...]) -> Any:
     if field.name not in compact:
         return field
     coded = pa.dictionary(pa.int32(), pa.string())

@@ -17,7 +17,7 @@ from maar.block.format.hashing import Int
 from maar.block.format.tables import DIMENSIONS, LAYOUTS
 from maar.block.format.writer import GROUP_BOUNDS, Group, GroupBounds, TableWriter, by_service
 from maar.block.merge.run import CutPoint, Run, RunShare
-from maar.block.merge.sorted_runs import BUDGET, merged
+from maar.block.merge.sorted_runs import BUDGET, merge_runs
 from maar.block.merge.streams import MOVED_ROWS
 from maar.model.block import TABLES, Dataset
 from maar.model.ids import TenantId
@@ -75,7 +75,7 @@ def build(
             with TableWriter(
                 paths[table], table, compression=compression, bounds=sizes.group
             ) as writer:
-                for piece in merged(
+                for piece in merge_runs(
                     table, runs, shares, budget=sizes.budget, moved_rows=sizes.moved_rows
                 ):
                     writer.add(piece)
@@ -144,12 +144,12 @@ def _share(run: Run, first: CutPoint | None, end: CutPoint | None) -> RunShare:
     columns = ("service", "time", "profile_id", "series_id")
     for piece in run.originals("profiles", budget=BUDGET, share=part, columns=columns):
         series.add(piece["series_id"].to_numpy())
-    used = {"stacks": stacks.sorted(), "series": series.sorted()}
+    used = {"stacks": stacks.sorted_ids(), "series": series.sorted_ids()}
     narrow = RunShare(first=first, end=end, used=used)
     columns = ("service", "stack_id", "location_ids")
     for piece in run.originals("stacks", budget=BUDGET, share=narrow, columns=columns):
         locations.add(pc.list_flatten(piece["location_ids"]).to_numpy())
-    used["locations"] = locations.sorted()
+    used["locations"] = locations.sorted_ids()
     return narrow
 
 
@@ -166,9 +166,9 @@ class _Ids:
         self._fresh.append(fresh)
         self._waiting += fresh.size
         if self._waiting > max(1 << 20, self._known.size):
-            self.sorted()
+            self.sorted_ids()
 
-    def sorted(self) -> Int:
+    def sorted_ids(self) -> Int:
         self._known = np.unique(np.concatenate([self._known, *self._fresh]))
         self._fresh, self._waiting = [], 0
         return self._known
@@ -223,7 +223,7 @@ def _free_ids(identities: list[int], table: str, runs: Sequence[Run]) -> list[in
         fresh: list[int] = []
         given = set(taken)
         for identity in identities:
-            fresh.append(hashing.rekeyed(identity, given))
+            fresh.append(hashing.free_id(identity, given))
             given.add(fresh[-1])
         wanted = pa.array(fresh, pa.int64())
         found = {

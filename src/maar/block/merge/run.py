@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from maar.block.format.dictionary import plain_bytes, trimmed
+from maar.block.format.dictionary import plain_bytes, trim
 from maar.block.format.hashing import Int
 from maar.block.format.tables import FORMAT, FORMAT_KEY, LAYOUTS
 from maar.model.errors import Corrupt
@@ -79,9 +79,9 @@ class Run:
         """The same with the ids that the run itself has."""
         share = share or RunShare()
         for piece in self._pieces(table, budget, share, columns):
-            kept = self._kept(table, piece, share)
+            kept = self._filter(table, piece, share)
             if kept.num_rows:
-                yield trimmed(kept)  # else every piece would drag the dictionary of its table
+                yield trim(kept)  # else every piece would drag the dictionary of its table
 
     def rows(self, table: str) -> int:
         held = self.tables[table]
@@ -126,7 +126,7 @@ class Run:
     def _open(self, table: str) -> pq.ParquetFile:
         return open_table(self.tables[table], table, self.name)
 
-    def _kept(self, table: str, piece: pa.Table, share: RunShare) -> pa.Table:
+    def _filter(self, table: str, piece: pa.Table, share: RunShare) -> pa.Table:
         if table in ("samples", "profiles"):
             if self.dropped is not None and "profile_id" in piece.column_names:
                 piece = piece.filter(pc.invert(pc.is_in(piece["profile_id"], self.dropped)))
@@ -147,7 +147,7 @@ class Run:
             if new and column in piece.column_names:
                 place = piece.column_names.index(column)
                 kind = piece.schema.field(column)
-                piece = piece.set_column(place, kind, _replaced(piece[column], new))
+                piece = piece.set_column(place, kind, _replace_ids(piece[column], new))
         return piece
 
 
@@ -225,15 +225,15 @@ def _is_in(ids: Int, used: Int) -> Any:
     return used[place] == ids
 
 
-def _replaced(column: Any, new: dict[int, int]) -> Any:
+def _replace_ids(column: Any, new: dict[int, int]) -> Any:
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if pa.types.is_list(array.type):
-        values = pa.array(_mapped(array.values.to_numpy(), new))
+        values = pa.array(_map_ids(array.values.to_numpy(), new))
         return pa.ListArray.from_arrays(array.offsets, values, type=array.type)
-    return pa.array(_mapped(array.to_numpy(), new))
+    return pa.array(_map_ids(array.to_numpy(), new))
 
 
-def _mapped(ids: Int, new: dict[int, int]) -> Int:
+def _map_ids(ids: Int, new: dict[int, int]) -> Int:
     old = np.array(sorted(new), np.int64)
     renamed = np.array([new[identity] for identity in old.tolist()], np.int64)
     there = _is_in(ids, old)

@@ -16,7 +16,7 @@ from maar.block.merge.streams import MOVED_ROWS, streams
 BUDGET = 32 << 20  # bytes of all runs together that are in memory at a time
 
 
-def merged(
+def merge_runs(
     table: str,
     runs: Sequence[Run],
     shares: Sequence[RunShare] | None = None,

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maar.block.format.dictionary import trimmed
+from maar.block.format.dictionary import trim
 from maar.block.format.order import row_key, same_as_before, sorted_table
 from maar.block.format.tables import DIMENSIONS, LAYOUTS
 from maar.block.merge.run import Run, RunShare
@@ -71,7 +71,7 @@ def _rows(
 
 def _moved_symbols(run: Run, table: str, budget: int, share: RunShare | None) -> Iterator[pa.Table]:
     """Few enough for memory: each was compared by its content when it got its id."""
-    found = [trimmed(piece) for piece in _rows(run, table, budget, share, moved=True)]
+    found = [trim(piece) for piece in _rows(run, table, budget, share, moved=True)]
     if found:
         yield sorted_table(pa.concat_tables(found), LAYOUTS[table].key)
 
@@ -97,7 +97,7 @@ def _moved_samples(
         if len(group) == 1:
             yield from found  # in order by itself
         else:
-            held = pa.concat_tables([trimmed(rows) for rows in found])
+            held = pa.concat_tables([trim(rows) for rows in found])
             yield sorted_table(held, LAYOUTS["samples"].key)
 
 
@@ -133,6 +133,6 @@ def _by_stack(stream: Iterator[pa.Table]) -> Iterator[pa.Table]:
         whole = sorted_table(pa.concat_tables(held), key)
         start = int(np.flatnonzero(~same_as_before(whole.select(_INSTANT)))[-1])
         yield whole.slice(0, start)
-        held = [trimmed(whole.slice(start))]
+        held = [trim(whole.slice(start))]
     if held:
         yield sorted_table(pa.concat_tables(held), key)

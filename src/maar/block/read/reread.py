@@ -40,11 +40,11 @@ def reread(body: bytes) -> SegmentBytes:
         min_time_ns=min(dataset.min_time_ns for dataset in datasets),
         max_time_ns=max(dataset.max_time_ns for dataset in datasets),
         zone=_zone(parquet),
-        dated_ns=_dated_ns(parquet),
+        dated_ns=_date_ns(parquet),
     )
 
 
-def _dated_ns(parquet: pq.ParquetFile) -> int:
+def _date_ns(parquet: pq.ParquetFile) -> int:
     text = (parquet.metadata.metadata or {}).get(DATED_KEY, b"0")
     return int(text) if text.isdigit() else 0
 

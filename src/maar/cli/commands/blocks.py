@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from maar.cli.input.options import (
-    connected,
+    connect,
     json_option,
     refuse_options,
     server_option,
@@ -33,7 +33,7 @@ def command(level: int | None, limit: int, as_json: bool, server: str, tenant: s
     params: dict[str, str | int] = {"limit": limit, "tenant": tenant}
     if level is not None:
         params["level"] = level
-    found = connected(server, tenant).get("/api/v1/blocks", params)["blocks"]
+    found = connect(server, tenant).get("/api/v1/blocks", params)["blocks"]
     if as_json:
         print_json({"blocks": found})
         return
@@ -55,7 +55,7 @@ def lose(
     block_id: str, reason: str, dry_run: bool, force: bool, yes: bool, as_json: bool, server: str
 ) -> None:
     """Check the objects of BLOCK_ID, show what is lost, and give it up permanently."""
-    api = connected(server)
+    api = connect(server)
     loss = api.get(f"/api/v1/blocks/{block_id}/loss")
     if dry_run or not as_json:
         print_json(loss) if as_json else _tell(loss)
@@ -89,7 +89,7 @@ def _tell(loss: dict[str, Any]) -> None:
         f"  {block['profiles']:,} profiles from {moment(block['min_time_ns'])} until "
         f"{moment(block['max_time_ns'])}"
     )
-    say(f"  tenants: {_named(tenants)}; services: {_named(services)}")
+    say(f"  tenants: {_name_list(tenants)}; services: {_name_list(services)}")
     if loss["plan"]:
         say(f"  plan {loss['plan']} holds it and would be cancelled")
     if loss["returning"]:
@@ -99,7 +99,7 @@ def _tell(loss: dict[str, Any]) -> None:
         )
 
 
-def _named(names: list[str]) -> str:
+def _name_list(names: list[str]) -> str:
     more = f" and {len(names) - NAMED_MAX:,} more" if len(names) > NAMED_MAX else ""
     return ", ".join(names[:NAMED_MAX]) + more
 

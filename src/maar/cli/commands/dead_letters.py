@@ -8,7 +8,7 @@ from urllib.parse import quote
 import click
 
 from maar.cli.client import Server
-from maar.cli.input.options import connected, json_option, refuse_options, server_option
+from maar.cli.input.options import connect, json_option, refuse_options, server_option
 from maar.cli.output.failure import EXIT_REFUSED, CommandFailed
 from maar.cli.output.show import duration, moment, print_json, print_table, say, size
 
@@ -35,13 +35,13 @@ def command(limit: int, as_json: bool, server: str) -> None:
 @click.option("--limit", type=LIMIT, default=100, show_default=True, help="Rows.")
 @json_option
 @server_option
-def listed(limit: int, as_json: bool, server: str) -> None:
+def list_letters(limit: int, as_json: bool, server: str) -> None:
     """List the dead letters, those that need attention first."""
     _list(limit, as_json, server)
 
 
 def _list(limit: int, as_json: bool, server: str) -> None:
-    found: Json = connected(server).get(PATH, {"limit": limit})
+    found: Json = connect(server).get(PATH, {"limit": limit})
     if as_json:
         print_json(found)
         return
@@ -71,7 +71,7 @@ def summary(status: Json) -> str:
 @server_option
 def show(letter: str, as_json: bool, server: str) -> None:
     """Show LETTER: where it is, what it is about, and why it is not delivered."""
-    found: Json = connected(server).get(f"{PATH}/{quote(letter)}")
+    found: Json = connect(server).get(f"{PATH}/{quote(letter)}")
     if as_json:
         print_json(found)
         return
@@ -102,13 +102,13 @@ def show(letter: str, as_json: bool, server: str) -> None:
 @server_option
 def retry(letters: tuple[str, ...], server: str) -> None:
     """Deliver held LETTERS, after what was wrong with them has been fixed."""
-    api = connected(server)
-    refused = [letter for letter in letters if not _retried(api, letter)]
+    api = connect(server)
+    refused = [letter for letter in letters if not _retry(api, letter)]
     if refused:
         raise CommandFailed(f"{len(refused)} of {len(letters)} letters were not delivered")
 
 
-def _retried(api: Server, letter: str) -> bool:
+def _retry(api: Server, letter: str) -> bool:
     """Deliver each; one that fails does not stop the others."""
     try:
         done = api.order("POST", f"{PATH}/{quote(letter)}/retry", {})

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import click
 
-from maar.cli.input.options import connected, json_option, server_option
+from maar.cli.input.options import connect, json_option, server_option
 from maar.cli.output.show import print_json, say, size
 
 
@@ -22,7 +22,7 @@ def command() -> None:
 def block(block_id: str, as_json: bool, server: str) -> None:
     """Explain why block BLOCK_ID is not compacted yet, and what happens to it next."""
     path = f"/api/v1/blocks/{quote(block_id.lower(), safe='')}/explain"
-    found = connected(server).get(path)
+    found = connect(server).get(path)
     if as_json:
         print_json(found)
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from maar.cli.input.options import connected, server_options, time_range
+from maar.cli.input.options import connect, server_options, time_range
 from maar.cli.output.failure import CommandFailed
 from maar.model.ids import parse_profile_id
 
@@ -26,7 +26,7 @@ def command(profile_id: str, output: str, start: str, until: str, server: str, t
     params: dict[str, str | int] = {}
     if start or until:
         params["from"], params["until"] = time_range(start or "0", until or "now")
-    body = connected(server, tenant).get_bytes(f"/api/v1/profiles/{profile_id.lower()}", params)
+    body = connect(server, tenant).get_bytes(f"/api/v1/profiles/{profile_id.lower()}", params)
     if output == "-":
         sys.stdout.buffer.write(body)
         return

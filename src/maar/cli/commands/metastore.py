@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from maar.cli.input.options import connected, json_option, server_option
+from maar.cli.input.options import connect, json_option, server_option
 from maar.cli.output.failure import EXIT_UNAVAILABLE, CommandFailed
 from maar.cli.output.replicas import print_replicas, replica_troubles
 from maar.cli.output.show import moment, print_json
@@ -102,7 +102,7 @@ def _replicas(settings: Settings, server: str) -> list[dict[str, Any]]:
 
     if not operations.known_addresses(settings):
         try:
-            known: list[dict[str, Any]] = connected(server).get("/api/v1/status")["replicas"]
+            known: list[dict[str, Any]] = connect(server).get("/api/v1/status")["replicas"]
             return known
         except CommandFailed as error:
             if error.exit_code != EXIT_UNAVAILABLE or error.retry_after_s is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from maar.cli.input.options import connected, json_option, server_option
+from maar.cli.input.options import connect, json_option, server_option
 from maar.cli.output.show import duration, print_json, print_table, say, size
 
 Json = dict[str, Any]
@@ -24,7 +24,7 @@ def command(
 ) -> None:
     """List the placement rules and the rates that they follow from, as the store has them."""
     params: dict[str, str | int] = {"tenant": tenant, "service": service, "limit": limit}
-    found = connected(server).get("/api/v1/placement", params)
+    found = connect(server).get("/api/v1/placement", params)
     if as_json:
         print_json(found)
         return

@@ -8,7 +8,7 @@ import click
 
 from maar.cli.client import Server
 from maar.cli.input.options import (
-    connected,
+    connect,
     json_option,
     refuse_options,
     server_option,
@@ -42,7 +42,7 @@ def command(as_json: bool, server: str, tenant: str, **wanted: Any) -> None:
         refuse_options(context)
         return
     params = {name: value for name, value in wanted.items() if value is not None}
-    found = connected(server).get("/api/v1/plans", {**params, "tenant": tenant})["plans"]
+    found = connect(server).get("/api/v1/plans", {**params, "tenant": tenant})["plans"]
     if as_json:
         print_json({"plans": found})
     else:
@@ -56,7 +56,7 @@ def command(as_json: bool, server: str, tenant: str, **wanted: Any) -> None:
 @server_option
 def show(plan_id: str, as_json: bool, server: str) -> None:
     """Show PLAN_ID: inputs, attempts with their causes, failures, outputs, timings."""
-    found = connected(server).get(f"/api/v1/plans/{PlanId.parse(plan_id)}")
+    found = connect(server).get(f"/api/v1/plans/{PlanId.parse(plan_id)}")
     print_json(found) if as_json else show_plan(found)
 
 
@@ -65,14 +65,14 @@ def show(plan_id: str, as_json: bool, server: str) -> None:
 @server_option
 def requeue(plan_ids: tuple[str, ...], server: str) -> None:
     """Try excluded or parked PLAN_IDS again, with their failures reset."""
-    api = connected(server)
+    api = connect(server)
     plans = [PlanId.parse(text) for text in plan_ids]
-    refused = [plan for plan in plans if not _requeued(api, plan)]
+    refused = [plan for plan in plans if not _requeue(api, plan)]
     if refused:
         raise CommandFailed(f"{len(refused)} of {len(plans)} plans were not requeued")
 
 
-def _requeued(api: Server, plan: PlanId) -> bool:
+def _requeue(api: Server, plan: PlanId) -> bool:
     """Requeue each; one that fails does not stop the others."""
     try:
         api.order("POST", f"/api/v1/plans/{plan}/requeue", {})
@@ -92,7 +92,7 @@ def _requeued(api: Server, plan: PlanId) -> bool:
 def exclude(plan_id: str, reason: str, server: str) -> None:
     """Exclude PLAN_ID until it is requeued; the worker that runs it has to stop."""
     plan = PlanId.parse(plan_id)
-    connected(server).order("POST", f"/api/v1/plans/{plan}/exclude", {"reason": reason})
+    connect(server).order("POST", f"/api/v1/plans/{plan}/exclude", {"reason": reason})
     click.echo(f"plan {plan} is excluded; `maar plans requeue {plan}` brings it back")
 
 
@@ -110,7 +110,7 @@ def limit(failures: int | None, span: str, reset: bool, server: str) -> None:
         raise click.BadParameter(
             f"{span!r} is not a duration above 0; use --reset to end a raised limit"
         )
-    done = connected(server).order("POST", "/api/v1/plans/limit", body)
+    done = connect(server).order("POST", "/api/v1/plans/limit", body)
     if reset:
         click.echo("the limit of the settings is in force again")
     else:

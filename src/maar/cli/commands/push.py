@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from maar.cli.client import Server
-from maar.cli.input.options import connected, label_pair, now_ms, server_options
+from maar.cli.input.options import connect, label_pair, now_ms, server_options
 from maar.cli.input.times import parse_time_ms
 from maar.cli.output.failure import EXIT_REFUSED, EXIT_UNAVAILABLE, CommandFailed
 from maar.cli.retry import pause_s
@@ -79,7 +79,7 @@ def command(
 
     A pprof keeps its own time. Pushed twice it is stored once, even when it has no time.
     """
-    api = connected(server, tenant)
+    api = connect(server, tenant)
     pairs = [(SERVICE_NAME, service), *map(label_pair, labels)]
     kind = TYPES[counts]
     time_ns = parse_time_ms(when, now_ms=now_ms()) * 1_000_000

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from maar.cli.client import Server
 from maar.cli.input.options import (
-    connected,
+    connect,
     json_option,
     partial_option,
     range_options,
@@ -79,8 +79,8 @@ def flamegraph(
     tenant: str,
 ) -> None:
     """One flame graph of all matching profiles."""
-    api = connected(server, tenant)
-    asked = _asked(api, profile_type, selector(service, labels, more), time_range(start, until))
+    api = connect(server, tenant)
+    asked = _question(api, profile_type, selector(service, labels, more), time_range(start, until))
     reply = api.querier("SelectMergeStacktraces", {**asked, "maxNodes": max_nodes})
     graph = plain_graph(reply)
     if as_json:
@@ -113,8 +113,8 @@ def top(
     tenant: str,
 ) -> None:
     """The functions with the greatest own share."""
-    api = connected(server, tenant)
-    asked = _asked(api, profile_type, selector(service, labels, more), time_range(start, until))
+    api = connect(server, tenant)
+    asked = _question(api, profile_type, selector(service, labels, more), time_range(start, until))
     found = api.get("/api/v1/top", {**asked, "limit": limit})
     if as_json:
         print_json(found)
@@ -153,7 +153,7 @@ def types(
 ) -> None:
     """List the profile types."""
     chosen, between = selector(service, labels, more), time_range(start, until)
-    _print_lines("types", types_of(connected(server, tenant), chosen, between), as_json)
+    _print_lines("types", types_of(connect(server, tenant), chosen, between), as_json)
 
 
 @command.command("labels")
@@ -179,7 +179,7 @@ def labels_command(
     request: dict[str, Any] = {"matchers": matchers, "start": start_ms, "end": end_ms}
     if name:
         request["name"] = name
-    reply = connected(server, tenant).querier("LabelValues" if name else "LabelNames", request)
+    reply = connect(server, tenant).querier("LabelValues" if name else "LabelNames", request)
     _print_lines("values" if name else "labels", reply.get("names", []), as_json)
 
 
@@ -202,7 +202,7 @@ def series(
     start_ms, end_ms = time_range(start, until)
     matchers = [selector(service, labels, more)] if service or labels or more else []
     request = {"matchers": matchers, "labelNames": [], "start": start_ms, "end": end_ms}
-    reply = connected(server, tenant).querier("Series", request)
+    reply = connect(server, tenant).querier("Series", request)
     found = [
         {pair["name"]: pair["value"] for pair in one.get("labels", [])}
         for one in reply.get("labelsSet", [])
@@ -230,7 +230,7 @@ def unit_of(profile_type: str) -> str:
     return parts[2] if len(parts) > 2 else ""
 
 
-def _asked(
+def _question(
     api: Server, profile_type: str, chosen: str, between: tuple[int, int]
 ) -> dict[str, str | int]:
     """The full profile type; what a short name means depends on the types that exist."""

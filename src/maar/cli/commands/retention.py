@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import click
 
-from maar.cli.input.options import connected, json_option, server_option
+from maar.cli.input.options import connect, json_option, server_option
 from maar.cli.input.times import parse_duration_s
 from maar.cli.output.failure import EXIT_REFUSED, CommandFailed
 from maar.cli.output.show import duration, moment, print_json, print_table, say, size
@@ -27,7 +27,7 @@ def command() -> None:
 @server_option
 def get(tenant: str, as_json: bool, server: str) -> None:
     """How long the profiles of TENANT are kept; without it, of everybody."""
-    api = connected(server)
+    api = connect(server)
     found = api.get(_path(tenant) if tenant else "/api/v1/retention")
     if as_json:
         print_json(found)
@@ -63,7 +63,7 @@ def change(tenant: str, kept: str, yes: bool, as_json: bool, server: str) -> Non
         raise click.BadParameter(
             f"{kept!r} would keep nothing; use {FOREVER} to keep profiles for ever"
         )
-    api = connected(server)
+    api = connect(server)
     if not yes and sys.stdin.isatty():  # a script cannot be asked
         _confirm(api.get("/api/v1/retention"), tenant, seconds)
     found = api.order("PUT", _path(tenant), {"period_s": seconds})
@@ -78,7 +78,7 @@ def change(tenant: str, kept: str, yes: bool, as_json: bool, server: str) -> Non
 def preview(tenant: str, limit: int, as_json: bool, server: str) -> None:
     """Show which blocks retention would take now; nothing is changed."""
     params: dict[str, str | int] = {"tenant": tenant, "limit": limit}
-    found = connected(server).get("/api/v1/retention/preview", params)
+    found = connect(server).get("/api/v1/retention/preview", params)
     if as_json:
         print_json(found)
         return
@@ -100,7 +100,7 @@ def preview(tenant: str, limit: int, as_json: bool, server: str) -> None:
 @server_option
 def hold(reason: str, as_json: bool, server: str) -> None:
     """Put retention on hold: take and delete nothing until it is released."""
-    found = connected(server).order("POST", "/api/v1/retention/hold", {"reason": reason})
+    found = connect(server).order("POST", "/api/v1/retention/hold", {"reason": reason})
     print_json(found) if as_json else say(found["paused"] or "retention continues")
 
 
@@ -109,7 +109,7 @@ def hold(reason: str, as_json: bool, server: str) -> None:
 @server_option
 def release(as_json: bool, server: str) -> None:
     """Release retention; this confirms that the clock and the periods are right."""
-    found = connected(server).order("POST", "/api/v1/retention/release", {})
+    found = connect(server).order("POST", "/api/v1/retention/release", {})
     print_json(found) if as_json else say(found["paused"] or "retention continues")
 
 
@@ -121,7 +121,7 @@ def release(as_json: bool, server: str) -> None:
 def undo(tenant: str, reason: str, as_json: bool, server: str) -> None:
     """Bring back what retention took and has not deleted yet, and put it on hold."""
     asked = {"tenant": tenant, "reason": reason or "an operator brought back what it took"}
-    found = connected(server).order("POST", "/api/v1/retention/undo", asked)
+    found = connect(server).order("POST", "/api/v1/retention/undo", asked)
     if as_json:
         print_json(found)
         return

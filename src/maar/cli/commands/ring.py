@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from maar.cli.input.options import connected, json_option, refuse_options, server_option
+from maar.cli.input.options import connect, json_option, refuse_options, server_option
 from maar.cli.output.show import duration, print_json, print_table
 
 Json = dict[str, Any]
@@ -22,7 +22,7 @@ def command(zone: str, as_json: bool, server: str) -> None:
     if context.invoked_subcommand is not None:
         refuse_options(context)
         return
-    zones = connected(server).get("/api/v1/ring")["zones"]
+    zones = connect(server).get("/api/v1/ring")["zones"]
     found = [one for one in zones if zone in ("", one["zone"])]
     if as_json:
         print_json({"zones": found})
@@ -76,7 +76,7 @@ def _sentence(zone: Json) -> str:
 def remove(node: str, zone: str, as_json: bool, server: str) -> None:
     """Give the shards of NODE, which will not come back, to the other writers of its zone."""
     body = {"node": node, "zone": zone} if zone else {"node": node}
-    found = connected(server).order("POST", "/api/v1/ring/remove", body)
+    found = connect(server).order("POST", "/api/v1/ring/remove", body)
     if as_json:
         print_json(found)
         return

@@ -9,7 +9,7 @@ import click
 
 from maar.cli.commands import dead_letters
 from maar.cli.commands.retention import period
-from maar.cli.input.options import connected, json_option, server_options
+from maar.cli.input.options import connect, json_option, server_options
 from maar.cli.output.plan import print_plans
 from maar.cli.output.replicas import print_replicas, replica_troubles
 from maar.cli.output.show import duration, moment, print_json, print_table, say, size
@@ -25,19 +25,19 @@ Json = dict[str, Any]
 @server_options
 def command(as_json: bool, server: str, tenant: str) -> None:
     """Blocks by level, backlog, running jobs, failures."""
-    status: Json = connected(server, tenant).get("/api/v1/status")
+    status: Json = connect(server, tenant).get("/api/v1/status")
     if as_json:
         print_json(status)
         return
     click.echo(
         f"as of {moment(status['wall_time_ns'])} UTC, index {status['index']}, "
-        f"term {status['term']}, incarnation {status['incarnation']}" + _led_by(status)
+        f"term {status['term']}, incarnation {status['incarnation']}" + _leader_text(status)
     )
     click.echo(
         f"{status['profiles_added']:,} profiles added, "
         f"{status['duplicates_removed']:,} duplicates removed, "
         f"{status['profiles_quarantined']:,} quarantined, {status['profiles_expired']:,} expired"
-        + _adopted(status)
+        + _adoption_text(status)
     )
     click.echo("")
     headers = ("level", "kind", "blocks", "size", "profiles", "queued", "bytes", "oldest", "held")
@@ -55,13 +55,13 @@ def command(as_json: bool, server: str, tenant: str) -> None:
             print_plans(status[name])
 
 
-def _led_by(status: Json) -> str:
+def _leader_text(status: Json) -> str:
     return f", led by {status['leader']}" if len(status.get("replicas", ())) > 1 else ""
 
 
-def _adopted(status: Json) -> str:
+def _adoption_text(status: Json) -> str:
     adopted, missed = status.get("blocks_adopted", 0), status.get("blocks_missed", 0)
-    lost = _lost(status)
+    lost = _loss_text(status)
     if not adopted and not missed:
         return lost
     return (
@@ -70,7 +70,7 @@ def _adopted(status: Json) -> str:
     )
 
 
-def _lost(status: Json) -> str:
+def _loss_text(status: Json) -> str:
     if not status.get("blocks_lost"):
         return ""
     return f"; {status['blocks_lost']:,} blocks given up ({status['profiles_lost']:,} profiles)"

@@ -72,7 +72,7 @@ def partial_option(command: F) -> F:
     )(command)
 
 
-def connected(server: str, tenant: str = "") -> Server:
+def connect(server: str, tenant: str = "") -> Server:
     """The server, closed when the command ends."""
     context = click.get_current_context()
     found = Server(server, tenant=tenant, allow_partial=context.meta.get(PARTIAL, False))

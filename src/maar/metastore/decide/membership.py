@@ -273,7 +273,7 @@ def _table(ring: Ring, counts: dict[NodeId, int]) -> Sequence[NodeId]:
         return owners
     if not counts:
         return ()
-    return table.changed(owners, counts) if owners else table.begun(counts)
+    return table.change_table(owners, counts) if owners else table.new_table(counts)
 
 
 def _check_room(state: MetaState, change: RingChanged) -> None:

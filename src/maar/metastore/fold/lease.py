@@ -161,7 +161,7 @@ def begin_anew(state: MetaState) -> None:
     """A new leader gives every live lease its full length: renewals may have been missed."""
     for plan in list(state.plans.values()):
         lease = plan.lease
-        if lease is not None and not lease.expired(state.lease_time):
+        if lease is not None and not lease.is_expired(state.lease_time):
             lease_ns = state.kinds[plan.kind].lease_ns(state.policy)
             until = LeaseTime(state.lease_time + lease_ns)
             renewed = msgspec.structs.replace(lease, expires_at=max(lease.expires_at, until))
@@ -190,7 +190,7 @@ def _not_presumed(state: MetaState, plan: Plan, seen: FencingToken | None) -> Re
         return None if seen is None else Refusal.OUTDATED
     if plan.lease.token != seen:
         return Refusal.OUTDATED
-    return None if plan.lease.expired(state.lease_time) else Refusal.LEASE_LIVE
+    return None if plan.lease.is_expired(state.lease_time) else Refusal.LEASE_LIVE
 
 
 def _end_attempt(

@@ -46,7 +46,7 @@ class Box(NamedTuple):
             raise Corrupt(f"{info.key} is not named like a dead letter")
         if info.size > dead_letter.BYTES_MAX:
             raise Corrupt(f"{info.key} has {info.size} bytes, too many for a dead letter")
-        return dead_letter.checked(
+        return dead_letter.check(
             dead_letter.decode(self.store.read(info.key), key=info.key),
             key=info.key,
             name=name,

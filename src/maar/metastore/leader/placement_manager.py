@@ -201,7 +201,7 @@ class PlacementManager:
         """Continue where the previous leader stopped."""
         incarnation = leader.state.incarnation
         with self._metrics.failures.labels("load").count_exceptions():
-            leader_term.shelf = await asyncio.to_thread(stored.listed, self._store, incarnation)
+            leader_term.shelf = await asyncio.to_thread(stored.list_names, self._store, incarnation)
             names = leader_term.shelf.rules
             found = await asyncio.to_thread(stored.newest_rules, self._store, names)
         for sentence in found.unreadable:

@@ -73,7 +73,7 @@ def _intent_objects(
         return "it is not text"
     named: dict[str, BlockId] = {}
     for line in lines:
-        block = keys.written_by(line, plan=attempt_key.plan, token=attempt_key.token)
+        block = keys.attempt_block(line, plan=attempt_key.plan, token=attempt_key.token)
         if block is None:
             return f"it names {line[:200]!r}, which this attempt cannot have written"
         named[line] = block

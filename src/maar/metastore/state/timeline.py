@@ -125,7 +125,7 @@ class Timeline:
     def work_of(self, worker: WorkerId, now: LeaseTime) -> list[Plan]:
         """What a worker holds under leases that are live."""
         mine = (self.by_id[plan] for plan in self.held.get(worker, ()))
-        return [plan for plan in mine if plan.lease and not plan.lease.expired(now)]
+        return [plan for plan in mine if plan.lease and not plan.lease.is_expired(now)]
 
     def probing(self) -> bool:
         """Whether a worker is probing a plan that is at its failure limit."""

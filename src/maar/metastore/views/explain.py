@@ -17,7 +17,7 @@ from maar.model.errors import NotFound
 from maar.model.ids import BlockId
 from maar.model.plan import AttemptEnd, Plan, PlanState
 from maar.model.time import LeaseTime
-from maar.model.words import counted, span_text
+from maar.model.words import count_text, span_text
 from maar.ports.operator import Explanation
 
 LOOKED_AT_MAX = 1_000  # blocks of a lane; what waits behind more of them is only estimated
@@ -108,7 +108,7 @@ def _obstacles(state: MetaState) -> Iterator[str]:
 def _explain_owned(state: MetaState, plan: Plan, now: LeaseTime) -> Iterator[str]:
     yield (
         f"Plan {plan.id} ({plan.kind}, {state.kinds[plan.kind].scope(plan.key)}) owns it, with "
-        f"{counted(len(plan.inputs) - 1, 'other block')}."
+        f"{count_text(len(plan.inputs) - 1, 'other block')}."
     )
     if plan.lease is not None:
         yield _lease(plan, now)
@@ -119,15 +119,15 @@ def _explain_owned(state: MetaState, plan: Plan, now: LeaseTime) -> Iterator[str
     if plan.failures:
         limit = max(plan.failure_limit, state.raised_limit(now))
         yield (
-            f"It has failed {counted(plan.failures, 'time')} of at most {limit}, and runs alone on "
-            f"a worker now{_last_cause(plan)}."
+            f"It has failed {count_text(plan.failures, 'time')} of at most {limit}, and runs alone "
+            f"on a worker now{_last_cause(plan)}."
         )
 
 
 def _lease(plan: Plan, now: LeaseTime) -> str:
     lease = plan.lease
     assert lease is not None
-    if lease.expired(now):
+    if lease.is_expired(now):
         return (
             f"Worker {lease.worker} held it and stopped renewing; its lease expired "
             f"{span_text(now - lease.expires_at)} ago, and the next worker that asks gets the plan."
@@ -144,7 +144,8 @@ def _explain_held(state: MetaState, plan: Plan, now: LeaseTime) -> Iterator[str]
     if plan.state is PlanState.PARKED:
         yield (
             f"Plan {plan.id} holds it and is parked: it had failed "
-            f"{counted(plan.failures, 'time')} and had to leave a full schedule{_last_cause(plan)}."
+            f"{count_text(plan.failures, 'time')} and had to leave a full schedule"
+            f"{_last_cause(plan)}."
         )
         yield (
             f"It returns by itself when the schedule is less than half full (now {len(state.plans)}"
@@ -158,7 +159,7 @@ def _explain_held(state: MetaState, plan: Plan, now: LeaseTime) -> Iterator[str]
         return
     yield (
         f"Plan {plan.id} holds it and is excluded{by_hand}: it failed "
-        f"{counted(plan.failures, 'time')}{_last_cause(plan)}."
+        f"{count_text(plan.failures, 'time')}{_last_cause(plan)}."
     )
     if plan.eligible_at <= now:
         yield "It is tried again when its turn comes: of the excluded plans, one at a time."

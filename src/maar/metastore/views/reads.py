@@ -203,7 +203,7 @@ def status(
     clocks: trust.Clocks = trust.ALONE,
 ) -> Status:
     failed = filter(failing, chain(state.plans.values(), state.parked.values()))
-    leased = [p for p in state.plans.values() if p.lease and not p.lease.expired(now)]
+    leased = [p for p in state.plans.values() if p.lease and not p.lease.is_expired(now)]
     counted = standings(state)
     return Status(
         incarnation=state.incarnation,

@@ -28,12 +28,12 @@ class Allotment(NamedTuple):
     least_before: int = 0  # and in the whole of the one before
 
 
-def resumed(shards: int, now_ns: int) -> Allotment:
+def resume(shards: int, now_ns: int) -> Allotment:
     """As another left it, or a default: nothing is given back for a decay window."""
     return Allotment(shards=shards, decay_ns=now_ns, least=shards)
 
 
-def observed(before: Allotment, usage: int, limits: TenantLimits, now_ns: int) -> Allotment:
+def observe(before: Allotment, usage: int, limits: TenantLimits, now_ns: int) -> Allotment:
     """The allotment after a load of `usage` bytes a second was seen."""
     target = usage // limits.unit_bytes + 1
     burst_ns, multiplier = before.burst_ns, before.multiplier

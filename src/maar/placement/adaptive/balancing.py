@@ -60,12 +60,10 @@ def uneven(usages: Sequence[int], *, deviation: int, shards: int, unit_bytes: in
     return deviation * UNEVEN * seen >= sum(usages)
 
 
-def judged(
-    before: SpreadState, load: DatasetLoad, limits: TenantLimits, now_ns: int
-) -> SpreadState:
+def judge(before: SpreadState, load: DatasetLoad, limits: TenantLimits, now_ns: int) -> SpreadState:
     """How the dataset is balanced from now on."""
     if limits.balancing != "dynamic":
-        return _fixed(before, limits, now_ns)
+        return _as_set(before, limits, now_ns)
     if before.balancing is Balancing.ROUND_ROBIN:
         return _by_chance(before, load.usage, limits, now_ns)
     return _by_fingerprint(before, load, limits, now_ns)
@@ -76,7 +74,7 @@ def hold_ns(standing: SpreadState, limits: TenantLimits) -> int:
     return int(limits.decay_window_s * SECOND_NS) << standing.failed
 
 
-def _fixed(before: SpreadState, limits: TenantLimits, now_ns: int) -> SpreadState:
+def _as_set(before: SpreadState, limits: TenantLimits, now_ns: int) -> SpreadState:
     wanted = Balancing.ROUND_ROBIN if limits.balancing == "round-robin" else Balancing.FINGERPRINT
     return before if before.balancing is wanted else SpreadState(wanted, now_ns)
 

@@ -79,8 +79,8 @@ class RulesBuilder:
         self._known = {
             dataset: Known(
                 share,
-                allocator.resumed(share.dataset_shards, now_ns),
-                _resumed(share, now_ns),
+                allocator.resume(share.dataset_shards, now_ns),
+                _resume_spread(share, now_ns),
                 MovingMean(self._settings.stats_window_s),
                 now_ns,
                 now_ns,
@@ -125,8 +125,8 @@ class RulesBuilder:
             for source, usage in seen.usages
         )
         zone, usages = busiest(uses)
-        before = before or self._begun(limits, now_ns)
-        allotment = allocator.observed(before.allotment, sum(usages), limits, now_ns)
+        before = before or self._new_dataset(limits, now_ns)
+        allotment = allocator.observe(before.allotment, sum(usages), limits, now_ns)
         shards = reachable(allotment.shards, limits, around.shards.get(zone))
         moved_ns = now_ns if allotment.shards != before.allotment.shards else before.moved_ns
         settled = now_ns - moved_ns >= self._settings.stats_window_s * SECOND_NS
@@ -134,16 +134,16 @@ class RulesBuilder:
         now = balancing.deviation(usages)
         deviation = round(before.spread.look(now, now_ns))
         load = DatasetLoad(usage, usages, deviation, now, shards)
-        standing = balancing.judged(before.standing, load, limits, now_ns)
+        standing = balancing.judge(before.standing, load, limits, now_ns)
         share = Share(limits.tenant_shards, allotment.shards, standing.balancing)
         after = Known(share, allotment, standing, before.spread, now_ns, moved_ns)
         return after, DatasetStats(seen.tenant, seen.service, uses, deviation)
 
-    def _begun(self, limits: TenantLimits, now_ns: int) -> Known:
+    def _new_dataset(self, limits: TenantLimits, now_ns: int) -> Known:
         """A dataset that nothing is known of has had the shards that distributors give to such."""
         return Known(
             Share(),
-            allocator.resumed(limits.dataset_shards, now_ns),
+            allocator.resume(limits.dataset_shards, now_ns),
             SpreadState(),
             MovingMean(self._settings.stats_window_s),
             now_ns,
@@ -175,7 +175,7 @@ def comparable(usages: list[int], shards: int, *, settled: bool) -> list[int]:
     return usages + [0] * (shards - len(usages)) if settled else usages
 
 
-def _resumed(share: Share, now_ns: int) -> SpreadState:
+def _resume_spread(share: Share, now_ns: int) -> SpreadState:
     if share.balancing is Balancing.ROUND_ROBIN:
         return SpreadState(Balancing.ROUND_ROBIN, now_ns)
     return SpreadState()

@@ -29,7 +29,7 @@ class MovingRate:
         if passed_ns < 0:
             return
         if passed_ns >= SECOND_NS:
-            self._average = self._mixed(passed_ns)
+            self._average = self._mix(passed_ns)
             self._pending = 0.0
             self._since_ns = now_ns
         self._pending += amount
@@ -37,9 +37,9 @@ class MovingRate:
 
     def read(self, now_ns: int) -> float:
         passed_ns = now_ns - self._since_ns
-        return self._mixed(passed_ns) if passed_ns >= SECOND_NS else self._average
+        return self._mix(passed_ns) if passed_ns >= SECOND_NS else self._average
 
-    def _mixed(self, passed_ns: int) -> float:
+    def _mix(self, passed_ns: int) -> float:
         old = _weight_of_old(passed_ns, self._half_life_s)
         return (1.0 - old) * self._pending * SECOND_NS / passed_ns + old * self._average
 

@@ -50,8 +50,8 @@ def flamegraph(stacks: Stacks, *, max_nodes: int) -> FlameGraph:
     levels = _tree(stacks, rank, len(names))
     if 0 < max_nodes < sum(len(level.total) for level in levels):
         names = [*names, OTHER] if OTHER not in names else names
-        levels = _truncated(levels, _threshold(levels, max_nodes), names.index(OTHER))
-    return _drawn(levels, names)
+        levels = _truncate(levels, _threshold(levels, max_nodes), names.index(OTHER))
+    return _draw(levels, names)
 
 
 def _by_name(names: Sequence[str]) -> tuple[list[str], Int]:
@@ -97,7 +97,7 @@ def _threshold(levels: list[_Level], max_nodes: int) -> int:
     return int(np.partition(totals, len(totals) - max_nodes)[len(totals) - max_nodes])
 
 
-def _truncated(levels: list[_Level], threshold: int, other: int) -> list[_Level]:
+def _truncate(levels: list[_Level], threshold: int, other: int) -> list[_Level]:
     kept_levels = [levels[0]]
     place = np.zeros(1, dtype=np.int64)  # of each node above in the new level, -1 when it is gone
     for level in levels[1:]:
@@ -126,7 +126,7 @@ def _truncated(levels: list[_Level], threshold: int, other: int) -> list[_Level]
     return [level for level in kept_levels if len(level.total)]
 
 
-def _drawn(levels: list[_Level], names: list[str]) -> FlameGraph:
+def _draw(levels: list[_Level], names: list[str]) -> FlameGraph:
     drawn = np.unique(np.concatenate([level.name for level in levels[1:]] or [np.empty(0, int)]))
     used = sorted(drawn.tolist(), key=names.__getitem__)  # 'other' was put behind the rest
     number = np.zeros(len(names) + 1, dtype=np.int64)

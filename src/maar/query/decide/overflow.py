@@ -33,25 +33,25 @@ def overflow(
     matchers: Sequence[Matcher],
 ) -> InvalidInput:
     """`heaviest` come first to last, `weight` is of all profiles, `series` are those asked for."""
-    blamed = _blamed(heaviest, weight)
+    blamed = _culprits(heaviest, weight)
     said = "values of the profiles asked for add up to more than 2^63-1, which no answer can hold"
     if not blamed:
-        return _refused(
+        return _refusal(
             f"{said}, and no {NAMED_MAX} of them alone are too large: ask for a shorter time range "
             "or for fewer series"
         )
     way = "ask for a time range without them"
     if without := _excluding({heavy.labels for heavy in blamed}, set(series)):
         way += f", or leave them out with the selector {selector_text([*matchers, *without])}"
-    return _refused(f"{said}. Too large are {_listed(blamed)}. To get an answer, {way}")
+    return _refusal(f"{said}. Too large are {_name_profiles(blamed)}. To get an answer, {way}")
 
 
 def selector_text(matchers: Iterable[Matcher]) -> str:
     """As people write it."""
-    return "{" + ", ".join(f"{m.name}{m.op}{_quoted(m.value)}" for m in matchers) + "}"
+    return "{" + ", ".join(f"{m.name}{m.op}{_quote(m.value)}" for m in matchers) + "}"
 
 
-def _blamed(heaviest: Sequence[Heavy], weight: int) -> Sequence[Heavy]:
+def _culprits(heaviest: Sequence[Heavy], weight: int) -> Sequence[Heavy]:
     """The fewest without which everything else fits; none when those given do not suffice."""
     for number, heavy in enumerate(heaviest, 1):
         weight -= heavy.weight
@@ -60,7 +60,7 @@ def _blamed(heaviest: Sequence[Heavy], weight: int) -> Sequence[Heavy]:
     return ()
 
 
-def _listed(blamed: Sequence[Heavy]) -> str:
+def _name_profiles(blamed: Sequence[Heavy]) -> str:
     """A profile has several series by labels of its samples, and is named once."""
     names = list(
         dict.fromkeys(f"{heavy.profile} of {heavy.service} at {heavy.time}" for heavy in blamed)
@@ -84,10 +84,10 @@ def _excluding(blamed: set[Labels], series: set[Labels]) -> list[Matcher]:
     return chosen if others else []
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 
 
-def _refused(message: str) -> InvalidInput:
+def _refusal(message: str) -> InvalidInput:
     return InvalidInput(message, reason="overflow")

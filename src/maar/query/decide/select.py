@@ -90,7 +90,7 @@ def service_of(matchers: Iterable[Matcher]) -> str:
     )
 
 
-def checked(matchers: Iterable[Matcher]) -> tuple[Matcher, ...]:
+def check_matchers(matchers: Iterable[Matcher]) -> tuple[Matcher, ...]:
     for matcher in matchers:
         if matcher.op not in OPERATORS:
             raise InvalidInput(

@@ -66,18 +66,18 @@ class _Parser:
     def _matcher(self) -> Matcher:
         name = self._match(_NAME_OR_STRING, "a label name")
         if name[0] in QUOTES:
-            name = self._unquoted(name)
+            name = self._unquote(name)
             if self._sees(",}"):
                 return Matcher(PROFILE_NAME, "=", name)
         operator = self._match(_OPERATOR, "one of = != =~ !~")
-        value = self._unquoted(self._match(_STRING, "a value in quotes"))
+        value = self._unquote(self._match(_STRING, "a value in quotes"))
         name = sanitize_name(name)
         return Matcher(SERVICE_NAME if name == SERVICE_TOO else name, operator, value)
 
-    def _unquoted(self, text: str) -> str:
-        return text[1:-1] if text[0] == "`" else _ESCAPE.sub(self._unescaped, text[1:-1])
+    def _unquote(self, text: str) -> str:
+        return text[1:-1] if text[0] == "`" else _ESCAPE.sub(self._unescape, text[1:-1])
 
-    def _unescaped(self, match: re.Match[str]) -> str:
+    def _unescape(self, match: re.Match[str]) -> str:
         if plain := match["plain"]:
             return _PLAIN[plain]
         if match["bad"] is not None:

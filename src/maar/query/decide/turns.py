@@ -60,7 +60,7 @@ class Turns(Generic[Waiter]):
     def ask(self, tenant: TenantId, waiter: Waiter) -> int | None:
         """A slot, or None: then the waiter is queued until `free` names it, or it leaves."""
         if self._free and tenant not in self._queues and self._may_hold(tenant):
-            return self._given(tenant)
+            return self._take_slot(tenant)
         self._check_room(tenant)
         self._queues.setdefault(tenant, deque()).append(waiter)
         self._waiting += 1
@@ -86,7 +86,7 @@ class Turns(Generic[Waiter]):
             if tenant is None:
                 break
             queue = self._queues.pop(tenant)
-            granted.append((queue.popleft(), self._given(tenant)))
+            granted.append((queue.popleft(), self._take_slot(tenant)))
             self._waiting -= 1
             if queue:
                 self._queues[tenant] = queue  # behind the others now
@@ -95,7 +95,7 @@ class Turns(Generic[Waiter]):
     def _may_hold(self, tenant: TenantId) -> bool:
         return self._held[tenant] < self._bounds.slots_of_one
 
-    def _given(self, tenant: TenantId) -> int:
+    def _take_slot(self, tenant: TenantId) -> int:
         slot = self._free.pop()
         self._holder[slot] = tenant
         self._held[tenant] += 1

@@ -17,7 +17,7 @@ NAMED_MAX = 20  # blocks
 Found = tuple[BlockMeta, list[Damage]]
 
 
-def named(store: ObjectStore, parts: Parts, error: Exception) -> Corrupt:
+def name_damage(store: ObjectStore, parts: Parts, error: Exception) -> Corrupt:
     """The error, with the names of the objects that are not as they were written."""
     metas = (*(meta for meta, _ in parts.raw), *parts.blocks, *parts.quarantined)
     found = list(_by_size(store, metas)) or list(_by_bytes(store, metas))

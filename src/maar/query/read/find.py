@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from maar.block.read.restore import profile_from_block, profile_from_segment
 from maar.model.block import BlockMeta
 from maar.model.ids import ProfileId, TenantId
-from maar.query.read.reading import Reading, translated
+from maar.query.read.reading import Reading, translate_errors
 from maar.query.read.sql import Statement
 from maar.query.read.tables import listed_files
 
@@ -31,7 +31,7 @@ def _among_raw(
 ) -> bytes | None:
     for meta in metas:
         reading.check()
-        with translated():
+        with translate_errors():
             if found := profile_from_segment(reading.store, meta, profile, tenant=tenant):
                 return found
     return None
@@ -51,5 +51,5 @@ def _among_blocks(reading: Reading, profile: ProfileId) -> bytes | None:
     place = table["block"][0].as_py()
     if place is None:
         return None
-    with translated():
+    with translate_errors():
         return profile_from_block(reading.store, blocks[place], profile)

@@ -52,7 +52,7 @@ class Letters:
             )
         known = {info.key: meta for info in infos if (meta := self._read.get(info.key))}
         new = [info for info in infos if info.key not in known and info.key not in self._told]
-        for info, found in await self._each(partial(self._opened, incarnation), new):
+        for info, found in await self._each(partial(self._open, incarnation), new):
             if isinstance(found, BlockMeta):
                 known[info.key] = found
             elif found:
@@ -83,7 +83,7 @@ class Letters:
     def close(self) -> None:
         self._threads.close()
 
-    def _opened(self, incarnation: Incarnation, info: ObjectInfo) -> BlockMeta | str:
+    def _open(self, incarnation: Incarnation, info: ObjectInfo) -> BlockMeta | str:
         """Its metadata, or why it cannot be trusted; '' when it is gone, for it was delivered."""
         _, _, name = keys.letter_place(info.key)
         if keys.letter_block(name) is None:
@@ -92,7 +92,7 @@ class Letters:
             return f"it has {info.size} bytes, too many for a dead letter"
         try:
             meta = dead_letter.decode(self._store.read(info.key), key=info.key)
-            return dead_letter.checked(
+            return dead_letter.check(
                 meta, key=info.key, name=name, incarnation=incarnation, store=self._name
             )
         except NotFound:

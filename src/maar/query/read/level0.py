@@ -81,7 +81,7 @@ class Level0:
         if (whole := self._whole(meta, datasets[0].tenant)) is not None:
             return [whole]
         every = [each for each in meta.datasets if each.tenant == datasets[0].tenant]
-        if decoded_together(datasets, every):
+        if is_cheaper_together(datasets, every):
             with suppress(TooMuch):  # together, but not each by itself
                 return [self._part(meta, EVERY, every)]
         return [self._part(meta, dataset.service, [dataset]) for dataset in datasets]
@@ -98,18 +98,18 @@ class Level0:
 
     def _part(self, meta: BlockMeta, service: str, datasets: list[Dataset]) -> DecodedPart:
         key = (meta.id, datasets[0].tenant, service)
-        kept = self._kept_or_claimed(key)
+        kept = self._take_or_claim(key)
         if kept is not None:
             return kept
         try:
-            decoded = self._decoded(meta, datasets)
+            decoded = self._decode(meta, datasets)
             self._keep(key, decoded)
             return decoded
         finally:
             with self._lock:
                 self._pending.pop(key).set()
 
-    def _kept_or_claimed(self, key: Key) -> DecodedPart | None:
+    def _take_or_claim(self, key: Key) -> DecodedPart | None:
         """What is kept; or None, and then the caller is the one to decode it."""
         while True:
             with self._lock:
@@ -124,7 +124,7 @@ class Level0:
                 return kept
             at_work.wait()  # then look again: it may have failed, or have been too large to keep
 
-    def _decoded(self, meta: BlockMeta, datasets: list[Dataset]) -> DecodedPart:
+    def _decode(self, meta: BlockMeta, datasets: list[Dataset]) -> DecodedPart:
         key = meta.file(SEGMENT_TABLE).locations[0].key
         once: dict[bytes, RawProfile] = {}  # a push sent twice may sit in one segment twice
         with self._store.open(key) as file:
@@ -154,7 +154,7 @@ class Level0:
                 self._bytes -= dropped.size
 
 
-def decoded_together(wanted: Sequence[Dataset], every: Sequence[Dataset]) -> bool:
+def is_cheaper_together(wanted: Sequence[Dataset], every: Sequence[Dataset]) -> bool:
     """Whether one decoding of a tenant's whole segment is cheaper than one for each dataset.
 
     Every decoding costs some 3 ms before its first profile, and small services have only one.

@@ -73,14 +73,14 @@ class Reading:
 
     @cached_property
     def tables(self) -> dict[str, str]:
-        with translated():
+        with translate_errors():
             return tables_of(self._cursor, self.parts, store=self.store, decode=self._decode)
 
     def run(self, text: str, statement: Statement, *, objects: bool = False) -> pa.Table:
         """The rows, counted as they come; `objects` when they will be made into Python's."""
         self.check()
         factor = 1 + OBJECT_FACTOR if objects else 1
-        with translated():
+        with translate_errors():
             rows = self._cursor.sql(text, params=statement.values).to_arrow_reader(BATCH_ROWS)
             try:
                 batches = []
@@ -112,14 +112,14 @@ class Reading:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Errors of DuckDB and of the store, said in ours."""
     try:
         yield
     except NotFound as error:
         raise PartGone(str(error)) from error
     except duckdb.Error as error:
-        raise _translated(error) from error
+        raise _error_of(error) from error
     except (pa.ArrowException, OSError) as error:  # of level 0, which is read without DuckDB
         raise _unreadable(str(error)) from error
 
@@ -134,7 +134,7 @@ def _next(rows: pa.RecordBatchReader) -> pa.RecordBatch | None:
         raise kind(text) from error
 
 
-def _translated(error: Exception) -> Exception:
+def _error_of(error: Exception) -> Exception:
     text = str(error)
     if isinstance(error, duckdb.InterruptException):
         return Stopped()

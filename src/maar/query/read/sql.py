@@ -76,7 +76,7 @@ def micros(time: TimeRange) -> tuple[int, int]:
     return start, end
 
 
-def aligned(time: TimeRange) -> bool:
+def is_aligned(time: TimeRange) -> bool:
     """Whether microseconds say it exactly."""
     return time.start_ns % 1000 == 0 and time.end_ns % 1000 == 0
 

@@ -15,7 +15,7 @@ from maar.model.plan import Plan, PlanKind, PlanResult, PlanSpec, QueueKey
 from maar.model.policy import Level, Policy
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
-from maar.model.words import counted, size_text, span_text
+from maar.model.words import count_text, size_text, span_text
 from maar.services.compact import accounting
 from maar.services.rules import Board, KindRules, QueueRules, Waits
 
@@ -129,17 +129,17 @@ class Compaction(KindRules, QueueRules):
             f"It waits in the lane of {meta.tenant or 'all tenants'}, shard {meta.shard}, "
             f"level {meta.level}{_zone_and_day(item)}, store {meta.store}, since "
             f"{span_text(now - item.added_at)}; "
-            f"{counted(ahead, 'block')} of the lane came before it."
+            f"{count_text(ahead, 'block')} of the lane came before it."
         )
         if ahead > looked_at_max:
-            first = f"About {counted(ahead // level.count, 'plan')} of its lane come first."
+            first = f"About {count_text(ahead // level.count, 'plan')} of its lane come first."
             return Waits(True, (lane, first, *_lower_levels(board, meta.level)))
         batch = batch_of(board, item, level, ahead=ahead, now=now)
         if not batch.closed:
             return Waits(False, (lane, _open(batch, level, now)))
-        after = f", after {counted(batch.number, 'other')} of its lane" if batch.number else ""
+        after = f", after {count_text(batch.number, 'other')} of its lane" if batch.number else ""
         closed = (
-            f"Its batch is closed ({_closed_by(batch, level, now)}) and becomes a plan when a "
+            f"Its batch is closed ({_why_closed(batch, level, now)}) and becomes a plan when a "
             f"worker asks for work{after}."
         )
         return Waits(True, (lane, closed, *_lower_levels(board, meta.level)))
@@ -170,7 +170,7 @@ def _push(cuts: list[_Cut], lane: Iterator[list[Item]]) -> None:
 
 def _due_lanes(board: Board, line: int, level: Level, *, now: LeaseTime) -> Iterator[Front]:
     """Lanes that are full, and lanes that are old, each once, oldest first."""
-    old = takewhile(lambda front: aged(front, level, now), board.queue.oldest_first(line))
+    old = takewhile(lambda front: is_old(front, level, now), board.queue.oldest_first(line))
     last = None
     for front in merge(board.queue.full_lanes(line), old):
         if front != last:
@@ -178,7 +178,7 @@ def _due_lanes(board: Board, line: int, level: Level, *, now: LeaseTime) -> Iter
         last = front
 
 
-def aged(item: Item | Front, level: Level, now: LeaseTime) -> bool:
+def is_old(item: Item | Front, level: Level, now: LeaseTime) -> bool:
     return now - item.added_at > level.age_ns
 
 
@@ -199,7 +199,7 @@ def cut(
         if len(batch) >= level.count or size >= level.bytes:
             yield batch
             batch, size = [], 0
-    if batch and aged(batch[0], level, now):
+    if batch and is_old(batch[0], level, now):
         yield batch
 
 
@@ -238,13 +238,13 @@ def _open(batch: LaneBatch, level: Level, now: LeaseTime) -> str:
     )
 
 
-def _closed_by(batch: LaneBatch, level: Level, now: LeaseTime) -> str:
+def _why_closed(batch: LaneBatch, level: Level, now: LeaseTime) -> str:
     size = sum(item.size for item in batch.items)
     if len(batch.items) >= level.count:
         return f"by count: {len(batch.items)} of {level.count} blocks"
     if size >= level.bytes:
         return f"by size: {size_text(size)} of {size_text(level.bytes)}"
-    if aged(batch.items[0], level, now):
+    if is_old(batch.items[0], level, now):
         return f"by age: its oldest block has waited longer than {span_text(level.age_ns)}"
     return "what follows in the lane is too far away in time (compaction.span_s)"
 
@@ -254,7 +254,7 @@ def _lower_levels(board: Board, level: int) -> Iterator[str]:
     if lower:
         yield (
             f"Lower levels go first, save for one plan in {board.policy.least_share}; they have "
-            f"{counted(lower, 'full lane')}."
+            f"{count_text(lower, 'full lane')}."
         )
 
 

@@ -166,7 +166,7 @@ class _Compaction:
 
     def publish(self, runs: list[Run], *, tenant: TenantId, day: int, size: int) -> int:
         """Merge runs into blocks of about the target's size; how many profiles they hold."""
-        runs = self.reduced(runs, tenant=tenant)
+        runs = self.reduce(runs, tenant=tenant)
         cuts = places(runs, size=size, target=self.plan.target_block_bytes)
         kept = 0
         for first, end in zip([None, *cuts], [*cuts, None], strict=True):
@@ -183,14 +183,14 @@ class _Compaction:
             shutil.rmtree(directory)
         return kept
 
-    def reduced(self, runs: list[Run], *, tenant: TenantId) -> list[Run]:
+    def reduce(self, runs: list[Run], *, tenant: TenantId) -> list[Run]:
         """No more runs than can be merged at once; the surplus is merged into scratch first."""
         most = self.sizes.fan_in
         while len(runs) > most:
-            runs = [*runs[most:], self.spilled(runs[:most], tenant=tenant)]
+            runs = [*runs[most:], self.spill(runs[:most], tenant=tenant)]
         return runs
 
-    def spilled(self, runs: list[Run], *, tenant: TenantId) -> Run:
+    def spill(self, runs: list[Run], *, tenant: TenantId) -> Run:
         directory = self.directory()
         built = build(runs, directory, tenant=tenant, compression=SCRATCH)
         self.collisions += built.collisions
@@ -270,7 +270,7 @@ class _Pool:
 
     def _spill(self) -> None:
         for day, runs in self._memory.items():
-            self._files[day].append(self._job.spilled(runs, tenant=self._tenant))
+            self._files[day].append(self._job.spill(runs, tenant=self._tenant))
         self._memory.clear()
         self._memory_bytes = 0
 

@@ -209,7 +209,7 @@ def _table(progress: Progress, age_s: float) -> Group:
 
 def _summary(api: Server, progress: Progress, began_ms: int) -> list[str]:
     """Print the summary; returns what is missing, as sentences."""
-    found = [_found(api, program, began_ms) for program in PROGRAMS]
+    found = [_look_at(api, program, began_ms) for program in PROGRAMS]
     click.echo(f"Summary: {progress.line()}")
     rows = [
         (one.program, quantity(one.total, "nanoseconds"), one.top, f"{100 * one.top_share:.0f}%")
@@ -222,7 +222,7 @@ def _summary(api: Server, progress: Progress, began_ms: int) -> list[str]:
     return missing
 
 
-def _found(api: Server, program: str, began_ms: int) -> SeenProgram:
+def _look_at(api: Server, program: str, began_ms: int) -> SeenProgram:
     which: dict[str, str | int] = {
         "profileTypeID": CPU,
         "labelSelector": f'{{service_name="{program}"}}',

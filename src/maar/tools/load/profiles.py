@@ -34,7 +34,7 @@ class Template:
     raw_size: int
     total: int  # of the values of the first type
 
-    def dated(self, time_ns: int) -> bytes:
+    def with_time(self, time_ns: int) -> bytes:
         """The gzip of the profile with this time: one member, as an agent would send it."""
         field = _TIME_FIELD + _varint(time_ns)
         size = len(field).to_bytes(2, "little")

@@ -29,7 +29,7 @@ class LoadTally:
     waits_s: array[float] = field(default_factory=lambda: array("d"))
     late_s: float = 0.0  # how far the generator itself fell behind, at worst
 
-    def refused(self, status: str, sentence: str) -> None:
+    def count_refusal(self, status: str, sentence: str) -> None:
         self.refusals[status] += 1
         told = f"{status}: {sentence}"
         if told in self.sentences or len(self.sentences) < SENTENCES_MAX:

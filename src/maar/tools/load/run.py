@@ -84,7 +84,7 @@ class LoadRun:
             source = self._sources[number % len(self._sources)]
             template = self._template(source, number)
             time_ns = self._now_ns()
-            body = request(source, template.dated(time_ns), client_id=f"maar-load-{time_ns:x}")
+            body = request(source, template.with_time(time_ns), client_id=f"maar-load-{time_ns:x}")
             answer = await self._insist(source.tenant, body, number)
             if answer is not None:
                 self.tally.acknowledged += 1
@@ -102,11 +102,13 @@ class LoadRun:
             try:
                 answer = await door.push(tenant, body)
             except Broken as error:
-                self.tally.refused(NO_ANSWER, f"{door.address.url}: {error}")
+                self.tally.count_refusal(NO_ANSWER, f"{door.address.url}: {error}")
             else:
                 if answer.status == 200 and answer.ids:
                     return answer
-                self.tally.refused(str(answer.status), answer.sentence or "without a profile's id")
+                self.tally.count_refusal(
+                    str(answer.status), answer.sentence or "without a profile's id"
+                )
                 if answer.status not in TRY_LATER:
                     return None
                 told_s = answer.retry_after_s

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from maar.model.ids import HOME, NodeId
 from maar.model.ring import Ring, Writer, WriterState
-from maar.placement.table import begun, changed
+from maar.placement.table import change_table, new_table
 
 
 class Happening(StrEnum):
@@ -44,7 +44,7 @@ def node_name(number: int) -> NodeId:
 
 
 def fleet_of(nodes: int, shards: int) -> Fleet:
-    return Fleet(begun({node_name(number): shards for number in range(1, nodes + 1)}))
+    return Fleet(new_table({node_name(number): shards for number in range(1, nodes + 1)}))
 
 
 def after(fleet: Fleet, event: Event, shards: int) -> Fleet:
@@ -58,7 +58,7 @@ def after(fleet: Fleet, event: Event, shards: int) -> Fleet:
             return fleet._replace(dead=fleet.dead | {event.node})
         case Happening.RETURNS:
             return fleet._replace(dead=fleet.dead - {event.node})
-    return Fleet(changed(fleet.owners, counts), fleet.dead)
+    return Fleet(change_table(fleet.owners, counts), fleet.dead)
 
 
 def ring_of(fleet: Fleet) -> Ring:

@@ -93,7 +93,7 @@ class Replay:
             datasets=len(self._scenario.loads),
             ours=report.way(samples, self._moved, a_round, pushed, plain=False),
             plain=report.way(samples, self._plain_moved, a_round, pushed, plain=True),
-            allotted={name: report.allotted(samples, name) for name in self._scenario.focus},
+            allotted={name: report.allotment_of(samples, name) for name in self._scenario.focus},
             shards_given=sum(one.shards for one in samples) / len(samples),
             shards_ideal=sum(one.ideal for one in samples) / len(samples),
             switches=tuple(self._switches),

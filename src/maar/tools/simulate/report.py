@@ -137,7 +137,7 @@ def way(
     )
 
 
-def allotted(samples: Sequence[Sample], service: str) -> Allotted:
+def allotment_of(samples: Sequence[Sample], service: str) -> Allotted:
     focus = [one.focus[service] for one in samples]
     return Allotted(
         given=fmean(one.shards for one in focus),

@@ -227,13 +227,13 @@ def uneven(chance: Random) -> Scenario:
     hot, calm = one_of_them(series, 0.6), alike(chance, series)
     at_times = [one_of_them(series, 0.34), one_of_them(series, 0.2)]
 
-    def visited(at_s: float) -> Sequence[float]:
+    def weights_at(at_s: float) -> Sequence[float]:
         return hot if 30 * MINUTE <= at_s < 100 * MINUTE else calm
 
     def on_the_edge(at_s: float) -> Sequence[float]:
         return at_times[int(at_s // (7 * MINUTE)) % 2]
 
-    def made(service: str, weights: Weights, rate: float) -> DatasetPushes:
+    def make(service: str, weights: Weights, rate: float) -> DatasetPushes:
         return load(chance, service, flat(rate), series=series)._replace(weights=weights)
 
     return Scenario(
@@ -241,10 +241,10 @@ def uneven(chance: Random) -> Scenario:
         "Series unlike each other: one hot for a while, for ever, around the threshold, and small",
         (
             *background(chance, 512 * KIB, services=10),
-            made("hot-for-a-while", visited, 1088 * KIB),
-            made("hot-for-ever", always(hot), 832 * KIB),
-            made("on-the-edge", on_the_edge, 1344 * KIB),
-            made("small", always(hot), 96 * KIB),
+            make("hot-for-a-while", weights_at, 1088 * KIB),
+            make("hot-for-ever", always(hot), 832 * KIB),
+            make("on-the-edge", on_the_edge, 1344 * KIB),
+            make("small", always(hot), 96 * KIB),
         ),
         ("hot-for-a-while", "hot-for-ever", "on-the-edge", "small"),
         duration_s=8 * HOUR,
@@ -268,16 +268,16 @@ def node_loss(chance: Random) -> Scenario:
 
 
 def scale_out(chance: Random) -> Scenario:
-    return _scaled(chance, "scale-out", "Three writers become six, one every 15 minutes", 3,
+    return _scale_scenario(chance, "scale-out", "Three writers become six, one every 15 minutes", 3,
                    Happening.JOINS, [node_name(number) for number in (4, 5, 6)])  # fmt: skip
 
 
 def scale_in(chance: Random) -> Scenario:
-    return _scaled(chance, "scale-in", "Six writers become three, one every 15 minutes", 6,
+    return _scale_scenario(chance, "scale-in", "Six writers become three, one every 15 minutes", 6,
                    Happening.LEAVES, [node_name(number) for number in (2, 5, 1)])  # fmt: skip
 
 
-def _scaled(
+def _scale_scenario(
     chance: Random, name: str, about: str, nodes: int, what: Happening, who: Sequence[NodeId]
 ) -> Scenario:
     return Scenario(
