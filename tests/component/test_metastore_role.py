@@ -247,7 +247,7 @@ def test_replicas_that_do_not_name_each_other_are_warned(tmp_path: Path) -> None
             one.until_ready()
             with launched(two):
                 two.until_ready()
-                sentence = "none of the replicas that roles.metastore names"
+                sentence = "not one of the replicas in roles.metastore"
                 wait_for(lambda: sentence in two.log(), PATIENCE_S, two.log)
                 assert sentence not in one.log()
 

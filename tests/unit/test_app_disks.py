@@ -162,7 +162,7 @@ def test_a_process_that_has_no_such_duty_says_so() -> None:
     readiness = Readiness(
         {"metastore": Answers()}, None, SetClock(), pushes=True, asks=False, placed=lambda: ""
     )
-    assert "does not do that" in run(readiness("query"))
+    assert "does not serve that" in run(readiness("query"))
     assert run(readiness("")) == ""
 
 

@@ -1,1 +1,1 @@
-"""Settings read once, parts built once, roles run."""
+"""Reads the settings, builds the parts and runs the roles."""

@@ -1,4 +1,4 @@
-"""What an operator does with a metastore: asked of its replicas, or of its log and store alone."""
+"""Operator tasks on a metastore, through its replicas or directly on its log and store."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def known_addresses(settings: Settings) -> tuple[str, ...]:
     return (f"unix:{socket}",) if socket and socket.exists() else ()
 
 
-# ── asked of the replicas ──────────────────────────────────────────────────────────────────────
+# ── through the replicas ───────────────────────────────────────────────────────────────────────
 
 
 async def replicas(settings: Settings) -> list[ReplicaStatus]:
-    """What each one says of itself, also when nobody leads; the silent ones are in it too."""
+    """The status of each replica, also when nobody leads; silent ones are included."""
     return list(await asyncio.gather(*map(_status_at, addresses(settings))))
 
 
@@ -62,7 +62,7 @@ async def _status_at(address: str) -> ReplicaStatus:
 
 
 async def snapshot(settings: Settings) -> int:
-    """Have the leader get one made; its index."""
+    """Have the leader make a snapshot; its index."""
     trouble: MaarError = Unavailable("no replica is named")
     waiting = list(addresses(settings))
     asked: set[str] = set()
@@ -82,7 +82,7 @@ async def snapshot(settings: Settings) -> int:
 
 
 async def rebuild(settings: Settings, names: tuple[str, ...]) -> list[ReplicaStatus]:
-    """Have replicas read everything again: those named, or all that have stopped."""
+    """Have replicas reload their state: those named, or all that have stopped."""
     found = await replicas(settings)
     if unknown := [name for name in names if not any(_is(each, name) for each in found)]:
         known = ", ".join(each.name or each.address for each in found)
@@ -113,7 +113,7 @@ async def _replica(address: str) -> AsyncIterator[Channel]:
         await client.close()
 
 
-# ── of log and store ───────────────────────────────────────────────────────────────────────────
+# ── directly on log and store ──────────────────────────────────────────────────────────────────
 
 
 async def verify_log(settings: Settings, *, objects: bool) -> Findings:
@@ -136,8 +136,8 @@ async def origin(
     without_snapshot: bool = False,
     adopts: tuple[Incarnation, ...] = (),
 ) -> Origin:
-    """What there is to restore: a backup, a snapshot by its key, the newest in the store, or, when
-    there is none, what the store's objects tell.
+    """What to restore from: a backup, a snapshot by its key, the newest in the store, or, when
+    there is none, the store's objects.
     """
     if file is not None:
         content = await backup.read(file)

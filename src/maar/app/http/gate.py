@@ -1,4 +1,4 @@
-"""The gate of the port: carries out what `unfinished` decides, and counts it."""
+"""Limits connections and slow requests of the port: carries out what `unfinished` decides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from maar.app.http.unfinished import (
 
 LINGER_S = 1.0
 STALL_S = 60.0  # for a client to take some of its answer,
-TAKEN_LEAST = 16 << 10  # at least so many bytes: one now and then would keep the whole in memory
+TAKEN_LEAST = 16 << 10  # at least so many bytes, or the answer would stay in memory for ever
 BODY_GRACE_S = 5.0  # the handler that reads a body gives up first, and with a better answer
 
 
@@ -58,7 +58,7 @@ class HttpRefusal(NamedTuple):
 
 
 class HangsUp(Hashable, Protocol):
-    """A connection or a request that can be hung up on."""
+    """A connection or a request that can be closed."""
 
     def refuse(self, why: Why) -> None: ...
 
@@ -67,14 +67,14 @@ class GateMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.refused = Counter(
             "maar_front_refused",
-            "Connections and half requests that were hung up on",
+            "Connections and incomplete requests that were closed",
             ["reason"],
             registry=registry,
         )
         self.connections = Gauge("maar_front_connections", "Open connections", registry=registry)
         self.unfinished = Gauge(
             "maar_front_unfinished_requests",
-            "Requests that have begun to arrive and are not whole",
+            "Requests that have begun to arrive and are incomplete",
             registry=registry,
         )
         for why in Why:
@@ -114,7 +114,7 @@ class Gate:
         self.waiting.head_whole(what, _now())
 
     def sweep(self) -> None:
-        """Now and then: hang up on whoever is late."""
+        """Called periodically: close connections that are late."""
         for refused in self.waiting.overdue(_now()):
             self._carry_out(refused)
 
@@ -122,7 +122,7 @@ class Gate:
         self._metrics.refused.labels(why.value).inc()
 
     def refusal(self, why: Why) -> HttpRefusal:
-        """What it means to whom it happens, and what to do."""
+        """The answer to a client that is closed: what happened, and what to do."""
         settings = self.settings
         match why:
             case Why.HEAD_SLOW:
@@ -143,15 +143,13 @@ class Gate:
                     429,
                     "resource_exhausted",
                     f"more than {settings.unfinished_per_address_max} requests from this address "
-                    "have begun and are not whole, and this is the oldest; send it again at once "
-                    "and whole",
+                    "are incomplete, and this is the oldest; send it again without pauses",
                 )
             case Why.FULL:
                 return HttpRefusal(
                     503,
                     "unavailable",
-                    f"more than {settings.unfinished_max} requests have begun and are not whole; "
-                    "send it again later",
+                    f"more than {settings.unfinished_max} requests are incomplete; send it later",
                 )
             case Why.CONNECTIONS | Why.FLOOD | Why.ANSWER_STALLED:
                 return HttpRefusal(
@@ -168,9 +166,10 @@ class Gate:
 
 
 def hung_up(transport: asyncio.Transport, *, answered: bool = False) -> None:
-    """Close within a while, whether or not the client reads what there is for it.
+    """Close within a time limit, whether or not the client reads its answer.
 
-    After an answer we read on meanwhile: else the kernel resets who still sends, answer unread.
+    After an answer we keep reading meanwhile: else the kernel resets a connection whose client
+    still sends, and the answer is lost.
     """
     if answered:
         transport.write_eof()
@@ -192,7 +191,7 @@ def answer_in_http1(refusal: HttpRefusal) -> bytes:
 
 
 def _descriptors_raised() -> int:
-    """How many descriptors this process may open; up to the hard limit, which is there for it."""
+    """How many descriptors this process may open; raised to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP/1.1, with bounds in time and size for what has not arrived yet."""
+"""uvicorn's HTTP/1.1, with limits in time and size for incomplete requests."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 
 
 def without_upgrade(data: bytes) -> bytes:
-    """A request's first piece without its offer to speak something else (curl and Java make one).
+    """Remove the offer to upgrade from a request's first bytes (curl and Java send one).
 
-    We stay with HTTP/1.1, as we may; but the parser would take the body for that other protocol.
+    We stay with HTTP/1.1, which is allowed; but the parser would take the body for the other
+    protocol.
     """
     end = data.find(b"\r\n\r\n")
     found = _UPGRADE.search(data, 0, end if end >= 0 else len(data))
@@ -55,7 +56,7 @@ class Http1(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._left:
             return
-        if not self._arriving:  # empty lines too: they would keep a connection for ever
+        if not self._arriving:  # empty lines count too: they could keep a connection open for ever
             self._arriving = self._in_head = True
             self._head_bytes = 0
             self._gate.waiting.busy(self)
@@ -74,7 +75,7 @@ class Http1(HttpToolsProtocol):
         self._tell_gate()
 
     def _tell_gate(self) -> None:
-        """After each piece, so that a request that comes in one costs nothing here."""
+        """Called after each piece; a request that arrives in one piece costs nothing here."""
         if self._arriving and not self._held:
             self._held = True
             self._gate.on_begin(self, self._address)
@@ -96,8 +97,8 @@ class Http1(HttpToolsProtocol):
         if self._in_head:
             super().on_header(name, value)
             return
-        # A trailer. Nobody here wants one, and as a header it could name a tenant or a host that
-        # no proxy has seen.
+        # A trailer. It is ignored, since as a header it could name a tenant or a host that no proxy
+        # has checked.
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > self._gate.settings.head_bytes_max:
             self._too_large = True
@@ -143,7 +144,7 @@ class Http1(HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         hung_up(self.transport)
 
-    # ------------------------------------------------------------------ answers that nobody takes
+    # ------------------------------------------------------------------ answers that nobody reads
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -160,7 +161,7 @@ class Http1(HttpToolsProtocol):
 
     def _look_at_stall(self) -> None:
         unsent, self._unsent = self._unsent, self.transport.get_write_buffer_size()
-        if unsent - self._unsent >= bounds.TAKEN_LEAST:  # slowly, but it does take it
+        if unsent - self._unsent >= bounds.TAKEN_LEAST:  # slow, but it does read
             self._stall = self.loop.call_later(bounds.STALL_S, self._look_at_stall)
         else:
             self._gate.count(Why.ANSWER_STALLED)
@@ -177,7 +178,7 @@ class Http1(HttpToolsProtocol):
             super().send_400_response(msg)
 
     def refuse(self, why: Why) -> None:
-        """Hang up, with a sentence if the client can still take one for an answer."""
+        """Close the connection, with an error response if none was begun."""
         self._held = False
         if self._left:
             self.transport.abort()
@@ -187,7 +188,8 @@ class Http1(HttpToolsProtocol):
         if answering and self._in_head:
             self.cycle.keep_alive = False  # an earlier request is still being answered
             return
-        if why is Why.BODY_SLOW and self.flow.read_paused:  # it is us who do not read
+        # We paused reading: not the client's fault.
+        if why is Why.BODY_SLOW and self.flow.read_paused:
             self._held = True
             self._gate.on_begin(self, self._address)
             self._gate.head_whole(self)

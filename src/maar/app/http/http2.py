@@ -1,7 +1,7 @@
 """HTTP/2 without TLS (h2c, prior knowledge): every stream a request to the same application.
 
-Bounds: streams at once, header lists, what is sent ahead of its reader (windows), frames that bring
-nothing (floods), and by the gate whatever has not arrived yet.
+It limits concurrent streams, header lists, data sent ahead of its reader (windows), useless frames
+(floods), and through the gate everything that has not arrived completely.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FRAME_BYTES_MAX = 1 << 16
 CONNECTION_WINDOW = 1 << 21  # of all its streams
 IDLE_S = 300.0  # of a connection without a request
 UNSENT_BYTES_MAX = 1 << 20  # replies to pings and the like that a client does not read
-EMPTY, CHEAP, DEAR = 1.0, 0.5, 5.0  # what frames that bring nothing cost of our patience
+EMPTY, CHEAP, DEAR = 1.0, 0.5, 5.0  # what useless frames cost of the flood budget
 RESET_REMEMBERED = 256
 _GRPC = re.compile(rb"application/grpc(?!-web)").match  # whose errors are no HTTP statuses
 
@@ -59,11 +59,12 @@ class Http2(asyncio.Protocol):
         self._app = app
         self._state = server_state
         self._streams: dict[int, Stream] = {}
-        self._reset: dict[int, None] = {}  # by us, lately: what comes for them is passed over
+        # Streams that we reset lately: frames for them are ignored.
+        self._reset: dict[int, None] = {}
         self._new: list[Stream] = []
         self._last = 0
         self._left_over = b""
-        self._begun = False  # a frame or header block is in part here, and the gate knows
+        self._begun = False  # a frame or header block is incomplete, and the gate knows
         self._idle = True
         self._heads = Heads(gate.settings.head_bytes_max)
         self._settled = False  # SETTINGS came, as the first frame
@@ -141,14 +142,14 @@ class Http2(asyncio.Protocol):
         self._wake()
 
     def shutdown(self) -> None:
-        """No new requests; close when those under way are answered."""
+        """Accept no new requests; close when the current ones are answered."""
         if not self._going and not self._failed:
             self._going = True
             self._goaway(Code.NO_ERROR, b"")
         self._close_if_done()
 
     def refuse(self, why: Why) -> None:
-        """By the gate: as the oldest that is idle, or with half a frame for too long."""
+        """Called by the gate: it is the oldest idle connection, or half a frame is late."""
         self._begun = False
         if self._failed:
             self._transport.abort()
@@ -159,7 +160,7 @@ class Http2(asyncio.Protocol):
             self._fail(Code.ENHANCE_YOUR_CALM, self._gate.refusal(why).sentence)
 
     def _tell_gate(self, *, progress: bool) -> None:
-        """After each piece: which requests are not whole, and whether a frame is not."""
+        """Called after each piece: which requests are incomplete, and whether a frame is."""
         for stream in self._new:
             if not stream.ended and not stream.gone and not stream.answered:
                 stream.held = True
@@ -176,7 +177,7 @@ class Http2(asyncio.Protocol):
         self._settle_idle()
 
     def _in_body(self) -> bool:
-        """Whether the half frame is of a body, which has its own time."""
+        """Whether the incomplete frame is part of a body, which has its own time limit."""
         rest = self._left_over
         return (
             len(rest) >= HEAD_BYTES
@@ -365,7 +366,7 @@ class Http2(asyncio.Protocol):
 
     def _whole(self, stream: Stream) -> None:
         if stream.expected not in (-1, stream.received):
-            raise StreamFault(stream.number, Code.PROTOCOL_ERROR, "content-length is not so")
+            raise StreamFault(stream.number, Code.PROTOCOL_ERROR, "content-length is wrong")
         stream.ended = True
         if stream.held:
             stream.held = False
@@ -437,7 +438,7 @@ class Http2(asyncio.Protocol):
         self._wake()
 
     def _check_closed(self, number: int) -> None:
-        """What comes for a stream that we reset was under way; for any other it is a fault."""
+        """Frames for a stream that we reset were in flight; for any other it is an error."""
         if number > self._last:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "a frame for an idle stream")
         if number not in self._reset:
@@ -446,7 +447,7 @@ class Http2(asyncio.Protocol):
     def _spend_patience(self, cost: float) -> None:
         if not self._patience.spend(cost, self._loop.time):
             self._gate.count(Why.FLOOD)
-            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many useless frames")
 
     def _reply(self, reply: bytes) -> None:
         if self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
@@ -457,7 +458,7 @@ class Http2(asyncio.Protocol):
     # ------------------------------------------------------------------ what goes out
 
     def on_read(self, stream: Stream, size: int) -> None:
-        """So much of a body was read, so much more may be sent."""
+        """Part of a body was read: let the client send as much more."""
         self._give_back(size)
         stream.returned += size
         if stream.returned >= STREAM_WINDOW // 2 and not stream.ended and not stream.gone:
@@ -510,7 +511,7 @@ class Http2(asyncio.Protocol):
         stream.leave()
 
     def on_stall(self, stream: Stream) -> None:
-        """Its client takes nothing of the answer."""
+        """The client does not read the answer."""
         self._gate.count(Why.ANSWER_STALLED)
         self.reset(stream, Code.CANCEL)
 
@@ -524,7 +525,7 @@ class Http2(asyncio.Protocol):
         self._close_if_done()
 
     def _end_answer(self, stream: Stream) -> None:
-        """The answer is out; a request that still arrives is of no use any more."""
+        """The answer is sent; the rest of the request is not needed any more."""
         stream.answered = True
         stream.news.set()
         self._patience.restore(DEAR)

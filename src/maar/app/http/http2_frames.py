@@ -162,7 +162,7 @@ def block_of(one: Frame) -> bytes:
 
 
 def check_priority(stream: int, payload: bytes) -> None:
-    """Priorities are not heeded, as RFC 9113 advises; nonsense is refused."""
+    """Priorities are ignored, as RFC 9113 advises; malformed ones are refused."""
     if len(payload) != 5:
         raise StreamFault(stream, Code.FRAME_SIZE_ERROR, "a priority is five bytes")
     if int.from_bytes(payload[:4]) & WINDOW_MAX == stream:

@@ -31,7 +31,7 @@ class HeaderBlock(NamedTuple):
 
 
 class Heads:
-    """Every block must be decoded, also one that nobody wants: they share a table."""
+    """Every block must be decoded, also one that is refused: they share a compression table."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -42,7 +42,7 @@ class Heads:
 
     @property
     def open(self) -> bool:
-        """A block is here in part."""
+        """Whether a block is incomplete."""
         return self._first is not None
 
     def begin(self, one: Frame) -> HeaderBlock | None:

@@ -54,7 +54,7 @@ class Stream:
         except asyncio.CancelledError:  # the server ends
             self.connection.reset(self, Code.CANCEL)
             raise
-        except Exception:  # the edge: a fault in one request must not end the others
+        except Exception:  # a bug in one request must not end the others
             log.exception("request failed path=%s", scope["path"])
             self.connection.reset(self, Code.INTERNAL_ERROR)
 
@@ -121,7 +121,7 @@ class Stream:
             connection.write_data(self, b"", end=True)
 
     async def _room(self) -> None:
-        """Time begins again when the connection moves, also for a stream whose turn comes later."""
+        """Restart the timer when the connection makes progress, also for streams that wait."""
         now, sent = asyncio.get_running_loop().time(), self.connection.sent
         if now >= self._stalls_at or sent - self._sent_then >= bounds.TAKEN_LEAST:
             self._stalls_at, self._sent_then = now + bounds.STALL_S, sent
@@ -140,7 +140,7 @@ class Stream:
         self.connection.write_headers(self, header_block(pairs, status), end=end)
 
     def leave(self) -> None:
-        """Nobody waits any more; whoever works on it hears so."""
+        """The client is gone; tell the application."""
         self.gone = True
         self.chunks.clear()
         self.news.set()

@@ -58,7 +58,7 @@ class _Undecided(asyncio.Protocol):
             self._hand_over(Http2(self._gate, app, state), heard[len(PREFACE) :])
         elif not PREFACE.startswith(heard):
             self._hand_over(Http1(self._gate, **self._how), heard)
-        elif heard == data:  # its first bytes; later ones buy no time
+        elif heard == data:  # its first bytes; later ones do not extend the time
             self._too_late.cancel()
             self._gate.waiting.busy(self)
             self._gate.on_begin(self, caller_of(self._transport))

@@ -1,4 +1,4 @@
-"""How much a client may ask of us that brings nothing; a decision over virtual time."""
+"""A budget for useless frames of a client (flood protection). Pure: time is an argument."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ REFILL = Refill(per_s=50, most=1000)
 
 
 class Patience:
-    """It is used up by what brings nothing, and restored by time and by work that was done."""
+    """Spent by useless frames, restored by time and by useful work."""
 
     def __init__(self, now_s: float) -> None:
         self._bucket = TokenBucket(int(now_s * SECOND_NS))
 
     def spend(self, cost: float, clock: Callable[[], float]) -> bool:
-        """Whether there is any left. The clock is looked at only when it seems not so."""
+        """Whether any is left. The clock is read only when it seems used up."""
         self._bucket.charge(cost)
         if self._bucket.left(REFILL) > 0:
             return True

@@ -41,5 +41,5 @@ class HttpServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the role's business: the order of ending is not the server's to choose."""
+        """Do not handle signals: the role decides in which order its parts stop."""
         yield

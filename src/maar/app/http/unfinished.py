@@ -1,8 +1,8 @@
-"""Who may keep us waiting: connections and half requests, counted by address, oldest out first.
+"""Limits connections and incomplete requests, counted by address; the oldest are closed first.
 
-Only decisions: time is an argument, and whoever asks carries out what they say. A request is
-unfinished from its first byte to its last. A connection on which nothing is under way is idle, also
-a new one that has said nothing yet.
+Decisions only: time is an argument, and the caller carries them out. A request is unfinished from
+its first byte to its last. A connection without a request is idle, also a new one that has sent
+nothing yet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SPARE_DESCRIPTORS = 64  # at least so many are left for files, sockets of other 
 
 
 class Why(StrEnum):
-    """Why somebody is hung up on; also the label of the metric."""
+    """Why a connection or request is closed; also the label of the metric."""
 
     HEAD_SLOW = "head_slow"
     HEAD_LARGE = "head_large"
@@ -49,7 +49,7 @@ class _Begun(NamedTuple):
 
 
 def address_of(host: str) -> str:
-    """Whom we count together: one IPv4 address, or one IPv6 network of 64 bits."""
+    """What counts as one client: one IPv4 address, or one IPv6 network of 64 bits."""
     try:
         parsed = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -90,13 +90,13 @@ class Unfinished:
     # ------------------------------------------------------------------ connections
 
     def on_open(self, who: Hashable, address: str) -> RefusedConnection | None:
-        """A new connection, and who has to go for it, perhaps itself."""
+        """Count a new connection; returns which one has to be closed for it, perhaps itself."""
         refused = None
         if len(self._open) >= self._bounds.connections_max:
             groups = self._idle or self._by_address
             goes = _oldest_of_most(groups) if groups else who
             if self._idle:
-                self.busy(goes)  # with leaving; of those who come together each needs another
+                self.busy(goes)  # it is closing: simultaneous newcomers must each pick another
             refused = RefusedConnection(goes, Why.CONNECTIONS)
         self._open[who] = address
         self.idle(who)
@@ -117,7 +117,7 @@ class Unfinished:
     # ------------------------------------------------------------------ requests
 
     def on_begin(self, what: Hashable, address: str, now: float) -> RefusedConnection | None:
-        """A request of which there is a part, and which one has to go for it."""
+        """Count an incomplete request; returns which one has to be closed for it."""
         refused = None
         own = self._by_address.get(address, {})
         if len(own) >= self._bounds.unfinished_per_address_max:

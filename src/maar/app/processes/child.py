@@ -19,7 +19,7 @@ def main() -> None:
     die_with(parent)
     beats = Beats(beats_fd)
     faulthandler.register(signal.SIGUSR2)  # where it hangs, before it is killed for that
-    # Only now what takes long: a parent that dies while we import must not leave us behind.
+    # Import late: if the parent dies during the slow imports, we must not be left behind.
     import msgspec
     import uvloop
 

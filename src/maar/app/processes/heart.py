@@ -1,8 +1,8 @@
-"""Whether a process hangs: it beats, and its supervisor counts the silence.
+"""Detects hung processes: each sends heartbeats, and its supervisor measures the silence.
 
-A beat comes from the event loop, which does all the work, so a loop that is stuck is not heard. A
-process that starts may keep its loop busy for minutes (a long log is read); until it has told that
-it runs, a thread beats for it.
+Heartbeats come from the event loop, so a stuck loop sends none. A process that starts may keep its
+loop busy for minutes (a long log is read), so a thread sends its heartbeats until it has reported
+that it runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STARTING, _RUNNING = b"s", b"r"
 
 
 class Beats:
-    """The side of the process that beats, into a pipe; -1 when nobody listens."""
+    """The process's side: writes heartbeats into a pipe; -1 when nobody listens."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
@@ -31,7 +31,7 @@ class Beats:
             threading.Thread(target=self._start, name="maar-beats", daemon=True).start()
 
     def mark_running(self) -> None:
-        """From now on the event loop has to answer."""
+        """From now on heartbeats have to come from the event loop."""
         self._started.set()
         self._send(_RUNNING)
 
@@ -53,10 +53,10 @@ class Beats:
 
 
 class Heart:
-    """The supervisor's side: one process, and for how long nothing was heard from it.
+    """The supervisor's side: how long one process has sent no heartbeat.
 
-    Silence is counted in ticks of the supervisor itself: while it is stopped, or the machine is
-    suspended, nobody could have been heard, and nobody is blamed.
+    Silence is counted in ticks of the supervisor itself: while the supervisor is stopped or the
+    machine is suspended, it could not have heard anything.
     """
 
     def __init__(self, hung_after_s: float) -> None:
@@ -69,7 +69,7 @@ class Heart:
         self.silent_s = 0.0
 
     def pass_time(self, seconds: float) -> None:
-        """So much time since the last tick, by a clock that may have gone on without us."""
+        """Count the time since the last tick, of which a pause of our own is not counted."""
         self.silent_s += min(seconds, 2 * TICK_S)
 
     def hangs(self) -> bool:

@@ -1,4 +1,4 @@
-"""Log lines for people and machines: one line an event, key=value or JSON, always with the role."""
+"""Formats log lines: one line per event, key=value or JSON, always with the role."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def is_structured(text: str) -> bool:
 
 
 def configure(*, role: str, form: str, level: str) -> None:
-    """Send all logging of this process to stderr; others' chatter only from warnings up."""
+    """Send all logging of this process to stderr; that of libraries only from warnings up."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(RoleFormatter(role=role, form=form))
     root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""What a process of maar owes the others: to die with its parent, and to leave nobody behind."""
+"""Process hygiene: die with the parent, and leave no child processes behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from maar.app.processes import watcher
 from maar.model.errors import InvalidInput
 
 PACKAGE = Path(maar.__file__).parent
-CANNOT_RUN = 78  # the exit code of a child that a restart would not help
+CANNOT_RUN = 78  # the exit code of a child that would fail again after a restart
 
 _PR_SET_PDEATHSIG = 1
 
@@ -41,7 +41,7 @@ def compiled_code(data_dir: Path, package: Path = PACKAGE) -> dict[str, str]:
 
 
 def leads_its_session() -> bool:
-    """A process that a person started from a shell shares its session with that shell."""
+    """Whether it leads its own session; one started from a shell shares the shell's."""
     return os.getsid(0) == os.getpid()
 
 

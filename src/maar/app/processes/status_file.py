@@ -1,4 +1,4 @@
-"""What the supervisor knows of its processes, in a file for those among them that are asked."""
+"""The supervisor's view of its processes, in a file that the front reads for `maar status`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
 
     process: str
     restarts: int = 0  # for whatever reason
-    hangs: int = 0  # of these, because it was silent
+    hangs: int = 0  # of these, because it sent no heartbeat
     hung_at_ns: int = 0  # wall time of the last one
 
 
 class SupervisorStatus(msgspec.Struct, frozen=True):
-    supervisor: int  # a file of another one says nothing of ours
+    supervisor: int  # its process id: a file of another supervisor does not count
     processes: tuple[ProcessState, ...]
 
 
@@ -55,7 +55,11 @@ def metrics_page(processes: Sequence[ProcessState]) -> str:
     lines = []
     for name, meaning, field in (
         ("restarts", "Starts of a process after its first, since maar serve began.", "restarts"),
-        ("hangs", "Processes killed because they were silent for server.hung_after_s.", "hangs"),
+        (
+            "hangs",
+            "Processes killed because they sent no heartbeat for server.hung_after_s.",
+            "hangs",
+        ),
     ):
         metric = f"maar_process_{name}_total"
         lines += [f"# HELP {metric} {meaning}", f"# TYPE {metric} counter"]

@@ -39,7 +39,7 @@ log = logging.getLogger("maar.supervisor")
 
 RESTART_FIRST_S = 0.2
 RESTART_MAX_S = 10.0
-LIVED_LONG_S = 30.0  # a child that lived this long has earned a quick restart again
+LIVED_LONG_S = 30.0  # a child that ran this long is restarted quickly again
 LAST_WORDS_S = 0.5  # for the stacks of a process that hangs
 HANG_HELP = "docs/operating.md#a-process-hangs"
 KILL_MARGIN_S = 10.0  # beyond the drain time, before SIGKILL
@@ -49,7 +49,7 @@ RUN_PREFIX = "maar-run-"
 SOCKET_PATH_MAX = 100  # the kernel's limit is 108
 NOT_STARTED = 71  # in place of the exit code of a child that there was not
 EXIT_CANNOT_RUN = 2
-EXIT_FORCED = 1  # somebody was killed before it had answered everyone
+EXIT_FORCED = 1  # a process was killed before it had answered all requests
 
 
 def serve(settings: Settings) -> int:
@@ -151,8 +151,9 @@ class Supervisor:
             if self._stopping.is_set():
                 break
             if code == CANNOT_RUN and not (role is ProcessName.WORKER and restarts > 1):
-                # A worker that ran before may be away: pushes and queries need it less than us.
-                log.error("role cannot run, so maar stops child=%s", role)
+                # Pushes and queries work without a worker, so a worker that cannot run does not
+                # stop maar.
+                log.error("role cannot run with these settings, stopping maar child=%s", role)
                 self._exit_code = EXIT_CANNOT_RUN
                 self._stopping.set()
                 break
@@ -162,10 +163,10 @@ class Supervisor:
             await wait_any(delay_s, self._stopping)
 
     async def _live(self, role: ProcessName, restarts: int) -> int:
-        """One life of a role's process; its exit code."""
+        """Run a role's process once; its exit code."""
         try:
             process, beats = await self._start_with_pipe(role, restarts)
-        except OSError as error:  # no memory, file or process to spare: that may pass
+        except OSError as error:  # out of memory, files or processes: that may pass
             log.error("role not started child=%s cause=%s", role, error)
             return NOT_STARTED
         pump = asyncio.create_task(self._pump(role, process))
@@ -189,7 +190,7 @@ class Supervisor:
             os.close(theirs)
 
     async def _watch(self, role: ProcessName, pipe: int) -> None:
-        """Kill the role's process when it is silent for too long; it is started again then."""
+        """Kill the role's process when it sends no heartbeat for too long; it is then restarted."""
         heart = Heart(self._settings.server.hung_after_s)
         loop = asyncio.get_running_loop()
 
@@ -215,7 +216,7 @@ class Supervisor:
 
     async def _end_of_a_hang(self, role: ProcessName, heart: Heart) -> None:
         log.error(
-            "role hangs: it was silent for %.0f s and is started again; nothing that was "
+            "role hangs: no heartbeat for %.0f s, it is restarted; nothing that was "
             "acknowledged is lost. Unless it was stopped, its stacks follow. See %s child=%s",
             heart.silent_s,
             HANG_HELP,
@@ -228,14 +229,14 @@ class Supervisor:
         self._send(role, signal.SIGKILL)
 
     def _tell(self, role: ProcessName, **changes: int) -> None:
-        """Leave word for the front, which is asked how the processes are."""
+        """Write the status file for the front, which answers `maar status`."""
         self._states[role] = msgspec.structs.replace(self._states[role], **changes)
         if ProcessName.FRONT not in self._roles:
             return
         try:
             status_file.write(self._settings.data_dir, list(self._states.values()))
         except OSError as error:
-            log.warning("state of the processes not written cause=%s", error)
+            log.warning("status file of the processes not written cause=%s", error)
 
     async def _start(self, role: ProcessName, restarts: int, beats: int) -> Process:
         fd = self._listener.fileno() if role is self._listens else -1
@@ -258,10 +259,10 @@ class Supervisor:
         )
         self._children[role] = process
         log.info("role started child=%s pid=%d", role, process.pid)
-        if self._stopping.is_set():  # the order to end was given before there was one to hear it
+        if self._stopping.is_set():  # the stop signal came before the process existed
             self._send(role, signal.SIGTERM)
         assert process.stdin is not None
-        with suppress(OSError):  # it may be dead already; its exit code tells
+        with suppress(OSError):  # it may be dead already
             process.stdin.write(msgspec.json.encode(self._settings))
             await process.stdin.drain()
             process.stdin.close()
@@ -323,7 +324,7 @@ class Supervisor:
             await asyncio.wait_for(process.wait(), self._settings.server.drain_s + KILL_MARGIN_S)
         except TimeoutError:
             log.warning("role did not end in time, killed child=%s", role)
-            if role is not ProcessName.WORKER:  # nobody waits for the worker's answer
+            if role is not ProcessName.WORKER:  # no client waits for the worker
                 self._exit_code = self._exit_code or EXIT_FORCED
             self._send(role, signal.SIGKILL)
             await process.wait()
@@ -335,7 +336,7 @@ class Supervisor:
                 process.send_signal(number)
 
     async def _session_ends(self, session: int) -> None:
-        """What a role leaves (Spark's JVM) is gone before we start it again, or end."""
+        """Wait until child processes of a role (Spark's JVM) are gone."""
         deadline = time.monotonic() + SESSION_END_S
         while session_members(session) and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
@@ -356,7 +357,7 @@ def with_sockets(settings: Settings, run_dir: Path) -> Settings:
 
 
 def _fresh_run_dir(data_dir: Path) -> Path:
-    """A private directory for sockets; the one of a killed predecessor goes away."""
+    """A private directory for sockets; that of a killed predecessor is removed."""
     link = data_dir / "run"
     if link.is_symlink():
         old = link.readlink()

@@ -1,7 +1,8 @@
 """The disks that this host writes to: how much is free, and what may still be done with that.
 
 Below a reserve pushes are refused, so that the log, compaction and cleaning, which make room again,
-can still write. People are told well before. A disk that gets room again is in use again at once.
+can still write. Operators are warned well before. A disk that gets room again is used again at
+once.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Free(NamedTuple):
 
 class DiskState(IntEnum):
     ROOMY = 0
-    LOW = 1  # people are told
+    LOW = 1  # operators are warned
     FULL = 2  # pushes are refused
     SPENT = 3  # nothing can be written
 
@@ -89,7 +90,7 @@ def measure_disk(path: Path) -> Free | None:
 
 
 class Disks:
-    """Measured when somebody asks, and not again within a second."""
+    """Measured on demand, at most once a second."""
 
     def __init__(
         self,
@@ -122,12 +123,12 @@ class Disks:
         return "; ".join(sentences(d for d in self.look() if d.standing >= DiskState.FULL).values())
 
     def no_room_to_read(self) -> str:
-        """Why no query can be answered; what they read needs no room, pins and spilling do."""
+        """Why no query can be answered: reading needs no room, but pins and spilling do."""
         needed = (disk for disk in self.look() if disk.name in (DATA, LOG))
         return "; ".join(sentences(d for d in needed if d.standing is DiskState.SPENT).values())
 
     def plain(self) -> list[dict[str, Any]]:
-        """For people."""
+        """For `maar status`."""
         troubles = sentences(self.look())
         return [
             {
@@ -161,7 +162,7 @@ class Disks:
 
 
 def sentences(disks: Iterable[Disk]) -> dict[str, str]:
-    """What is wrong, by the first directory of each disk: those of one disk are told together."""
+    """Warnings, one per disk: directories of the same disk are reported together."""
     by_device: dict[int, list[Disk]] = {}
     for disk in disks:
         by_device.setdefault(disk.free.device, []).append(disk)

@@ -1,4 +1,4 @@
-"""The front in this process: HTTP and gRPC for those who push and for those who ask."""
+"""The front in this process: HTTP and gRPC for pushes and queries."""
 
 from __future__ import annotations
 
@@ -173,12 +173,12 @@ def sibling_processes(settings: Settings) -> Sequence[ProcessState]:
     try:
         return status_file.read(settings.data_dir, supervisor=os.getppid())
     except MaarError as error:
-        log.warning("state of the processes not known cause=%s", error)
+        log.warning("status file of the processes not readable cause=%s", error)
         return ()
 
 
 async def _start(distributor: Distributor) -> None:
-    """Make it ready while it can be asked how it is; pushes that come before that wait for it."""
+    """Warm up in the background, so that health checks are answered; pushes wait for it."""
     await distributor.start()
     await asyncio.Event().wait()
 

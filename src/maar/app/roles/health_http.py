@@ -23,7 +23,7 @@ DRAIN_S = 0.2
 async def telling(
     told: RoleStatus, registry: CollectorRegistry, listener: socket.socket | None
 ) -> AsyncIterator[None]:
-    """While it lasts, /ready, /healthz and /metrics are answered on the listener, if there is."""
+    """Serve /ready, /healthz and /metrics on the listener, if there is one."""
     if listener is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Which store is a log's own: its leader marks it, and a worker with another one is refused."""
+"""Checks that a worker uses the store of its metastore's log, by the leader's marker."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def check(store: ObjectStore, incarnation: Incarnation, *, metastore: str) -> No
 
 
 def check_not_ended(store: ObjectStore, incarnation: Incarnation) -> None:
-    """InvalidInput when the log was restored elsewhere: both would delete what the other reads."""
+    """InvalidInput when the log was restored elsewhere: each would delete the other's objects."""
     try:
         successor = store.read(keys.successor(incarnation)).decode()
     except NotFound:
         return
     except Retryable as error:
-        log.warning("not known whether the log was restored elsewhere cause=%s", error)
+        log.warning("cannot check whether the log was restored elsewhere cause=%s", error)
         return
     raise InvalidInput(
-        f"this log ({incarnation}) was given up: it was restored as {successor}, which has adopted "
+        f"this log ({incarnation}) is retired: it was restored as {successor}, which has adopted "
         f"its objects. Start the replicas with the restored log; if it was restored by mistake and "
         f"never used, delete {keys.successor(incarnation)} from the store",
         reason="settings",

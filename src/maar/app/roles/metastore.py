@@ -1,6 +1,6 @@
 """One replica of the metastore in this process: its log, its fold, its service, its health.
 
-It can be asked how it is before it has read anything, and also after it has stopped.
+Its health can be asked before it has read its log, and also after it has stopped serving.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def run(
     """Gives the task that ends when the metastore cannot go on; it answers by then, or `stop` is
     set.
 
-    With a listener it tells its state and metrics by HTTP there.
+    With a listener it serves health and metrics by HTTP there.
     """
     place = replica_place(settings)
     registry = new_registry("metastore")
@@ -114,7 +114,7 @@ class Lines:
 
 
 class Beginning:
-    """How far it has come until it answers, and what keeps it."""
+    """What the start is waiting for, until the replica answers."""
 
     def __init__(self) -> None:
         self.trouble = ""
@@ -132,9 +132,9 @@ async def _live(
     try:
         await service.start()
     except InvalidInput:
-        raise  # no restart would help, nor would staying
+        raise  # neither a restart nor waiting would help
     except MaarError:
-        pass  # it has said so in the log, and goes on telling how it is to whoever asks
+        pass  # it has logged why, and keeps answering health checks
     await _check_not_ended(service, store)
     beginning.over.set()
     lives = [
@@ -158,8 +158,8 @@ async def _probe_store(store: ObjectStore, beginning: Beginning) -> None:
         try:
             await asyncio.to_thread(probe, store)
         except StoreFull as error:
-            # Questions need no room, and a store that honoured conditional writes still will.
-            log.warning("store not probed cause=%s", error)
+            # Queries need no room, and conditional writes worked before.
+            log.warning("store not probed for conditional writes cause=%s", error)
         except Retryable as error:
             log.warning("store does not answer yet cause=%s", error)
             beginning.trouble = f"the object store does not answer: {error}"
@@ -189,7 +189,7 @@ async def _beware_of_strangers(service: MetastoreService, known: set[str]) -> No
         if leader and leader not in known and leader != warned:
             warned = leader
             log.warning(
-                "the leader is none of the replicas that roles.metastore names; name all of them "
+                "the leader is not one of the replicas in roles.metastore; list all of them "
                 "there, at every replica leader=%s",
                 leader,
             )
@@ -203,7 +203,7 @@ async def _check_not_ended(service: MetastoreService, store: ObjectStore) -> Non
 
 
 async def _any(*waits: Awaitable[object]) -> None:
-    """Wait for the first of them; those that were made for this are not left behind."""
+    """Wait for the first of them; tasks created for this are cancelled."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -220,11 +220,11 @@ async def _end(*tasks: asyncio.Task[None]) -> None:
 
 
 def snapshot_in_another_process(settings: Settings) -> Callable[[], Awaitable[int]]:
-    """Folding the whole log would stall the metastore; another process does it (S13, S15).
+    """Make a snapshot in another process, since replaying the log would stall the metastore (S13,
+    S15).
 
-    Not started by the loop: uvloop forks, and runs Python in the copy of a process with gRPC's
-    threads, which is a crash now and then. `subprocess` shares the memory, and runs nothing of
-    ours, until the new program does.
+    It is not started through the event loop: uvloop forks and runs Python in a copy of a process
+    with gRPC's threads, which sometimes crashes. `subprocess` runs no Python between fork and exec.
     """
 
     async def take() -> int:

@@ -56,7 +56,7 @@ async def _live(engine: DuckEngine, warm: asyncio.Event) -> None:
 
 @contextmanager
 def room_to_spill(settings: Settings) -> Iterator[QuerySettings]:
-    """A directory of our own, unless one is named; what a killed predecessor spilled goes."""
+    """The spill directory: our own, unless one is set; a killed predecessor's files are deleted."""
     if settings.query.spill_dir:
         yield settings.query
         return

@@ -1,4 +1,4 @@
-"""Whether pushes would be acknowledged and queries answered, asked of the parts themselves."""
+"""Whether pushes would be acknowledged and queries answered, as the parts themselves report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PUSH, QUERY = DUTIES
 class MetastoreRole(LocalPort):
     """The metastore as one role: it is ready when one of its replicas is.
 
-    Of several replicas each tells its metrics by itself; here are those of our own, if we have one.
+    Each replica serves its own metrics; here are those of the one in this process, if any.
     """
 
     def __init__(self, addresses: str, *, own: str = "") -> None:
@@ -40,7 +40,7 @@ class MetastoreRole(LocalPort):
             reasons = []
             for answer in asyncio.as_completed(asked):
                 if not (reason := await answer):
-                    return ""  # whoever else is silent need not be waited for
+                    return ""  # one ready replica is enough
                 reasons.append(reason)
             return ", and ".join(dict.fromkeys(reasons))
         finally:
@@ -91,16 +91,16 @@ class Readiness:
         self._store_lock = asyncio.Lock()
 
     async def __call__(self, duty: str = "") -> str:
-        """'' when ready, else every duty that fails, and why; a duty that it has not is none."""
+        """'' when ready, else each of `push` and `query` that fails, and why."""
         duties = [each for each in self._duties if duty in ("", each)]
         if duty and not duties:
-            return f"{duty}: this process does not do that"
+            return f"{duty}: this process does not serve that"
         found = await asyncio.gather(*map(self._trouble, duties))
         failing = zip(duties, found, strict=True)
         return "\n".join(f"{name}: {why}" for name, why in failing if why)
 
     async def _trouble(self, duty: str) -> str:
-        """Why a duty cannot be done, in sentences."""
+        """Why pushes or queries cannot be served, in sentences."""
         if duty == PUSH:
             asked = (self._role("metastore"), self._writable())
             no_room = self._disks.no_room() if self._disks else ""
@@ -112,7 +112,7 @@ class Readiness:
         return "; ".join(reason for reason in reasons if reason)
 
     async def metrics(self) -> list[str]:
-        """What the other roles expose; a role that is away is missing here, and `up` says so."""
+        """The metrics of the other roles; a role that does not answer is missing, and `up` is 0."""
         names = list(self._others)
         texts = await asyncio.gather(*(self._metrics(name) for name in names))
         up = "".join(
@@ -130,7 +130,7 @@ class Readiness:
         try:
             return await self._others[name].call(GetMetrics())
         except MaarError as error:
-            log.info("metrics are missing of=%s cause=%s", name, error)
+            log.info("metrics of a role are missing of=%s cause=%s", name, error)
             return ""
 
     async def _writable(self) -> str:

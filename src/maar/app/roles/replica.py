@@ -12,7 +12,7 @@ from maar.ports.log import Candidate
 
 
 class ReplicaPlace(NamedTuple):
-    """Where a replica listens, as whom it stands for office, and the addresses of the others."""
+    """Where a replica listens, its name in elections, and the addresses of the others."""
 
     listen: str
     candidate: Candidate

@@ -71,7 +71,7 @@ async def run(
 ) -> int:
     """Run the roles until SIGTERM or SIGINT, or until one of them ends; returns the exit code.
 
-    `started` is called when all of them have been, and the event loop has no long work any more.
+    `started` is called when all of them run and the event loop is responsive.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -92,12 +92,12 @@ async def run(
             for task in done:
                 task.result()
     except (InvalidInput, Corrupt) as error:
-        log.error("cannot run: %s", error)
+        log.error("cannot run cause=%s", error)
         return CANNOT_RUN
     except (MaarError, RunnerDied) as error:
-        log.error("failed: %s", error)
+        log.error("failed cause=%s", error)
         return EXIT_FAILED
-    except Exception:  # the edge of the process: whoever restarts it wants to know why
+    except Exception:  # log the cause before the process exits
         log.exception("failed because of a bug in maar roles=%s", ",".join(names))
         return EXIT_FAILED
     finally:
@@ -117,8 +117,8 @@ def _starts(
 ) -> Iterator[Callable[[], Role]]:
     """Each role's modules are imported where it runs: the metastore needs no Spark.
 
-    Who pushes and who asks share the HTTP server; without them, the writer, the metastore or the
-    worker tells of its health there.
+    Distributor and API share the HTTP server; without them, the writer, the metastore or the worker
+    serves its health there.
     """
     http = any(name in names for name in _HTTP)
     writes = RoleName.SEGMENT_WRITER in names

@@ -28,7 +28,7 @@ from maar.model.ring import Writer, WriterState
 from maar.segment.membership import Membership
 from maar.segment.service import SegmentService
 
-HEARD_WITHIN = 1.5  # refreshes of a distributor until all of them know that we drain
+HEARD_WITHIN = 1.5  # ring refreshes until all distributors know that we drain
 
 
 @asynccontextmanager
@@ -37,7 +37,7 @@ async def run(
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Gives the task that ends when the writer may take no more pushes.
 
-    With a listener it tells its state and metrics by HTTP there.
+    With a listener it serves health and metrics by HTTP there.
     """
     told_address = public_address(settings)
     registry, clock, node = new_registry("segment_writer"), SystemClock(), writer_node(settings)
@@ -81,7 +81,8 @@ async def run(
             heard = await member.drain()
             if heard and not address.startswith("unix:"):  # where only our own process pushes
                 await asyncio.sleep(HEARD_WITHIN * ring.refresh_ms / 1000)
-            await service.stop()  # who has not heard yet is refused at once, and goes elsewhere
+            # A distributor that does not know yet is refused and tries another.
+            await service.stop()
             life.cancel()
             await asyncio.gather(life, return_exceptions=True)
             await member.leave()
@@ -104,7 +105,7 @@ def public_address(settings: Settings) -> str:
 
 
 async def _live(member: Membership, service: SegmentService) -> None:
-    """Beat for ever. A writer that the ring refuses takes nothing from that moment on."""
+    """Send heartbeats for ever. A writer that the ring refuses accepts nothing from then on."""
     try:
         await member.live()
     except MaarError as error:

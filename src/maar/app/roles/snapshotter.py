@@ -1,4 +1,4 @@
-"""Folds the log into a snapshot, in a process of its own; prints the snapshot's index."""
+"""Replays the log into a snapshot, in its own process; prints the snapshot's index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every role is built from: its store, its registry, its name, and what it tells of itself."""
+"""What every role is built from: its store, its metrics registry, its name, its health."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class LocalWriter(NamedTuple):
 
 
 class RoleStatus:
-    """What a role tells about itself to whoever asks by RPC."""
+    """A role's health and metrics over RPC."""
 
     def __init__(self, registry: CollectorRegistry, ready: Callable[[], str]) -> None:
         self._registry = registry
@@ -108,7 +108,7 @@ class RoleStatus:
 
 
 async def first_end(*tasks: asyncio.Task[None]) -> None:
-    """Return when one of them does, or raise what it raised: none may end unseen."""
+    """Return when one of the tasks ends, or raise its error: none may end unnoticed."""
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()

@@ -1,4 +1,4 @@
-"""The worker in this process: a Spark driver that takes its JVM along when it goes."""
+"""The worker in this process: a Spark driver that stops its JVM when it exits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def run(
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Gives the task that ends when the worker does, by itself or because Spark died.
 
-    With a listener it tells its state and metrics by HTTP there, else by RPC at its role's address.
+    With a listener it serves health and metrics by HTTP there, else by RPC at its role's address.
     """
     _watching = take_the_session_along()
     registry = new_registry("worker")

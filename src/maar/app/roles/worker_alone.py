@@ -1,4 +1,4 @@
-"""`maar worker`: a worker by itself, for a metastore elsewhere; it outlives its engine."""
+"""`maar worker`: a worker for a metastore elsewhere; it restarts its Spark engine when needed."""
 
 from __future__ import annotations
 

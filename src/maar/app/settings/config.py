@@ -1,4 +1,4 @@
-"""Every setting of maar, read once; what is wrong is said with its name, source and remedy."""
+"""Every setting of maar, read once; errors name the setting, its source and the remedy."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, roles=roles)
 
     def policy(self) -> Policy:
-        """What the metastore goes by; it reaches the fold as an entry."""
+        """The metastore's policy; it reaches the state as an entry of the log."""
         return policy_of(self.compaction, self.retention)
 
     def store_settings(self) -> StoreSettings:
@@ -184,7 +184,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_bounds(settings: Settings) -> None:
-    """Refuse here what a role could only fail on, again and again."""
+    """Refuse settings that would make a role fail after every restart."""
     lag_s, deadline_s = (
         settings.compaction.registration_floor_lag_s,
         settings.segment.ack_deadline_ms / 1000,
@@ -211,7 +211,7 @@ def _check_bounds(settings: Settings) -> None:
             f"compaction.leftovers_s = {leftovers_s:g} is not longer than a plan may run and "
             "take to "
             f"end (worker.plan_timeout_ms and worker.cancel_ms, {plan_s:g} s), so that an attempt "
-            "could write after its remains were looked for; raise it, or lower those",
+            "could write after the last search for its leftovers; raise it, or lower those",
             reason="settings",
         )
 

@@ -17,7 +17,7 @@ ENVIRONMENT_PREFIX = "MAAR_"
 _SEPARATOR = "__"
 _SECRET_WORDS = ("secret", "token", "key_id", "password")
 
-# Names of before, which others are more alike than those that took their place.
+# Former names whose replacement is not the most similar one, for the hint in the error.
 RENAMED = {
     "compaction.probe_most_s": "compaction.probe_max_s",
     "compaction.spared_max": "compaction.excused_max",

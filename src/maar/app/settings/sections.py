@@ -38,23 +38,23 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     drain_s: Annotated[float, Meta(gt=0, le=3600)] = 10.0
     """How long requests and running plans may take to finish when the server stops."""
     reserve_bytes: Natural = 0
-    """So much of a disk is kept for the log and compaction: below it pushes get 503, and at three
-    times as much `maar status` warns; 0: a twentieth of the disk, at most 512 MiB.
+    """Free space that is reserved for the log and compaction: with less, pushes get 503, and with
+    less than three times as much, `maar status` warns; 0: a twentieth of the disk, at most 512 MiB.
     """
     hung_after_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0
-    """`maar serve` and `maar worker` start a process again when its event loop is silent for so
-    long (in its start, ten times as long). At least 5; 0 means never.
+    """`maar serve` and `maar worker` restart a process whose event loop sends no heartbeat for so
+    long (during its start, ten times as long). At least 5; 0 means never.
     """
     log_format: Literal["text", "json"] = "text"
     """`text` (key=value) or `json`, one line an event, on stderr. Flag `--log-format`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """What is not worth this much is not logged. Flag `--log-level`."""
+    """The lowest level that is logged. Flag `--log-level`."""
 
     def __post_init__(self) -> None:
         if 0 < self.hung_after_s < HUNG_AFTER_LEAST_S:
             raise ValueError(
-                f"hung_after_s is under {HUNG_AFTER_LEAST_S:g}, which a busy machine needs for "
-                "much less than a hang; 0 means never"
+                f"hung_after_s is under {HUNG_AFTER_LEAST_S:g}, which a busy machine can reach "
+                "without a hang; 0 means never"
             )
 
 
@@ -106,14 +106,14 @@ class MetastoreSettings(Struct, frozen=True, kw_only=True):
     Unset: `metastore.listen`. Needed when that one is of all hosts (`0.0.0.0:4041`).
     """
     name: str = ""
-    """Its name for people and in the log, the same after every restart. Unset: the host's name and
-    the port of its address.
+    """Its name in output and in the log; it must be the same after every restart. Unset: the host's
+    name and the port of its address.
     """
     begin_anew: bool = False
-    """Begin a new log although the store holds what another one left, or is claimed by another one.
-    The new log knows nothing of that, adopts nothing, and deletes nothing of it. Unset, a metastore
-    whose log is empty stops over such a store: its log was lost (`maar metastore restore`), or
-    `--log` names another place than before. Take it out again once the log has begun
+    """Begin a new log although the store holds data of another log, or is claimed by another one.
+    The new log does not see that data, adopts nothing, and deletes nothing of it. Unset, a
+    metastore whose log is empty stops on such a store: its log was lost (`maar metastore restore`),
+    or `--log` names another place than before. Take it out again once the log has begun
     ([runbook](runbook.md#an-empty-log-and-a-used-store)).
     """
 
@@ -152,7 +152,7 @@ class RoleAddresses(Struct, frozen=True, kw_only=True):
     query: str = "127.0.0.1:4042"
     """Where the query role serves the front."""
     worker: str = "127.0.0.1:4043"
-    """Where the worker tells its state and metrics."""
+    """Where the worker serves health and metrics."""
     segment_writer: str = ""
     """Where this process's segment writer takes profiles from distributors: `host:port` or
     `unix:/path`. Unset: `127.0.0.1:4044` for roles that run by themselves, a private socket for
@@ -182,11 +182,11 @@ class RingSettings(Struct, frozen=True, kw_only=True):
     beat_ms: Annotated[int, Meta(ge=100, le=60_000)] = 2_000
     """Between two heartbeats of a segment writer."""
     dead_after_ms: Annotated[int, Meta(ge=1_000, le=600_000)] = 10_000
-    """A writer that was not heard from for so long is taken for dead; its shards fail over. A
-    setting of the metastore.
+    """A writer without a heartbeat for so long counts as dead; its shards fail over. A setting of
+    the metastore.
     """
     refresh_ms: Annotated[int, Meta(ge=100, le=60_000)] = 1_000
-    """Between two looks of a distributor at the ring."""
+    """How often a distributor refreshes the ring."""
     leave_on_stop: bool = False
     """When a segment writer is stopped, give its shards to the others (scaling in). Else they wait
     for its return (a rollout), and fail over meanwhile.

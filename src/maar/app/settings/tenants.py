@@ -7,8 +7,8 @@
     [acme.placement]
     dataset_shards_max = 16
 
-What a tenant does not name is as for everybody. A file that became wrong changes nothing, and says
-so; one that is wrong at the start is an error.
+What a tenant's table leaves out is as in the settings. A file that became invalid is logged and
+changes nothing; one that is invalid at the start is an error.
 """
 
 from __future__ import annotations
