@@ -30,7 +30,7 @@ FILES = [
     for folder in ("src", "tests", "bench", "tools", "examples", "docs")
     for file in (ROOT / folder).rglob("*")
 ] + [file.name for file in ROOT.iterdir()]
-MADE_UP = {"bench/NAME.py", "lake_files.py"}  # a placeholder, and what a reader is to write
+MADE_UP = {"lake_files.py"}  # what a reader is to write
 SETTINGS = {
     f"{section}.{name}" for section, kind in SECTIONS.items() for name in setting_types(kind)
 }
@@ -102,6 +102,15 @@ def test_every_dependency_has_its_reason_and_no_reason_is_left_over() -> None:
     rows = re.findall(r"^\| ([a-z][^|]*) \|", page, re.MULTILINE)
     reasoned = {name for row in rows if row != "package" for name in row.split(", ")}
     assert {re.split(r"[\[=<>]", name)[0] for name in wanted} == reasoned
+
+
+def test_the_short_list_of_numbers_is_a_part_of_the_long_one() -> None:
+    rows = PAGES["README.md"].partition("| what |")[2].partition("\n\n")[0].splitlines()[2:]
+    long = PAGES["docs/numbers.md"]
+    assert rows
+    assert [
+        row for row in rows if row.replace("docs/placement.md", "placement.md") not in long
+    ] == []
 
 
 def kinds(page: str) -> list[tuple[str, str, str]]:

@@ -1,1 +1,1 @@
-"""The only importer of pyspark."""
+"""Plans as Spark jobs. Only this package and `maar.spark` import pyspark."""
