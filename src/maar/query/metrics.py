@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -27,7 +27,7 @@ class Metrics:
         self._running = Gauge(
             "maar_query_running", "Questions asked and not yet answered", registry=registry
         )
-        self._waiting = Gauge(
+        self.waiting = Gauge(
             "maar_query_waiting", "Questions that wait for a slot", registry=registry
         )
         self._waits = Histogram(
@@ -36,48 +36,48 @@ class Metrics:
             registry=registry,
             buckets=_SECONDS,
         )
-        self._refusals = Counter(
+        self.refusals = Counter(
             "maar_query_refused",
             "Questions refused for lack of room to wait, or of time",
             ["reason"],
             registry=registry,
         )
-        self._held = Histogram(
+        self.held = Histogram(
             "maar_query_held_bytes",
             "Memory that questions held outside of DuckDB",
             registry=registry,
             buckets=_BYTES,
         )
-        self._blocks = Counter(
+        self.blocks = Counter(
             "maar_query_blocks_read", "Blocks that questions touched", registry=registry
         )
-        self._raw = Counter(
+        self.raw = Counter(
             "maar_query_level0_datasets_read",
             "Datasets of segments that questions touched",
             registry=registry,
         )
-        self._decoded = Counter(
+        self.level0_decoded = Counter(
             "maar_query_level0_profiles_decoded",
             "Raw profiles decoded for questions",
             registry=registry,
         )
-        self._lookups = Counter(
+        self.level0_lookups = Counter(
             "maar_query_level0_cache_lookups",
             "Looks into the cache of decoded datasets",
             ["result"],
             registry=registry,
         )
-        self._letters = Counter(
+        self.letters = Counter(
             "maar_query_letters_read",
             "Dead letters whose segments questions touched",
             registry=registry,
         )
-        self._bad_letters = Counter(
+        self.letters_unreadable = Counter(
             "maar_query_letters_unreadable",
             "Dead letters that questions had to leave out, each once",
             registry=registry,
         )
-        self._cache = Gauge(
+        self.level0_cache = Gauge(
             "maar_query_level0_cache_bytes", "Size of that cache", registry=registry
         )
 
@@ -101,31 +101,3 @@ class Metrics:
             yield
         finally:
             self._waits.observe(time.perf_counter() - start)
-
-    def count_refusal(self, reason: str) -> None:
-        self._refusals.labels(reason).inc()
-
-    def observe_held(self, size: int) -> None:
-        self._held.observe(size)
-
-    def watch_waiting(self, number: Callable[[], int]) -> None:
-        self._waiting.set_function(number)
-
-    def read(self, *, blocks: int, raw: int) -> None:
-        self._blocks.inc(blocks)
-        self._raw.inc(raw)
-
-    def letters_read(self, letters: int) -> None:
-        self._letters.inc(letters)
-
-    def letter_unreadable(self) -> None:
-        self._bad_letters.inc()
-
-    def level0_decoded(self, profiles: int) -> None:
-        self._decoded.inc(profiles)
-
-    def level0_looked_up(self, hit: bool) -> None:
-        self._lookups.labels("hit" if hit else "miss").inc()
-
-    def watch_cache(self, size: Callable[[], int]) -> None:
-        self._cache.set_function(size)

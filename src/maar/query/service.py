@@ -85,10 +85,9 @@ class DuckEngine(LocalPort):
         self._level0 = Level0(
             store,
             bytes_max=settings.level0_cache_bytes_max,
-            on_decoded=self._metrics.level0_decoded,
-            on_lookup=self._metrics.level0_looked_up,
+            metrics=self._metrics,
         )
-        self._metrics.watch_cache(lambda: self._level0.bytes)
+        self._metrics.level0_cache.set_function(lambda: self._level0.bytes)
         self._letters = Letters(store, self._metrics) if letters else None
         self._database = QueryDatabase(settings, store)
         # Not `background.Threads`: closing waits for each thread, without an event loop.
@@ -103,7 +102,7 @@ class DuckEngine(LocalPort):
                 tenant_waiting=settings.tenant_waiting_max,
             )
         )
-        self._metrics.watch_waiting(lambda: self._turns.waiting)
+        self._metrics.waiting.set_function(lambda: self._turns.waiting)
         self._at_work: dict[int, asyncio.Future[Any]] = {}
         self._readings: dict[Future[Any], Reading] = {}
         self._stopping: set[asyncio.Task[None]] = set()
@@ -259,9 +258,8 @@ class DuckEngine(LocalPort):
                 f"{self._settings.level0_profiles_max} that one question may decode; ask for a "
                 "shorter time range, or wait for compaction to catch up"
             )
-        self._metrics.read(
-            blocks=len(parts.blocks), raw=sum(len(datasets) for _, datasets in parts.raw)
-        )
+        self._metrics.blocks.inc(len(parts.blocks))
+        self._metrics.raw.inc(sum(len(datasets) for _, datasets in parts.raw))
         reading = Reading(
             self._database.cursor(parts.blocks, alone=not self._readings),
             parts,
@@ -272,7 +270,7 @@ class DuckEngine(LocalPort):
         thread = self._threads.submit(_run_work, reading, scope, work, again)
         self._readings[thread] = reading
         thread.add_done_callback(lambda ended: self._readings.pop(ended, None))
-        thread.add_done_callback(lambda _: self._metrics.observe_held(reading.budget.taken))
+        thread.add_done_callback(lambda _: self._metrics.held.observe(reading.budget.taken))
         running = asyncio.wrap_future(thread)
         self._at_work[slot] = running
         try:
@@ -303,7 +301,7 @@ class DuckEngine(LocalPort):
         }
         view = await self._metastore.call(msgspec.structs.replace(request, letters=tuple(wanted)))
         unseen = await self._letters.whole(incarnation, [wanted[block] for block in view.letters])
-        self._metrics.letters_read(len(unseen))
+        self._metrics.letters.inc(len(unseen))
         return (*view.blocks, *unseen)
 
     async def _take_slot(self, tenant: TenantId) -> int:
@@ -311,7 +309,7 @@ class DuckEngine(LocalPort):
         try:
             slot = self._turns.ask(tenant, waiter)
         except NoTurn as refused:
-            self._metrics.count_refusal(refused.reason)
+            self._metrics.refusals.labels(refused.reason).inc()
             raise
         if slot is not None:
             return slot
@@ -323,7 +321,7 @@ class DuckEngine(LocalPort):
                 self._leave(tenant, waiter)
                 if not isinstance(error, TimeoutError):
                     raise
-                self._metrics.count_refusal("timeout")
+                self._metrics.refusals.labels("timeout").inc()
                 raise Overloaded(
                     f"{self._settings.concurrency} questions are at work and it was not this one's "
                     f"turn within {self._settings.timeout_s:g} s; ask again later"

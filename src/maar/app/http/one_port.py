@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from maar.app.http.gate import Gate, answer_in_http1, caller_of, hung_up
@@ -19,17 +20,13 @@ SILENT_S = 75.0  # for a client that says nothing at all, as between two request
 
 def both(gate: Gate) -> Callable[..., asyncio.Protocol]:
     """What uvicorn makes for each connection."""
-
-    def accept(**how: Any) -> asyncio.Protocol:
-        return _Undecided(gate, how)
-
-    return accept
+    return partial(_Undecided, gate)
 
 
 class _Undecided(asyncio.Protocol):
     """A connection that has said nothing yet, or too little."""
 
-    def __init__(self, gate: Gate, how: dict[str, Any]) -> None:
+    def __init__(self, gate: Gate, **how: Any) -> None:
         self._gate = gate
         self._how = how
         self._connections = how["server_state"].connections

@@ -73,8 +73,7 @@ def decode_in_batches(
     held = 0
     for profile in profiles:
         try:
-            decoded = _decode(profile)
-            size = _check_weight(decoded)
+            decoded, size = _decode(profile)
         except (MalformedProfile, TooLarge) as error:
             quarantined.append((profile, str(error)))
             continue
@@ -120,7 +119,8 @@ def _call_all() -> None:
         same_as_before(pa.concat_tables([table, table]).combine_chunks())
 
 
-def _decode(profile: RawProfile) -> Columns:
+def _decode(profile: RawProfile) -> tuple[Columns, int]:
+    """Its columns, and about how many bytes they will have as tables."""
     columns = decode(gunzip(profile.payload, limit=RAW_SIZE_MAX))
     if columns.samples and not columns.sample_type.size:
         raise MalformedProfile("the profile has samples and no sample type: they have no values")
@@ -129,17 +129,13 @@ def _decode(profile: RawProfile) -> Columns:
             f"the profile has {columns.sample_type.size} sample types, and was stored as having "
             f"{len(profile.types)}"
         )
-    return columns
-
-
-def _check_weight(columns: Columns) -> int:
     size = weight(columns)
     if size > WEIGHT_MAX:
         raise TooLarge(
             f"the profile would take {size} bytes as tables, over the limit of {WEIGHT_MAX}: "
             "it refers very often to long strings or to locations of many lines"
         )
-    return size
+    return columns, size
 
 
 def _of_batch(

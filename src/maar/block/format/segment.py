@@ -86,7 +86,8 @@ def write_segment(
     """Sort by tenant, service and time, and write; `causes` (one per profile) make a quarantine."""
     if not profiles:
         raise ValueError("a segment holds at least one profile")
-    order = sorted(range(len(profiles)), key=lambda row: _sort_key(profiles[row]))
+    keys = [(one.tenant, one.service, one.time_ns, one.id) for one in profiles]
+    order = sorted(range(len(profiles)), key=keys.__getitem__)
     rows = [profiles[row] for row in order]
     # What comes into quarantine was read from segments, which do not say who dated each profile.
     witnesses = [row.time_ns for row in rows if row.dated] if causes is None else []
@@ -244,10 +245,6 @@ def open_segment(open_file: Any) -> pq.ParquetFile:
             "It is another kind of file, or was written by a newer maar: upgrade this one."
         )
     return parquet
-
-
-def _sort_key(profile: RawProfile) -> tuple[str, str, int, bytes]:
-    return profile.tenant, profile.service, profile.time_ns, profile.id
 
 
 def _table(rows: list[RawProfile], causes: list[str] | None) -> pa.Table:

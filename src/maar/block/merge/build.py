@@ -96,8 +96,8 @@ def build(
         rows={table: sum(group.rows for group in groups[table]) for table in TABLES},
         datasets=_datasets(tenant, facts, paths, groups),
         collisions=collisions,
-        min_time_ns=facts.min_time_ns,
-        max_time_ns=facts.max_time_ns,
+        min_time_ns=min((least for _, least, _ in facts.times.values()), default=0),
+        max_time_ns=max((greatest for _, _, greatest in facts.times.values()), default=0),
     )
 
 
@@ -123,14 +123,6 @@ class _Facts:
                     min(least, bounds["min"]),
                     max(greatest, bounds["max"]),
                 )
-
-    @property
-    def min_time_ns(self) -> int:
-        return min((least for _, least, _ in self.times.values()), default=0)
-
-    @property
-    def max_time_ns(self) -> int:
-        return max((greatest for _, _, greatest in self.times.values()), default=0)
 
 
 def _share(run: Run, first: CutPoint | None, end: CutPoint | None) -> RunShare:
@@ -241,6 +233,9 @@ def _datasets(
     tenant: TenantId, facts: _Facts, paths: dict[str, Path], groups: dict[str, list[Group]]
 ) -> tuple[Dataset, ...]:
     sizes: dict[str, int] = dict.fromkeys(facts.times, 0)
+    places: dict[str, list[int]] = {service: [] for service in facts.times}
+    for place, group in enumerate(groups["samples"]):
+        places.setdefault(group.service, []).append(place)
     for table in ("samples", "profiles", "stacks"):
         metadata = pq.read_metadata(paths[table])
         for place, group in enumerate(groups[table]):
@@ -255,8 +250,8 @@ def _datasets(
             max_time_ns=greatest,
             profiles=count,
             size=sizes[service],
-            row_group_first=_first_group(groups["samples"], service),
-            row_group_count=sum(group.service == service for group in groups["samples"]),
+            row_group_first=min(places[service], default=0),
+            row_group_count=len(places[service]),
         )
         for service, (count, least, greatest) in sorted(facts.times.items())
     )
@@ -264,7 +259,3 @@ def _datasets(
 
 def _size(group: Any) -> int:
     return sum(group.column(place).total_compressed_size for place in range(group.num_columns))
-
-
-def _first_group(groups: list[Group], service: str) -> int:
-    return next((place for place, group in enumerate(groups) if group.service == service), 0)

@@ -14,7 +14,6 @@ from maar.metastore.records.packs import pack
 from maar.metastore.state.index import FoundBlock
 from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.state import MetaState
-from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, FencingToken
 from maar.model.plan import Plan, PlanState
 from maar.model.refusal import Refusal
@@ -74,17 +73,14 @@ def _output_refusal(state: MetaState, plan: Plan, entry: PlanCompleted) -> Refus
     return None if own else Refusal.OUTPUT_KEY
 
 
-def _with_zone(meta: BlockMeta, plan: Plan) -> BlockMeta:
-    """Outputs inherit the zone of their lane."""
-    if meta.zone == plan.key.zone:
-        return meta
-    return msgspec.structs.replace(meta, zone=plan.key.zone)
-
-
 def _replace(
     state: MetaState, plan: Plan, live: Mapping[BlockId, FoundBlock], entry: PlanCompleted
 ) -> Completed:
-    metas = tuple(_with_zone(meta, plan) for meta in entry.result.outputs)
+    zone = plan.key.zone  # outputs inherit that of their lane
+    metas = tuple(
+        meta if meta.zone == zone else msgspec.structs.replace(meta, zone=zone)
+        for meta in entry.result.outputs
+    )
     result = msgspec.structs.replace(entry.result, outputs=metas)
     done = attempts.complete_attempt(state, plan)
     plans.finish(state, msgspec.structs.replace(done, result=result))

@@ -56,7 +56,8 @@ def wrong_with_keys(meta: BlockOutline, *, plan: PlanId, token: FencingToken) ->
     """Which object is not one that this attempt wrote for this block; '' when all are."""
     if meta.kind is Kind.SEGMENT:
         return f"block {meta.id} is a segment, and no plan makes those"
-    if meta.kind is Kind.BLOCK and not _of_one_day(meta):
+    days = {meta.day, utc_day(meta.min_time_ns), utc_day(meta.max_time_ns)}
+    if meta.kind is Kind.BLOCK and len(days) > 1:
         return f"block {meta.id} holds profiles that are not of its day"
     if meta.kind is Kind.QUARANTINE and meta.day != NO_DAY:
         return f"block {meta.id} is in quarantine, where profiles of any day are"
@@ -82,10 +83,6 @@ def _foreign(meta: BlockOutline, own: OwnKey) -> str:
             if not own(file, at.key):
                 return f"block {meta.id} names the object {at.key[:200]!r}, which is not its own"
     return ""
-
-
-def _of_one_day(meta: BlockOutline) -> bool:
-    return utc_day(meta.min_time_ns) == meta.day == utc_day(meta.max_time_ns)
 
 
 def _object_key(meta: BlockOutline, file: File, *, stem: str) -> str:

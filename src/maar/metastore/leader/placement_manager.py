@@ -135,21 +135,19 @@ class PlacementManager:
     def hear(self, blocks: Iterable[BlockMeta], effects: Sequence[Effect], now: LeaseTime) -> None:
         """Segments were registered; those that were known before, or refused, do not count."""
         new = {one.block for one in effects if isinstance(one, Registered) and one.profiles}
-        for meta in blocks:
-            if meta.id in new and meta.kind is Kind.SEGMENT:
-                new.discard(meta.id)  # sent twice at once, it is still one
-                self._hear_one(meta, now)
-
-    def _hear_one(self, meta: BlockMeta, now: LeaseTime) -> None:
-        source = WriteSource(meta.shard, meta.created_by)
         heard, second = self._heard, now // SECOND_NS
-        for dataset in meta.datasets:
-            written = Written(dataset.tenant, dataset.service, source, second)
-            size = min(max(dataset.size, 0), meta.size)
-            if written in heard or len(heard) < self._heard_max:
-                heard[written] = heard.get(written, 0) + size
-            else:
-                self._metrics.dropped.inc()
+        for meta in blocks:
+            if meta.id not in new or meta.kind is not Kind.SEGMENT:
+                continue
+            new.discard(meta.id)  # sent twice at once, it is still one
+            source = WriteSource(meta.shard, meta.created_by)
+            for dataset in meta.datasets:
+                written = Written(dataset.tenant, dataset.service, source, second)
+                size = min(max(dataset.size, 0), meta.size)
+                if written in heard or len(heard) < self._heard_max:
+                    heard[written] = heard.get(written, 0) + size
+                else:
+                    self._metrics.dropped.inc()
 
     # ── in the background ──────────────────────────────────────────────────────────────────────
 

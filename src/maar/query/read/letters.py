@@ -103,7 +103,7 @@ class Letters:
     def _leave_out(self, key: str, cause: str) -> None:
         if key not in self._told:
             self._told.add(key)
-            self._metrics.letter_unreadable()
+            self._metrics.letters_unreadable.inc()
             log.error("dead letter left out key=%s cause=%s", key, cause)
 
     async def _each(self, act: Callable[[Item], T], items: Iterable[Item]) -> list[tuple[Item, T]]:

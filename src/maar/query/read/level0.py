@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from maar.model.block import SEGMENT_TABLE, BlockMeta, Dataset
 from maar.model.errors import Overloaded
 from maar.model.profile import RawProfile
 from maar.ports.object_store import ObjectStore
+from maar.query.metrics import Metrics
 
 RAW_BYTES_MAX = 256 << 20  # of profiles that are decoded together
 WEIGHT_MAX = 256 << 20  # of frames and text, however few bytes they were
@@ -50,18 +51,10 @@ class DecodedPart:
 class Level0:
     """Safe to use from many threads; a dataset is decoded by one of them only."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        *,
-        bytes_max: int,
-        on_decoded: Callable[[int], None],
-        on_lookup: Callable[[bool], None],
-    ) -> None:
+    def __init__(self, store: ObjectStore, *, bytes_max: int, metrics: Metrics) -> None:
         self._store = store
         self._bytes_max = bytes_max
-        self._on_decoded = on_decoded
-        self._on_lookup = on_lookup
+        self._metrics = metrics
         self._kept: OrderedDict[Key, DecodedPart] = OrderedDict()
         self._pending: dict[Key, threading.Event] = {}  # others wait for a decoding under way
         self._bytes = 0
@@ -93,7 +86,7 @@ class Level0:
             if kept is not None:
                 self._kept.move_to_end(key)
         if kept is not None:
-            self._on_lookup(True)
+            self._metrics.level0_lookups.labels("hit").inc()
         return kept
 
     def _part(self, meta: BlockMeta, service: str, datasets: list[Dataset]) -> DecodedPart:
@@ -120,7 +113,7 @@ class Level0:
                 elif at_work is None:
                     self._pending[key] = threading.Event()
             if kept is not None or at_work is None:
-                self._on_lookup(kept is not None)
+                self._metrics.level0_lookups.labels("miss" if kept is None else "hit").inc()
                 return kept
             at_work.wait()  # then look again: it may have failed, or have been too large to keep
 
@@ -140,7 +133,7 @@ class Level0:
                 raise _too_much(datasets)
         tables = {table: decoded[table].select(columns) for table, columns in COLUMNS.items()}
         tables["stacks"] = _scannable(tables["stacks"])
-        self._on_decoded(len(once))
+        self._metrics.level0_decoded.inc(len(once))
         return DecodedPart(tables, len(once), sum(table.nbytes for table in tables.values()))
 
     def _keep(self, key: Key, decoded: DecodedPart) -> None:
