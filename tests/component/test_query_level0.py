@@ -9,10 +9,12 @@ from threading import Barrier
 
 import msgspec
 import pytest
+from prometheus_client import CollectorRegistry
 
 from maar.model.errors import Corrupt, NotFound
 from maar.ports.object_store import ObjectStore
 from maar.ports.query import GetProfile
+from maar.query.metrics import Metrics
 from maar.query.read.level0 import DecodedPart, Level0
 from support.lake.asking import ALWAYS, START, Asker, ask, lake, service, some_profiles, store
 from support.lake.query_lake import TENANT, Known, Lake, by_stack, known, rows
@@ -33,11 +35,8 @@ def test_what_was_just_acknowledged_is_in_the_next_answer(lake: Lake, ask: Asker
 
 def test_a_dataset_that_many_want_at_once_is_decoded_once(lake: Lake) -> None:
     meta = lake.add_segment(some_profiles(Random(14), 20))
-    decoded: list[int] = []
-    found: list[bool] = []
-    level0 = Level0(
-        lake.store, bytes_max=1 << 30, on_decoded=decoded.append, on_lookup=found.append
-    )
+    registry = CollectorRegistry()
+    level0 = Level0(lake.store, bytes_max=1 << 30, metrics=Metrics(registry))
     barrier = Barrier(8)
 
     def want(_: int) -> DecodedPart:
@@ -47,8 +46,10 @@ def test_a_dataset_that_many_want_at_once_is_decoded_once(lake: Lake) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         got = list(pool.map(want, range(8)))
-    assert decoded == [20]
-    assert sorted(found) == [False] + [True] * 7
+    lookups = "maar_query_level0_cache_lookups_total"
+    assert registry.get_sample_value("maar_query_level0_profiles_decoded_total") == 20
+    assert registry.get_sample_value(lookups, {"result": "miss"}) == 1
+    assert registry.get_sample_value(lookups, {"result": "hit"}) == 7
     assert all(each is got[0] for each in got)
 
 
@@ -57,15 +58,11 @@ def test_a_failed_decoding_does_not_block_the_next_one(lake: Lake, store: Object
     key = meta.files[0].locations[0].key
     body = store.read(key)
     store.delete(key)
-    level0 = Level0(store, bytes_max=1 << 30, on_decoded=ignore, on_lookup=ignore)
+    level0 = Level0(store, bytes_max=1 << 30, metrics=Metrics(CollectorRegistry()))
     with pytest.raises(NotFound):
         level0.parts(meta, meta.datasets)
     store.create(key, body)
     assert [part.profiles for part in level0.parts(meta, meta.datasets)] == [2]
-
-
-def ignore(_: object) -> None:
-    """Nobody counts here."""
 
 
 def test_the_cache_of_level_0_keeps_its_bound(lake: Lake) -> None:
