@@ -326,7 +326,7 @@ class Router:
         except MaarError as error:
             link.on_answer()
             failure = error
-        except BaseException:
+        except BaseException:  # raised again: also a try that is cancelled counts as one
             self._metrics.tries.labels("given_up").inc()
             raise
         else:

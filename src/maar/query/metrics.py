@@ -87,7 +87,7 @@ class Metrics:
         self._running.inc()
         try:
             yield
-        except BaseException as error:
+        except BaseException as error:  # raised again: questions that are given up count, too
             self._errors.labels(kind, type(error).__name__).inc()
             raise
         finally:

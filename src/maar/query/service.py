@@ -317,7 +317,7 @@ class DuckEngine(LocalPort):
             try:
                 async with asyncio.timeout(self._settings.timeout_s):
                     return await waiter
-            except BaseException as error:
+            except BaseException as error:  # raised again: a slot that came must not be lost
                 self._leave(tenant, waiter)
                 if not isinstance(error, TimeoutError):
                     raise

@@ -108,14 +108,14 @@ class SparkRunner:
             slots = self._look()
         except (RunnerDied, MaarError):
             raise
-        except Exception as error:
+        except Exception as error:  # py4j and Spark raise what they like; RunnerDied says it all
             raise RunnerDied(f"Spark did not start: {_failure(error).cause}") from error
         try:
             answers = self._warm_up(slots)
             if slots == 0:  # the executors had not come yet
                 slots = self._look()
                 answers = self._warm_up(slots)
-        except Exception as error:
+        except Exception as error:  # as above
             raise RunnerDied(f"Spark cannot warm up: {_failure(error).cause}") from error
         refused = [answer for answer in answers if isinstance(answer, str)]
         if refused:
@@ -150,7 +150,7 @@ class SparkRunner:
         waiting.start()
         try:
             answer = self._submit(run)
-        except Exception as error:
+        except Exception as error:  # as above: it becomes AttemptFailed or RunnerDied
             raise self._describe_failure(run, error) from error
         finally:
             waiting.cancel()

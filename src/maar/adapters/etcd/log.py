@@ -137,7 +137,7 @@ class EtcdLog:
             await self._greet()
         except Unavailable as error:
             log_.warning("log not reachable yet cause=%s", error)
-        except BaseException:
+        except BaseException:  # raised again: nobody else has the connections to close them
             await self.close()
             raise
         return self

@@ -88,7 +88,7 @@ class SqliteLog:
         try:
             self._db = self._connect()
             self._witness = self._connect(writes=False)  # of the term, asked by any thread
-        except BaseException:
+        except BaseException:  # raised again: nobody else could give back the thread and the lock
             self._thread.close(wait=True)
             self._unlock()
             raise
@@ -462,7 +462,7 @@ class SqliteLog:
         try:
             with _errors(self._directory):
                 yield self._db
-        except BaseException:
+        except BaseException:  # raised again: an open transaction would block every other one
             self._rollback()
             raise
         try:

@@ -144,12 +144,16 @@ class Unary:
         try:
             response = await self._respond(spoken, scope, receive)
         except MaarError as error:
-            status, response = spoken.refusal(error)
-            self.guard.count(f"{spoken.label}{self.route}", status, error)
+            response = self._refused(spoken, error)
         except Exception:  # the edge: a fault in one call must not end others
             log.exception("call failed route=%s", self.route)
-            _, response = spoken.refusal(ServerFault(FAULT))
+            response = self._refused(spoken, ServerFault(FAULT))
         await response(scope, receive, send)
+
+    def _refused(self, spoken: Spoken, error: MaarError) -> ASGIApp:
+        status, response = spoken.refusal(error)
+        self.guard.count(f"{spoken.label}{self.route}", status, error)
+        return response
 
     async def _respond(self, spoken: Spoken, scope: Scope, receive: Receive) -> ASGIApp:
         tenant = self.guard.tenant(scope)

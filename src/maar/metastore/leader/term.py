@@ -217,7 +217,7 @@ class LeaderTerm:
         try:
             while True:
                 await self._round()
-        except Exception as error:
+        except Exception as error:  # raised again: whatever ends the loop, nobody may wait for it
             self.close(f"the metastore lost leadership: {error}")
             raise
 
@@ -237,7 +237,7 @@ class LeaderTerm:
             inbox.fail(requests, error)
             if isinstance(error, StoreFull):
                 self.snapshots.hurry()
-        except BaseException as error:
+        except BaseException as error:  # raised again: callers must not wait for a lost answer
             inbox.fail(requests, NotLeading(f"the metastore lost leadership: {error}"))
             raise
 
