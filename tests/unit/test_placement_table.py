@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maar.model.ids import NodeId
-from maar.placement.permutation import permutation
 from maar.placement.table import change_table, new_table
+from support.oracles.permutation import permutation
 
 Counts = dict[NodeId, int]
 

@@ -7,9 +7,10 @@ import pytest
 from maar.model.ids import HOME, NodeId, TenantId
 from maar.model.ring import Ring, Writer, WriterState
 from maar.placement.locate import Place, Placement, Spot, jump, shard_at, spot_of
-from maar.placement.permutation import permutation, step
+from maar.placement.permutation import step
 from maar.placement.rules import Rules, Share, TenantLimits
 from maar.placement.table import new_table
+from support.oracles.permutation import permutation
 
 KEY = 14_046_587_775_414_411_003
 ACME = TenantId("acme")

@@ -22,9 +22,6 @@ class TimeRange(msgspec.Struct, frozen=True, array_like=True):
     def overlaps(self, min_ns: int, max_ns: int) -> bool:
         return min_ns < self.end_ns and max_ns >= self.start_ns
 
-    def contains(self, time_ns: int) -> bool:
-        return self.start_ns <= time_ns < self.end_ns
-
 
 def utc_day(time_ns: int) -> int:
     """Days since 1970 of a wall time."""

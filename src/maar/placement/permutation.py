@@ -16,14 +16,3 @@ def step(index: int) -> int:
     if index < len(_FIRST):
         return _FIRST[index]
     return int(xxhash.xxh64_intdigest(index.to_bytes(8, "little"))) % (index + 1)
-
-
-def permutation(size: int) -> tuple[int, ...]:
-    """0 … size - 1 by the inside-out shuffle of Fisher and Yates."""
-    order: list[int] = []
-    for index in range(size):
-        order.append(index)
-        other = step(index)
-        order[index] = order[other]
-        order[other] = index
-    return tuple(order)

@@ -36,7 +36,7 @@ class PlainEngine(LocalPort):
             profile
             for profile in self._writer.profiles()
             if profile.tenant == scope.tenant
-            and scope.range.contains(profile.time_ns)
+            and scope.range.overlaps(profile.time_ns, profile.time_ns)
             and all(dict(profile.labels).get(m.name, "") == m.value for m in scope.matchers)
         ]
 
@@ -83,6 +83,10 @@ class PlainEngine(LocalPort):
     async def profile(self, request: GetProfile) -> bytes:
         tenant, profile, hint = request.tenant, request.profile, request.hint
         for one in self._writer.profiles():
-            if one.id == profile and one.tenant == tenant and hint.contains(one.time_ns):
+            if (
+                one.id == profile
+                and one.tenant == tenant
+                and hint.overlaps(one.time_ns, one.time_ns)
+            ):
                 return one.payload
         raise NotFound(f"there is no profile {profile.hex()}")

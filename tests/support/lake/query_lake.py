@@ -233,7 +233,7 @@ def rows(profiles: Iterable[Known], *, time: TimeRange, profile_type: str = CPU)
     column = (COUNT, CPU).index(profile_type)
     found: list[Row] = []
     for each in {known.raw.id: known for known in profiles}.values():
-        if time.contains(each.raw.time_ns):
+        if time.overlaps(each.raw.time_ns, each.raw.time_ns):
             for stack, own, values in each.samples:
                 labels = {**dict(each.raw.labels), **own}
                 found.append((stack, labels, values[column], each.raw))

@@ -142,7 +142,7 @@ def _slots(count: int) -> int:
 
 @njit(cache=True)
 def intern_spans(data: Any, start: Any, length: Any, hashes: Any) -> Any:
-    """Equal bytes get equal numbers, from 0 in order of appearance; also where each began."""
+    """Equal spans get equal numbers, from 0 in order of appearance; also the first row of each."""
     size = _slots(start.size)
     table = np.full(size, -1, np.int64)
     mask = np.uint64(size - 1)
@@ -176,37 +176,8 @@ def intern_spans(data: Any, start: Any, length: Any, hashes: Any) -> Any:
 @njit(cache=True)
 def intern_lists(words: Any, offset: Any) -> Any:
     """Equal lists of words get equal numbers, from 0 in order of appearance; also the first row."""
-    rows = offset.size - 1
-    size = _slots(rows)
-    table = np.full(size, -1, np.int64)
-    mask = np.uint64(size - 1)
-    hashes = hash_lists(words, offset)
-    number = np.empty(rows, np.int64)
-    first = np.empty(rows, np.int64)
-    found = 0
-    for row in range(rows):
-        slot = hashes[row] & mask
-        count = offset[row + 1] - offset[row]
-        while True:
-            known = table[slot]
-            if known < 0:
-                table[slot] = found
-                first[found] = row
-                number[row] = found
-                found += 1
-                break
-            other = first[known]
-            if hashes[other] == hashes[row] and offset[other + 1] - offset[other] == count:
-                same = True
-                for place in range(count):
-                    if words[offset[other] + place] != words[offset[row] + place]:
-                        same = False
-                        break
-                if same:
-                    number[row] = known
-                    break
-            slot = (slot + np.uint64(1)) & mask
-    return number, first[:found].copy()
+    length = offset[1:] - offset[:-1]
+    return intern_spans(words, offset[:-1], length, hash_lists(words, offset))
 
 
 @njit(cache=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar
 
 import click
 from rich.text import Text
@@ -23,6 +24,7 @@ from maar.cli.output import flametree
 from maar.cli.output.show import bar, console, percent, print_json, print_table, quantity
 from maar.model.text import visible
 
+ALL = "{}"  # the selector that every profile matches
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -50,6 +52,39 @@ def type_option(command: F) -> F:
     )(command)
 
 
+class Chosen(NamedTuple):
+    """The profiles that a command asks about."""
+
+    selector: str
+    start_ms: int
+    end_ms: int
+
+    def request(self) -> dict[str, Any]:
+        """As the query API calls it; no matchers choose all."""
+        matchers = [] if self.selector == ALL else [self.selector]
+        return {"matchers": matchers, "start": self.start_ms, "end": self.end_ms}
+
+
+def asks(function: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the server, and what its options choose, as one value each."""
+
+    @wraps(function)
+    def command(
+        service: str,
+        labels: tuple[str, ...],
+        more: str,
+        start: str,
+        until: str,
+        server: str,
+        tenant: str,
+        **others: Any,
+    ) -> None:
+        chosen = Chosen(selector(service, labels, more), *time_range(start, until))
+        function(connect(server, tenant), chosen, **others)
+
+    return command
+
+
 @click.group("query")
 def command() -> None:
     """Ask: flamegraph, top, types, labels, series."""
@@ -64,23 +99,18 @@ def command() -> None:
 @click.option("--depth", default=64, show_default=True, help="Hide deeper frames.")
 @json_option
 @server_options
+@asks
 def flamegraph(
-    service: str,
-    labels: tuple[str, ...],
-    more: str,
+    api: Server,
+    chosen: Chosen,
     profile_type: str,
-    start: str,
-    until: str,
     max_nodes: int,
     min_percent: float,
     depth: int,
     as_json: bool,
-    server: str,
-    tenant: str,
 ) -> None:
     """One flame graph of all matching profiles."""
-    api = connect(server, tenant)
-    asked = _question(api, profile_type, selector(service, labels, more), time_range(start, until))
+    asked = _question(api, profile_type, chosen)
     reply = api.querier("SelectMergeStacktraces", {**asked, "maxNodes": max_nodes})
     graph = plain_graph(reply)
     if as_json:
@@ -100,21 +130,16 @@ def flamegraph(
 @click.option("--limit", default=30, show_default=True, help="Rows.")
 @json_option
 @server_options
+@asks
 def top(
-    service: str,
-    labels: tuple[str, ...],
-    more: str,
+    api: Server,
+    chosen: Chosen,
     profile_type: str,
-    start: str,
-    until: str,
     limit: int,
     as_json: bool,
-    server: str,
-    tenant: str,
 ) -> None:
     """The functions with the greatest own share."""
-    api = connect(server, tenant)
-    asked = _question(api, profile_type, selector(service, labels, more), time_range(start, until))
+    asked = _question(api, profile_type, chosen)
     found = api.get("/api/v1/top", {**asked, "limit": limit})
     if as_json:
         print_json(found)
@@ -141,19 +166,14 @@ def top(
 @range_options
 @json_option
 @server_options
+@asks
 def types(
-    service: str,
-    labels: tuple[str, ...],
-    more: str,
-    start: str,
-    until: str,
+    api: Server,
+    chosen: Chosen,
     as_json: bool,
-    server: str,
-    tenant: str,
 ) -> None:
     """List the profile types."""
-    chosen, between = selector(service, labels, more), time_range(start, until)
-    _print_lines("types", types_of(connect(server, tenant), chosen, between), as_json)
+    _print_lines("types", types_of(api, chosen), as_json)
 
 
 @command.command("labels")
@@ -162,24 +182,17 @@ def types(
 @range_options
 @json_option
 @server_options
+@asks
 def labels_command(
+    api: Server,
+    chosen: Chosen,
     name: str,
-    service: str,
-    labels: tuple[str, ...],
-    more: str,
-    start: str,
-    until: str,
     as_json: bool,
-    server: str,
-    tenant: str,
 ) -> None:
     """The label names, or the values of label NAME."""
-    start_ms, end_ms = time_range(start, until)
-    matchers = [selector(service, labels, more)] if service or labels or more else []
-    request: dict[str, Any] = {"matchers": matchers, "start": start_ms, "end": end_ms}
-    if name:
-        request["name"] = name
-    reply = connect(server, tenant).querier("LabelValues" if name else "LabelNames", request)
+    named = {"name": name} if name else {}
+    asked = {**chosen.request(), **named}
+    reply = api.querier("LabelValues" if name else "LabelNames", asked)
     _print_lines("values" if name else "labels", reply.get("names", []), as_json)
 
 
@@ -188,21 +201,14 @@ def labels_command(
 @range_options
 @json_option
 @server_options
+@asks
 def series(
-    service: str,
-    labels: tuple[str, ...],
-    more: str,
-    start: str,
-    until: str,
+    api: Server,
+    chosen: Chosen,
     as_json: bool,
-    server: str,
-    tenant: str,
 ) -> None:
     """List the label sets, one per line."""
-    start_ms, end_ms = time_range(start, until)
-    matchers = [selector(service, labels, more)] if service or labels or more else []
-    request = {"matchers": matchers, "labelNames": [], "start": start_ms, "end": end_ms}
-    reply = connect(server, tenant).querier("Series", request)
+    reply = api.querier("Series", {**chosen.request(), "labelNames": []})
     found = [
         {pair["name"]: pair["value"] for pair in one.get("labels", [])}
         for one in reply.get("labelsSet", [])
@@ -230,28 +236,24 @@ def unit_of(profile_type: str) -> str:
     return parts[2] if len(parts) > 2 else ""
 
 
-def _question(
-    api: Server, profile_type: str, chosen: str, between: tuple[int, int]
-) -> dict[str, str | int]:
-    """The full profile type; what a short name means depends on the types that exist."""
+def _question(api: Server, profile_type: str, chosen: Chosen) -> dict[str, str | int]:
+    """A request for one type; what a short name means depends on the types that exist."""
     if is_short(profile_type):
-        profile_type = full_type(profile_type, types_of(api, chosen, between))
-    start_ms, end_ms = between
+        profile_type = full_type(profile_type, types_of(api, chosen))
     return {
         "profileTypeID": profile_type,
-        "labelSelector": chosen,
-        "start": start_ms,
-        "end": end_ms,
+        "labelSelector": chosen.selector,
+        "start": chosen.start_ms,
+        "end": chosen.end_ms,
     }
 
 
-def types_of(api: Server, chosen: str, between: tuple[int, int]) -> list[str]:
-    """The profile types of the profiles that a selector chooses."""
-    request = {"start": between[0], "end": between[1]}
-    if chosen == "{}":
-        reply = api.querier("ProfileTypes", request)
+def types_of(api: Server, chosen: Chosen) -> list[str]:
+    """The types of the profiles that were chosen."""
+    if chosen.selector == ALL:
+        reply = api.querier("ProfileTypes", {"start": chosen.start_ms, "end": chosen.end_ms})
         return sorted(kind["ID"] for kind in reply.get("profileTypes", []))
-    asked = {"name": "__profile_type__", "matchers": [chosen], **request}
+    asked = {"name": "__profile_type__", **chosen.request()}
     return sorted(api.querier("LabelValues", asked).get("names", []))
 
 
