@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from maar.cli.input.options import connect, json_option, server_option
+from maar.cli.input.settings import config_option, given_settings, set_option
 from maar.cli.output.failure import EXIT_UNAVAILABLE, CommandFailed
 from maar.cli.output.replicas import print_replicas, replica_troubles
 from maar.cli.output.show import moment, print_json
@@ -35,14 +36,12 @@ def command() -> None:
 def settings_options(command: F) -> F:
     """Where replicas, log and store are: the same settings as the server's."""
     for option in (
-        click.option(
-            "--set", "others", multiple=True, metavar="SECTION.NAME=VALUE", help="Another setting."
-        ),
+        set_option("Another setting."),
         click.option("--store", help="The object store: file:///dir or s3://bucket/prefix."),
         click.option("--log", help="Where the log is: etcd://h1:2379,h2:2379/maar; else a file."),
         click.option("--metastore", help="Where the replicas are: host:port, several with commas."),
         click.option("--data", help="The server's data directory."),
-        click.option("--config", type=click.Path(path_type=Path), help="A TOML file of settings."),
+        config_option,
     ):
         command = option(command)
     return command
@@ -50,10 +49,8 @@ def settings_options(command: F) -> F:
 
 def _settings(config: Path | None, others: tuple[str, ...], **flags: Any) -> Settings:
     from maar.app.settings.config import load_here
-    from maar.cli.commands.serve import flag_settings, other_settings
 
-    given = {**flag_settings(flags), **other_settings(others)}
-    return load_here(file=config, flags=given, roles_here=False)
+    return load_here(file=config, flags=given_settings(others, **flags), roles_here=False)
 
 
 # ── status ─────────────────────────────────────────────────────────────────────────────────────

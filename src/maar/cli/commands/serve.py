@@ -8,6 +8,14 @@ from typing import Any
 
 import click
 
+from maar.cli.input.settings import (
+    allow_remote_option,
+    config_option,
+    given_settings,
+    log_options,
+    set_option,
+)
+
 log = logging.getLogger("maar.serve")
 
 
@@ -19,14 +27,9 @@ log = logging.getLogger("maar.serve")
     help="all (each in a process of its own), or in this one some of metastore, query, "
     "segment-writer, distributor, api, worker, with commas; front stands for the middle three.",
 )
-@click.option("--config", type=click.Path(path_type=Path), help="A TOML file of settings.")
+@config_option
 @click.option("--listen", help="Where agents and people connect, like 127.0.0.1:4040.")
-@click.option(
-    "--allow-remote",
-    is_flag=True,
-    default=None,
-    help="Let --listen name an address that other machines reach; there is no access control.",
-)
+@allow_remote_option
 @click.option("--data", help="The data directory.")
 @click.option("--store", help="The object store: file:///dir or s3://bucket/prefix.")
 @click.option(
@@ -34,11 +37,8 @@ log = logging.getLogger("maar.serve")
     help="Where the metastore's log is: etcd://h1:2379,h2:2379,h3:2379/maar; else in a file.",
 )
 @click.option("--spark-master", help="Where compaction runs, like local[*].")
-@click.option("--log-format", help="text or json.")
-@click.option("--log-level", help="debug, info, warning or error.")
-@click.option(
-    "--set", "others", multiple=True, metavar="SECTION.NAME=VALUE", help="Any other setting."
-)
+@log_options
+@set_option("Any other setting.")
 def command(roles: str, config: Path | None, others: tuple[str, ...], **flags: Any) -> None:
     """Run the server until Ctrl-C. docs/settings.md lists every setting."""
     import uvloop
@@ -48,8 +48,7 @@ def command(roles: str, config: Path | None, others: tuple[str, ...], **flags: A
     from maar.app.roles.run import FRONT, RoleName, roles_named, run
     from maar.app.settings.config import load_here
 
-    given = {**flag_settings(flags), **other_settings(others)}
-    settings = load_here(file=config, flags=given)
+    settings = load_here(file=config, flags=given_settings(others, **flags))
     server = settings.server
     if roles == "all":
         logs.configure(role="supervisor", form=server.log_format, level=server.log_level)
@@ -66,39 +65,3 @@ def command(roles: str, config: Path | None, others: tuple[str, ...], **flags: A
     if listener is not None:
         log.info("maar starts url=%s data=%s", supervisor.url_of(listener), settings.data_dir)
     leave(uvloop.run(run(settings, names, listener)))
-
-
-def flag_settings(given: dict[str, Any]) -> dict[str, Any]:
-    """The settings that have a flag of their own."""
-    from maar.app.settings.layers import Key
-
-    keys = {
-        "listen": Key("server", "listen"),
-        "allow_remote": Key("server", "allow_remote"),
-        "data": Key("server", "data_dir"),
-        "store": Key("store", "url"),
-        "log": Key("log", "url"),
-        "metastore": Key("roles", "metastore"),
-        "spark_master": Key("spark", "master"),
-        "log_format": Key("server", "log_format"),
-        "log_level": Key("server", "log_level"),
-    }
-    return {
-        f"--{name.replace('_', '-')}": (keys[name], value)
-        for name, value in given.items()
-        if value is not None
-    }
-
-
-def other_settings(texts: tuple[str, ...]) -> dict[str, Any]:
-    """Those given by --set."""
-    from maar.app.settings.layers import Key
-
-    found = {}
-    for text in texts:
-        path, separator, value = text.partition("=")
-        section, dot, name = path.partition(".")
-        if not (separator and dot and name):
-            raise click.BadParameter(f"{text!r} is not SECTION.NAME=VALUE", param_hint="--set")
-        found[f"--set {path}"] = (Key(section, name), value)
-    return found

@@ -7,9 +7,17 @@ from typing import Any
 
 import click
 
+from maar.cli.input.settings import (
+    allow_remote_option,
+    config_option,
+    given_settings,
+    log_options,
+    set_option,
+)
+
 
 @click.command("worker")
-@click.option("--config", type=click.Path(path_type=Path), help="A TOML file of settings.")
+@config_option
 @click.option(
     "--metastore",
     help="Where `maar serve` has its metastore (roles.metastore), like 127.0.0.1:4041; of several "
@@ -24,17 +32,9 @@ import click
     show_default=True,
     help="Where /ready and /metrics are; port 0 takes a free one.",
 )
-@click.option(
-    "--allow-remote",
-    is_flag=True,
-    default=None,
-    help="Let --listen name an address that other machines reach; there is no access control.",
-)
-@click.option("--log-format", help="text or json.")
-@click.option("--log-level", help="debug, info, warning or error.")
-@click.option(
-    "--set", "others", multiple=True, metavar="SECTION.NAME=VALUE", help="Any other setting."
-)
+@allow_remote_option
+@log_options
+@set_option("Any other setting.")
 def command(config: Path | None, others: tuple[str, ...], **flags: Any) -> None:
     """Work for a server until Ctrl-C: running plans are finished first. Start as many as you like.
 
@@ -43,7 +43,6 @@ def command(config: Path | None, others: tuple[str, ...], **flags: Any) -> None:
     """
     from maar.app.roles import worker_alone
     from maar.app.settings.config import load_here
-    from maar.cli.commands.serve import flag_settings, other_settings
 
-    given = {**flag_settings(flags), **other_settings(others)}
+    given = given_settings(others, **flags)
     raise SystemExit(worker_alone.serve(load_here(file=config, flags=given, roles_here=False)))

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from maar.cli.input.options import json_option
+from maar.cli.input.settings import config_option, given_settings, set_option
 from maar.cli.output.show import duration, print_json, print_table, size
 from maar.tools.simulate.scenarios import SCENARIOS
 
@@ -31,11 +32,8 @@ def command() -> None:
 @click.option(
     "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw it: a PNG, SVG or PDF."
 )
-@click.option("--config", type=click.Path(path_type=Path), help="A TOML file of settings.")
-@click.option(
-    "--set", "others", multiple=True, metavar="SECTION.NAME=VALUE",
-    help="A setting, like placement.tenant.unit_bytes=262144.",
-)  # fmt: skip
+@config_option
+@set_option("A setting, like placement.tenant.unit_bytes=262144.")
 @json_option
 def placement(
     name: str,
@@ -51,7 +49,6 @@ def placement(
     Compared with plain consistent hashing of labels on the same pushes.
     """
     from maar.app.settings.config import load_here
-    from maar.cli.commands.serve import other_settings
     from maar.tools.simulate.replay import Replay
     from maar.tools.simulate.scenarios import scenario
 
@@ -59,7 +56,7 @@ def placement(
         from maar.tools.simulate.plot import check
 
         check(plot)  # before a minute of work
-    settings = load_here(file=config, flags=other_settings(others), roles_here=False).placement
+    settings = load_here(file=config, flags=given_settings(others), roles_here=False).placement
     chosen = scenario(name, seed)
     if minutes is not None:
         chosen = chosen._replace(duration_s=min(chosen.duration_s, 60 * minutes))
