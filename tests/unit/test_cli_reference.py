@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any, get_args
 
 import click
+import msgspec
 import pytest
 
 from maar.cli.main import cli
+from maar.model.block import BlockMeta
+from maar.model.plan import Plan
+from maar.ports.dead_letters import Letter, LettersPage
+from maar.ports.operator import Explanation, Loss, PlanDetail, Status
+from maar.ports.retention import Undone
 
 REFERENCE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 ROW = re.compile(r"^\| (`-.*?) \|", re.MULTILINE)
@@ -56,3 +63,36 @@ def test_every_command_within_a_command_is_documented(name: str) -> None:
     assert command is not None
     typed = re.findall(rf"maar {name} ([a-z|-]+)", re.sub(r"[\[\]]", "", REFERENCE))
     assert {word for words in typed for word in words.split("|")} >= commands_within(command)
+
+
+# What commands print as the metastore answers it, and what the API or the command puts around it.
+PRINTED: dict[str, tuple[type[msgspec.Struct], set[str]]] = {
+    "status": (Status, {"processes", "disks"}),
+    "blocks": (BlockMeta, {"blocks"}),
+    "blocks lose": (Loss, set()),
+    "explain block": (Explanation, set()),
+    "plans": (Plan, {"plans"}),
+    "plans show": (PlanDetail, set()),
+    "retention undo": (Undone, set()),
+    "dead-letters": (LettersPage, set()),
+    "dead-letters show": (Letter, set()),
+}
+
+
+def names_in(kind: Any) -> set[str]:
+    """The names of all fields of a record, as JSON has them, and of the records within."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        fields = msgspec.structs.fields(kind)
+        return {field.encode_name for field in fields}.union(
+            *(names_in(field.type) for field in fields)
+        )
+    return set().union(*map(names_in, get_args(kind)))
+
+
+@pytest.mark.parametrize("command", PRINTED)
+def test_every_field_of_json_that_is_documented_exists(command: str) -> None:
+    row = re.search(rf"^\| `maar {command}` \| (.+) \|$", REFERENCE, re.MULTILINE)
+    assert row is not None
+    kind, around = PRINTED[command]
+    named = set(re.findall(r"`(\w+)`", row[1]))
+    assert named <= names_in(kind) | around

@@ -93,6 +93,17 @@ def test_every_command_that_a_page_names_can_be_typed(page: str) -> None:
             assert options <= known, line
 
 
+OUR_OWN_WORDS = re.compile(
+    r"\b(office|offices|crew|chores?|litter|dut(?:y|ies)|torment\w*|wants? a person)\b",
+    re.IGNORECASE,
+)
+
+
+@every_page
+def test_pages_use_words_that_every_operator_knows(page: str) -> None:
+    assert OUR_OWN_WORDS.findall(PAGES[page]) == []
+
+
 def test_every_dependency_has_its_reason_and_no_reason_is_left_over() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
