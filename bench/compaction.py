@@ -40,7 +40,7 @@ from maar.services.compact.run import run as compact
 
 SEGMENTS = 20  # what the planner gives to one job of level 0
 BLOCKS = 10  # and of the levels above
-JOB_SECONDS_LEAST = 0.5
+JOB_SECONDS_MIN = 0.5
 PROMISE_BYTES = 1 << 30  # of memory for one task
 
 Carried = Callable[[Sequence[LeasedPlan]], list[PlanResult]]
@@ -225,7 +225,7 @@ def report(
         f"# level {level}: {jobs} jobs of {size:.1f} MB in {len(inputs)} inputs, "
         f"{base * slots / jobs:.2f} s each in the pool; time ratio of each round: {ratios}"
     )
-    if level == 0 and base * slots / jobs < JOB_SECONDS_LEAST:
+    if level == 0 and base * slots / jobs < JOB_SECONDS_MIN:
         print("# jobs were short, which overstates what Spark adds; ask for more --profiles")
     for name, one in sorted(taken.items()):
         seconds = statistics.median(one.seconds)

@@ -49,7 +49,7 @@ from maar.pprof import gzip
 SHARDS = 4  # of the server's one segment writer
 FLUSH_MS = 400  # from a shard's first profile: with the gap before it, more than two a second
 GAP_S = 0.05  # between the pushes to one shard
-RATE_LEAST = 2.0  # segments a second and shard, for a number that can be quoted
+RATE_MIN = 2.0  # segments a second and shard, for a number that can be quoted
 CLAIM_S = 15.0  # the peer's median
 READY_S = 300.0
 PATIENCE_S = 180.0  # after the measured time, until all its segments must be merged
@@ -214,8 +214,8 @@ def report(passages: list[Passage], *, seconds: float) -> None:
     print(f"# {len(passages)} segments, {shown} a second and shard, {len(merged)} of them merged")
     if len(merged) < len(passages):
         raise SystemExit(f"some were not merged within {PATIENCE_S:.0f} s of steady load")
-    if rate < RATE_LEAST or len(rates) < SHARDS:
-        print(f"# a shard wrote less than {RATE_LEAST} segments a second: do not quote this")
+    if rate < RATE_MIN or len(rates) < SHARDS:
+        print(f"# a shard wrote less than {RATE_MIN} segments a second: do not quote this")
     steps = (
         ("in the index", [p.registered - p.pushed for p in merged]),
         ("its batch handed out", [p.leased - p.registered for p in merged]),

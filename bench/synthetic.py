@@ -46,7 +46,7 @@ INCARNATION = Incarnation("be9cbe9c")
 TENANT = TenantId("acme")
 SHARD = Shard(1)
 SERVICES = 4
-LOAD_MOST = 0.5  # on a busy machine wall times say more about the neighbours
+LOAD_MAX = 0.5  # on a busy machine wall times say more about the neighbours
 
 _numbers = itertools.count(1)
 
@@ -158,7 +158,7 @@ def leased(inputs: Sequence[BlockMeta]) -> LeasedPlan:
 
 
 def tell_of_neighbours(load_before: float) -> None:
-    if load_before > LOAD_MOST:
+    if load_before > LOAD_MAX:
         print(f"# load was {load_before:.1f} before we began: others ran too, do not quote this")
 
 

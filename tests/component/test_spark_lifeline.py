@@ -66,7 +66,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_a_task_that_ended_in_order_is_gone(lines: Lifelines) -> None:
-    line = lines.new(most_s=LONG_S)
+    line = lines.new(timeout_s=LONG_S)
     with hold_lifeline(line.address) as hold:
         hold.check()
         assert not line.wait_gone(wait_s=0)
@@ -75,7 +75,7 @@ def test_a_task_that_ended_in_order_is_gone(lines: Lifelines) -> None:
 
 
 def test_a_task_that_let_go_writes_nothing_more(lines: Lifelines) -> None:
-    with hold_lifeline(lines.new(most_s=LONG_S).address) as hold:
+    with hold_lifeline(lines.new(timeout_s=LONG_S).address) as hold:
         pass
     with pytest.raises(LeaseLost):
         hold.check()
@@ -84,7 +84,7 @@ def test_a_task_that_let_go_writes_nothing_more(lines: Lifelines) -> None:
 def test_a_killed_process_is_seen_to_be_gone(
     lines: Lifelines, processes: list[subprocess.Popen[bytes]]
 ) -> None:
-    line = lines.new(most_s=LONG_S)
+    line = lines.new(timeout_s=LONG_S)
     process = holder(line.address, processes)
     process.kill()
     assert line.wait_gone(wait_s=PATIENCE_S)
@@ -93,7 +93,7 @@ def test_a_killed_process_is_seen_to_be_gone(
 def test_a_frozen_process_is_not_gone(
     lines: Lifelines, processes: list[subprocess.Popen[bytes]]
 ) -> None:
-    line = lines.new(most_s=LONG_S)
+    line = lines.new(timeout_s=LONG_S)
     process = holder(line.address, processes)
     process.send_signal(signal.SIGSTOP)
     os.waitpid(process.pid, os.WUNTRACED)  # a signal takes a moment
@@ -111,7 +111,7 @@ def test_a_host_that_does_not_answer_may_run_its_task_for_ever(
         raise TimeoutError(errno.ETIMEDOUT, "no answer to any keep-alive")
 
     monkeypatch.setattr(lifeline, "_wait_for_the_end", unreachable)
-    line = lines.new(most_s=LONG_S)
+    line = lines.new(timeout_s=LONG_S)
     with hold_lifeline(line.address, lambda: None):
         pass
     assert not line.wait_gone(wait_s=PATIENCE_S)
@@ -121,7 +121,7 @@ def test_a_run_is_gone_only_with_all_its_tasks(
     lines: Lifelines, processes: list[subprocess.Popen[bytes]]
 ) -> None:
     """Spark may run a task twice, when it believes an executor lost."""
-    line = lines.new(most_s=LONG_S)
+    line = lines.new(timeout_s=LONG_S)
     first, second = holder(line.address, processes), holder(line.address, processes)
     second.kill()
     assert not line.wait_gone(wait_s=0.2)
@@ -131,7 +131,7 @@ def test_a_run_is_gone_only_with_all_its_tasks(
 
 
 def test_a_task_that_is_let_go_learns_of_it_and_writes_nothing_more(lines: Lifelines) -> None:
-    line = lines.new(most_s=LONG_S)
+    line = lines.new(timeout_s=LONG_S)
     told = threading.Event()
     with hold_lifeline(line.address, told.set) as hold:
         line.cut()
@@ -147,7 +147,7 @@ def test_a_task_whose_driver_is_gone_ends(processes: list[subprocess.Popen[bytes
             "-c",
             "import time; from maar.runner.lifeline import Lifelines\n"
             "lines = Lifelines(bind='127.0.0.1', host='127.0.0.1', port=0)\n"
-            "print(lines.new(most_s=3600).address, flush=True); time.sleep(600)",
+            "print(lines.new(timeout_s=3600).address, flush=True); time.sleep(600)",
         ],
         stdout=subprocess.PIPE,
     )
@@ -159,7 +159,7 @@ def test_a_task_whose_driver_is_gone_ends(processes: list[subprocess.Popen[bytes
 
 
 def test_nobody_takes_hold_after_the_cut(lines: Lifelines) -> None:
-    line = lines.new(most_s=LONG_S)
+    line = lines.new(timeout_s=LONG_S)
     line.cut()
     with pytest.raises(LeaseLost, match="before its task began"), hold_lifeline(line.address):
         pass
@@ -167,7 +167,7 @@ def test_nobody_takes_hold_after_the_cut(lines: Lifelines) -> None:
 
 
 def test_a_task_has_the_time_that_its_run_has_left(lines: Lifelines) -> None:
-    line = lines.new(most_s=0.05)
+    line = lines.new(timeout_s=0.05)
     with hold_lifeline(line.address) as hold:
         until(lambda: _refuses(hold))
         with pytest.raises(LeaseLost, match="time is over"):
@@ -200,7 +200,7 @@ def test_a_port_that_is_taken_is_one_sentence(lines: Lifelines) -> None:
 
 @pytest.mark.parametrize("greeting", [b"", b"GET / HTTP/1.1\r\n\r\n", b"x" * 5000, b"\xff\n"])
 def test_strangers_get_nothing_and_harm_nothing(lines: Lifelines, greeting: bytes) -> None:
-    line = lines.new(most_s=LONG_S)
+    line = lines.new(timeout_s=LONG_S)
     assert _answer_to(greeting, lines.port) == b""
     assert line.wait_gone(wait_s=0)
     with hold_lifeline(line.address) as hold:

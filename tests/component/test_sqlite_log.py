@@ -14,7 +14,7 @@ import pytest
 
 from maar.adapters.sqlite import log as sqlite_log
 from maar.adapters.sqlite import mounts
-from maar.adapters.sqlite.log import DATABASE, LOCK, STEP_MOST, STEP_S, SqliteLog, next_step
+from maar.adapters.sqlite.log import DATABASE, LOCK, STEP_MAX, STEP_S, SqliteLog, next_step
 from maar.model.errors import (
     Corrupt,
     InvalidInput,
@@ -220,7 +220,7 @@ def test_a_truncation_goes_in_steps_of_little_time() -> None:
     assert next_step(100, took_s=STEP_S) == 100
     assert next_step(100, took_s=10 * STEP_S) == 10
     assert next_step(100, took_s=0.0) == 200, "one quick step says little"
-    assert next_step(STEP_MOST, took_s=0.0) == STEP_MOST
+    assert next_step(STEP_MAX, took_s=0.0) == STEP_MAX
     assert next_step(1, took_s=60.0) == 1, "it goes on, however slow the disk is"
 
 

@@ -115,6 +115,9 @@ def test_negative_numbers_are_refused() -> None:
     [
         ("worker.plan_most_ms", "worker.plan_timeout_ms"),
         ("worker.retry_least_ms", "worker.retry_min_ms"),
+        ("worker.retry_most_ms", "worker.retry_max_ms"),
+        ("worker.fault_least_ms", "worker.fault_min_ms"),
+        ("worker.fault_most_ms", "worker.fault_max_ms"),
         ("compaction.probe_most_s", "compaction.probe_max_s"),
         ("compaction.spared_max", "compaction.excused_max"),
         ("compaction.litter_s", "compaction.leftovers_s"),

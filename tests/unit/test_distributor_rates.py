@@ -103,7 +103,7 @@ def test_tenants_whose_bucket_is_full_again_are_forgotten() -> None:
     known = Rates()
     for number in range(50_000):
         known.take(TenantId(f"t{number}"), RATE, 1, now_ns=NOW + number * SECOND_NS)
-    assert len(known) <= rates.SWEEP_LEAST
+    assert len(known) <= rates.SWEEP_MIN
 
 
 def test_tenants_that_owe_are_bounded_and_the_greatest_debtors_remembered() -> None:

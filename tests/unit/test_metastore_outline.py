@@ -129,7 +129,7 @@ def test_few_blocks_of_a_partition_are_loose(count: int) -> None:
         chunks = [chunk for p in index.partitions() for chunk in p.chunks]
         loose = sum(sum(map(bool, chunk.loose)) for chunk in chunks)
         assert loose == sum(chunk.spread for chunk in chunks)
-        assert loose <= max(indexes.PACKED_MAX, n // 8 + 2 * indexes.LOOSE_LEAST)
+        assert loose <= max(indexes.PACKED_MAX, n // 8 + 2 * indexes.LOOSE_MIN)
         if n > 1_000:
             assert loose < n / 10
 

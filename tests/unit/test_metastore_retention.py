@@ -346,7 +346,7 @@ def test_tenants_with_a_period_are_bounded() -> None:
     assert retention.order(fold.state, GLOBEX, period_ns=0)
 
 
-@pytest.mark.parametrize("period_ns", [1, -1, HOUR_NS - 1, retention.PERIOD_MOST_NS + 1])
+@pytest.mark.parametrize("period_ns", [1, -1, HOUR_NS - 1, retention.PERIOD_MAX_NS + 1])
 def test_a_period_that_makes_no_sense_is_refused_with_a_sentence(period_ns: int) -> None:
     with pytest.raises(InvalidInput, match="at least 1 hour"):
         retention.order(MetaState(), GLOBEX, period_ns=period_ns)
@@ -355,6 +355,6 @@ def test_a_period_that_makes_no_sense_is_refused_with_a_sentence(period_ns: int)
 def test_a_tenant_that_cannot_be_is_refused() -> None:
     with pytest.raises(InvalidInput, match="tenant"):
         retention.order(MetaState(), TenantId(""), period_ns=DAY_NS)
-    for period_ns in (0, None, HOUR_NS, retention.PERIOD_MOST_NS):
+    for period_ns in (0, None, HOUR_NS, retention.PERIOD_MAX_NS):
         (entry,) = retention.order(MetaState(), GLOBEX, period_ns=period_ns)
         assert entry == RetentionSet(GLOBEX, period_ns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from maar.segment.pace import DISTRUST_MOST, Arrivals, interval_ns
+from maar.segment.pace import DISTRUST_MAX, Arrivals, interval_ns
 from maar.segment.settings import SegmentSettings
 
 MS = 1_000_000
@@ -123,4 +123,4 @@ def test_distrust_has_a_bound_and_passes() -> None:
     for number in range(2_000):
         shard.push(at_ns + number * 400 * MS)
     assert set(shard.waits_ns[-100:]) == {MOST_NS}
-    assert DISTRUST_MOST * LEAST_NS < 60 * 10**9
+    assert DISTRUST_MAX * LEAST_NS < 60 * 10**9

@@ -82,7 +82,7 @@ def test_a_failure_that_was_never_the_plans_own_is_reported_as_such() -> None:
         runs.append(plan.id)
         raise AttemptFailed("The store does not answer.", stopped=True, plan_at_fault=False)
 
-    hasty = msgspec.structs.replace(BRISK, fault_least_ms=1, fault_most_ms=2)
+    hasty = msgspec.structs.replace(BRISK, fault_min_ms=1, fault_max_ms=2)
 
     async def scenario() -> None:
         async with working(worker_of(metastore, ThreadRunner(store_is_away), settings=hasty)):
@@ -152,7 +152,7 @@ def test_a_plan_that_is_lost_while_it_waits_is_not_run_again() -> None:
         return registry.get_sample_value("maar_worker_task_seconds_count", labels)
 
     # It would wait for an hour: what ends that is the loss of the plan, however slow the machine.
-    patient = msgspec.structs.replace(BRISK, fault_least_ms=3_600_000, fault_most_ms=3_600_000)
+    patient = msgspec.structs.replace(BRISK, fault_min_ms=3_600_000, fault_max_ms=3_600_000)
 
     async def scenario() -> None:
         runner = ThreadRunner(store_is_away)

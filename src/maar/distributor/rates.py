@@ -15,7 +15,7 @@ from maar.model.time import SECOND_NS
 from maar.model.token_bucket import Refill, TokenBucket
 
 BUCKETS_MAX = 100_000
-SWEEP_LEAST = 1024  # buckets, before it is worth a look which are full again
+SWEEP_MIN = 1024  # buckets, before it is worth a look which are full again
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Rates:
     def __init__(self, buckets_max: int = BUCKETS_MAX) -> None:
         self._buckets_max = buckets_max
         self._buckets: dict[TenantId, TenantBucket] = {}
-        self._sweep_at = SWEEP_LEAST
+        self._sweep_at = SWEEP_MIN
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -75,7 +75,7 @@ class Rates:
         if len(left) > most:  # those that owe most are worth remembering
             left = dict(heapq.nlargest(most // 2, left.items(), key=lambda item: item[1].full_ns))
         self._buckets = left
-        self._sweep_at = max(SWEEP_LEAST, min(2 * len(left), most + 1))
+        self._sweep_at = max(SWEEP_MIN, min(2 * len(left), most + 1))
 
 
 def _refill(rate: Rate) -> Refill:

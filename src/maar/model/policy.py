@@ -13,7 +13,7 @@ from maar.model.time import DAY_NS, SECOND_NS
 
 MINUTE_NS = 60 * SECOND_NS
 HOUR_NS = 60 * MINUTE_NS
-PERIOD_LEAST_NS = HOUR_NS  # compaction takes a while, and a slip of the hand should not cost a lake
+PERIOD_MIN_NS = HOUR_NS  # compaction takes a while, and a slip of the hand should not cost a lake
 STALL_MAX_NS = 5 * SECOND_NS
 
 Age = Annotated[float, Meta(ge=0, le=10 * 365 * 86_400)]
@@ -120,7 +120,7 @@ class RetentionSettings(Struct, frozen=True, kw_only=True):
     """
 
     def __post_init__(self) -> None:
-        if 0 < self.default_days * DAY_NS < PERIOD_LEAST_NS:
+        if 0 < self.default_days * DAY_NS < PERIOD_MIN_NS:
             raise ValueError(
                 f"default_days = {self.default_days:g} is less than an hour; profiles would go "
                 "before they are merged. Say 0 to keep them for ever"

@@ -50,9 +50,9 @@ class Lifelines:
             target=self._server.serve_forever, name="maar-lifelines", daemon=True
         ).start()
 
-    def new(self, *, most_s: float) -> Lifeline:
-        """For a run that is about to be submitted; its tasks write for `most_s` from now."""
-        line = Lifeline(self, secrets.token_hex(16), until_s=time.monotonic() + most_s)
+    def new(self, *, timeout_s: float) -> Lifeline:
+        """For a run that is about to be submitted; its tasks write for `timeout_s` from now."""
+        line = Lifeline(self, secrets.token_hex(16), until_s=time.monotonic() + timeout_s)
         with self._lock:
             self._open[line.name] = line
         return line

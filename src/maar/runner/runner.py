@@ -41,7 +41,7 @@ from maar.services.runs import CarryOut
 
 log = logging.getLogger("maar.spark")
 
-PLAN_MOST_S = 1800.0  # a task writes nothing after that
+PLAN_TIMEOUT_S = 1800.0  # a task writes nothing after that
 SEAT_WAIT_S = 300.0  # a plan that Spark has no seat for is given up: somebody else may have one
 STOP_WAIT_S = 10.0  # Spark itself kills the Python process of a cancelled task within five
 FROZEN_BEATS = 5  # without an answer: no slots
@@ -80,7 +80,7 @@ class SparkRunner:
         carry_out: CarryOut = runs.carry_out,
         load: Callable[[], None] = runs.load,
         kinds: tuple[PlanKind, ...] = tuple(KINDS),
-        plan_timeout_s: float = PLAN_MOST_S,
+        plan_timeout_s: float = PLAN_TIMEOUT_S,
         lent: Any = None,  # a SparkContext of somebody else, who alone may stop it
     ) -> None:
         self._settings = settings
@@ -140,7 +140,7 @@ class SparkRunner:
 
     def run(self, plan: LeasedPlan) -> PlanResult:
         assert self._lines is not None, "warm() comes first"
-        line = self._lines.new(most_s=self._plan_timeout_s)
+        line = self._lines.new(timeout_s=self._plan_timeout_s)
         run = _Run(plan, line, f"maar {plan.id} {plan.token} {secrets.token_hex(4)}")
         key = plan.id, plan.token
         with self._lock:
@@ -202,7 +202,7 @@ class SparkRunner:
     def _warm_up(self, slots: int) -> list[int | str]:
         """A process per slot, with all loaded that a plan needs; a sentence where it cannot be."""
         assert self._lines is not None
-        line = self._lines.new(most_s=self._plan_timeout_s)
+        line = self._lines.new(timeout_s=self._plan_timeout_s)
         self._warming = f"maar warm-up {secrets.token_hex(4)}"
         task = functools.partial(
             warm_up,

@@ -27,7 +27,7 @@ from maar.runner.settings import SparkSettings
 
 log = logging.getLogger("maar.spark")
 
-JAVA_LEAST = 17
+JAVA_MIN = 17
 LOOPBACK = "127.0.0.1"
 _LISTEN_VARIABLE = "SPARK_LOCAL_IP"
 _JAVA_TIMEOUT_S = 20
@@ -232,10 +232,10 @@ def check_java() -> None:
     """Say that Java is missing now, and not in a stack trace later."""
     home = os.getenv("JAVA_HOME")  # not a setting of ours: it is where Spark's own scripts look
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    needs = f"Spark needs Java {JAVA_LEAST} or newer to run maar's compaction"
+    needs = f"Spark needs Java {JAVA_MIN} or newer to run maar's compaction"
     if java is None or not os.access(java, os.X_OK):
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is none on PATH"
-        raise InvalidInput(f"{needs}, and {where}; install a JDK, such as OpenJDK {JAVA_LEAST}")
+        raise InvalidInput(f"{needs}, and {where}; install a JDK, such as OpenJDK {JAVA_MIN}")
     try:
         shown = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=False
@@ -244,9 +244,9 @@ def check_java() -> None:
         # Java is there: a host without memory or time to spare may have some later.
         raise Unavailable(f"{needs}, and {java} does not run: {error}") from error
     version = java_version(shown)
-    if version < JAVA_LEAST:
+    if version < JAVA_MIN:
         found = f"version {version}" if version else "no Java that we know"
-        raise InvalidInput(f"{needs}, and {java} is {found}; install OpenJDK {JAVA_LEAST}")
+        raise InvalidInput(f"{needs}, and {java} is {found}; install OpenJDK {JAVA_MIN}")
 
 
 def java_version(shown: str) -> int:

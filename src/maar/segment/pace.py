@@ -5,9 +5,9 @@ from __future__ import annotations
 from maar.segment.settings import SegmentSettings
 
 TRUST = 4  # segments that more would have joined, before the next one waits for it
-TRUST_MOST = 8
+TRUST_MAX = 8
 DISTRUST = 2  # what a segment that nothing more would have joined takes off
-DISTRUST_MOST = 64
+DISTRUST_MAX = 64
 
 
 def interval_ns(settings: SegmentSettings, *, held: int, pays: bool) -> int:
@@ -28,8 +28,8 @@ class Arrivals:
     """
 
     def __init__(self, settings: SegmentSettings) -> None:
-        self._least_ns = settings.flush_interval_ns
-        self._most_ns = settings.flush_interval_max_ns
+        self._min_ns = settings.flush_interval_ns
+        self._max_ns = settings.flush_interval_max_ns
         self._opened_ns: int | None = None
         self._more = False
         self._waited = False
@@ -41,7 +41,7 @@ class Arrivals:
         """One more push, of however many profiles. Told before the segment that it may open."""
         if self._opened_ns is not None:
             age_ns = now_ns - self._opened_ns
-            self._more |= self._least_ns < age_ns <= self._most_ns
+            self._more |= self._min_ns < age_ns <= self._max_ns
             if self.silent(now_ns):
                 self._learn()
                 self._trust = min(self._trust, 0)  # what was learnt is of another time
@@ -56,18 +56,18 @@ class Arrivals:
 
     def silent(self, now_ns: int) -> bool:
         """Nothing came for longer than any segment waits."""
-        return now_ns - self._last_ns > self._most_ns
+        return now_ns - self._last_ns > self._max_ns
 
     def _learn(self) -> None:
         """From what came while the last segment waited, or could have."""
         if self._opened_ns is None:
             return
         if self._more:
-            self._trust = min(TRUST_MOST, self._trust + 1)
+            self._trust = min(TRUST_MAX, self._trust + 1)
             self._distrust = DISTRUST if self._waited else self._distrust
         elif self._waited:
             self._trust -= self._distrust
-            self._distrust = min(DISTRUST_MOST, 2 * self._distrust)
+            self._distrust = min(DISTRUST_MAX, 2 * self._distrust)
         else:
             self._trust = max(min(self._trust, 0), self._trust - DISTRUST)
         self._opened_ns, self._more, self._waited = None, False, False

@@ -11,14 +11,14 @@ _DOUBLINGS_MAX = 40
 class Backoff:
     """Failures in a row, and until when they keep us away. Time and chance are arguments."""
 
-    least_ns: int
-    most_ns: int
+    min_ns: int
+    max_ns: int
     failures: int = 0
     until_ns: int = 0
 
     def on_failure(self, *, now_ns: int, chance: float) -> int:
         """One more failure: the wait that follows from it."""
-        whole = min(self.most_ns, self.least_ns << min(self.failures, _DOUBLINGS_MAX))
+        whole = min(self.max_ns, self.min_ns << min(self.failures, _DOUBLINGS_MAX))
         self.failures += 1
         wait_ns = int(whole * (0.5 + 0.5 * chance))
         self.until_ns = now_ns + wait_ns

@@ -64,8 +64,8 @@ class Worker:
             plan_ns=settings.plan_timeout_ms * _MS,
             kinds=runner.kinds(),
         )
-        self._silence = Backoff(settings.retry_min_ms * _MS, settings.retry_most_ms * _MS)
-        self._faults = Backoff(settings.fault_least_ms * _MS, settings.fault_most_ms * _MS)
+        self._silence = Backoff(settings.retry_min_ms * _MS, settings.retry_max_ms * _MS)
+        self._faults = Backoff(settings.fault_min_ms * _MS, settings.fault_max_ms * _MS)
         self._faulty = 0  # plans that wait to be run again after a fault
         self._given_up: dict[FencingToken, asyncio.Event] = {}  # of those that wait
         self._slots = 0  # what the runner said last

@@ -18,11 +18,11 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     """A poll without an answer by then has failed."""
     retry_min_ms: Milliseconds = 100
     """Wait after a failed poll; doubles."""
-    retry_most_ms: Milliseconds = 2000
+    retry_max_ms: Milliseconds = 2000
     """The longest such wait."""
-    fault_least_ms: Milliseconds = 1000
+    fault_min_ms: Milliseconds = 1000
     """Ask for nothing after a fault of Spark or the store; doubles."""
-    fault_most_ms: Milliseconds = 60_000
+    fault_max_ms: Milliseconds = 60_000
     """The longest such pause."""
     plan_timeout_ms: Milliseconds = 1_800_000
     """A plan that runs longer hangs: it is given up, and its lease expires."""

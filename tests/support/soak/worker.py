@@ -23,8 +23,8 @@ from support.soak.runner import ForkServerRunner
 SETTINGS = WorkerSettings(
     poll_interval_ms=200,
     call_timeout_ms=2000,
-    fault_least_ms=200,
-    fault_most_ms=1000,
+    fault_min_ms=200,
+    fault_max_ms=1000,
     drain_ms=4000,
     cancel_ms=4000,
 )

@@ -145,7 +145,7 @@ class Lake:
         arguments = [given.get(word, word) for word in worker[1:]]
         place = next(i for i, word in enumerate(arguments) if word.startswith("spark.conf="))
         conf = msgspec.json.decode(arguments[place].removeprefix("spark.conf="))
-        more = ["worker.poll_interval_ms=200", "worker.fault_most_ms=1000"]
+        more = ["worker.poll_interval_ms=200", "worker.fault_max_ms=1000"]
         if packed:  # a gigabyte, which each executor unpacks: one of them shows that it can
             conf.append("spark.cores.max=1")
         else:  # later settings win

@@ -35,8 +35,8 @@ BRISK = WorkerSettings(
     poll_interval_ms=10,
     call_timeout_ms=50,
     retry_min_ms=1,
-    retry_most_ms=10,
-    fault_least_ms=20,
+    retry_max_ms=10,
+    fault_min_ms=20,
     drain_ms=2000,
     cancel_ms=500,
 )

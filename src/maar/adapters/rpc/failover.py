@@ -11,7 +11,7 @@ PAUSE_FIRST_S = 0.05
 PAUSE_MAX_S = 0.4
 SUSPECT_S = 2.0  # how long a silent replica is skipped while others answer
 SHARE = 0.5  # of the time that is left, for one try: a replica that hangs must not eat it all
-SHARE_LEAST_S = 1.0
+SHARE_MIN_S = 1.0
 LEARNED_MAX = 8  # leaders that were named to us and are not in our settings
 
 
@@ -110,4 +110,4 @@ def passes(error: Retryable, *, alone: bool) -> bool:
 
 def share_s(left_s: float, *, alone: bool) -> float:
     """How much of the time that is left one try may take."""
-    return left_s if alone else min(left_s, max(SHARE_LEAST_S, left_s * SHARE))
+    return left_s if alone else min(left_s, max(SHARE_MIN_S, left_s * SHARE))

@@ -53,7 +53,7 @@ FORMAT = 1
 CLOSED = 2  # sealed, or being copied into: the name says which; older programs refuse it too
 COPYING = "copying"
 STEP_S = 0.015  # of a truncation, which appends wait for
-STEP_FIRST, STEP_MOST = 50, 1_000  # entries
+STEP_FIRST, STEP_MAX = 50, 1_000  # entries
 LOOK_S = 0.2
 BUSY_MS = 5_000
 SETTLE_MS = 1_000  # for readers to end; the leader asks again
@@ -499,7 +499,7 @@ def _candidate(text: str) -> Candidate:
 def next_step(step: int, *, took_s: float) -> int:
     """How many entries take STEP_S: uncached ones take many times as long as cached ones."""
     fitting = step * STEP_S / max(took_s, STEP_S / 2)
-    return max(1, min(STEP_MOST, int(fitting)))
+    return max(1, min(STEP_MAX, int(fitting)))
 
 
 def _within(records: Iterator[Record], limit_bytes: int) -> Iterator[Record]:

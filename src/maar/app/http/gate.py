@@ -25,7 +25,7 @@ from maar.app.http.unfinished import (
 
 LINGER_S = 1.0
 STALL_S = 60.0  # for a client to take some of its answer,
-TAKEN_LEAST = 16 << 10  # at least so many bytes, or the answer would stay in memory for ever
+TAKEN_MIN = 16 << 10  # at least so many bytes, or the answer would stay in memory for ever
 BODY_GRACE_S = 5.0  # the handler that reads a body gives up first, and with a better answer
 
 

@@ -161,7 +161,7 @@ class Http1(HttpToolsProtocol):
 
     def _look_at_stall(self) -> None:
         unsent, self._unsent = self._unsent, self.transport.get_write_buffer_size()
-        if unsent - self._unsent >= bounds.TAKEN_LEAST:  # slow, but it does read
+        if unsent - self._unsent >= bounds.TAKEN_MIN:  # slow, but it does read
             self._stall = self.loop.call_later(bounds.STALL_S, self._look_at_stall)
         else:
             self._gate.count(Why.ANSWER_STALLED)

@@ -15,7 +15,7 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 
 from maar.app.http.gate import LINGER_S, Gate, caller_of
 from maar.app.http.http2_frames import (
-    FRAME_BYTES_LEAST,
+    FRAME_BYTES_MIN,
     HEAD_BYTES,
     WINDOW_DEFAULT,
     WINDOW_MAX,
@@ -72,7 +72,7 @@ class Http2(asyncio.Protocol):
         self._returned = 0
         self.window_out = WINDOW_DEFAULT
         self._initial_window_out = WINDOW_DEFAULT
-        self.frame_bytes_out = FRAME_BYTES_LEAST
+        self.frame_bytes_out = FRAME_BYTES_MIN
         self.sent = 0  # bytes of answers
         self.write_paused = False
         self.waiting: set[Stream] = set()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD_BYTES = 9
-FRAME_BYTES_LEAST = 1 << 14  # what everybody must take
+FRAME_BYTES_MIN = 1 << 14  # what everybody must take
 WINDOW_MAX = (1 << 31) - 1
 WINDOW_DEFAULT = (1 << 16) - 1
 
@@ -136,7 +136,7 @@ def settings_of(payload: bytes) -> Iterator[tuple[int, int]]:
             raise ConnectionFault(Code.PROTOCOL_ERROR, f"ENABLE_PUSH = {value}")
         if name == Setting.INITIAL_WINDOW_SIZE and value > WINDOW_MAX:
             raise ConnectionFault(Code.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE = {value}")
-        if name == Setting.MAX_FRAME_SIZE and not FRAME_BYTES_LEAST <= value < 1 << 24:
+        if name == Setting.MAX_FRAME_SIZE and not FRAME_BYTES_MIN <= value < 1 << 24:
             raise ConnectionFault(Code.PROTOCOL_ERROR, f"MAX_FRAME_SIZE = {value}")
         yield name, value
 

@@ -8,7 +8,7 @@ from hpack import Decoder, HPACKError, OversizedHeaderListError
 
 from maar.app.http.http2_frames import Code, ConnectionFault, Flag, Frame, block_of
 
-DECODED_MOST = 4  # times the limit: so far a list is decoded, to answer 431 and keep the connection
+DECODED_MAX = 4  # times the limit: so far a list is decoded, to answer 431 and keep the connection
 
 
 class HeadTooLarge(ConnectionFault):
@@ -35,7 +35,7 @@ class Heads:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._decoder = Decoder(max_header_list_size=DECODED_MOST * bytes_max)
+        self._decoder = Decoder(max_header_list_size=DECODED_MAX * bytes_max)
         self._first: Frame | None = None
         self._parts: list[bytes] = []
         self._size = 0

@@ -123,7 +123,7 @@ class Stream:
     async def _room(self) -> None:
         """Restart the timer when the connection makes progress, also for streams that wait."""
         now, sent = asyncio.get_running_loop().time(), self.connection.sent
-        if now >= self._stalls_at or sent - self._sent_then >= bounds.TAKEN_LEAST:
+        if now >= self._stalls_at or sent - self._sent_then >= bounds.TAKEN_MIN:
             self._stalls_at, self._sent_then = now + bounds.STALL_S, sent
         self.room.clear()
         self.connection.waiting.add(self)

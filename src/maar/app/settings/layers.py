@@ -21,8 +21,11 @@ _SECRET_WORDS = ("secret", "token", "key_id", "password")
 RENAMED = {
     "compaction.probe_most_s": "compaction.probe_max_s",
     "compaction.spared_max": "compaction.excused_max",
+    "worker.fault_least_ms": "worker.fault_min_ms",
+    "worker.fault_most_ms": "worker.fault_max_ms",
     "worker.plan_most_ms": "worker.plan_timeout_ms",
     "worker.retry_least_ms": "worker.retry_min_ms",
+    "worker.retry_most_ms": "worker.retry_max_ms",
 }
 
 S = TypeVar("S")

@@ -11,7 +11,7 @@ from maar.app.settings.log_url import place_in
 from maar.model.bounds import Natural
 from maar.model.ids import HOME
 
-HUNG_AFTER_LEAST_S = 5.0
+HUNG_AFTER_MIN_S = 5.0
 
 
 class ServerSettings(Struct, frozen=True, kw_only=True):
@@ -51,9 +51,9 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     """The lowest level that is logged. Flag `--log-level`."""
 
     def __post_init__(self) -> None:
-        if 0 < self.hung_after_s < HUNG_AFTER_LEAST_S:
+        if 0 < self.hung_after_s < HUNG_AFTER_MIN_S:
             raise ValueError(
-                f"hung_after_s is under {HUNG_AFTER_LEAST_S:g}, which a busy machine can reach "
+                f"hung_after_s is under {HUNG_AFTER_MIN_S:g}, which a busy machine can reach "
                 "without a hang; 0 means never"
             )
 

@@ -34,7 +34,7 @@ DEAD_AFTER_MS = 10_000
 GONE_MAX = 10_000  # sessions
 NAME_MAX = 253  # characters of a zone, a node, an address or a session
 SHARDS_MAX = 64  # of one writer
-PAUSE_LEAST_NS = SECOND_NS  # the leader's loop runs twice as often
+PAUSE_MIN_NS = SECOND_NS  # the leader's loop runs twice as often
 STANDINGS = (*(state.value for state in WriterState), DEAD)
 UNHEARD = LeaseTime(-2)  # before any time at which a leader began to listen
 
@@ -75,7 +75,7 @@ class Heartbeats:
         A shorter pause makes nobody seem dead: three heartbeats fit into the time after which a
         writer counts as dead.
         """
-        pause_ns = max(PAUSE_LEAST_NS, self.dead_after_ns // 2)
+        pause_ns = max(PAUSE_MIN_NS, self.dead_after_ns // 2)
         if self.listened_at != ALWAYS and now - self.listened_at >= pause_ns:
             self.since = now
         self.listened_at = now

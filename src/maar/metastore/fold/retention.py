@@ -22,12 +22,12 @@ from maar.metastore.state.state import NO_ANCHOR, MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput
 from maar.model.ids import NO_TENANT, BlockId, TenantId, tenant_id
-from maar.model.policy import HOUR_NS, PERIOD_LEAST_NS
+from maar.model.policy import HOUR_NS, PERIOD_MIN_NS
 from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, LeaseTime, WallTime
 from maar.ports.retention import Expiring, RetentionStatus
 
-PERIOD_MOST_NS = 100 * 365 * DAY_NS
+PERIOD_MAX_NS = 100 * 365 * DAY_NS
 DISAGREEMENT_NS = HOUR_NS  # of the two witnesses, beyond which operators are warned
 CAUSE = "retention took some of its inputs"
 
@@ -215,11 +215,11 @@ def order(state: MetaState, tenant: TenantId, *, period_ns: int | None) -> list[
 
 
 def check_period(period_ns: int) -> int:
-    if PERIOD_LEAST_NS <= period_ns <= PERIOD_MOST_NS:
+    if PERIOD_MIN_NS <= period_ns <= PERIOD_MAX_NS:
         return period_ns
     raise InvalidInput(
         f"a retention of {period_ns / HOUR_NS:g} hours is not possible: profiles are kept for at "
-        f"least 1 hour and at most {PERIOD_MOST_NS // DAY_NS:,} days, or for ever, which is 0",
+        f"least 1 hour and at most {PERIOD_MAX_NS // DAY_NS:,} days, or for ever, which is 0",
         reason="retention",
     )
 

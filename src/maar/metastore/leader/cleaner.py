@@ -64,8 +64,8 @@ BOUNDS = CleanerBounds()
 class HeldBack(Generic[Item]):
     """What could not be cleaned: logged once, and skipped for a while before it is tried again."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, size_max: int) -> None:
+        self._size_max = size_max
         self._held: dict[Item, tuple[LeaseTime, str]] = {}
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class HeldBack(Generic[Item]):
 
     def resting(self, now: LeaseTime) -> set[Item]:
         """Items to skip for now; none once the bound is reached, so that no more are added."""
-        if len(self._held) >= self._most:
+        if len(self._held) >= self._size_max:
             return set()
         return {item for item, (until, _) in self._held.items() if now <= until}
 

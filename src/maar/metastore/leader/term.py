@@ -63,13 +63,13 @@ log_ = logging.getLogger("maar.metastore")
 T = TypeVar("T")
 
 WAKE_S = 0.5  # lease time is read, and what it brings is done, at least this often
-WAKE_LEAST_S = 0.01
+WAKE_MIN_S = 0.01
 PATIENCE_S = 10.0  # an apply loop that makes no progress for this long is not ready
 
 
 def patience_s(pause_ns: int) -> float:
     """How long the loop waits for requests: short enough not to look like a pause."""
-    return max(WAKE_LEAST_S, min(WAKE_S, pause_ns / SECOND_NS / 2))
+    return max(WAKE_MIN_S, min(WAKE_S, pause_ns / SECOND_NS / 2))
 
 
 @dataclass(frozen=True)

@@ -52,15 +52,15 @@ def judge(ballot: Ballot, *, name: str, replicas: int) -> ReplicaHealth:
     if replicas == 1:
         return ReplicaHealth.SOUND if ballot.ours == ballot.stated else ReplicaHealth.STOPPED
     votes = ballot.votes | ({name: ballot.ours} if name else {})
-    if _most(votes, replicas) not in (None, ballot.ours):
+    if _majority(votes, replicas) not in (None, ballot.ours):
         return ReplicaHealth.STOPPED
-    if ballot.ours in (ballot.stated, _most(ballot.heard | votes, replicas)):
+    if ballot.ours in (ballot.stated, _majority(ballot.heard | votes, replicas)):
         return ReplicaHealth.SOUND
     # When all have voted and no hash has a majority, the leader's counts: it was acted on already.
     return ReplicaHealth.STOPPED if len(votes) >= replicas else ReplicaHealth.DOUBT
 
 
-def _most(votes: dict[str, bytes], replicas: int) -> bytes | None:
+def _majority(votes: dict[str, bytes], replicas: int) -> bytes | None:
     """The hash of more than half of all replicas, those that have not voted included."""
     for found, count in Counter(votes.values()).most_common(1):
         if 2 * count > max(replicas, len(votes)):

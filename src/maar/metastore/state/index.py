@@ -35,7 +35,7 @@ from maar.model.time import TimeRange
 
 PACKED_MAX = 64  # blocks; a chunk with more is divided
 LOOSE_MAX = 16  # blocks of a chunk that are not in its pack
-LOOSE_LEAST = 8  # fewer are not worth a pack
+LOOSE_MIN = 8  # fewer are not worth a pack
 LOOSE_SEGMENTS = 40  # of a shard: usually they are merged before there are this many
 
 _IN_PACK = b""
@@ -183,7 +183,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
         so the next ones belong beside them.
         """
         packed = self.pack.rows if self.pack else 0
-        enough = max(LOOSE_LEAST, packed, spare) if last else LOOSE_MAX
+        enough = max(LOOSE_MIN, packed, spare) if last else LOOSE_MAX
         fits = len(self) <= 2 * PACKED_MAX  # one from a snapshot has nothing loose, and may be long
         if fits and self.spread <= enough:
             return (self,)
@@ -191,7 +191,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
             return (self.whole(),)
         loose = self._loose()
         if last:
-            cut = len(self) - LOOSE_LEAST  # few enough that the bounds of the others stay good
+            cut = len(self) - LOOSE_MIN  # few enough that the bounds of the others stay good
             return (loose._part(0, cut, self.bounds).whole(), loose._part(cut, len(self)))
         cut = len(self) // 2
         return (loose._part(0, cut).whole(), loose._part(cut, len(self)).whole())
@@ -212,7 +212,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
         )
         if self.pack is None or 2 * (len(rest) - rest.spread) >= self.pack.rows:
             return rest
-        return rest._loose() if len(rest) <= LOOSE_LEAST else rest.whole()
+        return rest._loose() if len(rest) <= LOOSE_MIN else rest.whole()
 
     def _loose(self) -> Chunk:
         count = len(self)
@@ -271,7 +271,7 @@ class Shelf:
             bounds = ChunkBounds(meta.min_time_ns, meta.max_time_ns, meta.size)
             number, chunk = 0, Chunk(b"", b"", b"", (), None, bounds, 0)
         last = number >= len(self.chunks) - 1
-        spare = min(PACKED_MAX, LOOSE_LEAST * number)  # an eighth of the others, or fewer
+        spare = min(PACKED_MAX, LOOSE_MIN * number)  # an eighth of the others, or fewer
         if meta.kind is Kind.SEGMENT:
             spare = max(spare, LOOSE_SEGMENTS)
         settled = chunk.with_block(raw, meta, packed).settle(spare=spare, last=last)
