@@ -87,7 +87,7 @@ class World:
         """As a distributor sees them that has just started."""
         agent = PlacementAgent(self.store, service, CollectorRegistry())
         await agent.following(every_s=1.0).turn()
-        return agent.rules().datasets.get(CHECKOUT, Share(0, 0)).dataset_shards
+        return agent.rules.datasets.get(CHECKOUT, Share(0, 0)).dataset_shards
 
 
 def stored_segment(world: World, now: Now) -> BlockMeta:

@@ -43,7 +43,7 @@ class World:
 
     def look(self) -> Rules:
         run_virtually(self.agent.following(every_s=1.0).turn())
-        return self.agent.rules()
+        return self.agent.rules
 
     def failed(self, what: str) -> float:
         name = "maar_distributor_rules_failures_total"
@@ -56,7 +56,7 @@ def world(tmp_path: Path) -> World:
 
 
 def test_it_starts_without_any_rules(world: World) -> None:
-    assert world.agent.rules() == Rules()
+    assert world.agent.rules == Rules()
     assert world.look() == Rules()
     assert world.failed("store") == 0
 
@@ -139,9 +139,9 @@ def test_it_follows_for_ever_through_failures(world: World) -> None:
         following = asyncio.create_task(world.agent.follow(every_s=0.01))
         world.metastore.failures = [Unavailable("away")] * 3
         world.put(10, 3)
-        await until(lambda: world.agent.rules().created_at == 10)
+        await until(lambda: world.agent.rules.created_at == 10)
         world.put(11, 4)
-        await until(lambda: world.agent.rules().created_at == 11)
+        await until(lambda: world.agent.rules.created_at == 11)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maar.adapters.rpc import MESSAGE_BYTES_MAX
-from maar.distributor.batches import BATCH_BYTES_MAX, batches, message_bytes
+from maar.distributor.service import BATCH_BYTES_MAX, batches, message_bytes
 from maar.model.ids import Shard, TenantId
 from maar.placement.locate import Place, Spot
 from support.segment.writers_as_told import profile

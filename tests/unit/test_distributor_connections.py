@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from maar.distributor import breaker
-from maar.distributor.batches import ShardBatch
 from maar.distributor.breaker import OPEN_NS
+from maar.distributor.service import ShardBatch
 from maar.model.errors import (
     InvalidInput,
     Unavailable,

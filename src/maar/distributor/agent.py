@@ -42,13 +42,10 @@ class PlacementAgent:
         self._store = store
         self._metastore = metastore
         self._incarnation: Incarnation | None = None
-        self._rules = Rules()
+        self.rules = Rules()
         self._created_at = 0  # of the rules of that log; 0: none yet
         self._told: tuple[str, ...] = ()  # of damaged rules
         self._metrics = AgentMetrics(registry)
-
-    def rules(self) -> Rules:
-        return self._rules
 
     async def follow(self, *, every_s: float) -> None:
         """For ever."""
@@ -93,5 +90,5 @@ class PlacementAgent:
                 log.error("placement rules unreadable cause=%s", sentence)
         self._told = found.unreadable
         if found.value is not None:
-            self._rules, self._created_at = found.value, found.value.created_at
-            self._metrics.rules.set(len(self._rules.datasets))
+            self.rules, self._created_at = found.value, found.value.created_at
+            self._metrics.rules.set(len(self.rules.datasets))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -19,7 +19,6 @@ from prometheus_client import CollectorRegistry
 from maar.background import Threads
 from maar.distributor import breaker
 from maar.distributor.admit import PushedProfile, admit_all, push_size, refusal
-from maar.distributor.batches import ShardBatch, batches
 from maar.distributor.breaker import BreakerState
 from maar.distributor.links import Connect, Link, Links
 from maar.distributor.metrics import PushMetrics, RouterMetrics
@@ -39,9 +38,11 @@ from maar.model.errors import (
     Unreachable,
 )
 from maar.model.ids import NodeId, ProfileId, TenantId, Zone
+from maar.model.labels import fingerprint
 from maar.model.profile import RawProfile
 from maar.model.time import SECOND_NS
 from maar.model.token_bucket import Refill, TokenBucket
+from maar.placement.locate import Place
 from maar.placement.rules import Rules, TenantLimits
 from maar.ports.calls import Caller
 from maar.ports.clock import Clock
@@ -60,7 +61,20 @@ INLINE_PROFILES_MAX = 16
 INLINE_RAW_BYTES_MAX = 4 << 20  # what swells beyond this is given up and unpacked in a thread
 ADMIT_THREADS = 2
 CLOSE_S = 2.0
+BATCH_BYTES_MAX = 24 << 20  # well below the 64 MiB that a message may have
+PROFILE_OVERHEAD = 128  # bytes of a profile in a message, beside its texts and its payload
 TELL_NS = SECOND_NS  # between two lines of the log about tenants over their rates
+
+
+class Placer(Protocol):
+    def place(self, tenant: TenantId, service: str, fingerprint: int) -> Place: ...
+
+
+class ShardBatch(NamedTuple):
+    """Profiles of one shard; where to go instead, the place of the first says."""
+
+    place: Place
+    profiles: tuple[RawProfile, ...]
 
 
 class Handover(Protocol):
@@ -413,6 +427,46 @@ class Router:
 
     def _breakers(self, state: BreakerState) -> float:
         return float(self.links.states(now_ns=self._clock.monotonic_ns())[state])
+
+
+def batches(
+    profiles: Sequence[RawProfile], places: Placer, *, bytes_max: int = BATCH_BYTES_MAX
+) -> list[ShardBatch]:
+    """A push's profiles by shard, in batches that fit in a message between processes."""
+    placed = [
+        (places.place(each.tenant, each.service, fingerprint(each.labels)), each)
+        for each in profiles
+    ]
+    if len(placed) == 1:  # as most pushes are
+        return [ShardBatch(placed[0][0], (placed[0][1],))]
+    by_shard: dict[int, tuple[Place, list[RawProfile]]] = {}
+    for place, profile in placed:
+        by_shard.setdefault(place.shard, (place, []))[1].append(profile)
+    return [
+        ShardBatch(place, part)
+        for place, shard_profiles in by_shard.values()
+        for part in _parts(shard_profiles, bytes_max)
+    ]
+
+
+def message_bytes(profile: RawProfile) -> int:
+    """About what a profile weighs in a message."""
+    texts = sum(len(name) + len(value) for name, value in profile.labels)
+    return len(profile.payload) + texts + sum(map(len, profile.types)) + PROFILE_OVERHEAD
+
+
+def _parts(profiles: Iterable[RawProfile], bytes_max: int) -> Iterator[tuple[RawProfile, ...]]:
+    part: list[RawProfile] = []
+    size = 0
+    for profile in profiles:
+        weight = message_bytes(profile)
+        if part and size + weight > bytes_max:
+            yield tuple(part)
+            part, size = [], 0
+        part.append(profile)
+        size += weight
+    if part:
+        yield tuple(part)
 
 
 async def _wait_any(

@@ -104,12 +104,13 @@ def check_media(spoken: Spoken, scope: Scope) -> None:
     kind = spoken.content_type
     if spoken.framing is not None:
         return
-    if framing_of(kind) is not None:
+    known = kind in (PROTO, JSON)
+    if not known and framing_of(kind) is not None:
         raise UnsupportedMedia(f"{kind} is not read here without HTTP/2; use {PROTO}, or gRPC-Web")
     encoding = header(scope, b"content-encoding").strip().lower()
     if encoding not in ("", "identity", "gzip"):
         raise UnsupportedMedia(f"content-encoding {encoding[:60]!r} is not read here; use gzip")
-    if kind not in (PROTO, JSON):
+    if not known:
         raise UnsupportedMedia(
             f"content-type {kind[:60]!r} is not read here; use {PROTO} or {JSON}"
         )

@@ -133,7 +133,7 @@ async def _distributing(
     router = Router(
         settings.routing,
         rings,
-        agent.rules,
+        lambda: agent.rules,
         tenants.placement,
         partial(Channel, deadline_s=settings.routing.deadline_ms / 1000),
         clock,

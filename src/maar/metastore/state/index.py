@@ -405,7 +405,7 @@ class Index:
         for each in live.values():
             by_key.setdefault(each.key, []).append(each.raw)
             self.where.remove(each.raw)
-            self.count(each.outline, each.packed, -1)
+            self.count(each.outline, alone(each.packed), -1)
         for key, raws in by_key.items():
             shelves = self.tenants[key.tenant]
             shelves[key].drop(raws)
@@ -421,7 +421,7 @@ class Index:
             shelf = shelves[key] = Shelf()
         return shelf
 
-    def count(self, meta: BlockOutline, packed: Bytes, sign: int) -> None:
+    def count(self, meta: BlockOutline, packed: bytes, sign: int) -> None:
         """Keep totals and hash, as a block comes or goes."""
         total = self.totals.get((meta.level, meta.kind))
         if total is None:
@@ -431,7 +431,7 @@ class Index:
         total.profiles += sign * meta.profiles
         if not total.blocks:
             del self.totals[(meta.level, meta.kind)]
-        self.hash = add_mark(self.hash, sign * mark_of_bytes(alone(packed)))
+        self.hash = add_mark(self.hash, sign * mark_of_bytes(packed))
 
     def get(self, block: BlockId) -> BlockMeta:
         """A live block; the caller has checked that it is."""
