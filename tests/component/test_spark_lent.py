@@ -220,7 +220,7 @@ def test_a_session_that_its_owner_stops_ends_the_worker_with_a_sentence(
         spark.stop()
         assert lent.returned()
         assert isinstance(lent.raised, Unavailable)
-        assert "the Spark session is of no more use" in str(lent.raised)
+        assert "the Spark session cannot be used any more" in str(lent.raised)
         with pytest.raises(InvalidInput, match="session is stopped; make a new one"):
             maar.spark.run_worker(spark, metastore=served.address, store=store.settings())
         again = built(**{"spark.stage.maxConsecutiveAttempts": "4"})

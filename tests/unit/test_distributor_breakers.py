@@ -114,8 +114,8 @@ def test_when_all_breakers_are_open_the_client_hears_at_once() -> None:
         for _ in range(3):
             with pytest.raises(Unavailable):
                 await fleet.push()
-        assert "rest for a moment" in fleet.router.ready()
-        with pytest.raises(Unavailable, match="rest for a moment") as caught:
+        assert "skipped for a moment" in fleet.router.ready()
+        with pytest.raises(Unavailable, match="skipped for a moment") as caught:
             await fleet.push()
         assert caught.value.retry_after_s == 1.0
         assert fleet.writers["a"].tries == 3

@@ -1,1 +1,1 @@
-"""The way in: HTTP."""
+"""The public API over HTTP: push, query, administration, the page."""

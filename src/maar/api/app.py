@@ -55,12 +55,13 @@ ON_LOOPBACK = Hosts()
 QUERIER = "querier.v1.QuerierService"
 
 DUTIES = ("push", "query")
-Readiness = Callable[[str], Awaitable[str]]  # for a duty ('': all); '' when ready, else why not
+# For push or query ('': all); '' when ready, else why not.
+Readiness = Callable[[str], Awaitable[str]]
 ExtraMetrics = Callable[[], Awaitable[list[str]]]  # what other roles expose, as text
 
 
 class QueryDeps(NamedTuple):
-    """What is behind the routes of those who ask."""
+    """What the query routes need."""
 
     engine: Caller[QueryEngine]
     metastore: Caller[Operator]
@@ -72,7 +73,7 @@ class QueryDeps(NamedTuple):
     disks: Disks = no_disks
 
     def whole_range(self) -> TimeRange:
-        """Everything that is kept, however long: what a query without times asks for."""
+        """The whole time range, which a query without times asks for."""
         return TimeRange(0, self.clock.wall_ns() + self.future_ns)
 
 
@@ -213,12 +214,12 @@ def health_routes(
         duty = request.query_params.get("for", "")
         if duty and duty not in DUTIES:
             known = " or ".join(f"for={name}" for name in DUTIES)
-            return PlainTextResponse(f"for={duty[:60]!r} is no duty; ask {known}\n", 400)
+            return PlainTextResponse(f"for={duty[:60]!r} is not known; use {known}\n", 400)
         why_not = await readiness(duty)
         return PlainTextResponse(f"{why_not or 'ready'}\n", 503 if why_not else 200)
 
     async def healthz(_request: Request) -> Response:
-        """The process lives and serves; whether it can do its work, /ready says."""
+        """The process is alive; /ready says whether it can do its work."""
         return PlainTextResponse("ok\n")
 
     async def metrics(_request: Request) -> Response:
@@ -230,7 +231,7 @@ def health_routes(
 
 
 async def _http_error(services: list[CallService], request: Request, error: Exception) -> Any:
-    """Routes that are not there, methods that they do not take."""
+    """Answers for unknown routes and methods."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     answer = not_offered(services, request.scope, request.url.path) if status == 404 else None
     if answer is not None:

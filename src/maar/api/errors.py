@@ -1,4 +1,4 @@
-"""How our errors look from outside: a status, a code, and the sentence they carry."""
+"""Maps errors to HTTP: a status, a code, and the error's sentence."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Unimplemented(Rejected):
 
 
 class UnsupportedMedia(Rejected):
-    """A content type or encoding that this door does not read."""
+    """A content type or encoding that this endpoint does not accept."""
 
 
 class Forbidden(Rejected):
-    """A name that is not ours, or a page that may not ask."""
+    """A host name that is not ours, or a page of another site."""
 
 
 class TooSlow(Rejected):
@@ -42,11 +42,11 @@ class TooLate(Rejected):
 
 
 class EndlessBody(TooLarge):
-    """A body that went on beyond the limit: hanging up is the only way to end it."""
+    """A body beyond the limit: only closing the connection ends it."""
 
 
 class ServerFault(MaarError):
-    """Ours; what it was is in the log, and for nobody else."""
+    """An internal error; the details are only in the log."""
 
 
 FAULT = "the server failed to answer this request; its log says why"

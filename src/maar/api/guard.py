@@ -1,4 +1,4 @@
-"""What every way in shares: who asks, how much may come in, and how errors are answered."""
+"""What every endpoint shares: the tenant, limits on input, and how errors are answered."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RequestGuard:
         )
 
     def tenant(self, scope: Scope) -> TenantId:
-        """The one that a request names; of two, a client's own would win over its proxy's."""
+        """The tenant of a request; two are refused, since a client's could override its proxy's."""
         given = all_headers(scope, b"x-scope-orgid")
         if len(given) > 1:
             raise InvalidInput(
@@ -56,13 +56,13 @@ class RequestGuard:
         return tenant_id(given[0]) if given and given[0] else ANONYMOUS
 
     async def parse(self, size: int, call: Callable[..., T], *arguments: Any) -> T:
-        """Run a parser: at once when the input is small, else beside the event loop."""
+        """Run a parser: inline when the input is small, else in a thread."""
         if size <= self._inline_bytes_max:
             return call(*arguments)
         return await self._threads.do(call, *arguments)
 
     async def decompress(self, body: bytes, *, limit: int, hold: BodyShare) -> bytes:
-        """The body without its gzip, counted in. What swells is given up at once and unpacked in a
+        """The decompressed body, counted in the budget. One that grows large is unpacked in a
         thread.
         """
         raw: bytes | None = None
@@ -84,7 +84,7 @@ class RequestGuard:
 
 
 class OurNames:
-    """An application that is asked only by our names, and changed only by our own pages."""
+    """An application that answers only to our host names, and only our own pages may change."""
 
     def __init__(self, app: ASGIApp, hosts: Hosts, guard: RequestGuard) -> None:
         self.app = app

@@ -1,4 +1,4 @@
-"""Is it a profile, is it within the limits, and who is it? A pushed profile in, a raw one out."""
+"""Admission: checks a pushed profile against the limits, and gives it its identity."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class PushedProfile(msgspec.Struct, frozen=True):
     body: bytes  # pprof, gzip or not
     client_id: str = ""
     time_ns: int = 0  # when the agent says it began; used only if the profile is undated
-    own_time: bool = True  # that is the client's own; False: it was reckoned from this server's
+    own_time: bool = True  # that time is the client's own; False: derived from this server's clock
     shown_as: dict[str, str] = {}  # display names of value types
     read_bytes: int = 0  # of the text that it was made from, decompressed
 
 
 def push_size(pushed: Sequence[PushedProfile], limits: Limits) -> int:
-    """The bytes of a push as it was sent; InvalidInput or TooLarge when it may not be."""
+    """The bytes of a push as it was sent; InvalidInput or TooLarge when it is not allowed."""
     if not pushed:
         raise InvalidInput("the push holds no profile", reason="empty")
     if len(pushed) > limits.profiles_max:
@@ -112,7 +112,7 @@ def admit(
 
 
 def unpack(body: bytes, *, limit: int) -> tuple[bytes, bytes]:
-    """The pprof bytes, and a gzip of exactly them: the one that came where it is sound."""
+    """The pprof bytes, and a gzip of exactly them: the one that was sent, if it is intact."""
     raw = gunzip(body, limit=limit)
     if raw[:2] == GZIP_MAGIC:  # an agent's gzip within a proxy's; no pprof begins so
         body, raw = raw, gunzip(raw, limit=limit)
@@ -150,7 +150,7 @@ def _service(labels: Labels, limits: Limits) -> str:
 
 
 def _one_member(body: bytes, raw: bytes) -> bool:
-    """Whether the gzip's trailer vouches for all of `raw`: no second member, nothing behind it."""
+    """Whether the gzip's trailer covers all of `raw`: no second member, no trailing bytes."""
     checksum = int.from_bytes(body[-8:-4], "little")
     size = int.from_bytes(body[-4:], "little")
     return size == len(raw) & 0xFFFF_FFFF and checksum == isal_zlib.crc32(raw)

@@ -27,7 +27,7 @@ class AgentMetrics:
         )
         self.failures = Counter(
             "maar_distributor_rules_failures_total",
-            "Looks for newer placement rules that went wrong",
+            "Failed checks for newer placement rules",
             ("what",),
             registry=registry,
         )
@@ -48,14 +48,14 @@ class PlacementAgent:
         self._metrics = AgentMetrics(registry)
 
     async def follow(self, *, every_s: float) -> None:
-        """For ever."""
+        """Check for newer rules, for ever."""
         await self.following(every_s=every_s).run()
 
     def following(self, *, every_s: float) -> Loop[None]:
         return Loop(
             self._look,
-            failed="placement rules stay as they are",
-            recovered="placement rules are read again",
+            failed="placement rules not read, the last ones stay in force",
+            recovered="placement rules can be read again",
             log=log,
             every_s=every_s,
             on_failure=lambda _: self._metrics.failures.labels("store").inc(),
@@ -68,13 +68,13 @@ class PlacementAgent:
             self._take(await asyncio.to_thread(self._newer, self._incarnation))
 
     async def _find_log(self) -> None:
-        """A restored log makes rules of its own, and until then those of the one before hold.
-        Without the metastore it is the log that was known.
+        """Which log's rules to read. A restored log makes its own rules; until then those of the
+        log before it apply. While the metastore does not answer, the last known log is used.
         """
         try:
             incarnation = (await self._metastore.call(GetNow())).incarnation
         except MaarError as error:
-            log.debug("placement agent goes on with the log that it knows cause=%s", error)
+            log.debug("log of the placement rules not asked, using the last known cause=%s", error)
             return
         if incarnation != self._incarnation:
             self._incarnation, self._created_at = incarnation, 0

@@ -1,4 +1,4 @@
-"""Whether a writer is worth a try: after some silence it is left alone, then probed by one push."""
+"""A circuit breaker per writer: after failures it is skipped, then probed by one push."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-FAILURES_MAX = 3  # in a row, before it is left alone
+FAILURES_MAX = 3  # in a row, before it is skipped
 OPEN_NS = 1_000_000_000  # how long; then one push may see whether it is back
 
 
@@ -17,7 +17,7 @@ class BreakerState(StrEnum):
 
 
 class Breaker(msgspec.Struct, frozen=True):
-    """Only silence counts against a writer: one that answers, whatever it says, lives."""
+    """Only missing answers count as failures: a writer that answers with an error is alive."""
 
     failures: int = 0  # in a row
     opened_ns: int = 0  # when it was last found silent; means something at FAILURES_MAX failures
@@ -43,7 +43,7 @@ def allows(breaker: Breaker, *, now_ns: int) -> bool:
 
 
 def on_begin(breaker: Breaker) -> Breaker:
-    """A push that was allowed is on its way; of a half-open one it is the probe."""
+    """A push that was allowed is sent; if the breaker is half-open, it is the probe."""
     if breaker.failures < FAILURES_MAX:
         return breaker
     return msgspec.structs.replace(breaker, probing=True)
@@ -54,7 +54,7 @@ def silent(breaker: Breaker, *, now_ns: int) -> Breaker:
 
 
 def on_cancel(breaker: Breaker) -> Breaker:
-    """The push was called off before anything was known; another one may probe."""
+    """The push was cancelled before its outcome was known; another one may probe."""
     return msgspec.structs.replace(breaker, probing=False) if breaker.probing else breaker
 
 

@@ -1,4 +1,4 @@
-"""The ways to the segment writers of the rings: one each, closed when its writer has left."""
+"""Connections to the segment writers of the rings: one each, closed when its writer has left."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Name = tuple[Zone, NodeId]  # a node is known by its name within its zone
 
 
 class Link:
-    """One life of one writer: how it is called, and whether it answers."""
+    """The connection to one run of one writer, and whether it answers."""
 
     def __init__(
         self, registered: Writer, writer: Caller[SegmentWriter], connection: WriterConnection | None
@@ -62,7 +62,7 @@ class Link:
 
     def silent(self, *, now_ns: int, late: bool) -> None:
         """It did not answer in time, or cannot be reached at all."""
-        if self.local:  # it is no more silent than we are
+        if self.local:  # it is in this process, so it cannot be unreachable
             return
         self.late = late
         before = breaker.state_of(self.breaker, now_ns=now_ns)
@@ -70,14 +70,14 @@ class Link:
         after = breaker.state_of(self.breaker, now_ns=now_ns)
         if before is BreakerState.CLOSED and after is BreakerState.OPEN:
             log.warning(
-                "writer is left alone for a while, it did not answer %d times node=%s address=%s",
+                "writer skipped for a moment, it did not answer %d times node=%s address=%s",
                 breaker.FAILURES_MAX,
                 self.node,
                 self.address,
             )
 
     def rest(self, *, now_ns: int) -> None:
-        """It said itself that it takes nothing: leave it alone until the ring says the same."""
+        """It answered that it accepts nothing: skip it until the ring says the same."""
         if not self.local:
             self.late = False
             self.breaker = Breaker(breaker.FAILURES_MAX, now_ns)
@@ -105,7 +105,7 @@ class Links:
         return len(self._links) + len(self._leaving)
 
     def know(self, rings: Iterable[Ring]) -> None:
-        """These are all rings now; links to those who left, moved or started again are let go."""
+        """Use these rings; close connections to writers that left, moved or restarted."""
         self._registered = {(ring.zone, one.node): one for ring in rings for one in ring.writers}
         for name, link in list(self._links.items()):
             registered = self._registered.get(name)
@@ -114,7 +114,7 @@ class Links:
                 self._retire(link)
 
     def to(self, zone: Zone, node: NodeId) -> Link | None:
-        """The way to a writer, made when it is first needed; None when it has left the rings."""
+        """The connection to a writer, made when first needed; None when it has left the rings."""
         link = self._links.get((zone, node))
         if link is None and (writer := self._registered.get((zone, node))) is not None:
             link = self._links[zone, node] = self._make(zone, writer)
@@ -125,9 +125,7 @@ class Links:
         return self._links.get((zone, node))
 
     def end(self, link: Link, *, probe: bool) -> None:
-        """A push is over, whatever became of it; a probe that was called off leaves room for
-        another.
-        """
+        """A push has ended, in whatever way; a cancelled probe leaves room for another."""
         link.under_way -= 1
         if probe:
             link.breaker = breaker.on_cancel(link.breaker)
@@ -151,7 +149,7 @@ class Links:
         return Link(writer, connection, connection)
 
     def _retire(self, link: Link) -> None:
-        """What is under way on it may still be answered; it ends by its deadline."""
+        """Requests in flight may still be answered; they end by their deadline."""
         if link.under_way:
             self._leaving.add(link)
         else:

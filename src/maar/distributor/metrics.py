@@ -46,7 +46,7 @@ class RouterMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.tries = Counter(
             "maar_distributor_tries",
-            "Batches handed to a segment writer, and what came of it",
+            "Batches sent to a segment writer, by outcome",
             ["outcome"],
             registry=registry,
         )
@@ -57,7 +57,7 @@ class RouterMetrics:
         )
         self.budget_exhausted = Counter(
             "maar_distributor_budget_exhausted",
-            "Batches not tried again because too many others were",
+            "Batches not retried because the retry budget was used up",
             registry=registry,
         )
         self.breakers = Gauge(
@@ -68,7 +68,7 @@ class RouterMetrics:
         )
         self.writers = Gauge(
             "maar_distributor_writers",
-            "Segment writers of the home zone that are active and heard from",
+            "Segment writers of the home zone that are active and alive",
             registry=registry,
         )
         self.crossed_bytes = Counter(

@@ -1,4 +1,4 @@
-"""How long each tenant's profiles are kept, as the metastore last said; asked again and again."""
+"""How long each tenant's profiles are kept, refreshed from the metastore."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class RetentionPeriods:
         self._default_ns, self._tenants = status.default_ns, status.tenants
 
     async def follow(self, metastore: Caller[RetentionReader]) -> None:
-        """For ever: what an operator sets is known here soon, or when the metastore answers."""
+        """Refresh for ever, so that changes by an operator are soon known here."""
 
         async def ask() -> None:
             self.learn(await metastore.call(GetRetention()))
 
-        failed = "retention not learnt"
+        failed = "retention periods not refreshed, the last ones stay in force"
         await Loop(ask, failed=failed, log=log, level=logging.DEBUG, every_s=ASK_S).run()

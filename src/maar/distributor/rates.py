@@ -1,4 +1,4 @@
-"""How fast a tenant may push: a bucket of bytes for each, so that one cannot crowd out another.
+"""How fast a tenant may push: a token bucket of bytes for each.
 
 Bytes are counted as decompressed: they are what unpacking, storing and asking cost.
 """
@@ -15,7 +15,7 @@ from maar.model.time import SECOND_NS
 from maar.model.token_bucket import Refill, TokenBucket
 
 BUCKETS_MAX = 100_000
-SWEEP_MIN = 1024  # buckets, before it is worth a look which are full again
+SWEEP_MIN = 1024  # buckets, before full ones are searched for and dropped
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The rings as the metastore last told them, followed; a complete one never gives way to less."""
+"""The rings, refreshed from the metastore; a complete ring is never replaced by less."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from maar.ports.membership import ListRings, RingReader, RingView
 
 log = logging.getLogger("maar.distributor")
 
-IMPATIENT_S = 0.1  # between two questions while there is nobody to push to
+IMPATIENT_S = 0.1  # between two refreshes while there is no writer to push to
 
 
 class FollowedRings:
-    """Until the metastore has told a complete ring there is none, and pushes get a 503 (S16).
+    """Until the metastore has sent a complete ring there is none, and pushes get a 503 (S16).
 
-    A zone that the metastore does not mention keeps the ring that it had: a metastore that is new
-    knows less than we do.
+    A zone that the metastore does not mention keeps its last ring: a new leader knows less than we
+    do.
     """
 
     def __init__(self, home: Zone) -> None:
@@ -45,11 +45,11 @@ class FollowedRings:
         return tuple(self._views[zone] for zone in sorted(self._views) if zone != self.zone)
 
     def is_awaited(self) -> bool:
-        """Whether the home ring is about to be known: to call the zone down would be too early."""
+        """Whether the home ring is about to be known: too early to treat the zone as down."""
         return self._awaited
 
     async def follow(self, metastore: Caller[RingReader], *, every_s: float) -> None:
-        """For ever; without a writer to push to it asks more often."""
+        """Refresh for ever; more often while there is no writer to push to."""
 
         async def ask() -> None:
             self.learn(await metastore.call(ListRings()))
@@ -59,13 +59,13 @@ class FollowedRings:
             waits = home is None or not home.ring.owners
             return min(every_s, IMPATIENT_S) if waits else every_s
 
-        failed = "rings not learnt, the last ones stay in force"
+        failed = "rings not refreshed, the last ones stay in force"
         await Loop(ask, failed=failed, log=log, every_s=pause_s).run()
 
 
 def _tell(view: RingView) -> None:
     log.info(
-        "ring learnt zone=%s changed_at=%d writers=%d shards=%d dead=%s",
+        "ring updated zone=%s changed_at=%d writers=%d shards=%d dead=%s",
         view.ring.zone,
         view.ring.changed_at,
         len(view.ring.writers),

@@ -39,7 +39,7 @@ class Route:
         self.made_ns = made_ns
         self.zone = view.ring.zone
         self.writers = view.ring.writers
-        dead = set(view.dead) - {here}  # we know better than the metastore that we live
+        dead = set(view.dead) - {here}  # the writer in this process is certainly alive
         self.takers = frozenset(
             writer.node
             for writer in self.writers
@@ -85,7 +85,7 @@ class Routes:
         raise self._nobody(home)
 
     def crossing(self, route: Route) -> Route | None:
-        """Another zone's ring, when all of home fell silent while we asked."""
+        """Another zone's ring, when no writer of the home zone answered the push."""
         if route.zone != self._rings.zone or self._usable(route):
             return None
         return self._other(route)
@@ -106,18 +106,18 @@ class Routes:
         if home is None:
             return Unavailable(
                 f"the ring of zone {self._rings.zone} is not known yet, so nothing can be stored: "
-                "the metastore has not told it, or no segment writer has joined; send it again",
+                "the metastore has not sent it, or no segment writer has joined; send it again",
                 retry_after_s=RETRY_AFTER_S,
             )
         if not home.takers:
             return Unavailable(
                 f"none of the {len(home.view.ring.writers)} segment writers of zone {home.zone} "
-                "is active and heard from, so nothing can be stored; send it again, and see "
+                "is active and alive, so nothing can be stored; send it again, and see "
                 "`maar ring`",
                 retry_after_s=RETRY_AFTER_S,
             )
         return not_taken(
-            "they did not answer lately, and rest for a moment",
+            "they did not answer lately and are skipped for a moment",
             zone=home.zone,
             waits_ns=self.waits_ns(home),
         )
@@ -151,7 +151,7 @@ class Routes:
         return route
 
     def _usable(self, route: Route) -> bool:
-        """Whether somebody there is worth a try now."""
+        """Whether some writer there can be tried now."""
         now_ns = self._clock.monotonic_ns()
         for node in route.takers:
             link = self._links.existing(route.zone, node)
@@ -160,7 +160,7 @@ class Routes:
         return False
 
     def _only_late(self, route: Route) -> bool:
-        """Whether somebody there was late and not silent: slow is better than nobody."""
+        """Whether some writer there was only slow: a slow one is better than none."""
         links = (self._links.existing(route.zone, one.node) for one in route.writers)
         return any(link is not None and link.late for link in links)
 

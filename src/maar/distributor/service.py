@@ -178,11 +178,11 @@ class Distributor:
             raise
 
     def _tell(self, error: Overloaded) -> None:
-        """One a second, for all tenants together: who is over its rate is so again and again."""
+        """Log at most once a second, for all tenants together."""
         now_ns = self.clock.monotonic_ns()
         if now_ns - self._told_ns >= TELL_NS:
             self._told_ns = now_ns
-            log.warning("push refused: %s", error)
+            log.warning("push refused cause=%s", error)
 
 
 class Router:
@@ -417,7 +417,7 @@ class Router:
         return ""
 
     async def close(self) -> None:
-        """What is still under way was given up by its clients; it gets a moment to end."""
+        """Pushes still in flight have lost their clients; they get a moment to end."""
         if self._under_way:
             _, late = await asyncio.wait(self._under_way, timeout=CLOSE_S)
             for task in late:
@@ -514,7 +514,7 @@ def undelivered_error(failures: Sequence[Retryable], *, zone: Zone, waits_ns: in
         )
     if failures and isinstance(failures[-1], StoreFull):
         return failures[-1]
-    cause = failures[-1] if failures else "they did not answer lately, and rest for a moment"
+    cause = failures[-1] if failures else "they did not answer lately and are skipped for a moment"
     return not_taken(cause, zone=zone, waits_ns=waits_ns)
 
 

@@ -1,4 +1,4 @@
-"""What one push may hold, what a tenant may push, and how hard a distributor tries."""
+"""Limits of pushes and tenants, and how a distributor retries."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Limits(Rate, frozen=True):
 
 
 class RouterSettings(Struct, frozen=True):
-    """How hard the distributor tries, and whether it leaves its zone."""
+    """How the distributor retries, and whether it may use another zone."""
 
     deadline_ms: Annotated[int, Meta(ge=100, le=600_000)] = 13_000
     """How long a push may take, all its tries together. A writer gets half of what is left (6.5 s,
@@ -70,11 +70,11 @@ class RouterSettings(Struct, frozen=True):
     attempts_max: Annotated[int, Meta(ge=1, le=100)] = 6
     """Writers that are asked for the profiles of one shard, one after the other."""
     retry_share: Annotated[float, Meta(ge=0, le=10)] = 0.1
-    """Retries that each batch of a shard earns: a sick fleet gets a tenth more load, not six times
-    as much.
+    """Retries that each batch of a shard adds to the budget: a failing fleet gets a tenth more
+    load, not six times as much.
     """
     retries_per_s: Annotated[float, Meta(ge=0, le=100_000)] = 10.0
-    """Retries that each second earns, for quiet times."""
+    """Retries that each second adds to the budget, for quiet times."""
     retries_saved_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 500
     """Retries that can be saved up, for the moment in which a writer dies and all that waited there
     goes elsewhere.

@@ -67,7 +67,7 @@ class PlacementSettings(msgspec.Struct, frozen=True, kw_only=True):
     interval_s: Annotated[float, Meta(ge=0.1, le=3600)] = 15.0
     """Between two sets of rules that the placement manager makes."""
     reload_s: Annotated[float, Meta(ge=0.1, le=3600)] = 15.0
-    """Between two looks of a distributor for newer rules."""
+    """How often a distributor checks for newer rules."""
     stats_window_s: Annotated[float, Meta(ge=1, le=86_400)] = 180.0
     """Half-life of the rates that rules are made from."""
     stats_kept_s: Annotated[float, Meta(ge=1, le=86_400)] = 900.0

@@ -67,7 +67,7 @@ def _newest(
         except NotFound:
             continue  # deleted since it was listed: there is a newer one
         except Corrupt as error:
-            unreadable.append(f"{key} is damaged and passed by: {error}")
+            unreadable.append(f"{key} is damaged and skipped: {error}")
         else:
             return Newest(value, tuple(unreadable))
     return Newest(None, tuple(unreadable))

@@ -1,1 +1,1 @@
-"""Answer questions over an immutable view of the index."""
+"""Answers queries over an immutable view of the index."""

@@ -1,4 +1,4 @@
-"""What the query role tells Prometheus."""
+"""The query role's metrics."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Metrics:
         )
         self.level0_lookups = Counter(
             "maar_query_level0_cache_lookups",
-            "Looks into the cache of decoded datasets",
+            "Lookups in the cache of decoded datasets",
             ["result"],
             registry=registry,
         )

@@ -1,4 +1,4 @@
-"""Questions answered: a slot, a pinned view, a thread with a cursor of its own, and a deadline."""
+"""Runs queries: each has a slot, a pinned view, a thread with its own cursor, and a deadline."""
 
 from __future__ import annotations
 
@@ -227,8 +227,9 @@ class DuckEngine(LocalPort):
             async with asyncio.timeout(self._settings.timeout_s):
                 try:
                     return await self._attempt(slot, scope, work, decodes)
-                except PartGone as gone:  # the view may have been too old, once; twice is damage
-                    log.warning("view renewed slot=%d cause=%s", slot, gone)
+                # The first time the view may have been too old; the second is damage.
+                except PartGone as gone:
+                    log.warning("query repeated with a new view slot=%d cause=%s", slot, gone)
                 return await self._attempt(slot, scope, work, decodes, again=True)
         except TimeoutError as error:
             raise Unavailable(
@@ -282,10 +283,10 @@ class DuckEngine(LocalPort):
             raise
 
     async def _blocks(self, scope: Scope, service: str, reader: str) -> tuple[BlockMeta, ...]:
-        """What the index holds, and what waits in dead letters to be held by it.
+        """The blocks of the index, and those in dead letters that are not in it yet.
 
-        Letters first: one that is delivered meanwhile is in the view then. And the index says which
-        of them it has never seen, since it also knows what was merged or expired (S4, S20).
+        Letters are read first: one that is delivered meanwhile is in the view then. The index says
+        which of them it has never seen, since it also knows what was merged or expired (S4, S20).
         """
         request = ViewRequest(
             tenant=scope.tenant, range=scope.range, service=service, reader=reader
@@ -341,7 +342,7 @@ class DuckEngine(LocalPort):
                 waiter.set_result(given)
 
     def _free_slot(self, slot: int) -> None:
-        """When its thread has ended, which may be after the asker has gone."""
+        """Release the slot when its thread has ended, which may be after the client has gone."""
         running = self._at_work.pop(slot, None)
         if running is None or running.done():
             self._release(slot)

@@ -1,4 +1,4 @@
-"""All that we ask of a running Spark's JVM, beside running jobs."""
+"""Calls to a running Spark's JVM, apart from running jobs."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ def message(error: BaseException) -> str:
         if isinstance(error, PySparkException):
             return str(getattr(error, "_desc", None) or error)
     except ERRORS:
-        return "an error that its JVM did not live to tell"
+        return "an error whose text is lost, since the JVM has ended"
     return ""

@@ -1,6 +1,6 @@
-"""What Spark says of a failed job, as a sentence for a person and a verdict: whose fault (S11)?
+"""Turns Spark's error of a failed job into a sentence, and decides whose fault it was (S11).
 
-Tasks answer their own failures as values. What comes here is what kept a task from answering.
+Tasks return their own failures as values. Handled here is what kept a task from answering.
 """
 
 from __future__ import annotations

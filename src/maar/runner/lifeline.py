@@ -1,8 +1,8 @@
-"""A connection that a task holds to its driver: whoever has lost it writes nothing more.
+"""A connection from a task to its driver: a task that has lost it writes nothing more.
 
 The kernel closes a connection when its process ends, however it ends. So the driver knows, on any
-host, that a task is gone; and a task knows that its run is over, and ends, while Spark would let
-its Python process write on for seconds, or for minutes when its executor is only cut off.
+host, that a task has ended. A task also learns that its run is over, and exits; Spark would let its
+Python process write on for seconds, or for minutes when its executor is only disconnected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from maar.model.errors import LeaseLost, Unavailable
 
-CUT_OFF = 75  # the exit code of a Python worker whose driver has let it go
+CUT_OFF = 75  # the exit code of a Python worker whose driver has closed its connection
 GREETING_S = 30.0
 GREETING_BYTES_MAX = 512
 GREETINGS_MAX = 256  # connections at once that have not said whose they are
@@ -112,7 +112,7 @@ class Lifeline:
         self.places: list[str] = []  # where its tasks have begun
 
     def cut(self) -> None:
-        """Nobody gets hold of it any more, and who does hold it is told to end."""
+        """Accept no more tasks for this run, and end those that are connected."""
         with self._lines._lock:
             self._lines._open.pop(self.name, None)
             for connection in self._held:
@@ -227,4 +227,4 @@ class _Server(socketserver.ThreadingTCPServer):
         self._hold_connection(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A stranger's connection that ended badly is nobody's concern."""
+        """Ignore errors of connections that are not of our tasks."""

@@ -1,7 +1,7 @@
-"""Asks an engine again and again from a thread, so that nobody has to wait for one that hangs.
+"""Polls an engine from a thread, so that no caller has to wait for one that hangs.
 
-Silence is counted in beats and not in time: whoever was frozen together with the engine, by a
-signal or with its host, has missed no beat.
+Silence is counted in polls and not in time: a process that was frozen together with the engine, by
+a signal or with its host, has missed no poll.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Answer = TypeVar("Answer")
 
 
 class Pulse(Generic[Answer]):
-    """The newest answer, how many beats ago it came, and what ended it all."""
+    """The newest answer, how many polls ago it came, and the error that ended polling."""
 
     def __init__(self, ask: Callable[[], Answer], first: Answer, *, beat_s: float = 1.0) -> None:
         self._ask = ask
@@ -50,7 +50,8 @@ class Pulse(Generic[Answer]):
                 return
             try:
                 self.answer = self._ask()
-            except Exception as error:  # noqa: BLE001  # told to whoever asks for the answer
+            # raised to the caller that asks for the answer
+            except Exception as error:  # noqa: BLE001
                 self.error = error
                 return
             self._answered.set()

@@ -42,10 +42,10 @@ from maar.services.runs import CarryOut
 log = logging.getLogger("maar.spark")
 
 PLAN_TIMEOUT_S = 1800.0  # a task writes nothing after that
-SEAT_WAIT_S = 300.0  # a plan that Spark has no seat for is given up: somebody else may have one
+SEAT_WAIT_S = 300.0  # a plan without a free slot is given up: another worker may have one
 STOP_WAIT_S = 10.0  # Spark itself kills the Python process of a cancelled task within five
 FROZEN_BEATS = 5  # without an answer: no slots
-DEAD_BEATS = 60  # and then a new start is better than to wait
+DEAD_BEATS = 60  # after that, a restart is better than waiting
 FALLEN_MAX = 1000
 _WARM_HOLD_S = 0.2
 
@@ -74,7 +74,7 @@ class SparkRunner:
         self,
         settings: SparkSettings,
         store: StoreSettings,
-        scratch: Path | None,  # None for a Spark that is lent to us
+        scratch: Path | None,  # None for a Spark that we do not own
         *,
         open_store: OpenStore,
         carry_out: CarryOut = runs.carry_out,
@@ -173,10 +173,10 @@ class SparkRunner:
         try:
             self._engine.cancel(run.group)
         except engine.ERRORS as error:
-            raise RunnerDied(f"Spark cannot be told to cancel: {_failure(error).cause}") from error
+            raise RunnerDied(f"Spark cannot cancel a job: {_failure(error).cause}") from error
 
     def close(self) -> None:
-        """End what is ours: our jobs in a Spark that was lent to us, else Spark, JVM and files."""
+        """End our jobs in a borrowed Spark; of our own Spark also the JVM and its files."""
         with self._lock:
             runs = list(self._runs.values())
         if self._pulse is not None:
@@ -228,7 +228,7 @@ class SparkRunner:
         return seats.slots(seen, self._scaling, strangers=strangers, limit=self._settings.slots)
 
     def _strangers(self, seen: SeenExecutors) -> int:
-        """Tasks that are not ours, in a Spark that is not ours."""
+        """Tasks of others, in a borrowed Spark."""
         with self._lock:
             ours = sum(1 for run in self._runs.values() if run.line.places)
         return max(0, seen.running - ours)
@@ -246,7 +246,7 @@ class SparkRunner:
         return answer
 
     def _describe_failure(self, run: _Run, error: Exception) -> Exception:
-        """What to tell of a run that brought no answer, once its tasks have ended, or have not."""
+        """The failure of a run without an answer, after waiting for its tasks to end."""
         assert self._engine is not None
         verdict = _failure(error)
         if self._engine.is_over() or failure.is_over(verdict.cause):
@@ -266,7 +266,7 @@ class SparkRunner:
         return AttemptFailed(verdict.cause, stopped=stopped, plan_at_fault=plan_at_fault)
 
     def _fell_with_others(self, run: _Run) -> bool:
-        """Whether its executor ran another of our plans: then nobody knows which one killed it."""
+        """Whether its executor ran another of our plans: then either may have killed it."""
         with self._lock:
             others = {
                 place
@@ -289,7 +289,9 @@ class SparkRunner:
             try:
                 self._engine.cancel(group)
             except engine.ERRORS as error:
-                log.warning("cannot cancel group=%r cause=%s", group, _failure(error).cause)
+                log.warning(
+                    "spark job not cancelled group=%r cause=%s", group, _failure(error).cause
+                )
 
 
 def _failure(error: BaseException) -> JobFailure:

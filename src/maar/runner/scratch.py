@@ -1,7 +1,7 @@
-"""Directories of this host that are gone when their owner is.
+"""Scratch directories that are deleted when their owner has ended.
 
-The kernel drops a file lock when its holder ends, however it ends: so a lock that can be taken is
-proof that the owner is no more. A process id would be no proof, it can come back.
+The kernel drops a file lock when its holder ends, however it ends: so a lock that can be taken
+proves that the owner has ended. A process id would not, since it can be reused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PREFIX = "worker-"
 
 
 class WorkerScratch:
-    """The directory of one worker, or of one task; making it wipes those of the dead."""
+    """The directory of one worker or task; creating it deletes those of ended owners."""
 
     def __init__(self, parent: Path) -> None:
         parent.mkdir(parents=True, exist_ok=True)

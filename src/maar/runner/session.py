@@ -1,7 +1,7 @@
 """Spark as a plan runner needs it: no retries, no speculation, fair, quiet, on loopback.
 
-Only a SparkContext is started. Plans need no SQL, and leaving it out halves the start. A Spark that
-somebody lends us is checked, used and left alone.
+Only a SparkContext is started. Plans need no SQL, and leaving it out halves the start. A borrowed
+Spark is checked and used, but never changed or stopped.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ONCE = {
 
 
 class SparkHandle:
-    """A SparkContext, ours or lent by somebody who alone may stop it."""
+    """A SparkContext, ours or borrowed; only its owner stops it."""
 
     def __init__(self, settings: SparkSettings, scratch: Path | None, lent: Any) -> None:
         self._settings = settings
@@ -71,7 +71,7 @@ class SparkHandle:
         return self.context
 
     def why_ended(self) -> str:
-        """Why Spark is no more; '' while nothing is known of its end."""
+        """Why Spark has ended; '' while it has not, as far as is known."""
         if self.lent:
             return "" if self.context._jsc is not None else "its owner stopped Spark"
         code = jvm(self.context).poll()
@@ -115,7 +115,7 @@ def _quietly(call: Callable[[], object]) -> None:
     try:
         call()
     except Exception as error:  # noqa: BLE001  # whatever Spark says on its way out
-        log.debug("while stopping: %s", error)
+        log.debug("error while stopping spark cause=%s", error)
 
 
 def jvm(context: Any) -> Any:
@@ -137,7 +137,7 @@ def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": java_options,
         "spark.local.dir": str(scratch / "spark"),
-        # The lease is the retry (S3).
+        # No retries by Spark: an expired lease is handed out again instead (S3).
         **{name: wanted for name, (wanted, _) in ONCE.items()},
         # Plans run side by side, services in pools of their own.
         "spark.scheduler.mode": "FAIR",
@@ -229,7 +229,7 @@ def keep_pages_on_loopback(settings: SparkSettings) -> None:
 
 
 def check_java() -> None:
-    """Say that Java is missing now, and not in a stack trace later."""
+    """Check for Java first, so that its absence is a sentence and not a stack trace."""
     home = os.getenv("JAVA_HOME")  # not a setting of ours: it is where Spark's own scripts look
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     needs = f"Spark needs Java {JAVA_MIN} or newer to run maar's compaction"
@@ -241,7 +241,7 @@ def check_java() -> None:
             [java, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=False
         ).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
-        # Java is there: a host without memory or time to spare may have some later.
+        # Java is there: a host short of memory or CPU may recover.
         raise Unavailable(f"{needs}, and {java} does not run: {error}") from error
     version = java_version(shown)
     if version < JAVA_MIN:

@@ -67,7 +67,7 @@ def work(body: bytes, *, open_store: OpenStore, carry_out: CarryOut) -> bytes:
             )
         answer: Answer = Done(result)
     except Exception as error:
-        # The edge of the process: whatever went wrong is the plan's failure, told to the driver.
+        # Whatever went wrong is returned to the driver as the plan's failure.
         if not isinstance(error, MaarError):  # our own errors say it all in their sentence
             log.exception("task failed plan=%s token=%s", task.plan.id, task.plan.token)
         answer = TaskFailed(sentence(error), plan_at_fault=not isinstance(error, _NOT_OWN))
@@ -101,7 +101,7 @@ def attempt_id() -> str:
 
 
 def sentence(error: BaseException) -> str:
-    """What a person should read of an error: our own say it, others need their type named."""
+    """An error as a sentence: ours are sentences, others need the name of their type."""
     text = " ".join(str(error).split())
     if isinstance(error, MaarError) and text:
         return text

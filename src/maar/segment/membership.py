@@ -1,4 +1,4 @@
-"""A segment writer's place in the ring: it joins, beats, drains and leaves (S16)."""
+"""A segment writer's membership in the ring: joins, sends heartbeats, drains, leaves (S16)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from maar.segment.metrics import MembershipMetrics
 
 log = logging.getLogger("maar.segment")
 
-TELL_S_MAX = 2.0  # how long an ending process tries to tell that it drains, or leaves
-BEATS_PATIENCE = 2  # intervals that one beat may take before the next is tried
+TELL_S_MAX = 2.0  # how long a stopping process tries to report that it drains or leaves
+BEATS_PATIENCE = 2  # intervals that one heartbeat may take before the next is tried
 RETRY_SHARE = 0.1  # of the interval: the first pause after a metastore that did not answer
 
 
 class Membership:
-    """Beats for one life of a writer's process; a refused one must take no more pushes.
+    """Sends heartbeats for one run of a writer's process; once refused, it must accept no pushes.
 
-    A metastore that is away only delays: the ring that distributors have goes on to name us.
+    An unavailable metastore only delays: the ring that distributors have still lists us.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Membership:
         self._metrics = MembershipMetrics(registry)
 
     async def live(self) -> None:
-        """Join, become active, and beat, for ever; Unavailable when another took the name.
+        """Join, become active, send heartbeats for ever; Unavailable when another took the name.
 
         Not a `background.Loop`: a refusal has to end the writer.
         """
@@ -62,17 +62,17 @@ class Membership:
             heard = await self._beat()
             if heard and self._writer.state is WriterState.JOINING:
                 self._state(WriterState.ACTIVE)
-                continue  # pushes are taken from now on: say so at once
+                continue  # pushes are accepted from now on: report it at once
             misses = 0 if heard else misses + 1
             await asyncio.sleep(wait_s(self._every_s, misses, chance=self._random.random()))
 
     async def drain(self) -> bool:
-        """Tell that nothing new is taken, so that distributors go elsewhere; True when heard."""
+        """Report that we drain, so that distributors use other writers; True when it was heard."""
         self._state(WriterState.LEAVING)
         return await self._tell_once(leaves=False)
 
     async def leave(self) -> None:
-        """After the last flush: gone for good when `leaves`; else our shards wait for us."""
+        """After the last flush: leave the ring if `leaves`, else our shards wait for our return."""
         if self._leaves:
             await self._tell_once(leaves=True)
 
@@ -90,18 +90,20 @@ class Membership:
         self._writer = msgspec.structs.replace(self._writer, state=state)
 
     async def _tell_once(self, *, leaves: bool) -> bool:
-        """Say it once, and not for long; who does not hear will notice by our silence."""
+        """Try once, briefly; otherwise the missing heartbeats show it."""
         if self._refusal or self._known is None:
             return False  # the place is another's, or we never had one
         try:
             async with asyncio.timeout(TELL_S_MAX):
                 return await self._beat(leaves=leaves)
         except (TimeoutError, MaarError) as error:
-            log.warning("the ring was not told state=%s cause=%s", self._writer.state, error)
+            log.warning(
+                "state not reported to the ring state=%s cause=%s", self._writer.state, error
+            )
             return False
 
     async def _beat(self, *, leaves: bool = False) -> bool:
-        """Whether the metastore heard it. Raises when there is no place for us."""
+        """Whether the metastore got it. Raises when the ring refuses us."""
         async with self._turn:
             writer = self._writer
             try:
@@ -109,7 +111,7 @@ class Membership:
                     reply = await self._metastore.call(Beat(self._zone, writer, leaves))
             except InvalidInput:
                 if self._known is None:
-                    raise  # it will not be taken unchanged, ever
+                    raise  # it can never be accepted unchanged
                 return self._unheard("the metastore does not understand it any more")
             except (TimeoutError, MaarError) as error:
                 return self._unheard(str(error) or "the metastore did not answer in time")
@@ -124,11 +126,11 @@ class Membership:
                 raise Unavailable(self._refusal)
             self._metrics.beats.labels("heard").inc()
             if self._trouble:
-                log.info("heartbeat answered again")
+                log.info("heartbeats answered again")
             self._trouble = ""
             if writer.state is not self._known:
                 log.info(
-                    "place in the ring zone=%s node=%s state=%s ring=%d",
+                    "ring membership changed zone=%s node=%s state=%s ring=%d",
                     self._zone,
                     writer.node,
                     writer.state,

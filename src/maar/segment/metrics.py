@@ -1,4 +1,4 @@
-"""What the segment writer tells Prometheus."""
+"""The segment writer's metrics."""
 
 from __future__ import annotations
 

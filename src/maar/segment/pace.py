@@ -1,4 +1,4 @@
-"""How long a shard collects: long enough to be worth a PUT, never longer than it pays."""
+"""How long a shard collects profiles before its segment is written, to save PUT requests."""
 
 from __future__ import annotations
 

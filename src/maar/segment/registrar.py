@@ -1,4 +1,4 @@
-"""The writer's talk with the metastore: the log's time, and segments put into the index."""
+"""The writer's metastore client: the log's time, and registrations of segments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FRESH_NS = 10_000_000_000  # how long a reading of the log's time is extrapolate
 
 
 class SegmentRefused(Unavailable):
-    """The index will not take this segment; the profiles may come again in another."""
+    """The index refuses this segment; the profiles may be sent again in another."""
 
 
 class Registrar:
@@ -49,7 +49,7 @@ class Registrar:
         return msgspec.structs.replace(said, lease_time=said.lease_time + passed_ns)
 
     def doubt(self) -> None:
-        """Something failed: the log may have a new life, so it is asked before the next naming."""
+        """After a failure, ask for the log's time again: the log may have been restored."""
         self._doubted = True
 
     async def add(self, meta: BlockMeta) -> bool:

@@ -39,7 +39,7 @@ from maar.segment.writing import Failed, Flight, LetterRules, Writing
 log = logging.getLogger("maar.segment")
 
 SHARDS_REMEMBERED = 1024
-NO_ROOM_RETRY_S = 30.0  # disks are not emptied in a moment
+NO_ROOM_RETRY_S = 30.0  # freeing a disk takes a while
 
 
 @dataclass(eq=False)
@@ -131,7 +131,7 @@ class SegmentService(LocalPort):
             log.warning("metastore not reachable yet cause=%s", error)
 
     def refuse(self, why: str) -> None:
-        """Take nothing new from now on; what is buffered goes its way."""
+        """Accept nothing new from now on; buffered profiles are still written."""
         self._refusal = self._refusal or why
 
     async def stop(self) -> None:
@@ -150,7 +150,7 @@ class SegmentService(LocalPort):
         mine = {dataset_of(profile) for profile in profiles}
         del profiles  # their payloads may go as soon as the segment is encoded
         for done in waits:
-            # A client that hangs up must not take its neighbours along.
+            # A client that disconnects must not fail the others of the same segment.
             failed = await asyncio.shield(done)
             for name in mine & failed.keys():
                 raise failed[name]
@@ -250,7 +250,7 @@ class SegmentService(LocalPort):
         return sum(awake) / len(awake) / 1e9 if awake else 0.0
 
     async def _write_segment(self, flight: Flight) -> None:
-        """Write, announce, answer. Whatever happens, the waiters hear and the memory is free."""
+        """Write, register, answer. Whatever happens, waiters get an answer and memory is freed."""
         failure: MaarError | None = None
         try:
             async with asyncio.timeout(self._settings.ack_deadline_ms / 1000):
@@ -264,7 +264,7 @@ class SegmentService(LocalPort):
             )
         except MaarError as error:
             failure = _answer(error)
-        except Exception as error:  # the edge of the task: whatever it was, waiters must hear
+        except Exception as error:  # whatever it was, waiters must get an answer
             log.exception("segment failed shard=%d", flight.shard)
             failure = _write_failure(error)
         else:
@@ -284,7 +284,7 @@ class SegmentService(LocalPort):
             failure,
         )
         flight.done.set_exception(failure)
-        flight.done.exception()  # seen, also when every client has hung up
+        flight.done.exception()  # mark it as retrieved, also when every client is gone
 
     def _age_ns(self, flight: Flight) -> int:
         """Since the cut, by the clock that saw more: one of them stands still in a suspended VM."""
@@ -310,7 +310,7 @@ class SegmentService(LocalPort):
 
 
 def _answer(error: MaarError) -> MaarError:
-    """What a waiter hears, as an error that also crosses the network."""
+    """The error that a waiter gets, of a class that also crosses the network."""
     if isinstance(error, SegmentRefused):
         return Unavailable(str(error))
     return error if isinstance(error, Retryable) else _write_failure(error)

@@ -140,6 +140,6 @@ async def hedge(
 
 
 def _ignore_failure(attempt: asyncio.Future[T]) -> None:
-    """Its failure is nobody's concern any more."""
+    """Ignore its failure: the other try counts."""
     if not attempt.cancelled():
         attempt.exception()

@@ -1,4 +1,4 @@
-"""One cut segment to the store and into the index, or, when it must be, a dead letter for it."""
+"""Writes one segment to the store and registers it, or else leaves a dead letter for it."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Writing:
         known = self._registrar.recent_now(within_ns=self._letters.naming_ns)
         if known is None:
             raise Unavailable(
-                f"the metastore does not answer ({flight.trouble}), and was not heard for so "
+                f"the metastore does not answer ({flight.trouble}), and has not answered for so "
                 "long that not even a dead letter can be written; send it again"
             )
         return known
@@ -180,7 +180,7 @@ class Writing:
             try:
                 return await step(*args, **kwargs)
             except (StoreFull, SegmentRefused):
-                raise  # neither heals within seconds
+                raise  # a retry within seconds would not help
             except Retryable as error:
                 flight.trouble = str(error)
                 self._metrics.retries.inc()

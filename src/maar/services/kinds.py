@@ -1,4 +1,4 @@
-"""The kinds of plans that there are: one closed union, in the order in which they go first.
+"""The kinds of plans: one closed union, in order of priority.
 
 A new kind is a folder `maar.services.<kind>` with `rules.py` and `run.py`, and two lines here: its
 import and its place in the union. Only rules are imported: who decides needs no task.

@@ -1,4 +1,4 @@
-"""A worker on a Spark that somebody else owns: it ends its own jobs, and nothing else."""
+"""A worker on a Spark session that it does not own: it stops its own jobs, never the session."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def _work(
             await asyncio.wait({life}, timeout=_LOOK_S)
         await life
     except RunnerDied as error:
-        raise Unavailable(f"the Spark session is of no more use: {error}") from error
+        raise Unavailable(f"the Spark session cannot be used any more: {error}") from error
     finally:
         await asyncio.to_thread(runner.close)
         await metastore.close()

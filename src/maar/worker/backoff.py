@@ -1,4 +1,4 @@
-"""How long to leave somebody alone who fails: doubling, bounded, spread by chance."""
+"""Exponential backoff: doubling, bounded, with jitter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Backoff:
         return wait_ns
 
     def on_success(self) -> bool:
-        """All is well; True when it was not before."""
+        """A success: reset; True when there were failures before."""
         healed = self.failures > 0
         self.failures = 0
         self.until_ns = 0

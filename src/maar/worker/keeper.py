@@ -1,7 +1,7 @@
-"""Which plans are ours, until when, and what the next poll has to say about them.
+"""Which plans this worker holds, until when, and what the next poll reports about them.
 
 Decisions only: time is an argument, in nanoseconds of the worker's own monotonic clock. A lease is
-counted from the moment its request was *sent*, so that we never believe in it longer than the
+counted from the moment its request was *sent*, so that the worker never trusts it longer than the
 metastore does.
 """
 
@@ -76,7 +76,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredLeases:
-    """What the worker's own clock has ended without a word from the metastore."""
+    """What has ended by the worker's own clock, without an answer of the metastore."""
 
     stop: tuple[LeasedPlan, ...] = ()
     overdue: tuple[LeasedPlan, ...] = ()  # to be stopped too: whatever they do, they hang
@@ -241,7 +241,7 @@ def _plans(given: Iterable[HeldPlan]) -> tuple[LeasedPlan, ...]:
 
 
 def _give_up(given: list[HeldPlan], why: AttemptFailure) -> tuple[LeasedPlan, ...]:
-    """They are not renewed any more; if they stop within their lease, it is told why."""
+    """Stop renewing them; if they stop within their lease, the cause is reported."""
     for held in given:
         held.given_up = why
     return _plans(given)

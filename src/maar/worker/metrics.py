@@ -1,4 +1,4 @@
-"""What a worker counts."""
+"""The worker's metrics."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ class WorkerMetrics:
             "maar_worker_poll_failures", "Polls that got no answer.", registry=registry
         )
         self.restarts = Gauge(
-            "maar_worker_restarts", "How often this worker was started again.", registry=registry
+            "maar_worker_restarts", "How often this worker was restarted.", registry=registry
         )

@@ -1,9 +1,9 @@
 """The worker: polls, holds leases, runs plans in threads, reports with the token.
 
-It asks for nothing until its runner is warm, gives up what is no longer its own, and says nothing
-of an attempt whose tasks it did not see stop. What it had not begun when it was stopped, it hands
-back. When the runner's engine dies, `run` raises: the process has to start again, and the leases
-sort out the rest.
+It polls for no plans until its runner is warm, stops plans whose lease it lost, and does not report
+an attempt whose tasks it did not see stop. Plans that it had not begun when it was stopped are
+handed back. When the runner's engine dies, `run` raises: the process has to restart, and its leases
+expire.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Worker:
         worker: WorkerId,
         *,
         random: Random | None = None,
-        restarts: int = 0,  # whoever starts the process again knows
+        restarts: int = 0,  # counted by whoever restarts the process
     ) -> None:
         self._settings = settings
         self._metastore = metastore
@@ -193,7 +193,7 @@ class Worker:
         results = {(report.plan, report.token) for report in request.reports if report.result}
         for outcome in decision.settled:
             self._log_outcome(outcome, is_result=(outcome.plan, outcome.token) in results)
-        self._cancel(decision.stop, cause="the metastore no longer keeps its lease")
+        self._cancel(decision.stop, cause="the metastore does not renew its lease any more")
         for plan in decision.start:
             log.info("plan granted plan=%s token=%s title=%s", plan.id, plan.token, plan.title)
             self._hold(asyncio.create_task(self._run_one(plan)))
@@ -212,10 +212,14 @@ class Worker:
     def _give_up_expired(self) -> None:
         now_ns = self._clock.monotonic_ns()
         expired = self._keeper.on_expiry(now_ns)
-        self._cancel(expired.stop, cause="its lease ran out without an answer")
+        self._cancel(expired.stop, cause="its lease expired while the metastore did not answer")
         self._cancel(expired.overdue, cause=OVERDUE.cause)
         for report in expired.dropped:
-            log.warning("report dropped plan=%s token=%s", report.plan, report.token)
+            log.warning(
+                "report dropped, its lease expired long ago plan=%s token=%s",
+                report.plan,
+                report.token,
+            )
         if self._stopping.is_set() and now_ns >= self._drain_until_ns:
             self._cancel(self._keeper.give_up(), cause=LEAVING.cause)
 
@@ -300,7 +304,7 @@ class Worker:
         now_ns = self._clock.monotonic_ns()
         wait_ns = self._faults.on_failure(now_ns=now_ns, chance=self._random.random())
         log.warning(
-            "engine or store at fault plan=%s token=%s again_in_ms=%d cause=%s",
+            "engine or store failed, plan is run again plan=%s token=%s again_in_ms=%d cause=%s",
             plan.id,
             plan.token,
             wait_ns // _MS,

@@ -1,4 +1,4 @@
-"""How a worker paces itself."""
+"""How often a worker polls, and how long plans may take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Milliseconds = Annotated[int, Meta(ge=1, le=3_600_000)]
 
 
 class WorkerSettings(Struct, frozen=True, kw_only=True):
-    """How a worker paces itself."""
+    """How often a worker polls, and how long plans may take."""
 
     poll_interval_ms: Milliseconds = 1000
     """How often a worker with a free slot asks for plans."""
@@ -21,11 +21,11 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     retry_max_ms: Milliseconds = 2000
     """The longest such wait."""
     fault_min_ms: Milliseconds = 1000
-    """Ask for nothing after a fault of Spark or the store; doubles."""
+    """Pause after a failure of Spark or the store; doubles."""
     fault_max_ms: Milliseconds = 60_000
     """The longest such pause."""
     plan_timeout_ms: Milliseconds = 1_800_000
-    """A plan that runs longer hangs: it is given up, and its lease expires."""
+    """A plan that runs longer counts as hung: it is given up, and its lease expires."""
     drain_ms: Milliseconds = 20_000
     """How long running plans may take to finish on stopping; `server.drain_s` bounds it."""
     cancel_ms: Milliseconds = 6000

@@ -49,12 +49,12 @@ Disks = Callable[[], list[dict[str, Any]]]
 
 
 def no_disks() -> list[dict[str, Any]]:
-    """This process takes no pushes, and measures no disk."""
+    """For a process that accepts no pushes: no disk is measured."""
     return []
 
 
 def no_processes() -> list[dict[str, Any]]:
-    """Nobody supervises this process, or it is not known who."""
+    """For a process without a supervisor."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""/api/v1, the part that changes something: what an operator orders, in JSON bodies."""
+"""/api/v1, the part that changes something: operator commands as JSON bodies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e10)]  # about 300 years
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An order whose path says it all."""
+    """A command without parameters."""
 
 
 class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,7 +45,7 @@ class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How often plans may fail, for how long; 0 seconds: as the settings say again."""
+    """How often plans may fail, for how long; 0 seconds: back to the limit of the settings."""
 
     for_s: Seconds
     limit: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
@@ -58,14 +58,14 @@ class Period(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Surrender(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A block that is given up; by force also one that is whole."""
+    """A block to give up; with force also one that is intact."""
 
     reason: str = ""
     force: bool = False
 
 
 class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why retention is to wait for a person; of an undo, whose blocks come back ('': all)."""
+    """Why retention is put on hold; for an undo, whose blocks come back ('': all)."""
 
     reason: str = ""
     tenant: str = ""
@@ -125,7 +125,7 @@ class Orders:
 
     async def exclude(self, request: Request, asked: Exclusion) -> Any:
         if not asked.reason.strip():
-            raise InvalidInput("say why: whoever finds the plan needs the reason", reason="request")
+            raise InvalidInput("a reason is required: it is shown with the plan", reason="request")
         return plain(await self._metastore.call(ExcludePlan(_plan(request), asked.reason)))
 
     async def lose(self, request: Request, asked: Surrender) -> Any:

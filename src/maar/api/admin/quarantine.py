@@ -1,4 +1,4 @@
-"""Why profiles are in quarantine: the index does not know, their object does."""
+"""Why profiles are in quarantine, read from their object, since the index does not know."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Causes = Callable[[BlockMeta], Awaitable[tuple[str, ...]]]
 
 
 def causes_in(store: ObjectStore) -> Causes:
-    """Sentences for people; that the object cannot be read is one, too."""
+    """The causes as sentences; one of them may be that the object cannot be read."""
 
     async def causes(meta: BlockMeta) -> tuple[str, ...]:
         try:

@@ -63,7 +63,7 @@ class RequestLimits(msgspec.Struct, frozen=True):
 
 
 class Spoken(NamedTuple):
-    """How a client speaks: Connect, unless its content type has gRPC's framing."""
+    """The client's protocol: Connect, unless its content type is one of gRPC's."""
 
     content_type: str
     framing: Framing | None
@@ -137,7 +137,7 @@ class Unary:
         self._limits = limits
         self._check = check
         self._finishes = finishes
-        self._left: set[asyncio.Task[Reply]] = set()  # nobody waits for their answers
+        self._left: set[asyncio.Task[Reply]] = set()  # their clients are gone
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         spoken = protocol_of(scope)
@@ -146,7 +146,7 @@ class Unary:
             response = await self._respond(spoken, scope, receive)
         except MaarError as error:
             response = self._refused(spoken, error)
-        except Exception:  # the edge: a fault in one call must not end others
+        except Exception:  # a bug in one call must not end others
             log.exception("call failed route=%s", self.route)
             response = self._refused(spoken, ServerFault(FAULT))
         await response(scope, receive, send)
@@ -192,9 +192,9 @@ class Unary:
             return await self._method(tenant, request)
 
     async def _in_time(self, work: Any, receive: Receive, deadline_s: float | None) -> Reply:
-        """The reply, unless the client's deadline passes or the client leaves before.
+        """The reply, unless the client's deadline passes or the client disconnects before.
 
-        What need not finish is cancelled then; what does goes on, and its bytes count as long.
+        Calls that need not finish are cancelled then; a push continues, and its bytes stay counted.
         """
         task: asyncio.Task[Reply] = asyncio.create_task(work)
         waited: set[asyncio.Task[Any]] = {task}
@@ -225,7 +225,7 @@ class Unary:
     def _over(self, task: asyncio.Task[Reply]) -> None:
         self._left.discard(task)
         if not task.cancelled():
-            task.exception()  # seen, though nobody is told
+            task.exception()  # mark it as retrieved: nobody waits for it
 
     def _parse(self, codec: str, raw: bytes) -> Any:
         try:

@@ -1,1 +1,1 @@
-"""The ways in for profiles: the push service of today's agents and /ingest of older ones."""
+"""Endpoints for profiles: the push service of today's agents, and /ingest of older ones."""

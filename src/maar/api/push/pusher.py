@@ -21,7 +21,7 @@ IDS_MAX = 200  # longer headers are refused by some clients; such pushes are ans
 
 
 def pusher_service(guard: RequestGuard, distributor: Distributor) -> CallService:
-    """The one way of a push, whatever brought it here."""
+    """Handles a push, whichever protocol it came by."""
 
     async def push(tenant: TenantId, request: Any) -> Reply:
         ids = await distributor.push(tenant, pushed_profiles(request))
@@ -39,7 +39,7 @@ def pusher_service(guard: RequestGuard, distributor: Distributor) -> CallService
             json=min(JSON_BYTES_MAX, settings.request_bytes_max),
         ),
         check=lambda raw: check_fields(raw, depth=2, fields_max=FIELDS_MAX),
-        finishes=True,  # what was begun may be stored, and is found by those who send it again
+        finishes=True,  # it may be stored already, and a retry finds it
     )
     return CallService(PUSHER, {"Push": call})
 

@@ -1,1 +1,1 @@
-"""The ways in for questions: Grafana, our own page and our commands."""
+"""Endpoints for queries: Grafana, our own page and our commands."""

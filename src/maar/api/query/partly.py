@@ -1,7 +1,7 @@
-"""Questions that ask for what is left: damaged blocks are left out, and the answer says so.
+"""Partial answers on request: damaged blocks are left out, and the answer says so.
 
-Never by default: half an answer looks like a whole one. Whoever can live with it says so in the
-request, and is told in the answer how many blocks are missing, and from when to when.
+Never by default, since a partial answer looks like a complete one. A client that accepts it says so
+in the request, and the answer says how many blocks are missing, and from when to when.
 """
 
 from __future__ import annotations

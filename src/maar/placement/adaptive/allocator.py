@@ -1,4 +1,4 @@
-"""How many shards a dataset gets: out as fast as its load grows, in only after a decay window.
+"""How many shards a dataset gets: scales out as fast as its load grows, in after a decay window.
 
 What is observed lags what happens by tens of seconds. So growth that repeats within the burst
 window is answered with more than was observed, at most twice as much; and what is given back is

@@ -1,1 +1,1 @@
-"""Decisions of a question: what it touches, whose turn it is, what fits. Pure."""
+"""Decisions of a query: what it reads, whose turn it is, what fits into memory. Pure."""

@@ -1,4 +1,4 @@
-"""Which objects a question could not read: the store is looked at, once it has failed."""
+"""After a query failed, finds out which objects are damaged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Found = tuple[BlockMeta, list[Damage]]
 
 
 def name_damage(store: ObjectStore, parts: Parts, error: Exception) -> Corrupt:
-    """The error, with the names of the objects that are not as they were written."""
+    """The error, with the names of the damaged objects."""
     metas = (*(meta for meta, _ in parts.raw), *parts.blocks, *parts.quarantined)
     found = list(_by_size(store, metas)) or list(_by_bytes(store, metas))
     if not found:

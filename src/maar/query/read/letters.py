@@ -1,4 +1,4 @@
-"""Dead letters as questions see them: found before the view, read once, never in the way (S20)."""
+"""Dead letters in queries: listed before the view is taken, each read once (S20)."""
 
 from __future__ import annotations
 

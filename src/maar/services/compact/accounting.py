@@ -1,4 +1,4 @@
-"""Whether a plan's account of its inputs is possible: of what came, something is always left (S7).
+"""Checks that a plan's result accounts for its inputs: no tenant's data vanishes (S7).
 
 A copy of a profile is dropped only when an earlier one is among the inputs. So of each tenant's
 profiles at least one is kept or in quarantine, and from level 1 on, where blocks are of one day, of
