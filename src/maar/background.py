@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -119,6 +119,27 @@ async def wait_any(seconds: float, *events: asyncio.Event) -> None:
     finally:
         for wait in waits:
             wait.cancel()
+
+
+async def first_ended(*works: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Run several things until the first of them ends; raise what that one raised.
+
+    When this returns or raises, none of them runs any more.
+    """
+    tasks = [asyncio.create_task(work()) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await cancel(*tasks)
+    for task in done:
+        task.result()
+
+
+async def cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Return when they have ended; what they raise meanwhile is of no interest any more."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Threads:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from maar.background import first_ended
 from maar.metastore.leader.campaign import Campaign, resign
-from maar.metastore.replica.tasks import first_ended
 from maar.model.errors import Rejected, Unavailable
 from maar.ports.log import Candidate, Term
 from support.clock.virtual_time import run_virtually, until

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from maar.background import Threads
+from maar.background import Threads, cancel
 from maar.distributor import breaker
 from maar.distributor.admit import PushedProfile, admit_all, push_size, refusal
 from maar.distributor.breaker import BreakerState
@@ -420,9 +420,7 @@ class Router:
         """Pushes still in flight have lost their clients; they get a moment to end."""
         if self._under_way:
             _, late = await asyncio.wait(self._under_way, timeout=CLOSE_S)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await cancel(*late)
         await self.links.close()
 
     def _breakers(self, state: BreakerState) -> float:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from maar.background import first_ended
 from maar.metastore.decide.membership import DEAD_AFTER_MS
 from maar.metastore.leader.campaign import Campaign, resign
 from maar.metastore.leader.peers import Peers
@@ -25,7 +26,6 @@ from maar.metastore.replica.follower import Follower, LeftBehind
 from maar.metastore.replica.integrity import ReplicaHealth, StateVotes
 from maar.metastore.replica.log_fold import NEWEST, Edition, LogFold
 from maar.metastore.replica.metrics import MetastoreMetrics
-from maar.metastore.replica.tasks import first_ended
 from maar.metastore.replica.timing import TIMING, Timing
 from maar.model.errors import (
     Corrupt,

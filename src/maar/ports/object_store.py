@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from maar.model.errors import NotFound
+
 
 class ObjectInfo(NamedTuple):
     key: str
@@ -62,6 +64,14 @@ class ObjectStore(Protocol):
     def settings(self) -> StoreSettings:
         """What another process (a Spark executor) needs to open the same store."""
         ...
+
+
+def exists(store: ObjectStore, key: str) -> bool:
+    try:
+        store.size(key)
+    except NotFound:
+        return False
+    return True
 
 
 class StoreSettings(NamedTuple):

@@ -25,6 +25,7 @@ from maar.adapters.etcd.requests import (
 )
 from maar.adapters.etcd.tenure import RENEWALS, Tenure
 from maar.adapters.etcd.values import Keys, Leading, pack
+from maar.background import cancel
 from maar.model.errors import MaarError, NotFound, OutcomeUnknown, Rejected, TermLost
 from maar.ports.log import Candidate, Term
 
@@ -182,8 +183,7 @@ class Election:
         tenure, self._tenure = self._tenure, None
         renewing, self._renewing = self._renewing, None
         if renewing is not None:
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
+            await cancel(renewing)
         if tenure is not None:
             tenure.over = True
             await self._revoke(tenure.lease)

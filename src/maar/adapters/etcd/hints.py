@@ -11,7 +11,7 @@ from aetcd import rpc
 
 from maar.adapters.etcd.connection import EtcdConnection
 from maar.adapters.etcd.values import Keys, Mark, unpack
-from maar.background import wait_any
+from maar.background import cancel, wait_any
 from maar.model.errors import MaarError
 
 log_ = logging.getLogger("maar.etcd")
@@ -51,8 +51,7 @@ class Hints:
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel(self._task)
 
     def _watch(self) -> None:
         if self._task is None or self._task.done():

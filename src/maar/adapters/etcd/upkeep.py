@@ -28,7 +28,7 @@ from maar.adapters.etcd.room import (
     worth_tidying,
 )
 from maar.adapters.etcd.values import Keys
-from maar.background import Loop
+from maar.background import Loop, cancel
 from maar.model.errors import MaarError, Rejected, StoreFull, Unavailable
 from maar.ports.log import BATCH_BYTES_MAX
 
@@ -79,8 +79,7 @@ class Upkeep:
     async def stop(self) -> None:
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel(task)
             self._metrics.refusing.set(0)  # the next leader sets its own
 
     def check(self, size: int, *, reserve: bool) -> None:

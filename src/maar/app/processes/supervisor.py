@@ -31,7 +31,7 @@ from maar.app.roles.replica import replica_place
 from maar.app.roles.run import ProcessName
 from maar.app.settings.config import Settings
 from maar.app.settings.sections import RoleAddresses
-from maar.background import wait_any
+from maar.background import cancel, wait_any
 from maar.model.errors import InvalidInput
 from maar.runner.session import check_java
 
@@ -172,8 +172,7 @@ class Supervisor:
         pump = asyncio.create_task(self._pump(role, process))
         watch = asyncio.create_task(self._watch(role, beats))
         code = await process.wait()
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
+        await cancel(watch)
         await self._session_ends(process.pid)
         await pump
         return code

@@ -30,6 +30,7 @@ from maar.app.roles.readiness import MetastoreRole, Readiness
 from maar.app.roles.wiring import Here, build_store, first_end, new_registry
 from maar.app.settings.config import Settings
 from maar.app.settings.tenants import Tenants
+from maar.background import cancel
 from maar.distributor.agent import PlacementAgent
 from maar.distributor.periods import RetentionPeriods
 from maar.distributor.rings import FollowedRings
@@ -157,9 +158,7 @@ async def _distributing(
     try:
         yield distributor, lambda: doing() or router.ready(), following
     finally:
-        for task in following:
-            task.cancel()
-        await asyncio.gather(*following, return_exceptions=True)
+        await cancel(*following)
         distributor.close()
         await router.close()
 

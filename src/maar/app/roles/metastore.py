@@ -24,11 +24,11 @@ from maar.app.roles.disks import disks_of
 from maar.app.roles.health_http import telling
 from maar.app.roles.marker import check_not_ended
 from maar.app.roles.replica import replica_place
-from maar.app.roles.wiring import RoleStatus, build_store, first_end, new_registry, open_log
+from maar.app.roles.wiring import RoleStatus, build_store, new_registry, open_log
 from maar.app.settings.config import Settings
 from maar.app.settings.log_url import url_of
 from maar.app.settings.tenants import Tenants
-from maar.background import Loop
+from maar.background import Loop, cancel, first_ended
 from maar.metastore.service import MetastoreService
 from maar.model.errors import InvalidInput, MaarError, Retryable, StoreFull, Unavailable
 from maar.model.ids import Incarnation
@@ -86,7 +86,7 @@ async def run(
         await stack.enter_async_context(telling(told, registry, listener))
         known = {place.candidate.address, *place.others}
         life = asyncio.create_task(_live(service, store, tenants, beginning, known))
-        stack.push_async_callback(_end, life)
+        stack.push_async_callback(cancel, life)
         await _any(beginning.over.wait(), stop.wait(), life)
         if life.done():
             life.result()
@@ -137,19 +137,12 @@ async def _live(
         pass  # it has logged why, and keeps answering health checks
     await _check_not_ended(service, store)
     beginning.over.set()
-    lives = [
-        asyncio.create_task(work)
-        for work in (
-            service.wait_defect(),
-            tenants.follow(),
-            _keep_checking(service, store),
-            _beware_of_strangers(service, known),
-        )
-    ]
-    try:
-        await first_end(*lives)
-    finally:
-        await _end(*lives)
+    await first_ended(
+        service.wait_defect,
+        tenants.follow,
+        lambda: _keep_checking(service, store),
+        lambda: _beware_of_strangers(service, known),
+    )
 
 
 async def _probe_store(store: ObjectStore, beginning: Beginning) -> None:
@@ -211,12 +204,6 @@ async def _any(*waits: Awaitable[object]) -> None:
         for task, wait in zip(tasks, waits, strict=True):
             if task is not wait:
                 task.cancel()
-
-
-async def _end(*tasks: asyncio.Task[None]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def snapshot_in_another_process(settings: Settings) -> Callable[[], Awaitable[int]]:

@@ -12,6 +12,7 @@ import msgspec
 from maar.adapters.rpc import MetastoreClient, serve_query
 from maar.app.roles.wiring import RoleStatus, build_store, new_registry, node_name
 from maar.app.settings.config import Settings
+from maar.background import cancel
 from maar.pprof.compile_once import doing
 from maar.query.service import DuckEngine, QuerySettings
 from maar.runner.scratch import WorkerScratch
@@ -42,8 +43,7 @@ async def run(settings: Settings) -> AsyncIterator[asyncio.Task[None]]:
             yield life
         finally:
             await server.stop()
-            life.cancel()
-            await asyncio.gather(life, return_exceptions=True)
+            await cancel(life)
             engine.close()
             await metastore.close()
 

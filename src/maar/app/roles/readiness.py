@@ -10,6 +10,7 @@ from maar.adapters.rpc import Channel
 from maar.adapters.stores.open import probe
 from maar.api.app import DUTIES
 from maar.app.roles.disks import Disks
+from maar.background import cancel
 from maar.model.addresses import addresses_in
 from maar.model.errors import MaarError
 from maar.ports.calls import Caller, LocalPort
@@ -44,9 +45,7 @@ class MetastoreRole(LocalPort):
                 reasons.append(reason)
             return ", and ".join(dict.fromkeys(reasons))
         finally:
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            await cancel(*asked)
 
     async def metrics(self) -> str:
         if shown := self._replicas.get(self._shown):

@@ -22,6 +22,7 @@ from maar.app.roles.wiring import (
     writer_node,
 )
 from maar.app.settings.config import ANY_HOST, Settings, host_and_port
+from maar.background import cancel
 from maar.model.errors import InvalidInput, MaarError
 from maar.model.ids import Zone
 from maar.model.ring import Writer, WriterState
@@ -83,8 +84,7 @@ async def run(
                 await asyncio.sleep(HEARD_WITHIN * ring.refresh_ms / 1000)
             # A distributor that does not know yet is refused and tries another.
             await service.stop()
-            life.cancel()
-            await asyncio.gather(life, return_exceptions=True)
+            await cancel(life)
             await member.leave()
             await server.stop()
             await metastore.close()

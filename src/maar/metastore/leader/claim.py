@@ -16,9 +16,9 @@ from typing import NamedTuple
 from maar.metastore.replica import snapshot
 from maar.metastore.state.state import MetaState
 from maar.model import keys
-from maar.model.errors import AlreadyExists, NotFound, Rejected, Retryable
+from maar.model.errors import AlreadyExists, Rejected, Retryable
 from maar.model.ids import Incarnation
-from maar.ports.object_store import ObjectStore
+from maar.ports.object_store import ObjectStore, exists
 
 log_ = logging.getLogger("maar.metastore")
 
@@ -55,7 +55,7 @@ def settle(store: ObjectStore, state: MetaState, *, begin_anew: bool = False) ->
     """
     led = bool(state.tally.profiles_added or state.former)
     try:
-        if _there(store, keys.marker(state.incarnation)):
+        if exists(store, keys.marker(state.incarnation)):
             return
         if not led:
             _claim(store, state.incarnation, begin_anew=begin_anew)
@@ -105,17 +105,9 @@ def _traces(store: ObjectStore) -> Iterator[Trace]:
             yield Trace(what, output.token.incarnation if output else "")
     if (key := _first(store, keys.DEAD_LETTERS)) is not None:
         yield Trace("dead letters", keys.letter_place(key)[0])
-    if _there(store, keys.CLAIM):
+    if exists(store, keys.CLAIM):
         yield Trace("the claim", store.read(keys.CLAIM).decode(errors="replace"))
 
 
 def _first(store: ObjectStore, prefix: str) -> str | None:
     return next((info.key for info in store.list(prefix)), None)
-
-
-def _there(store: ObjectStore, key: str) -> bool:
-    try:
-        store.size(key)
-    except NotFound:
-        return False
-    return True

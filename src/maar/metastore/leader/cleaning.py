@@ -13,7 +13,7 @@ from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotFound
 from maar.model.ids import BlockId
 from maar.model.time import LeaseTime
-from maar.ports.object_store import ObjectStore
+from maar.ports.object_store import ObjectStore, exists
 
 REMOVAL_MAX = 32  # blocks; a thread cannot be interrupted, so its work is kept short
 
@@ -89,19 +89,11 @@ def _delete(store: ObjectStore, meta: BlockMeta) -> None:
 def _left(store: ObjectStore, removal: Removal) -> bool:
     """Whether any object of the blocks still exists."""
     return any(
-        _there(store, location.key)
+        exists(store, location.key)
         for meta in removal.blocks
         for file in meta.files
         for location in file.locations
     )
-
-
-def _there(store: ObjectStore, key: str) -> bool:
-    try:
-        store.size(key)
-    except NotFound:
-        return False
-    return True
 
 
 def _incomplete(store: ObjectStore, removal: Removal) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from maar.background import first_ended
 from maar.metastore.decide import prepare, schedule
 from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.leader import inbox
@@ -38,7 +39,6 @@ from maar.metastore.records.entries import Entry
 from maar.metastore.replica.follower import Follower
 from maar.metastore.replica.integrity import ReplicaHealth
 from maar.metastore.replica.metrics import MetastoreMetrics
-from maar.metastore.replica.tasks import first_ended
 from maar.metastore.replica.timing import Timing
 from maar.metastore.state.state import MetaState
 from maar.metastore.views import reads

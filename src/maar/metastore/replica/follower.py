@@ -6,10 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from maar.background import first_ended
 from maar.metastore.decide.lease_clock import LeaseClock
 from maar.metastore.replica.log_fold import LogFold
 from maar.metastore.replica.read_ahead import ReadAhead
-from maar.metastore.replica.tasks import first_ended
 from maar.metastore.state.state import MetaState
 from maar.model.errors import Corrupt, NotFound, Retryable
 from maar.model.time import SECOND_NS, LeaseTime

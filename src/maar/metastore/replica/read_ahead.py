@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
+from maar.background import cancel
 from maar.ports.log import BATCH_BYTES_MAX, Log, Record
 
 FULL_BYTES = BATCH_BYTES_MAX // 2  # behind a page of this size there are probably more
@@ -52,5 +53,4 @@ class ReadAhead:
     async def _call_off(self) -> None:
         page, self._page = self._page, None
         if page is not None:
-            page.cancel()
-            await asyncio.gather(page, return_exceptions=True)
+            await cancel(page)
