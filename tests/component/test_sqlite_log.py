@@ -241,7 +241,7 @@ def test_a_commit_of_unknown_outcome_is_not_settled_while_a_reader_keeps_the_wal
         log._db = Broken(log._db, stores=True)  # type: ignore[assignment]
         with pytest.raises(OutcomeUnknown):
             await log.append([b"maybe"], term=term, head=head)
-        with pytest.raises(Unavailable, match="another process reads it"):
+        with pytest.raises(Unavailable, match="another process reads the log"):
             await log.head()
         with pytest.raises(OutcomeUnknown, match="ask for the head first"):
             await log.append([b"next"], term=term, head=head)
