@@ -1,1 +1,1 @@
-"""Bytes at rest: the segment and block formats, read, written and merged."""
+"""The file formats of segments and blocks: reading, writing, merging."""

@@ -175,7 +175,7 @@ class Replica:
         try:
             while self._fault is None:
                 await self._live_once()
-        except Exception as error:  # the boundary of the replica: whoever asks it is told why
+        except Exception as error:  # the boundary of the replica: callers get the cause
             log_.exception("replica failed because of a bug in maar")
             self._halt(Unavailable(f"a bug in maar ({type(error).__name__}: {error})"))
             self._defect.set()

@@ -253,7 +253,7 @@ class MetastoreService(Replica, LocalPort):
         loss = await self.loss(block)
         if not loss.damages and not force:
             raise Rejected(
-                f"block {block} is whole: every object is there and as it was written. Force it if "
+                f"block {block} is intact: every object exists with its checksum. Force it if "
                 "its profiles are to go all the same"
             )
         wrong = "; ".join(map(str, loss.damages)) or "it is whole, and was given up by force"

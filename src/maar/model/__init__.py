@@ -1,1 +1,1 @@
-"""The nouns of the domain. Imports nothing else of ours."""
+"""The data types of the domain. Imports no other package of maar."""

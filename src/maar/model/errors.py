@@ -1,32 +1,27 @@
 """What went wrong, sorted by what the caller should do about it.
 
-MaarError
-├── Rejected           the request will never succeed unchanged                    4xx
-│   ├── InvalidInput     it is malformed or out of bounds; the sentence says which
-│   │   └── MalformedProfile   the bytes are not a profile that we can read
-│   ├── TooLarge         it is over a size limit                                  413
-│   ├── NotFound         what it names does not exist                             404
-│   ├── AlreadyExists    a create-only key is taken
-│   ├── HeadMoved        the log grew since the caller looked
-│   ├── TermLost         somebody else leads now
-│   └── LeaseLost        the plan is no longer the caller's
-├── Retryable          it may succeed unchanged, later or elsewhere               503
-│   ├── Overloaded       a bound was hit; back off                                429
-│   ├── Unavailable      a part that we need does not answer
-│   │   ├── Unreachable    no word came from it at all: a dead process, a cut line, silence
-│   │   ├── Draining       it is about to end and took nothing; another one may
-│   │   └── NotLeading     this replica does not lead; the one that does may be named
-│   ├── StoreFull        the object store has no room
-│   └── OutcomeUnknown   it may or may not have happened; read before writing again
-└── Corrupt            stored bytes are not what was written; a person must look  500
-    └── Damaged          it is known which blocks
+MaarError ├── Rejected           the request will never succeed unchanged                    4xx │
+├── InvalidInput     it is malformed or out of bounds; the sentence says which │   │   └──
+MalformedProfile   the bytes are not a profile that we can read │   ├── TooLarge         it is over
+a size limit                                  413 │   ├── NotFound         what it names does not
+exist                             404 │   ├── AlreadyExists    a create-only key is taken │   ├──
+HeadMoved        the log grew since the caller looked │   ├── TermLost         another replica leads
+now │   └── LeaseLost        the plan is no longer the caller's ├── Retryable          it may
+succeed unchanged, later or elsewhere               503 │   ├── Overloaded       a bound was hit;
+back off                                429 │   ├── Unavailable      a part that we need does not
+answer │   │   ├── Unreachable    it did not answer at all: a dead process, a broken connection,
+silence │   │   ├── Draining       it is about to end and took nothing; another one may │   │   └──
+NotLeading     this replica does not lead; the one that does may be named │   ├── StoreFull
+the object store has no room │   └── OutcomeUnknown   it may or may not have happened; read before
+writing again └── Corrupt            stored bytes are damaged; an operator must look            500
+└── Damaged          it is known which blocks
 """
 
 from __future__ import annotations
 
 
 class MaarError(Exception):
-    """Base of all our errors; the message is a sentence for a person."""
+    """Base of all our errors; the message is a sentence for operators and users."""
 
 
 class Rejected(MaarError):
@@ -65,7 +60,7 @@ class HeadMoved(Rejected):
 
 
 class TermLost(Rejected):
-    """Somebody else leads now."""
+    """Another replica leads now."""
 
 
 class LeaseLost(Rejected):
@@ -89,7 +84,7 @@ class Unavailable(Retryable):
 
 
 class Unreachable(Unavailable):
-    """No word came from a process: it is dead, cut off, or silent for too long."""
+    """A process did not answer at all: it is dead, disconnected, or silent for too long."""
 
 
 class Draining(Unavailable):
@@ -115,7 +110,7 @@ class OutcomeUnknown(Retryable):
 
 
 class Corrupt(MaarError):
-    """Stored bytes are not what was written; a person must look."""
+    """Stored bytes are not what was written; an operator must look."""
 
 
 class Damaged(Corrupt):

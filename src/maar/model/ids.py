@@ -1,6 +1,6 @@
-"""Who is who: every identity in the system, its text form and how it is made.
+"""Every kind of id in the system, its text form and how it is made.
 
-Randomness and time are arguments here; nothing in this module draws or looks at a clock.
+Randomness and time are arguments; nothing here reads a clock or draws random numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from maar.model.errors import InvalidInput
 TenantId = NewType("TenantId", str)
 WorkerId = NewType("WorkerId", str)
 Shard = NewType("Shard", int)  # from 1; 0 is "none"
-Incarnation = NewType("Incarnation", str)  # 8 hex digits, random, one per life of a log
+Incarnation = NewType("Incarnation", str)  # 8 random hex digits; a restored log gets a new one
 StoreName = NewType("StoreName", str)  # a named bucket; "main" by default
 Zone = NewType("Zone", str)  # where processes run: a data centre, an availability zone
 NodeId = NewType("NodeId", str)  # a segment writer, the same after every restart

@@ -1,4 +1,4 @@
-"""A plan is data; a lease lets someone carry it out; a token tells the newest holder."""
+"""Plans are data; a lease lets a worker carry one out; a token identifies the newest lease."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
     ended_at: LeaseTime | None
     end: AttemptEnd
     cause: str  # why it failed, in a sentence; "" while open
-    counted: bool = True  # as a failure of the plan's own (S11), if it failed
+    counted: bool = True  # as a failure of the plan itself (S11), if it failed
 
 
 class Account(msgspec.Struct, frozen=True, array_like=True):
@@ -135,7 +135,7 @@ class Plan(msgspec.Struct, frozen=True, array_like=True):
     parent: PlanId | None = None  # the plan that was bisected into this one (S17)
     result: PlanResult | None = None  # kept longer than any client retries
     completed_at: LeaseTime | None = None
-    excused: int = 0  # attempts in a row that failed and were not the plan's own fault
+    excused: int = 0  # attempts in a row that failed without being the plan's fault
     note: str = ""  # why it is excluded, parked or cancelled, in a sentence
 
 

@@ -31,8 +31,8 @@ class Level(Struct, frozen=True, array_like=True):
 class CompactionSettings(Struct, frozen=True, kw_only=True):
     """When blocks are merged and by whom, and how long leftovers are kept; levels from 0.
 
-    They reach the metastore's log as an entry when it starts, so every replica goes by the same
-    ones. What they mean to whoever is on call: [operating.md](operating.md).
+    They reach the metastore's log as an entry when it starts, so every replica uses the same ones.
+    What they mean in operation: [operating.md](operating.md).
     """
 
     level_counts: tuple[Count, ...] = (20, 10, 10)
@@ -46,17 +46,17 @@ class CompactionSettings(Struct, frozen=True, kw_only=True):
     span_s: Pause = 3 * 3600.0
     """Blocks further apart in time than this are not merged with each other."""
     lease_s: Annotated[float, Meta(ge=0.1, le=3600)] = 15.0
-    """How long a worker that falls silent keeps a plan."""
+    """How long a worker that sends no renewals keeps a plan."""
     failure_limit: Count = 3
     """A plan that failed this often is divided, or excluded when it has one input left; `maar plans
     limit` raises it for a while.
     """
     excused_max: Count = 8
-    """Failures that were not the plan's own (a lost worker, a sick store) do not count; after so
-    many in a row they do.
+    """Failures that were not the plan's fault (a lost worker, an unavailable store) do not count;
+    after so many in a row they do.
     """
     retry_s: Age = 2.0
-    """A plan whose failure was reported rests this long, times its failures."""
+    """A plan whose failure was reported pauses this long, times its failures."""
     probe_s: Pause = 60.0
     """An excluded plan is tried again after this; the pause doubles each time."""
     probe_max_s: Pause = 6 * 3600.0
@@ -70,7 +70,7 @@ class CompactionSettings(Struct, frozen=True, kw_only=True):
     parked_max: Count = 10_000
     """Parked plans; beyond it, new plans wait."""
     leftovers_s: Pause = 45 * 60.0
-    """How long after its end an attempt's leftovers are looked for; longer than any plan may run
+    """How long after its end an attempt's leftovers are searched for; longer than any plan may run
     (`worker.plan_timeout_ms`).
     """
     retire_delay_s: Age = 15 * 60.0
@@ -112,18 +112,19 @@ class RetentionSettings(Struct, frozen=True, kw_only=True):
     default_days: Annotated[float, Meta(ge=0, le=100 * 365)] = 90.0
     """How long profiles are kept, and how old a pushed one may be; 0: for ever. `maar retention
     set` gives a tenant a period of its own. A shorter one takes at most a tenth of a tenant's
-    blocks a day until a person agrees with `maar retention release`.
+    blocks a day until an operator confirms it with `maar retention release`.
     """
     expired_delay_s: Age = 24 * 3600.0
-    """What retention took can be brought back with `maar retention undo` this long; then its
-    objects are deleted, never before those of what it replaced (`compaction.retire_delay_s`).
+    """How long blocks that retention took can be brought back with `maar retention undo`; then
+    their objects are deleted, never before those of blocks that they replaced
+    (`compaction.retire_delay_s`).
     """
 
     def __post_init__(self) -> None:
         if 0 < self.default_days * DAY_NS < PERIOD_MIN_NS:
             raise ValueError(
                 f"default_days = {self.default_days:g} is less than an hour; profiles would go "
-                "before they are merged. Say 0 to keep them for ever"
+                "before they are merged. Use 0 to keep them for ever"
             )
 
     @property

@@ -1,4 +1,4 @@
-"""Who takes pushes: the segment writers of a zone, and the table that gives each shard to one."""
+"""The ring of a zone: its segment writers, and which of them owns each shard."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import msgspec
 
 from maar.model.ids import NodeId, Zone
 
-DEAD = "dead"  # of a writer that says nothing, whatever it said last
+DEAD = "dead"  # a writer without heartbeats, whatever state it reported last
 
 
 class WriterState(StrEnum):
-    """What a writer says of itself; that it is dead, only its silence says (S16)."""
+    """The state that a writer reports; that it is dead follows from missing heartbeats (S16)."""
 
     JOINING = "joining"  # registered, and not yet taking pushes
     ACTIVE = "active"
@@ -24,7 +24,7 @@ class Writer(msgspec.Struct, frozen=True, array_like=True):
 
     node: NodeId
     address: str  # where distributors reach it
-    session: str  # one life of its process; an older one is refused
+    session: str  # one run of its process; an older one is refused
     shards: int  # how many it takes
     state: WriterState
 

@@ -1,4 +1,4 @@
-"""Text of others, shown so that it can neither command a terminal nor forge a line."""
+"""Escapes untrusted text, so that it can neither control a terminal nor forge a log line."""
 
 from __future__ import annotations
 

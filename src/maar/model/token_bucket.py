@@ -17,7 +17,7 @@ class Refill(NamedTuple):
 class TokenBucket:
     """What was taken and is not yet given back; a new one is full.
 
-    The refill is told with each question, since that of a tenant may change at any time.
+    The refill is an argument of each call, since that of a tenant may change at any time.
     """
 
     at_ns: int = 0  # until when time has given back

@@ -1,4 +1,4 @@
-"""Numbers as a person says them."""
+"""Numbers and durations as text."""
 
 from __future__ import annotations
 

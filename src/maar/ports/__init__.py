@@ -1,1 +1,1 @@
-"""What the world must do for us, as narrow protocols; adapters/ makes them real."""
+"""Narrow protocols for everything outside a package; adapters/ implements them."""

@@ -1,8 +1,8 @@
 """One record per call between processes: what is asked, of which port, and what answers it.
 
 A request is declared once, beside the port that answers it. Clients and servers are generic: they
-know requests, not methods. Every request is idempotent, since it names what it means, so that a
-client which does not know the outcome may send it again.
+know requests, not methods. Requests are idempotent: each carries its own ids, so that a client
+which does not know the outcome may send it again.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ class LettersStatus(msgspec.Struct, frozen=True):
 
     waiting: int = 0  # to be delivered
     oldest_s: float = 0.0  # the age of the oldest of them
-    held: int = 0  # cannot be delivered: a person must look
+    held: int = 0  # cannot be delivered: an operator must look
     foreign: int = 0  # of other incarnations of the log: left alone
     delivered: int = 0  # by this leader
-    drained_s: float = -1.0  # since the last complete look began; -1: there was none yet
-    trouble: str = ""  # why looking fails
+    drained_s: float = -1.0  # since the last complete scan began; -1: there was none yet
+    trouble: str = ""  # why the scan fails
 
 
 class Letter(msgspec.Struct, frozen=True):

@@ -40,7 +40,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Who wants to lead: a name for people, and where others reach it ('' when none has to)."""
+    """A candidate for leadership: its name, and where others reach it ('' when none has to)."""
 
     name: str
     address: str = ""
@@ -55,7 +55,7 @@ class Leadership:
 
 
 def chain_hash(previous: bytes, *, index: int, term: Term, body: bytes) -> bytes:
-    """The hash of an entry, which vouches for all entries before it."""
+    """The hash of an entry, which covers all entries before it."""
     digest = hashlib.sha256(previous)
     digest.update(index.to_bytes(8, "big") + term.to_bytes(8, "big"))
     digest.update(body)
@@ -134,15 +134,15 @@ class Log(Protocol):
         ...
 
     def hold(self, term: Term) -> None:
-        """Say that the apply loop makes progress: only so is office kept (S15).
+        """Report that the apply loop makes progress: only then is leadership renewed (S15).
 
-        Call it at least every second. TermLost once office may have been lost, by a clock that
-        counts while the process is stopped: whoever leads by then is somebody else.
+        Call it at least every second. TermLost once leadership may have been lost, by a clock that
+        runs on while the process is stopped: another replica may lead by then.
         """
         ...
 
     async def resign(self, term: Term) -> None:
-        """Leave office, so that another need not wait; nothing happens when it is lost already."""
+        """Resign, so that the next leader need not wait; does nothing when the term is over."""
         ...
 
     async def leadership(self) -> Leadership | None:
@@ -179,13 +179,13 @@ class Log(Protocol):
         ...
 
     async def truncate(self, *, before: int, term: Term) -> None:
-        """Forget the entries below an index, if `term` still leads."""
+        """Delete the entries below an index, if `term` still leads."""
         ...
 
     async def seal(self, note: str) -> None:
         """Let nobody ever campaign or append again; `note` says where the log lives now (S5).
 
-        Rejected while somebody leads. Sealing it again is nothing.
+        Rejected while somebody leads. Sealing it again has no effect.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The time of the metastore's log, for those who name things by it."""
+"""The time of the metastore's log, which ids of segments contain."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class BeatReply(msgspec.Struct, frozen=True):
 
 
 class RingView(msgspec.Struct, frozen=True):
-    """A zone's ring, and who of it was not heard from lately."""
+    """A zone's ring, and which of its writers are dead."""
 
     ring: Ring
     dead: tuple[NodeId, ...]
@@ -31,12 +31,12 @@ class BeatListener(Protocol):
     """The leader tracks heartbeats in memory; they are not replicated."""
 
     async def beat(self, beat: Beat) -> BeatReply:
-        """Register a segment writer, note that it lives, or let it go."""
+        """Register a segment writer, note that it is alive, or remove it."""
         ...
 
 
 class RingReader(Protocol):
-    """Answered by the leader, which knows who is silent."""
+    """Answered by the leader, which knows which writers are dead."""
 
     async def rings(self) -> tuple[RingView, ...]:
         """The rings of all zones, by name."""
@@ -48,7 +48,7 @@ class Beat(MetastoreCall[BeatListener, BeatReply], frozen=True):
 
     zone: Zone
     writer: Writer
-    leaves: bool = False  # for good: it goes from the ring, and its shards to others
+    leaves: bool = False  # it leaves the ring permanently, and its shards go to others
 
     def answer(self, port: BeatListener) -> Awaitable[BeatReply]:
         return port.beat(self)

@@ -24,7 +24,7 @@ from maar.ports.registrar import BlockRegistrar
 
 class Metastore(BlockRegistrar, BeatListener, PlanBoard, IndexReader, Operator, Protocol):
     """Reads of the index are answered by any replica, linearizably; what changes something, and
-    what only a leader hears (beats, rings, letters, the log's time), by the leader.
+    what only a leader knows (heartbeats, rings, letters, the log's time), by the leader.
     """
 
 

@@ -44,7 +44,7 @@ class ZoneStatus(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The truth as of one index, for people."""
+    """The state of the metastore as of one index."""
 
     incarnation: Incarnation
     term: int
@@ -63,11 +63,11 @@ class Status(msgspec.Struct, frozen=True):
     profiles_quarantined: int
     profiles_expired: int
     parked: int  # plans
-    leftovers: int  # ended attempts whose remains are still looked for
+    leftovers: int  # ended attempts whose leftovers are still searched for
     failure_limit: int  # in force now
     limit_raised_s: float  # it is raised, and will be for so long; 0: it is not
     retention: RetentionStatus
-    blocked: tuple[str, ...]  # what clean could not do, and why
+    blocked: tuple[str, ...]  # what could not be cleaned up, and why
     snapshot_index: int
     log_first: int
     state_items: dict[str, int]  # size of every bounded collection (S21)
@@ -75,16 +75,16 @@ class Status(msgspec.Struct, frozen=True):
     letters: LettersStatus = LettersStatus()
     leader: str = ""
     replicas: tuple[ReplicaStatus, ...] = ()  # as the leader last heard of them, itself included
-    adopting: bool = False  # restored from a snapshot, and the store is not looked through yet
+    adopting: bool = False  # restored from a snapshot, and the store is still being searched
     blocks_adopted: int = 0  # after restores, since genesis; as are those that were missed
     blocks_missed: int = 0
     profiles_missed: int = 0
-    blocks_lost: int = 0  # given up by a person, since genesis
+    blocks_lost: int = 0  # given up by an operator, since genesis
     profiles_lost: int = 0
 
 
 class PlanDetail(msgspec.Struct, frozen=True):
-    """A plan and what a person needs beside it."""
+    """A plan with what an operator needs to judge it."""
 
     plan: Plan
     now: LeaseTime
@@ -106,9 +106,9 @@ class Loss(msgspec.Struct, frozen=True):
     """What giving a block up costs, after a look at its objects."""
 
     block: BlockMeta
-    damages: tuple[Damage, ...]  # none: it is whole
+    damages: tuple[Damage, ...]  # none: it is intact
     plan: PlanId | None = None  # that owns it, and is cancelled
-    returning: tuple[BlockId, ...] = ()  # what it replaced, still whole: it comes back instead
+    returning: tuple[BlockId, ...] = ()  # blocks that it replaced, still intact: they come back
 
 
 class Operator(LogTime, RingReader, RetentionOperator, LetterOperator, Protocol):
@@ -133,11 +133,11 @@ class Operator(LogTime, RingReader, RetentionOperator, LetterOperator, Protocol)
         ...
 
     async def requeue(self, plan: PlanId) -> Plan:
-        """Give an excluded or parked plan another chance, with no failures; else Rejected."""
+        """Try an excluded or parked plan again, with failures reset; else Rejected."""
         ...
 
     async def exclude(self, plan: PlanId, *, note: str) -> Plan:
-        """Set a plan aside by hand; whoever works on it is fenced."""
+        """Exclude a plan by hand; the worker that holds it is fenced."""
         ...
 
     async def raise_limit(self, failure_limit: int, *, for_ns: int) -> LeaseTime:
@@ -153,7 +153,7 @@ class Operator(LogTime, RingReader, RetentionOperator, LetterOperator, Protocol)
         ...
 
     async def lose(self, block: BlockId, *, note: str, force: bool = False) -> Loss:
-        """Give a damaged block up (by `force` a whole one too); else Rejected or NotFound."""
+        """Give a damaged block up (with `force` an intact one too); else Rejected or NotFound."""
         ...
 
     async def remove_writer(self, zone: Zone, node: NodeId) -> Ring:
@@ -267,7 +267,7 @@ class WeighLoss(MetastoreCall[Operator, Loss], frozen=True):
 
 
 class LoseBlock(MetastoreCall[Operator, Loss], frozen=True):
-    """Give a damaged block up; by force a whole one too."""
+    """Give a damaged block up; with force an intact one too."""
 
     block: BlockId
     note: str
@@ -288,7 +288,7 @@ class RemoveWriter(MetastoreCall[Operator, Ring], frozen=True):
 
 
 class GetStatus(MetastoreCall[Operator, Status], frozen=True):
-    """The truth as of one index."""
+    """The state of the metastore as of one index."""
 
     def answer(self, port: Operator) -> Awaitable[Status]:
         return port.status()

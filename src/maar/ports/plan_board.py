@@ -14,7 +14,7 @@ from maar.ports.metastore_call import MetastoreCall
 
 
 class Renewal(msgspec.Struct, frozen=True, array_like=True):
-    """'I am still at it.' `started` says once that the work has begun."""
+    """Renews a lease. `started` says once that the work has begun."""
 
     plan: PlanId
     token: FencingToken

@@ -65,7 +65,7 @@ class SeriesPoints(msgspec.Struct, frozen=True):
 
 
 class QueryEngine(Protocol):
-    """All raise InvalidInput for what cannot be asked, Unavailable when a part is away."""
+    """All raise InvalidInput for invalid requests, Unavailable when a part does not answer."""
 
     async def profile_types(self, request: ListProfileTypes) -> tuple[str, ...]: ...
 

@@ -10,7 +10,7 @@ import msgspec
 from maar.ports.calls import Call
 
 R_co = TypeVar("R_co", covariant=True)
-LONG_DEADLINE_S = 900.0  # a whole log is folded meanwhile
+LONG_DEADLINE_S = 900.0  # a whole log is replayed meanwhile
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
@@ -20,9 +20,9 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     address: str
     standing: str  # leader, follower, starting, in doubt, stopped, unreachable
     term: int = 0  # of the last entry that began one
-    index: int = 0  # folded so far
+    index: int = 0  # of the last applied entry
     head: int = 0  # of the log, when it was last seen
-    behind_s: float = 0.0  # since it was last known to have folded everything
+    behind_s: float = 0.0  # since it was last known to have applied everything
     leader: str = ""  # the address of the one that it takes for the leader
     knows: int = 0  # the newest version of the log that its program can read
     version: int = 0  # that is active

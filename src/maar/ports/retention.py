@@ -21,8 +21,8 @@ class RetentionStatus(msgspec.Struct, frozen=True):
     now_ns: int  # the time that retention goes by
     wall_ns: int  # what the leader's clock says
     trouble: str  # '' when the clocks agree
-    paused: str = ""  # why nothing goes just now
-    held: bool = False  # it waits for a person
+    paused: str = ""  # why nothing expires now
+    held: bool = False  # it is on hold until an operator releases it
     expired: int = 0  # blocks that it took and that can still be brought back
     expired_delay_ns: int = 0  # how long they can, from when they were taken
 
@@ -64,7 +64,7 @@ class RetentionOperator(RetentionReader, Protocol):
         ...
 
     async def release_retention(self) -> RetentionStatus:
-        """A person vouches for the clock and the periods: retention goes on."""
+        """An operator confirms the clock and the periods: retention continues."""
         ...
 
     async def undo_retention(self, *, tenant: str = "", why: str = "") -> Undone:
@@ -114,7 +114,7 @@ class HoldRetention(MetastoreCall[RetentionOperator, RetentionStatus], frozen=Tr
 
 
 class ReleaseRetention(MetastoreCall[RetentionOperator, RetentionStatus], frozen=True):
-    """A person vouches for the clock and the periods."""
+    """An operator confirms the clock and the periods."""
 
     def answer(self, port: RetentionOperator) -> Awaitable[RetentionStatus]:
         return port.release_retention()

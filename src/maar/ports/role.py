@@ -1,4 +1,4 @@
-"""What every role process tells about itself."""
+"""Health and metrics of every role process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who carries a leased plan out."""
+"""The engine that carries out leased plans."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class AttemptFailed(Exception):
 
 
 class RunnerDied(Exception):
-    """The engine itself is gone (the JVM was killed): this process must start again."""
+    """The engine itself is gone (the JVM was killed): this process must restart."""
 
 
 class JobRunner(Protocol):

@@ -1,7 +1,7 @@
-"""Compiled code is made once for all processes that share its cache: who comes second waits.
+"""Compiles code once for all processes that share its cache: the others wait.
 
-Without this, every process of a new installation would compile the same for itself, all at the
-same time. A mark beside the cache says that it is whole; a lock goes with the process that has it.
+Without this, every process of a new installation would compile the same for itself, all at the same
+time. A mark beside the cache says that it is complete; the lock is released when its holder ends.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ def once(part: str, cache: str | None, make: Callable[[], None]) -> None:
             directory.mkdir(parents=True, exist_ok=True)
             lock = open(directory / f"maar-{part}.lock", "wb")  # noqa: SIM115 - see below
         except OSError as error:
-            log.warning("compiled for this process alone part=%s cause=%s", part, error)
+            log.warning(
+                "compile cache not usable, compiled for this process alone part=%s cause=%s",
+                part,
+                error,
+            )
             make()
             return
         with lock:

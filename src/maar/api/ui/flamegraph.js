@@ -8,7 +8,7 @@ const ZOOM_MS = 180;
 const ARROWS = { ArrowUp: "up", ArrowDown: "down", ArrowLeft: "left", ArrowRight: "right" };
 
 /**
- * `describe(node)` fills the tooltip; `onZoom(node)` is told what the reader asked for and calls
+ * `describe(node)` fills the tooltip; `onZoom(node)` gets what the reader asked for and calls
  * `zoomTo` in turn, so that the address bar and the picture cannot disagree.
  */
 export class FlameGraphView {

@@ -1,4 +1,4 @@
-"""What was written can be told from what is read: one hash over whole objects."""
+"""Checksums of whole objects, to detect damage."""
 
 from __future__ import annotations
 

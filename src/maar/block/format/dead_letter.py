@@ -32,13 +32,13 @@ def encode(meta: BlockMeta) -> bytes:
 
 
 def decode(letter: bytes, *, key: str) -> BlockMeta:
-    """The metadata, or Corrupt: a person must look."""
+    """The metadata, or Corrupt: an operator must look."""
     try:
         opened = _open(letter)
         if opened.version != VERSION:
             raise Corrupt(f"{key} is a dead letter of version {opened.version}, not {VERSION}")
         if xxhash.xxh3_128_digest(opened.body) != opened.checksum:
-            raise Corrupt(f"{key} is not what was written: its checksum differs")
+            raise Corrupt(f"{key} is damaged: its checksum differs")
         return _read(opened.body)
     except (msgspec.DecodeError, ValueError) as error:
         raise Corrupt(f"{key} is not a dead letter: {error}") from error
@@ -63,7 +63,7 @@ def check(
 
 
 def absent(store: ObjectStore, meta: BlockMeta) -> str:
-    """What is wrong with the segment that a letter is about; '' when it is there and whole."""
+    """What is wrong with the segment that a letter is about; '' when it is intact."""
     file = meta.files[0]
     key = file.locations[0].key
     try:

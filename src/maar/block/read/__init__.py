@@ -1,1 +1,1 @@
-"""Objects of the lake read back: checked, looked at when damaged, restored to profiles."""
+"""Reads objects of the lake back: verified, examined when damaged, restored to profiles."""

@@ -1,4 +1,4 @@
-"""What is wrong with the objects of a block, by looking: gone, cut short, or of other bytes."""
+"""Examines the objects of a block for damage: missing, truncated, or changed."""
 
 from __future__ import annotations
 

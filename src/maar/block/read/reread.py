@@ -1,4 +1,4 @@
-"""What the index has to know of a segment, read again from its bytes when nobody else knows it."""
+"""Rebuilds the index metadata of a segment from its bytes, when nothing else has it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ class Timing(NamedTuple):
     ask_peers_s: float = 2.0  # from one round of questions to the other replicas to the next
     stuck_s: float = 2.0  # a loop that has not come round for so long may not come round again
     settle_s: float = 0.2  # between two questions whether an append was stored
-    unsettled_s: float = 5.0  # a leader that cannot find out what was stored is of no use
+    unsettled_s: float = 5.0  # a leader that cannot find out what was stored for this long resigns
     clean_s: float = 5.0  # a part of the cleaner that found nothing to do looks again after this
     expire_ns: int = MINUTE_NS  # from one run of retention to the next
     drain_s: float = 15.0  # from the end of one look at the dead letters to the next
