@@ -1,6 +1,6 @@
 """Distributor and segment writer as separate processes: what the hop costs, how long a push takes.
 
-    python bench/distribution.py [--seconds 6] [--rounds 5] [--latency-seconds 20]
+    python bench/distribution.py [--seconds 6] [--rounds 5] [--latency-seconds 20] [--warm 2]
 
 Two small fleets of real processes on local disk with fsync, each with a metastore of its own:
 
@@ -38,7 +38,6 @@ from support.network.ports import free_port
 TICKS = os.sysconf("SC_CLK_TCK")
 READY_S = 120.0
 UNDER_WAY = 400
-WARM_S = 2.0
 FLUSH_S = 0.5
 MEDIAN_MAX_S = 0.5
 SHARES = (30, 90)  # percent of what the fleet takes at most
@@ -131,7 +130,7 @@ def flat_out(one: Fleet, *, seconds: float) -> Round:
 
 def measure(fleets: dict[str, Fleet], options: argparse.Namespace) -> None:
     for one in fleets.values():
-        flat_out(one, seconds=WARM_S)
+        flat_out(one, seconds=options.warm)
     rounds: dict[str, list[Round]] = {name: [] for name in fleets}
     for number in range(options.rounds):  # who goes first changes, so that a drift hits both
         for name in sorted(fleets, reverse=number % 2 == 1):
@@ -185,6 +184,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="of one round, flat out")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--latency-seconds", type=float, default=20.0, help="of each steady rate")
+    parser.add_argument("--warm", type=float, default=2.0, help="seconds flat out before that")
     options = parser.parse_args()
     neighbours = synthetic.load_now()
     with tempfile.TemporaryDirectory(prefix="maar-bench-") as name, ExitStack() as stack:

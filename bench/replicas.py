@@ -1,7 +1,7 @@
 """What a replica costs: registrations through etcd and SQLite, replay, and snapshots.
 
     python bench/replicas.py [--registrations 5000] [--entries 1000000] [--etcd-entries 100000]
-                             [--quiet 5]
+                             [--quiet 5] [--here]
 
 One metastore in a process of its own, first over SQLite, then over three members of etcd on the
 same disk. The logs that are replayed are made beforehand: `registrations` holds nothing but
@@ -252,7 +252,10 @@ MEASURES = {
 # ── what is told ───────────────────────────────────────────────────────────────────────────────
 
 
-def child(measure: str, place: Place, *more: str) -> dict[str, float]:
+def child(options: argparse.Namespace, measure: str, place: Place, *more: str) -> dict[str, float]:
+    if options.here:
+        words = ("--measure", measure, *place.words(), *more)
+        return asyncio.run(MEASURES[measure](place, parser().parse_args(words)))
     done = subprocess.run(
         [sys.executable, __file__, "--measure", measure, *place.words(), *more],
         check=True,
@@ -269,8 +272,8 @@ def line(name: str, value: float, unit: str, baseline: float, called: str) -> No
 
 def registrations(directory: Path, endpoints: str, options: argparse.Namespace) -> None:
     asked = ("--registrations", str(options.registrations))
-    sqlite = child("register", Place(directory / "register"), *asked)
-    etcd = child("register", Place(directory / "register-etcd", endpoints), *asked)
+    sqlite = child(options, "register", Place(directory / "register"), *asked)
+    etcd = child(options, "register", Place(directory / "register-etcd", endpoints), *asked)
     line("register_sqlite", sqlite["rate"], "blocks/s", sqlite["alone"], "one_writer_at_a_time")
     line("register_etcd", etcd["rate"], "blocks/s", sqlite["rate"], "through_sqlite")
     for quantile in ("p50", "p99"):
@@ -287,8 +290,8 @@ def replays(directory: Path, endpoints: str, options: argparse.Namespace) -> Non
             ("etcd", Place(directory / f"{kind}-etcd", endpoints), options.etcd_entries),
         )
         for name, place, entries in places:
-            child("write", place, "--kind", kind, "--entries", str(entries))
-            found[name] = told = child("replay", place)
+            child(options, "write", place, "--kind", kind, "--entries", str(entries))
+            found[name] = told = child(options, "replay", place)
             called = "reading_and_checking_it"
             line(f"replay_{kind}_{name}_{entries}", told["took"], "s", told["read"], called)
             print(f"# {told['blocks']:.0f} blocks, {told['cpu']:.1f} s of computing", flush=True)
@@ -301,8 +304,8 @@ def snapshots(directory: Path, endpoints: str, options: argparse.Namespace) -> N
         ("sqlite", Place(directory / KINDS[0])),
         ("etcd", Place(directory / f"{KINDS[0]}-etcd", endpoints)),
     ):
-        first = child("make", place)
-        found = child("stall", place, "--quiet", str(options.quiet))
+        first = child(options, "make", place)
+        found = child(options, "stall", place, "--quiet", str(options.quiet))
         blocks = found["blocks"]
         each, called = found["bytes"] / blocks, "the_block_as_msgpack"
         line(f"snapshot_size_{name}", each, "bytes/block", found["msgpack"], called)
@@ -319,17 +322,24 @@ def snapshots(directory: Path, endpoints: str, options: argparse.Namespace) -> N
         )
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--registrations", type=int, default=5_000)
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--etcd-entries", type=int, default=100_000)
     parser.add_argument("--quiet", type=float, default=5.0, help="seconds without, at least")
+    parser.add_argument(
+        "--here", action="store_true", help="all but snapshots in this process: quick, and not fair"
+    )
     parser.add_argument("--measure", choices=MEASURES, help=argparse.SUPPRESS)
     parser.add_argument("--kind", choices=KINDS, help=argparse.SUPPRESS)
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--endpoints", default="", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    options = parser().parse_args()
     if options.measure:
         place = Place(options.directory, options.endpoints)
         print(json.dumps(asyncio.run(MEASURES[options.measure](place, options))))

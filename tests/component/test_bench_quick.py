@@ -146,7 +146,7 @@ def test_the_metastore_beside_small_queues(tmp_path: Path) -> None:
 
 def test_replicas_of_a_short_log(tmp_path: Path) -> None:
     few = ("--registrations", "100", "--entries", "1500", "--etcd-entries", "500", "--quiet", "0.5")
-    lines, said = run("replicas.py", *few, temporary=tmp_path)
+    lines, said = run("replicas.py", *few, "--here", temporary=tmp_path)
     found = by_name(lines)
     for name in ("register_sqlite", "register_etcd", "register_p50_etcd", "register_p99_etcd"):
         assert found[name].value > 0
@@ -164,7 +164,7 @@ def test_replicas_of_a_short_log(tmp_path: Path) -> None:
 def test_compaction_at_every_level(tmp_path: Path) -> None:
     lines, said = run(
         "compaction.py",
-        *("--jobs", "2", "--rounds", "1", "--slots", "2", "--profiles", "1", "--batches", "1"),
+        *("--jobs", "2", "--rounds", "1", "--slots", "1", "--profiles", "1", "--batches", "1"),
         temporary=tmp_path,
     )
     found = by_name(lines)
@@ -182,7 +182,7 @@ def test_compaction_at_every_level(tmp_path: Path) -> None:
 
 
 def test_first_compaction(tmp_path: Path) -> None:
-    lines, said = run("first_compaction.py", "--warm", "2", "--seconds", "4", temporary=tmp_path)
+    lines, said = run("first_compaction.py", "--warm", "0.5", "--seconds", "2", temporary=tmp_path)
     rule = [line for line in lines if line.baseline.startswith("count_rule")]
     assert [line.name for line in rule] == [f"first_compaction_{q}" for q in ("p50", "p90", "max")]
     waits = [line.value for line in rule]
@@ -205,7 +205,7 @@ def test_logs_for_a_moment(tmp_path: Path) -> None:
 
 
 def test_top_over_a_small_fleet(tmp_path: Path) -> None:
-    lines, said = run("top.py", "--services", "40", "--profiles", "300", temporary=tmp_path)
+    lines, said = run("top.py", "--services", "40", "--profiles", "200", temporary=tmp_path)
     found = by_name(lines)
     questions = [f"top_{scope}{mark}" for scope in ("fleet", "small") for mark in ("", "_tenth")]
     assert set(found) == {
@@ -219,7 +219,7 @@ def test_top_over_a_small_fleet(tmp_path: Path) -> None:
         "top_small_growth",
     }
     assert all(line.value > 0 for line in lines), said
-    assert re.findall(r"# 300 profiles of (\d+) services: [1-9]\d* blocks", said) == ["40", "4"]
+    assert re.findall(r"# 200 profiles of (\d+) services: [1-9]\d* blocks", said) == ["40", "4"]
 
 
 def test_puts_of_a_few_minutes(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_puts_of_a_few_minutes(tmp_path: Path) -> None:
 def test_distributor_and_writer_together_and_apart(tmp_path: Path) -> None:
     lines, said = run(
         "distribution.py",
-        *("--seconds", "1", "--rounds", "1", "--latency-seconds", "2"),
+        *("--seconds", "0.5", "--rounds", "1", "--latency-seconds", "1", "--warm", "0.2"),
         temporary=tmp_path,
     )
     found = by_name(lines)
