@@ -96,7 +96,7 @@ def test_an_alarm_of_etcd_stops_appends_and_is_taken_back(tmp_path: Path) -> Non
             assert "NOSPACE" in cluster.etcdctl("alarm", "list")
             with pytest.raises(StoreFull):
                 await log.append([b"no"], term=term, head=head)
-            await asyncio.sleep(1.5 * settings.election_s)
+            await asyncio.sleep(1.1 * settings.election_s)
             log.hold(term)
             assert await log.head() == head
             await log.resign(term)

@@ -54,7 +54,7 @@ def test_a_bit_flipped_in_one_member_is_noticed_and_read_elsewhere(
         async with opened(suspicious, registry) as log:
             assert await all_of(log) == records
             assert await log.head() == head
-        assert f"{victim.endpoint} served damaged bytes" in caplog.text
+        assert f"served damaged bytes endpoint={victim.endpoint}" in caplog.text
         labels = {"member": victim.endpoint}
         assert registry.get_sample_value("maar_log_etcd_damaged_reads_total", labels) == 1
         async with opened(at(settings, victim.endpoint)) as log:
@@ -79,7 +79,7 @@ def test_a_bit_flipped_in_the_head_is_noticed_too(
             with pytest.raises(Corrupt):
                 await log.head()
         async with led(at(settings, victim.endpoint, *good)) as (log, term):
-            log._connection._at = 0
+            log.connection.at = 0
             assert (await log.append([b"three"], term=term, head=head)).index == 3
 
     asyncio.run(test())
@@ -115,7 +115,7 @@ def test_a_value_damaged_at_one_member_does_not_stop_a_campaign(
     async def test() -> None:
         async with opened(settings) as log:
             await log.resign(await log.campaign(Candidate("one")))
-            key: bytes = getattr(log._keys, name)
+            key: bytes = getattr(log.keys, name)
         first = settings.endpoints[0]
         ill(monkeypatch, damaged=first, key=key)
         registry = CollectorRegistry()
@@ -136,8 +136,8 @@ def test_with_one_member_dead_and_one_damaged_the_third_is_read(
         async with led(settings) as (log, term), opened(settings, registry) as follower:
             head = await log.append([b"x"], term=term, head=EMPTY)
             dead, damaged, _ = settings.endpoints
-            ill(monkeypatch, damaged=damaged, key=log._keys.head, dead=dead)
-            follower._connection._at = 0
+            ill(monkeypatch, damaged=damaged, key=log.keys.head, dead=dead)
+            follower.connection.at = 0
             assert await follower.head() == head
         found = {
             member: registry.get_sample_value(
@@ -156,7 +156,7 @@ def test_a_batch_that_is_gone_is_corrupt(cluster: EtcdCluster, settings: EtcdSet
             head = EMPTY
             for _ in range(3):
                 head = await log.append([b"x", b"y"], term=term, head=head)
-            key = log._keys.batch(3).decode()
+            key = log.keys.batch(3).decode()
             await asyncio.to_thread(cluster.etcdctl, "del", key)
             with pytest.raises(Corrupt, match=r"follows 2|after 2|lost"):
                 await all_of(log)
@@ -178,8 +178,8 @@ def test_a_batch_of_another_history_is_corrupt(settings: EtcdSettings) -> None:
             assert len(await log.read(after=0, limit_bytes=2)) == 2
             elsewhere = Head(2, b"\7" * 32)
             ((first, forged),) = batches(elsewhere, follow(elsewhere, [b"x", b"z"], term))
-            request = rpc.PutRequest(key=log._keys.batch(first), value=pack(forged))
-            await log._connection.call(attrgetter("kv.Put"), request)
+            request = rpc.PutRequest(key=log.keys.batch(first), value=pack(forged))
+            await log.connection.call(attrgetter("kv.Put"), request)
             with pytest.raises(Corrupt, match="does not follow from entry 2"):
                 await log.read(after=2)  # it was read up to there before
             with pytest.raises(Corrupt, match="does not follow from entry 2"):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from maar.adapters.etcd import election
 from maar.adapters.etcd.settings import EtcdSettings
+from maar.adapters.etcd.tuning import Tuning, boot_ns
 from maar.model.errors import (
     HeadMoved,
     Rejected,
@@ -64,29 +64,32 @@ def test_a_campaign_that_was_won_without_a_reply_is_stood_again(
 def test_a_candidate_waits_for_the_leaders_end_and_does_not_ask_at_every_append(
     settings: EtcdSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(election, "LOOK_S", 10 * PATIENCE_S)  # by itself it does not look again
+    only_by_its_watch = Tuning(leader_look_s=10 * PATIENCE_S)
 
     async def test() -> None:
-        async with led(settings) as (log, term), opened(settings) as next_:
+        async with (
+            led(settings) as (log, term),
+            opened(settings, tuning=only_by_its_watch) as next_,
+        ):
             asked = 0
-            call = next_._connection.call
+            call = next_.connection.call
 
             async def counted(*request: Any, **how: Any) -> Any:
                 nonlocal asked
                 asked += 1
                 return await call(*request, **how)
 
-            monkeypatch.setattr(next_._connection, "call", counted)
+            monkeypatch.setattr(next_.connection, "call", counted)
             standing = asyncio.create_task(next_.campaign(Candidate("two")))
             head = EMPTY
 
             async def heard() -> bool:
-                return next_._hints._index >= head.index
+                return next_.hints.index >= head.index
 
             async def begun() -> bool:
                 nonlocal head
                 head = await log.append([b"before"], term=term, head=head)
-                return next_._hints._index > 0
+                return next_.hints.index > 0
 
             await until(begun, "the candidate's watch has begun")
             asked = 0
@@ -157,18 +160,19 @@ def test_two_copies_at_once_do_not_mix(settings: EtcdSettings) -> None:
     asyncio.run(test())
 
 
-def test_a_leader_that_slept_is_told_at_once(
-    settings: EtcdSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leader_that_slept_is_told_at_once(settings: EtcdSettings) -> None:
+    slept_ns = 0
+
     async def test() -> None:
-        real = election.boot_ns
-        async with opened(settings) as log:
+        nonlocal slept_ns
+        tuning = Tuning(boot_ns=lambda: boot_ns() + slept_ns)
+        async with opened(settings, tuning=tuning) as log:
             term = await log.campaign(Candidate("one"))
             log.hold(term)
-            monkeypatch.setattr(election, "boot_ns", lambda: real() + 20_000_000_000)
+            slept_ns = 20_000_000_000
             with pytest.raises(TermLost, match="may be over"):
                 log.hold(term)
-            monkeypatch.setattr(election, "boot_ns", real)
+            slept_ns = 0
             with pytest.raises(TermLost):  # and it does not come back, whatever etcd says
                 await log.append([b"zombie"], term=term, head=EMPTY)
 

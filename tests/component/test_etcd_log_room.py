@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from aetcd import rpc
 
-from maar.adapters.etcd import connection, truncation, upkeep
-from maar.adapters.etcd import log as etcd_log
+from maar.adapters.etcd import connection
 from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.etcd.room import MemberStatus
 from maar.adapters.etcd.settings import EtcdSettings
+from maar.adapters.etcd.tuning import Tuning
 from maar.adapters.etcd.values import pack
 from maar.model.errors import (
     NotFound,
@@ -33,16 +33,10 @@ pytestmark = pytest.mark.component
 
 
 def test_many_small_batches_and_then_large_ones_are_read_in_bounded_pages(
-    settings: EtcdSettings, monkeypatch: pytest.MonkeyPatch
+    settings: EtcdSettings,
 ) -> None:
-    small = tuple(
-        (name, 3 << 20 if name == "grpc.max_receive_message_length" else value)
-        for name, value in connection._OPTIONS
-    )
-    monkeypatch.setattr(connection, "_OPTIONS", small)
-
     async def test() -> None:
-        async with led(settings) as (log, term):
+        async with led(settings, tuning=Tuning(message_bytes_max=3 << 20)) as (log, term):
             head = EMPTY
             for n in range(600):
                 head = await log.append([b"%d" % n] * (1 + n % 3), term=term, head=head)
@@ -78,11 +72,10 @@ def test_truncation_goes_in_steps_and_keeps_a_batch_that_is_needed(settings: Etc
 
 
 def test_a_long_truncation_asks_little_of_etcd_at_a_time(
-    cluster: EtcdCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: EtcdCluster, tmp_path: Path
 ) -> None:
     """A log that could not be truncated for long is large; to forget it must not stop etcd."""
-    monkeypatch.setattr(truncation, "KEYS_AT_ONCE", 20)
-    monkeypatch.setattr(etcd_log, "REACH", 40)
+    tuning = Tuning(keys_at_once=20, forget_at_once=40)
     listed: list[int] = []
     deleted: list[int] = []
     compacted: list[int] = []  # what was deleted by then
@@ -90,11 +83,11 @@ def test_a_long_truncation_asks_little_of_etcd_at_a_time(
     async def test() -> None:
         # A disk that stalls for seconds costs neither the office nor a call: only sizes count here.
         settings = cluster.settings(f"/{tmp_path.name}", election_s=PATIENCE_S)
-        async with led(settings) as (log, term):
+        async with led(settings, tuning=tuning) as (log, term):
             head = EMPTY
             for n in range(160):
                 head = await stored(log, b"%d" % n, term=term, head=head)
-            asked, compact = log._connection.call, log._upkeep.compact
+            asked, compact = log.connection.call, log.upkeep.compact
 
             async def call(ask: connection.Ask, request: Any, *, within_s: float = 0.0) -> Any:
                 reply = await asked(ask, request, within_s=PATIENCE_S)
@@ -107,8 +100,8 @@ def test_a_long_truncation_asks_little_of_etcd_at_a_time(
                 compacted.append(sum(deleted))
                 await compact(**given)
 
-            log._connection.call = call  # type: ignore[method-assign]
-            log._upkeep.compact = counted  # type: ignore[method-assign]
+            log.connection.call = call  # type: ignore[method-assign]
+            log.upkeep.compact = counted  # type: ignore[method-assign]
             await log.truncate(before=head.index, term=term)
             assert await log.first() == head.index
             assert 1 < max(deleted) <= 20
@@ -119,18 +112,15 @@ def test_a_long_truncation_asks_little_of_etcd_at_a_time(
     asyncio.run(test())
 
 
-def test_history_is_dropped_before_it_is_much(
-    settings: EtcdSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_history_is_dropped_before_it_is_much(settings: EtcdSettings) -> None:
     """Not only once a minute, in which a busy log writes more than etcd drops in a moment."""
-    monkeypatch.setattr(upkeep, "COMPACT_BYTES", 20_000)
-    monkeypatch.setattr(upkeep, "COMPACT_LOOKS", 1_000)
+    tuning = Tuning(compact_bytes=20_000, compact_looks=1_000)
 
     async def test() -> None:
-        async with led(settings) as (log, term):
+        async with led(settings, tuning=tuning) as (log, term):
 
             async def compacted() -> bool:
-                return log._upkeep._compacted > 0
+                return log.upkeep.compacted > 0
 
             head = EMPTY
             for _ in range(5):
@@ -146,19 +136,19 @@ def test_a_truncation_that_lost_its_office_on_the_way_forgets_nothing(
     async def test() -> None:
         async with led(settings) as (log, term), opened(settings) as other:
             head = await log.append([b"x"] * 5, term=term, head=EMPTY)
-            asked = log._connection.call
+            asked = log.connection.call
 
             async def call(ask: connection.Ask, request: Any, *, within_s: float = 8.0) -> Any:
                 if getattr(request, "compare", None):
-                    revoked = rpc.LeaseRevokeRequest(ID=log._election.tenure(term).lease)
+                    revoked = rpc.LeaseRevokeRequest(ID=log.election.tenure(term).lease)
                     await asked(connection.REVOKE, revoked)
                     await other.campaign(Candidate("two"))
                 return await asked(ask, request, within_s=within_s)
 
-            log._connection.call = call  # type: ignore[method-assign]
+            log.connection.call = call  # type: ignore[method-assign]
             with pytest.raises(TermLost):
                 await log.truncate(before=4, term=term)
-            log._connection.call = asked  # type: ignore[method-assign]
+            log.connection.call = asked  # type: ignore[method-assign]
             assert await other.first() == 1
             assert await other.head() == head
 
@@ -176,8 +166,8 @@ def test_what_an_earlier_office_knew_of_the_room_does_not_bind_the_next(
             head = await log.append([b"one"], term=term, head=EMPTY)
             await log.resign(term)
             full = settings.quota_bytes
-            log._upkeep._judge([MemberStatus("long ago", "3.5.9", full, full)], alarm=True)
-            log._upkeep.wrote(full)
+            log.upkeep.judge([MemberStatus("long ago", "3.5.9", full, full)], alarm=True)
+            log.upkeep.wrote(full)
             term = await log.campaign(Candidate("one"))
             head = await log.append([b"two"], term=term, head=head)
             assert head.index == 2
@@ -189,8 +179,8 @@ def test_a_log_of_a_newer_format_is_refused(cluster: EtcdCluster, settings: Etcd
     async def test() -> None:
         async with opened(settings) as log:
             put = attrgetter("kv.Put")
-            request = rpc.PutRequest(key=log._keys.format, value=pack(2))
-            await log._connection.call(put, request)
+            request = rpc.PutRequest(key=log.keys.format, value=pack(2))
+            await log.connection.call(put, request)
         with pytest.raises(Rejected, match="format 2"):
             await EtcdLog.open(settings)
 

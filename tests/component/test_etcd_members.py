@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from maar.adapters.etcd import connection, hints
-from maar.adapters.etcd import log as etcd_log
+from maar.adapters.etcd import connection
 from maar.adapters.etcd.settings import EtcdSettings
+from maar.adapters.etcd.tuning import Tuning
 from maar.model.errors import (
     HeadMoved,
     OutcomeUnknown,
@@ -99,7 +99,7 @@ def test_a_member_that_hangs_is_not_waited_for(
         others = [member.endpoint for member in cluster.members if member is not silent]
         async with led(at(settings, silent.endpoint, *others)) as (log, term):
             head = await log.append([b"before"], term=term, head=EMPTY)
-            log._connection._at = 0
+            log.connection.at = 0
             silent.pause()
             try:
                 began = time.monotonic()
@@ -168,7 +168,7 @@ def test_a_watch_at_a_member_that_hangs_is_made_anew_elsewhere(
         doors = led(at(settings, *others)), opened(at(settings, silent.endpoint, *others))
         async with doors[0] as (log, term), doors[1] as follower:
             head = await log.append([b"before"], term=term, head=EMPTY)
-            follower._connection._at = 0
+            follower.connection.at = 0
             await follower.wait_change(after=1)  # the watch is at the member that will hang
             silent.pause()
             try:
@@ -179,7 +179,7 @@ def test_a_watch_at_a_member_that_hangs_is_made_anew_elsewhere(
                     head = await log.append([b"on"], term=term, head=head)
                     await follower.wait_change(after=seen)
                     seen += len(await follower.read(after=seen))
-                    return follower._hints._index >= head.index - 1 > 1
+                    return follower.hints.index >= head.index - 1 > 1
 
                 await until(hinted, "the watch tells again what comes")
                 assert seen >= head.index - 1
@@ -194,23 +194,22 @@ def test_an_idle_log_does_not_make_the_watch_turn_from_member_to_member(
     settings: EtcdSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A watch tells only what comes after it: that it says nothing is no sign that it hangs."""
-    monkeypatch.setattr(hints, "SILENT_S", 0.2)
-    monkeypatch.setattr(etcd_log, "LOOK_S", 0.05)
+    tuning = Tuning(watch_silent_s=0.2, look_s=0.05)
 
     async def test() -> None:
-        async with led(settings) as (log, term), opened(settings) as follower:
+        async with led(settings) as (log, term), opened(settings, tuning=tuning) as follower:
             head = await log.append([b"x"] * 5, term=term, head=EMPTY)
             turns = 0
-            turn = follower._connection.turn
+            turn = follower.connection.turn
 
             def counted(failed: connection.Member) -> None:
                 nonlocal turns
                 turns += 1
                 turn(failed)
 
-            monkeypatch.setattr(follower._connection, "turn", counted)
+            monkeypatch.setattr(follower.connection, "turn", counted)
             loop = asyncio.get_running_loop()
-            end = loop.time() + 10 * hints.SILENT_S
+            end = loop.time() + 10 * tuning.watch_silent_s
             while loop.time() < end:  # as a follower that has read everything
                 await follower.wait_change(after=head.index)
                 assert await follower.head() == head
@@ -219,7 +218,7 @@ def test_an_idle_log_does_not_make_the_watch_turn_from_member_to_member(
 
             async def hinted() -> bool:
                 await follower.wait_change(after=head.index - 1)
-                return follower._hints._index == head.index
+                return follower.hints.index == head.index
 
             await until(hinted, "the watch tells what comes")
 

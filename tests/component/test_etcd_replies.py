@@ -9,6 +9,7 @@ import pytest
 
 from maar.adapters.etcd import connection
 from maar.adapters.etcd.settings import EtcdSettings
+from maar.adapters.etcd.tuning import Tuning
 from maar.model.errors import (
     HeadMoved,
     OutcomeUnknown,
@@ -16,7 +17,7 @@ from maar.model.errors import (
 from maar.ports.log import EMPTY, Candidate, Head
 from support.etcd.cluster import EtcdCluster
 from support.etcd.logs import PATIENCE_S, at, led, opened
-from support.etcd.three_members import between, settings
+from support.etcd.three_members import between, settings, stored
 from support.network.cut import Way, lines
 
 __all__ = ["settings"]
@@ -32,7 +33,7 @@ def test_an_append_that_lands_without_a_reply_is_found_by_the_head(
             line = opened_.open(cluster.members[0].endpoint)
             others = cluster.endpoints[1:]
             async with led(at(settings, line.address, *others)) as (log, term):
-                log._connection._at = 0
+                log.connection.at = 0
                 head = await log.append([b"one"], term=term, head=EMPTY)
                 line.silence(Way.BACK)
                 with pytest.raises(OutcomeUnknown):
@@ -56,17 +57,18 @@ def test_an_append_that_arrives_after_it_was_settled_is_refused(
         with lines() as opened_:
             line = opened_.open(cluster.members[0].endpoint)
             others = cluster.endpoints[1:]
-            async with led(at(settings, line.address, *others)) as (log, term):
-                log._connection._at = 0
-                head = await log.append([b"one"], term=term, head=EMPTY)
-                line.delay(4.0)
+            hasty = Tuning(append_s=0.7)
+            async with led(at(settings, line.address, *others), tuning=hasty) as (log, term):
+                head = await stored(log, b"one", term=term, head=EMPTY)
+                log.connection.at = 0
+                line.delay(1.5)
                 with pytest.raises(OutcomeUnknown):
                     await log.append([b"late"], term=term, head=head)
                 assert await log.head() == head  # by now it is settled: not stored
-                await asyncio.sleep(4.0)  # it has arrived
+                await asyncio.sleep(1.5)  # it has arrived
                 assert await log.head() == head
                 line.heal()
-                assert (await log.append([b"two"], term=term, head=head)).index == 2
+                assert (await stored(log, b"two", term=term, head=head)).index == 2
                 assert [r.body for r in await log.read(after=0)] == [b"one", b"two"]
 
     asyncio.run(test())
@@ -76,7 +78,7 @@ def test_a_cancelled_append_is_unknown(settings: EtcdSettings) -> None:
     async def test() -> None:
         async with led(settings) as (log, term):
             appending = asyncio.create_task(log.append([b"one"], term=term, head=EMPTY))
-            while log._seen is None:
+            while log.seen is None:
                 await asyncio.sleep(0)
             appending.cancel()
             await asyncio.wait([appending])
@@ -97,7 +99,7 @@ def test_who_settles_an_append_does_not_settle_a_later_one(
     async def test() -> None:
         async with led(settings) as (log, term):
             head = await log.append([b"one"], term=term, head=EMPTY)
-            line = log._connection
+            line = log.connection
             call, once = line.call, line.once
             late: list[Any] = []
             answered, may_go_on = asyncio.Event(), asyncio.Event()

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from maar.adapters.etcd.log import EtcdLog
 from maar.adapters.etcd.settings import EtcdSettings
+from maar.adapters.etcd.tuning import TUNING, Tuning
 from maar.model.errors import TermLost
 from maar.ports.log import Candidate, Log, Term
 
@@ -19,9 +20,11 @@ PATIENCE_S = 60.0
 
 @asynccontextmanager
 async def opened(
-    settings: EtcdSettings, registry: CollectorRegistry | None = None
+    settings: EtcdSettings,
+    registry: CollectorRegistry | None = None,
+    tuning: Tuning = TUNING,
 ) -> AsyncIterator[EtcdLog]:
-    log = await EtcdLog.open(settings, registry=registry)
+    log = await EtcdLog.open(settings, registry=registry, tuning=tuning)
     try:
         yield log
     finally:
@@ -30,10 +33,12 @@ async def opened(
 
 @asynccontextmanager
 async def led(
-    settings: EtcdSettings, registry: CollectorRegistry | None = None
+    settings: EtcdSettings,
+    registry: CollectorRegistry | None = None,
+    tuning: Tuning = TUNING,
 ) -> AsyncIterator[tuple[EtcdLog, Term]]:
     """A log whose office is held as a working apply loop would."""
-    async with opened(settings, registry) as log:
+    async with opened(settings, registry, tuning) as log:
         async with asyncio.timeout(PATIENCE_S):
             term = await log.campaign(Candidate("one"))
         holding = asyncio.create_task(hold(log, term))

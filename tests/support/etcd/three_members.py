@@ -42,10 +42,10 @@ Work = Callable[[], Awaitable[object]]
 
 def between(log: EtcdLog, *, before: Work | None = None, lost: bool = False) -> None:
     """Let something happen before the next write of a log, or its answer be lost."""
-    asked = log._connection.once
+    asked = log.connection.once
 
     async def once(ask: connection.Ask, request: object, *, within_s: float) -> object:
-        log._connection.once = asked  # type: ignore[method-assign]
+        log.connection.once = asked  # type: ignore[method-assign]
         if before is not None:
             await before()
         reply = await asked(ask, request, within_s=within_s)
@@ -53,4 +53,4 @@ def between(log: EtcdLog, *, before: Work | None = None, lost: bool = False) -> 
             raise OutcomeUnknown("no reply")
         return reply
 
-    log._connection.once = once  # type: ignore[method-assign]
+    log.connection.once = once  # type: ignore[method-assign]

@@ -14,6 +14,7 @@ import grpc.aio
 from aetcd import rpc
 
 from maar.adapters.etcd.settings import EtcdSettings
+from maar.adapters.etcd.tuning import TUNING
 from maar.model.errors import (
     InvalidInput,
     MaarError,
@@ -27,13 +28,10 @@ from maar.model.errors import (
 
 log_ = logging.getLogger("maar.etcd")
 
-MESSAGE_BYTES_MAX = 64 << 20
 TRY_S = 2.0  # timeout of one member before the next is asked
 CALL_S = 8.0
 
 _OPTIONS = (
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
@@ -77,26 +75,34 @@ DEFRAGMENT: Ask = attrgetter("maintenance.Defragment")
 class EtcdConnection:
     """The members of one cluster; calls one of them, and the next one when it fails."""
 
-    def __init__(self, settings: EtcdSettings) -> None:
+    def __init__(
+        self, settings: EtcdSettings, *, message_bytes_max: int = TUNING.message_bytes_max
+    ) -> None:
         if not settings.endpoints:
             raise InvalidInput("the log's url names no etcd member: etcd://host:2379/prefix")
         self._settings = settings
         credentials = _credentials(settings)
+        options = (
+            *_OPTIONS,
+            ("grpc.max_send_message_length", message_bytes_max),
+            ("grpc.max_receive_message_length", message_bytes_max),
+        )
         self.members = [
-            Member(endpoint, _channel(endpoint, credentials)) for endpoint in settings.endpoints
+            Member(endpoint, _channel(endpoint, credentials, options))
+            for endpoint in settings.endpoints
         ]
-        self._at = 0
+        self.at = 0
         self._token = ""
         self._signing_in = asyncio.Lock()
 
     @property
     def member(self) -> Member:
-        return self.members[self._at]
+        return self.members[self.at]
 
     def turn(self, failed: Member) -> None:
         """Call another member from now on, unless a concurrent call has switched already."""
         if failed is self.member:
-            self._at = (self._at + 1) % len(self.members)
+            self.at = (self.at + 1) % len(self.members)
 
     async def call(self, ask: Ask, request: object, *, within_s: float = CALL_S) -> Any:
         """A call that may be repeated: every member is tried until one answers in time."""
@@ -222,10 +228,12 @@ def _is_stale(error: grpc.aio.AioRpcError) -> bool:
     return any(words in said for words in _STALE_TOKEN)
 
 
-def _channel(endpoint: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+def _channel(
+    endpoint: str, credentials: grpc.ChannelCredentials | None, options: tuple[tuple[str, int], ...]
+) -> grpc.aio.Channel:
     if credentials is None:
-        return grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
-    return grpc.aio.secure_channel(endpoint, credentials, options=_OPTIONS)
+        return grpc.aio.insecure_channel(endpoint, options=options)
+    return grpc.aio.secure_channel(endpoint, credentials, options=options)
 
 
 def _credentials(settings: EtcdSettings) -> grpc.ChannelCredentials | None:

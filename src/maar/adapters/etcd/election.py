@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -24,6 +23,7 @@ from maar.adapters.etcd.requests import (
     value,
 )
 from maar.adapters.etcd.tenure import RENEWALS, Tenure
+from maar.adapters.etcd.tuning import TUNING, Tuning
 from maar.adapters.etcd.values import Keys, Leading, pack
 from maar.background import cancel
 from maar.model.errors import MaarError, NotFound, OutcomeUnknown, Rejected, TermLost
@@ -31,13 +31,7 @@ from maar.ports.log import Candidate, Term
 
 log_ = logging.getLogger("maar.etcd")
 
-LOOK_S = 1.0  # how often a candidate checks whether the leader is gone, beside the watch
 TICK_S = 0.1
-
-
-def boot_ns() -> int:
-    """A clock that goes on while the process or the machine is stopped."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 T = TypeVar("T")
@@ -65,8 +59,11 @@ class Election:
         *,
         election_s: float,
         checked: Checked,
+        tuning: Tuning = TUNING,
     ) -> None:
         self._checked = checked
+        self._look_s = tuning.leader_look_s
+        self._boot_ns = tuning.boot_ns
         self._connection = connection
         self._keys = keys
         self._hints = hints
@@ -82,7 +79,7 @@ class Election:
                 self._tenure = won
                 self._renewing = asyncio.create_task(self._renew(won))
                 return won
-            await self._hints.leader_change(within_s=LOOK_S)
+            await self._hints.leader_change(within_s=self._look_s)
 
     async def _vacancy(self) -> tuple[bool, Last]:
         state = await self._connection.call(TXN, txn(success=self._reads()))
@@ -95,7 +92,7 @@ class Election:
         tenure = self._tenure
         if tenure is None or tenure.term != term:
             raise TermLost(f"term {term} does not lead any more")
-        if tenure.is_lost(boot_ns()):
+        if tenure.is_lost(self._boot_ns()):
             raise TermLost(
                 f"term {term} may be over: its lease in etcd was not renewed in time, "
                 "so that somebody else may lead"
@@ -104,10 +101,10 @@ class Election:
 
     def leads(self, term: Term) -> bool:
         tenure = self._tenure
-        return tenure is not None and tenure.term == term and not tenure.is_lost(boot_ns())
+        return tenure is not None and tenure.term == term and not tenure.is_lost(self._boot_ns())
 
     def hold(self, term: Term) -> None:
-        self.tenure(term).note_held(boot_ns())
+        self.tenure(term).note_held(self._boot_ns())
 
     async def resign(self, term: Term) -> bool:
         """Resign; False when that term was not ours, or is over already."""
@@ -121,7 +118,7 @@ class Election:
 
     async def _stand(self, candidate: Candidate, last: Last) -> Tenure | None:
         """Try to become leader after the last term; None when another replica was faster."""
-        sent_ns = boot_ns()
+        sent_ns = self._boot_ns()
         granted = await self._connection.call(GRANT, rpc.LeaseGrantRequest(TTL=self._ttl_s))
         term = Term(last.term + 1)
         leading = pack(Leading(term, candidate.name, candidate.address))
@@ -155,17 +152,17 @@ class Election:
             revision=reply.header.revision,
             ttl_ns=granted.TTL * 1_000_000_000,
             sent_ns=sent_ns,
-            held_ns=boot_ns(),
+            held_ns=self._boot_ns(),
         )
 
     async def _renew(self, tenure: Tenure) -> None:
         """Not a `background.Loop`: it ends with the term, and a failure turns to another member."""
         try_s = min(TRY_S, tenure.ttl_ns / RENEWALS / 1e9)
-        while not tenure.is_lost(boot_ns()):
-            if not tenure.due(boot_ns()):
+        while not tenure.is_lost(self._boot_ns()):
+            if not tenure.due(self._boot_ns()):
                 await asyncio.sleep(TICK_S)
                 continue
-            member, sent_ns = self._connection.member, boot_ns()
+            member, sent_ns = self._connection.member, self._boot_ns()
             request = rpc.LeaseKeepAliveRequest(ID=tenure.lease)
             try:
                 reply = await self._connection.exchange(member, RENEW, request, within_s=try_s)
@@ -176,7 +173,7 @@ class Election:
                 continue
             if reply.TTL <= 0:
                 tenure.over = True
-            elif not tenure.is_lost(boot_ns()):
+            elif not tenure.is_lost(self._boot_ns()):
                 tenure.note_renewal(sent_ns=sent_ns)
 
     async def _end(self) -> None:

@@ -17,16 +17,16 @@ from maar.model.errors import MaarError
 log_ = logging.getLogger("maar.etcd")
 
 PAUSE_S = 0.2
-SILENT_S = 2.0  # a watch that lags behind what was read for so long is restarted
 
 
 class Hints:
     """Waits for changes; the watch starts with the first waiter."""
 
-    def __init__(self, connection: EtcdConnection, keys: Keys) -> None:
+    def __init__(self, connection: EtcdConnection, keys: Keys, *, silent_s: float) -> None:
         self._connection = connection
         self._keys = keys
-        self._index = 0
+        self._silent_s = silent_s
+        self.index = 0
         self._changed = asyncio.Event()
         self._leader_changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -36,7 +36,7 @@ class Hints:
         """Return when the head may be behind an index, or after a while."""
         self._watch()
         self._notice(after)
-        if self._index <= after:
+        if self.index <= after:
             await self.change(within_s=within_s)
 
     async def change(self, *, within_s: float) -> None:
@@ -60,13 +60,13 @@ class Hints:
     def _notice(self, after: int) -> None:
         """Detect a member that is connected but sends nothing: reads have seen more."""
         now = asyncio.get_running_loop().time()
-        if self._index >= after:
+        if self.index >= after:
             self._behind_since = None
         elif self._behind_since is None:
             self._behind_since = now
-        elif now - self._behind_since > SILENT_S and self._task is not None:
+        elif now - self._behind_since > self._silent_s and self._task is not None:
             self._behind_since = None
-            self._index = after  # the next watch reports only what comes after it
+            self.index = after  # the next watch reports only what comes after it
             self._task.cancel()
 
     async def _follow_for_ever(self) -> None:
@@ -104,7 +104,7 @@ class Hints:
     def _hear(self, event: Any) -> None:
         if event.kv.key == self._keys.head and event.type == rpc.Event.PUT:
             mark = unpack(event.kv.value, Mark, key=event.kv.key)
-            self._index = max(self._index, mark.index)
+            self.index = max(self.index, mark.index)
 
     def _is_leader(self, event: Any) -> bool:
         return bool(event.kv.key == self._keys.leader)

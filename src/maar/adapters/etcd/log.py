@@ -34,7 +34,8 @@ from maar.adapters.etcd.requests import (
     value,
 )
 from maar.adapters.etcd.settings import EtcdSettings
-from maar.adapters.etcd.truncation import REACH, Truncation
+from maar.adapters.etcd.truncation import Truncation
+from maar.adapters.etcd.tuning import TUNING, Tuning
 from maar.adapters.etcd.upkeep import COMPACT_S, Upkeep
 from maar.adapters.etcd.values import FORMAT, Keys, Leading, Mark, pack
 from maar.model.errors import (
@@ -62,9 +63,7 @@ __all__ = ["EtcdLog", "EtcdSettings"]
 
 log_ = logging.getLogger("maar.etcd")
 
-LOOK_S = 0.5
 FULL_S = 1.0
-APPEND_S = 2.5
 SECOND_LOOK_S = 0.7  # members that were briefly away have reconnected by then
 
 NOBODY = Leading(0, "", "")
@@ -92,40 +91,55 @@ class EtcdLog:
     """Made by `open` (a replica) or `open_reader` (reading only); also a `LogCopy`."""
 
     def __init__(
-        self, settings: EtcdSettings, *, writes: bool, registry: CollectorRegistry | None = None
+        self,
+        settings: EtcdSettings,
+        *,
+        writes: bool,
+        registry: CollectorRegistry | None = None,
+        tuning: Tuning = TUNING,
     ) -> None:
         self._settings = settings
+        self._tuning = tuning
         self._metrics = EtcdMetrics(registry or CollectorRegistry())
         self._writes = writes
-        self._keys = Keys(settings.prefix)
-        self._connection = EtcdConnection(settings)
-        self._hints = Hints(self._connection, self._keys)
-        self._election = Election(
-            self._connection,
-            self._keys,
-            self._hints,
+        self.keys = Keys(settings.prefix)
+        self.connection = EtcdConnection(settings, message_bytes_max=tuning.message_bytes_max)
+        self.hints = Hints(self.connection, self.keys, silent_s=tuning.watch_silent_s)
+        self.election = Election(
+            self.connection,
+            self.keys,
+            self.hints,
             election_s=settings.election_s,
             checked=self._read_checked,
+            tuning=tuning,
         )
-        self._reading = LogReader(self._connection, self._keys)
-        self._truncation = Truncation(self._connection, self._keys, self._reading)
-        self._copying = Copying(self._connection, self._keys)
-        self._upkeep = Upkeep(
-            self._connection, self._keys, self._metrics, quota_bytes=settings.quota_bytes
+        self._reading = LogReader(self.connection, self.keys)
+        self._truncation = Truncation(self.connection, self.keys, self._reading, tuning)
+        self._copying = Copying(self.connection, self.keys)
+        self.upkeep = Upkeep(
+            self.connection,
+            self.keys,
+            self._metrics,
+            quota_bytes=settings.quota_bytes,
+            tuning=tuning,
         )
-        self._seen: SeenHead | None = None
+        self.seen: SeenHead | None = None
         self._unsettled: Presumed | None = None
         self._greeted = False
 
     @classmethod
     async def open(
-        cls, settings: EtcdSettings, *, registry: CollectorRegistry | None = None
+        cls,
+        settings: EtcdSettings,
+        *,
+        registry: CollectorRegistry | None = None,
+        tuning: Tuning = TUNING,
     ) -> EtcdLog:
         """Rejected when this cluster or this log cannot be used.
 
         A cluster that does not answer yet is no error here: later calls report it until it answers.
         """
-        return await cls(settings, writes=True, registry=registry)._connect()
+        return await cls(settings, writes=True, registry=registry, tuning=tuning)._connect()
 
     @classmethod
     async def open_reader(cls, settings: EtcdSettings) -> EtcdLog:
@@ -145,23 +159,23 @@ class EtcdLog:
     async def campaign(self, candidate: Candidate) -> Term:
         await self._greet()
         self._check_writes()
-        await self._upkeep.greet()  # members may have been added or upgraded meanwhile
+        await self.upkeep.greet()  # members may have been added or upgraded meanwhile
         term = await self._campaign(candidate)
-        self._upkeep.start(lambda: self._election.leads(term))
+        self.upkeep.start(lambda: self.election.leads(term))
         return term
 
     def hold(self, term: Term) -> None:
-        self._election.hold(term)
+        self.election.hold(term)
 
     async def resign(self, term: Term) -> None:
-        if await self._election.resign(term):
-            await self._upkeep.stop()
+        if await self.election.resign(term):
+            await self.upkeep.stop()
 
     async def leadership(self) -> Leadership | None:
         await self._greet()
 
         async def read_leader() -> Leadership | None:
-            reply = await self._call(get(self._keys.leader))
+            reply = await self._call(get(self.keys.leader))
             kv = key_value(reply, 0)
             return None if kv is None else value(kv, Leading, NOBODY).leadership
 
@@ -172,11 +186,11 @@ class EtcdLog:
     ) -> Head:
         check_limits(bodies)
         self._check_writes()
-        tenure = self._election.tenure(term)
-        self._upkeep.check(sum(map(len, bodies)), reserve=reserve)
+        tenure = self.election.tenure(term)
+        self.upkeep.check(sum(map(len, bodies)), reserve=reserve)
         if self._unsettled is not None:
             raise OutcomeUnknown("an earlier append has an unknown outcome; ask for the head first")
-        seen = self._seen
+        seen = self.seen
         while True:
             if seen is None or seen.head != head:
                 seen = await self._look(tenure.revision, term)
@@ -196,18 +210,18 @@ class EtcdLog:
         """The new head; None when the leader's key or the head is not as presumed any more."""
         head = presumed.seen.head
         records = follow(head, bodies, term)
-        request = txn(self._compares(presumed), put_entries(self._keys, head, records))
+        request = txn(self._compares(presumed), put_entries(self.keys, head, records))
         try:
-            reply = await self._connection.once(TXN, request, within_s=APPEND_S)
+            reply = await self.connection.once(TXN, request, within_s=self._tuning.append_s)
         except (OutcomeUnknown, asyncio.CancelledError):
             self._unsettled = presumed
             raise
         except StoreFull:
-            self._upkeep.look_soon()
+            self.upkeep.look_soon()
             raise
         if not reply.succeeded:
             return None
-        self._upkeep.wrote(request.ByteSize())
+        self.upkeep.wrote(request.ByteSize())
         last = Head(records[-1].index, records[-1].hash)
         return self._remember(SeenHead(last, reply.header.revision))
 
@@ -218,7 +232,7 @@ class EtcdLog:
         )
 
     async def wait_change(self, *, after: int) -> None:
-        await self._hints.head_behind(after, within_s=LOOK_S)
+        await self.hints.head_behind(after, within_s=self._tuning.look_s)
 
     async def head(self) -> Head:
         await self._greet()
@@ -237,26 +251,28 @@ class EtcdLog:
         self._check_writes()
 
         async def step() -> int:
-            leadership = self._election.tenure(term).revision
+            leadership = self.election.tenure(term).revision
             try:
                 return await self._truncation.step(before=before, leadership=leadership, term=term)
             except StoreFull:
-                await self._upkeep.relieve()
+                await self.upkeep.relieve()
                 return await self._truncation.step(before=before, leadership=leadership, term=term)
 
         forgotten = 0
         while some := await self._read_checked(step):  # between two of them appends get their turn
             forgotten += some
-            if forgotten >= REACH:  # so that etcd need not free everything at once
-                await self._upkeep.compact(within_s=COMPACT_S)
+            if (
+                forgotten >= self._tuning.forget_at_once
+            ):  # so that etcd need not free everything at once
+                await self.upkeep.compact(within_s=COMPACT_S)
                 forgotten = 0
-        await self._upkeep.compact()
+        await self.upkeep.compact()
 
     async def seal(self, note: str) -> None:
         await self._greet()
         self._check_writes()
-        keys = self._keys
-        reply = await self._connection.call(
+        keys = self.keys
+        reply = await self.connection.call(
             TXN,
             txn(
                 [absent(keys.leader), absent(keys.sealed)],
@@ -271,7 +287,7 @@ class EtcdLog:
             )
 
     async def seal_note(self) -> str:
-        reply = await self._connection.call(TXN, txn(success=[get(self._keys.sealed)]))
+        reply = await self.connection.call(TXN, txn(success=[get(self.keys.sealed)]))
         return value(key_value(reply, 0), str, "")
 
     async def begin(self, base: Head, *, term: Term) -> Head:
@@ -288,10 +304,10 @@ class EtcdLog:
         await self._copying.finish()
 
     async def close(self) -> None:
-        await self._upkeep.stop()
-        await self._election.close()
-        await self._hints.close()
-        await self._connection.close()
+        await self.upkeep.stop()
+        await self.election.close()
+        await self.hints.close()
+        await self.connection.close()
 
     # ── permissions and checks ─────────────────────────────────────────────────────────────────
 
@@ -303,8 +319,8 @@ class EtcdLog:
         """Check first that this cluster and this log can be used."""
         if self._greeted:
             return
-        await self._upkeep.greet()
-        key = self._keys.format
+        await self.upkeep.greet()
+        key = self.keys.format
 
         async def read_format() -> int:
             return value(key_value(await self._call(get(key)), 0), int, 0)
@@ -316,7 +332,7 @@ class EtcdLog:
                 "first"
             )
         if not form:
-            await self._connection.call(TXN, txn([absent(key)], [put(key, pack(FORMAT))]))
+            await self.connection.call(TXN, txn([absent(key)], [put(key, pack(FORMAT))]))
         elif form != FORMAT:
             raise Rejected(
                 f"the log under {self._settings.prefix} has format {form}, this program knows "
@@ -327,31 +343,31 @@ class EtcdLog:
     async def _campaign(self, candidate: Candidate) -> Term:
         while True:
             try:
-                return (await self._election.campaign(candidate)).term
+                return (await self.election.campaign(candidate)).term
             except StoreFull as error:
                 log_.error("nobody can lead while etcd refuses writes cause=%s", error)
-                await self._upkeep.relieve()
+                await self.upkeep.relieve()
                 await asyncio.sleep(FULL_S)
 
     # ── reading ────────────────────────────────────────────────────────────────────────────────
 
     async def _read_checked(self, call: Callable[[], Awaitable[T]]) -> T:
         """Read again, from every other member if there are some, when bytes are damaged (S12)."""
-        for _ in self._connection.members:
+        for _ in self.connection.members:
             try:
                 return await call()
             except Corrupt as error:
-                member = self._connection.member  # members that did not answer were skipped before
+                member = self.connection.member  # members that did not answer were skipped before
                 log_.error(
                     "etcd member served damaged bytes endpoint=%s cause=%s", member.endpoint, error
                 )
                 self._metrics.damaged.labels(member.endpoint).inc()
-                self._connection.turn(member)
+                self.connection.turn(member)
                 await asyncio.sleep(SECOND_LOOK_S)
         return await call()
 
     async def _ends(self) -> tuple[Head, Head]:
-        reply = await self._call(get(self._keys.base), get(self._keys.head))
+        reply = await self._call(get(self.keys.base), get(self.keys.head))
         base = value(key_value(reply, 0), Mark, Mark.of(EMPTY)).head
         return base, self._remember(_seen_head(key_value(reply, 1)))
 
@@ -363,10 +379,10 @@ class EtcdLog:
         lost = self._unsettled
         if lost is None:
             return (await self._ends())[1]
-        rewritten = put(self._keys.head, pack(Mark.of(lost.seen.head)))
-        here = get(self._keys.head)
+        rewritten = put(self.keys.head, pack(Mark.of(lost.seen.head)))
+        here = get(self.keys.head)
         try:
-            reply = await self._connection.call(
+            reply = await self.connection.call(
                 TXN, txn(self._compares(lost), [rewritten, here], [here])
             )
         except StoreFull:
@@ -380,7 +396,7 @@ class EtcdLog:
         """The head, if this term still leads."""
 
         async def read_head() -> SeenHead:
-            reply = await self._call(get(self._keys.leader), get(self._keys.head))
+            reply = await self._call(get(self.keys.leader), get(self.keys.head))
             check_office(key_value(reply, 0), leadership, term)
             seen = _seen_head(key_value(reply, 1))
             self._remember(seen)
@@ -389,19 +405,19 @@ class EtcdLog:
         return await self._read_checked(read_head)
 
     def _remember(self, seen: SeenHead) -> Head:
-        if self._seen is None or self._seen.revision <= seen.revision:
-            self._seen = seen
+        if self.seen is None or self.seen.revision <= seen.revision:
+            self.seen = seen
         return seen.head
 
     def _compares(self, presumed: Presumed) -> list[Any]:
-        keys = self._keys
+        keys = self.keys
         return [
             compare_created(keys.leader, presumed.leadership),
             compare_revision(keys.head, presumed.seen.revision),
         ]
 
     async def _call(self, *reads: Any) -> Any:
-        return await self._connection.call(TXN, txn(success=reads))
+        return await self.connection.call(TXN, txn(success=reads))
 
 
 def _seen_head(kv: Any | None) -> SeenHead:

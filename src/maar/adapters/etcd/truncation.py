@@ -19,11 +19,9 @@ from maar.adapters.etcd.requests import (
     txn,
     value,
 )
+from maar.adapters.etcd.tuning import Tuning
 from maar.adapters.etcd.values import Keys, Mark, pack
 from maar.ports.log import EMPTY, Head, Term
-
-KEYS_AT_ONCE = 500
-REACH = 20_000  # entries that are forgotten at once, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +33,14 @@ class Step:
 
 
 class Truncation:
-    def __init__(self, connection: EtcdConnection, keys: Keys, reading: LogReader) -> None:
+    def __init__(
+        self, connection: EtcdConnection, keys: Keys, reading: LogReader, tuning: Tuning
+    ) -> None:
         self._connection = connection
         self._keys = keys
         self._reading = reading
-        self._reach = REACH
+        self._tuning = tuning
+        self._reach = tuning.forget_at_once
 
     async def step(self, *, before: int, leadership: int, term: Term) -> int:
         """Delete some of the entries below an index; how many, 0 when none was left."""
@@ -72,11 +73,13 @@ class Truncation:
 
     async def _plan_step(self, base: Head, head: Head, before: int) -> Step:
         last = min(before - 1, head.index, base.index + self._reach)
-        while (held := await self._count_keys(last)) > KEYS_AT_ONCE and last > base.index + 1:
+        while (
+            held := await self._count_keys(last)
+        ) > self._tuning.keys_at_once and last > base.index + 1:
             self._reach = (last - base.index) // 2
             last = base.index + self._reach
-        if 2 * held < KEYS_AT_ONCE:
-            self._reach = min(REACH, 2 * self._reach)
+        if 2 * held < self._tuning.keys_at_once:
+            self._reach = min(self._tuning.forget_at_once, 2 * self._reach)
         if last == head.index:
             return Step(head, last + 1)
         # A batch that holds entries on both sides stays until the last of them goes.

@@ -27,6 +27,7 @@ from maar.adapters.etcd.room import (
     version_refusal,
     worth_tidying,
 )
+from maar.adapters.etcd.tuning import TUNING, Tuning
 from maar.adapters.etcd.values import Keys
 from maar.background import Loop, cancel
 from maar.model.errors import MaarError, Rejected, StoreFull, Unavailable
@@ -36,8 +37,6 @@ log_ = logging.getLogger("maar.etcd")
 
 LOOK_S = 3.0
 APPEND_BYTES = 512  # what an append costs etcd beside its entries, about
-COMPACT_LOOKS = 20  # history is compacted every so many checks
-COMPACT_BYTES = 64 << 20  # or after so many written bytes
 TIDY_S = 600.0  # between two rounds of defragmentation, unless room is short
 DEFRAGMENT_S = 120.0
 COMPACT_S = 30.0
@@ -46,12 +45,19 @@ BLINDLY_S = 300.0
 
 class Upkeep:
     def __init__(
-        self, connection: EtcdConnection, keys: Keys, metrics: EtcdMetrics, *, quota_bytes: int
+        self,
+        connection: EtcdConnection,
+        keys: Keys,
+        metrics: EtcdMetrics,
+        *,
+        quota_bytes: int,
+        tuning: Tuning = TUNING,
     ) -> None:
         self._connection = connection
         self._keys = keys
         self._metrics = metrics
         self._quota = quota_bytes
+        self._tuning = tuning
         self._not_ours: set[str] = set()  # members that we may not defragment
         metrics.quota.set(quota_bytes)
         self._statuses_seen: list[MemberStatus] = []
@@ -62,7 +68,7 @@ class Upkeep:
         self._history = 0  # and since history was compacted
         self._looks = 0  # in this term
         self._look_now = asyncio.Event()
-        self._compacted = 0
+        self.compacted = 0
         self._tidied_s = 0.0
         self._blindly = 0, 0.0  # at which revision, and when, everything was last defragmented
         self._task: asyncio.Task[None] | None = None
@@ -95,7 +101,7 @@ class Upkeep:
         self._wrote += size + APPEND_BYTES
         self._wrote_lately += size + APPEND_BYTES
         self._history += size + APPEND_BYTES
-        if self._history >= COMPACT_BYTES:
+        if self._history >= self._tuning.compact_bytes:
             self.look_soon()
 
     def look_soon(self) -> None:
@@ -125,7 +131,7 @@ class Upkeep:
         self._wrote, self._wrote_lately = self._wrote_lately, 0
         statuses = await self._statuses()
         alarm = await self._alarm()
-        self._judge(statuses, alarm=alarm)
+        self.judge(statuses, alarm=alarm)
         if alarm or self._refused or self._tidying_due(statuses):
             await self._relieve(statuses, alarm=alarm)
         if self._refused and not alarm:
@@ -156,7 +162,10 @@ class Upkeep:
     async def _look_and_compact(self) -> None:
         await self.look()
         self._looks += 1
-        if self._looks % COMPACT_LOOKS == 0 or self._history >= COMPACT_BYTES:
+        if (
+            self._looks % self._tuning.compact_looks == 0
+            or self._history >= self._tuning.compact_bytes
+        ):
             await self.compact()
 
     async def _stir(self) -> None:
@@ -177,9 +186,9 @@ class Upkeep:
         if alarm and not room(statuses, quota=self._quota, alarm=False).reserve_refusal:
             await self._disarm()
             alarm = False
-        self._judge(statuses, alarm=alarm)
+        self.judge(statuses, alarm=alarm)
 
-    def _judge(self, statuses: list[MemberStatus], *, alarm: bool) -> None:
+    def judge(self, statuses: list[MemberStatus], *, alarm: bool) -> None:
         self._statuses_seen, self._alarmed = statuses, alarm
         refusal = self._room_after(BATCH_BYTES_MAX).refusal  # of the largest append
         if refusal and not self._refused:
@@ -266,7 +275,7 @@ class Upkeep:
 
     async def _compact(self, revision: int, *, within_s: float) -> None:
         """Compact; return when the room is free, or earlier when that takes long."""
-        if revision <= self._compacted:
+        if revision <= self.compacted:
             return
         request = rpc.CompactionRequest(revision=revision, physical=True)
         try:
@@ -275,7 +284,7 @@ class Upkeep:
         except (Rejected, Unavailable) as error:
             log_.debug("etcd compaction skipped cause=%s", error)
             return
-        self._compacted = revision
+        self.compacted = revision
 
     async def _tidy(self, status: MemberStatus) -> None:
         """Defragment one member; it does not answer meanwhile."""
