@@ -19,7 +19,6 @@ from maar.model.ids import FencingToken
 from maar.model.plan import LeasedPlan, PlanResult
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.ports.runner import AttemptFailed
-from maar.runner import runner as runner_module
 from maar.runner.runner import SparkRunner
 from maar.runner.settings import SparkSettings
 from support.spark.cluster import QUICK_JVM, Cluster, Daemon, cluster, until
@@ -274,7 +273,8 @@ def test_a_frozen_executor_is_lost_and_only_a_task_that_was_seen_to_end_has_stop
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One executor is frozen with its tasks, the other without them: those hear of their end."""
-    monkeypatch.setattr(runner_module, "STOP_WAIT_S", 5.0)  # Spark kills the frozen after ten
+    # Spark kills the frozen after ten.
+    monkeypatch.setattr(runner, "timing", runner.timing._replace(stop_wait_s=5.0))
     plans = [plan(f"write {gate}", index=index) for index in range(1, 5)]
     running = [threads.submit(runner.run, each) for each in plans]
     pids = [one_writer(store, each.token) for each in plans]

@@ -26,9 +26,8 @@ from maar.model.ids import FencingToken, WorkerId
 from maar.model.plan import Account, PlanResult
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.ports.runner import AttemptFailed, RunnerDied
-from maar.runner import runner as runner_module
 from maar.runner import session
-from maar.runner.runner import SparkRunner
+from maar.runner.runner import RunnerTiming, SparkRunner
 from maar.runner.settings import SparkSettings
 from maar.worker.service import Worker
 from maar.worker.settings import WorkerSettings
@@ -49,10 +48,12 @@ pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(300)]
 
 SLOTS = 2
 PATIENCE_S = 120.0
+# Every task here does end, however busy the machine.
+PATIENT = RunnerTiming(stop_wait_s=PATIENCE_S)
 SETTINGS = SparkSettings(master=f"local[{SLOTS}]", driver_memory="512m")
 
 
-def runner_in(tmp: Path, **more: Any) -> SparkRunner:
+def runner_in(tmp: Path, timing: RunnerTiming = PATIENT) -> SparkRunner:
     store = StoreSettings("main", (tmp / "store").as_uri())
     return SparkRunner(
         SETTINGS,
@@ -61,14 +62,8 @@ def runner_in(tmp: Path, **more: Any) -> SparkRunner:
         open_store=open_store,
         carry_out=pretend,
         load=nothing_to_load,
-        **more,
+        timing=timing,
     )
-
-
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every task here does end, however busy the machine."""
-    monkeypatch.setattr(runner_module, "STOP_WAIT_S", PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +139,7 @@ def test_a_real_compaction_is_carried_out_in_a_task(
 def test_each_plan_is_one_job_that_spark_shows_by_its_name(runner: SparkRunner) -> None:
     named = plan("return", index=77)
     runner.run(named)
-    jobs = runner._session.context._jsc.sc().statusStore().jobsList(None)
+    jobs = runner.session.context._jsc.sc().statusStore().jobsList(None)
     shown = [(jobs.apply(i).jobGroup(), jobs.apply(i).description()) for i in range(jobs.size())]
     mine = [(group.get(), title.get()) for group, title in shown if "77.0" in group.get()]
     assert [title for _, title in mine] == ["compact 77.0 level 0 shard 1 acme"]
@@ -211,7 +206,7 @@ def test_a_task_that_had_not_begun_is_not_to_blame(
     runner: SparkRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    monkeypatch.setattr(runner, "_task", killed_before_it_began)
+    monkeypatch.setattr(runner, "task", killed_before_it_began)
     with pytest.raises(AttemptFailed, match="Python process died") as failed:
         runner.run(plan("return"))
     assert (failed.value.stopped, failed.value.plan_at_fault) == (True, False)
@@ -224,7 +219,7 @@ def test_an_executor_without_maar_is_not_the_fault_of_the_plan(
     """Also where a SparkSession was made before: PySpark then raises classes of its own."""
     raising = capture_sql_exception(get_return_value) if converted else get_return_value
     monkeypatch.setattr(py4j.java_gateway, "get_return_value", raising)
-    monkeypatch.setattr(runner, "_task", Unloadable())
+    monkeypatch.setattr(runner, "task", Unloadable())
     with pytest.raises(AttemptFailed) as failed:
         runner.run(plan("return"))
     assert "No module named 'maar_is_not_here'; docs/spark.md says how" in failed.value.cause
@@ -275,7 +270,7 @@ def test_a_plan_that_is_cancelled_before_its_task_began_never_begins(
         wait_for_writes(store, each.token)
     waiting = plan("write /never")
     queued = threads.submit(runner.run, waiting)
-    until(lambda: (waiting.id, waiting.token) in runner._runs)
+    until(lambda: (waiting.id, waiting.token) in runner.runs)
     runner.cancel(waiting)
     failed = queued.exception(PATIENCE_S)
     assert isinstance(failed, AttemptFailed)
@@ -297,7 +292,7 @@ def test_a_plan_that_spark_has_no_slot_for_is_given_back(
     running = [threads.submit(runner.run, each) for each in full]
     for each in full:
         wait_for_writes(store, each.token)
-    monkeypatch.setattr(runner_module, "SEAT_WAIT_S", 0.1)
+    monkeypatch.setattr(runner, "timing", PATIENT._replace(seat_wait_s=0.1))
     with pytest.raises(AttemptFailed, match="no free slot") as failed:
         runner.run(plan("write /never"))
     assert (failed.value.stopped, failed.value.plan_at_fault) == (True, False)
@@ -320,7 +315,7 @@ def test_a_task_whose_driver_lets_go_ends_its_process_without_spark(
     alone = plan(f"write {gate}")
     running = threads.submit(runner.run, alone)
     pids = wait_for_writes(store, alone.token)
-    runner._runs[alone.id, alone.token].line.cut()
+    runner.runs[alone.id, alone.token].line.cut()
     until(lambda: not any(alive(pid) for pid in pids))
     assert isinstance(running.exception(PATIENCE_S), AttemptFailed)
 
@@ -328,15 +323,15 @@ def test_a_task_whose_driver_lets_go_ends_its_process_without_spark(
 def test_a_task_writes_nothing_after_its_time(
     runner: SparkRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "_plan_timeout_s", 0.5)
+    monkeypatch.setattr(runner, "timing", PATIENT._replace(plan_timeout_s=0.5))
     with pytest.raises(AttemptFailed, match="time is over") as failed:
         runner.run(plan("guarded /never"))
     assert (failed.value.stopped, failed.value.plan_at_fault) == (True, False)
 
 
 def test_spark_runs_without_retries_and_speculation(runner: SparkRunner) -> None:
-    conf = dict(runner._session.context.getConf().getAll())
-    session.check(runner._session.context)
+    conf = dict(runner.session.context.getConf().getAll())
+    session.check(runner.session.context)
     assert conf["spark.master"] == f"local[{SLOTS},1]"
     assert conf["spark.scheduler.mode"] == "FAIR"
 
@@ -350,7 +345,8 @@ class RealClock:
 
 
 def test_renewals_are_not_starved_by_tasks_that_hold_every_core(runner: SparkRunner) -> None:
-    plans = [plan("spin 12", index=index) for index in range(1, SLOTS + 1)]
+    lease_ns = LEASE_NS // 2
+    plans = [plan("spin 7", index=n, lease_ns=lease_ns) for n in range(1, SLOTS + 1)]
 
     async def scenario() -> OnePlanEach:
         metastore = OnePlanEach(list(plans))
@@ -368,7 +364,7 @@ def test_renewals_are_not_starved_by_tasks_that_hold_every_core(runner: SparkRun
     for times in metastore.heard.values():
         gaps = [after - before for before, after in pairwise(times)]
         assert len(gaps) >= 3
-        assert max(gaps) < LEASE_NS / 1e9  # or the lease would have been lost
+        assert max(gaps) < lease_ns / 1e9  # or the lease would have been lost
 
 
 def descendants(pid: int) -> set[int]:
@@ -390,7 +386,7 @@ def descendants(pid: int) -> set[int]:
 
 def test_closing_leaves_no_process_and_no_file(runner: SparkRunner, tmp: Path) -> None:
     """Runs after all that need the module's Spark."""
-    jvm = session.jvm(runner._session.context).pid
+    jvm = session.jvm(runner.session.context).pid
     processes = descendants(jvm) | {jvm}
     assert len(processes) >= 1 + 1 + SLOTS  # the JVM, Spark's Python daemon, a worker per slot
     runner.close()
@@ -398,19 +394,16 @@ def test_closing_leaves_no_process_and_no_file(runner: SparkRunner, tmp: Path) -
     assert list(tmp.glob("scratch/worker-*")) == []
 
 
-def test_a_frozen_jvm_has_no_slots_and_dies_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "_JVM_LEAVES_S", 2)
-    runner = runner_in(tmp_path)
+def test_a_frozen_jvm_has_no_slots_and_dies_of_it(tmp_path: Path) -> None:
+    runner = runner_in(tmp_path, PATIENT._replace(jvm_leaves_s=2.0, beat_s=0.3))
     try:
         runner.warm()
-        jvm = session.jvm(runner._session.context).pid
+        jvm = session.jvm(runner.session.context).pid
         os.kill(jvm, signal.SIGSTOP)
         until(lambda: runner.slots() == 0)
         os.kill(jvm, signal.SIGCONT)
         until(lambda: runner.slots() == SLOTS)
-        monkeypatch.setattr(runner_module, "DEAD_BEATS", 8)
+        runner.timing = runner.timing._replace(dead_beats=8)
         os.kill(jvm, signal.SIGSTOP)
         with pytest.raises(RunnerDied, match="has not answered"):
             until(lambda: runner.slots() == -1)
@@ -439,7 +432,7 @@ def test_a_killed_jvm_is_the_death_of_the_runner_and_of_its_tasks(
         thread = threading.Thread(target=run)
         thread.start()
         wait_for_writes(store, stray.token)
-        jvm = session.jvm(runner._session.context).pid
+        jvm = session.jvm(runner.session.context).pid
         processes = descendants(jvm)
         os.kill(jvm, signal.SIGKILL)
         thread.join(PATIENCE_S)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -41,13 +41,21 @@ from maar.services.runs import CarryOut
 
 log = logging.getLogger("maar.spark")
 
-PLAN_TIMEOUT_S = 1800.0  # a task writes nothing after that
-SEAT_WAIT_S = 300.0  # a plan without a free slot is given up: another worker may have one
-STOP_WAIT_S = 10.0  # Spark itself kills the Python process of a cancelled task within five
 FROZEN_BEATS = 5  # without an answer: no slots
-DEAD_BEATS = 60  # after that, a restart is better than waiting
 FALLEN_MAX = 1000
 _WARM_HOLD_S = 0.2
+
+
+class RunnerTiming(NamedTuple):
+    """How long a runner waits for Spark."""
+
+    plan_timeout_s: float = 1800.0  # a task writes nothing after that
+    seat_wait_s: float = 300.0  # a plan without a seat is given up: another worker may have one
+    stop_wait_s: float = 10.0  # Spark itself kills the process of a cancelled task within five
+    beat_s: float = 1.0  # Spark is asked for its slots this often
+    dead_beats: int = 60  # without an answer: a new start is better than to wait on
+    jvm_leaves_s: float = 10.0  # a JVM that is told to stop is killed after this
+
 
 Key = tuple[PlanId, FencingToken]
 
@@ -80,19 +88,19 @@ class SparkRunner:
         carry_out: CarryOut = runs.carry_out,
         load: Callable[[], None] = runs.load,
         kinds: tuple[PlanKind, ...] = tuple(KINDS),
-        plan_timeout_s: float = PLAN_TIMEOUT_S,
+        timing: RunnerTiming = RunnerTiming(),  # noqa: B008 - it is frozen
         lent: Any = None,  # a SparkContext of somebody else, who alone may stop it
     ) -> None:
         self._settings = settings
         self._store = store
-        self._session = SparkHandle(settings, scratch, lent)
+        self.session = SparkHandle(settings, scratch, lent, jvm_leaves_s=timing.jvm_leaves_s)
         self._load = load
         self._kinds = kinds
         self._open_store = open_store
-        self._task = functools.partial(work, open_store=open_store, carry_out=carry_out)
-        self._plan_timeout_s = plan_timeout_s
+        self.task = functools.partial(work, open_store=open_store, carry_out=carry_out)
+        self.timing = timing
         self._lock = threading.Lock()
-        self._runs: dict[Key, _Run] = {}
+        self.runs: dict[Key, _Run] = {}
         self._fallen: deque[str] = deque(maxlen=FALLEN_MAX)  # executors, once per plan they took
         self._warming = ""  # the group of the job that warms
         self._lines: Lifelines | None = None
@@ -120,7 +128,7 @@ class SparkRunner:
         refused = [answer for answer in answers if isinstance(answer, str)]
         if refused:
             raise RunnerDied(f"Spark cannot warm up: {refused[0]}")
-        self._pulse = Pulse(self._look, first=slots)
+        self._pulse = Pulse(self._look, first=slots, beat_s=self.timing.beat_s)
         log.info("spark is warm slots=%d processes=%d", slots, len(set(answers)))
 
     def kinds(self) -> tuple[PlanKind, ...]:
@@ -128,24 +136,25 @@ class SparkRunner:
 
     def slots(self) -> int:
         assert self._pulse is not None, "warm() comes first"
-        ended = self._session.why_ended()
+        ended = self.session.why_ended()
         if ended:
             raise RunnerDied(ended)
         if self._pulse.error is not None:
             cause = self._pulse.error
             raise RunnerDied(f"Spark's JVM is gone: {_failure(cause).cause}") from cause
-        if self._pulse.missed >= DEAD_BEATS:
-            raise RunnerDied(f"Spark's JVM has not answered for {DEAD_BEATS} s")
+        if self._pulse.missed >= self.timing.dead_beats:
+            silent_s = self.timing.dead_beats * self.timing.beat_s
+            raise RunnerDied(f"Spark's JVM has not answered for {silent_s:.0f} s")
         return 0 if self._pulse.missed >= FROZEN_BEATS else self._pulse.answer
 
     def run(self, plan: LeasedPlan) -> PlanResult:
         assert self._lines is not None, "warm() comes first"
-        line = self._lines.new(timeout_s=self._plan_timeout_s)
+        line = self._lines.new(timeout_s=self.timing.plan_timeout_s)
         run = _Run(plan, line, f"maar {plan.id} {plan.token} {secrets.token_hex(4)}")
         key = plan.id, plan.token
         with self._lock:
-            self._runs[key] = run
-        waiting = threading.Timer(SEAT_WAIT_S, self._give_up_waiting, [run])
+            self.runs[key] = run
+        waiting = threading.Timer(self.timing.seat_wait_s, self._give_up_waiting, [run])
         waiting.daemon = True
         waiting.start()
         try:
@@ -156,16 +165,16 @@ class SparkRunner:
             waiting.cancel()
             line.cut()
             with self._lock:
-                if self._runs.get(key) is run:
-                    del self._runs[key]
+                if self.runs.get(key) is run:
+                    del self.runs[key]
         if isinstance(answer, Done):
             return answer.result
-        stopped = line.wait_gone(wait_s=STOP_WAIT_S)
+        stopped = line.wait_gone(wait_s=self.timing.stop_wait_s)
         raise AttemptFailed(answer.cause, stopped=stopped, plan_at_fault=answer.plan_at_fault)
 
     def cancel(self, plan: LeasedPlan) -> None:
         with self._lock:
-            run = self._runs.get((plan.id, plan.token))
+            run = self.runs.get((plan.id, plan.token))
         if run is None:
             return
         assert self._engine is not None
@@ -178,17 +187,17 @@ class SparkRunner:
     def close(self) -> None:
         """End our jobs in a borrowed Spark; of our own Spark also the JVM and its files."""
         with self._lock:
-            runs = list(self._runs.values())
+            runs = list(self.runs.values())
         if self._pulse is not None:
             self._pulse.close()
         if self._lines is not None:
             self._lines.close()
-        if self._session.lent and self._engine is not None and not self._engine.is_over():
+        if self.session.lent and self._engine is not None and not self._engine.is_over():
             self._cancel_groups([self._warming, *(run.group for run in runs)])
-        self._session.close()
+        self.session.close()
 
     def _start(self) -> None:
-        context = self._session.open()
+        context = self.session.open()
         conf: dict[str, str] = dict(context.getConf().getAll())
         host = conf.get("spark.driver.host", "127.0.0.1")
         self._lines = Lifelines(
@@ -202,7 +211,7 @@ class SparkRunner:
     def _warm_up(self, slots: int) -> list[int | str]:
         """A process per slot, with all loaded that a plan needs; a sentence where it cannot be."""
         assert self._lines is not None
-        line = self._lines.new(timeout_s=self._plan_timeout_s)
+        line = self._lines.new(timeout_s=self.timing.plan_timeout_s)
         self._warming = f"maar warm-up {secrets.token_hex(4)}"
         task = functools.partial(
             warm_up,
@@ -212,7 +221,7 @@ class SparkRunner:
             lifeline=line.address,
             hold_s=_WARM_HOLD_S,
         )
-        context, tasks = self._session.context, max(1, slots)
+        context, tasks = self.session.context, max(1, slots)
         context.setJobGroup(self._warming, "maar warms up", interruptOnCancel=True)
         try:
             answers: list[int | str] = context.parallelize(range(tasks), tasks).map(task).collect()
@@ -224,22 +233,22 @@ class SparkRunner:
         """Slots that Spark has for us now."""
         assert self._engine is not None
         seen = self._engine.look()
-        strangers = self._strangers(seen) if self._session.lent else 0
+        strangers = self._strangers(seen) if self.session.lent else 0
         return seats.slots(seen, self._scaling, strangers=strangers, limit=self._settings.slots)
 
     def _strangers(self, seen: SeenExecutors) -> int:
         """Tasks of others, in a borrowed Spark."""
         with self._lock:
-            ours = sum(1 for run in self._runs.values() if run.line.places)
+            ours = sum(1 for run in self.runs.values() if run.line.places)
         return max(0, seen.running - ours)
 
     def _submit(self, run: _Run) -> Answer:
         """One job of one task, from the calling thread: its job group is the thread's own."""
         body = msgspec.msgpack.encode(Task(run.plan, self._store, run.line.address))
-        context = self._session.context
+        context = self.session.context
         context.setJobGroup(run.group, run.plan.title, interruptOnCancel=True)
         context.setLocalProperty("spark.scheduler.pool", run.plan.kind)
-        answers = context.parallelize([body], 1).map(self._task).collect()
+        answers = context.parallelize([body], 1).map(self.task).collect()
         if len(answers) != 1:  # the stream of results ended early: the JVM went away under it
             raise EOFError("Spark's answer was cut off")
         answer: Answer = msgspec.msgpack.decode(answers[0], type=Answer)
@@ -254,7 +263,7 @@ class SparkRunner:
         run.line.cut()
         if not engine.message(error):  # the driver's side failed: the job may be running still
             self._cancel_groups([run.group])
-        stopped = run.line.wait_gone(wait_s=STOP_WAIT_S)
+        stopped = run.line.wait_gone(wait_s=self.timing.stop_wait_s)
         if run.given_up:
             return AttemptFailed(run.given_up, stopped=stopped, plan_at_fault=False)
         begun = bool(run.line.places)  # a task that did not come so far has killed nobody
@@ -270,7 +279,7 @@ class SparkRunner:
         with self._lock:
             others = {
                 place
-                for other in self._runs.values()
+                for other in self.runs.values()
                 if other is not run
                 for place in other.line.places
             }
@@ -280,7 +289,7 @@ class SparkRunner:
 
     def _give_up_waiting(self, run: _Run) -> None:
         if not run.line.places:
-            run.give_up(f"Spark had no free slot for it within {SEAT_WAIT_S:.0f} s")
+            run.give_up(f"Spark had no free slot for it within {self.timing.seat_wait_s:.0f} s")
             self._cancel_groups([run.group])
 
     def _cancel_groups(self, groups: list[str]) -> None:

@@ -31,7 +31,6 @@ JAVA_MIN = 17
 LOOPBACK = "127.0.0.1"
 _LISTEN_VARIABLE = "SPARK_LOCAL_IP"
 _JAVA_TIMEOUT_S = 20
-_JVM_LEAVES_S = 10
 _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?")
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -47,9 +46,12 @@ ONCE = {
 class SparkHandle:
     """A SparkContext, ours or borrowed; only its owner stops it."""
 
-    def __init__(self, settings: SparkSettings, scratch: Path | None, lent: Any) -> None:
+    def __init__(
+        self, settings: SparkSettings, scratch: Path | None, lent: Any, *, jvm_leaves_s: float
+    ) -> None:
         self._settings = settings
         self._scratch_parent = scratch
+        self._jvm_leaves_s = jvm_leaves_s
         self._scratch: WorkerScratch | None = None
         self.lent = lent is not None
         self.context = lent
@@ -82,27 +84,27 @@ class SparkHandle:
         if self.lent:
             return
         if self.context is not None:
-            stop(self.context)
+            stop(self.context, jvm_leaves_s=self._jvm_leaves_s)
             self.context = None
         if self._scratch is not None:
             self._scratch.close()
             self._scratch = None
 
 
-def stop(context: Any) -> None:
+def stop(context: Any, *, jvm_leaves_s: float = 10.0) -> None:
     """End Spark and its JVM, also one that is dead or hangs; then another can be started."""
     gateway, process = context._gateway, jvm(context)
     if process.poll() is None:
         stopping = threading.Thread(target=_quietly, args=(context.stop,), daemon=True)
         stopping.start()
-        stopping.join(_JVM_LEAVES_S)
+        stopping.join(jvm_leaves_s)
         if stopping.is_alive():
             process.kill()
             stopping.join()
     _quietly(gateway.shutdown)
     process.stdin.close()  # which is what tells the JVM to leave
     try:
-        process.wait(_JVM_LEAVES_S)
+        process.wait(jvm_leaves_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

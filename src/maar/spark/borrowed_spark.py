@@ -22,7 +22,7 @@ from maar.model.ids import MAIN_STORE, WorkerId
 from maar.ports.log_time import GetNow
 from maar.ports.object_store import StoreSettings
 from maar.ports.runner import RunnerDied
-from maar.runner.runner import SparkRunner
+from maar.runner.runner import RunnerTiming, SparkRunner
 from maar.runner.session import check
 from maar.runner.settings import SparkSettings
 from maar.worker.service import Worker
@@ -61,7 +61,7 @@ def run_worker(
         given,
         None,
         open_store=open_store,
-        plan_timeout_s=settings.plan_timeout_ms / 1000,
+        timing=RunnerTiming(plan_timeout_s=settings.plan_timeout_ms / 1000),
         lent=context,
     )
     leaving = threading.Event()

@@ -133,7 +133,7 @@ def nothing_to_load() -> None:
 _token = count(1)
 
 
-def plan(does: str, *, index: int = 1) -> LeasedPlan:
+def plan(does: str, *, index: int = 1, lease_ns: int = LEASE_NS) -> LeasedPlan:
     return LeasedPlan(
         id=PlanId(index, 0),
         kind=COMPACT,
@@ -141,7 +141,7 @@ def plan(does: str, *, index: int = 1) -> LeasedPlan:
         key=QueueKey(StoreName(does), TenantId("acme"), Shard(1), 0),
         inputs=(),
         target_block_bytes=1 << 20,
-        lease_ns=LEASE_NS,
+        lease_ns=lease_ns,
         title=f"compact {index}.0 level 0 shard 1 acme",
     )
 
@@ -226,6 +226,7 @@ class OnePlanEach(LocalPort):
         self.heard: dict[PlanId, list[float]] = {plan.id: [] for plan in plans}
         self.done = asyncio.Event()
         self._left = len(plans)
+        self._lease_ns = {plan.id: plan.lease_ns for plan in plans}
 
     async def now(self) -> Now:
         return Now(INCARNATION, LeaseTime(0), 0)
@@ -248,6 +249,6 @@ class OnePlanEach(LocalPort):
             self.done.set()
         return PollReply(
             granted=granted,
-            kept=tuple(Kept(r.plan, r.token, LEASE_NS) for r in request.renewals),
+            kept=tuple(Kept(r.plan, r.token, self._lease_ns[r.plan]) for r in request.renewals),
             outcomes=tuple(Outcome(r.plan, r.token, True) for r in request.reports),
         )

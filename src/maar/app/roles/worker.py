@@ -20,7 +20,7 @@ from maar.app.roles.health_http import telling
 from maar.app.roles.wiring import RoleStatus, new_registry, node_name
 from maar.app.settings.config import Settings
 from maar.model.ids import WorkerId
-from maar.runner.runner import SparkRunner
+from maar.runner.runner import RunnerTiming, SparkRunner
 from maar.worker.service import Worker
 
 STARTING_S = 0.2
@@ -42,7 +42,7 @@ async def run(
         settings.store_settings(),
         settings.scratch_dir,
         open_store=open_store,
-        plan_timeout_s=settings.worker.plan_timeout_ms / 1000,
+        timing=RunnerTiming(plan_timeout_s=settings.worker.plan_timeout_ms / 1000),
     )
     drain_ms = min(settings.worker.drain_ms, int(settings.server.drain_s * 1000))
     worker = Worker(
