@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from maar.api.settings import ApiSettings
-from maar.app.http import gate, http2
+from maar.app.http.gate import PortBounds
 from support.http.front import Front
 from support.http.h2_client import (
     CONTINUATION,
@@ -65,18 +65,14 @@ def test_large_answers_keep_to_the_clients_windows() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2], ids=["http1", "http2"])
-def test_who_takes_nothing_of_its_answer_is_hung_up_on(
-    monkeypatch: pytest.MonkeyPatch, version: int
-) -> None:
-    monkeypatch.setattr(gate, "STALL_S", 0.3)
-
+def test_who_takes_nothing_of_its_answer_is_hung_up_on(version: int) -> None:
     async def large(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(64):
             await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
-    front = Front()
+    front = Front(bounds=PortBounds(stall_s=0.3))
     front.app = large
 
     async def story(port: Port) -> None:
@@ -94,15 +90,14 @@ def test_who_takes_nothing_of_its_answer_is_hung_up_on(
     told(story, front)
 
 
-def test_who_takes_its_answer_by_bytes_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_takes_its_answer_by_bytes_is_hung_up_on() -> None:
     """Each byte of a window woke every stream of the connection, whose clocks began again."""
-    monkeypatch.setattr(gate, "STALL_S", 0.5)
 
     async def large(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": bytes(1 << 20)})
 
-    front = Front()
+    front = Front(bounds=PortBounds(stall_s=0.5))
     front.app = large
 
     async def story(port: Port) -> None:
@@ -143,11 +138,7 @@ def test_what_nobody_reads_is_bounded_by_windows() -> None:
     told(story, front, drain_s=1)
 
 
-def test_streams_beyond_their_number_are_refused_and_the_others_answered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(http2, "STREAMS_MAX", 4)
-
+def test_streams_beyond_their_number_are_refused_and_the_others_answered() -> None:
     async def story(port: Port) -> None:
         async with h2_client(port.number) as client:
             streams = [client.begin(PUSH, PROTO) for _ in range(5)]
@@ -157,7 +148,7 @@ def test_streams_beyond_their_number_are_refused_and_the_others_answered(
                 client.send(stream, push_request())
                 assert (await client.answer(stream)).status == 200
 
-    told(story)
+    told(story, Front(bounds=PortBounds(streams_max=4)))
 
 
 Flood = Callable[[H2Client], None]

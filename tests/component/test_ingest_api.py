@@ -20,8 +20,9 @@ from prometheus_client import CollectorRegistry
 
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
-from maar.api import body
 from maar.api.app import QueryDeps, build_app
+from maar.api.body import READ_SECONDS_MAX
+from maar.api.guard import RequestGuard
 from maar.api.settings import ApiSettings
 from maar.distributor.rings import FollowedRings
 from maar.distributor.service import Distributor, Router
@@ -117,13 +118,16 @@ async def running(directory: Path, **settings: Any) -> AsyncIterator[Running]:
     async def no_metrics() -> list[str]:
         return []
 
+    body_read_s = settings.pop("body_read_s", READ_SECONDS_MAX)
+    api = ApiSettings(**settings)
     app = build_app(
-        ApiSettings(**settings),
+        api,
         [registry],
         ready,
         no_metrics,
         distributor=distributor,
         asked=QueryDeps(PlainEngine(MemoryWriter()), metastore, no_causes, clock, 0),
+        guard=RequestGuard(api, registry, body_read_s=body_read_s),
     )
     config = uvicorn.Config(
         app, port=0, http="httptools", lifespan="off", access_log=False, log_config=None
@@ -215,19 +219,17 @@ def test_an_endless_body_is_cut_off_while_it_streams(tmp_path: Path) -> None:
     with_server(tmp_path, story, body_bytes_max=1 << 20)
 
 
-def test_a_body_that_trickles_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "READ_SECONDS_MAX", 0.2)
-
+def test_a_body_that_trickles_is_given_up(tmp_path: Path) -> None:
     async def story(at: Running) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", at.port)
         writer.write(
             f"POST {INGEST} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\nabc".encode()
         )
-        answer = await asyncio.wait_for(reader.readline(), 5)
+        answer = await asyncio.wait_for(reader.readline(), 30)
         assert b"408" in answer
         writer.close()
 
-    with_server(tmp_path, story)
+    with_server(tmp_path, story, body_read_s=0.2)
 
 
 def test_ending_answers_those_who_wait(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ import grpc.aio
 import httpx
 import pytest
 
-from maar.api import body as api_body
 from maar.api.protocol.grpc import RetryInfo, RpcStatus
 from maar.api.settings import ApiSettings
-from maar.app.http import http2
+from maar.app.http.gate import PortBounds
 from maar.app.http.http2_frames import PREFACE
 from maar.distributor.settings import Limits
 from maar.model.errors import MaarError, Overloaded, StoreFull, Unavailable
@@ -274,9 +273,8 @@ def test_a_client_that_hangs_up_in_mid_call_loses_nothing_that_others_count() ->
     told(story, front)
 
 
-def test_calls_that_say_nothing_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http2, "STREAMS_MAX", 2)
-    monkeypatch.setattr(api_body, "READ_SECONDS_MAX", 0.5)
+def test_calls_that_say_nothing_do_not_keep_others_out() -> None:
+    front = Front(bounds=PortBounds(streams_max=2), body_read_s=0.5)
 
     async def nothing() -> AsyncIterator[bytes]:
         await asyncio.Event().wait()
@@ -292,7 +290,7 @@ def test_calls_that_say_nothing_do_not_keep_others_out(monkeypatch: pytest.Monke
                 assert "did not arrive" in (caught.value.details() or "")
             await called(channel, request())
 
-    assert len(told(story).writer.profiles()) == 1
+    assert len(told(story, front).writer.profiles()) == 1
 
 
 def test_a_call_without_a_message_is_told_so() -> None:

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from maar.api.settings import ApiSettings
-from maar.app.http import one_port
+from maar.app.http.gate import PortBounds
 from maar.app.http.http2_frames import PREFACE
 from support.http.front import Front
 from support.http.port import PATIENCE_S, Port, request, told, until
@@ -32,11 +32,7 @@ def test_a_preface_that_comes_byte_by_byte_is_understood() -> None:
 
 
 @pytest.mark.parametrize("said", [PREFACE[:10], b""])
-def test_half_a_preface_or_nothing_at_all_is_hung_up_on(
-    monkeypatch: pytest.MonkeyPatch, said: bytes
-) -> None:
-    monkeypatch.setattr(one_port, "SILENT_S", 0.2)
-
+def test_half_a_preface_or_nothing_at_all_is_hung_up_on(said: bytes) -> None:
     async def story(port: Port) -> None:
         reader, _ = await port.raw(said)
         try:
@@ -45,7 +41,8 @@ def test_half_a_preface_or_nothing_at_all_is_hung_up_on(
             pass  # as the kernel chooses
         assert (await port.get("/healthz")).status_code == 200
 
-    told(story, Front(api=ApiSettings(head_s=0.2)))
+    bounds = PortBounds(silent_s=0.2)
+    told(story, Front(api=ApiSettings(head_s=0.2), bounds=bounds))
 
 
 def test_half_a_preface_and_then_the_end_leaves_nothing() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from maar.app.roles import metastore
 from maar.app.roles.metastore import snapshot_in_another_process
 from maar.app.settings.config import Settings
 from maar.model.errors import Unavailable
@@ -32,12 +31,12 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     return put
 
 
-def taken() -> int:
-    return asyncio.run(_take())
+def taken(timeout_s: float = 60.0) -> int:
+    return asyncio.run(_take(timeout_s))
 
 
-async def _take() -> int:
-    return await snapshot_in_another_process(Settings())()
+async def _take(timeout_s: float = 60.0) -> int:
+    return await snapshot_in_another_process(Settings(), timeout_s=timeout_s)()
 
 
 def test_the_index_that_it_prints_is_the_snapshots(program: Program) -> None:
@@ -62,13 +61,10 @@ def test_one_that_ends_otherwise_is_known_by_its_code(
         taken()
 
 
-def test_one_that_takes_too_long_is_killed(
-    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metastore, "SNAPSHOT_TIMEOUT_S", 0.3)
+def test_one_that_takes_too_long_is_killed(program: Program, tmp_path: Path) -> None:
     program(f"echo $$ > {tmp_path}/pid; exec sleep 60")
     with pytest.raises(Unavailable, match=r"took over 0\.3 s"):
-        taken()
+        taken(0.3)
     assert gone(tmp_path)
 
 

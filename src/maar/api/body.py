@@ -20,6 +20,7 @@ class BodyShare:
 
     def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget
+        self.read_s = budget.read_s
         self.held = 0
 
     def take(self, size: int) -> None:
@@ -36,8 +37,9 @@ class BodyShare:
 class BodyBudget:
     """Bytes that all requests together may hold in memory."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, *, read_s: float = READ_SECONDS_MAX) -> None:
         self.bytes_max = bytes_max
+        self.read_s = read_s  # a body that takes longer to arrive is given up
         self.held = 0
 
     @contextmanager
@@ -57,7 +59,7 @@ async def read_body(scope: Scope, receive: Receive, *, limit: int, hold: BodySha
     chunks: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(READ_SECONDS_MAX):
+        async with asyncio.timeout(hold.read_s):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
@@ -73,7 +75,7 @@ async def read_body(scope: Scope, receive: Receive, *, limit: int, hold: BodySha
                     return b"".join(chunks)  # a single one is not copied
     except TimeoutError as error:
         raise TooSlow(
-            f"the body did not arrive within {READ_SECONDS_MAX:.0f} s; send it again"
+            f"the body did not arrive within {hold.read_s:.0f} s; send it again"
         ) from error
 
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from maar.api.body import BodyBudget, BodyShare, all_headers, decompress
+from maar.api.body import READ_SECONDS_MAX, BodyBudget, BodyShare, all_headers, decompress
 from maar.api.errors import Forbidden, json_error
 from maar.api.hosts import Hosts, refusal
 from maar.api.settings import ApiSettings
@@ -32,10 +32,11 @@ class RequestGuard:
         registry: CollectorRegistry,
         *,
         inline_bytes_max: int = INLINE_BYTES_MAX,
+        body_read_s: float = READ_SECONDS_MAX,
     ) -> None:
         self.settings = settings
         self._inline_bytes_max = inline_bytes_max
-        self.budget = BodyBudget(settings.reading_bytes_max)
+        self.budget = BodyBudget(settings.reading_bytes_max, read_s=body_read_s)
         self._threads = Threads(THREADS, "api")
         self._errors = Counter(
             "maar_api_errors",

@@ -12,9 +12,11 @@ from prometheus_client import CollectorRegistry
 from maar.api.admin.placement import ReadPlaced, nothing_placed
 from maar.api.admin.quarantine import Causes
 from maar.api.app import QueryDeps, build_app
+from maar.api.body import READ_SECONDS_MAX
 from maar.api.guard import INLINE_BYTES_MAX, RequestGuard
 from maar.api.hosts import Hosts
 from maar.api.settings import ApiSettings
+from maar.app.http.gate import PORT_BOUNDS, PortBounds
 from maar.distributor.service import Distributor
 from maar.distributor.settings import Limits
 from maar.model.block import BlockMeta
@@ -41,6 +43,8 @@ class Front:
         placed: ReadPlaced = nothing_placed,
         hosts: Hosts = CALLED,
         inline_bytes_max: int = INLINE_BYTES_MAX,
+        body_read_s: float = READ_SECONDS_MAX,
+        bounds: PortBounds = PORT_BOUNDS,
     ) -> None:
         self.registry = CollectorRegistry()
         self.writer = MemoryWriter()
@@ -55,8 +59,12 @@ class Front:
             self.limits, OneShard(self.writer), self.clock, self.registry
         )
         self.door = RequestGuard(
-            api or ApiSettings(), self.registry, inline_bytes_max=inline_bytes_max
+            api or ApiSettings(),
+            self.registry,
+            inline_bytes_max=inline_bytes_max,
+            body_read_s=body_read_s,
         )
+        self.bounds = bounds  # of the port, if it gets one
         self.app = build_app(
             self.door.settings,
             [self.registry],

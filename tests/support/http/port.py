@@ -98,7 +98,7 @@ def told(story: Story, front: Front | None = None, *, drain_s: float = 5) -> Fro
     front = front or Front()
 
     async def whole() -> None:
-        gate = Gate(front.door.settings, front.registry)
+        gate = Gate(front.door.settings, front.registry, bounds=front.bounds)
         server = HttpServer(front.app, drain_s=drain_s, gate=gate)
         listener = socket.create_server(("127.0.0.1", 0))
         port = Port(front, listener.getsockname()[1], server)

@@ -24,13 +24,23 @@ from maar.app.http.unfinished import (
 )
 
 LINGER_S = 1.0
-STALL_S = 60.0  # for a client to take some of its answer,
 TAKEN_MIN = 16 << 10  # at least so many bytes, or the answer would stay in memory for ever
 BODY_GRACE_S = 5.0  # the handler that reads a body gives up first, and with a better answer
 
 
 _GRPC_CODES = {"deadline_exceeded": 4, "resource_exhausted": 8, "unavailable": 14}
 Headers = list[tuple[bytes, bytes]]
+
+
+class PortBounds(NamedTuple):
+    """How patient a port is with its clients, beside what the settings say."""
+
+    silent_s: float = 75.0  # for a client that says nothing at all, as between two requests
+    stall_s: float = 60.0  # for a client to take some of its answer, see TAKEN_MIN
+    streams_max: int = 128  # at once, on one connection of HTTP/2; beyond this, REFUSED_STREAM
+
+
+PORT_BOUNDS = PortBounds()
 
 
 class HttpRefusal(NamedTuple):
@@ -84,8 +94,15 @@ class GateMetrics:
 class Gate:
     """One for all connections of a port; used in the event loop only."""
 
-    def __init__(self, settings: ApiSettings, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        settings: ApiSettings,
+        registry: CollectorRegistry,
+        *,
+        bounds: PortBounds = PORT_BOUNDS,
+    ) -> None:
         self.settings = settings
+        self.bounds = bounds
         connections_max = connections_within(
             settings.connections_max, descriptors=_descriptors_raised()
         )

@@ -8,8 +8,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from maar.app.http import gate as bounds
-from maar.app.http.gate import Gate, answer_in_http1, caller_of, hung_up
+from maar.app.http.gate import TAKEN_MIN, Gate, answer_in_http1, caller_of, hung_up
 from maar.app.http.unfinished import Why
 
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
@@ -149,7 +148,7 @@ class Http1(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._unsent = self.transport.get_write_buffer_size()
-        self._stall = self.loop.call_later(bounds.STALL_S, self._look_at_stall)
+        self._stall = self.loop.call_later(self._gate.bounds.stall_s, self._look_at_stall)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -161,8 +160,8 @@ class Http1(HttpToolsProtocol):
 
     def _look_at_stall(self) -> None:
         unsent, self._unsent = self._unsent, self.transport.get_write_buffer_size()
-        if unsent - self._unsent >= bounds.TAKEN_MIN:  # slow, but it does read
-            self._stall = self.loop.call_later(bounds.STALL_S, self._look_at_stall)
+        if unsent - self._unsent >= TAKEN_MIN:  # slow, but it does read
+            self._stall = self.loop.call_later(self._gate.bounds.stall_s, self._look_at_stall)
         else:
             self._gate.count(Why.ANSWER_STALLED)
             self.transport.abort()

@@ -43,7 +43,6 @@ from maar.app.http.http2_stream import STREAM_WINDOW, Stream
 from maar.app.http.patience import Patience
 from maar.app.http.unfinished import Why
 
-STREAMS_MAX = 128  # at once, on one connection; beyond this, REFUSED_STREAM
 FRAME_BYTES_MAX = 1 << 16
 CONNECTION_WINDOW = 1 << 21  # of all its streams
 IDLE_S = 300.0  # of a connection without a request
@@ -80,6 +79,10 @@ class Http2(asyncio.Protocol):
         self._failed = False
 
     @property
+    def stall_s(self) -> float:
+        return self._gate.bounds.stall_s
+
+    @property
     def default_headers(self) -> list[tuple[bytes, bytes]]:
         headers: list[tuple[bytes, bytes]] = self._state.default_headers
         return headers
@@ -98,7 +101,7 @@ class Http2(asyncio.Protocol):
         if self._failed:  # there is no room
             return
         settings = {
-            Setting.MAX_CONCURRENT_STREAMS: STREAMS_MAX,
+            Setting.MAX_CONCURRENT_STREAMS: self._gate.bounds.streams_max,
             Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
             Setting.MAX_FRAME_SIZE: FRAME_BYTES_MAX,
             Setting.MAX_HEADER_LIST_SIZE: self._gate.settings.head_bytes_max,
@@ -311,7 +314,7 @@ class Http2(asyncio.Protocol):
             self._spend_patience(EMPTY)
             return
         self._last = head.stream
-        if self._going or len(self._streams) >= STREAMS_MAX:
+        if self._going or len(self._streams) >= self._gate.bounds.streams_max:
             raise StreamFault(head.stream, Code.REFUSED_STREAM, "too many at once, or ending")
         self._request(head, heading(head.stream, head.pairs))
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from maar.app.http import gate as bounds
+from maar.app.http.gate import TAKEN_MIN
 from maar.app.http.http2_frames import Code, header_block
 from maar.app.http.unfinished import Why
 
@@ -123,8 +123,8 @@ class Stream:
     async def _room(self) -> None:
         """Restart the timer when the connection makes progress, also for streams that wait."""
         now, sent = asyncio.get_running_loop().time(), self.connection.sent
-        if now >= self._stalls_at or sent - self._sent_then >= bounds.TAKEN_MIN:
-            self._stalls_at, self._sent_then = now + bounds.STALL_S, sent
+        if now >= self._stalls_at or sent - self._sent_then >= TAKEN_MIN:
+            self._stalls_at, self._sent_then = now + self.connection.stall_s, sent
         self.room.clear()
         self.connection.waiting.add(self)
         try:

@@ -15,8 +15,6 @@ from maar.app.http.unfinished import Why
 if TYPE_CHECKING:  # it is loaded when somebody speaks it
     from maar.app.http.http2 import Http2
 
-SILENT_S = 75.0  # for a client that says nothing at all, as between two requests
-
 
 def both(gate: Gate) -> Callable[..., asyncio.Protocol]:
     """What uvicorn makes for each connection."""
@@ -37,7 +35,7 @@ class _Undecided(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._connections.add(self)
         loop = asyncio.get_running_loop()
-        self._too_late = loop.call_later(SILENT_S, self._transport.abort)
+        self._too_late = loop.call_later(self._gate.bounds.silent_s, self._transport.abort)
         self._gate.on_open(self, caller_of(transport))
         self._known = True
 

@@ -206,7 +206,9 @@ async def _any(*waits: Awaitable[object]) -> None:
                 task.cancel()
 
 
-def snapshot_in_another_process(settings: Settings) -> Callable[[], Awaitable[int]]:
+def snapshot_in_another_process(
+    settings: Settings, *, timeout_s: float = SNAPSHOT_TIMEOUT_S
+) -> Callable[[], Awaitable[int]]:
     """Make a snapshot in another process, since replaying the log would stall the metastore (S13,
     S15).
 
@@ -223,10 +225,10 @@ def snapshot_in_another_process(settings: Settings) -> Callable[[], Awaitable[in
         told = msgspec.json.encode(settings)
         ended = asyncio.ensure_future(asyncio.to_thread(process.communicate, told))
         try:
-            async with asyncio.timeout(SNAPSHOT_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 shown, _ = await asyncio.shield(ended)
         except TimeoutError:
-            raise Unavailable(f"the snapshot took over {SNAPSHOT_TIMEOUT_S} s") from None
+            raise Unavailable(f"the snapshot took over {timeout_s:g} s") from None
         finally:
             process.kill()
             await ended
