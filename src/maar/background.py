@@ -1,8 +1,9 @@
 """What a process does beside its event loop's requests: repeated steps, and calls that block.
 
 Every step that is repeated for ever is a `Loop`, so that failures are logged, counted and retried
-in one way. Calls that may block for long run in `Threads`. Time is the event loop's: a test in
-virtual time runs all this on another event loop.
+in one way; what is repeated only until it succeeds, or whose failure has to end the process, is
+none. Calls that may block for long run in `Threads`. Time is the event loop's: a test in virtual
+time runs all this on another event loop.
 """
 
 from __future__ import annotations
