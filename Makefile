@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PYTEST := $(BIN)/python -m pytest
 SECONDS ?=
-JOBS ?= 3# component tests mostly wait for processes of their own: one more than two cores
+JOBS ?= 4# component tests mostly wait for processes of their own: two more than two cores
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check unit component golden bench docs fuzz mutants soak soak-metastore soak-spark lock clean system-packages
@@ -25,7 +25,7 @@ check: $(VENV)/.dev ## format, lint, layers, types
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev $(VENV)/.compiled ## decisions, models and golden files: no real parts, in parallel
-	$(PYTEST) -n 2 tests/unit tests/model tests/compat
+	$(PYTEST) -n 2 tests/model tests/compat tests/unit
 
 component: $(VENV)/.dev $(VENV)/.compiled ## real disk, HTTP, S3 server, etcd, Spark and browser
 	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not serial" tests/component
