@@ -26,7 +26,6 @@ from maar.ports.index_reader import IndexView, ViewRequest
 from maar.ports.log_time import Now
 from maar.ports.object_store import StoreSettings
 from maar.ports.operator import GetStatus, Status
-from maar.query.read import letters as query_letters
 from support.lake.whole_lake import WholeLake, letters_of, patient, profile
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(240)]
@@ -322,14 +321,12 @@ def test_broken_letters_break_no_question_and_are_counted_once(any_lake: WholeLa
     asyncio.run(test())
 
 
-def test_too_many_letters_are_an_honest_refusal(
-    lake: WholeLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(query_letters, "LETTERS_MAX", 3)
-
+def test_too_many_letters_are_an_honest_refusal(lake: WholeLake) -> None:
     async def test() -> None:
         async with lake.running() as service, lake.engine(service) as ask:
             await in_office(service)
+            assert ask.engine.letters is not None
+            ask.engine.letters.letters_max = 3
             for n in range(4):
                 await lake.posted(service, await lake.written(service, [profile(f"f{n}", 1)]))
             with pytest.raises(Overloaded, match="wait to be added to the index"):
@@ -421,8 +418,7 @@ def test_letters_are_read_once_and_forgotten_with_their_objects(lake: WholeLake)
             assert len([key for key in reads if key.startswith(keys.DEAD_LETTERS)]) == 1
             await letters_of(service).drain()
             await ask.values()
-            kept = ask.engine._letters
-            assert kept is not None
-            assert (kept._read, kept._present, kept._told) == ({}, set(), set())
+            assert ask.engine.letters is not None
+            assert ask.engine.letters.remembered == 0
 
     asyncio.run(test())

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from maar.adapters.stores import local, s3
+from maar.adapters.stores import local
 from maar.adapters.stores.open import open_store, probe
 from maar.adapters.stores.s3 import S3Store
 from maar.model.errors import (
@@ -372,26 +372,21 @@ def test_only_old_leftovers_of_dead_writers_are_removed(tmp_path: Path) -> None:
 # S3
 
 
-def test_a_dead_endpoint_is_unavailable_for_creates_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "CREATE_PAUSES_S", (0.01,))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
-    store = open_store(_settings(endpoint))
-    with pytest.raises(Unavailable):
-        store.create("key", b"x")
+def test_a_dead_endpoint_is_unavailable_for_creates_too() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers there
+        endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        store = S3Store(_settings(endpoint), create_pauses_s=(0.01,))
+        with pytest.raises(Unavailable):
+            store.create("key", b"x")
 
 
-def test_a_create_without_an_answer_has_an_unknown_outcome(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(s3, "CREATE_PAUSES_S", ())
+def test_a_create_without_an_answer_has_an_unknown_outcome() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        store = open_store(
-            _settings(f"http://127.0.0.1:{silent.getsockname()[1]}", ("timeout_s", "0.3"))
-        )
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        store = S3Store(_settings(endpoint, ("timeout_s", "0.3")), create_pauses_s=())
         with pytest.raises(OutcomeUnknown):
             store.create("key", b"x")
 
@@ -399,8 +394,7 @@ def test_a_create_without_an_answer_has_an_unknown_outcome(
 def test_after_a_lost_answer_our_own_bytes_are_a_success_and_others_are_not(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3, "CREATE_PAUSES_S", (0.01,))
-    store = open_store(s3_server.bucket())
+    store = S3Store(s3_server.bucket(), create_pauses_s=(0.01,))
     put = obstore.put
     lost: list[str] = []
 
@@ -421,8 +415,7 @@ def test_after_a_lost_answer_our_own_bytes_are_a_success_and_others_are_not(
 def test_a_refusal_after_a_lost_answer_does_not_say_that_nothing_was_written(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3, "CREATE_PAUSES_S", (0.01,))
-    store = open_store(s3_server.bucket())
+    store = S3Store(s3_server.bucket(), create_pauses_s=(0.01,))
     refusal = obstore.exceptions.GenericError("server returned non-2xx status code: 507")
     failures = [obstore.exceptions.GenericError("kind: Timeout"), refusal, refusal]
 

@@ -63,7 +63,7 @@ def test_a_tenant_that_floods_does_not_hold_up_another(lake: Lake) -> None:
         lake.add_block([known([(("f",), {}, (1, 1))], time_ns=START, tenant=quiet)])
         ask = Asker(lake, tenant_waiting_max=5)
         flood = [
-            asyncio.create_task(ask.engine._ask(Scope(TENANT, ALWAYS), endless)) for _ in range(20)
+            asyncio.create_task(ask.engine.ask(Scope(TENANT, ALWAYS), endless)) for _ in range(20)
         ]
         refused = [task for task in flood if task in (await asyncio.wait(flood, timeout=0.5))[0]]
         assert len(refused) == 12, "three are at work, five wait, the others need not"
@@ -170,7 +170,7 @@ def test_a_result_of_too_many_rows_is_refused_while_it_comes(lake: Lake) -> None
     lake.add_block(some_profiles(Random(22), 3))
     ask = Asker(lake, answer_bytes_max=4 << 20)
     with pytest.raises(TooLarge, match="too many rows"):
-        ask.run(ask.engine._ask(Scope(TENANT, ALWAYS), wide))
+        ask.run(ask.engine.ask(Scope(TENANT, ALWAYS), wide))
     ask.engine.close()
     ask = Asker(lake, answer_bytes_max=1 << 10)
     with pytest.raises(TooLarge, match="too many rows"):
@@ -186,5 +186,5 @@ def test_a_stop_between_two_batches_of_rows_is_a_stop(lake: Lake) -> None:
     lake.add_block(some_profiles(Random(23), 3))
     ask = Asker(lake)
     with pytest.raises(Stopped):
-        ask.run(ask.engine._ask(Scope(TENANT, ALWAYS), stopped))
+        ask.run(ask.engine.ask(Scope(TENANT, ALWAYS), stopped))
     ask.engine.close()

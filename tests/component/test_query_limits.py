@@ -24,7 +24,6 @@ from maar.ports.query import (
     Scope,
     SelectSeries,
 )
-from maar.query.read import level0
 from maar.query.read.reading import Reading, Stopped
 from maar.query.read.sql import Statement
 from support.lake.asking import (
@@ -94,11 +93,11 @@ def test_a_segment_that_swells_is_not_decoded_at_once(
     profiles = some_profiles(Random(5), 5)
     lake.add_segment(profiles)
     size = sum(each.raw.raw_size for each in profiles)
-    monkeypatch.setattr(level0, "RAW_BYTES_MAX", size - 1)
+    monkeypatch.setattr(ask.engine.level0, "raw_bytes_max", size - 1)
     with pytest.raises(Overloaded, match="more than can be decoded at once"):
         ask.stacks()
-    monkeypatch.setattr(level0, "RAW_BYTES_MAX", size)
-    monkeypatch.setattr(level0, "WEIGHT_MAX", 1)
+    monkeypatch.setattr(ask.engine.level0, "raw_bytes_max", size)
+    monkeypatch.setattr(ask.engine.level0, "weight_max", 1)
     with pytest.raises(Overloaded, match="more than can be decoded at once"):
         ask.stacks()
     monkeypatch.undo()
@@ -112,7 +111,7 @@ def test_services_that_swell_only_together_are_decoded_one_by_one(
     sizes = [sum(each.raw.raw_size for each in some) for some in services]
     profiles = [each for some in services for each in some]
     lake.add_segment(profiles)
-    monkeypatch.setattr(level0, "RAW_BYTES_MAX", max(sizes))
+    monkeypatch.setattr(ask.engine.level0, "raw_bytes_max", max(sizes))
     assert ask.stacks() == by_stack(rows(profiles, time=ALWAYS))
 
 
@@ -168,7 +167,7 @@ def test_a_cancelled_question_stops_its_thread(lake: Lake) -> None:
         lake.add_block(some_profiles(Random(13), 3))
         ask = Asker(lake, concurrency=1)
         scope = Scope(TENANT, ALWAYS)
-        asked = asyncio.create_task(ask.engine._ask(scope, endless))
+        asked = asyncio.create_task(ask.engine.ask(scope, endless))
         await asyncio.sleep(0.3)
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -183,7 +182,7 @@ def test_a_cancelled_question_stops_its_thread(lake: Lake) -> None:
 def test_closing_does_not_wait_for_a_long_question(lake: Lake) -> None:
     async def scenario() -> None:
         ask = Asker(lake)
-        asked = asyncio.create_task(ask.engine._ask(Scope(TENANT, ALWAYS), endless))
+        asked = asyncio.create_task(ask.engine.ask(Scope(TENANT, ALWAYS), endless))
         await asyncio.sleep(0.2)
         ask.engine.close()
         with pytest.raises(Stopped):
@@ -199,6 +198,6 @@ def test_a_question_over_its_memory_is_refused_and_not_fatal(lake: Lake) -> None
     lake.add_block(some_profiles(Random(16), 3))
     ask = Asker(lake, memory_bytes_max=64 << 20, spill_bytes_max=1 << 20)
     with pytest.raises(Overloaded, match="memory"):
-        ask.run(ask.engine._ask(Scope(TENANT, ALWAYS), greedy))
+        ask.run(ask.engine.ask(Scope(TENANT, ALWAYS), greedy))
     assert ask.stacks()
     ask.engine.close()

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from maar.adapters.sqlite import log as sqlite_log
-from maar.adapters.sqlite import mounts
 from maar.adapters.sqlite.log import DATABASE, LOCK, STEP_MAX, STEP_S, SqliteLog, next_step
 from maar.model.errors import (
     Corrupt,
@@ -225,12 +223,11 @@ def test_a_truncation_goes_in_steps_of_little_time() -> None:
 
 
 def test_a_commit_of_unknown_outcome_is_not_settled_while_a_reader_keeps_the_wal(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path,
 ) -> None:
     """What a failed sync left in the WAL counts only when it is in the database, and the WAL is
     empty; a reader in the middle of something keeps it from being so.
     """
-    monkeypatch.setattr(sqlite_log, "SETTLE_MS", 10)
 
     async def test() -> None:
         log = SqliteLog.open(directory)
@@ -329,15 +326,14 @@ def test_every_directory_above_a_new_log_is_synced(
 
 
 def test_a_network_file_system_is_refused_unless_it_is_allowed(
-    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, tmp_path: Path
 ) -> None:
     told = tmp_path / "mountinfo"
     told.write_text(
         "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
         f"97 22 0:51 / {directory.parent} rw,relatime shared:2 - nfs4 filer:/maar rw\n"
     )
-    monkeypatch.setattr(mounts, "MOUNTS", told)
     with pytest.raises(InvalidInput, match=r"network file system \(nfs4\)"):
-        SqliteLog.open(directory)
+        SqliteLog.open(directory, mounts=told)
     assert not directory.exists(), "it was refused before anything was made"
-    asyncio.run(SqliteLog.open(directory, allow_network_fs=True).close())
+    asyncio.run(SqliteLog.open(directory, allow_network_fs=True, mounts=told).close())

@@ -82,13 +82,13 @@ class DuckEngine(LocalPort):
         self._metastore = metastore
         self._store = store
         self._metrics = Metrics(registry)
-        self._level0 = Level0(
+        self.level0 = Level0(
             store,
             bytes_max=settings.level0_cache_bytes_max,
             metrics=self._metrics,
         )
-        self._metrics.level0_cache.set_function(lambda: self._level0.bytes)
-        self._letters = Letters(store, self._metrics) if letters else None
+        self._metrics.level0_cache.set_function(lambda: self.level0.bytes)
+        self.letters = Letters(store, self._metrics) if letters else None
         self._database = QueryDatabase(settings, store)
         # Not `background.Threads`: closing waits for each thread, without an event loop.
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="maar-query")
@@ -134,7 +134,7 @@ class DuckEngine(LocalPort):
         nodes = nodes if nodes > 0 else self._settings.nodes_default
         with self._metrics.measure("flamegraph"):
             wanted = profile_type_of(request.profile_type)
-            return await self._ask(
+            return await self.ask(
                 scope,
                 lambda reading: answers.draw(reading, scope, profile_type=wanted, max_nodes=nodes),
             )
@@ -145,7 +145,7 @@ class DuckEngine(LocalPort):
             wanted = profile_type_of(request.profile_type)
             if limit <= 0:
                 raise InvalidInput(f"a table of {limit} rows cannot be made; ask for 1 or more")
-            return await self._ask(
+            return await self.ask(
                 scope,
                 lambda reading: answers.top(reading, scope, profile_type=wanted, limit=limit),
             )
@@ -157,7 +157,7 @@ class DuckEngine(LocalPort):
             step_ms = self._check_step(scope.range, request.step_ns)
             if aggregation not in ("sum", "avg"):
                 raise InvalidInput(f"{aggregation!r} is not an aggregation; use sum or avg")
-            return await self._ask(
+            return await self.ask(
                 scope,
                 lambda reading: answers.select_series(
                     reading,
@@ -174,7 +174,7 @@ class DuckEngine(LocalPort):
     async def profile(self, request: GetProfile) -> bytes:
         tenant, profile = request.tenant, request.profile
         with self._metrics.measure("profile"):
-            found = await self._ask(
+            found = await self.ask(
                 Scope(tenant, request.hint),
                 lambda reading: find(reading, tenant, profile),
                 decodes=False,
@@ -197,12 +197,12 @@ class DuckEngine(LocalPort):
                 reading.stop()
             wait(readings, timeout=STOP_REPEAT_S)
         self._threads.shutdown()
-        if self._letters:
-            self._letters.close()
+        if self.letters:
+            self.letters.close()
         self._database.close()
 
     async def _label_sets(self, scope: Scope, names: tuple[str, ...]) -> set[Labels]:
-        sets = await self._ask(
+        sets = await self.ask(
             scope,
             lambda reading: answers.label_sets(reading, scope, names=names),
             decodes=not (names and answers.index_knows(scope, names)),
@@ -215,7 +215,7 @@ class DuckEngine(LocalPort):
             )
         return sets
 
-    async def _ask(self, scope: Scope, work: Callable[[Reading], T], *, decodes: bool = True) -> T:
+    async def ask(self, scope: Scope, work: Callable[[Reading], T], *, decodes: bool = True) -> T:
         """One question from slot to answer, within its time."""
         check_matchers(scope.matchers)
         if scope.range.start_ns > scope.range.end_ns:
@@ -265,7 +265,7 @@ class DuckEngine(LocalPort):
             self._database.cursor(parts.blocks, alone=not self._readings),
             parts,
             store=self._store,
-            level0=self._level0,
+            level0=self.level0,
             budget=AnswerBudget(self._settings.answer_bytes_max),
         )
         thread = self._threads.submit(_run_work, reading, scope, work, again)
@@ -291,17 +291,17 @@ class DuckEngine(LocalPort):
         request = ViewRequest(
             tenant=scope.tenant, range=scope.range, service=service, reader=reader
         )
-        if self._letters is None:
+        if self.letters is None:
             return (await self._metastore.call(request)).blocks
         incarnation = (await self._metastore.call(GetNow())).incarnation
-        found = await self._letters.waiting(incarnation)
+        found = await self.letters.waiting(incarnation)
         wanted = {
             meta.id: meta
             for meta in found
             if datasets_of(meta, tenant=scope.tenant, time=scope.range, service=service)
         }
         view = await self._metastore.call(msgspec.structs.replace(request, letters=tuple(wanted)))
-        unseen = await self._letters.whole(incarnation, [wanted[block] for block in view.letters])
+        unseen = await self.letters.whole(incarnation, [wanted[block] for block in view.letters])
         self._metrics.letters.inc(len(unseen))
         return (*view.blocks, *unseen)
 

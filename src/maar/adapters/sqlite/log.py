@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from maar.adapters.sqlite.mounts import network_type
+from maar.adapters.sqlite.mounts import MOUNTS, network_type
 from maar.background import Threads
 from maar.model.errors import (
     Corrupt,
@@ -74,11 +74,13 @@ INSERT OR IGNORE INTO leader VALUES (1, 1, 0, '', 0, zeroblob(32));
 class SqliteLog:
     """Made by `open` (the one writer) or `open_reader` (another process, reading only)."""
 
-    def __init__(self, directory: Path, *, writes: bool, network_fs: bool = False) -> None:
+    def __init__(
+        self, directory: Path, *, writes: bool, network_fs: bool = False, mounts: Path = MOUNTS
+    ) -> None:
         self._directory = directory
         self._writes = writes
         if writes and not network_fs:
-            _check_local(directory)
+            _check_local(directory, mounts)
         self._lock = _lock_directory(directory) if writes else None
         self._thread = Threads(1, "sqlite-log")
         self._unsettled = False
@@ -94,9 +96,11 @@ class SqliteLog:
             raise
 
     @classmethod
-    def open(cls, directory: Path, *, allow_network_fs: bool = False) -> SqliteLog:
+    def open(
+        cls, directory: Path, *, allow_network_fs: bool = False, mounts: Path = MOUNTS
+    ) -> SqliteLog:
         """The writer; Rejected when a server already runs on this directory, or none can."""
-        return cls(directory, writes=True, network_fs=allow_network_fs)
+        return cls(directory, writes=True, network_fs=allow_network_fs, mounts=mounts)
 
     @classmethod
     def open_reader(cls, directory: Path) -> SqliteLog:
@@ -529,8 +533,8 @@ def _make_directory(directory: Path) -> None:
             os.close(handle)
 
 
-def _check_local(directory: Path) -> None:
-    if kind := network_type(directory):
+def _check_local(directory: Path, mounts: Path) -> None:
+    if kind := network_type(directory, mounts):
         raise InvalidInput(
             f"the log cannot be kept in {directory}: that is a network file system ({kind}), where "
             "locks and shared memory do not work between hosts, so that two servers could write "

@@ -49,15 +49,15 @@ LOCAL_FUSE = frozenset(  # FUSE file systems on a disk of this host; all others 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
-def network_type(path: Path) -> str:
+def network_type(path: Path, mounts: Path = MOUNTS) -> str:
     """The type of the network file system that a path is on, or will be; '' when it is local, or
     when this system does not tell.
     """
     try:
-        mounts = MOUNTS.read_text(errors="surrogateescape")
+        told = mounts.read_text(errors="surrogateescape")
     except OSError:
         return ""
-    kind = file_system(mounts, path.absolute().resolve())
+    kind = file_system(told, path.absolute().resolve())
     return kind if over_network(kind) else ""
 
 

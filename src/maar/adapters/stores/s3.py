@@ -52,8 +52,11 @@ _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 class S3Store:
     """See ports.object_store. Reads are retried by the client, creates only by us."""
 
-    def __init__(self, settings: StoreSettings) -> None:
+    def __init__(
+        self, settings: StoreSettings, *, create_pauses_s: tuple[float, ...] = CREATE_PAUSES_S
+    ) -> None:
         self._settings = settings
+        self._create_pauses_s = create_pauses_s
         self._reader = _client(settings, retries=READ_RETRIES)
         # The client's own retry of a create could meet its first try and report "exists".
         self._creator = _client(settings, retries=0)
@@ -140,7 +143,7 @@ class S3Store:
         """Create once. After a try with unknown outcome, finding our own bytes is success."""
         unknown: BaseException | None = None
         failure: BaseException | None = None
-        for pause in (*CREATE_PAUSES_S, None):
+        for pause in (*self._create_pauses_s, None):
             try:
                 obstore.put(self._creator, key, source, mode="create")
                 return

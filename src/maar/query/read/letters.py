@@ -30,8 +30,11 @@ T = TypeVar("T")
 class Letters:
     """Used by one event loop. Letters are never changed: each is read once while it is there."""
 
-    def __init__(self, store: ObjectStore, metrics: Metrics) -> None:
+    def __init__(
+        self, store: ObjectStore, metrics: Metrics, *, letters_max: int = LETTERS_MAX
+    ) -> None:
         self._store = store
+        self.letters_max = letters_max
         self._name = StoreName(store.settings().name)
         self._metrics = metrics
         self._threads = Threads(THREADS, "maar-letters")
@@ -39,16 +42,21 @@ class Letters:
         self._present: set[BlockId] = set()  # whose segments were seen to be there
         self._told: set[str] = set()  # keys of those that had to be left out
 
+    @property
+    def remembered(self) -> int:
+        """How much is kept of letters; nothing once they are gone."""
+        return len(self._read) + len(self._present) + len(self._told)
+
     async def waiting(self, incarnation: Incarnation) -> list[BlockMeta]:
         """Every letter that is there now and can be read; the others are the leader's to hold."""
         prefix = keys.dead_letters(incarnation)
         infos = await self._threads.do(
-            lambda: list(islice(self._store.list(prefix), LETTERS_MAX + 1))
+            lambda: list(islice(self._store.list(prefix), self.letters_max + 1))
         )
-        if len(infos) > LETTERS_MAX:
+        if len(infos) > self.letters_max:
             raise Overloaded(
-                f"more than {LETTERS_MAX} segments wait to be added to the index, too many to look "
-                "through for one question; the metastore is adding them: ask again later"
+                f"more than {self.letters_max} segments wait to be added to the index, too many to "
+                "look through for one question; the metastore is adding them: ask again later"
             )
         known = {info.key: meta for info in infos if (meta := self._read.get(info.key))}
         new = [info for info in infos if info.key not in known and info.key not in self._told]

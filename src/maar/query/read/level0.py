@@ -51,9 +51,19 @@ class DecodedPart:
 class Level0:
     """Safe to use from many threads; a dataset is decoded by one of them only."""
 
-    def __init__(self, store: ObjectStore, *, bytes_max: int, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        bytes_max: int,
+        metrics: Metrics,
+        raw_bytes_max: int = RAW_BYTES_MAX,
+        weight_max: int = WEIGHT_MAX,
+    ) -> None:
         self._store = store
         self._bytes_max = bytes_max
+        self.raw_bytes_max = raw_bytes_max
+        self.weight_max = weight_max
         self._metrics = metrics
         self._kept: OrderedDict[Key, DecodedPart] = OrderedDict()
         self._pending: dict[Key, threading.Event] = {}  # others wait for a decoding under way
@@ -123,10 +133,10 @@ class Level0:
         with self._store.open(key) as file:
             for profile in segment.read_datasets(file, datasets):
                 once.setdefault(profile.id, profile)
-        if sum(profile.raw_size for profile in once.values()) > RAW_BYTES_MAX:
+        if sum(profile.raw_size for profile in once.values()) > self.raw_bytes_max:
             raise _too_much(datasets)
         with self._decoding:
-            parts = decode_in_batches(once.values(), batch_weight=WEIGHT_MAX, only=COLUMNS)
+            parts = decode_in_batches(once.values(), batch_weight=self.weight_max, only=COLUMNS)
             # What cannot be decoded is left out: compaction will put it into quarantine.
             decoded = next(parts).tables
             if next(parts, None) is not None:
