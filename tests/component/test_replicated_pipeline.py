@@ -73,13 +73,14 @@ class Worker:
         return self._log.read_text(errors="replace")
 
     def ready(self) -> bool:
-        assert self._process.poll() is None, self.log()
+        ended = self._process.poll()
+        assert ended is None, f"it ended with {ended}\n{self.log()[-8000:]}"
         line = next((x for x in self.log().splitlines() if "maar starts" in x), "")
         if not line:
             return False
         url = line.partition("url=")[2].split()[0]
         with suppress(httpx.HTTPError):
-            return httpx.get(f"{url}/ready", trust_env=False, timeout=5).status_code == 200
+            return httpx.get(f"{url}/ready", trust_env=False, timeout=30).status_code == 200
         return False
 
     def end(self) -> None:

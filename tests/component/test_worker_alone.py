@@ -69,7 +69,8 @@ class Alone:
         return httpx.get(f"{url}{path}", trust_env=False, timeout=30)
 
     def ready(self) -> bool:
-        assert self.process.poll() is None, self.log()
+        ended = self.process.poll()
+        assert ended is None, f"it ended with {ended}\n{self.log()[-8000:]}"
         try:
             return "maar starts" in self.log() and self.get("/ready").status_code == httpx.codes.OK
         except httpx.TransportError:

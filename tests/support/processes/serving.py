@@ -163,7 +163,7 @@ class Served:
     def is_ready(self) -> bool:
         self.must_live()
         with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{self.url}/ready", trust_env=False, timeout=5).status_code == 200
+            return httpx.get(f"{self.url}/ready", trust_env=False, timeout=30).status_code == 200
         return False
 
 
@@ -196,8 +196,18 @@ def wait_for(
 ) -> None:
     deadline = time.monotonic() + patience_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {patience_s} s\n{log()[-8000:]}"
+        assert time.monotonic() < deadline, (
+            f"not within {patience_s} s{_end_of(log)}\n{log()[-8000:]}"
+        )
         time.sleep(0.05)
+
+
+def _end_of(log: Callable[[], str]) -> str:
+    """Whose log it is may have died while somebody waited for it."""
+    server = getattr(log, "__self__", None)
+    if not isinstance(server, Served) or not server.launched or server.ended() is None:
+        return ""
+    return f"; it had ended with {server.ended()}"
 
 
 def processes() -> dict[int, str]:

@@ -75,13 +75,13 @@ class Member:
     def why_not_ready(self) -> str:
         """'' when it says over HTTP that it is ready."""
         try:
-            answer = httpx.get(f"{self._url}/ready", trust_env=False, timeout=5)
+            answer = httpx.get(f"{self._url}/ready", trust_env=False, timeout=30)
         except httpx.HTTPError as error:
             return f"no answer: {error}"
         return "" if answer.status_code == 200 else answer.text
 
     def metrics(self) -> str:
-        return httpx.get(f"{self._url}/metrics", trust_env=False, timeout=10).text
+        return httpx.get(f"{self._url}/metrics", trust_env=False, timeout=60).text
 
     def kill(self) -> None:
         assert self.process is not None
@@ -142,7 +142,8 @@ class Replicas:
             wait_for(lambda m=member: self._is_ready(m), PATIENCE_S, self.log)  # type: ignore[misc]
 
     def _is_ready(self, member: Member) -> bool:
-        assert member.alive, f"{member.name} has ended\n{member.log()[-4000:]}"
+        assert member.process is not None, f"{member.name} was not launched"
+        member.process.must_live()
         return not member.why_not_ready()
 
     def kill(self) -> None:
