@@ -47,9 +47,6 @@ class Link:
     def local(self) -> bool:
         return self._connection is None
 
-    def same_as(self, registered: Writer) -> bool:
-        return (self.session, self.address) == (registered.session, registered.address)
-
     def begin(self) -> bool:
         """A push is on its way; whether it is the probe of a half-open breaker."""
         self.under_way += 1
@@ -108,8 +105,8 @@ class Links:
         """Use these rings; close connections to writers that left, moved or restarted."""
         self._registered = {(ring.zone, one.node): one for ring in rings for one in ring.writers}
         for name, link in list(self._links.items()):
-            registered = self._registered.get(name)
-            if registered is None or not link.same_as(registered):
+            now = self._registered.get(name)
+            if now is None or (now.session, now.address) != (link.session, link.address):
                 del self._links[name]
                 self._retire(link)
 

@@ -13,19 +13,16 @@ class LeaseClock:
     """
 
     def __init__(self, *, stall_ns: int, monotonic_ns: int) -> None:
-        self._stall_ns = stall_ns
+        self.stall_ns = stall_ns
         self._read_at = monotonic_ns
         self._now = LeaseTime(0)
 
     def now(self, monotonic_ns: int) -> LeaseTime:
         passed = max(0, monotonic_ns - self._read_at)
         self._read_at = max(self._read_at, monotonic_ns)
-        self._now = LeaseTime(self._now + min(passed, self._stall_ns))
+        self._now = LeaseTime(self._now + min(passed, self.stall_ns))
         return self._now
 
     def follow(self, entry_time: LeaseTime) -> None:
         """An entry of another leader was applied: lease time is at least that entry's time."""
         self._now = LeaseTime(max(self._now, entry_time))
-
-    def allow_stalls(self, stall_ns: int) -> None:
-        self._stall_ns = stall_ns

@@ -63,7 +63,7 @@ class Follower:
         return max(0, self._clock.monotonic_ns() - self._even_ns) / SECOND_NS
 
     def now(self) -> LeaseTime:
-        self.lease_clock.allow_stalls(self.state.policy.stall_ns)
+        self.lease_clock.stall_ns = self.state.policy.stall_ns
         return self.lease_clock.now(self._clock.monotonic_ns())
 
     def ready(self) -> str:
