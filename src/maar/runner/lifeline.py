@@ -84,10 +84,7 @@ class Lifelines:
         try:
             left_ms = int((line._until_s - time.monotonic()) * 1000)
             connection.sendall(b"%d\n" % left_ms)
-            _keep_alive(connection)
-            connection.settimeout(None)
-            while connection.recv(GREETING_BYTES_MAX):
-                pass
+            _wait_for_the_end(connection)
             known = True
         except ConnectionError:  # reset by a process that ended with something unread
             known = True
@@ -205,6 +202,13 @@ def _line(connection: socket.socket, *, within_s: float) -> str:
             raise ConnectionAbortedError("no line came")
         got += piece
     return got.decode(errors="replace").strip()
+
+
+def _wait_for_the_end(connection: socket.socket) -> None:
+    _keep_alive(connection)
+    connection.settimeout(None)
+    while connection.recv(GREETING_BYTES_MAX):
+        pass
 
 
 def _keep_alive(connection: socket.socket) -> None:
