@@ -167,6 +167,14 @@ def test_without_names_the_stopped_replicas_are_rebuilt_and_no_others(
     assert (code, "no replica has stopped" in out) == (0, True)
 
 
+def test_who_does_not_answer_may_have_stopped(fakes: dict[str, Fake], say: Say) -> None:
+    fakes |= {"a:1": Fake(LEADER), "c:1": Fake(STOPPED), "x:1": Fake(None)}
+    for named in ((), ("nine",)):
+        code, out, err = say("rebuild", *named, "--metastore", "a:1,x:1")
+        assert (code, out, "no answer from x:1" in err) == (3, "", True)
+    assert say("rebuild", "--metastore", "c:1,x:1")[0] == 0, "what can be done is done"
+
+
 def test_a_replica_that_stops_again_is_told(
     fakes: dict[str, Fake], say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:

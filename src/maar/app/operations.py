@@ -84,7 +84,10 @@ async def snapshot(settings: Settings) -> int:
 async def rebuild(settings: Settings, names: tuple[str, ...]) -> list[ReplicaStatus]:
     """Have replicas reload their state: those named, or all that have stopped."""
     found = await replicas(settings)
+    silent = ", ".join(each.address for each in found if each.standing == "unreachable")
     if unknown := [name for name in names if not any(_is(each, name) for each in found)]:
+        if silent:
+            raise Unavailable(f"no replica that answers is {unknown[0]!r}; no answer from {silent}")
         known = ", ".join(each.name or each.address for each in found)
         raise NotFound(f"there is no replica {unknown[0]!r}; there are {known}")
     chosen = [
@@ -92,6 +95,8 @@ async def rebuild(settings: Settings, names: tuple[str, ...]) -> list[ReplicaSta
         for each in found
         if (any(_is(each, name) for name in names) if names else each.standing == "stopped")
     ]
+    if silent and not chosen:
+        raise Unavailable(f"whether a replica has stopped is not known: no answer from {silent}")
     return list(await asyncio.gather(*(_rebuilt(each.address) for each in chosen)))
 
 
