@@ -382,7 +382,7 @@ def test_what_is_recovered_tells_placement_nothing(lake: WholeLake) -> None:
         async with lake.running() as service:
             await in_office(service)
             heard: list[BlockMeta] = []
-            placement = service._deps.placement
+            placement = service.placement
             plain = placement.hear
 
             def hear(blocks: Iterable[BlockMeta], effects: Any, now: Any) -> None:

@@ -56,18 +56,18 @@ def test_a_metastore_that_is_stopped_is_started_again(
         async with asyncio.timeout(100):
             before = await answered(client)
             await running.wait()
-            stopped = keeper._children[ProcessName.METASTORE].pid
+            stopped = keeper.children[ProcessName.METASTORE].pid
             os.kill(stopped, signal.SIGSTOP)
-            while keeper._states[ProcessName.METASTORE].hangs == 0:
+            while keeper.states[ProcessName.METASTORE].hangs == 0:
                 await asyncio.sleep(0.1)
             after = await answered(client)
             assert after.incarnation == before.incarnation
-            assert keeper._children[ProcessName.METASTORE].pid != stopped
+            assert keeper.children[ProcessName.METASTORE].pid != stopped
         await client.close()
-        keeper._stopping.set()
+        keeper.stop()
         assert await served == 0
 
     with caplog.at_level(logging.ERROR, logger="maar.supervisor"):
         asyncio.run(story())
-    assert keeper._states[ProcessName.METASTORE].hangs == 1, "what replaced it is well"
+    assert keeper.states[ProcessName.METASTORE].hangs == 1, "what replaced it is well"
     assert f"See {HANG_HELP} child=metastore" in caplog.text

@@ -319,10 +319,10 @@ def test_a_worker_finds_the_metastore_of_which_one_replica_lives(tmp_path: Path)
     async def scene(stage: Stage, _client: MetastoreClient) -> None:
         stage.lead(2)
         await stage.down(0)
-        assert await worker_alone._incarnation(",".join(stage.addresses)) == "00c0ffee"
+        assert await worker_alone.find_incarnation(",".join(stage.addresses)) == "00c0ffee"
         nobody = f"unix:{tmp_path}/nobody"
         with pytest.raises(errors.Unavailable, match=f"no metastore answers at {nobody}"):
-            await worker_alone._incarnation(nobody, patience_s=0.5)
+            await worker_alone.find_incarnation(nobody, patience_s=0.5)
 
     played(tmp_path, scene)
 
@@ -337,7 +337,7 @@ def test_many_calls_at_once_follow_leaders_that_nobody_configured(tmp_path: Path
             await asyncio.sleep(0.02)
             stage.lead(0)
             assert {now.index for now in await asyncio.gather(*calls)} == {7}
-        assert len(client._channels) <= 1 + LEARNED_MAX + 1
+        assert len(client.channels) <= 1 + LEARNED_MAX + 1
 
     played(tmp_path, scene, known=(0,))
 

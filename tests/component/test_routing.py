@@ -47,7 +47,7 @@ class Town:
     def __init__(self, settings: RouterSettings) -> None:
         self.writers = {node: Writing(node) for node in NODES}
         self.ports = dict.fromkeys(NODES, 0)
-        self._servers: dict[str, RpcServer] = {}
+        self.servers: dict[str, RpcServer] = {}
         self._rings = FollowedRings(HOME)
         self._sessions = 0
         self.registry = CollectorRegistry()
@@ -68,11 +68,11 @@ class Town:
                 with socket.create_server(("127.0.0.1", 0)) as free:
                     self.ports[node] = free.getsockname()[1]
             address = f"127.0.0.1:{self.ports[node]}"
-            self._servers[node] = await serve_writer(address, self.writers[node], Silent())
+            self.servers[node] = await serve_writer(address, self.writers[node], Silent())
         self.told()
 
     async def kill(self, node: str) -> None:
-        await self._servers.pop(node).stop(0)
+        await self.servers.pop(node).stop(0)
 
     def told(self) -> None:
         self._sessions += 1
@@ -99,7 +99,7 @@ class Town:
 
     async def stop(self) -> None:
         await self.router.close()
-        for server in self._servers.values():
+        for server in self.servers.values():
             await server.stop(0)
 
 
@@ -182,7 +182,7 @@ def test_a_writer_that_comes_back_before_the_ring_says_so_is_found_by_a_probe() 
         for _ in range(5):
             await town.push()
         address = f"127.0.0.1:{town.ports['b']}"
-        town._servers["b"] = await serve_writer(address, town.writers["b"], Silent())
+        town.servers["b"] = await serve_writer(address, town.writers["b"], Silent())
         while not town.writers["b"].stored:
             await town.push()
             await asyncio.sleep(0.05)

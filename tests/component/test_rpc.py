@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 import pytest
 
 from maar.adapters.rpc import (
+    MESSAGE_BYTES_MAX,
     Channel,
     MetastoreClient,
     RpcServer,
@@ -86,9 +87,15 @@ def with_metastore(
     use: Callable[[MetastoreClient], Awaitable[None]],
     *,
     deadline_s: float = 60.0,
+    message_bytes_max: int = MESSAGE_BYTES_MAX,
 ) -> None:
     async def run() -> None:
-        server = await serve_metastore(address_in(directory), as_metastore(target), Steady())
+        server = await serve_metastore(
+            address_in(directory),
+            as_metastore(target),
+            Steady(),
+            message_bytes_max=message_bytes_max,
+        )
         client = MetastoreClient(address_in(directory), deadline_s=deadline_s)
         try:
             await use(client)
@@ -263,18 +270,13 @@ def test_a_client_finds_a_restarted_server_within_a_second(tmp_path: Path) -> No
     asyncio.run(run())
 
 
-def test_a_message_over_the_limit_is_too_large(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_over_the_limit_is_too_large(tmp_path: Path) -> None:
     async def use(client: MetastoreClient) -> None:
         renewal = Renewal(PlanId(1, 0), None, False)  # type: ignore[arg-type]
         with pytest.raises(errors.TooLarge):
             await client.call(PollRequest(WorkerId("x" * 4096), 1, (renewal,)))
 
-    monkeypatch.setattr(
-        "maar.adapters.rpc.server.LIMITS", (("grpc.max_receive_message_length", 1024),)
-    )
-    with_metastore(tmp_path, OneAnswer(), use)
+    with_metastore(tmp_path, OneAnswer(), use, message_bytes_max=1024)
 
 
 def test_arguments_of_another_version_are_refused_with_a_sentence(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_pushed_profile_comes_back_equal_before_and_after_compaction(
         assert total_of(server, "shop") == 0, "another tenant sees nothing"
 
     check()
-    wait_for(lambda: _compacted(server, tenant="acme", profiles=3), 60, server.log)
+    wait_for(lambda: _compacted(server, tenant="acme", profiles=3), 180, server.log)
     check()
 
 
@@ -143,7 +143,7 @@ def test_tags_that_old_agents_send_on_samples_can_be_asked_for_at_every_level(
         assert total_of(server, "old.app", *mine) == 5 + 7
 
     check()
-    wait_for(lambda: _compacted(server, tenant="vintage", profiles=1), 60, server.log)
+    wait_for(lambda: _compacted(server, tenant="vintage", profiles=1), 180, server.log)
     check()
 
 
@@ -151,7 +151,7 @@ def test_status_tells_of_plans_and_a_plan_of_its_attempts(server: Served, tmp_pa
     file = tmp_path / "stacks.txt"
     file.write_text("main;parse 3\n")
     ok(server, "push", str(file), "--service", "planned")
-    wait_for(lambda: server.get("/api/v1/status")["completed"] > 0, 60, server.log)
+    wait_for(lambda: server.get("/api/v1/status")["completed"] > 0, 180, server.log)
     status = as_json(server, "status")
     assert status["profiles_added"] > 0
     plan = as_json(server, "plans", "--state", "completed")["plans"][0]

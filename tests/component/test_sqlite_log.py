@@ -145,11 +145,11 @@ def test_a_full_disk_refuses_and_room_heals(directory: Path) -> None:
     async def test() -> None:
         log = SqliteLog.open(directory)
         term, head = await filled(log, 3)
-        log._db.execute("PRAGMA max_page_count = 8")
+        log.db.execute("PRAGMA max_page_count = 8")
         with pytest.raises(StoreFull):
             await log.append([b"x" * 400_000], term=term, head=head)
         assert await log.head() == head
-        log._db.execute("PRAGMA max_page_count = 100000")
+        log.db.execute("PRAGMA max_page_count = 100000")
         assert (await log.append([b"x" * 400_000], term=term, head=head)).index == 4
         await log.close()
 
@@ -160,7 +160,7 @@ def test_a_commit_that_failed_stops_appends_until_the_head_was_read(directory: P
     async def test(*, stores: bool) -> None:
         log = SqliteLog.open(directory / str(stores))
         term, head = await filled(log, 1)
-        log._db = Broken(log._db, stores=stores)  # type: ignore[assignment]
+        log.db = Broken(log.db, stores=stores)  # type: ignore[assignment]
         with pytest.raises(OutcomeUnknown):
             await log.append([b"maybe"], term=term, head=head)
         with pytest.raises(OutcomeUnknown):
@@ -235,7 +235,7 @@ def test_a_commit_of_unknown_outcome_is_not_settled_while_a_reader_keeps_the_wal
         reader = sqlite3.connect(directory / DATABASE, isolation_level=None)
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM log").fetchall()
-        log._db = Broken(log._db, stores=True)  # type: ignore[assignment]
+        log.db = Broken(log.db, stores=True)  # type: ignore[assignment]
         with pytest.raises(OutcomeUnknown):
             await log.append([b"maybe"], term=term, head=head)
         with pytest.raises(Unavailable, match="another process reads the log"):
@@ -270,13 +270,13 @@ def test_every_commit_is_synced_whatever_this_build_of_sqlite_does_by_itself(
     async def test() -> None:
         log = SqliteLog.open(directory)
         term, head = await filled(log, 1)
-        assert log._db.execute("PRAGMA synchronous").fetchone() == (FULL,)
-        log._db = Broken(log._db, stores=True)  # type: ignore[assignment]
+        assert log.db.execute("PRAGMA synchronous").fetchone() == (FULL,)
+        log.db = Broken(log.db, stores=True)  # type: ignore[assignment]
         with pytest.raises(OutcomeUnknown):
             await log.append([b"maybe"], term=term, head=head)
         await log.head()
-        assert log._db.execute("PRAGMA synchronous").fetchone() == (FULL,), "and after a new start"
-        assert log._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert log.db.execute("PRAGMA synchronous").fetchone() == (FULL,), "and after a new start"
+        assert log.db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         await log.close()
 
     asyncio.run(test())

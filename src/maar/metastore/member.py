@@ -308,6 +308,10 @@ class Replica:
     def peers(self) -> Peers:
         return self._peers
 
+    @property
+    def placement(self) -> PlacementManager:
+        return self._deps.placement
+
     def ready(self) -> str:
         """'' when requests are answered, else why they are not."""
         if why := self._unfit():

@@ -27,13 +27,13 @@ class MetastoreClient:
         """One address, or several with commas between: the nearest first, since it is read from."""
         self._replicas = Replicas(addresses)
         self._deadline_s = deadline_s
-        self._channels: dict[str, Channel] = {}
+        self.channels: dict[str, Channel] = {}
         self._closed = False
 
     async def close(self) -> None:
         self._closed = True
-        channels = list(self._channels.values())
-        self._channels.clear()
+        channels = list(self.channels.values())
+        self.channels.clear()
         for channel in channels:
             await channel.close()
 
@@ -44,7 +44,7 @@ class MetastoreClient:
         while True:
             now = time.monotonic()
             address = search.next(now)
-            channel = self._channels.get(address) or await self._connect(address)
+            channel = self.channels.get(address) or await self._connect(address)
             try:
                 within_s = share_s(until - now, alone=replicas.alone)
                 reply = await channel.call(request, within_s=within_s)
@@ -62,12 +62,12 @@ class MetastoreClient:
     async def _connect(self, address: str) -> Channel:
         """Close channels to former leaders that are not in the settings."""
         old = [
-            self._channels.pop(each) for each in self._channels.keys() - self._replicas.addresses()
+            self.channels.pop(each) for each in self.channels.keys() - self._replicas.addresses()
         ]
         for channel in old:
             await channel.close()
         if self._closed:
             raise Unreachable(f"the channel to {address} is closed")
-        if address not in self._channels:
-            self._channels[address] = Channel(address, watched=not self._replicas.alone)
-        return self._channels[address]
+        if address not in self.channels:
+            self.channels[address] = Channel(address, watched=not self._replicas.alone)
+        return self.channels[address]

@@ -47,8 +47,12 @@ _SERVER_OPTIONS = (
 class RpcServer:
     """The services of one role process at one address."""
 
-    def __init__(self) -> None:
-        self._server = grpc.aio.server(options=(*LIMITS, *_SERVER_OPTIONS))
+    def __init__(self, *, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+        limits = (
+            ("grpc.max_send_message_length", message_bytes_max),
+            ("grpc.max_receive_message_length", message_bytes_max),
+        )
+        self._server = grpc.aio.server(options=(*limits, *_SERVER_OPTIONS))
         self.port = 0  # of a TCP address, once started
 
     def add(self, calls: tuple[type[Call[P, Any]], ...], port: P) -> None:
@@ -79,8 +83,14 @@ class WholeMetastore(Metastore, MetastoreReplica, Protocol):
     """A replica: others, and operators, also reach it by itself."""
 
 
-async def serve_metastore(address: str, metastore: WholeMetastore, role: Role) -> RpcServer:
-    server = RpcServer()
+async def serve_metastore(
+    address: str,
+    metastore: WholeMetastore,
+    role: Role,
+    *,
+    message_bytes_max: int = MESSAGE_BYTES_MAX,
+) -> RpcServer:
+    server = RpcServer(message_bytes_max=message_bytes_max)
     server.add(metastore_port.CALLS, metastore)
     server.add(replica.CALLS, metastore)
     return await _start(server, address, role)

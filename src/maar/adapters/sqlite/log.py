@@ -88,7 +88,7 @@ class SqliteLog:
         self._leads = Term(0)
         self._looking = threading.Lock()
         try:
-            self._db = self._connect()
+            self.db = self._connect()
             self._witness = self._connect(writes=False)  # of the term, asked by any thread
         except BaseException:  # raised again: nobody else could give back the thread and the lock
             self._thread.close(wait=True)
@@ -193,7 +193,7 @@ class SqliteLog:
         self._closed = True
         with self._looking:
             self._witness.close()
-        await self._run(self._db.close)  # the last connection to close checkpoints the WAL
+        await self._run(self.db.close)  # the last connection to close checkpoints the WAL
         self._thread.close(wait=True)
         self._unlock()
 
@@ -245,7 +245,7 @@ class SqliteLog:
 
     def _leadership(self) -> Leadership | None:
         with _errors(self._directory):
-            row = self._db.execute("SELECT format, term, name FROM leader").fetchone()
+            row = self.db.execute("SELECT format, term, name FROM leader").fetchone()
         form, term, name = row
         if form != FORMAT or not name or (self._writes and term != self._leads):
             return None
@@ -262,7 +262,7 @@ class SqliteLog:
 
     def _seal_note(self) -> str:
         with _errors(self._directory):
-            form, name = self._db.execute("SELECT format, name FROM leader").fetchone()
+            form, name = self.db.execute("SELECT format, name FROM leader").fetchone()
         return str(name).removeprefix("sealed ") if form == CLOSED and name != COPYING else ""
 
     def _begin(self, base: Head, term: Term) -> Head:
@@ -323,11 +323,11 @@ class SqliteLog:
         """After a failed commit, the file's content counts once it is certainly on the disk."""
         with _errors(self._directory):
             if self._unsettled:
-                self._db.close()
-                self._db = self._connect()
+                self.db.close()
+                self.db = self._connect()
                 self._settle()
                 self._unsettled = False
-            return self._head(self._db)
+            return self._head(self.db)
 
     def _settle(self) -> None:
         """Checkpoint the WAL into the database, and truncate it.
@@ -337,9 +337,9 @@ class SqliteLog:
         WAL is left that a power cut could shorten. A reader can prevent that: then the outcome
         stays unknown.
         """
-        self._db.execute(f"PRAGMA busy_timeout = {SETTLE_MS}")
-        busy, *_ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        self._db.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        self.db.execute(f"PRAGMA busy_timeout = {SETTLE_MS}")
+        busy, *_ = self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        self.db.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         if busy:
             raise Unavailable(
                 f"the outcome of the last append to {self._directory} is not known yet: another "
@@ -350,32 +350,32 @@ class SqliteLog:
         try:
             return self._read_verified(after, limit_bytes)
         except Corrupt:
-            self._db.close()  # read again with nothing cached; real damage stays
-            self._db = self._connect()
+            self.db.close()  # read again with nothing cached; real damage stays
+            self.db = self._connect()
             return self._read_verified(after, limit_bytes)
 
     def _read_verified(self, after: int, limit_bytes: int) -> list[Record]:
         with _errors(self._directory):
-            self._db.execute("BEGIN")
+            self.db.execute("BEGIN")
             try:
                 head = self._head_at(after)
                 records = list(_within(self._rows(after), limit_bytes))
-                end = self._head(self._db)
+                end = self._head(self.db)
             finally:
-                self._db.execute("ROLLBACK")
+                self.db.execute("ROLLBACK")
         if not records and end.index > after:
             raise Corrupt(f"the log in {self._directory} has lost the entry after {after}")
         verify(head, records)
         return records
 
     def _rows(self, after: int) -> Iterator[Record]:
-        rows = self._db.execute("SELECT * FROM log WHERE idx > ? ORDER BY idx", (after,))
+        rows = self.db.execute("SELECT * FROM log WHERE idx > ? ORDER BY idx", (after,))
         for index, term, body, digest in rows:
             yield Record(index, Term(term), body, digest)
 
     def _head_at(self, index: int) -> Head:
         """The entry at an index, from which the next one's hash must follow."""
-        base, base_hash = self._db.execute("SELECT base, base_hash FROM leader").fetchone()
+        base, base_hash = self.db.execute("SELECT base, base_hash FROM leader").fetchone()
         if index < base:
             raise NotFound(
                 f"entries up to {base} of the log in {self._directory} were truncated; "
@@ -383,8 +383,8 @@ class SqliteLog:
             )
         if index == base:
             return Head(base, base_hash)
-        row = self._db.execute("SELECT hash FROM log WHERE idx = ?", (index,)).fetchone()
-        if row is None and index > self._head(self._db).index:
+        row = self.db.execute("SELECT hash FROM log WHERE idx = ?", (index,)).fetchone()
+        if row is None and index > self._head(self.db).index:
             raise NotFound(f"the log in {self._directory} has no entry {index} yet")
         if row is None:
             raise Corrupt(f"the log in {self._directory} has lost entry {index}")
@@ -398,7 +398,7 @@ class SqliteLog:
 
     def _first(self) -> int:
         with _errors(self._directory):
-            return int(self._db.execute("SELECT coalesce(min(idx), 0) FROM log").fetchone()[0])
+            return int(self.db.execute("SELECT coalesce(min(idx), 0) FROM log").fetchone()[0])
 
     def _truncate_some(self, before: int, term: Term, step: int) -> int:
         """Delete one step of entries; the size of the next step, or none when there are no more."""
@@ -462,16 +462,16 @@ class SqliteLog:
         if not self._writes:
             raise Rejected(f"the log in {self._directory} was opened for reading only")
         with _errors(self._directory):
-            self._db.execute("BEGIN IMMEDIATE")
+            self.db.execute("BEGIN IMMEDIATE")
         try:
             with _errors(self._directory):
-                yield self._db
+                yield self.db
         except BaseException:  # raised again: an open transaction would block every other one
             self._rollback()
             raise
         try:
             with _errors(self._directory):
-                self._db.execute("COMMIT")
+                self.db.execute("COMMIT")
         except StoreFull:
             self._rollback()
             raise
@@ -481,7 +481,7 @@ class SqliteLog:
 
     def _rollback(self) -> None:
         try:
-            self._db.execute("ROLLBACK")
+            self.db.execute("ROLLBACK")
         except sqlite3.Error:
             pass  # after some errors SQLite has already rolled back
 

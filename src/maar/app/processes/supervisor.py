@@ -108,11 +108,11 @@ class Supervisor:
         self._settings = settings
         self._roles = roles
         self._listens = ProcessName.FRONT if ProcessName.FRONT in roles else ProcessName.WORKER
-        self._children: dict[ProcessName, Process] = {}
+        self.children: dict[ProcessName, Process] = {}
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()
         self._exit_code = 0
-        self._states = {role: ProcessState(process=role) for role in roles}
+        self.states = {role: ProcessState(process=role) for role in roles}
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -129,16 +129,20 @@ class Supervisor:
         log.info("maar has stopped exit_code=%d", self._exit_code)
         return self._exit_code
 
+    def stop(self) -> None:
+        """End all processes in good order; `run` returns when they have."""
+        self._stopping.set()
+
     def _on_signal(self, number: int) -> None:
         if self._stopping.is_set():
             log.warning("second signal, ending at once signal=%s", signal.Signals(number).name)
             self._exit_code = EXIT_FORCED
             self._forced.set()
-            for role in self._children:
+            for role in self.children:
                 self._send(role, signal.SIGKILL)
             return
         log.info("stopping signal=%s", signal.Signals(number).name)
-        self._stopping.set()
+        self.stop()
 
     async def _keep(self, role: ProcessName) -> None:
         """Run a role's process, again and again, until maar stops."""
@@ -221,7 +225,7 @@ class Supervisor:
             HANG_HELP,
             role,
         )
-        state = self._states[role]
+        state = self.states[role]
         self._tell(role, hangs=state.hangs + 1, hung_at_ns=time.time_ns())
         self._send(role, signal.SIGUSR2)
         await asyncio.sleep(LAST_WORDS_S)
@@ -229,11 +233,11 @@ class Supervisor:
 
     def _tell(self, role: ProcessName, **changes: int) -> None:
         """Write the status file for the front, which answers `maar status`."""
-        self._states[role] = msgspec.structs.replace(self._states[role], **changes)
+        self.states[role] = msgspec.structs.replace(self.states[role], **changes)
         if ProcessName.FRONT not in self._roles:
             return
         try:
-            status_file.write(self._settings.data_dir, list(self._states.values()))
+            status_file.write(self._settings.data_dir, list(self.states.values()))
         except OSError as error:
             log.warning("status file of the processes not written cause=%s", error)
 
@@ -256,7 +260,7 @@ class Supervisor:
                 "PYTHONUNBUFFERED": "1",
             },
         )
-        self._children[role] = process
+        self.children[role] = process
         log.info("role started child=%s pid=%d", role, process.pid)
         if self._stopping.is_set():  # the stop signal came before the process existed
             self._send(role, signal.SIGTERM)
@@ -315,7 +319,7 @@ class Supervisor:
         await self._end(ProcessName.METASTORE)
 
     async def _end(self, role: ProcessName) -> None:
-        process = self._children.get(role)
+        process = self.children.get(role)
         if process is None:
             return
         self._send(role, signal.SIGKILL if self._forced.is_set() else signal.SIGTERM)
@@ -329,7 +333,7 @@ class Supervisor:
             await process.wait()
 
     def _send(self, role: ProcessName, number: int) -> None:
-        process = self._children[role]
+        process = self.children[role]
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.send_signal(number)
