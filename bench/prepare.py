@@ -92,7 +92,7 @@ class Polls:
             assert self._service._leader_term is not None
             await self._service._leader_term.append(
                 lambda *_: [Tick()]
-            )  # as chores and operators do
+            )  # as background tasks and operators do
         reply = await self._service.poll(request)
         taken.seconds.append(time.perf_counter() - begun)
         taken.appends += self._log.appends - appends

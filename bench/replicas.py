@@ -249,7 +249,7 @@ MEASURES = {
 }
 
 
-# ── what is told ───────────────────────────────────────────────────────────────────────────────
+# ── what is printed ────────────────────────────────────────────────────────────────────────────
 
 
 def child(options: argparse.Namespace, measure: str, place: Place, *more: str) -> dict[str, float]:

@@ -128,7 +128,7 @@ class _Pipeline:
 async def written(log: Log, bodies: Iterable[bytes], count: int) -> int:
     """Append so many of them to an empty log, as fast as it takes them; how many bytes there were.
 
-    A disk that falls behind may cost an answer, or the office: then we see what landed and go on.
+    A disk that falls behind may cost an answer, or leadership: then we see what landed and go on.
     """
     term, head, size = await log.campaign(Candidate("bench")), await log.head(), 0
     for batch in in_batches(islice(bodies, count)):

@@ -50,7 +50,7 @@ def old_log(tmp_path: Path) -> Path:
 
 
 async def led(directory: Path, store: MemoryStore, edition: Edition = NEXT) -> Leader:
-    """One term of office, in which a block is registered and all is said that may be."""
+    """One term, in which a block is registered and every kind of entry is written."""
     log = SqliteLog.open(directory)
     candidate, clock = Candidate("test"), FakeClock()
     follower = Follower(log, clock, LogFold(store, edition=edition), candidate)

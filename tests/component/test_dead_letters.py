@@ -54,7 +54,7 @@ def lake(tmp_path: Path) -> WholeLake:
     return WholeLake(tmp_path, open_store(settings), QUICK)
 
 
-async def in_office(service: MetastoreService) -> None:
+async def wait_elected(service: MetastoreService) -> None:
     """Its first look is over: letters from now on wait."""
     await until(service, lambda status: status.letters.drained_s >= 0)
 
@@ -79,7 +79,7 @@ def test_a_letter_is_seen_before_during_and_after_its_delivery(any_lake: WholeLa
             lake.engine(service) as ask,
             lake.engine(service, letters=False) as blind,
         ):
-            await in_office(service)
+            await wait_elected(service)
             await lake.pushed(service, [A])
             meta = await lake.written(service, [B])
             await lake.posted(service, meta)
@@ -146,7 +146,7 @@ def test_a_letter_that_is_delivered_while_one_asks_is_seen_once(
 ) -> None:
     async def test() -> None:
         async with lake.running() as service:
-            await in_office(service)
+            await wait_elected(service)
             meddling = Meddling(service)
 
             async def deliver() -> None:
@@ -170,7 +170,7 @@ def test_a_letter_that_is_delivered_while_one_asks_is_seen_once(
 def test_only_letters_that_matter_are_asked_about(lake: WholeLake) -> None:
     async def test() -> None:
         async with lake.running() as service:
-            await in_office(service)
+            await wait_elected(service)
             meddling = Meddling(service)
             async with lake.engine(meddling) as ask:
                 other = profile("x", 5, tenant="globex")
@@ -199,7 +199,7 @@ def test_a_letter_whose_block_was_merged_and_deleted_neither_doubles_nor_breaks_
 ) -> None:
     async def test() -> None:
         async with lake.running() as service, lake.engine(service) as ask:
-            await in_office(service)
+            await wait_elected(service)
             meta = await registered_and_posted(lake, service)
             await lake.pushed(service, [B])
             await lake.raised(service)
@@ -223,7 +223,7 @@ def test_a_letter_does_not_bring_back_what_retention_took(lake: WholeLake) -> No
 
     async def test() -> None:
         async with lake.running() as service, lake.engine(service) as ask:
-            await in_office(service)
+            await wait_elected(service)
             await registered_and_posted(lake, service)
             lake.clock.advance(3 * DAY_NS)
             await until(service, lambda status: status.profiles_expired == 1)
@@ -255,7 +255,7 @@ def test_below_the_floor_a_letter_adds_nothing_and_is_held(lake: WholeLake) -> N
 
     async def test() -> None:
         async with lake.running() as service, lake.engine(service) as ask:
-            await in_office(service)
+            await wait_elected(service)
             late = await lake.written(service, [A])
             retired = await lake.pushed(service, [B])
             await lake.raised(service)
@@ -295,7 +295,7 @@ def test_broken_letters_break_no_question_and_are_counted_once(any_lake: WholeLa
             lake.running() as service,
             lake.engine(service, registry=registry) as ask,
         ):
-            await in_office(service)
+            await wait_elected(service)
             incarnation = (await service.now()).incarnation
             await lake.pushed(service, [A])
             await lake.posted(service, await lake.written(service, [B]))
@@ -340,7 +340,7 @@ def test_too_many_letters_are_an_honest_refusal(lake: WholeLake) -> None:
 def test_over_the_wire_letters_are_seen_listed_and_retried(lake: WholeLake, tmp_path: Path) -> None:
     async def test() -> None:
         async with lake.running() as service:
-            await in_office(service)
+            await wait_elected(service)
             registry = CollectorRegistry()
             address = f"unix:{tmp_path}/metastore.sock"
             server = await serve_metastore(address, service, RoleStatus(registry, service.ready))
@@ -380,7 +380,7 @@ def test_what_is_recovered_tells_placement_nothing(lake: WholeLake) -> None:
 
     async def test() -> None:
         async with lake.running() as service:
-            await in_office(service)
+            await wait_elected(service)
             heard: list[BlockMeta] = []
             placement = service.placement
             plain = placement.hear
@@ -403,7 +403,7 @@ def test_what_is_recovered_tells_placement_nothing(lake: WholeLake) -> None:
 def test_letters_are_read_once_and_forgotten_with_their_objects(lake: WholeLake) -> None:
     async def test() -> None:
         async with lake.running() as service, lake.engine(service) as ask:
-            await in_office(service)
+            await wait_elected(service)
             await lake.posted(service, await lake.written(service, [A]))
             reads: list[str] = []
             plain = lake.store.read

@@ -79,7 +79,7 @@ def test_appends_are_refused_before_etcd_refuses_and_taken_again(tmp_path: Path)
 
 
 def test_an_alarm_of_etcd_stops_appends_and_is_taken_back(tmp_path: Path) -> None:
-    """Somebody else fills the cluster. Office is kept meanwhile, and can be won."""
+    """Somebody else fills the cluster. Leadership is kept meanwhile, and can be won."""
 
     async def test(cluster: EtcdCluster) -> None:
         settings = cluster.settings(election_s=6)  # a busy disk takes its time over the filling

@@ -25,7 +25,7 @@ __all__ = ["settings"]
 pytestmark = pytest.mark.component
 
 
-def test_office_is_kept_by_holding_and_lost_by_silence(
+def test_leadership_is_kept_by_holding_and_lost_by_silence(
     cluster: EtcdCluster, tmp_path: Path
 ) -> None:
     settings = cluster.settings(f"/{tmp_path.name}", election_s=3)

@@ -81,7 +81,7 @@ def test_a_long_truncation_asks_little_of_etcd_at_a_time(
     compacted: list[int] = []  # what was deleted by then
 
     async def test() -> None:
-        # A disk that stalls for seconds costs neither the office nor a call: only sizes count here.
+        # A disk that stalls for seconds costs neither leadership nor a call: only sizes count here.
         settings = cluster.settings(f"/{tmp_path.name}", election_s=PATIENCE_S)
         async with led(settings, tuning=tuning) as (log, term):
             head = EMPTY
@@ -130,7 +130,7 @@ def test_history_is_dropped_before_it_is_much(settings: EtcdSettings) -> None:
     asyncio.run(test())
 
 
-def test_a_truncation_that_lost_its_office_on_the_way_forgets_nothing(
+def test_a_truncation_that_lost_leadership_on_the_way_deletes_nothing(
     settings: EtcdSettings,
 ) -> None:
     async def test() -> None:
@@ -155,10 +155,10 @@ def test_a_truncation_that_lost_its_office_on_the_way_forgets_nothing(
     asyncio.run(test())
 
 
-def test_what_an_earlier_office_knew_of_the_room_does_not_bind_the_next(
+def test_what_an_earlier_term_knew_of_the_room_does_not_bind_the_next(
     settings: EtcdSettings,
 ) -> None:
-    """Without its first entry an office is none, and nobody would ever look again."""
+    """A term without its first entry is over, and nobody would ever look again."""
 
     async def test() -> None:
         async with opened(settings) as log:

@@ -35,7 +35,7 @@ def test_nothing_acknowledged_is_lost_when_members_are_killed(
         running_ = True
 
         async def load() -> None:
-            """Leads, appends, settles what is unknown, and leads again when office was lost."""
+            """Leads, appends, settles what is unknown, and leads again when leadership was lost."""
             n = 0
             while running_:
                 async with led(settings) as (log, term):
@@ -56,7 +56,7 @@ def test_nothing_acknowledged_is_lost_when_members_are_killed(
                             break
                         acknowledged[head.index] = body
 
-        async def tormented() -> None:
+        async def disturb() -> None:
             for _ in range(2):
                 victim = await asyncio.to_thread(cluster.leader)
                 victim.kill()
@@ -77,7 +77,7 @@ def test_nothing_acknowledged_is_lost_when_members_are_killed(
 
         loading = asyncio.create_task(load())
         await grown()
-        await tormented()
+        await disturb()
         running_ = False
         await loading
         async with opened(settings) as log:

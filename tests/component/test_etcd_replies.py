@@ -123,7 +123,7 @@ def test_who_settles_an_append_does_not_settle_a_later_one(
             async with asyncio.timeout(PATIENCE_S):
                 await answered.wait()
             monkeypatch.setattr(line, "call", call)
-            assert await log.head() == head  # the leader is told: not stored
+            assert await log.head() == head  # the leader learns that it was not stored
             with pytest.raises(OutcomeUnknown):
                 await log.append([b"late"], term=term, head=head)
             may_go_on.set()

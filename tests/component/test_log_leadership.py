@@ -1,4 +1,4 @@
-"""One suite for every log: who leads, who waits, who is told, and sealing."""
+"""One suite for every log: who leads, who waits, who is notified, and sealing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def holds(log: Log, term: Term) -> bool:
     return True
 
 
-def test_the_office_says_who_leads(factory: Factory) -> None:
+def test_the_log_says_who_leads(factory: Factory) -> None:
     async def test(log: Both) -> None:
         assert await log.leadership() is None
         term = await log.campaign(Candidate("one", "10.0.0.1:4041"))

@@ -325,7 +325,7 @@ def test_an_update_prepared_in_an_old_term_is_refused_and_dropped(world: World) 
 
 
 def test_a_restart_of_the_leader_is_no_plans_fault(world: World) -> None:
-    """Workers that nobody could hear have their full time anew, and are spared once."""
+    """Workers that nobody could hear get their full lease again, and are excused once."""
 
     async def test() -> None:
         async with world.running() as service:

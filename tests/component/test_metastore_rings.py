@@ -105,7 +105,7 @@ def test_a_new_leader_knows_the_dead_after_it_has_listened(world: World) -> None
     asyncio.run(test())
 
 
-def test_a_leader_that_lost_its_office_and_got_it_back_listens_anew(
+def test_a_leader_that_lost_leadership_and_got_it_back_listens_anew(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Writers may have talked to another one meanwhile."""
@@ -115,7 +115,7 @@ def test_a_leader_that_lost_its_office_and_got_it_back_listens_anew(
             await join(service, "a", "b")
             ring = (await view(service)).ring
             with monkeypatch.context() as patch:
-                patch.setattr(SqliteLog, "append", lost_office)
+                patch.setattr(SqliteLog, "append", lost_leadership)
                 with pytest.raises(Unavailable, match="lost leadership"):
                     await beat(service, writer("c", JOINING))
                 await asyncio.sleep(0)
@@ -128,7 +128,7 @@ def test_a_leader_that_lost_its_office_and_got_it_back_listens_anew(
     asyncio.run(test())
 
 
-async def lost_office(*_: object, **__: object) -> Head:
+async def lost_leadership(*_: object, **__: object) -> Head:
     raise TermLost("somebody else leads now")
 
 

@@ -145,12 +145,12 @@ def test_a_new_leader_takes_over_without_shrinking(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def test_a_leader_that_lost_its_office_and_got_it_back_reads_what_another_decided(
+def test_a_leader_that_lost_leadership_and_got_it_back_reads_what_another_decided(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path)
 
-    async def lost_office(*_: object, **__: object) -> Head:
+    async def lost_leadership(*_: object, **__: object) -> Head:
         raise TermLost("somebody else leads now")
 
     async def test() -> None:
@@ -163,7 +163,7 @@ def test_a_leader_that_lost_its_office_and_got_it_back_reads_what_another_decide
             key = keys.placement_rules(incarnation=now.incarnation, created_at=rules.created_at)
             world.store.create(key, wire.encode_rules(rules))
             with monkeypatch.context() as patch:
-                patch.setattr(SqliteLog, "append", lost_office)
+                patch.setattr(SqliteLog, "append", lost_leadership)
                 with pytest.raises(Unavailable, match="lost leadership"):
                     await service.add_blocks((segment(10**9, at=now.lease_time),))
             await eventually(lambda: service.ready() == "")

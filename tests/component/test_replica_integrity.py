@@ -234,7 +234,7 @@ def test_replicas_that_a_lost_leader_left_in_doubt_elect_one_of_them() -> None:
     run_virtually(test())
 
 
-def test_one_that_finds_itself_in_doubt_when_it_is_elected_does_not_take_office() -> None:
+def test_one_that_finds_itself_in_doubt_when_it_is_elected_does_not_lead() -> None:
     """The hash that it differs from was the last word of the one before, who is gone."""
     world = ReplicatedWorld()
 

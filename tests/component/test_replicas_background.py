@@ -24,7 +24,7 @@ __all__ = ["world"]
 pytestmark = pytest.mark.component
 
 
-def test_duties_begin_with_an_office_and_have_ended_before_the_replica_follows_again(
+def test_background_tasks_begin_with_a_term_and_have_ended_before_the_replica_follows_again(
     world: ReplicatedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running: list[Member] = []

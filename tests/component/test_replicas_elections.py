@@ -136,7 +136,7 @@ def test_an_append_that_arrives_unheard_has_one_effect_when_it_is_repeated(
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_a_leader_cut_off_from_the_log_during_an_append_leaves_office_and_says_so(
+def test_a_leader_cut_off_from_the_log_during_an_append_resigns_and_says_so(
     monkeypatch: pytest.MonkeyPatch, *, stored: bool
 ) -> None:
     """Whoever leads next finds out what the log holds; nobody waits for one that cannot."""
@@ -200,7 +200,7 @@ def test_a_leader_that_stops_resigns_and_another_takes_over_at_once(
     run_virtually(test())
 
 
-def test_office_is_held_only_while_the_loop_goes_round(
+def test_leadership_is_held_only_while_the_loop_makes_progress(
     world: ReplicatedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holds = 0

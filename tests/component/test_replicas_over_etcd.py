@@ -261,7 +261,7 @@ def test_etcd_at_its_quota_takes_nothing_more_but_loses_nothing_and_recovers(
             await junk.clear()
             await until(taken, "registrations are taken again, and nobody had to disarm an alarm")
             assert await shown(only) >= added
-            assert (await only.replica()).term == term, "a full etcd cost the office"
+            assert (await only.replica()).term == term, "a full etcd cost leadership"
             assert all("quota" in sentence for sentence in said), said
             status = await only.status()
             assert status.profiles_added == 10 * len(await shown(only))

@@ -43,14 +43,14 @@ PROFILES = ("--samples", "8", "--services", "4", "--pods", "2", "--rate", "12", 
 
 
 def settings_of(s3: S3Server) -> tuple[str, ...]:
-    """A bucket of its own, as every process is told of it."""
+    """A bucket of its own, as the settings of every process name it."""
     store = s3.bucket()
     options = (f"store.{name}={value}" for name, value in store.options)
     return (f"store.url={store.url}", "store.allow_http=true", *options)
 
 
 class Worker:
-    """`maar worker`; that plans run on a cluster as well is told in test_spark_fleet.py."""
+    """`maar worker`; that plans run on a cluster as well is tested in test_spark_fleet.py."""
 
     def __init__(self, directory: Path, metastore: str, *settings: str) -> None:
         directory.mkdir()

@@ -28,7 +28,7 @@ from maar.model.ids import BlockId
 from maar.model.time import SECOND_NS
 from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import put
-from support.metastore.dead_letters import PostOffice, letter_key
+from support.metastore.dead_letters import LetterLake, letter_key
 from support.metastore.fold import DAY_START_NS, SMALL, segment
 
 DEADLINE_NS = 10 * SECOND_NS
@@ -55,8 +55,8 @@ class Written:
 class Chaos:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.office = PostOffice(POLICY)
-        self.office.pass_time(1000 * SECOND_NS)
+        self.lake = LetterLake(POLICY)
+        self.lake.pass_time(1000 * SECOND_NS)
         self.flying: list[Written] = []
         self.acknowledged: set[BlockId] = set()
         self.expired: set[BlockId] = set()
@@ -66,7 +66,7 @@ class Chaos:
         self.sweeping = False
         self.written: list[BlockMeta] = []
         self.swept = 0
-        self.orphans = Orphans(self.office, self.office.store, self.office.metrics)
+        self.orphans = Orphans(self.lake, self.lake.store, self.lake.metrics)
         self._number = 0
 
     # what writers do
@@ -74,17 +74,17 @@ class Chaos:
     def name(self) -> None:
         self._number += 1
         ahead = self.random.choice((0, 0, SECOND_NS))  # its reading may be a little before ours
-        meta = segment(self._number, at=self.office.fold.now + ahead)
-        put(self.office.store, meta)
+        meta = segment(self._number, at=self.lake.fold.now + ahead)
+        put(self.lake.store, meta)
         self.written.append(meta)
-        self.flying.append(Written(meta, self.office.fold.now))
+        self.flying.append(Written(meta, self.lake.fold.now))
 
     def land(self) -> None:
         """Announced, or left as a letter, or both; acknowledged if it was in time."""
         if not self.flying:
             return
         written = self.flying.pop(self.random.randrange(len(self.flying)))
-        in_time = self.office.fold.now - written.named_at <= DEADLINE_NS
+        in_time = self.lake.fold.now - written.named_at <= DEADLINE_NS
         how = self.random.choice(
             ("announced", "letter", "letter, then announced", "lost answer", "nothing")
         )
@@ -103,19 +103,19 @@ class Chaos:
             self.acknowledged.add(written.meta.id)
 
     def drop(self, meta: BlockMeta) -> None:
-        if not self.sweeping and key_of(meta) in self.office.objects():
+        if not self.sweeping and key_of(meta) in self.lake.objects():
             self.lettered.add(meta.id)
-        self.office.drop(meta)
+        self.lake.drop(meta)
 
     def hedge(self) -> None:
         """The second of two uploads arrives, when the first is long gone."""
         if self.written:
             meta = self.random.choice(self.written)
-            if key_of(meta) not in self.office.objects():
-                put(self.office.store, meta)
+            if key_of(meta) not in self.lake.objects():
+                put(self.lake.store, meta)
 
     def announce(self, meta: BlockMeta) -> bool:
-        effects = self.office.fold.put(BlocksAdded((meta,)))
+        effects = self.lake.fold.put(BlocksAdded((meta,)))
         self.count(effects)
         return all(e.refusal == "" for e in effects if isinstance(e, Registered))
 
@@ -127,40 +127,40 @@ class Chaos:
     # what the leader does
 
     def drain(self) -> None:
-        before = self.office.state.index
+        before = self.lake.state.index
         failing = self.random.random()
         if failing < 0.3:
-            self.office.faulty.fault = lambda _operation, _key: (
+            self.lake.faulty.fault = lambda _operation, _key: (
                 Unavailable("away") if self.random.random() < failing else None
             )
         try:
-            self.office.drain()
+            self.lake.drain()
         except MaarError:
             pass
-        self.office.faulty.healed()
+        self.lake.faulty.healed()
         self.count_since(before)
 
     def count_since(self, index: int) -> None:
         """By what the log says: the fold that we watch is the one that ran."""
-        for item in self.office.fold.log:
+        for item in self.lake.fold.log:
             if item.index > index and isinstance(item.envelope.entry, BlocksAdded):
                 for meta in item.envelope.entry.blocks:
                     self.times_added[meta.id] += 1
 
     def new_leader(self) -> None:
-        office = self.office
-        office.letters = DeadLetters(
-            office, office.store, office.append, office.metrics, self.random.randbytes
+        lake = self.lake
+        lake.letters = DeadLetters(
+            lake, lake.store, lake.append, lake.metrics, self.random.randbytes
         )
 
     def merge(self) -> None:
-        state = self.office.state
+        state = self.lake.state
         free = [b for b in state.queue.places if b not in state.owners]
         metas = [state.blocks.get(block) for block in free]
         segments = [meta for meta in metas if meta.kind is Kind.SEGMENT]
         if len(segments) > 1:
             some = self.random.sample(segments, self.random.randrange(1, len(segments) + 1))
-            made = self.office.merge(some)
+            made = self.lake.merge(some)
             self.sources[made.id] = frozenset(meta.id for meta in some)
 
     def sweep(self) -> None:
@@ -171,72 +171,72 @@ class Chaos:
             nonlocal calls
             calls += key.startswith(keys.DEAD_LETTERS)
             if calls == interrupted:
-                self.office.faulty.healed()
+                self.lake.faulty.healed()
                 self.random.choice((self.land, self.drain, self.drain_and_keep_house))()
 
         interrupted = self.random.choice((0, 1, 2))
-        self.office.faulty.fault = meanwhile
+        self.lake.faulty.fault = meanwhile
         self.sweeping = True
         self.swept += run_virtually(self.orphans.sweep())
         self.sweeping = False
-        self.office.faulty.healed()
+        self.lake.faulty.healed()
 
     def forget(self) -> None:
-        run_virtually(self.office.cleaner.remove())
+        run_virtually(self.lake.cleaner.remove())
 
     def expire(self) -> None:
-        live = [self.office.state.blocks.get(block) for block in self.office.fold.live()]
+        live = [self.lake.state.blocks.get(block) for block in self.lake.fold.live()]
         if live:
             meta = self.random.choice(live)
-            self.office.fold.put(BlocksExpired(DAY_START_NS * 2, (meta.id,)))
+            self.lake.fold.put(BlocksExpired(DAY_START_NS * 2, (meta.id,)))
             self.expired |= self.sources.get(meta.id, frozenset({meta.id}))
 
     def drain_and_keep_house(self) -> None:
         self.drain()
-        self.office.pass_time(2 * LAG_NS)
+        self.lake.pass_time(2 * LAG_NS)
         self.drain()
         self.keep_house()
 
     def keep_house(self) -> None:
-        self.office.keep_house()
+        self.lake.keep_house()
 
     def wait(self) -> None:
-        self.office.pass_time(self.random.choice((1, 2, 5, 30, 70)) * SECOND_NS)
+        self.lake.pass_time(self.random.choice((1, 2, 5, 30, 70)) * SECOND_NS)
 
     def register_one(self) -> None:
         """So that there is something to merge, and the floor moves."""
         self._number += 1
-        meta = segment(self._number, at=self.office.fold.now)
-        put(self.office.store, meta)
+        meta = segment(self._number, at=self.lake.fold.now)
+        put(self.lake.store, meta)
         self.announce(meta)
 
     # what must hold
 
     def late(self) -> list[BlockId]:
         """Of held letters: they came when their segment was below the floor."""
-        names = (keys.letter_place(key)[2] for key in self.office.held())
+        names = (keys.letter_place(key)[2] for key in self.lake.held())
         return [block for name in names if (block := keys.letter_block(name)) is not None]
 
     def strays(self) -> set[str]:
         """Segments below floor and grace that neither index nor letters know."""
-        letters = (*self.office.waiting(), *self.office.held())
+        letters = (*self.lake.waiting(), *self.lake.held())
         about = {keys.letter_place(key)[2].removesuffix(".msgpack") for key in letters}
-        limit = self.office.state.registration_floor - LAG_NS
+        limit = self.lake.state.registration_floor - LAG_NS
         return {
             key
-            for key in self.office.objects("segments/")
+            for key in self.lake.objects("segments/")
             if (block := BlockId(key.rpartition("/")[2][:32])) not in about
             and int(block[:16], 16) <= limit
-            and not registration.is_known(self.office.state, block)
+            and not registration.is_known(self.lake.state, block)
         }
 
     def seen(self) -> Counter[BlockId]:
         """Segments whose profiles a question reads: of live blocks, and of letters unseen."""
-        state = self.office.state
+        state = self.lake.state
         found: Counter[BlockId] = Counter()
-        for block in self.office.fold.live():
+        for block in self.lake.fold.live():
             found.update(self.sources.get(block, frozenset({block})))
-        names = (keys.letter_place(key)[2] for key in self.office.waiting())
+        names = (keys.letter_place(key)[2] for key in self.lake.waiting())
         letters = [one for name in names if (one := keys.letter_block(name)) is not None]
         found.update(reads.undelivered_blocks(state, letters))
         return found
@@ -247,15 +247,15 @@ class Chaos:
         assert not self.expired & set(seen), "back from the dead"
         assert self.acknowledged - self.expired <= set(seen), "acknowledged and not seen"
         assert all(number == 1 for number in self.times_added.values()), "added twice"
-        objects = self.office.objects()
-        for block in self.office.fold.live():
-            assert key_of(self.office.state.blocks.get(block)) in objects, "live, and gone"
-        for key in (*self.office.waiting(), *self.office.held()):
+        objects = self.lake.objects()
+        for block in self.lake.fold.live():
+            assert key_of(self.lake.state.blocks.get(block)) in objects, "live, and gone"
+        for key in (*self.lake.waiting(), *self.lake.held()):
             about = keys.letter_block(keys.letter_place(key)[2])
             kept = about in self.lettered | self.acknowledged
             if about and kept and not self.times_added[about]:  # else it may have been merged
                 assert key_of(segment_named(about)) in objects, "a letter's segment was swept"
-        held = {keys.letter_block(keys.letter_place(key)[2]) for key in self.office.held()}
+        held = {keys.letter_block(keys.letter_place(key)[2]) for key in self.lake.held()}
         assert not held & (self.acknowledged - self.expired), "acknowledged and held"
 
 
@@ -272,7 +272,7 @@ def test_whatever_happens_a_letter_is_added_once_or_not_at_all(seed: int) -> Non
         chaos.random.choice(acts)()
         chaos.check()
     for _ in range(4):
-        chaos.office.pass_time(3 * LAG_NS)
+        chaos.lake.pass_time(3 * LAG_NS)
         chaos.drain()
         chaos.register_one()
         chaos.merge()
@@ -281,11 +281,11 @@ def test_whatever_happens_a_letter_is_added_once_or_not_at_all(seed: int) -> Non
         chaos.keep_house()
         chaos.sweep()
         chaos.check()
-    chaos.office.drain()
-    assert chaos.office.waiting() == set()
+    chaos.lake.drain()
+    assert chaos.lake.waiting() == set()
     assert chaos.strays() == set()
     assert chaos.acknowledged
-    assert chaos.office.state.registration_floor > 0
+    assert chaos.lake.state.registration_floor > 0
 
 
 def test_this_test_sees_orphans_swept_and_letters_that_keep_theirs() -> None:
@@ -297,7 +297,7 @@ def test_this_test_sees_orphans_swept_and_letters_that_keep_theirs() -> None:
                 act()
             for act in (chaos.wait, chaos.drain_and_keep_house, chaos.land, chaos.sweep):
                 act()
-        objects = chaos.office.objects()
+        objects = chaos.lake.objects()
         swept += chaos.swept
         kept += sum(key_of(segment_named(about)) in objects for about in chaos.late())
     assert swept
@@ -311,22 +311,20 @@ def test_this_test_sees_letters_held_and_floors_that_matter() -> None:
         chaos = Chaos(seed)
         for number in range(5):
             chaos.name()
-            chaos.office.pass_time(SECOND_NS)
+            chaos.lake.pass_time(SECOND_NS)
             meta = chaos.flying[-1].meta
             if number % 2:
-                chaos.office.pass_time(3 * LAG_NS)
-                chaos.office.drain()
-                chaos.office.fold.put(
-                    BlocksAdded((segment(900 + number, at=chaos.office.fold.now),))
-                )
+                chaos.lake.pass_time(3 * LAG_NS)
+                chaos.lake.drain()
+                chaos.lake.fold.put(BlocksAdded((segment(900 + number, at=chaos.lake.fold.now),)))
                 chaos.merge()
                 chaos.forget()
                 chaos.keep_house()
-            chaos.office.drop(meta)
+            chaos.lake.drop(meta)
             chaos.flying.pop()
-            assert letter_key(meta.id) in chaos.office.waiting()
-            chaos.office.drain()
-        held += len(chaos.office.held())
-        forgotten += chaos.office.state.registration_floor > 0
+            assert letter_key(meta.id) in chaos.lake.waiting()
+            chaos.lake.drain()
+        held += len(chaos.lake.held())
+        forgotten += chaos.lake.state.registration_floor > 0
     assert held
     assert forgotten

@@ -293,7 +293,7 @@ class Cleaning(RuleBasedStateMachine):
 
     @precondition(lambda self: self.lake.state.leftovers)
     @invariant()
-    def litter_is_bounded(self) -> None:
+    def leftovers_are_bounded(self) -> None:
         assert len(self.lake.state.leftovers) <= POLICY.leftovers_max
 
     def teardown(self) -> None:

@@ -2,9 +2,9 @@
 
 Planted by hand and seen caught here: accepting a stale token, not checking owners when a plan is
 scheduled, folding an entry twice, granting over a live lease, completing with a profile missing,
-forgetting the id of a merged segment, deleting under a pin, losing half of a bisected plan,
-parking a plan that somebody works on, letting go of a parked plan's inputs, requeueing into a full
-schedule, a line of the timeline that a plan never leaves, an ended attempt whose remains nobody
+forgetting the id of a merged segment, deleting under a pin, losing half of a bisected plan, parking
+a plan that somebody works on, letting go of a parked plan's inputs, requeueing into a full
+schedule, a line of the timeline that a plan never leaves, an ended attempt whose leftovers nobody
 looks for, an operator's exclusion that leaves the lease alive.
 """
 

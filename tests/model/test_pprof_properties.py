@@ -188,7 +188,7 @@ def test_damaged_bytes_are_refused_by_both_readers_or_read_as_protobuf_reads_the
     try:
         validate(raw, NO_LIMITS)
     except MalformedProfile as refusal:
-        if refusal.reason == "values":  # whole, but too much to add up: only the door minds
+        if refusal.reason == "values":  # intact, but too much to add up: only admission refuses it
             assert unpack(decode(raw)) == read_plain(raw)
             return
         with pytest.raises(MalformedProfile, match=f"^{re.escape(str(refusal))}$"):

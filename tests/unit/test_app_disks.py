@@ -1,4 +1,4 @@
-"""A disk that fills up: who is told, what is refused, and that it passes by itself."""
+"""A disk that fills up: what is reported, what is refused, and that it recovers by itself."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def tenure(*, ttl_s: int = 5) -> Tenure:
     return Tenure(Term(3), 77, 12, ttl_s * SECOND, sent_ns=100 * SECOND, held_ns=100 * SECOND)
 
 
-def test_office_lasts_for_the_lease_that_was_asked_for() -> None:
+def test_leadership_lasts_for_the_lease_that_was_asked_for() -> None:
     leader_term = tenure()
     assert not leader_term.is_lost(105 * SECOND - 1)
     assert leader_term.is_lost(105 * SECOND)
@@ -38,21 +38,21 @@ def test_a_renewal_counts_from_when_it_was_asked_for() -> None:
     assert leader_term.is_lost(107 * SECOND)
 
 
-def test_an_office_that_was_lost_does_not_come_back() -> None:
+def test_a_term_that_was_lost_does_not_come_back() -> None:
     leader_term = tenure()
     assert leader_term.is_lost(110 * SECOND)  # it slept
     leader_term.note_renewal(sent_ns=111 * SECOND)
     assert leader_term.is_lost(111 * SECOND)
 
 
-def test_a_late_answer_does_not_shorten_the_office() -> None:
+def test_a_late_answer_does_not_shorten_the_term() -> None:
     leader_term = tenure()
     leader_term.note_renewal(sent_ns=103 * SECOND)
     leader_term.note_renewal(sent_ns=101 * SECOND)
     assert not leader_term.is_lost(107 * SECOND)
 
 
-def test_office_is_renewed_only_while_the_loop_speaks() -> None:
+def test_leadership_is_renewed_only_while_the_loop_makes_progress() -> None:
     leader_term = tenure()
     leader_term.note_held(102 * SECOND)
     assert leader_term.due(103 * SECOND)
@@ -109,7 +109,7 @@ def test_other_releases_are_not(version: str) -> None:
 def test_a_token_that_has_aged_is_no_wrong_password(
     code: grpc.StatusCode, said: str, kind: type[Exception]
 ) -> None:
-    """The one passes by itself; the other wants a person, and stops the replica."""
+    """The one passes by itself; the other needs an operator, and stops the replica."""
     error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=said)
     assert isinstance(error_of(error, "here", "maar"), kind)
 

@@ -103,7 +103,7 @@ def test_a_process_that_nobody_watches_does_not_beat() -> None:
     assert threading.active_count() == threads
 
 
-# ── what is told of it ─────────────────────────────────────────────────────────────────────────
+# ── what is reported ───────────────────────────────────────────────────────────────────────────
 
 
 def test_word_of_the_processes_is_for_those_of_the_same_supervisor(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Standing for office: patient with the log, and what is won and not wanted is given back."""
+"""Campaigns: patient with the log; a term that was won and must not be used is resigned."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_it_waits_for_the_rival_and_tells_the_term_once() -> None:
     run_virtually(test())
 
 
-def test_who_withdraws_leaves_no_office_behind() -> None:
+def test_a_candidate_that_withdraws_leaves_no_leadership_behind() -> None:
     async def test() -> None:
         shared = SharedLog()
         campaign = Campaign(MemoryLog(shared), ME)
@@ -86,7 +86,7 @@ def test_a_log_in_which_nobody_may_lead_says_so() -> None:
     run_virtually(test())
 
 
-def test_an_office_that_cannot_be_given_back_lapses(
+def test_a_term_that_cannot_be_resigned_expires(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Deaf(MemoryLog):

@@ -53,7 +53,7 @@ def standing(
         (BAD, GOOD, {"c": BAD}, DOUBT),
         (BAD, GOOD, {"c": BAD, "b": GOOD}, STOPPED),
         (GOOD, BAD, {"b": GOOD}, SOUND),  # the leader is the one
-        (GOOD, BAD, {"b": WORSE}, STOPPED),  # three of three minds: the leader's was acted on
+        (GOOD, BAD, {"b": WORSE}, STOPPED),  # three different hashes: the leader's was acted on
         (GOOD, BAD, {"c": BAD}, DOUBT),  # our vote of before we were rebuilt does not count for us
     ],
 )
@@ -175,7 +175,7 @@ def test_only_a_few_ballots_and_names_are_kept() -> None:
     assert len(newest.votes) == len(newest.heard) == REPLICAS_MAX
 
 
-# ── what is told ───────────────────────────────────────────────────────────────────────────────
+# ── what is reported ───────────────────────────────────────────────────────────────────────────
 
 
 def test_a_replica_votes_until_the_log_holds_its_vote() -> None:

@@ -16,19 +16,19 @@ from maar.model.ids import PlanId
 from maar.model.plan import AttemptEnd, PlanState
 from maar.ports.plan_board import Report
 from support.metastore.fold import SMALL, Fold
-from support.metastore.leader_term import W1, W2, Office
+from support.metastore.leader_term import W1, W2, LeaderDecisions
 
 
-def one_job(limit: int = 2) -> tuple[Office, Leased]:
+def one_job(limit: int = 2) -> tuple[LeaderDecisions, Leased]:
     """A single block that became old: a job that cannot be divided."""
-    leader_term = Office(Fold(policy=msgspec.structs.replace(SMALL, failure_limit=limit)))
+    leader_term = LeaderDecisions(Fold(policy=msgspec.structs.replace(SMALL, failure_limit=limit)))
     leader_term.add(1)
     leader_term.wait(11)
     (lease,) = leader_term.poll(W1)
     return leader_term, lease
 
 
-def standing(leader_term: Office, plan: PlanId) -> tuple[PlanState, str]:
+def standing(leader_term: LeaderDecisions, plan: PlanId) -> tuple[PlanState, str]:
     """The state of a plan, and of its lease."""
     found = leader_term.plan(plan)
     if found.lease is None:
@@ -106,7 +106,7 @@ def test_cancelled_is_off_the_schedule_and_its_inputs_are_free() -> None:
 
 def test_create_job_then_assign_job() -> None:
     """Unassigned and in progress follow in one round: jobs are made for free slots only."""
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(1, 2, 3)
     assert len(leader_term.fold.state.plans) == 0
     (lease,) = leader_term.poll(W1)
@@ -197,7 +197,7 @@ def test_no_refresh_means_that_the_worker_should_stop(lost_by: str) -> None:
 
 def test_only_in_progress_jobs_are_ever_handed_to_a_worker() -> None:
     """UNSPECIFIED, SUCCESS, FAILURE and CANCELLED are never sent: a grant is a live lease."""
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(*range(9))
     for lease in leader_term.poll(W1, 3):
         assert standing(leader_term, lease.plan) == (PlanState.REQUESTED, "live")
@@ -257,7 +257,7 @@ def test_silence_is_enough_no_report_is_relied_upon() -> None:
 
 
 def test_success_and_failure_are_never_stored_on_the_schedule() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(*range(9))
     first, second, third = leader_term.begun(W1, 3)
     leader_term.complete(first)

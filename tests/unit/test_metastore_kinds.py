@@ -27,7 +27,7 @@ from maar.services.publish import always
 from maar.services.runs import task_of
 from support.kinds.stamp.rules import STAMP, STAMPING
 from support.metastore.fold import Fold, result, segment
-from support.metastore.leader_term import W1, W2, Office
+from support.metastore.leader_term import W1, W2, LeaderDecisions
 from support.spark.plans import segment as real_segment
 from support.stores.memory_store import MemoryStore
 
@@ -37,15 +37,15 @@ BOTH = Kinds(
 )
 
 
-def leader_of_both() -> Office:
-    return Office(Fold(state=MetaState(kinds=BOTH)))
+def leader_of_both() -> LeaderDecisions:
+    return LeaderDecisions(Fold(state=MetaState(kinds=BOTH)))
 
 
-def stamps(leader_term: Office, worker: WorkerId = W1) -> list[Leased]:
+def stamps(leader_term: LeaderDecisions, worker: WorkerId = W1) -> list[Leased]:
     return leader_term.hand_out(Wish(worker, 1, (STAMP,)))
 
 
-def words(leader_term: Office, block: BlockId) -> str:
+def words(leader_term: LeaderDecisions, block: BlockId) -> str:
     return " ".join(explain(leader_term.fold.state, block, now=leader_term.now).sentences)
 
 

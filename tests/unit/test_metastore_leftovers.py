@@ -144,7 +144,7 @@ def test_an_attempt_is_not_forgotten_before_its_time_though_nothing_is_there() -
     assert world.state.leftovers == {}
 
 
-def test_a_live_lease_is_no_litter_and_neither_is_an_expired_one_that_nobody_took() -> None:
+def test_a_live_lease_has_no_leftovers_and_neither_has_an_expired_one_that_nobody_took() -> None:
     world = lake()
     plan, token = begun(world)
     made = world.write(plan, token)
@@ -319,14 +319,14 @@ def test_store_errors_postpone_and_others_go_on(error: Exception, where: str) ->
 # ── which are due ──────────────────────────────────────────────────────────────────────────────
 
 
-def remains(number: int) -> AttemptKey:
+def attempt_key(number: int) -> AttemptKey:
     return AttemptKey(PlanId(number, 0), FencingToken(INCARNATION, number))
 
 
 def test_old_ends_come_first_then_early_looks_at_failures_only_and_within_the_limit() -> None:
     minutes = {1: 50, 2: 46, 3: 30, 4: 20, 5: 10, 6: 0}
     all_of_them = {
-        remains(number): EndedAttempt(LeaseTime((60 - age) * MINUTE_NS), completed=number == 3)
+        attempt_key(number): EndedAttempt(LeaseTime((60 - age) * MINUTE_NS), completed=number == 3)
         for number, age in minutes.items()
     }
 
@@ -337,8 +337,8 @@ def test_old_ends_come_first_then_early_looks_at_failures_only_and_within_the_li
             all_of_them,
             now=LeaseTime(60 * MINUTE_NS),
             leftovers_ns=45 * MINUTE_NS,
-            passed=set(map(remains, passed)),
-            resting=set(map(remains, resting)),
+            passed=set(map(attempt_key, passed)),
+            resting=set(map(attempt_key, resting)),
             limit=limit,
         )
         return [(sweep.attempt_key.plan.index, sweep.final) for sweep in found]
@@ -353,7 +353,7 @@ def test_old_ends_come_first_then_early_looks_at_failures_only_and_within_the_li
 # ── the bound ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_full_litter_refuses_grants_until_some_is_swept() -> None:
+def test_too_many_leftovers_refuse_grants_until_some_are_swept() -> None:
     world = lake(leftovers_max=3)
     plan, token = begun(world)
     for _ in range(2):
@@ -375,9 +375,9 @@ def test_full_litter_refuses_grants_until_some_is_swept() -> None:
 
 def test_the_fold_forgets_what_was_swept_and_repeats_nothing() -> None:
     fold = Fold()
-    fold.state.leftovers[remains(1)] = EndedAttempt(LeaseTime(0), completed=False)
-    assert fold.put(LeftoversSwept((remains(1), remains(2)))) == (Swept(1),)
-    assert fold.put(LeftoversSwept((remains(1),))) == (Swept(0),)
+    fold.state.leftovers[attempt_key(1)] = EndedAttempt(LeaseTime(0), completed=False)
+    assert fold.put(LeftoversSwept((attempt_key(1), attempt_key(2)))) == (Swept(1),)
+    assert fold.put(LeftoversSwept((attempt_key(1),))) == (Swept(0),)
     assert fold.state.leftovers == {}
 
 

@@ -23,12 +23,12 @@ from maar.model.plan import PlanState
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore.fold import SMALL
-from support.metastore.leader_term import W1, W2, W3, Office
-from support.metastore.schedule_steps import office_with, plans_of
+from support.metastore.leader_term import W1, W2, W3, LeaderDecisions
+from support.metastore.schedule_steps import leader_with, plans_of
 
 
 def test_a_plan_at_its_limit_is_halved_until_the_bad_input_is_alone_and_then_excluded() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     blocks = leader_term.add(1, 2, 3)
     bad = blocks[2]
     for _ in range(40):
@@ -46,7 +46,7 @@ def test_a_plan_at_its_limit_is_halved_until_the_bad_input_is_alone_and_then_exc
 
 
 def test_an_excluded_plan_is_probed_with_doubling_delay() -> None:
-    leader_term = office_with(failure_limit=1)
+    leader_term = leader_with(failure_limit=1)
     leader_term.add(1)
     leader_term.wait(11)
     delays = []
@@ -62,7 +62,7 @@ def test_an_excluded_plan_is_probed_with_doubling_delay() -> None:
     assert delays == [SMALL.probe_ns, 2 * SMALL.probe_ns, 4 * SMALL.probe_ns]
 
 
-def excluded(leader_term: Office, count: int) -> list[PlanId]:
+def excluded(leader_term: LeaderDecisions, count: int) -> list[PlanId]:
     """Plans of one block each that are over their limit."""
     for n in range(count):
         leader_term.add(n, shard=n + 1)
@@ -75,7 +75,7 @@ def excluded(leader_term: Office, count: int) -> list[PlanId]:
 
 
 def test_excluded_plans_are_probed_one_at_a_time() -> None:
-    leader_term = office_with(failure_limit=1)
+    leader_term = leader_with(failure_limit=1)
     plans = excluded(leader_term, 3)
     leader_term.wait(3600)
     probed = []
@@ -88,7 +88,7 @@ def test_excluded_plans_are_probed_one_at_a_time() -> None:
 
 
 def test_a_probe_that_was_not_its_own_failure_comes_again_after_the_same_delay() -> None:
-    leader_term = office_with(failure_limit=1)
+    leader_term = leader_with(failure_limit=1)
     (plan,) = excluded(leader_term, 1)
     for _ in range(3):
         leader_term.fold.now = leader_term.plan(plan).eligible_at
@@ -100,7 +100,7 @@ def test_a_probe_that_was_not_its_own_failure_comes_again_after_the_same_delay()
 
 
 def test_what_was_set_aside_is_left_alone_until_it_is_probed() -> None:
-    leader_term = office_with(failure_limit=1)
+    leader_term = leader_with(failure_limit=1)
     leader_term.add(1, 2, 3)
     leader_term.begun()
     leader_term.wait(16)
@@ -110,14 +110,14 @@ def test_what_was_set_aside_is_left_alone_until_it_is_probed() -> None:
 
 
 def test_planning_stops_at_the_bound_of_plans() -> None:
-    leader_term = office_with(plans_max=2)
+    leader_term = leader_with(plans_max=2)
     leader_term.add(*range(12))
     assert len(leader_term.poll(W1, 10)) == 2
     assert leader_term.poll(W1, 10) == []
 
 
 def test_at_the_bound_of_plans_the_whole_is_excluded_and_divided_when_there_is_room() -> None:
-    leader_term = office_with(plans_max=2, failure_limit=1)
+    leader_term = leader_with(plans_max=2, failure_limit=1)
     leader_term.add(*range(6))
     leases = leader_term.begun(W1, 2)
     leader_term.wait(16)
@@ -134,7 +134,7 @@ def test_at_the_bound_of_plans_the_whole_is_excluded_and_divided_when_there_is_r
 
 
 def test_a_flood_of_plans_at_their_limit_is_set_aside_in_bounded_steps() -> None:
-    leader_term = office_with(failure_limit=1)
+    leader_term = leader_with(failure_limit=1)
     for n in range(150):
         leader_term.add(n, shard=n + 1)
     leader_term.wait(11)
@@ -145,7 +145,7 @@ def test_a_flood_of_plans_at_their_limit_is_set_aside_in_bounded_steps() -> None
 
 
 def test_while_the_limit_is_raised_excluded_plans_are_tried_again_without_rest() -> None:
-    leader_term = office_with(failure_limit=1)
+    leader_term = leader_with(failure_limit=1)
     plans = excluded(leader_term, 3)
     assert leader_term.poll(W2, 5) == []
     leader_term.fold.put(LimitRaised(3, LeaseTime(leader_term.now + 60 * SECOND_NS)))
@@ -159,7 +159,7 @@ def test_while_the_limit_is_raised_excluded_plans_are_tried_again_without_rest()
 
 
 def test_when_the_raise_is_over_the_limit_of_the_plan_is_in_force_again() -> None:
-    leader_term = office_with(failure_limit=1)
+    leader_term = leader_with(failure_limit=1)
     (plan,) = excluded(leader_term, 1)
     leader_term.fold.put(LimitRaised(9, LeaseTime(leader_term.now + 5 * SECOND_NS)))
     (lease,) = leader_term.begun(W2)
@@ -174,8 +174,8 @@ def test_when_the_raise_is_over_the_limit_of_the_plan_is_in_force_again() -> Non
     assert leader_term.fold.put(PlansLeased((early,))) == (Refused(Refusal.NOT_ELIGIBLE, plan),)
 
 
-def test_no_attempt_begins_when_too_many_have_left_litter() -> None:
-    leader_term = office_with(leftovers_max=3)
+def test_no_attempt_begins_when_too_many_have_leftovers() -> None:
+    leader_term = leader_with(leftovers_max=3)
     leader_term.add(*range(30))
     first, second = leader_term.poll(W1, 2)
     leader_term.complete(first)
@@ -195,7 +195,7 @@ def test_no_attempt_begins_when_too_many_have_left_litter() -> None:
 
 
 def test_every_end_of_an_attempt_leaves_its_remains_to_be_looked_for() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(*range(12))
     completed, failed, expired, fenced = leader_term.begun(W1, 4)
     leader_term.complete(completed)

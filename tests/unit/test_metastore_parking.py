@@ -34,14 +34,14 @@ from maar.model.plan import AttemptEnd, PlanState
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore.fold import SMALL, Fold
-from support.metastore.leader_term import W1, W2, Office
+from support.metastore.leader_term import W1, W2, LeaderDecisions
 
 
-def office_with(**numbers: int) -> Office:
-    return Office(Fold(policy=msgspec.structs.replace(SMALL, **numbers)))
+def leader_with(**numbers: int) -> LeaderDecisions:
+    return LeaderDecisions(Fold(policy=msgspec.structs.replace(SMALL, **numbers)))
 
 
-def running(leader_term: Office, count: int, first: int = 0) -> list[Leased]:
+def running(leader_term: LeaderDecisions, count: int, first: int = 0) -> list[Leased]:
     """Plans of one block each, on shards of their own."""
     for n in range(first, first + count):
         leader_term.add(n, shard=n + 1)
@@ -49,7 +49,7 @@ def running(leader_term: Office, count: int, first: int = 0) -> list[Leased]:
     return leader_term.begun(W1, count)
 
 
-def fail_often(leader_term: Office, lease: Leased, count: int) -> None:
+def fail_often(leader_term: LeaderDecisions, lease: Leased, count: int) -> None:
     """So many failures of its own, and no rest."""
     token = lease.token
     for _ in range(count):
@@ -61,9 +61,9 @@ def fail_often(leader_term: Office, lease: Leased, count: int) -> None:
     leader_term.put([PlanFailed(lease.plan, token, "x", LeaseTime(0), counts_as_failure=False)])
 
 
-def full_of_excluded(count: int = 3, **numbers: int) -> tuple[Office, list[PlanId]]:
+def full_of_excluded(count: int = 3, **numbers: int) -> tuple[LeaderDecisions, list[PlanId]]:
     policy = {"plans_max": count, "failure_limit": 1, **numbers}
-    leader_term = office_with(**policy)
+    leader_term = leader_with(**policy)
     leases = running(leader_term, count)
     for lease in leases:
         leader_term.fail(lease)
@@ -71,7 +71,7 @@ def full_of_excluded(count: int = 3, **numbers: int) -> tuple[Office, list[PlanI
     return leader_term, [lease.plan for lease in leases]
 
 
-def parked_one() -> tuple[Office, PlanId]:
+def parked_one() -> tuple[LeaderDecisions, PlanId]:
     """Of three excluded plans in a full schedule, the oldest is parked for a fourth."""
     leader_term, excluded = full_of_excluded()
     (new,) = running(leader_term, 1, first=50)
@@ -100,7 +100,7 @@ def test_nothing_is_parked_when_nothing_new_is_wanted() -> None:
 
 
 def test_nothing_is_parked_while_there_is_room() -> None:
-    leader_term = office_with(plans_max=4, failure_limit=1)
+    leader_term = leader_with(plans_max=4, failure_limit=1)
     for lease in running(leader_term, 3):
         leader_term.fail(lease)
     leader_term.set_aside()
@@ -109,7 +109,7 @@ def test_nothing_is_parked_while_there_is_room() -> None:
 
 
 def test_a_schedule_full_of_healthy_plans_parks_nothing_and_new_ones_wait() -> None:
-    leader_term = office_with(plans_max=3)
+    leader_term = leader_with(plans_max=3)
     leases = running(leader_term, 3)
     leader_term.add(50, shard=51)
     leader_term.wait(11)
@@ -123,7 +123,7 @@ def test_a_schedule_full_of_healthy_plans_parks_nothing_and_new_ones_wait() -> N
 
 
 def test_who_leaves_first_is_excluded_then_failed_most_often_then_oldest() -> None:
-    leader_term = office_with(plans_max=6, failure_limit=9)
+    leader_term = leader_with(plans_max=6, failure_limit=9)
     leases = running(leader_term, 6)
     for lease, count in zip(leases, (1, 2, 0, 2), strict=False):
         fail_often(leader_term, lease, count)
@@ -201,7 +201,7 @@ def test_parked_plans_return_by_themselves_when_the_schedule_is_half_empty() -> 
 
 
 def test_a_parked_plan_comes_back_as_it_left() -> None:
-    leader_term = office_with(plans_max=3, failure_limit=9)
+    leader_term = leader_with(plans_max=3, failure_limit=9)
     hand, failed, other = running(leader_term, 3)
     fail_often(leader_term, failed, 2)
     leader_term.put(operator_commands.exclude(leader_term.fold.state, hand.plan, note="by hand"))
@@ -224,12 +224,12 @@ def test_a_parked_plan_does_not_return_into_a_full_schedule() -> None:
 # ── an operator's orders ───────────────────────────────────────────────────────────────────────
 
 
-def requeue(leader_term: Office, plan: PlanId) -> object:
+def requeue(leader_term: LeaderDecisions, plan: PlanId) -> object:
     effects = leader_term.put(operator_commands.requeue(leader_term.fold.state, plan))
     return operator_commands.plan_after(effects, leader_term.fold.state, plan)
 
 
-def exclude(leader_term: Office, plan: PlanId, note: str = "known to be bad") -> object:
+def exclude(leader_term: LeaderDecisions, plan: PlanId, note: str = "known to be bad") -> object:
     effects = leader_term.put(operator_commands.exclude(leader_term.fold.state, plan, note=note))
     return operator_commands.plan_after(effects, leader_term.fold.state, plan)
 
@@ -257,7 +257,7 @@ def test_a_parked_plan_is_requeued_when_there_is_room_and_refused_when_not() -> 
 
 
 def test_only_what_was_set_aside_is_requeued() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     (lease,) = running(leader_term, 1)
     with pytest.raises(Rejected, match="inflight"):
         requeue(leader_term, lease.plan)
@@ -275,7 +275,7 @@ def test_only_what_was_set_aside_is_requeued() -> None:
 
 
 def test_a_plan_excluded_by_hand_is_fenced_and_never_probed() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     (lease,) = running(leader_term, 1)
     exclude(leader_term, lease.plan, "  known to be bad ")
     held = leader_term.plan(lease.plan)
@@ -297,7 +297,7 @@ def test_a_plan_excluded_by_hand_is_fenced_and_never_probed() -> None:
 
 
 def test_an_order_that_was_overtaken_is_refused() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     (lease,) = running(leader_term, 1)
     late = operator_commands.exclude(leader_term.fold.state, lease.plan, note="x")
     leader_term.fail(lease)
@@ -307,7 +307,7 @@ def test_an_order_that_was_overtaken_is_refused() -> None:
 
 
 def test_the_leader_alone_cannot_end_a_live_lease_by_excluding() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     (lease,) = running(leader_term, 1)
     entry = PlanExcluded(lease.plan, lease.token, LeaseTime(leader_term.now + 9))
     assert leader_term.put([entry]) == [Refused(Refusal.LEASE_LIVE, lease.plan)]
@@ -325,7 +325,7 @@ def test_what_cannot_be_excluded_says_why() -> None:
 
 
 def test_the_limit_is_raised_for_a_while_or_not_at_all() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     state = leader_term.fold.state
     (entry,) = operator_commands.raise_limit(state, 9, for_ns=5, now=LeaseTime(10))
     assert entry == LimitRaised(9, LeaseTime(15))
@@ -342,7 +342,7 @@ def test_the_limit_is_raised_for_a_while_or_not_at_all() -> None:
 
 
 def test_a_cancelled_plan_is_fenced_and_its_other_inputs_return_to_their_place() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     a, b, c = leader_term.add(1, 2, 3)
     (lease,) = leader_term.begun()
     leader_term.add(4)

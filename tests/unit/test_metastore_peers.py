@@ -1,4 +1,4 @@
-"""What replicas know of each other: versions, clocks, votes; and that silence is told apart."""
+"""What replicas know of each other: versions, clocks, votes, and which are silent."""
 
 from __future__ import annotations
 

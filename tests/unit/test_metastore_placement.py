@@ -78,7 +78,7 @@ class World:
             *(self.settings, self.limit, self.store, self.clock, self.registry),
             heard_max=heard_max,
         )
-        self.manager.take_office()
+        self.manager.start_leading()
 
     def limit(self, tenant: TenantId) -> TenantLimits:
         return self.limits.get(tenant, self.settings.tenant)
@@ -325,7 +325,7 @@ def test_what_cannot_be_deleted_is_deleted_later(
     assert (len(world.shelf().rules), len(world.shelf().stats)) == (3, 3)
 
 
-# ── taking office ──────────────────────────────────────────────────────────────────────────────
+# ── a new term ─────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_new_leader_shrinks_nothing_for_a_decay_window(world: World) -> None:
@@ -411,13 +411,13 @@ def test_a_leader_whose_time_is_behind_that_of_the_one_before_is_still_heard(wor
     assert world.rules().created_at == ahead + 1
 
 
-def test_returning_to_office_reads_what_another_decided_meanwhile(world: World) -> None:
+def test_a_leader_that_returns_reads_what_another_decided_meanwhile(world: World) -> None:
     world.write(60, 100)
     world.rule()
     rules = Rules(world.leader.time + 1, {CHECKOUT: Share(0, 30, Balancing.ROUND_ROBIN)})
     key = keys.placement_rules(incarnation=INCARNATION, created_at=rules.created_at)
     world.store.create(key, wire.encode_rules(rules))
-    world.manager.take_office()
+    world.manager.start_leading()
     world.write(60, 9 * UNIT)
     world.rule()
     assert world.rules().datasets == rules.datasets

@@ -19,14 +19,14 @@ from maar.model.policy import Policy
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.services.kinds import PlanLine
 from support.metastore.fold import SMALL, Fold
-from support.metastore.leader_term import W1, W2, W3, Office
-from support.metastore.schedule_steps import office_with, plans_of
+from support.metastore.leader_term import W1, W2, W3, LeaderDecisions
+from support.metastore.schedule_steps import leader_with, plans_of
 
 # ── a round ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_one_poll_plans_and_leases_with_ids_of_the_entry_that_scheduled() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(1, 2, 3, 4, 5, 6)
     before = leader_term.fold.state.index
     entries = schedule.assign(leader_term.fold.state, [Wish(W1, 5)], now=LeaseTime(0))
@@ -41,35 +41,35 @@ def test_one_poll_plans_and_leases_with_ids_of_the_entry_that_scheduled() -> Non
 
 
 def test_as_many_plans_are_made_as_there_are_free_slots() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(*range(30))
     assert len(leader_term.poll(W1, 4)) == 4
     assert len(leader_term.fold.state.plans) == 4
 
 
 def test_capacity_is_shared_in_the_order_of_asking() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(*range(12))
     leases = leader_term.hand_out(Wish(W1, 1), Wish(W2, 2), Wish(W3, 0))
     assert [lease.worker for lease in leases] == [W1, W2, W2]
 
 
 def test_two_wishes_of_one_worker_are_one() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(*range(12))
     assert len(leader_term.hand_out(Wish(W1, 1), Wish(W1, 2))) == 3
 
 
 @pytest.mark.parametrize("capacity", [0, -5])
 def test_nobody_wants_anything(capacity: int) -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(*range(12))
     assert leader_term.poll(W1, capacity) == []
     assert len(leader_term.fold.state.plans) == 0
 
 
 def test_small_jobs_go_first_whether_they_wait_or_are_still_to_be_planned() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(*range(6))
     for lease in leader_term.poll(W1, 2):
         leader_term.complete(lease)
@@ -83,7 +83,7 @@ def test_small_jobs_go_first_whether_they_wait_or_are_still_to_be_planned() -> N
 
 
 def test_an_expired_lease_is_handed_on_even_when_live_leases_come_before_it() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(1, 2, 3, 4, 5, 6)
     first, second = leader_term.poll(W1, 2)
     leader_term.wait(10)
@@ -95,7 +95,7 @@ def test_an_expired_lease_is_handed_on_even_when_live_leases_come_before_it() ->
 
 
 def test_a_lease_has_expired_when_time_exceeds_it_and_not_before() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(1, 2, 3)
     (lease,) = leader_term.begun()
     leader_term.fold.now += SMALL.lease_ns
@@ -108,7 +108,7 @@ def test_a_lease_has_expired_when_time_exceeds_it_and_not_before() -> None:
 
 def test_the_order_among_plans_that_wait() -> None:
     """Unassigned before abandoned; fewer failures; longest since; order of planning."""
-    leader_term = office_with(failure_limit=9)
+    leader_term = leader_with(failure_limit=9)
     leader_term.add(*range(18))
     a, b, c, d, e, f = leader_term.begun(W1, 6)
     leader_term.put([PlanFailed(c.plan, c.token, "x", LeaseTime(0), counts_as_failure=False)])
@@ -129,7 +129,7 @@ def test_the_order_among_plans_that_wait() -> None:
 
 
 def test_a_plan_that_reported_a_failure_rests_first() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(1, 2, 3)
     (lease,) = leader_term.begun()
     leader_term.fail(lease)
@@ -141,7 +141,7 @@ def test_a_plan_that_reported_a_failure_rests_first() -> None:
 # ── shares ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def backlog_on_all_levels(leader_term: Office) -> None:
+def backlog_on_all_levels(leader_term: LeaderDecisions) -> None:
     """Work for hours on level 0, and some on 1 and 2."""
     leader_term.add(*range(36))
     for level in (0, 1):
@@ -157,7 +157,7 @@ def backlog_on_all_levels(leader_term: Office) -> None:
 
 @pytest.mark.parametrize("slots", [1, 3, 16])
 def test_higher_levels_get_their_share_however_many_slots_there_are(slots: int) -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     backlog_on_all_levels(leader_term)
     levels: list[int] = []
     while len(levels) < 32:
@@ -172,7 +172,7 @@ def test_higher_levels_get_their_share_however_many_slots_there_are(slots: int) 
 
 def test_plans_that_failed_do_not_hold_up_the_healthy_ones_nor_the_other_way_round() -> None:
     """One slot; twenty plans that always fail, and enough work for hours."""
-    leader_term = office_with(failure_limit=99)
+    leader_term = leader_with(failure_limit=99)
     for n in range(20):
         leader_term.add(*range(1000 + 3 * n, 1003 + 3 * n), shard=7)
     bad = set(plans_of(leases := leader_term.begun(W1, 20)))
@@ -203,7 +203,7 @@ HOUR_POLICY = Policy(levels=SMALL.levels, failure_limit=3, plans_max=60, parked_
 
 def test_an_hour_in_which_one_plan_in_five_fails_starves_nobody() -> None:
     """Three workers of different sizes; shard 5 is poison, and a worker dies now and then."""
-    leader_term = Office(Fold(policy=HOUR_POLICY))
+    leader_term = LeaderDecisions(Fold(policy=HOUR_POLICY))
     slots = {W1: 1, W2: 1, W3: 2}
     running: dict[WorkerId, list[Leased]] = {worker: [] for worker in slots}
     number = 0
@@ -230,7 +230,7 @@ def test_an_hour_in_which_one_plan_in_five_fails_starves_nobody() -> None:
     assert max(meta.level for meta in metas(leader_term)) == 3
 
 
-def step(leader_term: Office, leases: list[Leased], second: int, *, dies: bool) -> None:
+def step(leader_term: LeaderDecisions, leases: list[Leased], second: int, *, dies: bool) -> None:
     """Work of two seconds, or a failure, or the end of a worker that says nothing."""
     if dies:
         leases.clear()
@@ -245,7 +245,7 @@ def step(leader_term: Office, leases: list[Leased], second: int, *, dies: bool) 
             leader_term.renew(lease)
 
 
-def oldest_healthy_s(leader_term: Office) -> float:
+def oldest_healthy_s(leader_term: LeaderDecisions) -> float:
     """How long the oldest block that is queued, and not poison, has waited after its time."""
     queue, found = leader_term.fold.state.queue, [0.0]
     for level, fronts in queue.fronts.items():
@@ -256,5 +256,5 @@ def oldest_healthy_s(leader_term: Office) -> float:
     return max(found)
 
 
-def metas(leader_term: Office) -> list[BlockMeta]:
+def metas(leader_term: LeaderDecisions) -> list[BlockMeta]:
     return [leader_term.fold.state.blocks.get(block) for block in leader_term.fold.live()]

@@ -8,11 +8,11 @@ from maar.model.ids import PlanId, WorkerId
 from maar.model.time import SECOND_NS
 from maar.services.kinds import KINDS
 from support.metastore.fold import SMALL
-from support.metastore.leader_term import W1, W2, W3, Office
+from support.metastore.leader_term import W1, W2, W3, LeaderDecisions
 from support.metastore.schedule_steps import plans_of
 
 
-def failed_once(leader_term: Office, worker: WorkerId = W1, first: int = 900) -> PlanId:
+def failed_once(leader_term: LeaderDecisions, worker: WorkerId = W1, first: int = 900) -> PlanId:
     """A plan that has failed on a worker, and can be had again."""
     leader_term.add(first, first + 1, first + 2, shard=9)
     (lease,) = leader_term.begun(worker)
@@ -22,7 +22,7 @@ def failed_once(leader_term: Office, worker: WorkerId = W1, first: int = 900) ->
 
 
 def test_a_plan_that_failed_runs_alone_on_its_worker() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     plan = failed_once(leader_term)
     (alone,) = leader_term.begun(W2, 8)
     assert alone.plan == plan
@@ -34,7 +34,7 @@ def test_a_plan_that_failed_runs_alone_on_its_worker() -> None:
 
 
 def test_a_plan_whose_lease_ran_out_by_its_own_fault_runs_alone_too() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(*range(6))
     first, second = leader_term.begun(W1, 2)
     leader_term.wait(10)
@@ -47,7 +47,7 @@ def test_a_plan_whose_lease_ran_out_by_its_own_fault_runs_alone_too() -> None:
 
 
 def test_a_worker_that_is_busy_does_not_get_a_plan_that_failed() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(1, 2, 3)
     (busy,) = leader_term.begun(W2)
     plan = failed_once(leader_term)
@@ -57,7 +57,7 @@ def test_a_worker_that_is_busy_does_not_get_a_plan_that_failed() -> None:
 
 
 def test_rather_another_worker_than_the_one_it_failed_on() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.poll(W2)
     plan = failed_once(leader_term, W1)
     assert leader_term.poll(W1) == []
@@ -65,7 +65,7 @@ def test_rather_another_worker_than_the_one_it_failed_on() -> None:
 
 
 def test_the_same_worker_again_when_it_is_the_only_one() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.poll(W2)
     leader_term.wait(PRESENT_NS / SECOND_NS)
     plan = failed_once(leader_term, W1)
@@ -73,7 +73,7 @@ def test_the_same_worker_again_when_it_is_the_only_one() -> None:
 
 
 def test_the_same_worker_again_when_the_others_do_not_come_for_it() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     plan = failed_once(leader_term, W1)
     for _ in range(6):
         assert leader_term.poll(W2, 0) == []  # it is there, and wants nothing
@@ -85,7 +85,7 @@ def test_the_same_worker_again_when_the_others_do_not_come_for_it() -> None:
 
 
 def test_what_was_not_its_own_failure_needs_no_worker_for_itself() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(*range(6))
     leases = leader_term.begun(W1, 2)
     for lease in leases:
@@ -94,17 +94,17 @@ def test_what_was_not_its_own_failure_needs_no_worker_for_itself() -> None:
     assert plans_of(leader_term.poll(W1, 2)) == plans_of(leases)
 
 
-def drained(leader_term: Office) -> WorkerId | None:
+def drained(leader_term: LeaderDecisions) -> WorkerId | None:
     return leader_term.worker_registry.drained
 
 
-def busy_worker(leader_term: Office, slots: int) -> list[Leased]:
+def busy_worker(leader_term: LeaderDecisions, slots: int) -> list[Leased]:
     """A worker whose slots are full, while much more waits."""
     leader_term.add(*range(300))
     return leader_term.begun(W1, slots)
 
 
-def turn(leader_term: Office, running: list[Leased], slots: int) -> list[Leased]:
+def turn(leader_term: LeaderDecisions, running: list[Leased], slots: int) -> list[Leased]:
     """The oldest plan completes, and the worker asks for what it has room for."""
     leader_term.complete(running.pop(0))
     leader_term.wait(1)
@@ -116,7 +116,7 @@ def turn(leader_term: Office, running: list[Leased], slots: int) -> list[Leased]
 
 
 def test_a_worker_that_is_never_empty_is_drained_for_a_plan_that_failed() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     plan = failed_once(leader_term, W2)
     leader_term.wait(PRESENT_NS / SECOND_NS + 1)  # w2 is gone
     running = busy_worker(leader_term, 4)
@@ -134,7 +134,7 @@ def test_a_worker_that_is_never_empty_is_drained_for_a_plan_that_failed() -> Non
 
 
 def test_nobody_is_drained_while_somebody_is_free() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     plan = failed_once(leader_term, W3)
     leader_term.wait(PRESENT_NS / SECOND_NS + 1)  # w3 is gone
     running = busy_worker(leader_term, 4)
@@ -148,7 +148,7 @@ def test_nobody_is_drained_while_somebody_is_free() -> None:
 
 
 def test_one_worker_at_a_time_is_drained() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     failed_once(leader_term, W3, first=900)
     failed_once(leader_term, W3, first=800)
     leader_term.wait(PRESENT_NS / SECOND_NS + 1)
@@ -167,7 +167,7 @@ def test_one_worker_at_a_time_is_drained() -> None:
 
 
 def test_a_worker_that_left_while_it_was_drained_holds_up_nobody() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     plan = failed_once(leader_term, W3)
     leader_term.wait(PRESENT_NS / SECOND_NS + 1)
     running = busy_worker(leader_term, 4)
@@ -187,7 +187,7 @@ def test_a_worker_that_left_while_it_was_drained_holds_up_nobody() -> None:
 
 
 def test_a_worker_is_drained_no_longer_when_others_were_quicker() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     plan = failed_once(leader_term, W3)
     leader_term.wait(PRESENT_NS / SECOND_NS + 1)
     running = busy_worker(leader_term, 4)

@@ -20,7 +20,7 @@ from maar.model.refusal import Refusal
 from maar.ports.plan_board import Report
 from maar.services.compact.rules import COMPACT, COMPACTION
 from support.metastore.fold import SMALL, Fold, output, result, segment
-from support.metastore.leader_term import Office
+from support.metastore.leader_term import LeaderDecisions
 
 STORES = tuple(map(StoreName, ("main", "eu", "us")))
 POLICY = msgspec.structs.replace(
@@ -46,7 +46,7 @@ class Stores:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.leader_term = Office(Fold(policy=POLICY))
+        self.leader_term = LeaderDecisions(Fold(policy=POLICY))
         self.store_of: dict[BlockId, StoreName] = {}
         self.added = dict.fromkeys(STORES, 0)
         self.levels: set[tuple[StoreName, int]] = set()

@@ -1,4 +1,4 @@
-"""A failure counts only when it is the plan's own; what is spared is spared so often, no more."""
+"""A failure counts only when the plan was at fault; others are excused, up to a limit."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from maar.model.plan import AttemptEnd
 from maar.model.policy import CompactionSettings, RetentionSettings, policy_of
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore.fold import SMALL, Fold
-from support.metastore.leader_term import W1, W2, Office
+from support.metastore.leader_term import W1, W2, LeaderDecisions
 
 
-def abandoned(*, started: bool, renewed: bool, restarted: bool, deaf: bool) -> Office:
+def abandoned(*, started: bool, renewed: bool, restarted: bool, deaf: bool) -> LeaderDecisions:
     """A lease that ran out, 16 s after it was last granted or renewed."""
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.wait(1)
     leader_term.add(1, 2, 3)
     (lease,) = leader_term.poll()
@@ -93,7 +93,7 @@ def test_a_leader_that_waits_for_requests_is_not_away_however_short_leases_are(
 def test_a_worker_says_whether_the_plan_or_what_is_around_it_failed(
     own: bool, failures: int, excused: int
 ) -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(1, 2, 3)
     (lease,) = leader_term.begun()
     (ended,) = leader_term.fail(lease, own=own, cause="the store did not answer")
@@ -105,7 +105,7 @@ def test_a_worker_says_whether_the_plan_or_what_is_around_it_failed(
     assert plan.eligible_at == leader_term.now + SMALL.retry_ns
 
 
-def spared_once(leader_term: Office) -> None:
+def excused_once(leader_term: LeaderDecisions) -> None:
     (lease,) = leader_term.poll(W1)
     leader_term.fail(lease, own=False)
     leader_term.rested()
@@ -113,11 +113,11 @@ def spared_once(leader_term: Office) -> None:
 
 def test_what_was_spared_too_often_counts_after_all_and_then_is_spared_anew() -> None:
     policy = msgspec.structs.replace(SMALL, excused_max=3, failure_limit=5)
-    leader_term = Office(Fold(policy=policy))
+    leader_term = LeaderDecisions(Fold(policy=policy))
     leader_term.add(1, 2, 3)
     seen = []
     for _ in range(8):
-        spared_once(leader_term)
+        excused_once(leader_term)
         (plan,) = leader_term.fold.state.plans.values()
         seen.append((plan.failures, plan.excused))
     assert seen == [(0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)]
@@ -125,7 +125,7 @@ def test_what_was_spared_too_often_counts_after_all_and_then_is_spared_anew() ->
 
 def test_a_plan_that_kills_every_worker_before_it_starts_is_set_aside_in_the_end() -> None:
     policy = msgspec.structs.replace(SMALL, excused_max=2, failure_limit=2)
-    leader_term = Office(Fold(policy=policy))
+    leader_term = LeaderDecisions(Fold(policy=policy))
     leader_term.add(1, 2, 3)
     (lease,) = leader_term.poll(W1)
     for _ in range(2 * 3):
@@ -137,9 +137,9 @@ def test_a_plan_that_kills_every_worker_before_it_starts_is_set_aside_in_the_end
 
 
 def test_a_completion_and_a_counted_failure_forget_what_was_spared() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(1, 2, 3)
-    spared_once(leader_term)
+    excused_once(leader_term)
     (lease,) = leader_term.poll(W2)
     leader_term.fail(lease, own=True)
     assert leader_term.plan(lease.plan).excused == 0
@@ -150,9 +150,9 @@ def test_a_completion_and_a_counted_failure_forget_what_was_spared() -> None:
 
 
 def test_replicas_fold_the_verdict_and_judge_nothing_themselves() -> None:
-    """The same expired lease, by two leaders of different minds."""
+    """The same expired lease, by two leaders of different versions."""
     for counts in (True, False):
-        leader_term = Office()
+        leader_term = LeaderDecisions()
         leader_term.add(1, 2, 3)
         (lease,) = leader_term.begun()
         leader_term.wait(16)

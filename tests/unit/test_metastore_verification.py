@@ -1,4 +1,4 @@
-"""What is wrong with a log, its snapshots, its objects or its replicas is told by name."""
+"""What is wrong with a log, its snapshots, its objects or its replicas is reported by name."""
 
 from __future__ import annotations
 

@@ -251,8 +251,8 @@ class Replica:
             log_.warning("leadership lost term=%d cause=%s", term, error)
         finally:
             begun, self._leader_term = self._leader_term, None
-            follower.leave_office()
-            self._metrics.leave_office()
+            follower.stop_leading()
+            self._metrics.stop_leading()
             if begun:
                 begun.close("this replica of the metastore has resigned")
             await resign(self._log, term)

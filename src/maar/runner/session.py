@@ -53,12 +53,12 @@ class SparkHandle:
         self._scratch_parent = scratch
         self._jvm_leaves_s = jvm_leaves_s
         self._scratch: WorkerScratch | None = None
-        self.lent = lent is not None
-        self.context = lent
+        self.borrowed = borrowed is not None
+        self.context = borrowed
 
     def open(self) -> Any:
         """A running SparkContext, or InvalidInput that says what is wrong, or Unavailable."""
-        if self.lent:
+        if self.borrowed:
             check(self.context)
             return self.context
         assert self._scratch_parent is not None, "a Spark of our own needs a place for its files"
@@ -74,14 +74,14 @@ class SparkHandle:
 
     def why_ended(self) -> str:
         """Why Spark has ended; '' while it has not, as far as is known."""
-        if self.lent:
+        if self.borrowed:
             return "" if self.context._jsc is not None else "its owner stopped Spark"
         code = jvm(self.context).poll()
         return "" if code is None else f"Spark's JVM ended with code {code}"
 
     def close(self) -> None:
         """Stop what is ours, see it gone, and leave nothing on this host's disk."""
-        if self.lent:
+        if self.borrowed:
             return
         if self.context is not None:
             stop(self.context, jvm_leaves_s=self._jvm_leaves_s)

@@ -37,7 +37,7 @@ async def led(
     registry: CollectorRegistry | None = None,
     tuning: Tuning = TUNING,
 ) -> AsyncIterator[tuple[EtcdLog, Term]]:
-    """A log whose office is held as a working apply loop would."""
+    """A log whose leadership is renewed as a working apply loop would."""
     async with opened(settings, registry, tuning) as log:
         async with asyncio.timeout(PATIENCE_S):
             term = await log.campaign(Candidate("one"))

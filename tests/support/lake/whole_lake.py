@@ -46,7 +46,7 @@ POLICY = Policy(
     stall_ns=10**9 * SECOND_NS,  # the test's clock leaps
 )
 
-# Letters are looked at once when a leader takes office, and then when a test says so.
+# Letters are scanned once when a leader is elected, and then when a test says so.
 WHEN_TOLD = Timing(drain_s=10**6, clean_s=0.02)
 
 

@@ -61,7 +61,7 @@ class FaultyStore(MemoryStore):
         self.calls.append((operation, key))
 
 
-class PostOffice(Lake):
+class LetterLake(Lake):
     """A lake whose leader also looks after dead letters."""
 
     def __init__(self, policy: Policy = SMALL) -> None:
@@ -72,7 +72,7 @@ class PostOffice(Lake):
     def elect(
         self, listed_at_once: int = LISTED_AT_ONCE, added_bytes_max: int = ADDED_BYTES_MAX
     ) -> None:
-        """A new office, which knows nothing of letters yet."""
+        """A new term, which knows nothing of letters yet."""
         self.letters = DeadLetters(
             *(self, self.store, self.append, self.metrics, Random(7).randbytes),
             listed_at_once=listed_at_once,

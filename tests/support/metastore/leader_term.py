@@ -20,7 +20,7 @@ W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
 
 
 @dataclass
-class Office:
+class LeaderDecisions:
     fold: Fold = field(default_factory=Fold)
     worker_registry: WorkerRegistry = field(default_factory=WorkerRegistry)
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from maar.model.time import SECOND_NS
-from support.metastore.dead_letters import PostOffice
+from support.metastore.dead_letters import LetterLake
 from support.metastore.fold import SMALL
 
 LAG_NS = 600 * SECOND_NS
@@ -15,7 +15,7 @@ START = 1000 * SECOND_NS
 
 
 @pytest.fixture
-def office() -> PostOffice:
-    office = PostOffice(POLICY)
-    office.pass_time(START)
-    return office
+def lake() -> LetterLake:
+    lake = LetterLake(POLICY)
+    lake.pass_time(START)
+    return lake

@@ -26,7 +26,7 @@ NO_TERM = Term(0)
 
 @dataclass
 class SharedLog:
-    """What all of them see; a test may take office away, or cut everybody off."""
+    """What all of them see; a test may take leadership away, or cut everybody off."""
 
     base: Head = EMPTY
     records: list[Record] = field(default_factory=list)

@@ -171,7 +171,7 @@ class ReplicatedWorld:
                 await asyncio.sleep(LOOK_NS / SECOND_NS)
 
     async def failed_over(self, leader: Member) -> Member:
-        """Its office lapses, again and again, until another has been faster to take it."""
+        """Its leadership expires, again and again, until another replica has been faster."""
         while True:
             term = self.shared.term
             self.shared.depose()

@@ -7,11 +7,11 @@ import msgspec
 from maar.metastore.records.effects import Leased
 from maar.model.ids import PlanId
 from support.metastore.fold import SMALL, Fold
-from support.metastore.leader_term import Office
+from support.metastore.leader_term import LeaderDecisions
 
 
-def office_with(**numbers: int) -> Office:
-    return Office(Fold(policy=msgspec.structs.replace(SMALL, **numbers)))
+def leader_with(**numbers: int) -> LeaderDecisions:
+    return LeaderDecisions(Fold(policy=msgspec.structs.replace(SMALL, **numbers)))
 
 
 def plans_of(leases: list[Leased]) -> list[PlanId]:

@@ -243,8 +243,8 @@ class Audit:
             self.forgotten.add(block)
 
     def _sweep(self, index: int, entry: LeftoversSwept) -> None:
-        for remains in entry.attempts:
-            attempt = (remains.plan, remains.token)
+        for swept in entry.attempts:
+            attempt = (swept.plan, swept.token)
             if attempt not in self.ended:
                 self.faults.append(f"entry {index} sweeps {attempt}, which has not ended")
             self.swept.add(attempt)

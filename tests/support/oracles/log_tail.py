@@ -81,7 +81,7 @@ class Tail:
         return audit
 
     def _terms(self) -> list[str]:
-        """Who has lost office writes nothing more, and each term says so first."""
+        """A former leader writes nothing more, and each term begins with its own entry."""
         faults = []
         term = 0
         for record in self.records:

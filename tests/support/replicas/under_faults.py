@@ -1,7 +1,8 @@
 """Three replicas under load, what can be done to them, and what must hold afterwards.
 
-After each fault: nothing that was acknowledged is lost or doubled, every state is the same,
-tokens only grow, who lost office wrote nothing more, and an order explains all that was answered.
+After each fault: nothing that was acknowledged is lost or doubled, every state is the same, tokens
+only grow, a leader that lost leadership wrote nothing more, and an order explains all that was
+answered.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class FaultyReplicas:
         for wire in leader.wires:
             await apart(wire.heal)
         gap = await load.gap_s(began)
-        assert (await asked(leader.address)).term == term, "a lost answer cost the office"
+        assert (await asked(leader.address)).term == term, "a lost answer cost leadership"
         return gap
 
     async def flip_a_bit(self) -> None:

@@ -200,7 +200,7 @@ class Election:
         return [get(key) for key in (keys.leader, keys.term, keys.sealed, keys.copying)]
 
 
-def check_office(leader: Any | None, leadership: int, term: Term) -> None:
+def check_leadership(leader: Any | None, leadership: int, term: Term) -> None:
     """TermLost unless the leader's key is the one that this term created."""
     if leader is None or leader.create_revision != leadership:
         raise TermLost(f"term {term} does not lead any more: its lease in etcd is gone")

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from maar.adapters.etcd.connection import TXN, EtcdConnection
 from maar.adapters.etcd.copying import Copying
-from maar.adapters.etcd.election import Election, check_office
+from maar.adapters.etcd.election import Election, check_leadership
 from maar.adapters.etcd.hints import Hints
 from maar.adapters.etcd.metrics import EtcdMetrics
 from maar.adapters.etcd.reading import LogReader

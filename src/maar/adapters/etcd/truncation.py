@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from maar.adapters.etcd.connection import TXN, EtcdConnection
-from maar.adapters.etcd.election import check_office
+from maar.adapters.etcd.election import check_leadership
 from maar.adapters.etcd.reading import LogReader
 from maar.adapters.etcd.requests import (
     compare_created,
@@ -47,7 +47,7 @@ class Truncation:
         keys = self._keys
         reads = [get(keys.leader), get(keys.base), get(keys.head)]
         now = await self._connection.call(TXN, txn(success=reads))
-        check_office(key_value(now, 0), leadership, term)
+        check_leadership(key_value(now, 0), leadership, term)
         base = value(key_value(now, 1), Mark, Mark.of(EMPTY)).head
         head = value(key_value(now, 2), Mark, Mark.of(EMPTY)).head
         if min(before - 1, head.index) <= base.index:
@@ -68,7 +68,7 @@ class Truncation:
             ),
         )
         if not reply.succeeded:
-            check_office(key_value(reply, 0), leadership, term)
+            check_leadership(key_value(reply, 0), leadership, term)
         return step.base.index - base.index  # also when a lost try did it
 
     async def _plan_step(self, base: Head, head: Head, before: int) -> Step:

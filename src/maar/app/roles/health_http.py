@@ -20,7 +20,7 @@ DRAIN_S = 0.2
 
 
 @asynccontextmanager
-async def telling(
+async def serve_health(
     told: RoleStatus, registry: CollectorRegistry, listener: socket.socket | None
 ) -> AsyncIterator[None]:
     """Serve /ready, /healthz and /metrics on the listener, if there is one."""

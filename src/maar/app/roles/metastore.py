@@ -21,7 +21,7 @@ from maar.adapters.rpc import Channel, serve_metastore
 from maar.adapters.stores.open import probe
 from maar.adapters.system_clock import SystemClock
 from maar.app.roles.disks import disks_of
-from maar.app.roles.health_http import telling
+from maar.app.roles.health_http import serve_health
 from maar.app.roles.marker import check_not_ended
 from maar.app.roles.replica import replica_place
 from maar.app.roles.wiring import RoleStatus, build_store, new_registry, open_log
@@ -83,7 +83,7 @@ async def run(
         told = RoleStatus(registry, lambda: beginning.trouble or service.ready() or no_room())
         server = await serve_metastore(place.listen, service, told)
         stack.push_async_callback(server.stop)
-        await stack.enter_async_context(telling(told, registry, listener))
+        await stack.enter_async_context(serve_health(told, registry, listener))
         known = {place.candidate.address, *place.others}
         life = asyncio.create_task(_live(service, store, tenants, beginning, known))
         stack.push_async_callback(cancel, life)

@@ -12,7 +12,7 @@ from random import Random
 from maar.adapters.rpc import MetastoreClient, serve_writer
 from maar.adapters.system_clock import SystemClock
 from maar.app.roles.disks import disks_of
-from maar.app.roles.health_http import telling
+from maar.app.roles.health_http import serve_health
 from maar.app.roles.wiring import (
     Here,
     LocalWriter,
@@ -75,7 +75,7 @@ async def run(
     here.writer = LocalWriter(node, service)
     here.registries.append(registry)
     life = asyncio.create_task(_live(member, service))
-    async with telling(told, registry, listener):
+    async with serve_health(told, registry, listener):
         try:
             yield life
         finally:

@@ -16,7 +16,7 @@ from maar.adapters.rpc import MetastoreClient, serve_role
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
 from maar.app.processes.process import end_the_session, take_the_session_along
-from maar.app.roles.health_http import telling
+from maar.app.roles.health_http import serve_health
 from maar.app.roles.wiring import RoleStatus, new_registry, node_name
 from maar.app.settings.config import Settings
 from maar.model.ids import WorkerId
@@ -85,7 +85,7 @@ async def _telling(
     registry: CollectorRegistry,
 ) -> AsyncIterator[None]:
     if listener is not None:
-        async with telling(told, registry, listener):
+        async with serve_health(told, registry, listener):
             yield
         return
     rpc = await serve_role(settings.roles.worker, told)

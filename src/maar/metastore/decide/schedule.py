@@ -223,7 +223,7 @@ class _Round:
         self, state: MetaState, worker_registry: WorkerRegistry, now: LeaseTime, wanted: int
     ) -> None:
         self._state = state
-        self._crew = worker_registry
+        self._worker_registry = worker_registry
         self._now = now
         self._left = min(wanted, GRANTED_AT_ONCE, lease.attempts_left(state))
         self._given: list[tuple[Offer, WorkerId]] = []
@@ -256,10 +256,10 @@ class _Round:
         work = self._state.plans.work_of(worker, self._now)
         if any(plan.failures for plan in work):
             return  # it runs alone until it ends
-        if self._crew.drained == worker:
+        if self._worker_registry.drained == worker:
             if work:
                 return
-            self._crew.drained = None
+            self._worker_registry.drained = None
             if self._left > 0 and capacity > 0 and self._give_alone(worker):
                 return
         for given in range(capacity):
@@ -271,7 +271,7 @@ class _Round:
         """Whether the worker may get more after this."""
         waiting = self._waiting()
         able = alone and bool(self._suspect(worker))
-        kinds, done = self._state.kinds, self._crew.heard[worker].kinds
+        kinds, done = self._state.kinds, self._worker_registry.heard[worker].kinds
         lines = [
             line
             for line in waiting
@@ -280,12 +280,12 @@ class _Round:
         if not lines:
             return False
         share = self._state.policy.least_share
-        line = shares.next_line(self._crew.turns, lines, share=share)
+        line = shares.next_line(self._worker_registry.turns, lines, share=share)
         if line == FAILING:
             return not self._give_alone(worker)
         if not alone and self._drain(worker):
             return False
-        self._crew.turns = shares.after(self._crew.turns, waiting, line)
+        self._worker_registry.turns = shares.after(self._worker_registry.turns, waiting, line)
         self._give(self._lines[line].take(), worker)
         return True
 
@@ -321,20 +321,20 @@ class _Round:
 
     def _suits(self, plan: Plan, worker: WorkerId) -> bool:
         """Prefer another worker than the one it failed on, if one is there and asks soon."""
-        if plan.kind not in self._crew.heard[worker].kinds:
+        if plan.kind not in self._worker_registry.heard[worker].kinds:
             return False
         if not plan.attempts or plan.attempts[-1].worker != worker:
             return True
         since = place_of(plan).since
         if since > self._now:  # its pause is cut short
             since = plan.attempts[-1].ended_at or since
-        return self._now - since > PRESENT_NS or not self._crew.others(worker, plan.kind)
+        return self._now - since > PRESENT_NS or not self._worker_registry.others(worker, plan.kind)
 
     def _give_alone(self, worker: WorkerId) -> bool:
         found = self._suspect(worker)
         if not found:
             return False
-        worker_registry, share = self._crew, self._state.policy.least_share
+        worker_registry, share = self._worker_registry, self._state.policy.least_share
         line = shares.next_line(worker_registry.failing_turns, sorted(found), share=share)
         worker_registry.failing_turns = shares.after(
             worker_registry.failing_turns, sorted(found), line
@@ -348,7 +348,7 @@ class _Round:
 
     def _drain(self, worker: WorkerId) -> bool:
         """Whether to drain this worker for a plan that must run alone, when no worker is free."""
-        worker_registry, share = self._crew, self._state.policy.least_share
+        worker_registry, share = self._worker_registry, self._state.policy.least_share
         if worker_registry.drained is not None or not shares.overdue(
             worker_registry.turns, FAILING, share=share
         ):
@@ -361,11 +361,11 @@ class _Round:
 
     def _free(self, worker: WorkerId, wanted: set[PlanKind]) -> bool:
         """Whether it asks for work and is idle: then it can take a plan of these kinds alone."""
-        if wanted.isdisjoint(self._crew.heard[worker].kinds):
+        if wanted.isdisjoint(self._worker_registry.heard[worker].kinds):
             return False
         busy = self._state.plans.work_of(worker, self._now)
         served = any(worker == other for _, other in self._given)
-        return self._crew.heard[worker].wants and not busy and not served
+        return self._worker_registry.heard[worker].wants and not busy and not served
 
     # ── the resulting entries ──
 
@@ -404,6 +404,6 @@ class _Round:
             scheduled = next(fresh, None)
             return Grant(scheduled, worker, expires_at) if scheduled else None
         seen = plan.lease.token if plan.lease else None
-        since = self._crew.hearing_since
+        since = self._worker_registry.hearing_since
         counts_as_failure = verdict.expiry_counts(self._state, plan, hearing_since=since)
         return Grant(plan.id, worker, expires_at, seen, counts_as_failure)

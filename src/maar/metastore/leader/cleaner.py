@@ -155,7 +155,7 @@ class Cleaner:
     def _pause_s(self, more: bool | None) -> float:
         return 0.0 if more else self._timing.clean_s
 
-    def _current_term(self, act: Callable[[Item], Made]) -> Callable[[Item], Made]:
+    def _while_leading(self, act: Callable[[Item], Made]) -> Callable[[Item], Made]:
         """Check leadership in the thread: the process may have been paused before (S15)."""
 
         def act_confirmed(item: Item) -> Made:
@@ -180,7 +180,7 @@ class Cleaner:
         work = cleaning.removals(
             state, now=now, limit=self._bounds.removed_at_once, resting=resting
         )
-        carry_out = self._current_term(partial(cleaning.carry_out, self._store))
+        carry_out = self._while_leading(partial(cleaning.carry_out, self._store))
         done = await self._removing.each(carry_out, work, catching=Exception)
         gone: list[BlockId] = []
         for removal, outcome in zip(work, done, strict=True):
@@ -212,7 +212,7 @@ class Cleaner:
         work = [
             (one, await self._unlisted_keys(one)) for one in found if not isinstance(one, Exception)
         ]
-        remove = self._current_term(self._remove_litter)
+        remove = self._while_leading(self._remove_leftovers)
         done = await self._sweeping.each(remove, work, catching=Exception)
         swept: list[AttemptKey] = []
         passed: list[AttemptKey] = []
@@ -231,14 +231,14 @@ class Cleaner:
                 passed.append(attempt_key)
         self._passed.update(passed)
         self._attempts.settle(swept)
-        self._metrics.litter_held.set(len(self._attempts))
+        self._metrics.leftovers_held.set(len(self._attempts))
         if swept:
             await self._append(lambda *_: [LeftoversSwept(tuple(swept))])
             self._passed.difference_update(swept)
         _raise_retryable([*found, *done])
         return len(sweeps) >= self._bounds.swept_at_once and bool(swept or passed)
 
-    def _remove_litter(self, work: tuple[sweeping.FoundLeftovers, list[str]]) -> bool:
+    def _remove_leftovers(self, work: tuple[sweeping.FoundLeftovers, list[str]]) -> bool:
         return sweeping.remove(self._store, *work)
 
     async def _due_sweeps(self, now: LeaseTime) -> list[leftovers.Sweep]:

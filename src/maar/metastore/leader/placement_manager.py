@@ -119,12 +119,12 @@ class PlacementManager:
 
     # ── on the leader's loop ───────────────────────────────────────────────────────────────────
 
-    def take_office(self) -> None:
+    def start_leading(self) -> None:
         """Start over: another replica may have led meanwhile, so what was known may be outdated."""
         self._leader_term = PlacementTerm(self._settings)
         self._done_ns = self._clock.monotonic_ns()
 
-    def _leave_office(self) -> None:
+    def _stop_leading(self) -> None:
         """Clear the gauges: the next leader sets its own."""
         self._done_ns = None
         self._heard.clear()
@@ -164,7 +164,7 @@ class PlacementManager:
                 parts.create_task(recording.run(first_after_s=RECORD_S))
                 parts.create_task(self.ruling(leader).run())
         finally:
-            self._leave_office()
+            self._stop_leading()
 
     def ruling(self, leader: Led) -> Loop[None]:
         interval_s = self._settings.interval_s

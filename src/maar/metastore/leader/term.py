@@ -107,7 +107,7 @@ class LeaderTerm:
         self._over = ""  # why it has ended
         self._progress_ns = clock.monotonic_ns()
         self._housekept_ns = 0
-        self._crew = WorkerRegistry(hearing_since=leader.state.lease_time)
+        self._worker_registry = WorkerRegistry(hearing_since=leader.state.lease_time)
         self._adoption = Adoption(leader, store, clock, self.append, metrics)
         self._orphans = Orphans(leader, store, metrics)
         self.leader = leader
@@ -120,7 +120,7 @@ class LeaderTerm:
         self.cleaner = Cleaner(
             leader, store, clock, self.append, metrics, clocks=clocks, timing=timing
         )
-        deps.placement.take_office()
+        deps.placement.start_leading()
 
     @classmethod
     async def begin(cls, deps: LeaderDeps, follower: Follower, term: Term) -> LeaderTerm:
@@ -228,7 +228,7 @@ class LeaderTerm:
         requests = [request for request in taken if not request.answer.done()]
         self._progress_ns = self._deps.clock.monotonic_ns()
         try:
-            self._crew.listen(self.leader.now(), pause_ns=pause_ns)
+            self._worker_registry.listen(self.leader.now(), pause_ns=pause_ns)
             self.rings.listen()
             self.leader.hold()  # first: requests that need no entry are answered without the log
             await self._turn(requests)
@@ -265,10 +265,12 @@ class LeaderTerm:
         self._deps.placement.hear(registered, effects, now)
         if polls:
             now = leader.now()
-            since = self._crew.hearing_since
+            since = self._worker_registry.hearing_since
             aside = schedule.set_aside(leader.state, now, hearing_since=since)
             await self._commit(aside, now)
-            entries = prepare.assignments(leader.state, polls, now=now, worker_registry=self._crew)
+            entries = prepare.assignments(
+                leader.state, polls, now=now, worker_registry=self._worker_registry
+            )
             effects += await self._commit(entries, now)
         inbox.answer(requests, effects, leader.state)
         for request in requests:
@@ -304,7 +306,7 @@ class LeaderTerm:
         activation = self._deps.peers.activation(state.version)
         await self._commit([*opinions, *activation], now)
         self._check_judgement()
-        since = self._crew.hearing_since
+        since = self._worker_registry.hearing_since
         entries = prepare.housekeeping(
             state, now=now, hearing_since=since, floor_max=self.letters.floor_max
         )

@@ -21,7 +21,7 @@ log_ = logging.getLogger("maar.metastore")
 PATIENCE_S = 10.0  # a replica that is behind for so long is not ready
 RETRY_S = 0.2
 REST_S = 0.02  # between two reads, unless somebody waits: a busy log is applied in batches
-OFFICE_S = 0.5  # who leads is asked so often, and after every entry that begins a term
+LEADER_S = 0.5  # who leads is asked so often, and after every entry that begins a term
 
 
 class LeftBehind(Exception):
@@ -119,7 +119,7 @@ class Follower:
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._ask_at or self._term != self.state.term:
             self._notice(await self._log.leadership())
-            self._ask_at, self._term = now_s + OFFICE_S, self.state.term
+            self._ask_at, self._term = now_s + LEADER_S, self.state.term
 
     async def catch_up(self, progress: Callable[[], None]) -> None:
         """As a leader, whose log nobody else appends to: apply everything."""
@@ -164,7 +164,7 @@ class Follower:
         if self.leader is not None and self.leader != before:
             log_.info("metastore follows leader=%s index=%d", self.leader.name, self.state.index)
 
-    def leave_office(self) -> None:
+    def stop_leading(self) -> None:
         """After leading, everything is applied; who leads now has to be asked."""
         self._even_ns = self._clock.monotonic_ns()
         self.leader, self._ask_at = None, 0.0

@@ -79,7 +79,7 @@ class MetastoreMetrics:
         self.snapshot = gauge("snapshot_index", "Index of the newest verified snapshot")
         self.lease_time = gauge("lease_time_seconds", "The log's own time")
         self.blocked = gauge("clean_blocked_blocks", "Retired blocks whose outputs are missing")
-        self.litter_held = gauge("clean_blocked_attempts", "Ended attempts that cannot be swept")
+        self.leftovers_held = gauge("clean_blocked_attempts", "Ended attempts that cannot be swept")
         self.ahead = gauge(
             "retention_clock_ahead_seconds",
             "How far the leader's clock is ahead of the newest profiles",
@@ -209,12 +209,12 @@ class MetastoreMetrics:
         if self._last_hour.go_on(state.blocks, now=now, wall=wall):
             self._observe_last_hour()
 
-    def leave_office(self) -> None:
+    def stop_leading(self) -> None:
         """Clear gauges that only a leader knows, when this replica no longer leads."""
         self.leads.set(0)
         self.observe_zones(())
         letters = (self.letters_waiting, self.letters_oldest, self.letters_held)
-        cleaning = (self.blocked, self.litter_held, self.orphans_left)
+        cleaning = (self.blocked, self.leftovers_held, self.orphans_left)
         for gauge in (*cleaning, *letters, self.letters_foreign):
             gauge.set(0)
         self.letters_drain_age.set(-1)

@@ -1,4 +1,4 @@
-"""Replicas fold what a leader decided, and decide nothing: leaders may be of different minds."""
+"""Replicas apply what a leader decided, and decide nothing: leaders may run different versions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from maar.model.plan import PlanSpec
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.services.compact.rules import COMPACT, Compaction
 from support.metastore.fold import Fold
-from support.metastore.leader_term import W1, W2, Office
+from support.metastore.leader_term import W1, W2, LeaderDecisions
 
 
 class Contrarian:
@@ -59,7 +59,7 @@ class Contrarian:
 
 def history(seed: int) -> Fold:
     """A log that two kinds of leaders wrote by turns."""
-    leader_term, odd = Office(), Contrarian(seed)
+    leader_term, odd = LeaderDecisions(), Contrarian(seed)
     chance = random.Random(seed)
     for term in range(2, 8):
         leader_term.fold.put(TermStarted(term, "odd" if term % 2 else "even"))
@@ -87,7 +87,7 @@ def history(seed: int) -> Fold:
     return leader_term.fold
 
 
-def leases_of(leader_term: Office) -> list[Leased]:
+def leases_of(leader_term: LeaderDecisions) -> list[Leased]:
     held = [p for p in leader_term.fold.state.plans.values() if p.lease]
     return [Leased(p.id, p.lease.token, p.lease.worker) for p in held if p.lease]
 
@@ -119,7 +119,7 @@ def test_a_replica_of_another_mind_folds_the_same_plans(
 
 
 def test_the_other_mind_really_decides_otherwise() -> None:
-    leader_term = Office()
+    leader_term = LeaderDecisions()
     leader_term.add(*range(9))
     ours = schedule.assign(leader_term.fold.state, [schedule.Wish(W1, 9)], now=leader_term.now)
     theirs = Contrarian(1).plan(leader_term.fold.state)

@@ -64,7 +64,7 @@ class Served:
         await server.stop()
 
 
-class Lent:
+class BorrowedSpark:
     """`run_worker` in a thread, as an owner would start it beside his own work."""
 
     def __init__(self, spark: Any, served: Served, store: ObjectStore) -> None:
@@ -153,11 +153,11 @@ def test_plans_are_carried_out_beside_the_owners_jobs_and_the_session_stays(
     metastore = OnePlanEach(plans)
     owners = OwnersJob(spark, tmp_path, 1)
     with Served(tmp_path, metastore) as served:
-        lent = Lent(spark, served, store)
-        until(lambda: metastore.done.is_set() or lent.raised)
-        lent.stop.set()
-        assert lent.returned()
-    assert lent.raised is None
+        borrowed = BorrowedSpark(spark, served, store)
+        until(lambda: metastore.done.is_set() or borrowed.raised)
+        borrowed.stop.set()
+        assert borrowed.returned()
+    assert borrowed.raised is None
     assert [result.account.kept for result in metastore.results] == [2, 2, 2]
     assert owners.results() == [0]
     assert spark.range(3).count() == 3
@@ -172,7 +172,7 @@ def test_slots_are_those_that_the_owner_leaves_free(
         None,
         open_store=open_store,
         load=nothing_to_load,
-        lent=spark.sparkContext,
+        borrowed=spark.sparkContext,
     )
     try:
         runner.warm()
@@ -190,13 +190,13 @@ def test_it_can_be_stopped_before_there_is_a_slot(
 ) -> None:
     owners = OwnersJob(spark, tmp_path, 2)
     with Served(tmp_path, OnePlanEach([leased(segment(store, 1))])) as served:
-        lent = Lent(spark, served, store)
+        borrowed = BorrowedSpark(spark, served, store)
         tracker = spark.sparkContext._jsc.statusTracker()
         until(lambda: len(list(tracker.getActiveJobIds())) == 2)  # the owner's, and our warm-up
-        lent.stop.set()
-        assert lent.returned()
+        borrowed.stop.set()
+        assert borrowed.returned()
         until(lambda: len(list(tracker.getActiveJobIds())) == 1)
-    assert lent.raised is None
+    assert borrowed.raised is None
     assert owners.results() == [0, 1]
 
 
@@ -215,17 +215,17 @@ def test_a_session_that_its_owner_stops_ends_the_worker_with_a_sentence(
     """And his next one, which would run tasks again, is refused."""
     metastore = OnePlanEach([leased(segment(store, 1))])
     with Served(tmp_path, metastore) as served:
-        lent = Lent(spark, served, store)
-        until(lambda: metastore.done.is_set() or lent.raised)
+        borrowed = BorrowedSpark(spark, served, store)
+        until(lambda: metastore.done.is_set() or borrowed.raised)
         spark.stop()
-        assert lent.returned()
-        assert isinstance(lent.raised, Unavailable)
-        assert "the Spark session cannot be used any more" in str(lent.raised)
+        assert borrowed.returned()
+        assert isinstance(borrowed.raised, Unavailable)
+        assert "the Spark session cannot be used any more" in str(borrowed.raised)
         with pytest.raises(InvalidInput, match="session is stopped; make a new one"):
             maar.spark.run_worker(spark, metastore=served.address, store=store.settings())
         again = built(**{"spark.stage.maxConsecutiveAttempts": "4"})
         try:
-            refused = Lent(again, served, store)
+            refused = BorrowedSpark(again, served, store)
             refused.stop.set()
             assert refused.returned()
             assert isinstance(refused.raised, InvalidInput)
