@@ -292,7 +292,7 @@ def test_letters_of_other_logs_are_left_alone_and_shown(lake: LetterLake) -> Non
     assert all("belongs to log deadbeef" in letter.cause for letter in listed)
 
 
-def test_a_list_has_a_limit_and_begins_with_what_wants_a_person(lake: LetterLake) -> None:
+def test_a_list_has_a_limit_and_begins_with_what_needs_attention(lake: LetterLake) -> None:
     lake.drop(segment(1, at=lake.fold.now), body=b"junk")
     lake.drain()
     waiting = [lake.post(number) for number in (2, 3)]

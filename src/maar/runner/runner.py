@@ -89,11 +89,11 @@ class SparkRunner:
         load: Callable[[], None] = runs.load,
         kinds: tuple[PlanKind, ...] = tuple(KINDS),
         timing: RunnerTiming = RunnerTiming(),  # noqa: B008 - it is frozen
-        lent: Any = None,  # a SparkContext of somebody else, who alone may stop it
+        borrowed: Any = None,  # a SparkContext of somebody else, who alone may stop it
     ) -> None:
         self._settings = settings
         self._store = store
-        self.session = SparkHandle(settings, scratch, lent, jvm_leaves_s=timing.jvm_leaves_s)
+        self.session = SparkHandle(settings, scratch, borrowed, jvm_leaves_s=timing.jvm_leaves_s)
         self._load = load
         self._kinds = kinds
         self._open_store = open_store
@@ -192,7 +192,7 @@ class SparkRunner:
             self._pulse.close()
         if self._lines is not None:
             self._lines.close()
-        if self.session.lent and self._engine is not None and not self._engine.is_over():
+        if self.session.borrowed and self._engine is not None and not self._engine.is_over():
             self._cancel_groups([self._warming, *(run.group for run in runs)])
         self.session.close()
 
@@ -233,7 +233,7 @@ class SparkRunner:
         """Slots that Spark has for us now."""
         assert self._engine is not None
         seen = self._engine.look()
-        strangers = self._strangers(seen) if self.session.lent else 0
+        strangers = self._strangers(seen) if self.session.borrowed else 0
         return seats.slots(seen, self._scaling, strangers=strangers, limit=self._settings.slots)
 
     def _strangers(self, seen: SeenExecutors) -> int:

@@ -47,7 +47,7 @@ class SparkHandle:
     """A SparkContext, ours or borrowed; only its owner stops it."""
 
     def __init__(
-        self, settings: SparkSettings, scratch: Path | None, lent: Any, *, jvm_leaves_s: float
+        self, settings: SparkSettings, scratch: Path | None, borrowed: Any, *, jvm_leaves_s: float
     ) -> None:
         self._settings = settings
         self._scratch_parent = scratch

@@ -62,7 +62,7 @@ def run_worker(
         None,
         open_store=open_store,
         timing=RunnerTiming(plan_timeout_s=settings.plan_timeout_ms / 1000),
-        lent=context,
+        borrowed=context,
     )
     leaving = threading.Event()
     life = _Life(

@@ -397,7 +397,7 @@ class EtcdLog:
 
         async def read_head() -> SeenHead:
             reply = await self._call(get(self.keys.leader), get(self.keys.head))
-            check_office(key_value(reply, 0), leadership, term)
+            check_leadership(key_value(reply, 0), leadership, term)
             seen = _seen_head(key_value(reply, 1))
             self._remember(seen)
             return seen
