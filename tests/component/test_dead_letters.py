@@ -324,7 +324,7 @@ def test_broken_letters_break_no_question_and_are_counted_once(any_lake: WholeLa
 def test_too_many_letters_are_an_honest_refusal(lake: WholeLake) -> None:
     async def test() -> None:
         async with lake.running() as service, lake.engine(service) as ask:
-            await in_office(service)
+            await wait_elected(service)
             assert ask.engine.letters is not None
             ask.engine.letters.letters_max = 3
             for n in range(4):

@@ -1,4 +1,4 @@
-"""Which Spark can be lent to a worker, and which cannot."""
+"""Which Spark a worker can borrow, and which cannot."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ GROWING = Scaling(most=4)
         (SeenExecutors(seats=3, executors=3, running=3), GROWING, 0, 0, 4),
         (SeenExecutors(seats=4, executors=4, running=4), GROWING, 0, 0, 4),
         (SeenExecutors(seats=3, executors=3, running=3), GROWING, 0, 2, 2),
-        # In a Spark that is lent to us, what others run there is not ours to use.
+        # In a borrowed Spark, what others run there is not ours to use.
         (SeenExecutors(seats=4, executors=2, running=3), Scaling(), 3, 0, 1),
         (SeenExecutors(seats=2, executors=2, running=9), Scaling(), 9, 0, 0),
         (SeenExecutors(seats=2, executors=2, running=2), GROWING, 2, 0, 1),
