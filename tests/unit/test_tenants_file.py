@@ -91,7 +91,7 @@ def test_a_change_is_taken_over_and_a_mistake_is_not(
         write("[acme]\nrate_bytes = 2\n", 10**9)
         await until(lambda: known.rate(ACME).rate_bytes == 2)
         write("[acme]\nrate_bytes = two\n", 2 * 10**9)
-        await until(lambda: "tenants stay as they were" in caplog.text)
+        await until(lambda: "the last limits stay in force" in caplog.text)
         assert known.rate(ACME).rate_bytes == 2
         write("[acme]\nrate_bytes = 3\n", 3 * 10**9)
         await until(lambda: known.rate(ACME).rate_bytes == 3)

@@ -381,4 +381,4 @@ async def _stop_running(running: asyncio.Future[Any], reading: Reading) -> None:
         reading.stop()
         await asyncio.wait([running], timeout=STOP_REPEAT_S)
     if error := running.exception():
-        log.info("question stopped cause=%s", type(error).__name__)
+        log.info("query stopped cause=%s", type(error).__name__)

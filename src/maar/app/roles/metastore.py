@@ -187,7 +187,9 @@ async def _beware_of_strangers(service: MetastoreService, known: set[str]) -> No
                 leader,
             )
 
-    await Loop(look, failed="leader not looked for", log=log, every_s=STRANGERS_EVERY_S).run()
+    await Loop(
+        look, failed="address of the leader not checked", log=log, every_s=STRANGERS_EVERY_S
+    ).run()
 
 
 async def _check_not_ended(service: MetastoreService, store: ObjectStore) -> None:

@@ -52,7 +52,7 @@ class Tenants:
 
     async def follow(self) -> None:
         """For ever."""
-        failed = "tenants stay as they were"
+        failed = "tenants file not read, the last limits stay in force"
         following = Loop(self._look, failed=failed, log=log, level=logging.ERROR, every_s=LOOK_S)
         await following.run(first_after_s=LOOK_S)
 
@@ -61,7 +61,7 @@ class Tenants:
         if changed_ns != self._read_ns:
             self._read_ns = changed_ns
             self._tenants = self._read()
-            log.info("tenants read again file=%s tenants=%d", self._path, len(self._tenants))
+            log.info("tenants file reloaded file=%s tenants=%d", self._path, len(self._tenants))
 
     def _of(self, tenant: TenantId) -> Tenant:
         return self._tenants.get(tenant, self._default)

@@ -217,7 +217,7 @@ def removal(
         if (zone, node) not in heartbeats.heard and not heartbeats.is_complete(ring, now):
             raise Unavailable(
                 f"the metastore has led for too short a time to know whether writer {node} of "
-                f"zone {zone} lives; ask again in {heartbeats.dead_after_ns / SECOND_NS:.0f} s"
+                f"zone {zone} is alive; ask again in {heartbeats.dead_after_ns / SECOND_NS:.0f} s"
             )
         raise Rejected(
             f"writer {node} of zone {zone} was heard from lately and would be back with its next "

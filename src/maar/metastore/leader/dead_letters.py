@@ -106,7 +106,7 @@ class DeadLetters:
         self._oldest: LeaseTime | None = None
         self._draining = Loop(
             self._drain_and_observe,
-            failed="dead letters postponed",
+            failed="delivery of dead letters postponed",
             log=log_,
             every_s=self._timing.drain_s,
             retry_s=RETRY_S,

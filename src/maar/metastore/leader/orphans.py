@@ -98,7 +98,7 @@ class Orphans:
         """Orphans that stay a little longer harm nobody: a failed run is only repeated."""
         sweeping = Loop(
             self.sweep,
-            failed="orphans postponed",
+            failed="deletion of orphans postponed",
             log=log_,
             every_s=SWEEP_S,
             on_failure=self._begin_anew,

@@ -106,7 +106,7 @@ class Snapshots:
                 try:
                     return index, self._check_size(key)
                 except (Corrupt, NotFound) as error:
-                    log_.error("snapshot passed over key=%s cause=%s", key, error)
+                    log_.error("snapshot damaged, not used key=%s cause=%s", key, error)
         return None
 
     def hurry(self) -> None:

@@ -318,7 +318,7 @@ class LeaderTerm:
         self.rings.follow(effects)
         self._metrics.count(effects, self.leader.state)
         for effect in effects:
-            log_.debug("folded index=%d effect=%s", self.leader.state.index, effect)
+            log_.debug("entry applied index=%d effect=%s", self.leader.state.index, effect)
         return effects
 
     def _check_judgement(self) -> None:

@@ -112,7 +112,7 @@ class Letters:
         if key not in self._told:
             self._told.add(key)
             self._metrics.letters_unreadable.inc()
-            log.error("dead letter left out key=%s cause=%s", key, cause)
+            log.error("dead letter skipped by queries key=%s cause=%s", key, cause)
 
     async def _each(self, act: Callable[[Item], T], items: Iterable[Item]) -> list[tuple[Item, T]]:
         given = list(items)
