@@ -69,7 +69,7 @@ def test_a_full_queue_refuses_its_own_tenant_only() -> None:
     room = turns(1, mine=2)
     for n in range(3):
         room.ask(A, f"a{n}")
-    with pytest.raises(NoTurn, match="questions of tenant a are at work and 2 wait") as refused:
+    with pytest.raises(NoTurn, match="queries of tenant a are running and 2 wait") as refused:
         room.ask(A, "a3")
     assert isinstance(refused.value, Overloaded)
     assert refused.value.reason == "tenant_waiting"
@@ -84,7 +84,7 @@ def test_all_queues_together_are_bounded() -> None:
     room.ask(A, "a0")
     room.ask(A, "a1")
     room.ask(B, "b0")
-    with pytest.raises(NoTurn, match="2 questions of 2 tenants wait"):
+    with pytest.raises(NoTurn, match="2 queries of 2 tenants wait"):
         room.ask(C, "c0")
 
 

@@ -88,7 +88,7 @@ def build_app(
     guard: RequestGuard | None = None,  # one that other ways in share
     hosts: Hosts = ON_LOOPBACK,
 ) -> ASGIApp:
-    """With a distributor, profiles can be pushed; with the rest, questions are answered."""
+    """With a distributor, profiles can be pushed; with the rest, queries are answered."""
     guard = guard or RequestGuard(settings, registries[-1])
     services: list[CallService] = []
     routes: list[Route] = []

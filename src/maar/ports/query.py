@@ -87,14 +87,14 @@ class QueryEngine(Protocol):
 
 
 class QueryCall(Call[QueryEngine, R_co], frozen=True):
-    """A question."""
+    """A query."""
 
     wire_service: ClassVar[str] = "maar.QueryEngine"
     deadline_s: ClassVar[float] = 60.0
 
 
 class ScopedCall(QueryCall[R_co], frozen=True):
-    """A question about all profiles of a scope."""
+    """A query about all profiles of a scope."""
 
     scope: Scope
 

@@ -16,49 +16,49 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(
             "maar_query_seconds",
-            "Time of questions, waiting for a slot included",
+            "Time of queries, waiting for a slot included",
             ["kind"],
             registry=registry,
             buckets=_SECONDS,
         )
         self._errors = Counter(
-            "maar_query_errors", "Questions that failed", ["kind", "error"], registry=registry
+            "maar_query_errors", "Queries that failed", ["kind", "error"], registry=registry
         )
         self._running = Gauge(
-            "maar_query_running", "Questions asked and not yet answered", registry=registry
+            "maar_query_running", "Queries in progress, waiting ones included", registry=registry
         )
         self.waiting = Gauge(
-            "maar_query_waiting", "Questions that wait for a slot", registry=registry
+            "maar_query_waiting", "Queries that wait for a slot", registry=registry
         )
         self._waits = Histogram(
             "maar_query_wait_seconds",
-            "Time that questions waited for a slot, of those that had to",
+            "Time that queries waited for a slot, of those that had to",
             registry=registry,
             buckets=_SECONDS,
         )
         self.refusals = Counter(
             "maar_query_refused",
-            "Questions refused for lack of room to wait, or of time",
+            "Queries refused for lack of room to wait, or of time",
             ["reason"],
             registry=registry,
         )
         self.held = Histogram(
             "maar_query_held_bytes",
-            "Memory that questions held outside of DuckDB",
+            "Memory that queries held outside of DuckDB",
             registry=registry,
             buckets=_BYTES,
         )
         self.blocks = Counter(
-            "maar_query_blocks_read", "Blocks that questions touched", registry=registry
+            "maar_query_blocks_read", "Blocks that queries touched", registry=registry
         )
         self.raw = Counter(
             "maar_query_level0_datasets_read",
-            "Datasets of segments that questions touched",
+            "Datasets of segments that queries touched",
             registry=registry,
         )
         self.level0_decoded = Counter(
             "maar_query_level0_profiles_decoded",
-            "Raw profiles decoded for questions",
+            "Raw profiles decoded for queries",
             registry=registry,
         )
         self.level0_lookups = Counter(
@@ -69,12 +69,12 @@ class Metrics:
         )
         self.letters = Counter(
             "maar_query_letters_read",
-            "Dead letters whose segments questions touched",
+            "Dead letters whose segments queries touched",
             registry=registry,
         )
         self.letters_unreadable = Counter(
             "maar_query_letters_unreadable",
-            "Dead letters that questions had to leave out, each once",
+            "Dead letters that queries had to leave out, each once",
             registry=registry,
         )
         self.level0_cache = Gauge(
@@ -87,7 +87,7 @@ class Metrics:
         self._running.inc()
         try:
             yield
-        except BaseException as error:  # raised again: questions that are given up count, too
+        except BaseException as error:  # raised again: queries that are given up count, too
             self._errors.labels(kind, type(error).__name__).inc()
             raise
         finally:

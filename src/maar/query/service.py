@@ -92,7 +92,7 @@ class DuckEngine(LocalPort):
         self._database = QueryDatabase(settings, store)
         # Not `background.Threads`: closing waits for each thread, without an event loop.
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="maar-query")
-        # A slot is a permission to run and the name of a pin: one that another question takes
+        # A slot is a permission to run and the name of a pin: one that another query takes
         # over must not let go of the blocks that this one still reads.
         self._turns: Turns[asyncio.Future[int]] = Turns(
             TurnLimits(
@@ -187,7 +187,7 @@ class DuckEngine(LocalPort):
         return found
 
     def warm(self) -> None:
-        """Return when the first question would not have to wait for a compilation. Blocks."""
+        """Return when the first query would not have to wait for a compilation. Blocks."""
         to_tables.warm()
 
     def close(self) -> None:
@@ -216,7 +216,7 @@ class DuckEngine(LocalPort):
         return sets
 
     async def ask(self, scope: Scope, work: Callable[[Reading], T], *, decodes: bool = True) -> T:
-        """One question from slot to answer, within its time."""
+        """One query from slot to answer, within its time."""
         check_matchers(scope.matchers)
         if scope.range.start_ns > scope.range.end_ns:
             raise InvalidInput(
@@ -233,7 +233,7 @@ class DuckEngine(LocalPort):
                 return await self._attempt(slot, scope, work, decodes, again=True)
         except TimeoutError as error:
             raise Unavailable(
-                f"the question took longer than {self._settings.timeout_s:g} s and was stopped; "
+                f"the query took longer than {self._settings.timeout_s:g} s and was stopped; "
                 "ask for a shorter time range, or raise query.timeout_s"
             ) from error
         finally:
@@ -256,7 +256,7 @@ class DuckEngine(LocalPort):
         if decodes and backlog > self._settings.level0_profiles_max:
             raise Overloaded(
                 f"{backlog} profiles in the time range are not compacted yet, more than the "
-                f"{self._settings.level0_profiles_max} that one question may decode; ask for a "
+                f"{self._settings.level0_profiles_max} that one query may decode; ask for a "
                 "shorter time range, or wait for compaction to catch up"
             )
         self._metrics.blocks.inc(len(parts.blocks))
@@ -324,7 +324,7 @@ class DuckEngine(LocalPort):
                     raise
                 self._metrics.refusals.labels("timeout").inc()
                 raise Overloaded(
-                    f"{self._settings.concurrency} questions are at work and it was not this one's "
+                    f"{self._settings.concurrency} queries are running and it was not this one's "
                     f"turn within {self._settings.timeout_s:g} s; ask again later"
                 ) from error
 

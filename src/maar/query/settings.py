@@ -21,27 +21,27 @@ class QuerySettings(Struct, kw_only=True, frozen=True):
     threads: Count = 2
     """DuckDB's threads."""
     concurrency: Count = 4
-    """Questions answered at once; more wait for their turn."""
+    """Queries answered at once; more wait for their turn."""
     tenant_concurrency: Natural = 0
     """Of those, how many may be one tenant's; 0: one less than `query.concurrency`, so that another
-    tenant's question need not wait for them. With one tenant only, set it to `query.concurrency`.
+    tenant's query need not wait for them. With one tenant only, set it to `query.concurrency`.
     """
     waiting_max: Natural = 256
-    """Questions that may wait for their turn; beyond it, 429."""
+    """Queries that may wait for their turn; beyond it, 429."""
     tenant_waiting_max: Natural = 32
     """Of one tenant."""
     answer_bytes_max: Count = 512 << 20
-    """Memory outside of DuckDB's that one question may use for its rows, its stacks and level 0;
+    """Memory outside of DuckDB's that one query may use for its rows, its stacks and level 0;
     beyond it, 413 with what helps.
     """
     timeout_s: Annotated[float, Meta(gt=0)] = 30.0
-    """How long a question may wait, and then take."""
+    """How long a query may wait, and then take."""
     level0_cache_bytes_max: Natural = 256 << 20
     """Decoded segments that are kept in memory."""
     footer_cache_bytes_max: Natural = 256 << 20
     """Parsed footers of blocks that are kept in memory, each as nine times its bytes."""
     level0_profiles_max: Natural = 50_000
-    """Profiles decoded for one question; beyond it compaction is too far behind."""
+    """Profiles decoded for one query; beyond it compaction is too far behind."""
     points_max: Natural = 11_000
     """Steps in one time series."""
     series_max: Natural = 10_000

@@ -1,4 +1,4 @@
-"""What one question may hold in memory outside of DuckDB, which has a limit of its own."""
+"""What one query may hold in memory outside of DuckDB, which has a limit of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AnswerBudget:
         self.taken += size
         if self.taken > self._bytes_max:
             raise TooLarge(
-                f"the question needs more than the {self._bytes_max} bytes of memory that "
+                f"the query needs more than the {self._bytes_max} bytes of memory that "
                 f"query.answer_bytes_max allows: {why}; ask for one service, for fewer series by "
                 "another label, or for a shorter time range"
             )

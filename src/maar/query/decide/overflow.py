@@ -1,4 +1,4 @@
-"""Why an answer has no room in 64 bits, and which question does. Decisions only."""
+"""Why an answer does not fit into 64 bits, and which narrower query does. Pure."""
 
 from __future__ import annotations
 

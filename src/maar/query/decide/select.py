@@ -1,4 +1,4 @@
-"""Which datasets a question touches, and what its matchers are about. Decisions only."""
+"""Which datasets a query touches, and what its matchers are about. Decisions only."""
 
 from __future__ import annotations
 

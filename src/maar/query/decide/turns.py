@@ -1,4 +1,4 @@
-"""Whose question is next: tenants take turns, and none of them can take every slot. Pure."""
+"""Whose query is next: tenants take turns, and none of them can take every slot. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Waiter = TypeVar("Waiter", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnLimits:
-    """How many questions may be at work and wait, in all and of one tenant."""
+    """How many queries may run and wait, in all and of one tenant."""
 
     slots: int
-    tenant_slots: int  # 0: all but one, so that another tenant's first question need not wait
+    tenant_slots: int  # 0: all but one, so that another tenant's first query need not wait
     waiting: int
     tenant_waiting: int
 
@@ -39,9 +39,9 @@ class NoTurn(Overloaded):
 
 
 class Turns(Generic[Waiter]):
-    """A queue for each tenant. A free slot goes round the tenants that wait, one question each.
+    """A queue for each tenant. A free slot goes round the tenants that wait, one query each.
 
-    A question cannot be interrupted for another's sake, so fairness has two halves: who waits is
+    A query cannot be interrupted for another's sake, so fairness has two halves: who waits is
     served in turns, and a slot is kept from whoever already holds all others.
     """
 
@@ -76,7 +76,7 @@ class Turns(Generic[Waiter]):
                 del self._queues[tenant]
 
     def free(self, slot: int) -> list[tuple[Waiter, int]]:
-        """A question has ended: who gets which slot now."""
+        """A query has ended: who gets which slot now."""
         self._held[self._holder.pop(slot)] -= 1
         self._held += Counter()  # forget who holds none
         self._free.append(slot)
@@ -106,14 +106,14 @@ class Turns(Generic[Waiter]):
         mine = len(self._queues.get(tenant, ()))
         if mine >= bounds.tenant_waiting:
             raise NoTurn(
-                f"{self._held[tenant]} questions of tenant {tenant} are at work and {mine} wait, "
+                f"{self._held[tenant]} queries of tenant {tenant} are running and {mine} wait, "
                 "as many as may; ask again later, ask for less at once, or raise "
                 "query.tenant_waiting_max",
                 reason="tenant_waiting",
             )
         if self._waiting >= bounds.waiting:
             raise NoTurn(
-                f"{self._waiting} questions of {len(self._queues)} tenants wait, as many as may; "
+                f"{self._waiting} queries of {len(self._queues)} tenants wait, as many as may; "
                 "ask again later, or raise query.waiting_max",
                 reason="waiting",
             )

@@ -1,1 +1,1 @@
-"""How a question reads the lake: DuckDB over listed files, and decoded level 0."""
+"""How a query reads the lake: DuckDB over listed files, and decoded level 0."""

@@ -10,7 +10,7 @@ from maar.model.errors import Corrupt, Damaged
 from maar.ports.object_store import ObjectStore
 from maar.query.decide.select import Parts
 
-COMPARED_BYTES_MAX = 512 << 20  # of objects that are read for one error: its question waits
+COMPARED_BYTES_MAX = 512 << 20  # of objects that are read for one error: its query waits
 TOLD_MAX = 3  # objects
 NAMED_MAX = 20  # blocks
 

@@ -28,7 +28,7 @@ class QueryDatabase:
         self._open()
 
     def cursor(self, blocks: Iterable[BlockMeta], *, alone: bool) -> Any:
-        """For a question about some blocks; `alone` when no other cursor is in use.
+        """For a query about some blocks; `alone` when no other cursor is in use.
 
         DuckDB cannot forget a footer. What does not fit is not kept, until nobody is at work and a
         new database can take the place of the full one.

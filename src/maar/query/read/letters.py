@@ -21,7 +21,7 @@ from maar.query.metrics import Metrics
 log = logging.getLogger("maar.query")
 
 THREADS = 8
-LETTERS_MAX = 20_000  # that a question looks through; the leader delivers hundreds a second
+LETTERS_MAX = 20_000  # that a query looks through; the leader delivers hundreds a second
 
 Item = TypeVar("Item")
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class Letters:
         if len(infos) > self.letters_max:
             raise Overloaded(
                 f"more than {self.letters_max} segments wait to be added to the index, too many to "
-                "look through for one question; the metastore is adding them: ask again later"
+                "look through for one query; the metastore is adding them: ask again later"
             )
         known = {info.key: meta for info in infos if (meta := self._read.get(info.key))}
         new = [info for info in infos if info.key not in known and info.key not in self._told]
@@ -73,7 +73,7 @@ class Letters:
     async def whole(
         self, incarnation: Incarnation, letters: Sequence[BlockMeta]
     ) -> list[BlockMeta]:
-        """Those whose segments are there: one that was lost must not break questions about others.
+        """Those whose segments are there: one that was lost must not break queries about others.
 
         Such a letter is held by the leader, where people see it.
         """

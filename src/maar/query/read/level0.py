@@ -1,4 +1,4 @@
-"""Raw segments, decoded when a question needs them and kept, within a bound, for the next one."""
+"""Raw segments, decoded when a query needs them and kept, within a bound, for the next one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOGETHER_MAX = 16 << 20  # gzip bytes of datasets of one segment that are decode
 EVERY = ""  # in place of a service: all of a tenant's in the segment
 Key = tuple[str, str, str]  # block, tenant, service
 
-# What questions ask for, of blocks and of level 0; the rest is for restoring single profiles.
+# What queries ask for, of blocks and of level 0; the rest is for restoring single profiles.
 COLUMNS = {
     "samples": ["service", "profile_type", "series_id", "time", "profile_id", "stack_id", "value"],
     "profiles": ["service", "profile_id", "time", "time_nanos"],

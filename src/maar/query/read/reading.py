@@ -1,4 +1,4 @@
-"""One question's hold on one view: a cursor of its own, the parts to read, and a way to stop."""
+"""One query's hold on one view: a cursor of its own, the parts to read, and a way to stop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _GONE = ("No files found", "does not exist", "No such file")
 
 
 class Stopped(Exception):
-    """The question was given up while its thread was at work."""
+    """The query was given up while its thread was at work."""
 
 
 class PartGone(Exception):
@@ -140,7 +140,7 @@ def _error_of(error: Exception) -> Exception:
         return Stopped()
     if isinstance(error, duckdb.OutOfMemoryException):
         return Overloaded(
-            "the question needs more memory than the query role may use; ask for a shorter time "
+            "the query needs more memory than the query role may use; ask for a shorter time "
             "range or fewer series, or raise query.memory_bytes_max"
         )
     kind, _, why = _last_line(text).partition(": ")

@@ -1,4 +1,4 @@
-"""The SQL of every question, with values bound by name and never spliced into the text."""
+"""The SQL of every query, with values bound by name and never spliced into the text."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def chosen_samples(
     profile_type: str = "",
     copies: Copies = Copies.NONE,
 ) -> str:
-    """The samples that a question is about: in time, of the series that match, each once."""
+    """The samples that a query is about: in time, of the series that match, each once."""
     where = [statement.during(time)]
     if profile_type:
         where.append(f"profile_type = {statement.bind(profile_type)}")
