@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from maar.model.block import BlockMeta
-from maar.model.errors import MaarError
-
 
 class SegmentMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -31,25 +28,16 @@ class SegmentMetrics:
         self.hedge_wins = counter("hedge_wins", "Creates whose second try was the first to succeed")
         self.dead_letters = counter("dead_letters", "Segments acknowledged by a dead letter")
         self.datasets_failed = counter("datasets_failed", "Datasets that could not be written")
-        self._segments = counter("written", "Segments acknowledged")
-        self._profiles = counter("profiles", "Profiles in acknowledged segments")
-        self._bytes = counter("bytes", "Bytes of acknowledged segments")
-        self._failures = counter("failures", "Segments given up", "cause")
-        self._seconds = Histogram(
+        self.segments = counter("written", "Segments acknowledged")
+        self.profiles = counter("profiles", "Profiles in acknowledged segments")
+        self.bytes = counter("bytes", "Bytes of acknowledged segments")
+        self.failures = counter("failures", "Segments given up", "cause")
+        self.seconds = Histogram(
             "maar_segment_flush_seconds",
             "From the cut to the acknowledgement",
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
             registry=registry,
         )
-
-    def count_write(self, meta: BlockMeta, seconds: float) -> None:
-        self._segments.inc()
-        self._profiles.inc(meta.profiles)
-        self._bytes.inc(meta.size)
-        self._seconds.observe(seconds)
-
-    def count_failure(self, error: MaarError) -> None:
-        self._failures.labels(type(error).__name__.strip("_").lower()).inc()
 
 
 class MembershipMetrics:

@@ -269,14 +269,17 @@ class SegmentService(LocalPort):
             failure = _write_failure(error)
         else:
             if meta is not None:
-                self._metrics.count_write(meta, self._age_ns(flight) / 1e9)
+                self._metrics.segments.inc()
+                self._metrics.profiles.inc(meta.profiles)
+                self._metrics.bytes.inc(meta.size)
+                self._metrics.seconds.observe(self._age_ns(flight) / 1e9)
                 log.debug("segment written block=%s profiles=%d", meta.id, meta.profiles)
         self._free(flight)
         if failure is None:
             flight.done.set_result(flight.failed)
             return
         self._registrar.doubt()
-        self._metrics.count_failure(failure)
+        self._metrics.failures.labels(type(failure).__name__.strip("_").lower()).inc()
         log.warning(
             "segment not acknowledged shard=%d profiles=%d cause=%s",
             flight.shard,
