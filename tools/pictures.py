@@ -42,7 +42,7 @@ from maar.model.plan import Plan, PlanState  # noqa: E402
 from maar.model.policy import Policy  # noqa: E402
 from maar.model.time import LeaseTime  # noqa: E402
 from support.metastore.fold import SMALL, Fold, result, segment  # noqa: E402
-from support.metastore.plans import planned  # noqa: E402
+from support.metastore.plans import add_plan  # noqa: E402
 
 PAGE = ROOT / "ARCHITECTURE.md"
 DEPTH = 8  # entries in a row; no state is further from the first
@@ -141,7 +141,7 @@ Try = Callable[[Fold, PlanId], Entry | None]
 
 def _after(history: tuple[Try, ...], policy: Policy) -> tuple[Fold, PlanId]:
     fold = Fold(policy)
-    plan = planned(fold, *(segment(number) for number in range(1, 4)))
+    plan = add_plan(fold, *(segment(number) for number in range(1, 4)))
     for attempt in history:
         entry = attempt(fold, plan)
         assert entry is not None

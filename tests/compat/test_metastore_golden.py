@@ -29,7 +29,7 @@ from maar.metastore.state.state import MetaState
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.log import EMPTY, Candidate, Record
 from support.metastore.every_entry import every_kind_of_entry
-from support.metastore.fold import DAY_START_NS, encoded, segment
+from support.metastore.fold import DAY_START_NS, encode_envelope, segment
 from support.stores.memory_store import MemoryStore
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -55,7 +55,7 @@ async def write(directory: Path) -> None:
     shutil.rmtree(directory / LOG, ignore_errors=True)
     log = SqliteLog.open(directory / LOG)
     term = await log.campaign(Candidate("golden"))
-    await log.append(list(map(encoded, history())), term=term, head=EMPTY)
+    await log.append(list(map(encode_envelope, history())), term=term, head=EMPTY)
     body = stored_entry()
     (directory / STORED).write_bytes(body)
     replica = await replayed(log, body)
@@ -164,7 +164,7 @@ def test_entries_are_written_as_they_were(tmp_path: Path) -> None:
     _, found = records(tmp_path)
     for record in found:
         read = e.decode(record.body, index=record.index)
-        assert encoded(read) == record.body, type(read.entry)
+        assert encode_envelope(read) == record.body, type(read.entry)
 
 
 def test_written_anew_they_are_as_they_were(tmp_path: Path) -> None:

@@ -29,7 +29,13 @@ from maar.model.policy import Policy
 from maar.ports.log import Candidate, Head
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import segment
-from support.metastore.next_version import NEXT, NEXT_VERSION, LimitDropped, dropped, read_whole
+from support.metastore.next_version import (
+    NEXT,
+    NEXT_VERSION,
+    LimitDropped,
+    drop_entries,
+    read_whole,
+)
 from support.stores.memory_store import MemoryStore
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -63,7 +69,7 @@ async def led(directory: Path, store: MemoryStore, edition: Edition = NEXT) -> L
     await leader.begin("test", Policy(), lambda size: b"\x0b" * size, alone)
     at = leader.state.lease_time
     added = segment(leader.state.index, at=at, life=leader.state.incarnation)
-    await leader.commit([BlocksAdded((added,)), *dropped(leader.state)], now=leader.now())
+    await leader.commit([BlocksAdded((added,)), *drop_entries(leader.state)], now=leader.now())
     assert added.id in leader.state.blocks
     await log.close()
     return leader

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from maar.app.processes.run_with_parent import command_under
-from support.processes.serving import Served, served, wait_for
+from support.processes.serving import Served, run_server, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
 
@@ -44,7 +44,7 @@ def flamegraph_names(server: Served, profile_type: str) -> set[str]:
 
 
 def test_a_program_under_the_agent_shows_up_with_its_profiles_and_tags(tmp_path: Path) -> None:
-    with served(tmp_path, roles="metastore,query,front") as server:
+    with run_server(tmp_path, roles="metastore,query,front") as server:
         program = subprocess.Popen(
             command_under(os.getpid(), sys.executable, str(EXAMPLES / "search.py"), server.url, "2")
         )

@@ -94,7 +94,7 @@ def test_a_lost_log_without_a_snapshot_comes_back_in_every_kind_of_store(
     lake.merge([lake.push(1, 2), lake.push(3)])
     attempted = lake.schedule([lake.push(4), lake.push(5)])
     lake.write(attempted, lake.lease(attempted))
-    shown = lake.shown()
+    shown = lake.visible_profiles()
 
     async def restored() -> None:
         log = SqliteLog.open(tmp_path / "new")

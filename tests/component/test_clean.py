@@ -28,7 +28,7 @@ from maar.ports.operator import Status
 from maar.ports.plan_board import PollRequest, Report
 from maar.services.compact.rules import COMPACT
 from support.clock.fake_clock import FakeClock
-from support.lake.fold_and_store import announce, dated_here, objects_of, put
+from support.lake.fold_and_store import announce, objects_of, put, with_server_time
 from support.metastore.fold import DAY_START_NS, SMALL, entropy, output, segment
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(240)]
@@ -269,7 +269,7 @@ def test_a_year_ahead_and_an_undated_push_take_nothing_and_undo_brings_back_what
         local.clock.wall += year_ns
         async with local.running() as service:
             now = await service.now()
-            undated = dated_here(segment(3, at=now.lease_time), local.clock.wall)
+            undated = with_server_time(segment(3, at=now.lease_time), local.clock.wall)
             await local.put(undated)
             await service.add_blocks((undated,))
             local.clock.advance(61 * SECOND_NS)

@@ -80,16 +80,16 @@ def test_a_letter_is_seen_before_during_and_after_its_delivery(any_lake: WholeLa
             lake.engine(service, letters=False) as blind,
         ):
             await wait_elected(service)
-            await lake.pushed(service, [A])
-            meta = await lake.written(service, [B])
-            await lake.posted(service, meta)
+            await lake.push(service, [A])
+            meta = await lake.write(service, [B])
+            await lake.post_letter(service, meta)
             await ask.sees([A, B])
             await blind.sees([A])  # the setting is off: nothing is listed
             await letters_of(service).drain()
             assert await asyncio.to_thread(waiting, lake) == []
             await ask.sees([A, B])
             await blind.sees([A, B])
-            await lake.raised(service)
+            await lake.compact_all(service)
             await ask.sees([A, B])
 
     asyncio.run(test())
@@ -98,9 +98,7 @@ def test_a_letter_is_seen_before_during_and_after_its_delivery(any_lake: WholeLa
 def test_a_new_leader_delivers_at_once_what_was_left_while_there_was_none(lake: WholeLake) -> None:
     async def test() -> None:
         async with lake.running() as service:
-            metas = [
-                await lake.written(service, [each], shard=n) for n, each in enumerate([A, B], 1)
-            ]
+            metas = [await lake.write(service, [each], shard=n) for n, each in enumerate([A, B], 1)]
             incarnation = (await service.now()).incarnation
         for meta in metas:  # nobody leads
             key = keys.dead_letter(incarnation=incarnation, block=meta.id)
@@ -152,11 +150,11 @@ def test_a_letter_that_is_delivered_while_one_asks_is_seen_once(
             async def deliver() -> None:
                 await letters_of(service).drain()
                 if merged:
-                    await lake.raised(service)
+                    await lake.compact_all(service)
 
             async with lake.engine(meddling) as ask:
-                await lake.pushed(service, [A])
-                await lake.posted(service, await lake.written(service, [B], shard=2))
+                await lake.push(service, [A])
+                await lake.post_letter(service, await lake.write(service, [B], shard=2))
                 setattr(meddling, when, deliver)
                 assert await ask.values() == {"a": 1, "b": 20}
                 assert meddling.asked[0].letters
@@ -174,9 +172,9 @@ def test_only_letters_that_matter_are_asked_about(lake: WholeLake) -> None:
             meddling = Meddling(service)
             async with lake.engine(meddling) as ask:
                 other = profile("x", 5, tenant="globex")
-                await lake.posted(service, await lake.written(service, [other]))
-                mine = await lake.written(service, [A])
-                await lake.posted(service, mine)
+                await lake.post_letter(service, await lake.write(service, [other]))
+                mine = await lake.write(service, [A])
+                await lake.post_letter(service, mine)
                 await ask.sees([A])
                 assert {request.letters for request in meddling.asked} == {(mine.id,)}
 
@@ -188,9 +186,9 @@ def test_only_letters_that_matter_are_asked_about(lake: WholeLake) -> None:
 
 async def registered_and_posted(lake: WholeLake, service: MetastoreService) -> BlockMeta:
     """The index took it, and its answer was lost; then the leader looks at no letters for long."""
-    meta = await lake.written(service, [A])
-    await lake.posted(service, meta)
-    await lake.announced(service, meta)
+    meta = await lake.write(service, [A])
+    await lake.post_letter(service, meta)
+    await lake.announce(service, meta)
     return meta
 
 
@@ -201,8 +199,8 @@ def test_a_letter_whose_block_was_merged_and_deleted_neither_doubles_nor_breaks_
         async with lake.running() as service, lake.engine(service) as ask:
             await wait_elected(service)
             meta = await registered_and_posted(lake, service)
-            await lake.pushed(service, [B])
-            await lake.raised(service)
+            await lake.push(service, [B])
+            await lake.compact_all(service)
             await ask.sees([A, B])
             lake.clock.advance(120 * SECOND_NS)  # pins and delays have passed
             await until(service, lambda status: status.retired == 0)
@@ -234,7 +232,7 @@ def test_a_letter_does_not_bring_back_what_retention_took(lake: WholeLake) -> No
             # the floor waits for the letter: no look has been complete since it was written
             for _ in range(3):
                 lake.clock.advance(3600 * SECOND_NS)
-                await lake.announced(service, await lake.written(service, [C]))
+                await lake.announce(service, await lake.write(service, [C]))
             assert service.follower is not None
             state = service.follower.state
             assert state.registration_floor < 3 * DAY_NS
@@ -256,16 +254,16 @@ def test_below_the_floor_a_letter_adds_nothing_and_is_held(lake: WholeLake) -> N
     async def test() -> None:
         async with lake.running() as service, lake.engine(service) as ask:
             await wait_elected(service)
-            late = await lake.written(service, [A])
-            retired = await lake.pushed(service, [B])
-            await lake.raised(service)
+            late = await lake.write(service, [A])
+            retired = await lake.push(service, [B])
+            await lake.compact_all(service)
             lake.clock.advance(3600 * SECOND_NS)
             await until(service, lambda status: status.retired == 0)
             assert retired.id not in {meta.id for meta in await service.blocks()}
             await letters_of(service).drain()
             lake.clock.advance(SECOND_NS)
             await until(service, lambda status: status.state_items["remembered"] == 0)
-            await lake.posted(service, late)
+            await lake.post_letter(service, late)
             await ask.sees([B])
             await letters_of(service).drain()
             found = await service.letters()
@@ -277,7 +275,7 @@ def test_below_the_floor_a_letter_adds_nothing_and_is_held(lake: WholeLake) -> N
             assert done.rewritten
             await ask.sees([A, B])
             assert waiting(lake) == []
-            await lake.raised(service)
+            await lake.compact_all(service)
             await ask.sees([A, B])
 
     asyncio.run(test())
@@ -297,10 +295,10 @@ def test_broken_letters_break_no_question_and_are_counted_once(any_lake: WholeLa
         ):
             await wait_elected(service)
             incarnation = (await service.now()).incarnation
-            await lake.pushed(service, [A])
-            await lake.posted(service, await lake.written(service, [B]))
-            lost = await lake.written(service, [C])
-            await lake.posted(service, lost)
+            await lake.push(service, [A])
+            await lake.post_letter(service, await lake.write(service, [B]))
+            lost = await lake.write(service, [C])
+            await lake.post_letter(service, lost)
             lake.store.delete(lost.files[0].locations[0].key)
             for name in ("f" * 32 + ".msgpack", "notes.txt"):
                 lake.store.create(f"{keys.dead_letters(incarnation)}{name}", b"junk")
@@ -328,7 +326,7 @@ def test_too_many_letters_are_an_honest_refusal(lake: WholeLake) -> None:
             assert ask.engine.letters is not None
             ask.engine.letters.letters_max = 3
             for n in range(4):
-                await lake.posted(service, await lake.written(service, [profile(f"f{n}", 1)]))
+                await lake.post_letter(service, await lake.write(service, [profile(f"f{n}", 1)]))
             with pytest.raises(Overloaded, match="wait to be added to the index"):
                 await ask.values()
             await letters_of(service).drain()
@@ -347,11 +345,11 @@ def test_over_the_wire_letters_are_seen_listed_and_retried(lake: WholeLake, tmp_
             client = MetastoreClient(address)
             try:
                 async with lake.engine(client) as ask:
-                    await lake.posted(service, await lake.written(service, [A]))
-                    lost = await lake.written(service, [B])
+                    await lake.post_letter(service, await lake.write(service, [A]))
+                    lost = await lake.write(service, [B])
                     body = lake.store.read(key := lost.files[0].locations[0].key)
                     lake.store.delete(key)
-                    await lake.posted(service, lost)
+                    await lake.post_letter(service, lost)
                     await ask.sees([A])
                     await letters_of(service).drain()
                     found = await client.call(ListLetters(limit=5))
@@ -391,10 +389,10 @@ def test_what_is_recovered_tells_placement_nothing(lake: WholeLake) -> None:
                 plain(given, effects, now)
 
             placement.hear = hear  # type: ignore[method-assign]
-            await lake.posted(service, await lake.written(service, [A]))
+            await lake.post_letter(service, await lake.write(service, [A]))
             await letters_of(service).drain()
             assert (await service.status()).profiles_added == 1
-            pushed = await lake.pushed(service, [B])
+            pushed = await lake.push(service, [B])
             assert heard == [pushed]
 
     asyncio.run(test())
@@ -404,7 +402,7 @@ def test_letters_are_read_once_and_forgotten_with_their_objects(lake: WholeLake)
     async def test() -> None:
         async with lake.running() as service, lake.engine(service) as ask:
             await wait_elected(service)
-            await lake.posted(service, await lake.written(service, [A]))
+            await lake.post_letter(service, await lake.write(service, [A]))
             reads: list[str] = []
             plain = lake.store.read
 

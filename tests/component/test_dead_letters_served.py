@@ -13,7 +13,7 @@ import pytest
 
 from maar.cli.client import Server
 from support.load.crowd import FAST, check_exactly_once, level0, profile
-from support.processes.serving import Served, served, wait_for
+from support.processes.serving import Served, run_server, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(280)]
 
@@ -41,7 +41,7 @@ def paused(pid: int) -> Iterator[None]:
 
 
 def test_pushes_go_on_while_the_metastore_is_away(tmp_path: Path) -> None:
-    with served(tmp_path, *FAST, *LETTERS) as server:
+    with run_server(tmp_path, *FAST, *LETTERS) as server:
         acknowledged = push(server, "lane_before")
         with paused(server.children()["metastore"]):
             acknowledged |= push(server, *(f"lane_paused_{n}" for n in range(4)))

@@ -146,7 +146,7 @@ def test_a_fleet_under_load_loses_nothing_and_counts_nothing_twice(tmp_path: Pat
             replace_the_metastore(running, in_a, in_b)
             fill_the_store(running, in_a, in_b)
             reports = [in_a.end(), in_b.end()]
-        acknowledged = [*in_a.acknowledged(), *in_b.acknowledged()]
+        acknowledged = [*in_a.read_acknowledged(), *in_b.read_acknowledged()]
         for report in reports:
             assert report["never_acknowledged"] == 0, report
             assert report["refusals"].get("503", 0) > 0, "a full store refuses; they came again"
@@ -176,7 +176,7 @@ def drain_one(running: Fleet, in_a: Loading) -> None:
 
 
 def pause_the_metastore(running: Fleet, in_a: Loading, in_b: Loading) -> None:
-    with running.paused("metastore"):
+    with running.pause("metastore"):
         before = in_b.count()
         time.sleep(PAUSE_S)
         assert in_b.count() > before + 10, "zone b has dead letters, which need no metastore"
@@ -228,7 +228,7 @@ def test_a_push_stays_in_its_zone_unless_told_otherwise(tmp_path: Path) -> None:
                 running, prefix, (distributor,), "--rate", "30", "--seconds", "1", *options
             ) as load:
                 report = load.wait()
-                everything.extend(load.acknowledged())
+                everything.extend(load.read_acknowledged())
                 return report
 
         def profiles(name: str) -> float:
@@ -299,4 +299,4 @@ def test_what_full_writers_and_a_killed_distributor_leave_comes_again_and_counts
         wait_for_standing(running, "a", a1="active")  # the other left for good, as it was told to
         copies = Counter(stored_ids(running))
         assert max(copies.values()) > 1, "some were stored for d2, and came again by d1"
-        check_exactly_once(running, load.acknowledged())
+        check_exactly_once(running, load.read_acknowledged())

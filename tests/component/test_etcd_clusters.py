@@ -18,7 +18,7 @@ from maar.adapters.etcd.settings import EtcdSettings
 from maar.model.errors import InvalidInput, Rejected, StoreFull, Unavailable
 from maar.ports.log import EMPTY, Candidate
 from support.etcd.cluster import EtcdCluster, apart, running
-from support.etcd.logs import PATIENCE_S, at, led, opened, until
+from support.etcd.logs import PATIENCE_S, at, leading_log, open_log, until
 
 pytestmark = pytest.mark.component
 
@@ -31,7 +31,7 @@ MIB = 1 << 20
 def test_appends_are_refused_before_etcd_refuses_and_taken_again(tmp_path: Path) -> None:
     async def test(cluster: EtcdCluster) -> None:
         registry = CollectorRegistry()
-        async with led(cluster.settings(election_s=10), registry) as (log, term):
+        async with leading_log(cluster.settings(election_s=10), registry) as (log, term):
             head = EMPTY
             refusals: list[StoreFull] = []
             while len(refusals) < 20:  # in a row: the first may be a guess between two looks
@@ -85,7 +85,7 @@ def test_an_alarm_of_etcd_stops_appends_and_is_taken_back(tmp_path: Path) -> Non
         settings = cluster.settings(election_s=6)  # a busy disk takes its time over the filling
         stranger = EtcdConnection(settings)
         put, delete = attrgetter("kv.Put"), attrgetter("kv.DeleteRange")
-        async with led(settings) as (log, term):
+        async with leading_log(settings) as (log, term):
             head = await log.append([b"before"], term=term, head=EMPTY)
             for n in range(100):
                 request = rpc.PutRequest(key=b"/other/%d" % n, value=b"x" * MIB)
@@ -127,16 +127,16 @@ def test_an_alarm_of_etcd_stops_appends_and_is_taken_back(tmp_path: Path) -> Non
 def test_tls_with_certificates_of_both_sides(tmp_path: Path) -> None:
     async def test(cluster: EtcdCluster) -> None:
         settings = cluster.settings(election_s=2)
-        async with led(settings) as (log, term):
+        async with leading_log(settings) as (log, term):
             assert (await log.append([b"secret"], term=term, head=EMPTY)).index == 1
         plain = at(settings, *cluster.endpoints)
-        async with opened(plain) as log:
+        async with open_log(plain) as log:
             with pytest.raises(Unavailable):
                 await log.head()
         nameless = EtcdSettings(
             endpoints=cluster.endpoints, prefix=settings.prefix, ca_file=settings.ca_file
         )
-        async with opened(nameless) as log:
+        async with open_log(nameless) as log:
             with pytest.raises(Unavailable):
                 await log.head()
         with pytest.raises(InvalidInput, match="no-such-file"):
@@ -151,7 +151,7 @@ def test_tls_with_certificates_of_both_sides(tmp_path: Path) -> None:
 def test_user_and_password_with_rights_on_the_prefix_alone(tmp_path: Path) -> None:
     async def test(cluster: EtcdCluster) -> None:
         settings = cluster.settings(election_s=2)
-        async with led(settings) as (log, term):
+        async with leading_log(settings) as (log, term):
             head = await log.append([b"one"] * 3, term=term, head=EMPTY)
             (member,) = cluster.members
             await apart(member.stop)  # it forgets the tokens that it gave

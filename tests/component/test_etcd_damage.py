@@ -21,7 +21,7 @@ from maar.model.errors import (
 )
 from maar.ports.log import EMPTY, Candidate, Head, follow
 from support.etcd.cluster import EtcdCluster, Member, apart
-from support.etcd.logs import PATIENCE_S, at, led, opened
+from support.etcd.logs import PATIENCE_S, at, leading_log, open_log
 from support.etcd.three_members import all_of, settings
 
 __all__ = ["settings"]
@@ -40,7 +40,7 @@ def test_a_bit_flipped_in_one_member_is_noticed_and_read_elsewhere(
     cluster: EtcdCluster, settings: EtcdSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
-        async with led(settings) as (log, term):
+        async with leading_log(settings) as (log, term):
             head = EMPTY
             for n in range(5):
                 known = [b"a", b"a known entry, number %d" % n, b"z"]
@@ -51,13 +51,13 @@ def test_a_bit_flipped_in_one_member_is_noticed_and_read_elsewhere(
         good = [member.endpoint for member in cluster.members if member is not victim]
         registry = CollectorRegistry()
         suspicious = at(settings, victim.endpoint, *good)
-        async with opened(suspicious, registry) as log:
+        async with open_log(suspicious, registry) as log:
             assert await all_of(log) == records
             assert await log.head() == head
         assert f"served damaged bytes endpoint={victim.endpoint}" in caplog.text
         labels = {"member": victim.endpoint}
         assert registry.get_sample_value("maar_log_etcd_damaged_reads_total", labels) == 1
-        async with opened(at(settings, victim.endpoint)) as log:
+        async with open_log(at(settings, victim.endpoint)) as log:
             with pytest.raises(Corrupt):
                 await all_of(log)
             assert len(await log.read(after=0, limit_bytes=1)) == 1
@@ -70,15 +70,15 @@ def test_a_bit_flipped_in_the_head_is_noticed_too(
     cluster: EtcdCluster, settings: EtcdSettings
 ) -> None:
     async def test() -> None:
-        async with led(settings) as (log, term):
+        async with leading_log(settings) as (log, term):
             head = await log.append([b"one", b"two"], term=term, head=EMPTY)
         victim = (await asyncio.to_thread(cluster.followers))[0]
         await flipped(cluster, victim, head.hash)
         good = [member.endpoint for member in cluster.members if member is not victim]
-        async with opened(at(settings, victim.endpoint)) as log:
+        async with open_log(at(settings, victim.endpoint)) as log:
             with pytest.raises(Corrupt):
                 await log.head()
-        async with led(at(settings, victim.endpoint, *good)) as (log, term):
+        async with leading_log(at(settings, victim.endpoint, *good)) as (log, term):
             log.connection.at = 0
             assert (await log.append([b"three"], term=term, head=head)).index == 3
 
@@ -113,13 +113,13 @@ def test_a_value_damaged_at_one_member_does_not_stop_a_campaign(
     settings: EtcdSettings, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     async def test() -> None:
-        async with opened(settings) as log:
+        async with open_log(settings) as log:
             await log.resign(await log.campaign(Candidate("one")))
             key: bytes = getattr(log.keys, name)
         first = settings.endpoints[0]
         ill(monkeypatch, damaged=first, key=key)
         registry = CollectorRegistry()
-        async with opened(settings, registry) as log:
+        async with open_log(settings, registry) as log:
             async with asyncio.timeout(PATIENCE_S):
                 assert await log.campaign(Candidate("two")) == 2
         labels = {"member": first}
@@ -133,7 +133,7 @@ def test_with_one_member_dead_and_one_damaged_the_third_is_read(
 ) -> None:
     async def test() -> None:
         registry = CollectorRegistry()
-        async with led(settings) as (log, term), opened(settings, registry) as follower:
+        async with leading_log(settings) as (log, term), open_log(settings, registry) as follower:
             head = await log.append([b"x"], term=term, head=EMPTY)
             dead, damaged, _ = settings.endpoints
             ill(monkeypatch, damaged=damaged, key=log.keys.head, dead=dead)
@@ -152,7 +152,7 @@ def test_with_one_member_dead_and_one_damaged_the_third_is_read(
 
 def test_a_batch_that_is_gone_is_corrupt(cluster: EtcdCluster, settings: EtcdSettings) -> None:
     async def test() -> None:
-        async with led(settings) as (log, term):
+        async with leading_log(settings) as (log, term):
             head = EMPTY
             for _ in range(3):
                 head = await log.append([b"x", b"y"], term=term, head=head)
@@ -171,7 +171,7 @@ def test_a_batch_of_another_history_is_corrupt(settings: EtcdSettings) -> None:
     """Whole in itself, and not what followed."""
 
     async def test() -> None:
-        async with led(settings) as (log, term):
+        async with leading_log(settings) as (log, term):
             head = EMPTY
             for _ in range(3):
                 head = await log.append([b"x", b"y"], term=term, head=head)

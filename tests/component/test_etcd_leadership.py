@@ -17,7 +17,7 @@ from maar.model.errors import (
 )
 from maar.ports.log import EMPTY, Candidate, Head, Leadership, Term, follow
 from support.etcd.cluster import EtcdCluster
-from support.etcd.logs import PATIENCE_S, hold, led, opened, until
+from support.etcd.logs import PATIENCE_S, hold, leading_log, open_log, until
 from support.etcd.three_members import all_of, between, settings
 
 __all__ = ["settings"]
@@ -31,7 +31,7 @@ def test_leadership_is_kept_by_holding_and_lost_by_silence(
     settings = cluster.settings(f"/{tmp_path.name}", election_s=3)
 
     async def test() -> None:
-        async with opened(settings) as other, opened(settings) as log:
+        async with open_log(settings) as other, open_log(settings) as log:
             term = await log.campaign(Candidate("one"))
             holding = asyncio.create_task(hold(log, term))
             waiting = asyncio.create_task(other.campaign(Candidate("two")))
@@ -51,7 +51,7 @@ def test_a_campaign_that_was_won_without_a_reply_is_stood_again(
     cluster: EtcdCluster, tmp_path: Path
 ) -> None:
     async def test() -> None:
-        async with opened(cluster.settings(f"/{tmp_path.name}", election_s=300)) as log:
+        async with open_log(cluster.settings(f"/{tmp_path.name}", election_s=300)) as log:
             between(log, lost=True)
             async with asyncio.timeout(PATIENCE_S):  # it does not wait for its own lease to end
                 term = await log.campaign(Candidate("one"))
@@ -68,8 +68,8 @@ def test_a_candidate_waits_for_the_leaders_end_and_does_not_ask_at_every_append(
 
     async def test() -> None:
         async with (
-            led(settings) as (log, term),
-            opened(settings, tuning=only_by_its_watch) as next_,
+            leading_log(settings) as (log, term),
+            open_log(settings, tuning=only_by_its_watch) as next_,
         ):
             asked = 0
             call = next_.connection.call
@@ -109,7 +109,7 @@ def test_no_term_is_given_twice(settings: EtcdSettings) -> None:
 
     async def test() -> None:
         terms: list[Term] = []
-        async with opened(settings) as log, opened(settings) as other:
+        async with open_log(settings) as log, open_log(settings) as other:
 
             async def lead() -> None:
                 terms.append(await other.campaign(Candidate("two")))
@@ -124,7 +124,7 @@ def test_no_term_is_given_twice(settings: EtcdSettings) -> None:
 
 def test_nobody_is_elected_in_a_log_that_was_just_sealed(settings: EtcdSettings) -> None:
     async def test() -> None:
-        async with opened(settings) as log, opened(settings) as other:
+        async with open_log(settings) as log, open_log(settings) as other:
             between(log, before=lambda: other.seal("elsewhere"))
             with pytest.raises(Rejected, match="elsewhere"):
                 await log.campaign(Candidate("one"))
@@ -135,7 +135,7 @@ def test_nobody_is_elected_in_a_log_that_was_just_sealed(settings: EtcdSettings)
 
 def test_nobody_is_elected_in_a_log_that_is_just_copied_into(settings: EtcdSettings) -> None:
     async def test() -> None:
-        async with opened(settings) as log, opened(settings) as other:
+        async with open_log(settings) as log, open_log(settings) as other:
             between(log, before=lambda: other.begin(Head(5, b"\1" * 32), term=Term(3)))
             with pytest.raises(Rejected, match="copied"):
                 await log.campaign(Candidate("one"))
@@ -148,7 +148,7 @@ def test_nobody_is_elected_in_a_log_that_is_just_copied_into(settings: EtcdSetti
 def test_two_copies_at_once_do_not_mix(settings: EtcdSettings) -> None:
     async def test() -> None:
         records = follow(EMPTY, [b"a", b"b", b"c"], Term(1))
-        async with opened(settings) as log, opened(settings) as other:
+        async with open_log(settings) as log, open_log(settings) as other:
             await log.begin(EMPTY, term=Term(1))
             between(log, before=lambda: other.add(records[:2]))
             with pytest.raises(HeadMoved):
@@ -166,7 +166,7 @@ def test_a_leader_that_slept_is_told_at_once(settings: EtcdSettings) -> None:
     async def test() -> None:
         nonlocal slept_ns
         tuning = Tuning(boot_ns=lambda: boot_ns() + slept_ns)
-        async with opened(settings, tuning=tuning) as log:
+        async with open_log(settings, tuning=tuning) as log:
             term = await log.campaign(Candidate("one"))
             log.hold(term)
             slept_ns = 20_000_000_000
@@ -184,7 +184,7 @@ def test_logs_under_different_prefixes_do_not_meet(
 ) -> None:
     async def test() -> None:
         beside = cluster.settings(f"{settings.prefix}2", election_s=6)
-        async with led(settings) as (log, term), led(beside) as (other, other_term):
+        async with leading_log(settings) as (log, term), leading_log(beside) as (other, other_term):
             await log.append([b"mine"], term=term, head=EMPTY)
             await other.append([b"theirs", b"too"], term=other_term, head=EMPTY)
             assert [r.body for r in await all_of(log)] == [b"mine"]

@@ -24,8 +24,8 @@ from maar.model.errors import (
 )
 from maar.ports.log import EMPTY, Candidate, verify
 from support.etcd.cluster import EtcdCluster
-from support.etcd.logs import PATIENCE_S, led, opened, until
-from support.etcd.three_members import all_of, settings, stored
+from support.etcd.logs import PATIENCE_S, leading_log, open_log, until
+from support.etcd.three_members import all_of, settings, store_entry
 
 __all__ = ["settings"]
 
@@ -36,7 +36,7 @@ def test_many_small_batches_and_then_large_ones_are_read_in_bounded_pages(
     settings: EtcdSettings,
 ) -> None:
     async def test() -> None:
-        async with led(settings, tuning=Tuning(message_bytes_max=3 << 20)) as (log, term):
+        async with leading_log(settings, tuning=Tuning(message_bytes_max=3 << 20)) as (log, term):
             head = EMPTY
             for n in range(600):
                 head = await log.append([b"%d" % n] * (1 + n % 3), term=term, head=head)
@@ -53,7 +53,7 @@ def test_many_small_batches_and_then_large_ones_are_read_in_bounded_pages(
 
 def test_truncation_goes_in_steps_and_keeps_a_batch_that_is_needed(settings: EtcdSettings) -> None:
     async def test() -> None:
-        async with led(settings) as (log, term):
+        async with leading_log(settings) as (log, term):
             head = EMPTY
             for n in range(1_200):
                 head = await log.append([b"%d" % n] * (1 + n % 4), term=term, head=head)
@@ -83,10 +83,10 @@ def test_a_long_truncation_asks_little_of_etcd_at_a_time(
     async def test() -> None:
         # A disk that stalls for seconds costs neither leadership nor a call: only sizes count here.
         settings = cluster.settings(f"/{tmp_path.name}", election_s=PATIENCE_S)
-        async with led(settings, tuning=tuning) as (log, term):
+        async with leading_log(settings, tuning=tuning) as (log, term):
             head = EMPTY
             for n in range(160):
-                head = await stored(log, b"%d" % n, term=term, head=head)
+                head = await store_entry(log, b"%d" % n, term=term, head=head)
             asked, compact = log.connection.call, log.upkeep.compact
 
             async def call(ask: connection.Ask, request: Any, *, within_s: float = 0.0) -> Any:
@@ -117,7 +117,7 @@ def test_history_is_dropped_before_it_is_much(settings: EtcdSettings) -> None:
     tuning = Tuning(compact_bytes=20_000, compact_looks=1_000)
 
     async def test() -> None:
-        async with led(settings, tuning=tuning) as (log, term):
+        async with leading_log(settings, tuning=tuning) as (log, term):
 
             async def compacted() -> bool:
                 return log.upkeep.compacted > 0
@@ -134,7 +134,7 @@ def test_a_truncation_that_lost_leadership_on_the_way_deletes_nothing(
     settings: EtcdSettings,
 ) -> None:
     async def test() -> None:
-        async with led(settings) as (log, term), opened(settings) as other:
+        async with leading_log(settings) as (log, term), open_log(settings) as other:
             head = await log.append([b"x"] * 5, term=term, head=EMPTY)
             asked = log.connection.call
 
@@ -161,7 +161,7 @@ def test_what_an_earlier_term_knew_of_the_room_does_not_bind_the_next(
     """A term without its first entry is over, and nobody would ever look again."""
 
     async def test() -> None:
-        async with opened(settings) as log:
+        async with open_log(settings) as log:
             term = await log.campaign(Candidate("one"))
             head = await log.append([b"one"], term=term, head=EMPTY)
             await log.resign(term)
@@ -177,7 +177,7 @@ def test_what_an_earlier_term_knew_of_the_room_does_not_bind_the_next(
 
 def test_a_log_of_a_newer_format_is_refused(cluster: EtcdCluster, settings: EtcdSettings) -> None:
     async def test() -> None:
-        async with opened(settings) as log:
+        async with open_log(settings) as log:
             put = attrgetter("kv.Put")
             request = rpc.PutRequest(key=log.keys.format, value=pack(2))
             await log.connection.call(put, request)

@@ -19,8 +19,8 @@ from maar.model.errors import (
 )
 from maar.ports.log import EMPTY, Candidate, verify
 from support.etcd.cluster import EtcdCluster, apart, running
-from support.etcd.logs import at, led, opened, until
-from support.etcd.three_members import all_of, settings, stored
+from support.etcd.logs import at, leading_log, open_log, until
+from support.etcd.three_members import all_of, settings, store_entry
 
 __all__ = ["settings"]
 
@@ -38,7 +38,7 @@ def test_nothing_acknowledged_is_lost_when_members_are_killed(
             """Leads, appends, settles what is unknown, and leads again when leadership was lost."""
             n = 0
             while running_:
-                async with led(settings) as (log, term):
+                async with leading_log(settings) as (log, term):
                     head = await log.head()
                     while running_:
                         n += 1
@@ -80,7 +80,7 @@ def test_nothing_acknowledged_is_lost_when_members_are_killed(
         await disturb()
         running_ = False
         await loading
-        async with opened(settings) as log:
+        async with open_log(settings) as log:
             records = await all_of(log)
         verify(EMPTY, records)
         bodies = [record.body for record in records]
@@ -97,7 +97,7 @@ def test_a_member_that_hangs_is_not_waited_for(
     async def test() -> None:
         silent = (await asyncio.to_thread(cluster.followers))[0]
         others = [member.endpoint for member in cluster.members if member is not silent]
-        async with led(at(settings, silent.endpoint, *others)) as (log, term):
+        async with leading_log(at(settings, silent.endpoint, *others)) as (log, term):
             head = await log.append([b"before"], term=term, head=EMPTY)
             log.connection.at = 0
             silent.pause()
@@ -105,7 +105,9 @@ def test_a_member_that_hangs_is_not_waited_for(
                 began = time.monotonic()
                 assert await log.head() == head
                 assert time.monotonic() - began < 2 * connection.TRY_S
-                assert (await stored(log, b"after", term=term, head=head)).index == head.index + 1
+                assert (
+                    await store_entry(log, b"after", term=term, head=head)
+                ).index == head.index + 1
                 log.hold(term)
             finally:
                 silent.resume()
@@ -118,7 +120,7 @@ def test_a_cluster_without_a_majority_says_so_and_comes_back(
     cluster: EtcdCluster, settings: EtcdSettings
 ) -> None:
     async def test() -> None:
-        async with led(settings) as (log, term):
+        async with leading_log(settings) as (log, term):
             head = await log.append([b"before"], term=term, head=EMPTY)
             victims = cluster.members[:2]
             for member in victims:
@@ -148,7 +150,7 @@ def test_a_log_may_be_opened_before_its_cluster_is_there(tmp_path: Path) -> None
         with running(tmp_path) as cluster:
             (member,) = cluster.members
             await apart(member.stop)
-            async with opened(cluster.settings()) as log:
+            async with open_log(cluster.settings()) as log:
                 for call in (log.head(), log.read(after=0), log.campaign(Candidate("early"))):
                     with pytest.raises(Unavailable, match=member.endpoint):
                         await call
@@ -165,7 +167,7 @@ def test_a_watch_at_a_member_that_hangs_is_made_anew_elsewhere(
     async def test() -> None:
         silent = (await asyncio.to_thread(cluster.followers))[0]
         others = [member.endpoint for member in cluster.members if member is not silent]
-        doors = led(at(settings, *others)), opened(at(settings, silent.endpoint, *others))
+        doors = leading_log(at(settings, *others)), open_log(at(settings, silent.endpoint, *others))
         async with doors[0] as (log, term), doors[1] as follower:
             head = await log.append([b"before"], term=term, head=EMPTY)
             follower.connection.at = 0
@@ -197,7 +199,10 @@ def test_an_idle_log_does_not_make_the_watch_turn_from_member_to_member(
     tuning = Tuning(watch_silent_s=0.2, look_s=0.05)
 
     async def test() -> None:
-        async with led(settings) as (log, term), opened(settings, tuning=tuning) as follower:
+        async with (
+            leading_log(settings) as (log, term),
+            open_log(settings, tuning=tuning) as follower,
+        ):
             head = await log.append([b"x"] * 5, term=term, head=EMPTY)
             turns = 0
             turn = follower.connection.turn

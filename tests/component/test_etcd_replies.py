@@ -16,8 +16,8 @@ from maar.model.errors import (
 )
 from maar.ports.log import EMPTY, Candidate, Head
 from support.etcd.cluster import EtcdCluster
-from support.etcd.logs import PATIENCE_S, at, led, opened
-from support.etcd.three_members import between, settings, stored
+from support.etcd.logs import PATIENCE_S, at, leading_log, open_log
+from support.etcd.three_members import between, settings, store_entry
 from support.network.cut import Way, lines
 
 __all__ = ["settings"]
@@ -32,7 +32,7 @@ def test_an_append_that_lands_without_a_reply_is_found_by_the_head(
         with lines() as opened_:
             line = opened_.open(cluster.members[0].endpoint)
             others = cluster.endpoints[1:]
-            async with led(at(settings, line.address, *others)) as (log, term):
+            async with leading_log(at(settings, line.address, *others)) as (log, term):
                 log.connection.at = 0
                 head = await log.append([b"one"], term=term, head=EMPTY)
                 line.silence(Way.BACK)
@@ -58,8 +58,11 @@ def test_an_append_that_arrives_after_it_was_settled_is_refused(
             line = opened_.open(cluster.members[0].endpoint)
             others = cluster.endpoints[1:]
             hasty = Tuning(append_s=0.7)
-            async with led(at(settings, line.address, *others), tuning=hasty) as (log, term):
-                head = await stored(log, b"one", term=term, head=EMPTY)
+            async with leading_log(at(settings, line.address, *others), tuning=hasty) as (
+                log,
+                term,
+            ):
+                head = await store_entry(log, b"one", term=term, head=EMPTY)
                 log.connection.at = 0
                 line.delay(1.5)
                 with pytest.raises(OutcomeUnknown):
@@ -68,7 +71,7 @@ def test_an_append_that_arrives_after_it_was_settled_is_refused(
                 await asyncio.sleep(1.5)  # it has arrived
                 assert await log.head() == head
                 line.heal()
-                assert (await stored(log, b"two", term=term, head=head)).index == 2
+                assert (await store_entry(log, b"two", term=term, head=head)).index == 2
                 assert [r.body for r in await log.read(after=0)] == [b"one", b"two"]
 
     asyncio.run(test())
@@ -76,7 +79,7 @@ def test_an_append_that_arrives_after_it_was_settled_is_refused(
 
 def test_a_cancelled_append_is_unknown(settings: EtcdSettings) -> None:
     async def test() -> None:
-        async with led(settings) as (log, term):
+        async with leading_log(settings) as (log, term):
             appending = asyncio.create_task(log.append([b"one"], term=term, head=EMPTY))
             while log.seen is None:
                 await asyncio.sleep(0)
@@ -97,7 +100,7 @@ def test_who_settles_an_append_does_not_settle_a_later_one(
     """A reader's look at the head may take long; meanwhile the leader has gone on."""
 
     async def test() -> None:
-        async with led(settings) as (log, term):
+        async with leading_log(settings) as (log, term):
             head = await log.append([b"one"], term=term, head=EMPTY)
             line = log.connection
             call, once = line.call, line.once
@@ -140,7 +143,7 @@ def test_who_settles_an_append_does_not_settle_a_later_one(
 
 def test_what_one_leader_settled_does_not_hinder_the_next(settings: EtcdSettings) -> None:
     async def test() -> None:
-        async with opened(settings) as next_, led(settings) as (log, term):
+        async with open_log(settings) as next_, leading_log(settings) as (log, term):
             head = await log.append([b"one"], term=term, head=EMPTY)
             assert await next_.head() == head
 
@@ -160,7 +163,7 @@ def test_what_one_leader_settled_does_not_hinder_the_next(settings: EtcdSettings
 
 def test_of_three_hundred_racing_appends_one_wins_each_time(settings: EtcdSettings) -> None:
     async def test() -> None:
-        async with led(settings) as (log, term):
+        async with leading_log(settings) as (log, term):
             head = EMPTY
             for round_ in range(3):
                 tries = [

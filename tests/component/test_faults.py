@@ -14,7 +14,7 @@ import pytest
 from maar.cli.client import Server
 from maar.cli.output.failure import EXIT_UNAVAILABLE, CommandFailed
 from support.load.crowd import FAST, check_exactly_once, level0, profile
-from support.processes.serving import Served, served, wait_for
+from support.processes.serving import Served, run_server, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(280)]
 
@@ -43,7 +43,7 @@ def test_a_full_store_refuses_pushes_loses_nothing_and_recovers(tmp_path: Path) 
         "sh",
     )
     settings = (*FAST, f"store.url={store.as_uri()}")
-    with served(tmp_path, *settings, wrapper=small_disk) as server:
+    with run_server(tmp_path, *settings, wrapper=small_disk) as server:
         acknowledged = push(server, [f"lane_before_{n}" for n in range(5)])
         assert len(acknowledged) == 5
         inside = Path(f"/proc/{server.pid}/root{store}")

@@ -15,7 +15,7 @@ import uvloop
 
 from maar.api.protocol.wire import PushRequest
 from support.http.front_process import front_process
-from support.http.h2_client import framed
+from support.http.h2_client import frame_bytes
 from support.http.pushed import gz, pprof
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(180)]
@@ -156,8 +156,8 @@ HALF = {
         b"\0\0\1\x09\0\0\0\0\x01\x82",
     ),
     "a slow body over HTTP/2": (
-        PREFACE + SETTINGS + framed(1, 4, 1, H2_PUSH),
-        framed(0, 0, 1, b"x"),
+        PREFACE + SETTINGS + frame_bytes(1, 4, 1, H2_PUSH),
+        frame_bytes(0, 0, 1, b"x"),
     ),
     "silent over HTTP/2": (PREFACE + SETTINGS, b""),
 }

@@ -21,11 +21,11 @@ from support.http.h2_client import (
     WINDOW,
     Answer,
     H2Client,
-    framed,
+    frame_bytes,
     h2_client,
 )
 from support.http.h2_requests import GRPC, PROTO, Slow
-from support.http.port import PUSH, Port, told, until
+from support.http.port import PUSH, Port, run_story, until
 from support.http.port import request as push_request
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
@@ -49,7 +49,7 @@ def test_a_body_is_bounded_and_counted_like_any_other() -> None:
             assert (await client.answer(streams[0])).status == 400
             assert (await client.ask(PUSH, PROTO, push_request())).status == 200
 
-    told(story, front)
+    run_story(story, front)
 
 
 def test_large_answers_keep_to_the_clients_windows() -> None:
@@ -61,7 +61,7 @@ def test_large_answers_keep_to_the_clients_windows() -> None:
             assert answer.status == 200
             assert len(answer.body) == int(answer.headers["content-length"]) > 3000
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("version", [1, 2], ids=["http1", "http2"])
@@ -85,9 +85,9 @@ def test_who_takes_nothing_of_its_answer_is_hung_up_on(version: int) -> None:
             _, writer = await port.raw(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
             writer.transport.pause_reading()  # type: ignore[attr-defined]
         name = "maar_front_refused_total"
-        await until(lambda: front.counted(name, reason="answer_stalled") == 1)
+        await until(lambda: front.metric_value(name, reason="answer_stalled") == 1)
 
-    told(story, front)
+    run_story(story, front)
 
 
 def test_who_takes_its_answer_by_bytes_is_hung_up_on() -> None:
@@ -106,13 +106,13 @@ def test_who_takes_its_answer_by_bytes_is_hung_up_on() -> None:
             streams = [client.begin("/", method="GET", end=True) for _ in range(3)]
             name = "maar_front_refused_total"
             async with asyncio.timeout(20):
-                while front.counted(name, reason="answer_stalled") != 3:
-                    client.write(framed(WINDOW, 0, 0, b"\0\0\0\1"))
-                    client.write(framed(WINDOW, 0, streams[0], b"\0\0\0\1"))
+                while front.metric_value(name, reason="answer_stalled") != 3:
+                    client.write(frame_bytes(WINDOW, 0, 0, b"\0\0\0\1"))
+                    client.write(frame_bytes(WINDOW, 0, streams[0], b"\0\0\0\1"))
                     await asyncio.sleep(0.1)
             assert [(await client.answer(stream)).reset for stream in streams] == [8, 8, 8]
 
-    told(story, front)
+    run_story(story, front)
 
 
 def test_what_nobody_reads_is_bounded_by_windows() -> None:
@@ -133,9 +133,9 @@ def test_what_nobody_reads_is_bounded_by_windows() -> None:
         async with h2_client(port.number) as client:
             for _ in range(0, of_all + 1, window // 2):
                 client.send(client.begin(PUSH, PROTO), bytes(window // 2), end=False)
-            assert await client.ended() == 3
+            assert await client.wait_end() == 3
 
-    told(story, front, drain_s=1)
+    run_story(story, front, drain_s=1)
 
 
 def test_streams_beyond_their_number_are_refused_and_the_others_answered() -> None:
@@ -148,7 +148,7 @@ def test_streams_beyond_their_number_are_refused_and_the_others_answered() -> No
                 client.send(stream, push_request())
                 assert (await client.answer(stream)).status == 200
 
-    told(story, Front(bounds=PortBounds(streams_max=4)))
+    run_story(story, Front(bounds=PortBounds(streams_max=4)))
 
 
 Flood = Callable[[H2Client], None]
@@ -156,21 +156,21 @@ Flood = Callable[[H2Client], None]
 
 def rapid_reset(client: H2Client) -> None:
     stream = client.begin(PUSH, PROTO)
-    client.write(framed(RST, 0, stream, (8).to_bytes(4, "big")))
+    client.write(frame_bytes(RST, 0, stream, (8).to_bytes(4, "big")))
 
 
 def rapid_reset_of_whole_requests(client: H2Client) -> None:
     stream = client.begin("/metrics", method="GET", end=True)
-    client.write(framed(RST, 0, stream, (8).to_bytes(4, "big")))
+    client.write(frame_bytes(RST, 0, stream, (8).to_bytes(4, "big")))
 
 
 FLOODS: dict[str, Flood] = {
-    "pings": lambda client: client.write(framed(PING, 0, 0, bytes(8))),
-    "settings": lambda client: client.write(framed(SETTINGS, 0, 0)),
+    "pings": lambda client: client.write(frame_bytes(PING, 0, 0, bytes(8))),
+    "settings": lambda client: client.write(frame_bytes(SETTINGS, 0, 0)),
     "rapid reset": rapid_reset,
     "rapid reset of whole requests": rapid_reset_of_whole_requests,
-    "window updates": lambda client: client.write(framed(WINDOW, 0, 0, b"\0\0\0\1")),
-    "unknown frames": lambda client: client.write(framed(77, 0, 0)),
+    "window updates": lambda client: client.write(frame_bytes(WINDOW, 0, 0, b"\0\0\0\1")),
+    "unknown frames": lambda client: client.write(frame_bytes(77, 0, 0)),
 }
 
 
@@ -184,26 +184,26 @@ def test_floods_of_frames_that_bring_nothing_end_the_connection(flood: str) -> N
                     await asyncio.sleep(0)
                 if client.closed.is_set():
                     break
-            assert await client.ended() == CALM
+            assert await client.wait_end() == CALM
             assert number < 20_000
-        assert port.front.counted("maar_front_refused_total", reason="flood") == 1
+        assert port.front.metric_value("maar_front_refused_total", reason="flood") == 1
         assert (await port.get("/healthz")).status_code == 200
 
-    told(story)
+    run_story(story)
 
 
 def test_empty_pieces_of_a_body_and_of_headers_are_a_flood_too() -> None:
     async def story(port: Port) -> None:
         async with h2_client(port.number) as client:
             stream = client.begin(PUSH, PROTO)
-            client.write(framed(DATA, 0, stream) * 3000)
-            assert await client.ended() == CALM
+            client.write(frame_bytes(DATA, 0, stream) * 3000)
+            assert await client.wait_end() == CALM
         async with h2_client(port.number) as client:
-            client.write(framed(HEADERS, 0, 1, b"\x82"))
-            client.write(framed(CONTINUATION, 0, 1) * 3000)
-            assert await client.ended() == CALM
+            client.write(frame_bytes(HEADERS, 0, 1, b"\x82"))
+            client.write(frame_bytes(CONTINUATION, 0, 1) * 3000)
+            assert await client.wait_end() == CALM
 
-    told(story)
+    run_story(story)
 
 
 def test_headers_over_the_limit_get_431_and_far_over_it_the_connection_ends() -> None:
@@ -218,24 +218,24 @@ def test_headers_over_the_limit_get_431_and_far_over_it_the_connection_ends() ->
             assert called.headers["grpc-status"] == "8"
             swelling = [(f"x-{'c' * 100}", "c" * 3000)] * 20  # one byte each, by the table
             client.begin(PUSH, [*PROTO, *swelling])
-            assert await client.ended() == CALM
+            assert await client.wait_end() == CALM
             assert "over the limit of 4096 bytes" in client.goaway_says
         async with h2_client(port.number) as client:
-            client.write(framed(HEADERS, 0, 1, bytes(4000)))
-            client.write(framed(CONTINUATION, 0, 1, bytes(4000)))
-            assert await client.ended() == CALM
+            client.write(frame_bytes(HEADERS, 0, 1, bytes(4000)))
+            client.write(frame_bytes(CONTINUATION, 0, 1, bytes(4000)))
+            assert await client.wait_end() == CALM
 
-    told(story, front)
-    assert front.counted("maar_front_refused_total", reason="head_large") == 4
+    run_story(story, front)
+    assert front.metric_value("maar_front_refused_total", reason="head_large") == 4
 
 
 @pytest.mark.parametrize(
     "begun",
     [
         b"\x00\x00",
-        framed(HEADERS, 4, 1, bytes(100))[:50],
-        framed(HEADERS, 0, 1, b"\x82"),
-        framed(DATA, 0, 1, bytes(100))[:50],
+        frame_bytes(HEADERS, 4, 1, bytes(100))[:50],
+        frame_bytes(HEADERS, 0, 1, b"\x82"),
+        frame_bytes(DATA, 0, 1, bytes(100))[:50],
     ],
     ids=["half a frame's head", "half a frame", "half a header block", "a body of nothing"],
 )
@@ -244,10 +244,10 @@ def test_what_is_begun_and_not_finished_in_time_ends_the_connection(begun: bytes
         async with h2_client(port.number) as client:
             await until(lambda: bool(client.settings))  # which it acknowledges
             client.write(begun)
-            assert await client.ended() == CALM
-        assert port.front.counted("maar_front_refused_total", reason="head_slow") == 1
+            assert await client.wait_end() == CALM
+        assert port.front.metric_value("maar_front_refused_total", reason="head_slow") == 1
 
-    told(story, Front(api=ApiSettings(head_s=0.5)))
+    run_story(story, Front(api=ApiSettings(head_s=0.5)))
 
 
 def test_unfinished_streams_count_and_the_oldest_goes_with_an_answer() -> None:
@@ -269,9 +269,9 @@ def test_unfinished_streams_count_and_the_oldest_goes_with_an_answer() -> None:
             client.begin(PUSH, PROTO)
             third = await client.answer(streams[2])  # no answer of gRPC is one of gRPC-Web
             assert (third.status, third.headers["content-type"]) == (429, "application/json")
-        await until(lambda: port.front.counted("maar_front_unfinished_requests") == 0)
+        await until(lambda: port.front.metric_value("maar_front_unfinished_requests") == 0)
 
-    told(story, Front(api=ApiSettings(unfinished_per_address_max=5)))
+    run_story(story, Front(api=ApiSettings(unfinished_per_address_max=5)))
 
 
 def test_an_idle_connection_makes_room_and_says_so() -> None:
@@ -281,9 +281,9 @@ def test_an_idle_connection_makes_room_and_says_so() -> None:
             async with h2_client(port.number) as second, h2_client(port.number) as third:
                 assert (await second.ask(PUSH, PROTO, push_request())).status == 200
                 assert (await third.ask(PUSH, PROTO, push_request())).status == 200
-                assert await idle.ended() == 0
+                assert await idle.wait_end() == 0
 
-    told(story, Front(api=ApiSettings(connections_max=2)))
+    run_story(story, Front(api=ApiSettings(connections_max=2)))
 
 
 def test_a_stream_that_breaks_the_rules_ends_alone() -> None:
@@ -295,7 +295,7 @@ def test_a_stream_that_breaks_the_rules_ends_alone() -> None:
             assert [answer.reset for answer in shouted] == [1, 1, 1]
             assert (await client.ask(PUSH, PROTO, push_request())).status == 200
 
-    told(story)
+    run_story(story)
 
 
 def test_when_the_server_ends_calls_are_answered_and_clients_told() -> None:
@@ -317,10 +317,10 @@ def test_when_the_server_ends_calls_are_answered_and_clients_told() -> None:
             await until(lambda: client.goaway == 0)
             slow.go_on.set()
             assert (await client.answer(stream)).status == 200
-            await client.ended()
+            await client.wait_end()
             await stopping
 
-    told(story, front)
+    run_story(story, front)
 
 
 def test_a_thousand_calls_by_grpcio_over_few_connections() -> None:
@@ -331,6 +331,6 @@ def test_a_thousand_calls_by_grpcio_over_few_connections() -> None:
                 for number in range(1000)
             ]
             await asyncio.gather(*calls)
-        assert port.front.counted("maar_front_refused_total", reason="flood") == 0
+        assert port.front.metric_value("maar_front_refused_total", reason="flood") == 0
 
-    assert len(told(story).writer.profiles()) == 1000
+    assert len(run_story(story).writer.profiles()) == 1000

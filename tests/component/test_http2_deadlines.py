@@ -11,11 +11,11 @@ import pytest
 from support.http.front import Front
 from support.http.h2_client import (
     RST,
-    framed,
+    frame_bytes,
     h2_client,
 )
 from support.http.h2_requests import GRPC, JSON, QUERIER, Slow, message
-from support.http.port import PUSH, Port, told, until
+from support.http.port import PUSH, Port, run_story, until
 from support.http.port import request as push_request
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
@@ -43,7 +43,7 @@ def test_a_query_whose_client_has_no_time_left_is_cancelled(
             assert answer.status == (200 if code == "4" else 504)
         await asyncio.wait_for(slow.cancelled.wait(), 10)
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("how", ["reset", "connection lost", "http1"])
@@ -66,11 +66,11 @@ def test_a_query_whose_client_is_gone_is_cancelled(
                 client.send(stream, b"{}")
                 await asyncio.wait_for(slow.begun.wait(), 10)
                 if how == "reset":
-                    client.write(framed(RST, 0, stream, (8).to_bytes(4, "big")))
+                    client.write(frame_bytes(RST, 0, stream, (8).to_bytes(4, "big")))
                     await asyncio.wait_for(slow.cancelled.wait(), 10)
         await asyncio.wait_for(slow.cancelled.wait(), 10)
 
-    told(story)
+    run_story(story)
 
 
 def test_a_push_whose_client_has_no_time_left_is_stored_all_the_same() -> None:
@@ -92,5 +92,5 @@ def test_a_push_whose_client_has_no_time_left_is_stored_all_the_same() -> None:
         slow.go_on.set()
         await until(lambda: front.door.budget.held == 0)
 
-    told(story, front)
+    run_story(story, front)
     assert len(front.writer.profiles()) == 1

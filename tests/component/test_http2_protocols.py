@@ -23,7 +23,7 @@ from support.http.h2_client import (
     h2_client,
 )
 from support.http.h2_requests import GRPC, JSON, PROTO, QUERIER, message
-from support.http.port import PUSH, Port, told
+from support.http.port import PUSH, Port, run_story
 from support.http.port import request as push_request
 from support.http.pushed import CPU
 
@@ -60,7 +60,7 @@ def test_connect_over_h2c_pushes_and_asks() -> None:
             again = await client.ask(PUSH, [*PROTO, ("content-encoding", "gzip")], packed)
             assert again.status == 200
 
-    assert {one.tenant for one in told(story).writer.profiles()} == {"acme", "anonymous"}
+    assert {one.tenant for one in run_story(story).writer.profiles()} == {"acme", "anonymous"}
 
 
 def test_the_pages_and_health_are_there_too() -> None:
@@ -72,7 +72,7 @@ def test_the_pages_and_health_are_there_too() -> None:
             stream = client.begin("/healthz", method="HEAD", end=True)
             assert (await client.answer(stream)).body == b""
 
-    told(story)
+    run_story(story)
 
 
 def test_grpc_offers_what_connect_offers() -> None:
@@ -103,7 +103,7 @@ def test_grpc_offers_what_connect_offers() -> None:
                 assert got == same.content
                 assert kind is None or kind.FromString(got).ByteSize()
 
-    told(story)
+    run_story(story)
 
 
 def test_grpc_and_connect_mix_on_one_connection() -> None:
@@ -120,7 +120,7 @@ def test_grpc_and_connect_mix_on_one_connection() -> None:
             assert [answer.status for answer in answers] == [200] * 20
             assert [one.trailers for one in answers[1::2]] == [{"grpc-status": "0"}] * 10
 
-    assert len(told(story).writer.profiles()) == 20
+    assert len(run_story(story).writer.profiles()) == 20
 
 
 @pytest.mark.parametrize("text", [False, True], ids=["binary", "text"])
@@ -155,7 +155,7 @@ def test_grpc_web_has_its_status_in_the_body(text: bool, version: int) -> None:
         ((end, trailers),) = await called("/push.v1.PusherService/Pull", b"")
         assert (end, trailers_in(trailers)["grpc-status"]) == (0x80, "12")
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_an_error_has_the_code_of_each_protocol(
             assert called.headers["grpc-message"] == str(failure)
             assert called.frames == 1  # trailers only
 
-    told(story, front)
+    run_story(story, front)
 
 
 def test_what_is_not_offered_is_told_in_each_protocol() -> None:
@@ -207,4 +207,4 @@ def test_what_is_not_offered_is_told_in_each_protocol() -> None:
             assert reply.status_code == 415
             assert "without HTTP/2" in reply.json()["message"]
 
-    told(story)
+    run_story(story)

@@ -25,7 +25,7 @@ from maar.ports.log import (
     Term,
     verify,
 )
-from support.metastore.filled_log import filled
+from support.metastore.filled_log import fill
 from support.metastore.log_factories import Both, Factory, factory, run
 from support.metastore.memory_log import MemoryLog
 
@@ -64,7 +64,7 @@ def test_what_is_appended_is_read_in_order_and_chained(factory: Factory) -> None
 
 def test_an_append_presumes_the_head(factory: Factory) -> None:
     async def test(log: Both) -> None:
-        term, head = await filled(log, 2)
+        term, head = await fill(log, 2)
         for wrong in (EMPTY, Head(2, b"\1" * 32), Head(3, head.hash)):
             with pytest.raises(HeadMoved):
                 await log.append([b"late"], term=term, head=wrong)
@@ -87,7 +87,7 @@ def test_of_many_appenders_with_one_head_one_wins(factory: Factory) -> None:
 
 def test_a_new_term_fences_the_old_leader(factory: Factory) -> None:
     async def test(log: Both) -> None:
-        old, head = await filled(log, 1)
+        old, head = await fill(log, 1)
         await factory.depose()
         new = await log.campaign(Candidate("two"))
         assert new > old
@@ -124,7 +124,7 @@ def test_limits_are_those_of_the_port(factory: Factory) -> None:
 
 def test_a_read_returns_what_fits_and_at_least_one(factory: Factory) -> None:
     async def test(log: Both) -> None:
-        await filled(log, 10, size=100)
+        await fill(log, 10, size=100)
         assert [r.index for r in await log.read(after=0, limit_bytes=1)] == [1]
         assert [r.index for r in await log.read(after=3, limit_bytes=310)] == [4, 5, 6]
         seen: list[int] = []
@@ -137,7 +137,7 @@ def test_a_read_returns_what_fits_and_at_least_one(factory: Factory) -> None:
 
 def test_what_was_acknowledged_is_there_after_a_restart(factory: Factory) -> None:
     async def write(log: Both) -> Head:
-        return (await filled(log, 5))[1]
+        return (await fill(log, 5))[1]
 
     async def read(log: Both) -> Head:
         assert len(await log.read(after=0)) == 5
@@ -148,7 +148,7 @@ def test_what_was_acknowledged_is_there_after_a_restart(factory: Factory) -> Non
 
 def test_truncation_keeps_the_chain_and_the_head(factory: Factory) -> None:
     async def test(log: Both) -> None:
-        term, head = await filled(log, 2_500, size=1, batch=3)
+        term, head = await fill(log, 2_500, size=1, batch=3)
         await log.truncate(before=2_400, term=term)
         assert await log.first() == 2_400
         assert await log.head() == head
@@ -166,7 +166,7 @@ def test_truncation_keeps_the_chain_and_the_head(factory: Factory) -> None:
 
 def test_a_reader_sees_what_the_writer_appends_and_writes_nothing(factory: Factory) -> None:
     async def test(log: Both) -> None:
-        term, head = await filled(log, 3)
+        term, head = await fill(log, 3)
         reader = await factory.reader()
         try:
             assert await reader.head() == head
@@ -182,7 +182,7 @@ def test_a_reader_sees_what_the_writer_appends_and_writes_nothing(factory: Facto
 
 def test_a_reader_changes_nothing(factory: Factory) -> None:
     async def test(log: Both) -> None:
-        term, head = await filled(log, 3)
+        term, head = await fill(log, 3)
         reader = await factory.reader()
         assert isinstance(reader, SqliteLog | MemoryLog | EtcdLog)
         try:

@@ -18,7 +18,7 @@ from maar.ports.log import (
     Term,
     follow,
 )
-from support.metastore.filled_log import filled
+from support.metastore.filled_log import fill
 from support.metastore.log_factories import Both, Factory, factory, run
 
 __all__ = ["factory"]
@@ -142,7 +142,7 @@ def test_a_copy_takes_only_what_follows(factory: Factory) -> None:
 
 def test_a_log_that_holds_something_is_not_copied_into(factory: Factory) -> None:
     async def test(log: Both) -> None:
-        term, _ = await filled(log, 1)
+        term, _ = await fill(log, 1)
         await log.resign(term)
         with pytest.raises(Rejected, match="empty"):
             await log.begin(EMPTY, term=Term(0))
@@ -170,7 +170,7 @@ def test_a_log_that_was_led_and_holds_nothing_is_copied_into(factory: Factory) -
 
 def test_a_whole_log_moves_to_another(factory: Factory) -> None:
     async def test(log: Both) -> None:
-        term, head = await filled(log, 60, size=30_000, batch=4)
+        term, head = await fill(log, 60, size=30_000, batch=4)
         elsewhere = factory.another()
         there: Both = await elsewhere()
         try:

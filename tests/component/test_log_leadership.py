@@ -20,7 +20,7 @@ from maar.ports.log import (
     Log,
     Term,
 )
-from support.metastore.filled_log import filled
+from support.metastore.filled_log import fill
 from support.metastore.log_factories import (
     Both,
     EtcdFactory,
@@ -28,7 +28,7 @@ from support.metastore.log_factories import (
     MemoryFactory,
     SqliteFactory,
     factory,
-    made,
+    make_factory,
     run,
 )
 
@@ -41,7 +41,7 @@ Shared = MemoryFactory | EtcdFactory
 @pytest.fixture(params=["memory", "etcd"])
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Shared:
     """A log that several replicas have open at once."""
-    found = made(request.param, request, tmp_path)
+    found = make_factory(request.param, request, tmp_path)
     assert not isinstance(found, SqliteFactory)
     return found
 
@@ -75,7 +75,7 @@ def test_the_log_says_who_leads(factory: Factory) -> None:
 
 def test_whoever_resigned_appends_nothing(factory: Factory) -> None:
     async def test(log: Both) -> None:
-        term, head = await filled(log, 1)
+        term, head = await fill(log, 1)
         await log.resign(term)
         with pytest.raises(TermLost):
             await log.append([b"late"], term=term, head=head)
@@ -102,7 +102,7 @@ def test_a_term_that_nobody_has_is_not_held(factory: Factory) -> None:
 
 def test_a_candidate_waits_until_the_leader_is_gone(shared: Shared) -> None:
     async def test(log: Both) -> None:
-        first, head = await filled(log, 1)
+        first, head = await fill(log, 1)
         other = await shared()
         waiting = asyncio.create_task(other.campaign(Candidate("two", "there:1")))
         for n in range(5):
@@ -125,7 +125,7 @@ def test_a_candidate_waits_until_the_leader_is_gone(shared: Shared) -> None:
 
 def test_a_deposed_leader_is_refused_and_told(shared: Shared) -> None:
     async def test(log: Both) -> None:
-        old, head = await filled(log, 1)
+        old, head = await fill(log, 1)
         other = await shared()
         await shared.depose()
         async with asyncio.timeout(10):
@@ -175,7 +175,7 @@ def test_of_many_candidates_one_leads_at_a_time(shared: Shared) -> None:
 
 def test_a_candidate_may_give_up(shared: Shared) -> None:
     async def test(log: Both) -> None:
-        term, _ = await filled(log, 1)
+        term, _ = await fill(log, 1)
         other = await shared()
         waiting = asyncio.create_task(other.campaign(Candidate("two")))
         await asyncio.sleep(0.05)
@@ -190,7 +190,7 @@ def test_a_candidate_may_give_up(shared: Shared) -> None:
 
 def test_a_change_is_hinted_and_silence_ends(factory: Factory) -> None:
     async def test(log: Both) -> None:
-        term, head = await filled(log, 2)
+        term, head = await fill(log, 2)
         reader = await factory.reader()
         try:
             async with asyncio.timeout(10):
@@ -218,7 +218,7 @@ def test_a_change_is_hinted_and_silence_ends(factory: Factory) -> None:
 
 def test_a_sealed_log_is_read_and_never_led_again(factory: Factory) -> None:
     async def seal(log: Both) -> Head:
-        term, head = await filled(log, 3)
+        term, head = await fill(log, 3)
         assert await log.seal_note() == ""
         with pytest.raises(Rejected, match=r"led|leads"):
             await log.seal("etcd://elsewhere")
@@ -245,7 +245,7 @@ def test_a_sealed_log_is_read_and_never_led_again(factory: Factory) -> None:
 
 def test_sealing_ends_a_campaign(shared: Shared) -> None:
     async def test(log: Both) -> None:
-        term, _ = await filled(log, 1)
+        term, _ = await fill(log, 1)
         other = await shared()
         await log.resign(term)
         await log.seal("gone")

@@ -94,7 +94,7 @@ def test_a_whole_block_is_not_given_up_without_force(tmp_path: Path) -> None:
 
     async def test() -> None:
         async with lake.running() as service:
-            meta = await lake.pushed(service, [profile("a", 1)])
+            meta = await lake.push(service, [profile("a", 1)])
             with pytest.raises(Rejected, match="intact"):
                 await service.lose(meta.id, note="")
             assert [each.id for each in await service.blocks()] == [meta.id]

@@ -26,7 +26,7 @@ from maar.ports.log import ENTRY_BYTES_MAX, Candidate, Head, Log, Term
 from maar.ports.plan_board import Renewal
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import entropy, segment
-from support.metastore.service_steps import W2, add, done, poll, view, world
+from support.metastore.service_steps import W2, add, poll, report_of, view, world
 from support.metastore.world import PATIENT, World
 
 __all__ = ["world"]
@@ -49,7 +49,7 @@ def test_a_restart_changes_nothing_and_lease_time_does_not_jump(world: World) ->
             assert after.lease_time - before.lease_time < SECOND_NS
             assert await view(service) == seen
             assert [p.id for p in after.leased] == [plan.id]
-            (outcome,) = (await poll(service, 0, reports=(done(plan),))).outcomes
+            (outcome,) = (await poll(service, 0, reports=(report_of(plan),))).outcomes
             assert outcome.accepted
 
     asyncio.run(test())
@@ -61,7 +61,7 @@ def test_a_snapshot_and_the_log_behind_it_restore_everything(world: World) -> No
             await add(service, 1, 2, 3, 4)
             (plan,) = (await poll(service)).granted
             first = await service.snapshot()
-            await poll(service, 0, reports=(done(plan),))
+            await poll(service, 0, reports=(report_of(plan),))
             second = await service.snapshot()
             assert second > first
             status = await service.status()
@@ -72,7 +72,7 @@ def test_a_snapshot_and_the_log_behind_it_restore_everything(world: World) -> No
         async with world.running() as service:
             assert await view(service) == seen
             assert (await service.status()).completed == 1
-            (again,) = (await poll(service, 0, reports=(done(plan),))).outcomes
+            (again,) = (await poll(service, 0, reports=(report_of(plan),))).outcomes
             assert again.accepted
 
     asyncio.run(test())
@@ -317,7 +317,7 @@ def test_an_update_prepared_in_an_old_term_is_refused_and_dropped(world: World) 
             (plan,) = (await poll(service)).granted
             assert plan.token.index > before.index + 2  # after the rival's entry and our new term
             assert (await service.status()).term == term + 1
-            (outcome,) = (await poll(service, 0, reports=(done(plan),))).outcomes
+            (outcome,) = (await poll(service, 0, reports=(report_of(plan),))).outcomes
             assert outcome.accepted
             assert (await kinds()).count("PlansScheduled") == 1
 

@@ -80,7 +80,7 @@ def launched(metastore: Metastore) -> Iterator[Metastore]:
     try:
         yield metastore
     finally:
-        if metastore.ended() is None:
+        if metastore.exit_code() is None:
             metastore.stop(signal.SIGKILL)
 
 
@@ -150,7 +150,7 @@ def test_a_damaged_log_leaves_a_process_that_says_so(tmp_path: Path) -> None:
         status = metastore.replica(lambda client: client.call(GetReplica()))
         assert status.standing == "stopped"
         assert "not what was written" in status.fault
-        assert metastore.ended() is None
+        assert metastore.exit_code() is None
         assert metastore.stop(signal.SIGTERM, PATIENCE_S) == 0, metastore.log()
 
 
@@ -163,7 +163,7 @@ def test_an_empty_log_over_a_used_store_leaves_a_process_that_says_so(tmp_path: 
         metastore.until(lambda status, text: status == 503 and "has stopped" in text)
         assert "the snapshots of log 0badcafe (to entry 7)" in metastore.ready()[1]
         assert metastore.replica(lambda replica: replica.call(GetReplica())).standing == "stopped"
-        assert metastore.ended() is None
+        assert metastore.exit_code() is None
     with launched(Metastore(tmp_path / "two", store, "metastore.begin_anew=true")) as metastore:
         metastore.until_ready()
 
@@ -178,7 +178,7 @@ def test_a_log_that_was_restored_elsewhere_ends(tmp_path: Path) -> None:
         successor = tmp_path / "store" / keys.successor(Incarnation(life))
         successor.parent.mkdir(parents=True, exist_ok=True)
         successor.write_text("feedbeef")
-        wait_for(lambda: metastore.ended() is not None, PATIENCE_S, metastore.log)
+        wait_for(lambda: metastore.exit_code() is not None, PATIENCE_S, metastore.log)
         assert "it was restored as feedbeef" in metastore.log()
 
 
@@ -234,7 +234,7 @@ def test_calls_go_on_while_leaders_are_killed_and_a_restart_finds_its_place(
                 assert each.stop(signal.SIGTERM, PATIENCE_S) == 0, each.log()
         finally:
             for each in replicas:
-                if each.launched and each.ended() is None:
+                if each.launched and each.exit_code() is None:
                     each.stop(signal.SIGKILL)
 
 

@@ -20,7 +20,7 @@ from maar.model.time import SECOND_NS
 from maar.ports.plan_board import Renewal
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import SMALL, segment
-from support.metastore.service_steps import W2, add, done, poll, view, world
+from support.metastore.service_steps import W2, add, poll, report_of, view, world
 from support.metastore.world import PATIENT, World
 
 __all__ = ["world"]
@@ -40,11 +40,11 @@ def test_from_registration_to_merge_in_polls(world: World) -> None:
             renewal = Renewal(plan.id, plan.token, started=True)
             (kept,) = (await poll(service, 0, renewals=(renewal,))).kept
             assert (kept.plan, kept.token) == (plan.id, plan.token)
-            (outcome,) = (await poll(service, 0, reports=(done(plan),))).outcomes
+            (outcome,) = (await poll(service, 0, reports=(report_of(plan),))).outcomes
             assert outcome.accepted
-            (again,) = (await poll(service, 0, reports=(done(plan),))).outcomes
+            (again,) = (await poll(service, 0, reports=(report_of(plan),))).outcomes
             assert again.accepted
-            made = done(plan).result
+            made = report_of(plan).result
             assert made is not None
             assert await view(service) == {made.outputs[0].id}
             status = await service.status()
@@ -69,11 +69,11 @@ def test_a_lost_lease_is_told_by_silence_and_its_report_is_refused(world: World)
             assert new.id == old.id
             assert new.token > old.token
             renewal = Renewal(old.id, old.token)
-            reply = await poll(service, 0, reports=(done(old),), renewals=(renewal,))
+            reply = await poll(service, 0, reports=(report_of(old),), renewals=(renewal,))
             assert reply.kept == ()
             assert not reply.outcomes[0].accepted
             assert "token" in reply.outcomes[0].refusal
-            (outcome,) = (await poll(service, 0, W2, reports=(done(new),))).outcomes
+            (outcome,) = (await poll(service, 0, W2, reports=(report_of(new),))).outcomes
             assert outcome.accepted
 
     asyncio.run(test())
@@ -112,7 +112,7 @@ def test_an_operator_sets_plans_aside_and_calls_them_back(world: World) -> None:
             excluded = await service.exclude(plan.id, note="it eats the disk")
             assert (excluded.state, excluded.note) == (PlanState.EXCLUDED, "it eats the disk")
             renewal = Renewal(plan.id, plan.token)
-            reply = await poll(service, 1, renewals=(renewal,), reports=(done(plan),))
+            reply = await poll(service, 1, renewals=(renewal,), reports=(report_of(plan),))
             assert (reply.kept, reply.granted) == ((), ())
             assert not reply.outcomes[0].accepted
             assert (await service.requeue(plan.id)).state is PlanState.REQUESTED
@@ -188,7 +188,7 @@ def test_objects_of_merged_segments_are_deleted_after_the_delay_but_not_under_a_
             put(*metas)
             await view(service, reader="slow")
             (plan,) = (await poll(service)).granted
-            report = done(plan)
+            report = report_of(plan)
             assert report.result is not None
             put(*report.result.outputs)
             await poll(service, 0, reports=(report,))

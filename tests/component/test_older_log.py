@@ -35,10 +35,10 @@ def test_blocks_and_segments_are_adopted_from_the_store(tmp_path: Path) -> None:
 
     async def filled() -> Incarnation:
         async with lake.running() as service:
-            await lake.pushed(service, PROFILES[:2])
-            await lake.pushed(service, PROFILES[2:4])
-            assert await lake.raised(service) == {1}
-            await lake.pushed(service, PROFILES[4:])
+            await lake.push(service, PROFILES[:2])
+            await lake.push(service, PROFILES[2:4])
+            assert await lake.compact_all(service) == {1}
+            await lake.push(service, PROFILES[4:])
             return (await service.now()).incarnation
 
     life = asyncio.run(filled())
@@ -76,7 +76,7 @@ def test_blocks_and_segments_are_adopted_from_the_store(tmp_path: Path) -> None:
             assert {level.level for level in status.levels} == {0, 1}
             async with lake.engine(service) as asker:
                 await asker.sees(PROFILES)
-            assert 2 in await lake.raised(service)
+            assert 2 in await lake.compact_all(service)
             async with lake.engine(service) as asker:
                 await asker.sees(PROFILES)
 

@@ -20,7 +20,7 @@ from maar.model.errors import MaarError, Overloaded, StoreFull, Unavailable
 from maar.model.ids import Shard
 from maar.model.profile import RawProfile
 from support.http.front import Front
-from support.http.port import PATIENCE_S, PUSH, Port, called, request, told, until
+from support.http.port import PATIENCE_S, PUSH, Port, call_push, request, run_story, until
 from support.http.pushed import gz, pprof
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
@@ -44,7 +44,7 @@ def test_a_push_by_grpc_is_the_same_as_by_http() -> None:
             )
         assert reply.headers["maar-profile-ids"] == ids
 
-    front = told(story)
+    front = run_story(story)
     assert len(front.writer.profiles()) == 4
     assert {one.tenant for one in front.writer.profiles()} == {"acme"}
 
@@ -53,7 +53,7 @@ def test_without_a_tenant_it_is_anonymous() -> None:
     async def story(port: Port) -> None:
         await port.push(request())
 
-    assert [one.tenant for one in told(story).writer.profiles()] == ["anonymous"]
+    assert [one.tenant for one in run_story(story).writer.profiles()] == ["anonymous"]
 
 
 def test_two_tenants_in_one_call_are_refused() -> None:
@@ -64,7 +64,7 @@ def test_two_tenants_in_one_call_are_refused() -> None:
                 await channel.unary_unary(PUSH)(request(), metadata=twice, timeout=PATIENCE_S)
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
-    assert told(story).writer.stored == []
+    assert run_story(story).writer.stored == []
 
 
 @pytest.mark.parametrize(("wrapped", "compression"), [(request(), GZIP), (gz(request()), None)])
@@ -74,7 +74,7 @@ def test_messages_may_be_gzip_by_the_protocol_or_by_themselves(
     async def story(port: Port) -> None:
         await port.push(wrapped, compression=compression)
 
-    assert len(told(story).writer.profiles()) == 1
+    assert len(run_story(story).writer.profiles()) == 1
 
 
 def test_a_large_push_arrives_whole() -> None:
@@ -87,7 +87,7 @@ def test_a_large_push_arrives_whole() -> None:
         assert len(request(*names, body=body)) > 8 << 20
         await port.push(request(*names, body=body))
 
-    assert len(told(story).writer.profiles()) == len(names)
+    assert len(run_story(story).writer.profiles()) == len(names)
 
 
 # ------------------------------------------------------------------ errors
@@ -107,12 +107,12 @@ def test_what_can_never_succeed_has_a_sentence_and_no_retry(
     body: bytes, tenant: str, code: Any, sentence: str
 ) -> None:
     async def story(port: Port) -> None:
-        error = await port.refused(body, tenant=tenant)
+        error = await port.refusal_of(body, tenant=tenant)
         assert error.code() is code
         assert sentence in (error.details() or "")
         assert not dict(error.trailing_metadata() or ())
 
-    front = told(story)
+    front = run_story(story)
     assert front.writer.stored == []
     route = f"grpc:{PUSH}"
     counted = front.registry.collect()
@@ -133,7 +133,7 @@ def test_what_may_succeed_later_says_when(failure: MaarError, code: Any, wait_s:
     front.writer.failure = failure
 
     async def story(port: Port) -> None:
-        error = await port.refused(request())
+        error = await port.refusal_of(request())
         assert (error.code(), error.details()) == (code, str(failure))
         trailer: dict[str, Any] = dict(error.trailing_metadata() or ())
         assert float(trailer["retry-after"]) == wait_s
@@ -144,7 +144,7 @@ def test_what_may_succeed_later_says_when(failure: MaarError, code: Any, wait_s:
         delay = RetryInfo.FromString(detail.value).retry_delay
         assert delay.seconds + delay.nanos / 1e9 == wait_s
 
-    told(story, front)
+    run_story(story, front)
 
 
 def test_a_message_over_the_limit_is_refused_as_it_comes_and_unpacked() -> None:
@@ -152,14 +152,14 @@ def test_a_message_over_the_limit_is_refused_as_it_comes_and_unpacked() -> None:
 
     async def story(port: Port) -> None:
         for body, compression in ((bytes(100_001), None), (bytes(400_000), GZIP)):
-            error = await port.refused(body, compression=compression)
+            error = await port.refusal_of(body, compression=compression)
             assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert DETAILS not in dict(error.trailing_metadata() or ())
         swelling = request(body=pprof(functions=[letter * 60_000 for letter in "abc"]))
         assert 100_000 < len(swelling) < 300_000
         await port.push(swelling, compression=GZIP)  # small as it comes, as by HTTP
 
-    told(story, front)
+    run_story(story, front)
     assert len(front.writer.profiles()) == 1
 
 
@@ -167,11 +167,11 @@ def test_all_requests_together_have_one_budget_whatever_door_they_came_through()
     front = Front(api=ApiSettings(reading_bytes_max=50))
 
     async def story(port: Port) -> None:
-        error = await port.refused(request())
+        error = await port.refusal_of(request())
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "requests being read" in (error.details() or "")
 
-    told(story, front)
+    run_story(story, front)
 
 
 def test_a_tenant_over_its_rate_hears_it_by_grpc_too() -> None:
@@ -179,12 +179,12 @@ def test_a_tenant_over_its_rate_hears_it_by_grpc_too() -> None:
 
     async def story(port: Port) -> None:
         await port.push(request(), tenant="acme")
-        error = await port.refused(request(), tenant="acme")
+        error = await port.refusal_of(request(), tenant="acme")
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "tenant acme" in (error.details() or "")
         await port.push(request(), tenant="other")
 
-    told(story, front)
+    run_story(story, front)
 
 
 def test_a_sentence_with_any_characters_and_length_arrives() -> None:
@@ -192,11 +192,11 @@ def test_a_sentence_with_any_characters_and_length_arrives() -> None:
     front.writer.failure = Unavailable("schön\n% " + "ü" * 20_000)
 
     async def story(port: Port) -> None:
-        error = await port.refused(request())
+        error = await port.refusal_of(request())
         assert error.code() is grpc.StatusCode.UNAVAILABLE
         assert (error.details() or "").startswith("schön\n% üü")
 
-    told(story, front)
+    run_story(story, front)
 
 
 def test_a_fault_of_ours_is_told_without_its_secrets_and_ends_nobody() -> None:
@@ -204,13 +204,13 @@ def test_a_fault_of_ours_is_told_without_its_secrets_and_ends_nobody() -> None:
     front.writer.failure = RuntimeError("password=hunter2")  # type: ignore[assignment]
 
     async def story(port: Port) -> None:
-        error = await port.refused(request())
+        error = await port.refusal_of(request())
         assert error.code() is grpc.StatusCode.INTERNAL
         assert "hunter2" not in (error.details() or "")
         front.writer.failure = None
         await port.push(request())
 
-    told(story, front)
+    run_story(story, front)
 
 
 def test_a_method_that_is_not_there_is_told_so() -> None:
@@ -220,7 +220,7 @@ def test_a_method_that_is_not_there_is_told_so() -> None:
                 await channel.unary_unary("/push.v1.PusherService/Pull")(b"")
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
-    told(story)
+    run_story(story)
 
 
 # ------------------------------------------------------------------ connections
@@ -235,16 +235,16 @@ def test_many_connections_of_both_kinds_at_once() -> None:
         replies.clear()  # a call that is remembered keeps its connection
         await until(lambda: not port.http_server.server_state.connections)  # all hung up
 
-    assert len(told(story).writer.profiles()) == 100
+    assert len(run_story(story).writer.profiles()) == 100
 
 
 def test_many_calls_on_one_connection() -> None:
     async def story(port: Port) -> None:
         async with port.channel() as channel:
-            calls = (called(channel, request(f"s{number}")) for number in range(500))
+            calls = (call_push(channel, request(f"s{number}")) for number in range(500))
             await asyncio.gather(*calls)
 
-    assert len(told(story).writer.profiles()) == 500
+    assert len(run_story(story).writer.profiles()) == 500
 
 
 def test_a_client_that_hangs_up_in_mid_call_loses_nothing_that_others_count() -> None:
@@ -261,7 +261,7 @@ def test_a_client_that_hangs_up_in_mid_call_loses_nothing_that_others_count() ->
 
     async def story(port: Port) -> None:
         async with port.channel() as channel:
-            call = asyncio.create_task(called(channel, request()))
+            call = asyncio.create_task(call_push(channel, request()))
             await asyncio.wait_for(begun.wait(), PATIENCE_S)
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
@@ -270,7 +270,7 @@ def test_a_client_that_hangs_up_in_mid_call_loses_nothing_that_others_count() ->
         await until(lambda: front.door.budget.held == 0)
         assert len(front.writer.stored) == 1
 
-    told(story, front)
+    run_story(story, front)
 
 
 def test_calls_that_say_nothing_do_not_keep_others_out() -> None:
@@ -288,9 +288,9 @@ def test_calls_that_say_nothing_do_not_keep_others_out() -> None:
                     await asyncio.wait_for(call, PATIENCE_S)
                 assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
                 assert "did not arrive" in (caught.value.details() or "")
-            await called(channel, request())
+            await call_push(channel, request())
 
-    assert len(told(story, front).writer.profiles()) == 1
+    assert len(run_story(story, front).writer.profiles()) == 1
 
 
 def test_a_call_without_a_message_is_told_so() -> None:
@@ -306,7 +306,7 @@ def test_a_call_without_a_message_is_told_so() -> None:
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
             assert caught.value.details() == "the call has no message"
 
-    told(story)
+    run_story(story)
 
 
 def test_when_it_ends_who_waits_is_answered_and_nobody_new_is_let_in() -> None:
@@ -325,7 +325,7 @@ def test_when_it_ends_who_waits_is_answered_and_nobody_new_is_let_in() -> None:
         idle, _ = await port.raw()
         half, _ = await port.raw(PREFACE[:5])
         async with port.channel() as channel:
-            call = asyncio.create_task(called(channel, request()))
+            call = asyncio.create_task(call_push(channel, request()))
             await asyncio.wait_for(begun.wait(), PATIENCE_S)
             ending = asyncio.create_task(port.stop())
             await asyncio.sleep(0.3)
@@ -338,7 +338,7 @@ def test_when_it_ends_who_waits_is_answered_and_nobody_new_is_let_in() -> None:
         with pytest.raises(OSError):
             await port.raw()
 
-    told(story, front)
+    run_story(story, front)
     assert len(front.writer.stored) == 1
 
 
@@ -354,10 +354,10 @@ def test_a_call_that_never_ends_does_not_keep_the_server() -> None:
 
     async def story(port: Port) -> None:
         async with port.channel() as channel:
-            call = asyncio.create_task(called(channel, request()))
+            call = asyncio.create_task(call_push(channel, request()))
             await asyncio.wait_for(begun.wait(), PATIENCE_S)
             await asyncio.wait_for(port.stop(), PATIENCE_S)
             with pytest.raises(grpc.aio.AioRpcError):
                 await call
 
-    told(story, front, drain_s=1)
+    run_story(story, front, drain_s=1)

@@ -11,7 +11,7 @@ from maar.api.settings import ApiSettings
 from maar.app.http.gate import PortBounds
 from maar.app.http.http2_frames import PREFACE
 from support.http.front import Front
-from support.http.port import PATIENCE_S, Port, request, told, until
+from support.http.port import PATIENCE_S, Port, request, run_story, until
 from support.http.pushed import pprof
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
@@ -28,7 +28,7 @@ def test_a_preface_that_comes_byte_by_byte_is_understood() -> None:
         assert frame[3] == 4  # the server's SETTINGS
         writer.close()
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("said", [PREFACE[:10], b""])
@@ -42,7 +42,7 @@ def test_half_a_preface_or_nothing_at_all_is_hung_up_on(said: bytes) -> None:
         assert (await port.get("/healthz")).status_code == 200
 
     bounds = PortBounds(silent_s=0.2)
-    told(story, Front(api=ApiSettings(head_s=0.2), bounds=bounds))
+    run_story(story, Front(api=ApiSettings(head_s=0.2), bounds=bounds))
 
 
 def test_half_a_preface_and_then_the_end_leaves_nothing() -> None:
@@ -53,7 +53,7 @@ def test_half_a_preface_and_then_the_end_leaves_nothing() -> None:
             writer.close()
         await until(lambda: len(port.http_server.server_state.connections) == before)
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_what_only_begins_like_http2_is_answered_as_http(begun: bytes) -> None:
         assert (await asyncio.wait_for(reader.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 4")
         writer.close()
 
-    told(story)
+    run_story(story)
 
 
 def test_a_request_that_comes_in_pieces_is_still_one() -> None:
@@ -84,7 +84,7 @@ def test_a_request_that_comes_in_pieces_is_still_one() -> None:
         assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 200 OK\r\n"
         writer.close()
 
-    assert len(told(story).writer.profiles()) == 1
+    assert len(run_story(story).writer.profiles()) == 1
 
 
 def test_an_offer_to_upgrade_is_passed_over_and_the_body_is_read() -> None:
@@ -103,7 +103,7 @@ def test_an_offer_to_upgrade_is_passed_over_and_the_body_is_read() -> None:
             assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 200 OK\r\n"
             await reader.readuntil(b"\r\n\r\n")
 
-    assert len(told(story).writer.profiles()) == 2
+    assert len(run_story(story).writer.profiles()) == 2
 
 
 CHUNKED = (
@@ -128,7 +128,7 @@ def test_trailers_have_the_limit_of_headers(trailer: bytes) -> None:
         status = await asyncio.wait_for(reader.readline(), PATIENCE_S)
         assert status.startswith(b"HTTP/1.1 431 ")
 
-    front = told(story)
+    front = run_story(story)
     refused = {"reason": "head_large"}
     assert front.registry.get_sample_value("maar_front_refused_total", refused) == 1
 
@@ -140,7 +140,7 @@ def test_trailers_are_no_headers() -> None:
         reader, _ = await port.raw(CHUNKED + chunk + b"0\r\nx-scope-orgid: other\r\n\r\n")
         assert (await asyncio.wait_for(reader.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 200 ")
 
-    assert [one.tenant for one in told(story).writer.profiles()] == ["anonymous"]
+    assert [one.tenant for one in run_story(story).writer.profiles()] == ["anonymous"]
 
 
 def test_a_body_in_many_small_chunks_is_read() -> None:
@@ -151,4 +151,4 @@ def test_a_body_in_many_small_chunks_is_read() -> None:
         reader, _ = await port.raw(CHUNKED, chunks + b"0\r\n\r\n")
         assert (await asyncio.wait_for(reader.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 200 ")
 
-    assert len(told(story).writer.profiles()) == 300
+    assert len(run_story(story).writer.profiles()) == 300

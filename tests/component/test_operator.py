@@ -19,7 +19,7 @@ from maar.model.time import DAY_NS
 from maar.ports.plan_board import PollReply, PollRequest, Renewal, Report
 from maar.services.compact.rules import COMPACT
 from support.load.crowd import profile
-from support.processes.serving import Served, living, served, wait_for
+from support.processes.serving import Served, living, run_server, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(280)]
 
@@ -35,7 +35,7 @@ WORKER = WorkerId("the-test")
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path, *SETTINGS, roles="metastore,query,front") as running:
+    with run_server(tmp_path, *SETTINGS, roles="metastore,query,front") as running:
         everyone = running.everyone()
         yield running
     assert not living(everyone)

@@ -42,7 +42,7 @@ from support.lake.asking import (
     spread,
     store,
 )
-from support.lake.query_lake import COUNT, CPU, TENANT, Known, Lake, by_stack, known, rows
+from support.lake.query_lake import COUNT, CPU, TENANT, Known, Lake, by_stack, known_profile, rows
 from support.oracles.pprof_reader import canonical
 
 __all__ = ["ask", "lake", "store"]
@@ -109,7 +109,7 @@ def test_matchers_choose_series(lake: Lake, ask: Asker, seed: int) -> None:
 
 def test_a_range_includes_its_start_and_not_its_end(lake: Lake, ask: Asker) -> None:
     profiles = [
-        known([((f"at{offset}",), {}, (1, 1))], time_ns=START + offset)
+        known_profile([((f"at{offset}",), {}, (1, 1))], time_ns=START + offset)
         for offset in (0, 1, 999, 1000, 1001, 1999, 2000)
     ]
     lake.add_block(profiles[::2])
@@ -122,7 +122,7 @@ def test_a_range_includes_its_start_and_not_its_end(lake: Lake, ask: Asker) -> N
 
 
 def test_equal_samples_of_one_profile_all_count(lake: Lake, ask: Asker) -> None:
-    twice = known([(("a", "b"), {}, (1, 5)), (("a", "b"), {}, (1, 5))], time_ns=START)
+    twice = known_profile([(("a", "b"), {}, (1, 5)), (("a", "b"), {}, (1, 5))], time_ns=START)
     lake.add_block([twice], level=1)
     lake.add_block([twice], level=2)
     assert ask.stacks() == Counter({("a", "b"): 10})
@@ -133,9 +133,9 @@ def test_a_negative_value_weighs_the_same_before_and_after_a_merge(
     lake: Lake, ask: Asker, merged: bool
 ) -> None:
     profiles = [
-        known([(("m", "x"), {}, (1, 50)), (("m", "y"), {}, (1, 5))], time_ns=START),
-        known([(("m", "x"), {}, (1, -30)), (("m", "z"), {}, (1, -7))], time_ns=START + 1),
-        known([(("m", "y"), {}, (1, -5))], time_ns=START + 2),
+        known_profile([(("m", "x"), {}, (1, 50)), (("m", "y"), {}, (1, 5))], time_ns=START),
+        known_profile([(("m", "x"), {}, (1, -30)), (("m", "z"), {}, (1, -7))], time_ns=START + 1),
+        known_profile([(("m", "y"), {}, (1, -5))], time_ns=START + 2),
     ]
     for part in [profiles] if merged else [[each] for each in profiles]:
         lake.add_segment(part)
@@ -144,24 +144,24 @@ def test_a_negative_value_weighs_the_same_before_and_after_a_merge(
 
 def test_tenants_do_not_see_each_other(lake: Lake, ask: Asker) -> None:
     other = TenantId("other")
-    lake.add_block([known([(("mine",), {}, (1, 1))], time_ns=START)])
-    lake.add_block([known([(("theirs",), {}, (1, 1))], time_ns=START, tenant=other)])
+    lake.add_block([known_profile([(("mine",), {}, (1, 1))], time_ns=START)])
+    lake.add_block([known_profile([(("theirs",), {}, (1, 1))], time_ns=START, tenant=other)])
     lake.add_segment(
         [
-            known([(("raw",), {}, (1, 1))], time_ns=START),
-            known([(("raw theirs",), {}, (1, 1))], time_ns=START, tenant=other),
+            known_profile([(("raw",), {}, (1, 1))], time_ns=START),
+            known_profile([(("raw theirs",), {}, (1, 1))], time_ns=START, tenant=other),
         ]
     )
     assert ask.stacks() == Counter({("mine",): 1, ("raw",): 1})
 
 
 def test_a_stack_without_frames_belongs_to_the_root(lake: Lake, ask: Asker) -> None:
-    lake.add_segment([known([((), {}, (1, 7)), (("a",), {}, (1, 2))], time_ns=START)])
+    lake.add_segment([known_profile([((), {}, (1, 7)), (("a",), {}, (1, 2))], time_ns=START)])
     assert ask.stacks() == Counter({(): 7, ("a",): 2})
 
 
 def test_a_segment_may_hold_nothing_but_empty_stacks(lake: Lake, ask: Asker) -> None:
-    lake.add_segment([known([((), {}, (1, 7))], time_ns=START)])
+    lake.add_segment([known_profile([((), {}, (1, 7))], time_ns=START)])
     assert ask.stacks() == Counter({(): 7})
 
 
@@ -255,7 +255,7 @@ def test_without_groups_there_is_one_series_and_a_limit_keeps_the_largest(
 ) -> None:
     lake.add_block(
         [
-            known([(("a",), {}, (1, size))], time_ns=START, region=region)
+            known_profile([(("a",), {}, (1, size))], time_ns=START, region=region)
             for region, size in (("small", 1), ("large", 100), ("middle", 10))
         ]
     )
@@ -283,8 +283,12 @@ def test_without_groups_there_is_one_series_and_a_limit_keeps_the_largest(
 
 
 def test_labels_types_and_series_are_listed(lake: Lake, ask: Asker) -> None:
-    lake.add_block([known([(("a",), {"thread": "t1"}, (1, 1))], time_ns=START, region="eu")])
-    lake.add_segment([known([(("a",), {}, (1, 1))], time_ns=START, service="search", zone="z")])
+    lake.add_block(
+        [known_profile([(("a",), {"thread": "t1"}, (1, 1))], time_ns=START, region="eu")]
+    )
+    lake.add_segment(
+        [known_profile([(("a",), {}, (1, 1))], time_ns=START, service="search", zone="z")]
+    )
     engine, scope = ask.engine, Scope(TENANT, ALWAYS)
     assert ask.run(engine.call(ListProfileTypes(scope))) == (CPU, COUNT)
     synthetic = {

@@ -51,7 +51,7 @@ from support.lake.query_lake import (
     Known,
     Lake,
     by_stack,
-    known,
+    known_profile,
     rows,
 )
 from support.oracles.pprof_reader import canonical
@@ -217,8 +217,8 @@ def test_a_store_that_does_not_answer_is_away_and_not_broken(store: ObjectStore,
 
 
 def test_samples_whose_stack_is_missing_are_an_error(lake: Lake, ask: Asker) -> None:
-    first = lake.add_block([known([(("a",), {}, (1, 1))], time_ns=START)])
-    second = lake.add_block([known([(("b",), {}, (1, 1))], time_ns=START)])
+    first = lake.add_block([known_profile([(("a",), {}, (1, 1))], time_ns=START)])
+    second = lake.add_block([known_profile([(("b",), {}, (1, 1))], time_ns=START)])
     paths = [lake.store.local_path(m.file("stacks").locations[0].key) for m in (first, second)]
     assert paths[0] is not None
     assert paths[1] is not None

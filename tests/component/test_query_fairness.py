@@ -47,7 +47,7 @@ from support.lake.query_lake import (
     Known,
     Lake,
     by_stack,
-    known,
+    known_profile,
     rows,
 )
 
@@ -60,7 +60,7 @@ def test_a_tenant_that_floods_does_not_hold_up_another(lake: Lake) -> None:
     async def scenario() -> None:
         quiet = TenantId("quiet")
         lake.add_block(some_profiles(Random(20), 3))
-        lake.add_block([known([(("f",), {}, (1, 1))], time_ns=START, tenant=quiet)])
+        lake.add_block([known_profile([(("f",), {}, (1, 1))], time_ns=START, tenant=quiet)])
         ask = Asker(lake, tenant_waiting_max=5)
         flood = [
             asyncio.create_task(ask.engine.ask(Scope(TENANT, ALWAYS), endless)) for _ in range(20)
@@ -119,11 +119,13 @@ def test_a_question_that_needs_too_much_memory_says_what_helps(
     lake: Lake, why: str, put: Callable[[Lake, list[Known]], object], most: int
 ) -> None:
     many = [
-        known([((f"f{n}", *"abcdefgh" * 20), {}, (1, 1))], time_ns=START + n, pod=f"pod-{n}")
+        known_profile(
+            [((f"f{n}", *"abcdefgh" * 20), {}, (1, 1))], time_ns=START + n, pod=f"pod-{n}"
+        )
         for n in range(200)
     ]
     put(lake, many)
-    small = known([(("f",), {}, (1, 1))], time_ns=START, service="small")
+    small = known_profile([(("f",), {}, (1, 1))], time_ns=START, service="small")
     put(lake, [small])
     ask = Asker(lake, answer_bytes_max=most)
     with pytest.raises(TooLarge, match=why) as refused:
@@ -142,7 +144,7 @@ def test_a_question_that_needs_too_much_memory_says_what_helps(
 def test_what_is_counted_is_not_less_than_what_is_used(lake: Lake, kind: str) -> None:
     random = Random(24)
     stacks = [tuple(f"f{random.randrange(50)}" for _ in range(160)) for _ in range(3000)]
-    lake.add_block([known([(stack, {}, (1, 1)) for stack in stacks], time_ns=START)])
+    lake.add_block([known_profile([(stack, {}, (1, 1)) for stack in stacks], time_ns=START)])
     ask = Asker(lake)
     scope = Scope(TENANT, ALWAYS)
 

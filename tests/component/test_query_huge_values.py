@@ -38,7 +38,7 @@ from support.lake.query_lake import (
     Known,
     Lake,
     Stack,
-    known,
+    known_profile,
     rows,
 )
 from support.oracles.pprof_reader import canonical
@@ -50,7 +50,7 @@ MOST = 2**63 - 1
 
 
 def huge(value: int, *, at_s: int = 0, stack: Stack = ("main", "work"), **labels: Any) -> Known:
-    return known([(stack, {}, (1, value))], time_ns=START + at_s * SECOND, **labels)
+    return known_profile([(stack, {}, (1, value))], time_ns=START + at_s * SECOND, **labels)
 
 
 PUT = {"segment": Lake.add_segment, "block": Lake.add_block}

@@ -17,7 +17,7 @@ from maar.ports.query import GetProfile
 from maar.query.metrics import Metrics
 from maar.query.read.level0 import DecodedPart, Level0
 from support.lake.asking import ALWAYS, START, Asker, ask, lake, service, some_profiles, store
-from support.lake.query_lake import TENANT, Known, Lake, by_stack, known, rows
+from support.lake.query_lake import TENANT, Known, Lake, by_stack, known_profile, rows
 
 __all__ = ["ask", "lake", "store"]
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.component
 
 def test_what_was_just_acknowledged_is_in_the_next_answer(lake: Lake, ask: Asker) -> None:
     for number in range(3):
-        lake.add_segment([known([((f"f{number}",), {}, (1, 1))], time_ns=START + number)])
+        lake.add_segment([known_profile([((f"f{number}",), {}, (1, 1))], time_ns=START + number)])
         assert ask.stacks() == Counter({(f"f{n}",): 1 for n in range(number + 1)})
     assert ask.metric("maar_query_level0_profiles_decoded_total") == 3
     assert ask.metric("maar_query_level0_cache_lookups_total", result="hit") == 3
@@ -92,7 +92,9 @@ def test_a_raw_profile_that_cannot_be_decoded_hides_no_other(lake: Lake, ask: As
 
 
 def test_all_services_of_a_segment_are_decoded_together_and_one_alone(lake: Lake) -> None:
-    profiles = [known([(("f",), {}, (1, 1))], time_ns=START, service=f"s{n}") for n in range(20)]
+    profiles = [
+        known_profile([(("f",), {}, (1, 1))], time_ns=START, service=f"s{n}") for n in range(20)
+    ]
     meta = lake.add_segment(profiles)
     ask = Asker(lake)
     assert ask.stacks(service("s3")) == {("f",): 1}
@@ -110,7 +112,7 @@ def test_all_services_of_a_segment_are_decoded_together_and_one_alone(lake: Lake
 @pytest.mark.parametrize("what", ["place", "number"])
 def test_a_segment_that_the_index_describes_wrongly_is_an_error(lake: Lake, what: str) -> None:
     lake.add_segment(
-        [known([(("f",), {}, (1, 1))], time_ns=START, service=name) for name in ("a", "b")]
+        [known_profile([(("f",), {}, (1, 1))], time_ns=START, service=name) for name in ("a", "b")]
     )
     first, second = lake.blocks[0].datasets
     wrong = (

@@ -23,7 +23,7 @@ from maar.query.read.database import FOOTER_FACTOR
 from maar.query.read.level0 import COLUMNS
 from maar.query.service import DuckEngine, QuerySettings
 from support.lake.block_plans import NOON_NS, Bench
-from support.lake.query_lake import CPU, TENANT, Known, Lake, known
+from support.lake.query_lake import CPU, TENANT, Known, Lake, known_profile
 from support.stores.memory_store import MemoryStore
 
 pytestmark = pytest.mark.component
@@ -72,7 +72,9 @@ def profiles_of(service: str, *, time_ns: int) -> list[Known]:
     names = [f"{random.getrandbits(512):x}" for _ in range(STACKS * DEPTH)]
     stacks = [tuple(names[first::STACKS]) for first in range(STACKS)]
     return [
-        known([(stack, {}, (1, 1)) for stack in stacks], time_ns=time_ns + number, service=service)
+        known_profile(
+            [(stack, {}, (1, 1)) for stack in stacks], time_ns=time_ns + number, service=service
+        )
         for number in range(PROFILES)
     ]
 

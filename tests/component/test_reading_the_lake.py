@@ -12,7 +12,7 @@ import pytest
 
 from support.docs.reading_the_lake import DocumentedLake, commands, documented_lake, programs
 from support.http.front import Front
-from support.http.front_served import served
+from support.http.front_served import serve_front
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(240)]
 
@@ -35,7 +35,7 @@ def lake(directory: Path) -> DocumentedLake:
 def server(lake: DocumentedLake) -> Iterator[str]:
     front = Front()
     front.metastore.index = {block.id: block for block in lake.blocks}
-    with served(front) as url:
+    with serve_front(front) as url:
         yield url
 
 

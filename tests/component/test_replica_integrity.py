@@ -23,9 +23,9 @@ from maar.model.time import DAY_NS, SECOND_NS, TimeRange
 from maar.ports.index_reader import ViewRequest
 from maar.ports.log import Head
 from support.clock.virtual_time import run_virtually
-from support.lake.fold_and_store import dated
+from support.lake.fold_and_store import with_time
 from support.metastore.fold import DAY_START_NS, TENANT, segment
-from support.metastore.next_version import NEXT, NEXT_VERSION, dropped
+from support.metastore.next_version import NEXT, NEXT_VERSION, drop_entries
 from support.metastore.replica_steps import follower_of, term_of
 from support.metastore.replicas_world import PATIENCE_S, Member, ReplicatedWorld
 from support.metastore.world import PATIENT
@@ -293,7 +293,7 @@ def test_no_snapshot_is_made_while_the_newest_statement_is_wrong_and_then_again(
 
 async def append_of_next_version(leader: Member) -> None:
     """What only the next program appends, and only when all can read it."""
-    await term_of(leader).append(lambda state, _: dropped(state))
+    await term_of(leader).append(lambda state, _: drop_entries(state))
 
 
 async def raise_limit(world: ReplicatedWorld) -> None:
@@ -389,8 +389,8 @@ def test_a_leader_whose_clock_is_a_year_ahead_of_the_others_expires_nothing() ->
             leader = await world.leader()
             others = await world.followers()
             start_ns = leader.clock.wall
-            old = dated(segment(1, at=0), start_ns - 100 * DAY_NS)
-            fresh = dated(segment(2, at=0), start_ns)
+            old = with_time(segment(1, at=0), start_ns - 100 * DAY_NS)
+            fresh = with_time(segment(2, at=0), start_ns)
             await leader.service.add_blocks((old, fresh))
             leader.clock.wall += YEAR_NS
             leader_term = term_of(leader)

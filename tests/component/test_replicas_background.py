@@ -73,7 +73,7 @@ def test_whoever_does_not_lead_any_more_shows_nothing_that_only_a_leader_knows(
         async with world.running():
             leader = await world.leader()
             await world.until(lambda: (leader.metric("letters_drain_age_seconds") or 0) >= 0)
-            await world.failed_over(leader)
+            await world.fail_over(leader)
             await world.until(lambda: leader.metric("leads") == 0)
             assert leader.metric("letters_drain_age_seconds") == -1
             placed = leader.registry.get_sample_value("maar_placement_rules_age_seconds")

@@ -40,7 +40,7 @@ def test_whoever_is_elected_next_goes_on_where_the_last_stopped(world: Replicate
             leader = await world.leader()
             for number in range(6):
                 seen |= {meta.id for meta in await add(leader.service, number)}
-                leader = await world.failed_over(leader)
+                leader = await world.fail_over(leader)
             assert await view(leader.service) == seen
             await world.even()
             same_states(world)
@@ -66,7 +66,7 @@ def test_lease_time_goes_on_whatever_the_clocks_say(world: ReplicatedWorld) -> N
             (plan,) = (await leader.service.poll(PollRequest(W1, 1, kinds=(COMPACT,)))).granted
             leader.clock.advance(3 * SECOND_NS)
             for _ in range(4):
-                leader = await world.failed_over(leader)
+                leader = await world.fail_over(leader)
                 assert 0 <= (await leader.service.now()).lease_time <= 8 * SECOND_NS
                 status = await leader.service.status()
                 assert [one.id for one in status.leased] == [plan.id]

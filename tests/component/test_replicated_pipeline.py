@@ -157,7 +157,7 @@ class Pipeline:
         if self.worker is not None:
             self.worker.end()
         for role in (self.front, self.query):
-            if role.ended() is None:
+            if role.exit_code() is None:
                 role.stop(signal.SIGKILL)
 
 
@@ -189,7 +189,7 @@ class Asking:
 
     def _ask(self) -> None:
         while not self._enough.is_set():
-            known = totals(self._load.acknowledged())
+            known = totals(self._load.read_acknowledged())
             for service, least in known.items():
                 began = time.monotonic()
                 try:
@@ -226,7 +226,7 @@ def goes_on(running: Pipeline, load: Loading, asking: Asking) -> float:
 
 
 def check_exactly_once(running: Pipeline, load: Loading) -> None:
-    acknowledged = load.acknowledged()
+    acknowledged = load.read_acknowledged()
     wanted = totals(acknowledged)
     assert Counter({service: running.total(service) for service in wanted}) == wanted
     known = running.status()

@@ -110,7 +110,7 @@ class Site:
         self.server.start()
 
     def stop(self, how: int = signal.SIGTERM) -> None:
-        if self.server is not None and self.server.ended() is None:
+        if self.server is not None and self.server.exit_code() is None:
             everyone = self.server.everyone()
             self.server.stop(how)
             wait_for(lambda: not living(everyone), 60)

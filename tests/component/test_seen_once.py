@@ -56,57 +56,57 @@ def pushes(seed: int = 0) -> list[Known]:
 
 async def in_one_segment(lake: WholeLake, service: MetastoreService, sent: list[Known]) -> None:
     """The client's retry came before the flush."""
-    await lake.pushed(service, [*sent, *sent])
+    await lake.push(service, [*sent, *sent])
 
 
 async def after_a_lost_reply(lake: WholeLake, service: MetastoreService, sent: list[Known]) -> None:
     """The client never heard that it was stored, and sent it again."""
-    await lake.pushed(service, sent)
-    await lake.pushed(service, sent)
+    await lake.push(service, sent)
+    await lake.push(service, sent)
 
 
 async def by_failover(lake: WholeLake, service: MetastoreService, sent: list[Known]) -> None:
     """The first writer was given up in mid-upload, went on, and announced its segment too."""
-    slow = await lake.written(service, sent, writer="writer-1")
-    await lake.pushed(service, sent, writer="writer-2")
-    await lake.announced(service, slow)
+    slow = await lake.write(service, sent, writer="writer-1")
+    await lake.push(service, sent, writer="writer-2")
+    await lake.announce(service, slow)
 
 
 async def to_another_shard(lake: WholeLake, service: MetastoreService, sent: list[Known]) -> None:
     """Round robin sent the retry elsewhere: no merge will ever meet both."""
-    await lake.pushed(service, sent, shard=1)
-    await lake.pushed(service, sent, shard=2)
+    await lake.push(service, sent, shard=1)
+    await lake.push(service, sent, shard=2)
 
 
 async def in_three_shards_by_halves(
     lake: WholeLake, service: MetastoreService, sent: list[Known]
 ) -> None:
     """Batches are cut differently the second time."""
-    await lake.pushed(service, sent[:5], shard=1)
-    await lake.pushed(service, sent[3:], shard=2)
-    await lake.pushed(service, sent[::2], shard=3)
+    await lake.push(service, sent[:5], shard=1)
+    await lake.push(service, sent[3:], shard=2)
+    await lake.push(service, sent[::2], shard=3)
 
 
 async def as_a_letter_too(lake: WholeLake, service: MetastoreService, sent: list[Known]) -> None:
     """The index took the segment, but its answer was lost: so there is a letter of it."""
-    meta = await lake.written(service, sent)
-    await lake.posted(service, meta)
-    await lake.announced(service, meta)
+    meta = await lake.write(service, sent)
+    await lake.post_letter(service, meta)
+    await lake.announce(service, meta)
 
 
 async def as_a_letter_and_elsewhere(
     lake: WholeLake, service: MetastoreService, sent: list[Known]
 ) -> None:
     """One writer left a letter when the client had gone to another one, with another shard."""
-    meta = await lake.written(service, sent, shard=1, writer="writer-1")
-    await lake.posted(service, meta)
-    await lake.pushed(service, sent, shard=2, writer="writer-2")
+    meta = await lake.write(service, sent, shard=1, writer="writer-1")
+    await lake.post_letter(service, meta)
+    await lake.push(service, sent, shard=2, writer="writer-2")
 
 
 async def as_two_letters(lake: WholeLake, service: MetastoreService, sent: list[Known]) -> None:
     for shard in (1, 2):
-        meta = await lake.written(service, sent, shard=shard)
-        await lake.posted(service, meta)
+        meta = await lake.write(service, sent, shard=shard)
+        await lake.post_letter(service, meta)
 
 
 WAYS: list[Way] = [
@@ -132,13 +132,13 @@ def test_the_same_push_twice_is_seen_once_at_every_level(lake: WholeLake, way: W
             await ask.sees(sent)
             for level in (1, 2, 3):
                 # letters that nobody has delivered stay and are seen, beside what was merged
-                await lake.raised(service)
+                await lake.compact_all(service)
                 await ask.sees(sent)
                 if level == 1:
                     await letters_of(service).drain()
                     assert (await service.letters()).letters == ()
                     await ask.sees(sent)
-            await lake.raised(service)
+            await lake.compact_all(service)
             assert await lake.levels(service) == {3}
             await ask.sees(sent)
 
@@ -155,14 +155,14 @@ def test_a_retry_that_comes_late_is_seen_once_beside_what_was_merged(
 
     async def test() -> None:
         async with lake.running() as service, lake.engine(service) as ask:
-            await lake.pushed(service, sent)
+            await lake.push(service, sent)
             for _ in range(first):
-                await lake.raised(service)
-            await lake.pushed(service, [*sent, *others], shard=shard)
+                await lake.compact_all(service)
+            await lake.push(service, [*sent, *others], shard=shard)
             assert await lake.levels(service) == {0, first}
             await ask.sees([*sent, *others])
             for _ in range(3):
-                await lake.raised(service)
+                await lake.compact_all(service)
                 await ask.sees([*sent, *others])
             assert await lake.levels(service) == {3}
 
@@ -218,7 +218,7 @@ def test_real_writers_whose_answers_are_lost_store_a_push_once(
             assert (await service.status()).profiles_added == 2 * len(sent)
             await ask.sees(sent)
             for _ in range(3):
-                await lake.raised(service)
+                await lake.compact_all(service)
                 await ask.sees(sent)
             await letters_of(service).drain()
             assert (await service.letters()).letters == ()
@@ -234,16 +234,16 @@ def test_merges_remove_the_copies_that_they_meet_and_keep_twins(lake: WholeLake)
     async def test() -> None:
         async with lake.running() as service, lake.engine(service) as ask:
             for _ in range(3):
-                await lake.pushed(service, sent)
-            await lake.raised(service)
+                await lake.push(service, sent)
+            await lake.compact_all(service)
             status = await service.status()
             assert status.duplicates_removed == 2 * len(sent)
             (level,) = status.levels
             assert (level.level, level.profiles) == (1, len(sent))
-            await lake.pushed(service, sent)  # level 1 and level 0 meet at level 2
-            await lake.raised(service)
-            await lake.raised(service)
-            await lake.raised(service)
+            await lake.push(service, sent)  # level 1 and level 0 meet at level 2
+            await lake.compact_all(service)
+            await lake.compact_all(service)
+            await lake.compact_all(service)
             await ask.sees(sent)
 
     asyncio.run(test())
@@ -258,11 +258,11 @@ def test_tenants_that_send_the_same_bytes_keep_their_own(lake: WholeLake) -> Non
 
     async def test() -> None:
         async with lake.running() as service, lake.engine(service) as ask:
-            await lake.pushed(service, [*mine, *theirs])
-            await lake.pushed(service, [*theirs, *mine], shard=2)
+            await lake.push(service, [*mine, *theirs])
+            await lake.push(service, [*theirs, *mine], shard=2)
             for _ in range(3):
                 await ask.sees(mine)
                 assert await ask.values(tenant=theirs[0].raw.tenant) == {"f0-0": 10}
-                await lake.raised(service)
+                await lake.compact_all(service)
 
     asyncio.run(test())

@@ -31,7 +31,7 @@ from support.etcd.cluster import running
 from support.load.crowd import CPU, FAST, Pushers, check_exactly_once, level0, profile
 from support.network.ports import free_port
 from support.oracles.pprof_reader import canonical
-from support.processes.serving import Served, living, processes, served, wait_for
+from support.processes.serving import Served, living, processes, run_server, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(280)]
 
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(280)]
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     metastore = f"roles.metastore=127.0.0.1:{free_port()}"
-    with served(tmp_path_factory.mktemp("serve"), *FAST, metastore) as running:
+    with run_server(tmp_path_factory.mktemp("serve"), *FAST, metastore) as running:
         yield running
 
 
@@ -301,9 +301,9 @@ def test_ctrl_c_answers_what_is_under_way_and_leaves_no_process(
 
 
 def test_kill_minus_nine_of_anyone_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    with served(tmp_path, *FAST) as server:
+    with run_server(tmp_path, *FAST) as server:
         with Pushers(server.url) as pushers:
-            wait_for(lambda: pushers.grown(5), 60, server.log)
+            wait_for(lambda: pushers.has_grown(5), 60, server.log)
             _kill_jvm(server)
             for role in ("worker", "front", "metastore", "query"):
                 _kill(server, role)
@@ -324,7 +324,7 @@ def test_kill_minus_nine_of_anyone_loses_and_doubles_nothing(tmp_path: Path) -> 
 def test_a_server_keeps_its_log_in_etcd_and_says_when_that_is_away(tmp_path: Path) -> None:
     with (
         running(tmp_path / "etcd") as etcd,
-        served(tmp_path, *FAST, f"log.url={etcd.url}", "log.election_s=2") as server,
+        run_server(tmp_path, *FAST, f"log.url={etcd.url}", "log.election_s=2") as server,
     ):
         with Pushers(server.url) as pushers:
             _grow(server, pushers)
@@ -375,4 +375,4 @@ def _kill_jvm(server: Served) -> None:
 
 def _grow(server: Served, pushers: Pushers) -> None:
     goal = len(pushers.acknowledged) + 5
-    wait_for(lambda: pushers.grown(goal), 60, server.log)
+    wait_for(lambda: pushers.has_grown(goal), 60, server.log)

@@ -10,7 +10,7 @@ import pytest
 from maar.pprof.encode import encode
 from maar.pprof.plain import PlainFunction, PlainLine, PlainLocation, PlainProfile, PlainSample
 from support.oracles.pprof_reader import canonical
-from support.processes.serving import Served, served, wait_for
+from support.processes.serving import Served, run_server, wait_for
 from support.stores.s3_server import S3Server
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(200)]
@@ -39,7 +39,7 @@ def test_push_compaction_and_query_work_with_s3_as_the_store(
     monkeypatch.setenv("MAAR_STORE__ALLOW_HTTP", "true")
     for name, value in store.options:
         monkeypatch.setenv(f"MAAR_STORE__{name.upper()}", value)
-    with served(tmp_path, "compaction.level_ages_s=2,600,600", "spark.slots=1") as server:
+    with run_server(tmp_path, "compaction.level_ages_s=2,600,600", "spark.slots=1") as server:
         pushed = profile(server.get("/api/v1/status")["wall_time_ns"])
         file = tmp_path / "p.pb"
         file.write_bytes(pushed)

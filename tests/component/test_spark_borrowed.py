@@ -26,7 +26,7 @@ from maar.runner.session import ONCE
 from maar.runner.settings import SparkSettings
 from maar.worker.settings import WorkerSettings
 from support.spark.cluster import until
-from support.spark.plans import INCARNATION, OnePlanEach, leased, nothing_to_load, segment
+from support.spark.plans import INCARNATION, OnePlanEach, leased_plan, nothing_to_load, segment
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(300)]
 
@@ -149,7 +149,9 @@ class OwnersJob:
 def test_plans_are_carried_out_beside_the_owners_jobs_and_the_session_stays(
     spark: SparkSession, store: ObjectStore, tmp_path: Path
 ) -> None:
-    plans = [leased(segment(store, 2 * n), segment(store, 2 * n + 1), index=n) for n in range(1, 4)]
+    plans = [
+        leased_plan(segment(store, 2 * n), segment(store, 2 * n + 1), index=n) for n in range(1, 4)
+    ]
     metastore = OnePlanEach(plans)
     owners = OwnersJob(spark, tmp_path, 1)
     with Served(tmp_path, metastore) as served:
@@ -189,7 +191,7 @@ def test_it_can_be_stopped_before_there_is_a_slot(
     spark: SparkSession, store: ObjectStore, tmp_path: Path
 ) -> None:
     owners = OwnersJob(spark, tmp_path, 2)
-    with Served(tmp_path, OnePlanEach([leased(segment(store, 1))])) as served:
+    with Served(tmp_path, OnePlanEach([leased_plan(segment(store, 1))])) as served:
         borrowed = BorrowedSpark(spark, served, store)
         tracker = spark.sparkContext._jsc.statusTracker()
         until(lambda: len(list(tracker.getActiveJobIds())) == 2)  # the owner's, and our warm-up
@@ -213,7 +215,7 @@ def test_a_session_that_its_owner_stops_ends_the_worker_with_a_sentence(
     spark: SparkSession, store: ObjectStore, tmp_path: Path
 ) -> None:
     """And his next one, which would run tasks again, is refused."""
-    metastore = OnePlanEach([leased(segment(store, 1))])
+    metastore = OnePlanEach([leased_plan(segment(store, 1))])
     with Served(tmp_path, metastore) as served:
         borrowed = BorrowedSpark(spark, served, store)
         until(lambda: metastore.done.is_set() or borrowed.raised)

@@ -24,7 +24,7 @@ from maar.runner.settings import SparkSettings
 from support.spark.cluster import QUICK_JVM, Cluster, Daemon, cluster, until
 from support.spark.plans import (
     alive,
-    leased,
+    leased_plan,
     nothing_to_load,
     parent,
     plan,
@@ -176,8 +176,8 @@ def test_a_corrupt_segment_fails_its_plan_alone(
 ) -> None:
     good, bad = segment(store, 1), segment(store, 2)
     (tmp / "store" / bad.files[0].locations[0].key).write_bytes(b"not what was written")
-    poison = threads.submit(runner.run, leased(bad))
-    assert runner.run(leased(good)).account.kept == 1
+    poison = threads.submit(runner.run, leased_plan(bad))
+    assert runner.run(leased_plan(good)).account.kept == 1
     failed = failure_of(poison)
     assert (failed.stopped, failed.plan_at_fault) == (True, True)
     assert str(bad.id) in failed.cause
@@ -239,7 +239,7 @@ def test_two_attempts_under_one_token_do_not_disturb_each_other(
     gate: Path,
 ) -> None:
     """A host that is only cut off is lost to Spark, which runs its task again, retries or not."""
-    twice = leased(segment(store, 3), segment(store, 4), held_by=gate)
+    twice = leased_plan(segment(store, 3), segment(store, 4), held_by=gate)
     running = threads.submit(runner.run, twice)
     first = one_writer(store, twice.token)
     assert len(intents(store, twice)) == 1

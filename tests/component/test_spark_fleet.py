@@ -39,7 +39,7 @@ def test_segments_are_compacted_on_hosts_that_have_only_what_was_packed(lake: La
     worker = lake.start_worker(packed=True)
     try:
         lake.push(SEGMENTS)
-        lake.settled()
+        lake.wait_settled()
         assert worker.stop() == 0, worker.log()
     finally:
         lake.wipe()
@@ -50,5 +50,5 @@ def test_an_executor_a_host_and_the_driver_are_killed_and_nothing_is_lost(lake: 
     worker = lake.start_worker(packed=False)
     for name in ("executor killed", "host killed", "driver killed"):
         inject(lake, name, segments=SEGMENTS)
-    lake.settled()
+    lake.wait_settled()
     assert worker.stop() == 0, worker.log()

@@ -36,7 +36,7 @@ from support.spark.plans import (
     LEASE_NS,
     OnePlanEach,
     alive,
-    leased,
+    leased_plan,
     nothing_to_load,
     plan,
     pretend,
@@ -127,7 +127,7 @@ def test_plans_run_side_by_side_and_their_results_come_back(
 def test_a_real_compaction_is_carried_out_in_a_task(
     runner: SparkRunner, store: ObjectStore, tmp: Path
 ) -> None:
-    result = runner.run(leased(segment(store, 0), segment(store, 1)))
+    result = runner.run(leased_plan(segment(store, 0), segment(store, 1)))
     assert result.account == Account(kept=2, duplicates=0, quarantined=0)
     (block,) = result.outputs
     assert (block.tenant, block.level, block.profiles) == ("acme", 1, 2)

@@ -24,7 +24,7 @@ from maar.model.errors import (
     Unavailable,
 )
 from maar.ports.log import EMPTY, Candidate, Record, verify
-from support.metastore.filled_log import filled
+from support.metastore.filled_log import fill
 
 pytestmark = pytest.mark.component
 
@@ -61,7 +61,7 @@ def tampered(directory: Path, statement: str) -> None:
 
 async def written(directory: Path, count: int = 5) -> None:
     log = SqliteLog.open(directory)
-    await filled(log, count)
+    await fill(log, count)
     await log.close()
 
 
@@ -144,7 +144,7 @@ def test_an_orderly_close_leaves_everything_in_the_one_file(directory: Path) -> 
 def test_a_full_disk_refuses_and_room_heals(directory: Path) -> None:
     async def test() -> None:
         log = SqliteLog.open(directory)
-        term, head = await filled(log, 3)
+        term, head = await fill(log, 3)
         log.db.execute("PRAGMA max_page_count = 8")
         with pytest.raises(StoreFull):
             await log.append([b"x" * 400_000], term=term, head=head)
@@ -159,7 +159,7 @@ def test_a_full_disk_refuses_and_room_heals(directory: Path) -> None:
 def test_a_commit_that_failed_stops_appends_until_the_head_was_read(directory: Path) -> None:
     async def test(*, stores: bool) -> None:
         log = SqliteLog.open(directory / str(stores))
-        term, head = await filled(log, 1)
+        term, head = await fill(log, 1)
         log.db = Broken(log.db, stores=stores)  # type: ignore[assignment]
         with pytest.raises(OutcomeUnknown):
             await log.append([b"maybe"], term=term, head=head)
@@ -231,7 +231,7 @@ def test_a_commit_of_unknown_outcome_is_not_settled_while_a_reader_keeps_the_wal
 
     async def test() -> None:
         log = SqliteLog.open(directory)
-        term, head = await filled(log, 1)
+        term, head = await fill(log, 1)
         reader = sqlite3.connect(directory / DATABASE, isolation_level=None)
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM log").fetchall()
@@ -269,7 +269,7 @@ def test_every_commit_is_synced_whatever_this_build_of_sqlite_does_by_itself(
 
     async def test() -> None:
         log = SqliteLog.open(directory)
-        term, head = await filled(log, 1)
+        term, head = await fill(log, 1)
         assert log.db.execute("PRAGMA synchronous").fetchone() == (FULL,)
         log.db = Broken(log.db, stores=True)  # type: ignore[assignment]
         with pytest.raises(OutcomeUnknown):
@@ -287,7 +287,7 @@ def test_a_leader_whose_term_another_server_took_neither_appends_nor_acts(direct
 
     async def test() -> None:
         first = SqliteLog.open(directory)
-        term, head = await filled(first, 2)
+        term, head = await fill(first, 2)
         first.hold(term)
         (directory / LOCK).unlink()
         second = SqliteLog.open(directory)

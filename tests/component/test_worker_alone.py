@@ -21,7 +21,7 @@ from maar.cli.output.failure import EXIT_USAGE
 from maar.model.errors import Unavailable
 from support.load.crowd import FAST, check_exactly_once, level0, profile
 from support.network.ports import free_port
-from support.processes.serving import Served, living, processes, served, wait_for
+from support.processes.serving import Served, living, processes, run_server, wait_for
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(600)]
 
@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """All but a worker, with a metastore that can be reached from elsewhere."""
     address = f"roles.metastore=127.0.0.1:{free_port()}"
     directory = tmp_path_factory.mktemp("alone")
-    with served(directory, *FAST, address, roles="metastore,query,front") as running:
+    with run_server(directory, *FAST, address, roles="metastore,query,front") as running:
         yield running
 
 

@@ -25,9 +25,9 @@ from maar.pprof.plain import (
     PlainProfile,
     PlainSample,
 )
-from support.lake.block_plans import NOON_NS, TENANT, Bench, pushed
+from support.lake.block_plans import NOON_NS, TENANT, Bench, raw_profile
 from support.load.pprof_scramble import random_profile
-from support.oracles.pprof_said import said
+from support.oracles.pprof_said import parse
 from support.stores.memory_store import MemoryStore
 
 OTHER = TenantId("other")
@@ -37,7 +37,7 @@ DAY_NS = 86_400_000_000_000
 
 def random_push(random: Random) -> RawProfile:
     """Any service, tenant, day and size; labels that samples may repeat or contradict."""
-    return pushed(
+    return raw_profile(
         random_profile(random, size=random.choice((1, 3, 6))),
         service=random.choice(("cart", "checkout", "checkout-2")),
         tenant=random.choice((TENANT, TENANT, TENANT, OTHER)),
@@ -50,7 +50,7 @@ def random_push(random: Random) -> RawProfile:
 def assert_equal(bench: Bench, blocks: list[BlockMeta], profiles: list[RawProfile]) -> None:
     for profile in profiles:
         (body,) = bench.get(blocks, profile.id, tenant=profile.tenant)
-        assert said(gzip.decompress(body)) == said(gzip.decompress(profile.payload))
+        assert parse(gzip.decompress(body)) == parse(gzip.decompress(profile.payload))
 
 
 def next_level(
@@ -119,7 +119,7 @@ def test_ids_of_three_bits_collide_and_are_counted(tmp_path: Path) -> None:
 def test_a_profile_that_is_pushed_twice_comes_back_once(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     bench = Bench(MemoryStore(), tmp_path)
-    profiles = [pushed(random_profile(random), client_id=str(place)) for place in range(6)]
+    profiles = [raw_profile(random_profile(random), client_id=str(place)) for place in range(6)]
     first = bench.compact([bench.segment(profiles[:4]), bench.segment(profiles[2:])])
     assert (first.account.kept, first.account.duplicates) == (6, 2)
     again = bench.compact([bench.segment(profiles[3:])])
@@ -148,7 +148,7 @@ def test_values_find_back_to_their_column_however_its_type_is_spelled(
         samples=[PlainSample([0], [7, 11]), PlainSample([0], [0, 13])],
     )
     types = tuple(f"memory:{kind}:count::" for kind in stored)
-    profile = msgspec.structs.replace(pushed(plain), types=types)
+    profile = msgspec.structs.replace(raw_profile(plain), types=types)
     profile = msgspec.structs.replace(profile, labels=renamed(profile.labels, "memory"))
     bench = Bench(MemoryStore(), tmp_path)
     blocks = list(bench.compact([bench.segment([profile])]).outputs)
@@ -162,17 +162,17 @@ def renamed(labels: Labels, name: str) -> Labels:
 def test_the_judge_sees_a_single_byte_of_text() -> None:
     raw = encode(one_function("caffe"))
     other = raw.replace(b"caffe", b"caff\xe9")
-    assert said(raw) == said(raw)
-    assert said(raw) != said(other)
-    assert said(other) != said(raw.replace(b"caffe", b"caff\xff"))
+    assert parse(raw) == parse(raw)
+    assert parse(raw) != parse(other)
+    assert parse(other) != parse(raw.replace(b"caffe", b"caff\xff"))
 
 
 def test_text_that_is_not_utf8_comes_back_byte_for_byte_from_quarantine(tmp_path: Path) -> None:
     """The door refuses it; what was stored before it did is kept as it came."""
-    good = pushed(one_function("main"))
+    good = raw_profile(one_function("main"))
     body = encode(one_function("caffe")).replace(b"caffe", b"caff\xe9")
     bad = msgspec.structs.replace(
-        pushed(one_function("caffe"), client_id="bad"), payload=gzip.compress(body)
+        raw_profile(one_function("caffe"), client_id="bad"), payload=gzip.compress(body)
     )
     bench = Bench(MemoryStore(), tmp_path)
     result = bench.compact([bench.segment([good, bad])])

@@ -137,7 +137,7 @@ class Chaos:
             self.lake.drain()
         except MaarError:
             pass
-        self.lake.faulty.healed()
+        self.lake.faulty.heal()
         self.count_since(before)
 
     def count_since(self, index: int) -> None:
@@ -171,7 +171,7 @@ class Chaos:
             nonlocal calls
             calls += key.startswith(keys.DEAD_LETTERS)
             if calls == interrupted:
-                self.lake.faulty.healed()
+                self.lake.faulty.heal()
                 self.random.choice((self.land, self.drain, self.drain_and_keep_house))()
 
         interrupted = self.random.choice((0, 1, 2))
@@ -179,7 +179,7 @@ class Chaos:
         self.sweeping = True
         self.swept += run_virtually(self.orphans.sweep())
         self.sweeping = False
-        self.lake.faulty.healed()
+        self.lake.faulty.heal()
 
     def forget(self) -> None:
         run_virtually(self.lake.cleaner.remove())
@@ -214,12 +214,12 @@ class Chaos:
 
     def late(self) -> list[BlockId]:
         """Of held letters: they came when their segment was below the floor."""
-        names = (keys.letter_place(key)[2] for key in self.lake.held())
+        names = (keys.letter_place(key)[2] for key in self.lake.held_keys())
         return [block for name in names if (block := keys.letter_block(name)) is not None]
 
     def strays(self) -> set[str]:
         """Segments below floor and grace that neither index nor letters know."""
-        letters = (*self.lake.waiting(), *self.lake.held())
+        letters = (*self.lake.waiting(), *self.lake.held_keys())
         about = {keys.letter_place(key)[2].removesuffix(".msgpack") for key in letters}
         limit = self.lake.state.registration_floor - LAG_NS
         return {
@@ -250,12 +250,12 @@ class Chaos:
         objects = self.lake.objects()
         for block in self.lake.fold.live():
             assert key_of(self.lake.state.blocks.get(block)) in objects, "live, and gone"
-        for key in (*self.lake.waiting(), *self.lake.held()):
+        for key in (*self.lake.waiting(), *self.lake.held_keys()):
             about = keys.letter_block(keys.letter_place(key)[2])
             kept = about in self.lettered | self.acknowledged
             if about and kept and not self.times_added[about]:  # else it may have been merged
                 assert key_of(segment_named(about)) in objects, "a letter's segment was swept"
-        held = {keys.letter_block(keys.letter_place(key)[2]) for key in self.lake.held()}
+        held = {keys.letter_block(keys.letter_place(key)[2]) for key in self.lake.held_keys()}
         assert not held & (self.acknowledged - self.expired), "acknowledged and held"
 
 
@@ -324,7 +324,7 @@ def test_this_test_sees_letters_held_and_floors_that_matter() -> None:
             chaos.flying.pop()
             assert letter_key(meta.id) in chaos.lake.waiting()
             chaos.lake.drain()
-        held += len(chaos.lake.held())
+        held += len(chaos.lake.held_keys())
         forgotten += chaos.lake.state.registration_floor > 0
     assert held
     assert forgotten

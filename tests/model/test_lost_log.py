@@ -182,7 +182,7 @@ class LostLog(RuleBasedStateMachine):
         if self.lake.state.adopting:
             assert self.untouchable <= self.lake.objects()
         else:
-            assert self.acknowledged <= self.lake.shown()
+            assert self.acknowledged <= self.lake.visible_profiles()
 
     def teardown(self) -> None:
         if self.lake.state.adopting:
@@ -190,7 +190,7 @@ class LostLog(RuleBasedStateMachine):
         for _ in range(4):
             self.lake.pass_time(30 * MINUTE_NS)
             self.lake.clean()
-        assert self.acknowledged <= self.lake.shown()
+        assert self.acknowledged <= self.lake.visible_profiles()
         snapshot_parts.audit(self.lake.state)
         self.lake.adoption.close()
         self.lake.orphans.close()

@@ -142,7 +142,7 @@ class Cleaning(RuleBasedStateMachine):
 
     def start_task(self, plan: PlanId, token: FencingToken) -> None:
         attempt = f"0-{len(self.tasks)}-ab"
-        made = self.lake.made(plan, token, attempt)
+        made = self.lake.make_output(plan, token, attempt)
         announce(self.store, made, plan, token, attempt)
         until = self.lake.fold.now + TASK_NS
         self.tasks.append(Task(plan, token, made, until, objects_of(made)))
@@ -247,7 +247,7 @@ class Cleaning(RuleBasedStateMachine):
     @rule(minutes=st.sampled_from([0, 1, 2, 16, 46]))
     def pass_time_and_sweep(self, minutes: int) -> None:
         self.lake.pass_time(minutes * MINUTE_NS)
-        needed = self.lake.listed() & self.lake.objects()
+        needed = self.lake.listed_keys() & self.lake.objects()
         self.clean(self.lake.cleaner.sweep())
         assert needed <= self.lake.objects()
 
@@ -319,7 +319,7 @@ class Cleaning(RuleBasedStateMachine):
         assert self.lake.state.leftovers == {}
         assert self.lake.state.retired == {}
         assert self.lake.cleaner.blocked == ()
-        assert self.lake.objects() == self.lake.listed()
+        assert self.lake.objects() == self.lake.listed_keys()
 
 
 Cleaning.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)

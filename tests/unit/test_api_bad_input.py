@@ -108,7 +108,7 @@ def assert_refused(to: Front, reply: Any, status: int, words: str, code: str) ->
 
 
 def counted(to: Front, route: str, status: int, reason: str) -> float:
-    return to.counted("maar_api_errors_total", route=route, status=str(status), reason=reason)
+    return to.metric_value("maar_api_errors_total", route=route, status=str(status), reason=reason)
 
 
 @pytest.mark.parametrize("case", PROFILES)
@@ -118,7 +118,7 @@ def test_a_bad_profile_is_refused(case: str) -> None:
     reply = push(to, push_body(SERVICE, body))
     status, code = (413, "resource_exhausted") if case == "gzip bomb" else (400, "invalid_argument")
     assert_refused(to, reply, status, words, code)
-    assert to.counted("maar_distributor_refused_total", reason=reason) == 1
+    assert to.metric_value("maar_distributor_refused_total", reason=reason) == 1
 
 
 @pytest.mark.parametrize("case", PROFILES)
@@ -129,7 +129,7 @@ def test_a_bad_profile_is_refused_by_ingest_too(case: str) -> None:
     assert reply.status_code == (413 if case == "gzip bomb" else 422)
     assert words in reply.text
     assert to.writer.stored == []
-    assert to.counted("maar_distributor_refused_total", reason=reason) == 1
+    assert to.metric_value("maar_distributor_refused_total", reason=reason) == 1
 
 
 @pytest.mark.parametrize("case", LABELS)

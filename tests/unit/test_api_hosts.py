@@ -99,7 +99,8 @@ def test_rebinding_neither_reads_nor_changes_anything() -> None:
     assert front.post("/ingest?name=a", content=b"main 1", headers=host).status_code == 403
     assert (front.metastore.periods, front.writer.stored) == ({}, [])
     assert (
-        front.counted("maar_api_errors_total", route="any", status="403", reason="forbidden") == 3
+        front.metric_value("maar_api_errors_total", route="any", status="403", reason="forbidden")
+        == 3
     )
 
 

@@ -354,4 +354,7 @@ def test_refused_orders_are_counted_by_route() -> None:
     front = front_with()
     front.post("/api/v1/plans/7.0/requeue", json={})
     route = "/api/v1/plans/{id}/requeue"
-    assert front.counted("maar_api_errors_total", route=route, status="404", reason="notfound") == 1
+    assert (
+        front.metric_value("maar_api_errors_total", route=route, status="404", reason="notfound")
+        == 1
+    )

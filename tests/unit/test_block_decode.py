@@ -22,7 +22,7 @@ from maar.pprof.plain import (
     PlainProfile,
     PlainSample,
 )
-from support.lake.block_plans import NOON_NS, pushed
+from support.lake.block_plans import NOON_NS, raw_profile
 
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
 COUNT = "process_cpu:samples:count:cpu:nanoseconds"
@@ -56,7 +56,7 @@ def rows(profiles: list[RawProfile], table: str) -> list[dict[str, Any]]:
 
 
 def test_the_tables_have_the_columns_of_the_format() -> None:
-    tables = decode_profiles([pushed(profile())]).tables
+    tables = decode_profiles([raw_profile(profile())]).tables
     assert {name: table.schema.names for name, table in tables.items()} == {
         name: layout.schema.names for name, layout in LAYOUTS.items()
     }
@@ -64,12 +64,12 @@ def test_the_tables_have_the_columns_of_the_format() -> None:
 
 
 def test_stacks_are_read_from_the_root_with_inlined_frames_and_readable_names() -> None:
-    stacks = rows([pushed(profile())], "stacks")
+    stacks = rows([raw_profile(profile())], "stacks")
     assert [(stack["functions"], stack["leaf"]) for stack in stacks] == [
         (["main"], "main"),
         (["main", "work", "helper", "libc.so!0x500"], "libc.so!0x500"),
     ]
-    frames = {row["location_id"]: row for row in rows([pushed(profile())], "locations")}
+    frames = {row["location_id"]: row for row in rows([raw_profile(profile())], "locations")}
     deep = [frames[identity] for identity in stacks[1]["location_ids"]]
     assert [frame["function"] for frame in deep] == ["main", "work", "helper", None]
     assert [frame["inlined"] for frame in deep] == [False, False, True, False]
@@ -91,7 +91,7 @@ def test_a_frame_that_nothing_is_known_of_still_has_a_name() -> None:
         locations=unnamed,
         samples=[PlainSample([0, 1], [1, 1]), PlainSample([], [1, 1])],
     )
-    stacks = rows([pushed(plain)], "stacks")
+    stacks = rows([raw_profile(plain)], "stacks")
     assert [(stack["functions"], stack["leaf"]) for stack in stacks] == [
         ([], None),
         (["[unknown]", "0xbeef"], "0xbeef"),
@@ -102,20 +102,20 @@ def test_zero_values_are_left_out_unless_a_sample_has_nothing_else() -> None:
     plain = profile(
         samples=[PlainSample([0], [0, 7]), PlainSample([1], [2, 3]), PlainSample([0], [0, 0])]
     )
-    samples = rows([pushed(plain)], "samples")
+    samples = rows([raw_profile(plain)], "samples")
     found = sorted((row["sample"], row["profile_type"], row["value"]) for row in samples)
     assert found == [(0, CPU, 7), (1, CPU, 3), (1, COUNT, 2), (2, CPU, 0)]
 
 
 def test_a_profile_of_one_type_needs_no_ordinal() -> None:
     plain = profile(sample_types=[("cpu", "nanoseconds")], samples=[PlainSample([0], [4])])
-    (row,) = rows([pushed(plain)], "samples")
+    (row,) = rows([raw_profile(plain)], "samples")
     assert (row["sample"], row["value"], row["profile_type"]) == (None, 4, CPU)
 
 
 def test_rows_are_in_the_order_of_their_table() -> None:
     profiles = [
-        pushed(profile(), service=service, time_ns=NOON_NS + offset)
+        raw_profile(profile(), service=service, time_ns=NOON_NS + offset)
         for offset in (5_000, 0, 9_000)
         for service in ("b", "a", "c")
     ]
@@ -129,14 +129,18 @@ def test_rows_are_in_the_order_of_their_table() -> None:
 
 
 def test_a_stack_of_two_services_has_two_ids() -> None:
-    stacks = rows([pushed(profile(), service="a"), pushed(profile(), service="b")], "stacks")
+    stacks = rows(
+        [raw_profile(profile(), service="a"), raw_profile(profile(), service="b")], "stacks"
+    )
     assert len({stack["stack_id"] for stack in stacks}) == len(stacks) == 4
-    assert len(rows([pushed(profile(), service="a"), pushed(profile())], "locations")) == 4
+    assert (
+        len(rows([raw_profile(profile(), service="a"), raw_profile(profile())], "locations")) == 4
+    )
 
 
 def test_string_labels_of_samples_become_series() -> None:
     labels = [PlainLabel("endpoint", "/pay"), PlainLabel("span_id", "abc"), PlainLabel("n", "", 7)]
-    raw = pushed(profile(samples=[PlainSample([0], [1, 1], labels), PlainSample([0], [1, 1])]))
+    raw = raw_profile(profile(samples=[PlainSample([0], [1, 1], labels), PlainSample([0], [1, 1])]))
     tables = decode_profiles([raw]).tables
     series = {row["series_id"]: dict(row["labels"]) for row in tables["series"].to_pylist()}
     base = dict(raw.labels)
@@ -161,7 +165,9 @@ def test_string_labels_of_samples_become_series() -> None:
     ],
 )
 def test_labels_that_cannot_be_told_again_stay_on_the_sample(label: PlainLabel) -> None:
-    tables = decode_profiles([pushed(profile(samples=[PlainSample([0], [0, 1], [label])]))]).tables
+    tables = decode_profiles(
+        [raw_profile(profile(samples=[PlainSample([0], [0, 1], [label])]))]
+    ).tables
     (row,) = tables["samples"].to_pylist()
     assert tables["series"].num_rows == 1
     assert row["sample_labels"][0]["key"] == label.key
@@ -172,20 +178,20 @@ def test_a_profile_with_very_many_label_sets_makes_no_series_of_them() -> None:
     samples = [
         PlainSample([0], [0, 1], [PlainLabel("request", str(place))]) for place in range(many)
     ]
-    tables = decode_profiles([pushed(profile(samples=samples))]).tables
+    tables = decode_profiles([raw_profile(profile(samples=samples))]).tables
     assert tables["series"].num_rows == 1
     assert all(row["sample_labels"] for row in tables["samples"].to_pylist())
-    fewer = decode_profiles([pushed(profile(samples=samples[1:]))]).tables
+    fewer = decode_profiles([raw_profile(profile(samples=samples[1:]))]).tables
     assert fewer["series"].num_rows == many  # the profile's own, too
 
 
 def test_the_version_is_a_column_of_series() -> None:
-    raw = pushed(profile(), labels=(("service_version", "1.4"),))
+    raw = raw_profile(profile(), labels=(("service_version", "1.4"),))
     assert rows([raw], "series")[0]["version"] == "1.4"
 
 
 def test_what_cannot_be_decoded_holds_up_nobody() -> None:
-    good = pushed(profile())
+    good = raw_profile(profile())
     bad = msgspec.structs.replace(good, payload=b"\x1f\x8bno", raw_size=4)
     decoded = decode_profiles([bad, good])
     assert decoded.tables["profiles"].num_rows == 1
@@ -197,6 +203,6 @@ def test_what_cannot_be_decoded_holds_up_nobody() -> None:
 def test_profiles_of_many_frames_are_decoded_apart() -> None:
     lines = tuple(PlainLine(NONE, line) for line in range(100))
     deep = profile(locations=[PlainLocation(lines=lines)], samples=[PlainSample((0,) * 10, (1, 1))])
-    raws = [pushed(deep, client_id=str(place)) for place in range(3)]
+    raws = [raw_profile(deep, client_id=str(place)) for place in range(3)]
     parts = list(decode_in_batches(raws, batch_weight=20_000))  # 1,000 frames of 8 bytes each
     assert [part.tables["profiles"].num_rows for part in parts] == [2, 1]

@@ -22,7 +22,7 @@ from maar.block.merge.duplicates import id_words, later_ones
 from maar.block.merge.run import ROWS_MIN, CutPoint, Run
 from maar.block.merge.split import places
 from maar.model.errors import Corrupt
-from support.lake.block_plans import NOON_NS, TENANT, pushed
+from support.lake.block_plans import NOON_NS, TENANT, raw_profile
 from support.load.pprof_scramble import random_profile
 
 SERVICES = ("a", "b", "c", "d")
@@ -35,7 +35,7 @@ def some_runs(
     made = []
     for number in range(runs):
         raws = [
-            pushed(
+            raw_profile(
                 random_profile(random),
                 service=random.choice(SERVICES),
                 time_ns=NOON_NS + random.randrange(1_000) * 1_000,
@@ -162,7 +162,7 @@ def joined(built: BuiltBlock) -> list[str]:
 
 def test_ids_that_clash_between_runs_are_given_others(tmp_path: Path) -> None:
     random = Random(6)
-    raws = [pushed(random_profile(random, size=8), client_id=str(n)) for n in range(6)]
+    raws = [raw_profile(random_profile(random, size=8), client_id=str(n)) for n in range(6)]
     halves = [decode_profiles(half, mask=0x3).tables for half in (raws[:2], raws[2:4], raws[4:])]
     weak = build(
         [Run(name="weak", tables=dict(half)) for half in halves], tmp_path / "weak", tenant=TENANT
@@ -190,7 +190,7 @@ def test_what_was_given_other_ids_is_in_order_and_can_be_merged_again(
     level = []
     for number in range(8):
         raws = [
-            pushed(
+            raw_profile(
                 random.choice(plain),
                 service=random.choice("ab"),
                 time_ns=NOON_NS + random.randrange(3) * 500,

@@ -17,7 +17,7 @@ from maar.model.errors import (
     Unreachable,
 )
 from support.http.pushed import SetClock
-from support.segment.pushes import told
+from support.segment.pushes import run_story
 from support.segment.writers_as_told import Fleet
 
 
@@ -31,9 +31,9 @@ def test_a_silent_writer_is_left_alone_then_probed_by_one_push_and_taken_back() 
         for _ in range(10):
             await fleet.push()
         assert fleet.writers[first].tries == 3
-        assert fleet.counted("breakers", state="open") == 1
+        assert fleet.metric_value("breakers", state="open") == 1
         clock.now_ns += OPEN_NS
-        assert fleet.counted("breakers", state="half-open") == 1
+        assert fleet.metric_value("breakers", state="half-open") == 1
         for _ in range(5):
             await fleet.push()
         assert fleet.writers[first].tries == 4
@@ -42,10 +42,10 @@ def test_a_silent_writer_is_left_alone_then_probed_by_one_push_and_taken_back() 
         for _ in range(5):
             await fleet.push()
 
-    told(fleet, story)
+    run_story(fleet, story)
     assert len(fleet.writers[first].stored) == 5
     assert len(fleet.writers[second].stored) == 15
-    assert fleet.counted("breakers", state="closed") == 0  # the links are closed by now
+    assert fleet.metric_value("breakers", state="closed") == 0  # the links are closed by now
 
 
 def test_while_a_probe_is_on_its_way_others_go_elsewhere() -> None:
@@ -71,7 +71,7 @@ def test_while_a_probe_is_on_its_way_others_go_elsewhere() -> None:
         await fleet.push()
         assert len(writer.stored) == 1
 
-    told(fleet, story)
+    run_story(fleet, story)
 
 
 def test_pushes_that_come_at_the_same_time_send_one_probe() -> None:
@@ -86,7 +86,7 @@ def test_pushes_that_come_at_the_same_time_send_one_probe() -> None:
         clock.now_ns += OPEN_NS
         await asyncio.gather(*(fleet.push() for _ in range(20)))
 
-    told(fleet, story)
+    run_story(fleet, story)
     assert fleet.writers[first].tries == 4
     assert len(fleet.writers[second].stored) == 23
 
@@ -101,7 +101,7 @@ def test_a_writer_that_answers_is_alive_whatever_it_says(failure: MaarError) -> 
             with pytest.raises(type(failure)):
                 await fleet.push()
 
-    told(fleet, story)
+    run_story(fleet, story)
     assert fleet.writers["a"].tries == 10
 
 
@@ -122,7 +122,7 @@ def test_when_all_breakers_are_open_the_client_hears_at_once() -> None:
         clock.now_ns += OPEN_NS
         assert fleet.router.ready() == ""
 
-    told(fleet, story)
+    run_story(fleet, story)
 
 
 def test_a_draining_writer_rests_at_once_and_costs_no_retries() -> None:
@@ -139,10 +139,10 @@ def test_a_draining_writer_rests_at_once_and_costs_no_retries() -> None:
         for _ in range(20):
             await fleet.push()
 
-    told(fleet, story)
+    run_story(fleet, story)
     assert fleet.writers[first].tries == 3
     assert len(fleet.writers[second].stored) == 21
-    assert fleet.counted("budget_exhausted_total") == 1
+    assert fleet.metric_value("budget_exhausted_total") == 1
 
 
 def test_a_writer_that_was_started_again_has_a_clean_slate() -> None:
@@ -157,8 +157,8 @@ def test_a_writer_that_was_started_again_has_a_clean_slate() -> None:
         fleet.ring("a", "b", sessions={first: "s2"})
         await fleet.push()
 
-    told(fleet, story)
-    assert fleet.stored()[first] == ["shop"]
+    run_story(fleet, story)
+    assert fleet.stored_services()[first] == ["shop"]
 
 
 def test_a_sick_fleet_is_not_hit_with_many_times_the_load() -> None:
@@ -172,7 +172,7 @@ def test_a_sick_fleet_is_not_hit_with_many_times_the_load() -> None:
             with pytest.raises(Overloaded):
                 await fleet.push()
 
-    told(fleet, story)
+    run_story(fleet, story)
     tries = sum(one.tries for one in fleet.writers.values())
     assert 200 + 10 + 15 < tries <= 200 + 10 + 20
-    assert fleet.counted("budget_exhausted_total") > 150
+    assert fleet.metric_value("budget_exhausted_total") > 150

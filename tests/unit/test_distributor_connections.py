@@ -19,12 +19,12 @@ from maar.model.ids import HOME, NodeId, Shard
 from maar.model.time import SECOND_NS
 from maar.placement.locate import Place, Spot
 from support.http.pushed import SetClock
-from support.segment.pushes import SERVICES, pushed, told
+from support.segment.pushes import SERVICES, push_all, run_story
 from support.segment.writers_as_told import Fleet, profile
 
 
 def test_connections_are_made_once_and_closed_at_the_end() -> None:
-    fleet = pushed(Fleet("a", "b", "c"), *SERVICES, times=5)
+    fleet = push_all(Fleet("a", "b", "c"), *SERVICES, times=5)
     assert sorted(fleet.connected) == ["a", "b", "c"]
     assert [one.closed for one in fleet.writers.values()] == [1, 1, 1]
 
@@ -50,7 +50,7 @@ def test_a_writer_that_left_is_hung_up_on_when_it_owes_no_answer() -> None:
         assert leaver.closed == 1
         assert fleet.writers[other].closed == 0
 
-    told(fleet, story)
+    run_story(fleet, story)
     assert fleet.writers[first].stored
 
 
@@ -65,7 +65,7 @@ def test_a_hundred_restarts_leave_no_connections_behind() -> None:
         assert len(fleet.router.links) == 2
         assert fleet.writers["a"].closed == 99
 
-    told(fleet, story)
+    run_story(fleet, story)
 
 
 def test_a_client_that_hangs_up_takes_no_shard_along() -> None:
@@ -82,8 +82,8 @@ def test_a_client_that_hangs_up_takes_no_shard_along() -> None:
         await asyncio.gather(push, return_exceptions=True)
         gate.set()
 
-    told(fleet, story)
-    assert sum(map(len, fleet.stored().values())) == len(SERVICES)
+    run_story(fleet, story)
+    assert sum(map(len, fleet.stored_services().values())) == len(SERVICES)
     assert not any(one.cancelled for one in fleet.writers.values())
 
 
@@ -104,7 +104,7 @@ def test_a_failure_after_the_client_hung_up_disturbs_nobody() -> None:
         await asyncio.gather(push, return_exceptions=True)
         gate.set()
 
-    told(fleet, story)
+    run_story(fleet, story)
     assert problems == []
 
 
@@ -129,7 +129,7 @@ def test_a_try_that_is_called_off_before_it_has_begun_leaves_nothing() -> None:
         assert (link.under_way, fleet.writers["a"].tries) == (0, 3)
         assert breaker.allows(link.breaker, now_ns=clock.now_ns)
 
-    told(fleet, story)
+    run_story(fleet, story)
 
 
 def test_what_nobody_waits_for_does_not_keep_the_process() -> None:
@@ -144,4 +144,4 @@ def test_what_nobody_waits_for_does_not_keep_the_process() -> None:
         push.cancel()
         await asyncio.gather(push, return_exceptions=True)
 
-    told(fleet, story)
+    run_story(fleet, story)

@@ -14,7 +14,7 @@ from maar.model.errors import (
 )
 from maar.model.time import SECOND_NS
 from support.http.pushed import SetClock
-from support.segment.pushes import pushed, told
+from support.segment.pushes import push_all, run_story
 from support.segment.writers_as_told import Fleet
 
 
@@ -22,11 +22,11 @@ def test_a_hung_writer_leaves_time_for_the_next() -> None:
     fleet = Fleet("a", "b", "c", settings=RouterSettings(deadline_ms=400))
     _, (first, second, _) = fleet.owner_of("shop")
     fleet.writer(first).hangs = True
-    pushed(fleet)
-    assert fleet.stored() == {second: ["shop"]}
+    push_all(fleet)
+    assert fleet.stored_services() == {second: ["shop"]}
     assert fleet.writers[first].cancelled == 1
-    assert fleet.counted("tries_total", outcome="given_up") == 1
-    assert fleet.counted("failovers_total") == 1
+    assert fleet.metric_value("tries_total", outcome="given_up") == 1
+    assert fleet.metric_value("failovers_total") == 1
 
 
 def test_a_writer_that_is_only_slow_may_still_answer_while_others_are_asked() -> None:
@@ -43,8 +43,8 @@ def test_a_writer_that_is_only_slow_may_still_answer_while_others_are_asked() ->
         fleet.writers[first].gate.set()  # type: ignore[union-attr]
         await push
 
-    told(fleet, story)
-    assert fleet.stored() == {first: ["shop"]}
+    run_story(fleet, story)
+    assert fleet.stored_services() == {first: ["shop"]}
     assert [fleet.writers[node].cancelled for node in (first, second, third)] == [0, 1, 1]
 
 
@@ -52,7 +52,7 @@ def test_a_writer_that_was_late_three_times_is_left_alone() -> None:
     fleet = Fleet("a", "b", settings=RouterSettings(deadline_ms=100))
     _, (first, second) = fleet.owner_of("shop")
     fleet.writer(first).hangs = True
-    pushed(fleet, times=6)
+    push_all(fleet, times=6)
     assert fleet.writers[first].tries == 3
     assert len(fleet.writers[second].stored) == 6
 
@@ -74,8 +74,8 @@ def test_a_late_failure_does_not_hurry_the_one_that_was_asked_meanwhile() -> Non
         fleet.writers[second].gate.set()  # type: ignore[union-attr]
         await push
 
-    told(fleet, story)
-    assert fleet.stored() == {second: ["shop"]}
+    run_story(fleet, story)
+    assert fleet.stored_services() == {second: ["shop"]}
     assert fleet.writers[third].tries == 0
 
 
@@ -94,7 +94,7 @@ def test_a_late_answer_that_is_a_refusal_ends_the_push() -> None:
         with pytest.raises(InvalidInput):
             await push
 
-    told(fleet, story)
+    run_story(fleet, story)
     assert fleet.writers[second].cancelled == 1
 
 
@@ -109,14 +109,14 @@ def test_when_all_writers_are_slow_new_pushes_wait_with_them() -> None:
         for _ in range(3):
             with pytest.raises(Unavailable):
                 await fleet.push()
-        assert fleet.counted("breakers", state="open") == 2
+        assert fleet.metric_value("breakers", state="open") == 2
         assert fleet.router.ready() == ""
         for node in "ab":
             fleet.writer(node).hangs = False
         await fleet.push()
 
-    told(fleet, story)
-    assert sum(map(len, fleet.stored().values())) == 1
+    run_story(fleet, story)
+    assert sum(map(len, fleet.stored_services().values())) == 1
 
 
 def test_a_client_that_hangs_up_ends_the_tries_of_its_lone_batch() -> None:
@@ -132,7 +132,7 @@ def test_a_client_that_hangs_up_ends_the_tries_of_its_lone_batch() -> None:
         push.cancel()
         await asyncio.gather(push, return_exceptions=True)
 
-    told(fleet, story)
+    run_story(fleet, story)
     assert [fleet.writers[node].cancelled for node in (first, second)] == [1, 1]
 
 
@@ -147,7 +147,7 @@ def test_the_deadline_of_the_whole_push_holds_when_all_hang() -> None:
             await fleet.push()
         assert asyncio.get_running_loop().time() - began >= 0.19
 
-    told(fleet, story)
+    run_story(fleet, story)
     assert sum(one.cancelled for one in fleet.writers.values()) == 3
 
 
@@ -170,4 +170,4 @@ def test_a_lone_writer_gets_all_the_time() -> None:
         fleet.writers["a"].gate.set()  # type: ignore[union-attr]
         await push
 
-    told(fleet, story)
+    run_story(fleet, story)

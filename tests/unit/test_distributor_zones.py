@@ -14,7 +14,7 @@ from maar.model.errors import (
 from maar.model.ids import Zone
 from maar.model.ring import WriterState
 from support.http.pushed import SetClock
-from support.segment.pushes import SERVICES, pushed, told
+from support.segment.pushes import SERVICES, push_all, run_story
 from support.segment.writers_as_told import Fleet
 
 EAST = Zone("east")
@@ -33,8 +33,8 @@ def two_zones(settings: RouterSettings, clock: SetClock | None = None) -> Fleet:
 def test_while_home_takes_pushes_nothing_leaves_it(settings: RouterSettings) -> None:
     fleet = two_zones(settings)
     fleet.writer("a").failure = Unreachable("gone")
-    pushed(fleet, *SERVICES)
-    assert set(fleet.stored()) == {"b"}
+    push_all(fleet, *SERVICES)
+    assert set(fleet.stored_services()) == {"b"}
     assert set(fleet.connected) <= {"a", "b"}
 
 
@@ -43,7 +43,7 @@ def test_by_default_a_zone_that_is_down_means_503() -> None:
     fleet.ring("a", "b", dead=["a", "b"])
     assert "none of the 2 segment writers of zone home" in fleet.router.ready()
     with pytest.raises(Unavailable, match="none of the 2") as caught:
-        pushed(fleet)
+        push_all(fleet)
     assert caught.value.retry_after_s
     assert fleet.connected == []
 
@@ -52,11 +52,11 @@ def test_where_it_is_allowed_the_next_zone_by_name_takes_over_and_it_is_counted(
     fleet = two_zones(CROSSING)
     fleet.ring("a", "b", dead=["a", "b"])
     assert fleet.router.ready() == ""
-    pushed(fleet, *SERVICES)
-    assert set(fleet.stored()) == {"e"}
+    push_all(fleet, *SERVICES)
+    assert set(fleet.stored_services()) == {"e"}
     assert {shard for shard, _ in fleet.writers["e"].stored} == {1, 2, 3, 4}
-    assert fleet.counted("crossed_profiles_total", zone="east") == len(SERVICES)
-    assert fleet.counted("crossed_bytes_total", zone="east") == len(SERVICES)
+    assert fleet.metric_value("crossed_profiles_total", zone="east") == len(SERVICES)
+    assert fleet.metric_value("crossed_bytes_total", zone="east") == len(SERVICES)
 
 
 def test_a_home_that_falls_silent_during_a_push_is_left_in_the_same_push() -> None:
@@ -73,8 +73,8 @@ def test_a_home_that_falls_silent_during_a_push_is_left_in_the_same_push() -> No
         clock.now_ns += OPEN_NS  # probes of home fail, and their profiles cross all the same
         await fleet.push(*SERVICES)
 
-    told(fleet, story)
-    assert fleet.counted("crossed_profiles_total", zone="east") == 2 * len(SERVICES)
+    run_story(fleet, story)
+    assert fleet.metric_value("crossed_profiles_total", zone="east") == 2 * len(SERVICES)
 
 
 def test_a_home_that_is_full_is_not_down() -> None:
@@ -82,7 +82,7 @@ def test_a_home_that_is_full_is_not_down() -> None:
     for node in ("a", "b"):
         fleet.writer(node).failure = Overloaded("full")
     with pytest.raises(Overloaded):
-        pushed(fleet)
+        push_all(fleet)
     assert set(fleet.connected) <= {"a", "b"}
 
 
@@ -95,8 +95,8 @@ def test_home_takes_over_again_when_it_is_back() -> None:
         fleet.ring("a", "b")
         await fleet.push()
 
-    told(fleet, story)
-    assert fleet.counted("crossed_profiles_total", zone="east") == 1
+    run_story(fleet, story)
+    assert fleet.metric_value("crossed_profiles_total", zone="east") == 1
 
 
 def test_a_home_that_is_about_to_be_known_is_not_called_down() -> None:
@@ -104,12 +104,12 @@ def test_a_home_that_is_about_to_be_known_is_not_called_down() -> None:
     fleet.ring("e", zone=EAST)
     fleet.ring("a", complete=False)
     with pytest.raises(Unavailable, match="not known yet"):
-        pushed(fleet)
+        push_all(fleet)
 
 
 def test_equal_names_in_two_zones_are_two_writers() -> None:
     fleet = Fleet("a", settings=CROSSING, local="a")
     fleet.ring("a", zone=EAST)
     fleet.ring("a", states={"a": WriterState.LEAVING})
-    pushed(fleet)
+    push_all(fleet)
     assert fleet.connected == ["a"]

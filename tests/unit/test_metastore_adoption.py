@@ -54,9 +54,9 @@ def test_segments_that_came_after_the_snapshot_are_adopted_as_they_were_register
     saved = lake.save()
     later = lake.push(2, 3)
     lake.lose(saved)
-    assert lake.shown() == {1}
+    assert lake.visible_profiles() == {1}
     lake.adopt()
-    assert lake.shown() == {1, 2, 3}
+    assert lake.visible_profiles() == {1, 2, 3}
     assert not lake.state.adopting
     found = lake.state.blocks.get(later.id)
     same = msgspec.structs.replace(
@@ -81,7 +81,7 @@ def test_a_plan_that_was_completed_after_the_snapshot_loses_nothing() -> None:
     lake.lose(saved)
     lake.adopt()
     assert {meta.id for meta in lake.live()} == {made.id}
-    assert lake.shown() == {1, 2}
+    assert lake.visible_profiles() == {1, 2}
     assert lake.state.tally.blocks_missed == 2
     (answer,) = lake.complete_as(plan, token, made)
     assert isinstance(answer, Refused)
@@ -95,7 +95,7 @@ def test_inputs_that_are_still_there_and_their_output_are_both_adopted() -> None
     lake.lose(saved)
     lake.adopt()
     assert {meta.id for meta in lake.live()} == {made.id, *(meta.id for meta in inputs)}
-    assert lake.shown() == {1, 2}
+    assert lake.visible_profiles() == {1, 2}
 
 
 def test_an_output_without_all_its_files_is_not_adopted() -> None:
@@ -152,7 +152,7 @@ def test_a_damaged_later_attempt_does_not_hide_a_whole_one() -> None:
     first = lake.lease(plan)
     made = lake.write(plan, first, "a1")
     lake.pass_time(HOUR_NS)
-    late = lake.made(plan, lake.lease(plan, replaces=first), "a2")
+    late = lake.make_output(plan, lake.lease(plan, replaces=first), "a2")
     lake.store.create(manifest_key(late), b"\xc1 not a manifest")
     lake.lose(saved)
     lake.adopt()
@@ -169,11 +169,11 @@ def test_objects_of_another_log_in_the_same_store_are_left_alone() -> None:
     ours.push(1)
     ours.lose(saved)
     ours.adopt()
-    assert ours.shown() == {1}
+    assert ours.visible_profiles() == {1}
     ours.lose(saved, adopts=[OTHER])
     ours.contents |= theirs.contents
     ours.adopt()
-    assert ours.shown() == {1, 7}
+    assert ours.visible_profiles() == {1, 7}
 
 
 def test_what_is_no_segment_and_no_manifest_is_told_and_stays() -> None:
@@ -245,7 +245,7 @@ def test_a_block_that_was_replaced_before_comes_back_when_the_replacement_is_los
     assert {meta.id for meta in lake.live()} == {meta.id for meta in inputs}
     lake.pass_time(10 * HOUR_NS)
     lake.clean()
-    assert lake.shown() == {1, 2}
+    assert lake.visible_profiles() == {1, 2}
 
 
 def test_a_damaged_object_of_a_live_block_is_not_taken_for_a_lost_one() -> None:
@@ -281,7 +281,7 @@ def test_a_block_registered_while_the_store_is_listed_is_not_missed() -> None:
     late = cast(ObjectStore, Late())
     lake.adoption = Adoption(lake, late, lake.clock, lake.append, lake.metrics)
     lake.adopt()
-    assert lake.shown() == {1, 2}
+    assert lake.visible_profiles() == {1, 2}
 
 
 def test_tables_stay_whose_manifest_is_damaged_when_their_inputs_are_gone() -> None:

@@ -32,7 +32,7 @@ def test_dead_letters_of_the_old_life_are_delivered_and_the_bad_ones_held() -> N
         lake.store.create(key, dead_letter.encode(meta))
     lake.lose(saved)
     lake.adopt()
-    assert lake.shown() == {1}
+    assert lake.visible_profiles() == {1}
     assert lake.objects(keys.DEAD_LETTERS) == {
         keys.held_letter(incarnation=INCARNATION, name=f"{lost.id}.msgpack")
     }
@@ -73,7 +73,7 @@ def test_a_store_that_fails_postpones_the_end_and_the_next_look_goes_on() -> Non
     assert lake.state.adopting
     failing = False
     lake.adopt()
-    assert lake.shown() == set(range(5))
+    assert lake.visible_profiles() == set(range(5))
     assert not lake.state.adopting
 
 
@@ -85,10 +85,10 @@ def test_a_full_index_does_not_postpone_the_end() -> None:
     lake.upload([5])
     lake.lose(saved)
     lake.adopt()
-    assert lake.shown() == {0, 1, 5}
+    assert lake.visible_profiles() == {0, 1, 5}
     assert not lake.state.adopting
     lake.merge(lake.live())  # which makes room again
-    assert lake.shown() == {0, 1, 5}
+    assert lake.visible_profiles() == {0, 1, 5}
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -106,14 +106,14 @@ def test_a_late_letter_of_an_old_life_is_delivered(again: bool) -> None:
     if again:
         lake.lose(lake.save())
         lake.adopt()
-    assert lake.shown() == {1}
+    assert lake.visible_profiles() == {1}
     lake.store.create(key, body)
     letter = keys.dead_letter(incarnation=INCARNATION, block=meta.id)
     lake.store.create(letter, dead_letter.encode(meta))
     letters = DeadLetters(lake, lake.store, lake.append, lake.metrics, lambda n: bytes(n))
     run_virtually(letters.drain())
     letters.close()
-    assert lake.shown() == {1, 5}
+    assert lake.visible_profiles() == {1, 5}
     assert not lake.objects(keys.DEAD_LETTERS)
 
 
@@ -135,7 +135,7 @@ def test_a_held_letter_of_an_old_life_can_be_retried() -> None:
     lake.store.create(key, body)
     run_virtually(letters.retry(meta.id))
     letters.close()
-    assert lake.shown() == {5}
+    assert lake.visible_profiles() == {5}
     assert not lake.objects(keys.DEAD_LETTERS)
 
 
@@ -196,7 +196,7 @@ def test_the_duty_adopts_and_the_status_says_so_until_then() -> None:
     assert "nothing is merged or deleted" in lake.adoption.blocked[0]
     run_virtually(adopted())
     assert lake.adoption.blocked == ()
-    assert lake.shown() == {1}
+    assert lake.visible_profiles() == {1}
 
 
 def test_a_life_that_is_named_again_counts_once() -> None:

@@ -28,13 +28,13 @@ from maar.model.time import LeaseTime
 from maar.ports.log import Record
 from support.clock.virtual_time import run_virtually
 from support.metastore.fold import INCARNATION, segment
-from support.metastore.operations import logged, run
+from support.metastore.operations import new_log, run
 
 
 @pytest.mark.parametrize("with_snapshot", [False, True])
 def test_a_backup_holds_the_whole_state(tmp_path: Path, with_snapshot: bool) -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         if with_snapshot:
             await ours.snapshot()
         await ours.add(4)
@@ -54,7 +54,7 @@ def test_a_backup_holds_the_whole_state(tmp_path: Path, with_snapshot: bool) -> 
 
 def test_a_backup_holds_entries_that_are_too_large_for_the_log(tmp_path: Path) -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         body = encode_entry(BlocksAdded(tuple(segment(n) for n in range(100, 110))))
         key = keys.stored_entry(
             incarnation=INCARNATION,
@@ -74,7 +74,7 @@ def test_a_backup_holds_entries_that_are_too_large_for_the_log(tmp_path: Path) -
 
 def test_every_flipped_or_missing_byte_of_a_backup_is_found(tmp_path: Path) -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.snapshot()
         await ours.add()
         path = tmp_path / "b"
@@ -105,7 +105,7 @@ def test_a_backup_of_a_newer_program_is_refused_with_a_sentence(tmp_path: Path) 
 
 def test_a_backup_never_replaces_a_file_and_leaves_no_half_of_one(tmp_path: Path) -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         path = tmp_path / "b"
         path.write_text("precious")
         with pytest.raises(AlreadyExists):
@@ -127,7 +127,7 @@ def test_a_log_that_is_truncated_meanwhile_is_read_again_from_a_newer_snapshot(
     tmp_path: Path,
 ) -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.snapshot()
         await ours.add(3)
         read = ours.log.read
@@ -153,7 +153,7 @@ def test_a_log_that_is_truncated_meanwhile_is_read_again_from_a_newer_snapshot(
 
 def test_no_backup_is_made_of_a_state_that_the_leader_did_not_share(tmp_path: Path) -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         wrong = StateHashed(ours.state.index, bytes(32))
         body = encode(ours.state.version, LeaseTime(ours.now), ours.wall, encode_entry(wrong))
         await ours.log.append([body], term=ours.term, head=ours.replica.head)

@@ -230,7 +230,7 @@ def test_a_log_that_has_led_goes_on_although_the_store_does_not_answer() -> None
     claim.settle(store, MetaState(incarnation=INCARNATION, former=(OTHER,)))
     with pytest.raises(Unavailable):
         claim.settle(store, MetaState(incarnation=INCARNATION))
-    store.healed()
+    store.heal()
     claim.settle(store, MetaState(incarnation=INCARNATION, former=(OTHER,)))
     assert store.size(keys.marker(INCARNATION)) == 0
 
@@ -298,7 +298,7 @@ def test_a_log_begins_again_from_the_objects_in_the_store_alone() -> None:
     names = [keys.segment_name(info.key) for info in lake.store.list(keys.SEGMENTS)]
     newest = max(block_time_ns(name.block) for name in names if name)
     before = lake.state.index
-    shown = lake.shown()
+    shown = lake.visible_profiles()
 
     lake.lose_all()
 
@@ -309,12 +309,12 @@ def test_a_log_begins_again_from_the_objects_in_the_store_alone() -> None:
     assert "give them again" in lake.state.hold.why, "nobody knows how long tenants keep theirs"
     lake.adopt()
     assert lake.adoption.blocked == ()
-    assert lake.shown() >= shown
+    assert lake.visible_profiles() >= shown
     lake.merge([meta for meta in lake.live() if meta.kind is Kind.SEGMENT])
     for _ in range(3):
         lake.pass_time(SMALL.retire_delay_ns + 1)
         lake.clean()
-    assert lake.shown() >= shown, "and merging and cleaning go on"
+    assert lake.visible_profiles() >= shown, "and merging and cleaning go on"
 
 
 def test_letters_are_delivered_held_ones_too() -> None:
@@ -330,8 +330,8 @@ def test_letters_are_delivered_held_ones_too() -> None:
     lake.store.create(keys.held_letter(incarnation=INCARNATION, name="what.msgpack"), b"is this")
     lake.lose_all()
     lake.adopt()
-    shown = {number for meta in (waiting, held) for number in lake.held(meta)}
-    assert shown <= lake.shown()
+    shown = {number for meta in (waiting, held) for number in lake.profiles_in(meta)}
+    assert shown <= lake.visible_profiles()
     left = [info.key for info in lake.store.list(keys.DEAD_LETTERS)]
     assert left == [keys.held_letter(incarnation=INCARNATION, name="what.msgpack")]
 

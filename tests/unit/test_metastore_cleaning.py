@@ -19,7 +19,7 @@ from maar.model.errors import NotLeading, Unavailable
 from maar.model.ids import FencingToken, PlanId
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from support.clock.virtual_time import Gate, run_virtually, until
-from support.lake.fold_and_store import Lake, dated, objects_of, put
+from support.lake.fold_and_store import Lake, objects_of, put, with_time
 from support.metastore.fold import DAY_START_NS, INCARNATION, SMALL, TENANT, Fold, output, segment
 from support.stores.memory_store import MemoryStore
 
@@ -222,7 +222,7 @@ def test_copies_in_another_store_are_not_ours_to_delete() -> None:
 def test_expired_blocks_have_no_successors_to_wait_for() -> None:
     world = Lake()
     old_ns = DAY_START_NS - SMALL.retention_ns - DAY_NS
-    metas = tuple(dated(segment(n), old_ns) for n in (1, 2, 3))
+    metas = tuple(with_time(segment(n), old_ns) for n in (1, 2, 3))
     world.register(*metas)
     world.fold.put(BlocksExpired(old_ns + 1, tuple(m.id for m in metas)))
     world.pass_time(SMALL.expired_delay_ns + 1)

@@ -40,7 +40,7 @@ def test_a_letter_becomes_a_block_and_goes(lake: LetterLake) -> None:
     assert lake.fold.live() == {meta.id for meta in metas}
     assert lake.fold.metas((metas[0].id,)) == (metas[0],)
     assert set(lake.state.queue.places) == lake.fold.live()  # like any other, it is merged
-    assert lake.waiting() == lake.held() == set()
+    assert lake.waiting() == lake.held_keys() == set()
     status = lake.letters.status()
     assert (status.waiting, status.held, status.delivered, status.trouble) == (0, 0, 3, "")
     assert lake.metric("letters_delivered_total") == 3
@@ -64,7 +64,7 @@ def test_a_letter_is_deleted_only_after_its_block_is_in_the_log(lake: LetterLake
         lake.drain()
     assert lake.fold.live() == {meta.id}
     assert lake.waiting() == {letter_key(meta.id)}
-    lake.faulty.healed()
+    lake.faulty.heal()
     added, entries = lake.state.tally.profiles_added, lake.state.index
     lake.drain()
     assert lake.waiting() == set()
@@ -82,7 +82,7 @@ def test_a_letter_of_a_known_block_goes_and_adds_nothing(lake: LetterLake) -> No
     added = lake.state.tally.profiles_added
     assert lake.state.remembered
     lake.drain()
-    assert lake.waiting() == lake.held() == set()
+    assert lake.waiting() == lake.held_keys() == set()
     assert lake.fold.live() == known
     assert lake.state.tally.profiles_added == added
 
@@ -214,7 +214,7 @@ def test_an_incomplete_look_moves_nothing(lake: LetterLake) -> None:
     assert good.id in lake.fold.live()  # the bad one kept nobody
     assert lake.letters.floor_max == NO_FLOOR
     assert floors(lake) == []
-    lake.faulty.healed()
+    lake.faulty.heal()
     lake.drain()
     assert unreadable.id in lake.fold.live()
     assert floors(lake) == [START + 4 * LAG_NS]
@@ -246,12 +246,12 @@ def test_whoever_was_deposed_deletes_no_letter_and_moves_none(lake: LetterLake) 
     with pytest.raises(NotLeading):
         lake.drain()
     assert lake.waiting() == before
-    assert lake.held() == set()
+    assert lake.held_keys() == set()
     assert lake.letters.floor_max == NO_FLOOR
     lake.deposed = False
     lake.drain()
     assert lake.waiting() == set()
-    assert len(lake.held()) == 1
+    assert len(lake.held_keys()) == 1
 
 
 def test_the_floor_never_passes_a_letter_written_in_time(lake: LetterLake) -> None:
@@ -271,7 +271,7 @@ def test_the_floor_never_passes_a_letter_written_in_time(lake: LetterLake) -> No
         lake.keep_house()
         assert meta.id in lake.fold.live()
     assert lake.state.registration_floor > START
-    assert lake.held() == set()
+    assert lake.held_keys() == set()
 
 
 # ── other logs ─────────────────────────────────────────────────────────────────────────────────
@@ -347,7 +347,7 @@ def test_it_looks_at_once_and_again_and_heals_with_the_store(lake: LetterLake) -
     async def test() -> None:
         life = asyncio.create_task(lake.letters.forever())
         await until(lambda: "the store is away" in lake.letters.status().trouble)
-        lake.faulty.healed()
+        lake.faulty.heal()
         await until(lambda: lake.fold.live() == {first.id})
         await until(lambda: lake.letters.status().drained_s >= 0)
         assert lake.letters.status().trouble == ""
@@ -380,7 +380,7 @@ def test_a_fault_of_our_own_is_told_and_does_not_end_the_loop(lake: LetterLake) 
     async def test() -> None:
         life = asyncio.create_task(lake.letters.forever())
         await until(lambda: "a bug in maar (ZeroDivisionError)" in lake.letters.status().trouble)
-        lake.faulty.healed()
+        lake.faulty.heal()
         await until(lambda: meta.id in lake.fold.live())
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)

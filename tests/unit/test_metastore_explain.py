@@ -29,7 +29,7 @@ from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.operator import Explanation
 from maar.services.compact.rules import COMPACT, batch_of, cut
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, segment
-from support.metastore.plans import completed, failed, leased, planned
+from support.metastore.plans import add_plan, complete_plan, fail_plan, lease_plan
 
 
 def added(fold: Fold, *metas: BlockMeta) -> tuple[BlockMeta, ...]:
@@ -40,7 +40,7 @@ def added(fold: Fold, *metas: BlockMeta) -> tuple[BlockMeta, ...]:
 
 def compacted(fold: Fold, *metas: BlockMeta) -> BlockMeta:
     """The block that the inputs have become."""
-    return completed(fold, planned(fold, *metas)).result.outputs[0]
+    return complete_plan(fold, add_plan(fold, *metas)).result.outputs[0]
 
 
 def of(
@@ -124,7 +124,7 @@ def test_what_keeps_closed_batches_waiting_is_said() -> None:
     fold = Fold(policy=msgspec.structs.replace(SMALL, plans_max=1, leftovers_max=2))
     high = compacted(fold, segment(1, shard=2), segment(2, shard=2), segment(3, shard=2))
     other = compacted(fold, *(segment(n, shard=2) for n in (4, 5, 6)))
-    planned(fold, segment(7, shard=3))
+    add_plan(fold, segment(7, shard=3))
     added(fold, *(segment(n, shard=4) for n in (10, 11, 12)))
     for block in (high, other):
         text = of(fold, block, "queued")
@@ -139,11 +139,11 @@ def test_what_keeps_closed_batches_waiting_is_said() -> None:
 def test_an_owned_block_names_plan_worker_and_what_is_left_of_the_lease() -> None:
     fold = Fold()
     first, second = segment(1), segment(2)
-    plan = planned(fold, first, second)
+    plan = add_plan(fold, first, second)
     text = of(fold, first, "owned")
     assert f"Plan {plan} (compact, level 0) owns it, with 1 other block" in text
     assert "waits for a worker with a free slot" in text
-    token = leased(fold, plan)
+    token = lease_plan(fold, plan)
     fold.now = 5 * SECOND_NS
     text = of(fold, first, "owned")
     assert f"Worker worker-7 holds it under token {token} and has not begun yet" in text
@@ -160,8 +160,8 @@ def test_an_owned_block_names_plan_worker_and_what_is_left_of_the_lease() -> Non
 def test_a_plan_that_failed_says_how_often_why_and_how_long_it_rests() -> None:
     fold = Fold()
     (meta,) = added(fold, segment(1))
-    plan = planned(fold, segment(2), segment(3))
-    failed(fold, plan, "the task was killed", rest_s=4)
+    plan = add_plan(fold, segment(2), segment(3))
+    fail_plan(fold, plan, "the task was killed", rest_s=4)
     text = of(fold, segment(2), "owned")
     assert "tried again in 4 s" in text
     assert "failed 1 time of at most 2, and runs alone" in text
@@ -176,8 +176,8 @@ def test_a_plan_that_failed_says_how_often_why_and_how_long_it_rests() -> None:
 def test_a_held_block_says_why_and_when_it_is_tried_again() -> None:
     fold = Fold()
     meta = segment(1)
-    plan = planned(fold, meta)
-    failed(fold, plan, "block is corrupt")
+    plan = add_plan(fold, meta)
+    fail_plan(fold, plan, "block is corrupt")
     fold.put(PlanExcluded(plan, None, LeaseTime(90 * SECOND_NS)))
     text = of(fold, meta, "held")
     assert (
@@ -195,7 +195,7 @@ def test_a_held_block_says_why_and_when_it_is_tried_again() -> None:
 def test_a_block_held_by_hand_gives_the_operators_reason() -> None:
     fold = Fold()
     meta = segment(1)
-    plan = planned(fold, meta)
+    plan = add_plan(fold, meta)
     fold.put(
         PlanExcluded(plan, None, NEVER, counts_as_failure=False, note="bad host, see the ticket")
     )
@@ -207,9 +207,9 @@ def test_a_block_held_by_hand_gives_the_operators_reason() -> None:
 def test_a_block_of_a_parked_plan_says_how_it_comes_back() -> None:
     fold = Fold(policy=msgspec.structs.replace(SMALL, plans_max=2))
     meta = segment(1)
-    plan = planned(fold, meta)
-    failed(fold, plan, "out of memory")
-    planned(fold, segment(2))
+    plan = add_plan(fold, meta)
+    fail_plan(fold, plan, "out of memory")
+    add_plan(fold, segment(2))
     fold.put(PlansParked((plan,)))
     assert plan in fold.state.parked
     text = of(fold, meta, "held")
@@ -224,8 +224,8 @@ def test_a_block_of_a_parked_plan_says_how_it_comes_back() -> None:
 
 def test_a_finished_block_is_of_the_top_level_or_of_target_size() -> None:
     fold = Fold()
-    plan = planned(fold, segment(1), segment(2))
-    token = leased(fold, plan)
+    plan = add_plan(fold, segment(1), segment(2))
+    token = lease_plan(fold, plan)
     big = output(plan, token, (segment(1), segment(2)), profiles=20, size=100_000)
     fold.put(PlanCompleted(plan, token, PlanResult(COMPACT, (big,), Account(20, 0, 0))))
     text = of(fold, big, "finished")
@@ -243,8 +243,8 @@ def test_a_finished_block_is_of_the_top_level_or_of_target_size() -> None:
 def test_a_quarantined_block_says_who_gave_up_and_where_the_causes_are() -> None:
     fold = Fold()
     metas = (segment(1), segment(2))
-    plan = planned(fold, *metas)
-    token = leased(fold, plan)
+    plan = add_plan(fold, *metas)
+    token = lease_plan(fold, plan)
     bad = output(plan, token, metas, profiles=3, kind=Kind.QUARANTINE, ordinal=1)
     good = output(plan, token, metas, profiles=17)
     fold.put(PlanCompleted(plan, token, PlanResult(COMPACT, (good, bad), Account(17, 0, 3))))

@@ -130,7 +130,7 @@ def test_what_is_poisoned_is_held_with_its_cause_and_nobody_waits_for_it(
     lake.drain()
     assert lake.waiting() == set()
     assert lake.fold.live() == (set() if registration_floor != NO_FLOOR else {before.id, after.id})
-    (held,) = lake.held()
+    (held,) = lake.held_keys()
     assert held.rpartition("-held/")[2] == key.partition(f"{INCARNATION}/")[2]
     assert lake.store.read(held) == body  # moved, not changed
     (letter,) = run_virtually(lake.letters.list_letters(limit=10)).letters
@@ -140,7 +140,7 @@ def test_what_is_poisoned_is_held_with_its_cause_and_nobody_waits_for_it(
     assert lake.letters.status().held == lake.metric("letters_held") == 1
     assert cause in caplog.text
     lake.drain()
-    assert lake.held() == {held}
+    assert lake.held_keys() == {held}
     # once more by another leader, who has seen nothing of this
     again = DeadLetters(lake, lake.store, lake.append, lake.metrics, bytes)
     run_virtually(again.drain())
@@ -155,14 +155,14 @@ def test_a_move_that_was_broken_off_is_finished(lake: LetterLake) -> None:
     )
     with pytest.raises(Unavailable):
         lake.drain()
-    assert (lake.waiting(), lake.held()) == ({key}, {held_key(meta.id)})
-    lake.faulty.healed()
+    assert (lake.waiting(), lake.held_keys()) == ({key}, {held_key(meta.id)})
+    lake.faulty.heal()
     lake.drain()
-    assert (lake.waiting(), lake.held()) == (set(), {held_key(meta.id)})
+    assert (lake.waiting(), lake.held_keys()) == (set(), {held_key(meta.id)})
     # another one of the same name, with other bytes: neither is lost
     lake.drop(meta, body=b"other junk")
     lake.drain()
-    bodies = {lake.store.read(held) for held in lake.held()}
+    bodies = {lake.store.read(held) for held in lake.held_keys()}
     assert bodies == {b"junk", b"other junk"}
     assert len(run_virtually(lake.letters.list_letters(limit=10)).letters) == 2
 
@@ -219,7 +219,7 @@ def test_a_mended_letter_is_delivered_on_request(lake: LetterLake) -> None:
     meta = segment(1, at=lake.fold.now)
     lake.drop(meta)
     lake.drain()
-    assert lake.held() == {held_key(meta.id)}
+    assert lake.held_keys() == {held_key(meta.id)}
     with pytest.raises(Rejected, match="is missing from the store"):
         retry(lake, meta.id)
     put(lake.store, meta)
@@ -228,7 +228,7 @@ def test_a_mended_letter_is_delivered_on_request(lake: LetterLake) -> None:
     done = retry(lake, meta.id)
     assert (done.block, done.rewritten) == (meta.id, False)
     assert lake.fold.live() == {meta.id}
-    assert lake.held() == set()
+    assert lake.held_keys() == set()
     assert lake.letters.status().held == 0
     with pytest.raises(NotFound, match="no held dead letter"):
         retry(lake, meta.id)
@@ -246,7 +246,7 @@ def test_below_the_floor_the_segment_is_written_again_as_another_block(lake: Let
     lake.pass_time(SECOND_NS)
     lake.drop(meta)
     lake.drain()
-    assert lake.held() == {held_key(meta.id)}
+    assert lake.held_keys() == {held_key(meta.id)}
     done = retry(lake, meta.id)
     assert done.rewritten
     assert lake.fold.live() == {done.block}
@@ -256,7 +256,7 @@ def test_below_the_floor_the_segment_is_written_again_as_another_block(lake: Let
     assert lake.store.read(key) == body
     assert (made.profiles, made.datasets) == (meta.profiles, meta.datasets)
     assert old_key not in lake.objects()
-    assert lake.held() == set()
+    assert lake.held_keys() == set()
 
 
 def test_a_retry_that_breaks_off_loses_nothing_and_shares_no_object(lake: LetterLake) -> None:
@@ -272,8 +272,8 @@ def test_a_retry_that_breaks_off_loses_nothing_and_shares_no_object(lake: Letter
     )
     with pytest.raises(Unavailable):
         retry(lake, meta.id)
-    assert lake.held() == {held_key(meta.id)}
-    lake.faulty.healed()
+    assert lake.held_keys() == {held_key(meta.id)}
+    lake.faulty.heal()
     retry(lake, meta.id)
     blocks = lake.fold.metas(tuple(lake.fold.live()))
     objects = [at.key for block in blocks for file in block.files for at in file.locations]
@@ -295,6 +295,6 @@ def test_what_cannot_be_delivered_is_refused_with_its_cause_and_stays(lake: Lett
     with pytest.raises(Rejected, match="ends before it begins"):
         retry(lake, malformed.id)
     assert lake.objects() == objects  # nor was anything written in vain
-    assert len(lake.held()) == 2
+    assert len(lake.held_keys()) == 2
     with pytest.raises(MaarError):
         retry(lake, "../../etc/passwd")

@@ -142,7 +142,7 @@ def test_a_failed_job_is_reassigned_and_rather_to_another_worker() -> None:
     leader_term, lease = one_job()
     leader_term.poll(W2)
     leader_term.fail(lease)
-    leader_term.rested()
+    leader_term.pass_rest()
     leader_term.poll(W2, 0)
     assert [again.plan for again in leader_term.poll(W2)] == [lease.plan]
 
@@ -151,7 +151,7 @@ def test_past_the_limit_a_job_is_not_reassigned_until_the_cause_is_resolved() ->
     leader_term, lease = one_job(limit=2)
     leader_term.fail(lease)
     assert leader_term.set_aside() == []
-    leader_term.rested()
+    leader_term.pass_rest()
     (again,) = leader_term.poll(W2)
     leader_term.fail(again)
     (entry,) = leader_term.set_aside()
@@ -230,7 +230,7 @@ def test_failure_counts_and_below_the_limit_the_job_is_reassigned() -> None:
     for failures in (1, 2):
         leader_term.fail(lease)
         assert leader_term.plan(lease.plan).failures == failures
-        leader_term.rested()
+        leader_term.pass_rest()
         (lease,) = leader_term.poll(W2 if failures == 1 else W1)
     leader_term.fail(lease)
     leader_term.set_aside()
@@ -251,7 +251,7 @@ def test_silence_is_enough_no_report_is_relied_upon() -> None:
     leader_term.renew(lease, started=True)
     for worker in (W2, W1):
         leader_term.wait(16)
-        for again in leader_term.begun(worker):
+        for again in leader_term.start_plans(worker):
             assert again.plan == lease.plan
     assert leader_term.plan(lease.plan).state is PlanState.EXCLUDED
 
@@ -259,7 +259,7 @@ def test_silence_is_enough_no_report_is_relied_upon() -> None:
 def test_success_and_failure_are_never_stored_on_the_schedule() -> None:
     leader_term = LeaderDecisions()
     leader_term.add(*range(9))
-    first, second, third = leader_term.begun(W1, 3)
+    first, second, third = leader_term.start_plans(W1, 3)
     leader_term.complete(first)
     leader_term.fail(second)
     stored = [plan.state for plan in leader_term.fold.state.plans.values()]

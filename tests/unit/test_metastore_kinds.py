@@ -133,8 +133,8 @@ def test_a_plan_that_was_excluded_is_tried_by_a_worker_that_can() -> None:
     (last,) = stamps(leader_term)
     leader_term.put([PlanFailed(last.plan, last.token, "x", LeaseTime(0))])
     leader_term.set_aside()
-    leader_term.rested()
-    leader_term.rested()
+    leader_term.pass_rest()
+    leader_term.pass_rest()
     assert leader_term.hand_out(Wish(W2, 1, (COMPACT,))) == []
     assert [again.plan for again in stamps(leader_term)] == [first.plan]
 

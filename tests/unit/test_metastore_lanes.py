@@ -264,10 +264,10 @@ def test_late_profiles_are_merged_by_day_with_real_segments_and_merges(tmp_path:
     async def run() -> list[BlockMeta]:
         async with lake.running() as service:
             for at in range(0, 80, 10):
-                await lake.pushed(service, profiles[at : at + 10])
+                await lake.push(service, profiles[at : at + 10])
                 if at % 20:
                     lake.clock.advance(SECOND_NS)
-            while await lake.raised(service) != {3}:
+            while await lake.compact_all(service) != {3}:
                 pass
             return list(await service.blocks())
 

@@ -74,7 +74,7 @@ def history(seed: int) -> Fold:
                 leases = leases_of(leader_term)[::2]
             else:
                 leader_term.set_aside()
-                leases = leader_term.begun(W1, 3) + leader_term.begun(W2, 2)
+                leases = leader_term.start_plans(W1, 3) + leader_term.start_plans(W2, 2)
             for lease in leases:
                 if chance.random() < 0.4:
                     leader_term.fail(lease, own=chance.random() < 0.5)

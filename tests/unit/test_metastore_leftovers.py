@@ -92,7 +92,7 @@ def test_a_winner_that_was_merged_further_keeps_its_objects_until_they_are_clean
     assert first.id in world.state.retired
     world.pass_time(POLICY.leftovers_ns + 1)
     sweep(world)
-    assert world.listed() == world.objects()
+    assert world.listed_keys() == world.objects()
     assert {*objects_of(first), *objects_of(second)} <= world.objects()
 
 
@@ -109,27 +109,27 @@ def test_a_failed_attempt_leaves_nothing_in_the_end() -> None:
     assert world.objects("attempts/") != set()  # what it may still write must be found
     world.pass_time(POLICY.leftovers_ns)
     sweep(world)
-    assert world.objects() == world.listed()
+    assert world.objects() == world.listed_keys()
     assert world.state.leftovers == {}
 
 
 def test_what_is_written_after_the_first_sweep_is_found_by_the_final_one() -> None:
     world = lake()
     plan, token = begun(world)
-    late = world.made(plan, token)
+    late = world.make_output(plan, token)
     announce(world.store, late, plan, token, "a1")
     failed(world, plan, token)
     world.pass_time(leftovers.EARLY_NS + 1)
     sweep(world)
     put(world.store, late)
-    later = world.made(plan, token, "a2")
+    later = world.make_output(plan, token, "a2")
     announce(world.store, later, plan, token, "a2")
     put(world.store, later)
     sweep(world)
     assert set(objects_of(late)) <= world.objects()  # one early sweep is enough
     world.pass_time(POLICY.leftovers_ns)
     sweep(world)
-    assert world.objects() == world.listed()
+    assert world.objects() == world.listed_keys()
 
 
 def test_an_attempt_is_not_forgotten_before_its_time_though_nothing_is_there() -> None:
@@ -182,8 +182,10 @@ FOREIGN = FencingToken(INCARNATION, 999)
 def intents(world: Lake, plan: PlanId, token: FencingToken) -> dict[str, bytes]:
     """Bad ones, each naming something that must not be deleted."""
     (segment, *_) = world.objects("segments/")
-    other = keys.stem(block=world.made(plan, token).id, plan=plan, token=FOREIGN, attempt="x")
-    mine = keys.stem(block=world.made(plan, token).id, plan=plan, token=token, attempt="x")
+    other = keys.stem(
+        block=world.make_output(plan, token).id, plan=plan, token=FOREIGN, attempt="x"
+    )
+    mine = keys.stem(block=world.make_output(plan, token).id, plan=plan, token=token, attempt="x")
     return {
         "empty": b"",
         "binary": b"\xff\xfe\x00",
@@ -192,7 +194,7 @@ def intents(world: Lake, plan: PlanId, token: FencingToken) -> dict[str, bytes]:
         "another token": f"lake/v1/samples/tenant=a/date=2024-01-01/{other}.parquet".encode(),
         "outside": f"lake/v1/samples/tenant=a/date=2024-01-01/../{mine}.parquet".encode(),
         "elsewhere": f"segments/v1/{mine}.parquet".encode(),
-        "mixed": "\n".join((objects_of(world.made(plan, token))[0], segment)).encode(),
+        "mixed": "\n".join((objects_of(world.make_output(plan, token))[0], segment)).encode(),
         "huge": b"x" * (sweeping.INTENT_BYTES_MAX + 1),
     }
 
@@ -220,7 +222,7 @@ def test_bad_intents_are_not_followed_but_told_once_and_hold_up_nobody(
         world.pass_time(cleaner.REST_NS + 1)
     assert not {*objects_of(made), *objects_of(lost)} & world.objects()  # what is good is followed
     assert world.objects("attempts/") == set(places.values())
-    assert world.listed() <= world.objects()
+    assert world.listed_keys() <= world.objects()
     assert list(world.state.leftovers) == [AttemptKey(plan, token)]
     (sentence,) = world.cleaner.blocked
     assert all(place in sentence for place in places.values())
@@ -250,7 +252,7 @@ def test_a_part_that_gets_nowhere_takes_a_rest() -> None:
 def test_keys_tell_what_an_attempt_may_have_written(attempt: str) -> None:
     world = lake()
     plan, token = begun(world)
-    made = world.made(plan, token, attempt)
+    made = world.make_output(plan, token, attempt)
     for key in objects_of(made):
         assert keys.attempt_block(key, plan=plan, token=token) == made.id
         assert keys.attempt_block(key, plan=plan, token=FOREIGN) is None
@@ -313,7 +315,7 @@ def test_store_errors_postpone_and_others_go_on(error: Exception, where: str) ->
     sweep(world)
     assert world.state.leftovers == {}
     assert world.cleaner.blocked == ()
-    assert world.objects() == world.listed()
+    assert world.objects() == world.listed_keys()
 
 
 # ── which are due ──────────────────────────────────────────────────────────────────────────────
@@ -409,4 +411,4 @@ def test_many_attempts_are_swept_in_turns() -> None:
     world.pass_time(POLICY.leftovers_ns)
     sweep(world)
     assert world.state.leftovers == {}
-    assert world.objects() == world.listed()
+    assert world.objects() == world.listed_keys()

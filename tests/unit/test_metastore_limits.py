@@ -32,7 +32,7 @@ def test_a_plan_at_its_limit_is_halved_until_the_bad_input_is_alone_and_then_exc
     blocks = leader_term.add(1, 2, 3)
     bad = blocks[2]
     for _ in range(40):
-        for lease in leader_term.begun(W1, 10):
+        for lease in leader_term.start_plans(W1, 10):
             if bad not in leader_term.plan(lease.plan).inputs:
                 leader_term.complete(lease)  # else the worker dies and says nothing
         leader_term.wait(16)
@@ -51,7 +51,7 @@ def test_an_excluded_plan_is_probed_with_doubling_delay() -> None:
     leader_term.wait(11)
     delays = []
     for _ in range(3):
-        assert len(leader_term.begun()) == 1
+        assert len(leader_term.start_plans()) == 1
         leader_term.wait(16)
         (entry,) = leader_term.set_aside()
         assert isinstance(entry, PlanExcluded)
@@ -67,7 +67,7 @@ def excluded(leader_term: LeaderDecisions, count: int) -> list[PlanId]:
     for n in range(count):
         leader_term.add(n, shard=n + 1)
     leader_term.wait(11)
-    leases = leader_term.begun(W1, count)
+    leases = leader_term.start_plans(W1, count)
     leader_term.wait(16)
     leader_term.set_aside()
     assert [leader_term.plan(lease.plan).state for lease in leases] == [PlanState.EXCLUDED] * count
@@ -92,7 +92,7 @@ def test_a_probe_that_was_not_its_own_failure_comes_again_after_the_same_delay()
     (plan,) = excluded(leader_term, 1)
     for _ in range(3):
         leader_term.fold.now = leader_term.plan(plan).eligible_at
-        (lease,) = leader_term.begun()
+        (lease,) = leader_term.start_plans()
         leader_term.fail(lease, own=False)
         (entry,) = leader_term.set_aside()
         assert isinstance(entry, PlanExcluded)
@@ -102,7 +102,7 @@ def test_a_probe_that_was_not_its_own_failure_comes_again_after_the_same_delay()
 def test_what_was_set_aside_is_left_alone_until_it_is_probed() -> None:
     leader_term = leader_with(failure_limit=1)
     leader_term.add(1, 2, 3)
-    leader_term.begun()
+    leader_term.start_plans()
     leader_term.wait(16)
     (entry,) = leader_term.set_aside()
     assert isinstance(entry, PlanBisected)
@@ -119,14 +119,14 @@ def test_planning_stops_at_the_bound_of_plans() -> None:
 def test_at_the_bound_of_plans_the_whole_is_excluded_and_divided_when_there_is_room() -> None:
     leader_term = leader_with(plans_max=2, failure_limit=1)
     leader_term.add(*range(6))
-    leases = leader_term.begun(W1, 2)
+    leases = leader_term.start_plans(W1, 2)
     leader_term.wait(16)
     assert [type(entry) for entry in leader_term.set_aside()] == [PlanExcluded, PlanExcluded]
     assert leader_term.set_aside() == []
     roomy = msgspec.structs.replace(SMALL, plans_max=3, failure_limit=1)
     leader_term.fold.put(PolicySet(roomy))
-    leader_term.rested()
-    (probe,) = leader_term.begun()
+    leader_term.pass_rest()
+    (probe,) = leader_term.start_plans()
     leader_term.wait(16)
     (entry,) = leader_term.set_aside()
     assert isinstance(entry, PlanBisected)
@@ -138,7 +138,7 @@ def test_a_flood_of_plans_at_their_limit_is_set_aside_in_bounded_steps() -> None
     for n in range(150):
         leader_term.add(n, shard=n + 1)
     leader_term.wait(11)
-    rounds = [len(leader_term.begun(W1, 150)) for _ in range(3)]
+    rounds = [len(leader_term.start_plans(W1, 150)) for _ in range(3)]
     assert rounds == [schedule.GRANTED_AT_ONCE] * 2 + [150 - 2 * schedule.GRANTED_AT_ONCE]
     leader_term.wait(16)
     assert [len(leader_term.set_aside()) for _ in range(3)] == [schedule.SET_ASIDE_AT_ONCE, 50, 0]
@@ -162,7 +162,7 @@ def test_when_the_raise_is_over_the_limit_of_the_plan_is_in_force_again() -> Non
     leader_term = leader_with(failure_limit=1)
     (plan,) = excluded(leader_term, 1)
     leader_term.fold.put(LimitRaised(9, LeaseTime(leader_term.now + 5 * SECOND_NS)))
-    (lease,) = leader_term.begun(W2)
+    (lease,) = leader_term.start_plans(W2)
     leader_term.fail(lease)
     leader_term.wait(5)
     assert leader_term.set_aside() == []
@@ -197,7 +197,7 @@ def test_no_attempt_begins_when_too_many_have_leftovers() -> None:
 def test_every_end_of_an_attempt_leaves_its_remains_to_be_looked_for() -> None:
     leader_term = LeaderDecisions()
     leader_term.add(*range(12))
-    completed, failed, expired, fenced = leader_term.begun(W1, 4)
+    completed, failed, expired, fenced = leader_term.start_plans(W1, 4)
     leader_term.complete(completed)
     leader_term.fail(failed)
     leader_term.fold.put(AttemptFenced(fenced.plan, fenced.token, "by hand"))

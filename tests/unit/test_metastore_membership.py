@@ -34,26 +34,26 @@ def test_a_joining_writer_is_known_and_takes_nothing_yet(town: Town) -> None:
 
 
 def test_an_active_writer_takes_its_shards(town: Town) -> None:
-    town.joined("a", "b", "c")
+    town.join("a", "b", "c")
     assert sorted(owners(town.ring())) == ["a"] * 4 + ["b"] * 4 + ["c"] * 4
 
 
 def test_writers_that_come_one_by_one_get_the_table_of_the_fixed_shuffle(town: Town) -> None:
-    town.joined("a", "b", "c")
+    town.join("a", "b", "c")
     assert town.ring().owners == (2, 1, 0, 1, 1, 2, 2, 0, 1, 0, 0, 2)
 
 
 def test_a_newcomer_moves_no_more_shards_than_it_takes(town: Town) -> None:
-    town.joined("a", "b", "c")
+    town.join("a", "b", "c")
     before = owners(town.ring())
-    town.joined("d", shards=3)
+    town.join("d", shards=3)
     after = owners(town.ring())
     assert len(after) == 15
     assert sum(one != two for one, two in zip(before, after, strict=False)) <= 3
 
 
 def test_the_same_beat_again_writes_nothing(town: Town) -> None:
-    town.joined("a")
+    town.join("a")
     index = town.fold.state.index
     for _ in range(3):
         assert town.beat(writer("a"), entries_max=0) == ""
@@ -61,7 +61,7 @@ def test_the_same_beat_again_writes_nothing(town: Town) -> None:
 
 
 def test_zones_are_apart(town: Town) -> None:
-    town.joined("a")
+    town.join("a")
     town.beat(writer("a"), zone=EAST)
     town.beat(writer("b"), zone=EAST)
     assert owners(town.ring()) == ["a"] * 4
@@ -78,7 +78,7 @@ def test_an_active_writer_that_the_ring_does_not_know_registers(town: Town) -> N
 
 
 def test_a_leaving_writer_keeps_its_shards_and_one_that_leaves_gives_them_away(town: Town) -> None:
-    town.joined("a", "b", "c")
+    town.join("a", "b", "c")
     before = owners(town.ring())
     assert town.beat(writer("b", LEAVING)) == ""
     assert (owners(town.ring()), town.state_of("b")) == (before, LEAVING)
@@ -90,7 +90,7 @@ def test_a_leaving_writer_keeps_its_shards_and_one_that_leaves_gives_them_away(t
 
 
 def test_leaving_again_and_leaving_unknown_change_nothing(town: Town) -> None:
-    town.joined("a", "b")
+    town.join("a", "b")
     town.beat(writer("b", LEAVING), leaves=True)
     assert town.beat(writer("b", LEAVING), leaves=True, entries_max=0) == ""
     assert town.beat(writer("b", LEAVING), entries_max=0) == ""
@@ -100,22 +100,22 @@ def test_leaving_again_and_leaving_unknown_change_nothing(town: Town) -> None:
 
 
 def test_a_beat_that_was_under_way_when_the_writer_left_does_not_bring_it_back(town: Town) -> None:
-    town.joined("a", "b")
+    town.join("a", "b")
     town.beat(writer("b", LEAVING), leaves=True)
     assert "has left the ring" in town.beat(writer("b"), entries_max=0)
     assert town.state_of("b") is None
 
 
 def test_the_last_one_that_leaves_takes_the_zone_with_it(town: Town) -> None:
-    town.joined("a")
+    town.join("a")
     town.beat(writer("a", LEAVING), leaves=True)
     assert town.fold.state.rings == {}
-    town.joined("a", session="s2")
+    town.join("a", session="s2")
     assert owners(town.ring()) == ["a"] * 4
 
 
 def test_a_beat_that_comes_late_does_not_turn_the_writer_back(town: Town) -> None:
-    town.joined("a")
+    town.join("a")
     assert town.beat(writer("a", JOINING), entries_max=0) == ""
     assert town.state_of("a") is ACTIVE
     town.beat(writer("a", LEAVING))
@@ -127,7 +127,7 @@ def test_a_beat_that_comes_late_does_not_turn_the_writer_back(town: Town) -> Non
 
 
 def test_a_writer_that_starts_again_keeps_its_shards(town: Town) -> None:
-    town.joined("a", "b", "c")
+    town.join("a", "b", "c")
     before = town.ring().owners
     assert town.beat(writer("b", JOINING, session="s2")) == ""
     assert (town.ring().owners, town.state_of("b")) == (before, JOINING)
@@ -139,7 +139,7 @@ def test_a_writer_that_starts_again_keeps_its_shards(town: Town) -> None:
 def test_one_that_starts_again_with_another_number_has_it_when_it_is_active(
     town: Town, shards: int
 ) -> None:
-    town.joined("a", "b", "c")
+    town.join("a", "b", "c")
     before = owners(town.ring())
     town.beat(writer("b", JOINING, session="s2", shards=shards))
     assert owners(town.ring()) == before
@@ -154,7 +154,7 @@ def test_one_that_starts_again_with_another_number_has_it_when_it_is_active(
 def test_the_later_registration_has_the_name_whatever_the_earlier_still_says(
     town: Town, late: object
 ) -> None:
-    town.joined("a", "b")
+    town.join("a", "b")
     town.beat(writer("b", JOINING, session="thief"))
     ring = town.ring()
     refusal = town.beat(writer("b", late), entries_max=0)  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ def test_the_later_registration_has_the_name_whatever_the_earlier_still_says(
 def test_a_leader_that_knows_nothing_of_the_earlier_session_refuses_what_it_goes_on_with(
     town: Town,
 ) -> None:
-    town.joined("a")
+    town.join("a")
     town.beat(writer("a", JOINING, session="s2"))
     town.heartbeats = Heartbeats(since=town.now)
     for state in (ACTIVE, LEAVING):
@@ -175,7 +175,7 @@ def test_a_leader_that_knows_nothing_of_the_earlier_session_refuses_what_it_goes
 
 
 def test_a_refused_beat_is_not_heard(town: Town) -> None:
-    town.joined("a")
+    town.join("a")
     town.beat(writer("a", JOINING, session="s2"))
     town.wait(DEAD_AFTER_S - 1)
     town.beat(writer("a"))
@@ -195,7 +195,7 @@ def test_sessions_that_are_gone_are_remembered_up_to_a_bound() -> None:
 
 
 def test_who_is_silent_is_dead_and_keeps_its_shards(town: Town) -> None:
-    town.joined("a", "b")
+    town.join("a", "b")
     before = town.ring()
     for _ in range(int(DEAD_AFTER_S) + 1):
         town.wait(1)
@@ -208,7 +208,7 @@ def test_who_is_silent_is_dead_and_keeps_its_shards(town: Town) -> None:
 
 
 def test_dead_is_who_was_not_heard_for_longer_than_the_setting(town: Town) -> None:
-    town.joined("a")
+    town.join("a")
     town.wait(DEAD_AFTER_S)
     assert town.view().dead == ()
     assert town.view().silent_ms == (membership.DEAD_AFTER_MS,)
@@ -219,7 +219,7 @@ def test_dead_is_who_was_not_heard_for_longer_than_the_setting(town: Town) -> No
 def test_a_new_leader_calls_nobody_dead_and_no_ring_complete_until_it_has_listened(
     town: Town,
 ) -> None:
-    town.joined("a", "b")
+    town.join("a", "b")
     town.wait(100)
     town.heartbeats = Heartbeats(since=town.now)
     town.beat(writer("a"))
@@ -233,7 +233,7 @@ def test_a_new_leader_calls_nobody_dead_and_no_ring_complete_until_it_has_listen
 
 
 def test_a_new_leader_that_has_heard_everybody_need_not_wait(town: Town) -> None:
-    town.joined("a", "b")
+    town.join("a", "b")
     town.wait(100)
     town.heartbeats = Heartbeats(since=town.now)
     for node in "ab":
@@ -243,7 +243,7 @@ def test_a_new_leader_that_has_heard_everybody_need_not_wait(town: Town) -> None
 
 
 def test_a_pause_of_the_leader_is_nobodys_silence(town: Town) -> None:
-    town.joined("a", "b")
+    town.join("a", "b")
     town.wait(6)
     town.fold.now += SMALL.stall_ns  # all that lease time counts of a pause, however long
     town.heartbeats.listen(town.now)
@@ -261,7 +261,7 @@ def test_a_loop_that_comes_round_in_time_makes_no_pause_however_short_lives_are(
 
 
 def test_the_numbers_of_a_zone_count_the_dead_as_dead_alone(town: Town) -> None:
-    town.joined("a", "b", "c")
+    town.join("a", "b", "c")
     town.beat(writer("c", LEAVING))
     town.wait(DEAD_AFTER_S - 1)
     town.beat(writer("a"))
@@ -276,7 +276,7 @@ def test_the_numbers_of_a_zone_count_the_dead_as_dead_alone(town: Town) -> None:
 
 
 def test_a_dead_writer_can_be_removed_and_its_shards_go_to_others(town: Town) -> None:
-    town.joined("a", "b", "c")
+    town.join("a", "b", "c")
     before = owners(town.ring())
     town.wait(DEAD_AFTER_S + 1)
     after = owners(town.remove("b"))
@@ -286,7 +286,7 @@ def test_a_dead_writer_can_be_removed_and_its_shards_go_to_others(town: Town) ->
 
 
 def test_one_that_is_heard_from_cannot_be_removed(town: Town) -> None:
-    town.joined("a", "b")
+    town.join("a", "b")
     with pytest.raises(Rejected, match=r"heard from lately.*stop its process first"):
         town.remove("b")
     town.wait(DEAD_AFTER_S)
@@ -295,7 +295,7 @@ def test_one_that_is_heard_from_cannot_be_removed(town: Town) -> None:
 
 
 def test_one_that_is_stuck_while_it_leaves_can_be_removed(town: Town) -> None:
-    town.joined("a", "b")
+    town.join("a", "b")
     town.beat(writer("b", LEAVING))
     assert owners(town.remove("b")) == ["a"] * 4
     assert town.beat(writer("b", LEAVING), entries_max=0) == ""
@@ -303,7 +303,7 @@ def test_one_that_is_stuck_while_it_leaves_can_be_removed(town: Town) -> None:
 
 
 def test_a_new_leader_removes_nobody_before_it_knows_the_dead(town: Town) -> None:
-    town.joined("a", "b")
+    town.join("a", "b")
     town.heartbeats = Heartbeats(since=town.now)
     with pytest.raises(Unavailable, match="ask again in 10 s"):
         town.remove("b")
@@ -312,7 +312,7 @@ def test_a_new_leader_removes_nobody_before_it_knows_the_dead(town: Town) -> Non
 
 
 def test_the_last_one_removed_leaves_a_ring_without_writers(town: Town) -> None:
-    town.joined("a")
+    town.join("a")
     town.wait(DEAD_AFTER_S + 1)
     ring = town.remove("a")
     assert (ring.writers, ring.owners, ring.changed_at) == ((), (), town.fold.state.index)
@@ -320,14 +320,14 @@ def test_the_last_one_removed_leaves_a_ring_without_writers(town: Town) -> None:
 
 
 def test_who_is_not_there_cannot_be_removed(town: Town) -> None:
-    town.joined("a")
+    town.join("a")
     for node, zone in (("x", HOME), ("a", EAST)):
         with pytest.raises(NotFound, match="maar ring"):
             town.remove(node, zone)
 
 
 def test_one_that_was_removed_and_lives_after_all_registers_anew(town: Town) -> None:
-    town.joined("a", "b")
+    town.join("a", "b")
     town.wait(DEAD_AFTER_S + 1)
     town.remove("b")
     assert town.beat(writer("b")) == ""
@@ -368,7 +368,7 @@ def test_what_there_is_no_room_for_is_told_and_may_come_later(
     bound: dict[str, int], sentence: str
 ) -> None:
     town = Town(Fold(policy=msgspec.structs.replace(SMALL, **bound)))
-    town.joined("a")
+    town.join("a")
     zone = EAST if "zones_max" in bound else HOME
     with pytest.raises(Overloaded, match=sentence):
         town.beat(writer("b"), zone=zone)
@@ -377,10 +377,10 @@ def test_what_there_is_no_room_for_is_told_and_may_come_later(
 
 
 def test_a_ring_that_has_changed_meanwhile_is_decided_anew(town: Town) -> None:
-    town.joined("a")
+    town.join("a")
     beat = Beat(HOME, writer("b"))
     stale = membership.entries(town.fold.state, beat, town.heartbeats)
-    town.joined("c")
+    town.join("c")
     with pytest.raises(Unavailable, match="the state has moved on; try again"):
         membership.check_accepted(town.put(stale), HOME)
     assert town.beat(beat.writer) == ""

@@ -25,7 +25,7 @@ from maar.model.ids import FencingToken, PlanId, TenantId, segment_id
 from maar.model.plan import AttemptEnd
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, TimeRange, WallTime
 from support.metastore.fold import DAY, DAY_START_NS, SMALL, Fold, segment
-from support.metastore.plans import completed, failed, leased, planned
+from support.metastore.plans import add_plan, complete_plan, fail_plan, lease_plan
 
 
 @dataclass
@@ -53,9 +53,9 @@ class Counted(Fold):
 
 def test_the_first_compaction_is_timed_from_the_naming_of_every_segment() -> None:
     it = Counted()
-    plan = planned(it, segment(1), segment(2, at=0), segment(3, at=0))
+    plan = add_plan(it, segment(1), segment(2, at=0), segment(3, at=0))
     it.now = 12 * SECOND_NS
-    entry = completed(it, plan)
+    entry = complete_plan(it, plan)
     assert it.value("first_compaction_seconds_count") == 3
     assert it.value("first_compaction_seconds_sum") == pytest.approx(36)
     it.put(entry)
@@ -64,21 +64,21 @@ def test_the_first_compaction_is_timed_from_the_naming_of_every_segment() -> Non
 
 def test_later_compactions_are_not_first_ones() -> None:
     it = Counted()
-    completed(it, planned(it, segment(1), segment(2), segment(3)))
+    complete_plan(it, add_plan(it, segment(1), segment(2), segment(3)))
     (meta,) = it.metas(tuple(it.live()))
-    completed(it, planned(it, meta))
+    complete_plan(it, add_plan(it, meta))
     assert it.value("first_compaction_seconds_count") == 3
 
 
 def test_expiries_spared_attempts_and_reassignments_are_counted_apart() -> None:
     it = Counted()
-    plan = planned(it, segment(1), segment(2))
-    leased(it, plan)
+    plan = add_plan(it, segment(1), segment(2))
+    lease_plan(it, plan)
     assert it.value("reassignments_total") == 0
     it.now = 16 * SECOND_NS
-    leased(it, plan, counts=False)
+    lease_plan(it, plan, counts=False)
     it.now = 32 * SECOND_NS
-    failed(it, plan)
+    fail_plan(it, plan)
     assert it.value("attempts_ended_total", end="expired", counted="no") == 1
     assert it.value("attempts_ended_total", end="expired", counted="yes") == 1
     assert it.value("attempts_ended_total", end="failed", counted="yes") == 1
@@ -87,8 +87,8 @@ def test_expiries_spared_attempts_and_reassignments_are_counted_apart() -> None:
 
 def test_an_eviction_is_counted_and_the_parked_plan_shown() -> None:
     it = Counted(policy=msgspec.structs.replace(SMALL, plans_max=1))
-    plan = planned(it, segment(1))
-    failed(it, plan)
+    plan = add_plan(it, segment(1))
+    fail_plan(it, plan)
     it.put(PlansParked((plan,)))
     it.observe()
     assert it.value("evictions_total") == 1
@@ -99,9 +99,9 @@ def test_an_eviction_is_counted_and_the_parked_plan_shown() -> None:
 def test_backlog_plans_and_remains_are_shown_as_they_are() -> None:
     it = Counted()
     it.put(BlocksAdded((segment(1, size=10), segment(2, size=20))))
-    held = planned(it, segment(3, shard=2))
+    held = add_plan(it, segment(3, shard=2))
     it.put(PlanExcluded(held, None, LeaseTime(SECOND_NS)))
-    completed(it, planned(it, segment(4, shard=3), segment(5, shard=3)))
+    complete_plan(it, add_plan(it, segment(4, shard=3), segment(5, shard=3)))
     it.now = 5 * SECOND_NS
     it.observe()
     assert it.value("queued_blocks", level="0") == 2
@@ -119,10 +119,10 @@ def test_backlog_plans_and_remains_are_shown_as_they_are() -> None:
 
 def test_a_level_that_is_empty_again_shows_nothing() -> None:
     it = Counted()
-    plan = planned(it, segment(1), segment(2))
+    plan = add_plan(it, segment(1), segment(2))
     it.observe()
     assert it.value("blocks", level="0", kind="segment") == 2
-    completed(it, plan)
+    complete_plan(it, plan)
     it.observe()
     assert it.value("blocks", level="0", kind="segment") is None
 

@@ -21,16 +21,16 @@ from maar.model.errors import (
 )
 from maar.ports.log import Candidate, Head, Record, Term
 from support.metastore.fold import INCARNATION
-from support.metastore.logged import Logged, folded
+from support.metastore.logged import Logged, fold_log
 from support.metastore.memory_log import MemoryLog, SharedLog
-from support.metastore.operations import logged, restored, run
+from support.metastore.operations import new_log, restore_into_new, run
 from support.stores.memory_store import MemoryStore
 
 
 @pytest.mark.parametrize("truncated", [False, True])
 def test_a_moved_log_is_the_same_log_and_the_old_one_is_sealed(truncated: bool) -> None:
     async def test() -> None:
-        ours = await logged(entries=20)
+        ours = await new_log(entries=20)
         if truncated:
             first = await ours.snapshot()
             await ours.add(3)
@@ -42,7 +42,7 @@ def test_a_moved_log_is_the_same_log_and_the_old_one_is_sealed(truncated: bool) 
         done = await copying.migrate(ours.log, target, ours.store, note="it is in etcd now")
         assert done.head == ours.replica.head.index
         assert await target.head() == ours.replica.head
-        replica = await folded(target, ours.store)
+        replica = await fold_log(target, ours.store)
         assert digest(replica.state) == digest(ours.state)
         with pytest.raises(Rejected, match="it is in etcd now"):
             await ours.log.campaign(Candidate("old"))
@@ -53,7 +53,7 @@ def test_a_moved_log_is_the_same_log_and_the_old_one_is_sealed(truncated: bool) 
 
 def test_the_damaged_newest_snapshot_can_be_fallen_back_from_after_a_move() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         first = await ours.snapshot()
         await ours.add(3)
         second = await ours.snapshot()
@@ -62,7 +62,7 @@ def test_the_damaged_newest_snapshot_can_be_fallen_back_from_after_a_move() -> N
         target = MemoryLog(SharedLog())
         await copying.migrate(ours.log, target, ours.store, note="moved")
         ours.store.delete(keys.snapshot(incarnation=INCARNATION, index=second))
-        assert digest((await folded(target, ours.store)).state) == digest(ours.state)
+        assert digest((await fold_log(target, ours.store)).state) == digest(ours.state)
 
     run(test())
 
@@ -91,7 +91,7 @@ class Interrupted(MemoryLog):
 @pytest.mark.parametrize("calls", range(3))
 def test_a_move_that_was_broken_off_goes_on(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        ours = await logged(entries=10)
+        ours = await new_log(entries=10)
         await ours.resign()
         read = ours.log.read
 
@@ -113,7 +113,7 @@ def test_a_move_that_was_broken_off_goes_on(calls: int, monkeypatch: pytest.Monk
 
 def test_what_is_written_while_the_log_is_copied_is_copied_too() -> None:
     async def test() -> None:
-        ours = await logged(entries=5)
+        ours = await new_log(entries=5)
         await ours.resign()
         seal = ours.log.seal
 
@@ -128,7 +128,7 @@ def test_what_is_written_while_the_log_is_copied_is_copied_too() -> None:
         target = MemoryLog(SharedLog())
         await copying.migrate(ours.log, target, ours.store, note="moved")
         assert await target.head() == ours.replica.head
-        assert len((await folded(target, ours.store)).state.blocks) == 6
+        assert len((await fold_log(target, ours.store)).state.blocks) == 6
 
     run(test())
 
@@ -137,7 +137,7 @@ async def led(log: MemoryLog, store: MemoryStore, entries: int) -> Term:
     """Somebody leads in a log that was moved there."""
     term = await log.campaign(Candidate("new"))
     for _ in range(entries):
-        state = (await folded(log, store)).state
+        state = (await fold_log(log, store)).state
         body = encode(state.version, state.lease_time, state.wall_time, encode_entry(Tick()))
         await log.append([body], term=term, head=await log.head())
     return term
@@ -146,7 +146,7 @@ async def led(log: MemoryLog, store: MemoryStore, entries: int) -> Term:
 @pytest.mark.parametrize("entries", [0, 1, 5])
 def test_a_move_that_was_done_says_so(entries: int) -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.resign()
         target = MemoryLog(SharedLog())
         done = await copying.migrate(ours.log, target, ours.store, note="moved")
@@ -162,7 +162,7 @@ def test_a_move_that_was_done_says_so(entries: int) -> None:
 
 def test_a_move_that_cannot_be_compared_any_more_or_went_elsewhere_is_refused() -> None:
     async def test() -> None:
-        ours, theirs = await logged(), Logged()
+        ours, theirs = await new_log(), Logged()
         theirs.now = 77
         await theirs.begin()
         await theirs.add(9)
@@ -183,7 +183,7 @@ def test_a_log_that_was_moved_is_not_moved_anywhere_else() -> None:
     """Two logs would go on from one, and hand out the same tokens."""
 
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.resign()
         await copying.migrate(ours.log, MemoryLog(SharedLog()), ours.store, note="moved to A")
         other = SharedLog()
@@ -196,7 +196,7 @@ def test_a_log_that_was_moved_is_not_moved_anywhere_else() -> None:
 
 def test_a_log_that_somebody_leads_is_not_moved() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         shared = SharedLog()
         with pytest.raises(Rejected, match="one leads in the log; stop the metastore"):
             await copying.migrate(ours.log, MemoryLog(shared), ours.store, note="moved")
@@ -209,7 +209,7 @@ def test_a_log_that_somebody_leads_is_not_moved() -> None:
 
 def test_a_log_is_not_moved_over_another_and_an_empty_one_is_not_moved() -> None:
     async def test() -> None:
-        ours, theirs = await logged(), await logged(entries=7)
+        ours, theirs = await new_log(), await new_log(entries=7)
         await ours.resign()
         await theirs.resign()
         with pytest.raises(Rejected, match="not empty"):
@@ -225,7 +225,7 @@ def test_a_log_is_not_moved_over_another_and_an_empty_one_is_not_moved() -> None
 
 def test_a_truncated_log_without_its_store_is_not_moved() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.truncate(await ours.snapshot() + 1)
         await ours.resign()
         with pytest.raises(Corrupt, match="no good snapshot"):
@@ -237,11 +237,11 @@ def test_a_truncated_log_without_its_store_is_not_moved() -> None:
 
 def test_a_restored_log_can_be_moved_before_anybody_led_in_it() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.snapshot()
-        log, done = await restored(ours)
+        log, done = await restore_into_new(ours)
         target = MemoryLog(SharedLog())
         await copying.migrate(log, target, ours.store, note="moved")
-        assert (await folded(target, ours.store)).head.index == done.head
+        assert (await fold_log(target, ours.store)).head.index == done.head
 
     run(test())

@@ -110,7 +110,7 @@ def test_one_that_was_registered_at_the_floor_stays_and_one_that_came_too_late_g
     lake.raise_floor()
     assert lake.sweep() == 1
     assert lake.segments() == {key_of(in_time)}
-    assert lake.shown() == lake.held(in_time)
+    assert lake.visible_profiles() == lake.profiles_in(in_time)
 
 
 def test_what_a_letter_is_about_stays_waiting_or_held_or_held_twice(lake: Swept) -> None:
@@ -143,7 +143,7 @@ def test_a_floor_that_rises_while_letters_are_looked_for_counts_the_next_time(la
 
     def meanwhile(_operation: str, key: str) -> None:
         if key == keys.held_letters(INCARNATION):
-            lake.faulty.healed()
+            lake.faulty.heal()
             lake.store.create(letter_key(young.id), dead_letter.encode(young))
             lake.pass_time(LAG_NS)
             lake.raise_floor()
@@ -179,7 +179,7 @@ def test_while_the_log_adopts_nothing_goes_and_afterwards_what_was_left_over_doe
     lake.raise_floor()
     assert lake.sweep() == 1
     assert lake.segments() == {key_of(kept)}
-    assert lake.shown() == lake.held(kept)
+    assert lake.visible_profiles() == lake.profiles_in(kept)
 
 
 def test_what_adoption_could_not_read_stays_for_a_person(lake: Swept) -> None:
@@ -204,7 +204,7 @@ def test_a_restore_from_before_a_sweep_finds_nothing_that_it_needs(lake: Swept) 
     lake.lose(saved)
     lake.adopt()
     assert lake.adoption.blocked == ()
-    assert lake.shown() == lake.held(kept)
+    assert lake.visible_profiles() == lake.profiles_in(kept)
     assert swept.id not in lake.state.blocks
 
 
@@ -257,7 +257,7 @@ def test_a_store_that_fails_is_asked_again_from_the_beginning(lake: Swept) -> No
         life = asyncio.create_task(lake.orphans.forever())
         await asyncio.sleep(1.5 * SWEEP_S)
         assert len(lake.segments()) == 1
-        lake.faulty.healed()
+        lake.faulty.heal()
         await until(lambda: not lake.segments())
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)

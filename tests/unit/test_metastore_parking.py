@@ -46,7 +46,7 @@ def running(leader_term: LeaderDecisions, count: int, first: int = 0) -> list[Le
     for n in range(first, first + count):
         leader_term.add(n, shard=n + 1)
     leader_term.wait(11)
-    return leader_term.begun(W1, count)
+    return leader_term.start_plans(W1, count)
 
 
 def fail_often(leader_term: LeaderDecisions, lease: Leased, count: int) -> None:
@@ -137,9 +137,9 @@ def test_a_plan_that_is_handed_out_is_not_parked_in_the_same_breath() -> None:
     leader_term, excluded = full_of_excluded()
     leader_term.add(50, shard=51)
     leader_term.wait(3600)  # every probe is due
-    leases = leader_term.begun(W2, 5)
+    leases = leader_term.start_plans(W2, 5)
     assert leases[0].plan not in excluded
-    probed = leader_term.begun(W1, 5)
+    probed = leader_term.start_plans(W1, 5)
     assert [lease.plan in excluded for lease in probed] == [True]
     assert probed[0].plan not in leader_term.fold.state.parked
 
@@ -160,7 +160,7 @@ def test_the_fold_parks_only_what_it_may(why: str) -> None:
         leader_term.fold.put(PlanRequeued(plan))
     elif why == "leased":
         leader_term.wait(3600)
-        (probe,) = leader_term.begun(W2)
+        (probe,) = leader_term.start_plans(W2)
         plan = probe.plan
         leader_term.wait(16)  # also when its lease has expired: somebody may still be at it
     elif why == "room":
@@ -197,7 +197,7 @@ def test_parked_plans_return_by_themselves_when_the_schedule_is_half_empty() -> 
     assert back.state is PlanState.EXCLUDED
     assert back.failures == 1
     leader_term.wait(3600)
-    assert len(leader_term.begun(W2)) == 1
+    assert len(leader_term.start_plans(W2)) == 1
 
 
 def test_a_parked_plan_comes_back_as_it_left() -> None:
@@ -344,7 +344,7 @@ def test_the_limit_is_raised_for_a_while_or_not_at_all() -> None:
 def test_a_cancelled_plan_is_fenced_and_its_other_inputs_return_to_their_place() -> None:
     leader_term = LeaderDecisions()
     a, b, c = leader_term.add(1, 2, 3)
-    (lease,) = leader_term.begun()
+    (lease,) = leader_term.start_plans()
     leader_term.add(4)
     key = leader_term.plan(lease.plan).key
     effects = plans.cancel(leader_term.fold.state, lease.plan, gone=frozenset({b}), cause="too old")

@@ -18,7 +18,7 @@ from maar.model.ids import WorkerId
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.log import EMPTY, Term, follow
 from support.clock.virtual_time import run_virtually
-from support.metastore.fold import SMALL, Fold, encoded, segment
+from support.metastore.fold import SMALL, Fold, encode_envelope, segment
 from support.stores.memory_store import MemoryStore
 
 
@@ -26,7 +26,7 @@ def test_a_long_fold_lets_others_have_a_turn() -> None:
     fold = Fold()
     for first in range(0, 3_000, 100):
         fold.put(BlocksAdded(tuple(segment(first + n) for n in range(100))))
-    bodies = [encoded(item.envelope) for item in fold.log]
+    bodies = [encode_envelope(item.envelope) for item in fold.log]
     records = follow(EMPTY, bodies, Term(1))
     seen: list[int] = []
     replica = LogFold(MemoryStore())

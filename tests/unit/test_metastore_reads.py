@@ -32,7 +32,7 @@ from maar.ports.operator import ListPlans, Status
 from maar.services.compact.rules import COMPACT
 from support.lake.fold_and_store import Lake
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, result, segment
-from support.metastore.plans import completed, failed, leased, planned
+from support.metastore.plans import add_plan, complete_plan, fail_plan, lease_plan
 
 LATER = LeaseTime(3600 * SECOND_NS)
 
@@ -50,15 +50,15 @@ def status(fold: Fold) -> Status:
 
 def every_state(fold: Fold) -> dict[str, PlanId]:
     """A plan in each state that compaction brings about, in the order of their ids."""
-    done = planned(fold, segment(1, shard=1), segment(2, shard=1), segment(3, shard=1))
-    completed(fold, done)
+    done = add_plan(fold, segment(1, shard=1), segment(2, shard=1), segment(3, shard=1))
+    complete_plan(fold, done)
     names = {"completed": done}
     for number, name in enumerate(("requested", "inflight", "excluded", "parked"), start=10):
-        names[name] = planned(fold, segment(number, shard=number))
-    fold.put(PlansStarted((Start(names["inflight"], leased(fold, names["inflight"])),)))
-    failed(fold, names["excluded"])
+        names[name] = add_plan(fold, segment(number, shard=number))
+    fold.put(PlansStarted((Start(names["inflight"], lease_plan(fold, names["inflight"])),)))
+    fail_plan(fold, names["excluded"])
     fold.put(PlanExcluded(names["excluded"], None, LATER))
-    failed(fold, names["parked"])
+    fail_plan(fold, names["parked"])
     fold.put(PlansParked((names["parked"],)))
     return names
 
@@ -91,16 +91,16 @@ def test_plans_are_found_by_level_tenant_shard_service_and_whether_they_fail() -
     assert found(fold, failing=True) == [names["parked"], names["excluded"]]
     assert found(fold, failing=True, state="requested") == []
     (made,) = (block for block in fold.live() if fold.state.blocks.get(block).level == 1)
-    second = planned(fold, fold.state.blocks.get(made))
+    second = add_plan(fold, fold.state.blocks.get(made))
     assert found(fold, tenant="acme") == found(fold, level=1) == [second]
 
 
 def test_a_plan_that_failed_and_completed_in_the_end_does_not_fail_any_more() -> None:
     fold = Fold()
-    plan = planned(fold, segment(1), segment(2), segment(3))
-    failed(fold, plan)
+    plan = add_plan(fold, segment(1), segment(2), segment(3))
+    fail_plan(fold, plan)
     assert found(fold, failing=True) == [plan]
-    completed(fold, plan)
+    complete_plan(fold, plan)
     assert fold.state.finished[plan].failures == 1
     assert found(fold, failing=True) == []
 
@@ -118,9 +118,9 @@ def test_what_is_no_state_or_service_is_said_with_those_there_are(
 
 def test_a_plan_comes_with_its_inputs_live_or_replaced_until_they_are_deleted() -> None:
     fold = Fold()
-    plan = planned(fold, segment(1), segment(2), segment(3))
+    plan = add_plan(fold, segment(1), segment(2), segment(3))
     inputs = fold.metas(fold.state.plans[plan].inputs)
-    completed(fold, plan)
+    complete_plan(fold, plan)
     detail = reads.plan(fold.state, plan, now=LeaseTime(7))
     assert (detail.plan.state, detail.now) == (PlanState.COMPLETED, 7)
     assert detail.inputs == inputs
@@ -132,7 +132,7 @@ def test_a_plan_comes_with_its_inputs_live_or_replaced_until_they_are_deleted() 
 
 def test_the_limit_that_is_shown_is_the_one_in_force() -> None:
     fold = Fold()
-    plan = planned(fold, segment(1))
+    plan = add_plan(fold, segment(1))
     assert (status(fold).failure_limit, status(fold).limit_raised_s) == (2, 0)
     fold.put(LimitRaised(9, LeaseTime(60 * SECOND_NS)))
     assert reads.plan(fold.state, plan, now=LeaseTime(0)).failure_limit == 9
@@ -159,7 +159,7 @@ def test_the_status_counts_every_state_and_lists_what_is_set_aside() -> None:
 def test_of_very_many_running_plans_a_status_lists_some_and_counts_all() -> None:
     fold = Fold()
     for number in range(reads.LISTED_MAX + 5):
-        leased(fold, planned(fold, segment(number, shard=number + 1)))
+        lease_plan(fold, add_plan(fold, segment(number, shard=number + 1)))
     seen = status(fold)
     assert seen.running == reads.LISTED_MAX + 5
     assert len(seen.leased) == reads.LISTED_MAX
@@ -171,10 +171,10 @@ def test_the_backlog_is_counted_in_blocks_and_bytes_as_they_come_and_go() -> Non
     fold.now = 8 * SECOND_NS
     (level,) = status(fold).levels
     assert (level.queued, level.queued_bytes, level.oldest_queued_s) == (3, 307, 8.0)
-    plan = planned(fold, segment(1, size=100))
+    plan = add_plan(fold, segment(1, size=100))
     (level,) = status(fold).levels
     assert (level.blocks, level.queued, level.queued_bytes) == (3, 2, 207)
-    (made,) = completed(fold, plan).result.outputs
+    (made,) = complete_plan(fold, plan).result.outputs
     zero, one = status(fold).levels
     assert (zero.queued, zero.queued_bytes) == (2, 207)
     assert (one.queued, one.queued_bytes) == (1, made.size)
@@ -183,8 +183,8 @@ def test_the_backlog_is_counted_in_blocks_and_bytes_as_they_come_and_go() -> Non
 def test_quarantine_is_no_backlog() -> None:
     fold = Fold()
     metas = (segment(1), segment(2))
-    plan = planned(fold, *metas)
-    token = leased(fold, plan)
+    plan = add_plan(fold, *metas)
+    token = lease_plan(fold, plan)
     made = result(plan, token, metas)
     bad = output(plan, token, metas, profiles=1, kind=Kind.QUARANTINE, ordinal=1)
     good = msgspec.structs.replace(made.outputs[0], profiles=19)

@@ -258,7 +258,7 @@ def test_a_snapshot_of_an_adopting_state_says_so() -> None:
 
 def test_only_segments_are_registered() -> None:
     lake = Lives()
-    made = lake.made(lake.schedule([lake.push(1)]), FencingToken(INCARNATION, 1))
+    made = lake.make_output(lake.schedule([lake.push(1)]), FencingToken(INCARNATION, 1))
     fold = Fold()
     fold.put(BlocksAdded((made,)))
     assert fold.live() == set()

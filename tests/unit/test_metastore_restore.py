@@ -26,23 +26,23 @@ from maar.model.time import LeaseTime, WallTime
 from maar.ports.log import Candidate, Head
 from support.clock.virtual_time import run_virtually
 from support.metastore.fold import INCARNATION
-from support.metastore.logged import Logged, folded
+from support.metastore.logged import Logged, fold_log
 from support.metastore.memory_log import MemoryLog, SharedLog
-from support.metastore.operations import NEW, WALL, logged, replica, restored, run
+from support.metastore.operations import NEW, WALL, new_log, replica, restore_into_new, run
 from support.stores.memory_store import MemoryStore
 
 
 def test_a_restored_log_has_a_new_life_far_above_the_old_one() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         for entry in assign(ours.state, [Wish(WorkerId("w"), 1)], now=LeaseTime(ours.now + 10**12)):
             await ours.append(entry)
         assert isinstance(entry, PlansLeased)
         old = ours.replica.head.index
         await ours.snapshot()
         await ours.add(5)  # these are lost
-        log, done = await restored(ours)
-        replica = await folded(log, ours.store)
+        log, done = await restore_into_new(ours)
+        replica = await fold_log(log, ours.store)
         assert replica.state.incarnation == done.incarnation == NEW
         assert replica.state.adopting == done.adopts == (INCARNATION,)
         assert replica.head.index == done.head > old + LIFE
@@ -56,21 +56,21 @@ def test_a_restored_log_has_a_new_life_far_above_the_old_one() -> None:
 
 def test_a_backup_is_restored_with_everything_behind_its_snapshot(tmp_path: Path) -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.snapshot()
         await ours.add(2)
         await backup.write(ours.log, ours.store, tmp_path / "b", wall_ns=0)
         content = await backup.read(tmp_path / "b")
         origin = Origin(content.state, content.head, "b")
-        log, _ = await restored(ours, origin=origin)
-        assert len((await folded(log, ours.store)).state.blocks) == 5
+        log, _ = await restore_into_new(ours, origin=origin)
+        assert len((await fold_log(log, ours.store)).state.blocks) == 5
 
     run(test())
 
 
 def test_a_damaged_snapshot_is_passed_by_and_a_named_one_is_taken() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         first = await ours.snapshot()
         await ours.add()
         second = await ours.snapshot()
@@ -94,22 +94,22 @@ def test_a_damaged_snapshot_is_passed_by_and_a_named_one_is_taken() -> None:
 
 def test_a_log_that_holds_something_is_not_restored_into() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.snapshot()
         before = ours.shared.head
         with pytest.raises(Rejected, match="not empty"):
-            await restored(ours, log=ours.log)
+            await restore_into_new(ours, log=ours.log)
         assert ours.shared.head == before
-        log, _ = await restored(ours)
+        log, _ = await restore_into_new(ours)
         with pytest.raises(Rejected, match="not empty"):
-            await restored(ours, log=log, incarnation=Incarnation("00000003"))
+            await restore_into_new(ours, log=log, incarnation=Incarnation("00000003"))
 
     run(test())
 
 
 def test_a_restore_that_was_broken_off_is_finished_by_the_next() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.snapshot()
         log = MemoryLog(SharedLog())
 
@@ -118,11 +118,11 @@ def test_a_restore_that_was_broken_off_is_finished_by_the_next() -> None:
 
         whole, log.finish = log.finish, broken  # type: ignore[method-assign]
         with pytest.raises(Unavailable):
-            await restored(ours, log=log)
+            await restore_into_new(ours, log=log)
         with pytest.raises(Rejected, match="copied into"):
             await log.campaign(Candidate("too early"))
         log.finish = whole  # type: ignore[method-assign]
-        _, done = await restored(ours, log=log, incarnation=Incarnation("00000003"))
+        _, done = await restore_into_new(ours, log=log, incarnation=Incarnation("00000003"))
         assert done.resumed
         assert done.incarnation == NEW
         await log.campaign(Candidate("now"))
@@ -134,25 +134,25 @@ def test_a_log_that_is_lost_again_adopts_from_both_lives() -> None:
     """Even when the second life never came to make a snapshot of its own."""
 
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.snapshot()
-        await restored(ours)
+        await restore_into_new(ours)
         third = Incarnation("00000003")
-        log, done = await restored(ours, incarnation=third)
+        log, done = await restore_into_new(ours, incarnation=third)
         assert set(done.adopts) == {INCARNATION, NEW}
-        assert (await folded(log, ours.store)).head.index > 3 * LIFE
+        assert (await fold_log(log, ours.store)).head.index > 3 * LIFE
 
     run(test())
 
 
 def test_a_log_that_was_restored_already_says_so_and_its_old_life_has_ended() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.snapshot()
-        log, _ = await restored(ours)
+        log, _ = await restore_into_new(ours)
         ours.store.delete(keys.successor(INCARNATION))  # as if it had been broken off before
         with pytest.raises(Rejected, match="restored already, as 00000002"):
-            await restored(ours, log=log, incarnation=Incarnation("00000003"))
+            await restore_into_new(ours, log=log, incarnation=Incarnation("00000003"))
         assert ours.store.read(keys.successor(INCARNATION)) == NEW.encode()
 
     run(test())
@@ -160,10 +160,10 @@ def test_a_log_that_was_restored_already_says_so_and_its_old_life_has_ended() ->
 
 def test_the_old_life_learns_that_it_was_restored_elsewhere() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.snapshot()
         check_not_ended(ours.store, INCARNATION)
-        await restored(ours)
+        await restore_into_new(ours)
         with pytest.raises(InvalidInput, match="it was restored as 00000002"):
             check_not_ended(ours.store, INCARNATION)
         check_not_ended(ours.store, NEW)
@@ -175,14 +175,14 @@ def test_a_backup_that_is_restored_twice_does_not_use_indexes_twice(tmp_path: Pa
     """Plans and blocks are named by them, and the second life may adopt from the first."""
 
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.snapshot()
         await backup.write(ours.log, ours.store, tmp_path / "b", wall_ns=0)
         heads = []
         for life in ("00000002", "00000003"):
             content = await backup.read(tmp_path / "b")
             origin = Origin(content.state, content.head, "b")
-            _, done = await restored(ours, origin=origin, incarnation=Incarnation(life))
+            _, done = await restore_into_new(ours, origin=origin, incarnation=Incarnation(life))
             heads.append(done.head)
         assert heads[1] > heads[0] + LIFE
 
@@ -193,9 +193,9 @@ def test_the_newest_snapshot_is_the_last_one_by_time_not_by_index() -> None:
     """A rehearsed restore has high indexes, and the log itself may have gone on since."""
 
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.snapshot()
-        await restored(ours, wall=WallTime(ours.wall + 1))
+        await restore_into_new(ours, wall=WallTime(ours.wall + 1))
         assert (await restoring.newest(ours.store)).state.incarnation == NEW
         ours.now += 10
         await ours.add()
@@ -208,7 +208,7 @@ def test_the_newest_snapshot_is_the_last_one_by_time_not_by_index() -> None:
 
 def test_an_empty_log_over_a_used_store_begins_only_on_purpose() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         index = await ours.snapshot()
         stopped = replica(ours.store)
         with pytest.raises(Rejected, match=rf"snapshots of log 0badcafe \(to entry {index}\)"):
@@ -240,7 +240,7 @@ def test_an_empty_log_over_an_empty_store_just_begins() -> None:
 
 def test_the_wrong_store_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await backup.write(ours.log, ours.store, tmp_path / "b", wall_ns=0)
         content = await backup.read(tmp_path / "b")
         other, log = MemoryStore(), MemoryLog(SharedLog())
@@ -260,7 +260,7 @@ def test_the_wrong_store_is_refused_before_anything_is_written(tmp_path: Path) -
 
 def test_other_logs_that_use_the_store_are_named() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         ours.store.create(keys.marker(Incarnation("feedbeef")), b"")
         assert restoring.other_lives(ours.store, ours.state) == ("feedbeef",)
 

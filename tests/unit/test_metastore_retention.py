@@ -27,8 +27,8 @@ from maar.model.policy import HOUR_NS
 from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, LeaseTime, WallTime, utc_day
 from support.clock.virtual_time import run_virtually
-from support.lake.aging import KEPT_DAYS, POLICY, aged, kept, lake, run
-from support.lake.fold_and_store import Lake, dated, shared
+from support.lake.aging import KEPT_DAYS, POLICY, add_old, lake, live_blocks, run
+from support.lake.fold_and_store import Lake, with_tenants, with_time
 from support.metastore.fold import DAY_START_NS, TENANT, Fold, segment
 
 GLOBEX, INITECH = TenantId("globex"), TenantId("initech")
@@ -39,16 +39,16 @@ GLOBEX, INITECH = TenantId("globex"), TenantId("initech")
 
 def test_a_block_goes_when_its_newest_profile_is_older_than_the_period() -> None:
     world = lake()
-    old, young, fresh = aged(world, 1, 90.1), aged(world, 2, 89.9), aged(world, 3, 0)
+    old, young, fresh = add_old(world, 1, 90.1), add_old(world, 2, 89.9), add_old(world, 3, 0)
     dry = retention.expiring(
         world.state, now=world.now(), wall=WallTime(world.clock.wall), limit=10
     )
     assert [one.block.id for one in dry] == [old.id]
     assert dry[0].before_ns == world.clock.wall - KEPT_DAYS * DAY_NS
     assert run(world) == 1
-    assert kept(world) == {young.id, fresh.id}
+    assert live_blocks(world) == {young.id, fresh.id}
     assert world.state.tally.profiles_expired == old.profiles
-    assert set(world.state.queue.places) == kept(world)  # nobody will plan to merge it
+    assert set(world.state.queue.places) == live_blocks(world)  # nobody will plan to merge it
     assert run(world) == 0
 
 
@@ -60,36 +60,36 @@ def test_a_block_that_has_one_young_profile_stays_whole() -> None:
         max_time_ns=world.clock.wall - 10 * DAY_NS,
     )
     world.register(wide)
-    aged(world, 2, 0)
+    add_old(world, 2, 0)
     assert run(world) == 0
-    assert wide.id in kept(world)
+    assert wide.id in live_blocks(world)
 
 
 def test_zero_keeps_for_ever_and_tenants_may_differ_either_way() -> None:
     world = lake()
     world.fold.put(RetentionSet(GLOBEX, 0))
     world.fold.put(RetentionSet(INITECH, 10 * DAY_NS))
-    mine = aged(world, 1, 100)
-    forever = aged(world, 2, 1000, tenant=GLOBEX)
-    short = aged(world, 3, 11, tenant=INITECH)
-    shorter = aged(world, 4, 9, tenant=INITECH)
-    fresh = aged(world, 5, 0)
+    mine = add_old(world, 1, 100)
+    forever = add_old(world, 2, 1000, tenant=GLOBEX)
+    short = add_old(world, 3, 11, tenant=INITECH)
+    shorter = add_old(world, 4, 9, tenant=INITECH)
+    fresh = add_old(world, 5, 0)
     run(world)
-    assert kept(world) == {forever.id, shorter.id, fresh.id}
+    assert live_blocks(world) == {forever.id, shorter.id, fresh.id}
     assert {mine.id, short.id} == set(world.state.retired)
     world.fold.put(RetentionSet(GLOBEX, None))
     run(world)
-    assert forever.id not in kept(world)
+    assert forever.id not in live_blocks(world)
 
 
 def test_with_a_default_of_zero_only_tenants_with_a_period_expire() -> None:
     world = lake(retention_ns=0)
     world.fold.put(RetentionSet(GLOBEX, 10 * DAY_NS))
-    mine, theirs = aged(world, 1, 5000), aged(world, 2, 11, tenant=GLOBEX)
-    aged(world, 3, 0)
+    mine, theirs = add_old(world, 1, 5000), add_old(world, 2, 11, tenant=GLOBEX)
+    add_old(world, 3, 0)
     run(world)
-    assert mine.id in kept(world)
-    assert theirs.id not in kept(world)
+    assert mine.id in live_blocks(world)
+    assert theirs.id not in live_blocks(world)
 
 
 def test_a_segment_goes_only_when_it_is_too_old_for_every_tenant_in_it() -> None:
@@ -97,13 +97,13 @@ def test_a_segment_goes_only_when_it_is_too_old_for_every_tenant_in_it() -> None
     world.fold.put(RetentionSet(GLOBEX, 200 * DAY_NS))
     world.fold.put(RetentionSet(INITECH, 10 * DAY_NS))
     time_ns = world.clock.wall - 100 * DAY_NS
-    both = shared(dated(segment(1), time_ns), TENANT, INITECH)
-    three = shared(dated(segment(2), time_ns), TENANT, GLOBEX, INITECH)
+    both = with_tenants(with_time(segment(1), time_ns), TENANT, INITECH)
+    three = with_tenants(with_time(segment(2), time_ns), TENANT, GLOBEX, INITECH)
     world.register(both, three)
-    aged(world, 3, 0)
+    add_old(world, 3, 0)
     run(world)
-    assert three.id in kept(world)
-    assert both.id not in kept(world)
+    assert three.id in live_blocks(world)
+    assert both.id not in live_blocks(world)
 
 
 def test_blocks_of_one_tenant_and_day_go_like_segments() -> None:
@@ -114,7 +114,7 @@ def test_blocks_of_one_tenant_and_day_go_like_segments() -> None:
     assert run(world) == 0
     world.pass_time(2 * DAY_NS)
     assert run(world) == 1
-    assert kept(world) == set()
+    assert live_blocks(world) == set()
     assert world.state.retired[block.id].outputs == ()
 
 
@@ -124,12 +124,12 @@ def test_blocks_of_one_tenant_and_day_go_like_segments() -> None:
 def test_a_run_is_capped_and_the_next_goes_on() -> None:
     world = lake(CleanerBounds(taken_at_once=3), retention_run_max=7)
     for number in range(20):
-        aged(world, number, 100 + number)
-    aged(world, 99, 0)
+        add_old(world, number, 100 + number)
+    add_old(world, 99, 0)
     left = []
     for _ in range(4):
         run(world)
-        left.append(len(kept(world)) - 1)
+        left.append(len(live_blocks(world)) - 1)
     assert left == [13, 6, 0, 0]
     assert world.appends == 3 + 3 + 2
 
@@ -139,9 +139,9 @@ def test_a_walk_that_is_not_finished_goes_on_in_the_next_run() -> None:
     world.fold.put(RetentionSet(GLOBEX, 0))
     time_ns = world.clock.wall - 100 * DAY_NS
     for number in range(25):  # within reach, but kept for somebody
-        world.register(shared(dated(segment(number), time_ns), TENANT, GLOBEX))
-    last = aged(world, 99, 99)
-    aged(world, 100, 0)
+        world.register(with_tenants(with_time(segment(number), time_ns), TENANT, GLOBEX))
+    last = add_old(world, 99, 99)
+    add_old(world, 100, 0)
     assert [run(world) for _ in range(3)] == [0, 0, 1]
     assert last.id in world.state.retired
 
@@ -159,9 +159,9 @@ def test_days_that_no_boundary_has_reached_are_not_looked_at() -> None:
 
     world = lake()
     for number in range(200):
-        aged(world, number, days=0.1 + number % 80)
-    old = aged(world, 999, 91)
-    aged(world, 1000, 0)
+        add_old(world, number, days=0.1 + number % 80)
+    old = add_old(world, 999, 91)
+    add_old(world, 1000, 0)
     for shelves in world.state.blocks.tenants.values():
         for key in shelves:
             if key.day > utc_day(old.min_time_ns):
@@ -172,9 +172,9 @@ def test_days_that_no_boundary_has_reached_are_not_looked_at() -> None:
 def test_chunks_that_no_boundary_has_reached_are_not_opened() -> None:
     world = lake()
     world.pass_time(DAY_NS // 2)
-    old = {aged(world, number, days=90.1).id for number in range(100)}
-    young = {aged(world, 1000 + number, days=89.9).id for number in range(1000)}
-    aged(world, 9999, 0)
+    old = {add_old(world, number, days=90.1).id for number in range(100)}
+    young = {add_old(world, 1000 + number, days=89.9).id for number in range(1000)}
+    add_old(world, 9999, 0)
     assert {key.day for key in world.state.blocks.tenants[NO_TENANT]} == {19_910, 20_000}
     looked_at = set(reached(world))
     assert old <= looked_at
@@ -183,8 +183,8 @@ def test_chunks_that_no_boundary_has_reached_are_not_opened() -> None:
 
 def test_a_period_that_changes_while_a_run_looks_is_the_one_that_counts() -> None:
     world = lake()
-    meta = aged(world, 1, 100)
-    aged(world, 2, 0)
+    meta = add_old(world, 1, 100)
+    add_old(world, 2, 0)
     limits = retention.boundaries(world.state, now=world.now(), wall=WallTime(world.clock.wall))
     found, ended = retention.look(
         retention.within_reach(world.state.blocks, limits), limits, limit=10, looked_at_max=100
@@ -200,8 +200,8 @@ def test_a_period_that_changes_while_a_run_looks_is_the_one_that_counts() -> Non
 def test_the_log_survives_a_restart_in_the_middle_of_a_run() -> None:
     world = lake(retention_run_max=2)
     for number in range(5):
-        aged(world, number, 100)
-    aged(world, 9, 0)
+        add_old(world, number, 100)
+    add_old(world, 9, 0)
     run(world)
     after = MetaState()
     for item in world.fold.log:
@@ -212,7 +212,7 @@ def test_the_log_survives_a_restart_in_the_middle_of_a_run() -> None:
     world.cleaner = cleaner.Cleaner(world, world.store, world.clock, world.append, world.metrics)
     run(world)
     run(world)
-    assert len(kept(world)) == 1
+    assert len(live_blocks(world)) == 1
     assert len(world.state.retired) == 5
 
 
@@ -221,9 +221,9 @@ def test_the_log_survives_a_restart_in_the_middle_of_a_run() -> None:
 
 def test_a_plan_that_loses_an_input_is_cancelled_in_the_same_entry() -> None:
     world = lake()
-    old = aged(world, 1, 100)
-    young = [aged(world, number, 1) for number in (2, 3)]
-    later = aged(world, 4, 0)
+    old = add_old(world, 1, 100)
+    young = [add_old(world, number, 1) for number in (2, 3)]
+    later = add_old(world, 4, 0)
     plan = world.schedule([old, *young])
     token = world.lease(plan)
     assert world.state.queue.queued == 1
@@ -248,25 +248,25 @@ def test_a_plan_that_loses_an_input_is_cancelled_in_the_same_entry() -> None:
 
 def test_a_worker_that_finished_before_the_expiry_wins_and_its_output_stays() -> None:
     world = lake()
-    old, young = aged(world, 1, 100), aged(world, 2, 1)
+    old, young = add_old(world, 1, 100), add_old(world, 2, 1)
     plan = world.schedule([old, young])
     token = world.lease(plan)
     made = world.write(plan, token)
     (effect,) = world.complete(plan, token, made)
     assert isinstance(effect, Completed)
     assert run(world) == 0
-    assert kept(world) == {made.id}
+    assert live_blocks(world) == {made.id}
 
 
 def test_excluded_and_parked_plans_are_cancelled_too() -> None:
     world = lake(plans_max=1)
-    old, young = aged(world, 1, 100), aged(world, 2, 1)
+    old, young = add_old(world, 1, 100), add_old(world, 2, 1)
     plan = world.schedule([old, young])
     failed = msgspec.structs.replace(world.state.plans[plan], state=PlanState.EXCLUDED, failures=3)
     world.state.plans[plan] = failed
     (effect,) = world.fold.put(PlansParked((plan,)))
     assert plan in world.state.parked, effect
-    aged(world, 3, 0)
+    add_old(world, 3, 0)
     run(world)
     assert world.state.finished[plan].state is PlanState.CANCELLED
     assert world.state.parked == {}
@@ -275,8 +275,8 @@ def test_excluded_and_parked_plans_are_cancelled_too() -> None:
 
 def test_a_pin_holds_what_expired_and_so_does_the_delay() -> None:
     world = lake()
-    old = aged(world, 1, 100)
-    aged(world, 2, 0)
+    old = add_old(world, 1, 100)
+    add_old(world, 2, 0)
     world.fold.put(PinsTaken(("reader",), LeaseTime(10**18)))
     run(world)
     world.pass_time(POLICY.expired_delay_ns)
@@ -296,7 +296,7 @@ def test_a_pin_holds_what_expired_and_so_does_the_delay() -> None:
 
 def test_the_fold_takes_only_live_blocks_older_than_the_boundary() -> None:
     fold = Fold()
-    metas = tuple(dated(segment(n), DAY_START_NS + n) for n in (1, 2, 3))
+    metas = tuple(with_time(segment(n), DAY_START_NS + n) for n in (1, 2, 3))
     fold.put(BlocksAdded(metas))
     ghost = BlockId("0" * 32)
     named = (metas[0].id, ghost, metas[1].id, metas[0].id)
@@ -314,12 +314,12 @@ def test_the_fold_takes_only_live_blocks_older_than_the_boundary() -> None:
 
 def test_an_expired_segment_is_never_registered_again() -> None:
     world = lake()
-    old = aged(world, 1, 100)
-    aged(world, 2, 0)
+    old = add_old(world, 1, 100)
+    add_old(world, 2, 0)
     run(world)
     for _ in range(2):
         world.fold.put(BlocksAdded((old,)))
-        assert old.id not in kept(world)
+        assert old.id not in live_blocks(world)
         world.pass_time(POLICY.expired_delay_ns + 1)
         run_virtually(world.cleaner.remove())
     assert world.state.retired == {}

@@ -12,25 +12,25 @@ from maar.metastore.records.entries import BlocksAdded
 from maar.metastore.state.state import NO_ANCHOR
 from maar.model.policy import HOUR_NS, MINUTE_NS
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, WallTime
-from support.lake.aging import YEAR_NS, aged, kept, lake, release, run, status
-from support.lake.fold_and_store import dated
+from support.lake.aging import YEAR_NS, add_old, lake, live_blocks, release, run, status
+from support.lake.fold_and_store import with_time
 from support.metastore.fold import DAY_START_NS, Fold, segment
 
 
 def test_a_leader_whose_clock_is_a_year_ahead_takes_nothing_until_a_person_has_looked() -> None:
     world = lake()
-    old = aged(world, 1, 100)
-    young = [aged(world, 2 + days, days).id for days in range(0, 89, 11)]
+    old = add_old(world, 1, 100)
+    young = [add_old(world, 2 + days, days).id for days in range(0, 89, 11)]
     world.clock.wall += YEAR_NS
     found = status(world)
     assert "clock not trusted: it is 365.0 days ahead" in found.paused
     assert run(world) == 0
     assert world.state.hold.why in found.paused
     # profiles that come in meanwhile, rightly dated, or a clock that is right again, change nothing
-    world.register(dated(segment(99, at=world.fold.now), DAY_START_NS))
+    world.register(with_time(segment(99, at=world.fold.now), DAY_START_NS))
     world.clock.wall -= YEAR_NS
     assert run(world) == 0
-    assert kept(world) >= {old.id, *young}
+    assert live_blocks(world) >= {old.id, *young}
     release(world)
     assert run(world) == 1
     assert set(world.state.retired) == {old.id}
@@ -38,7 +38,7 @@ def test_a_leader_whose_clock_is_a_year_ahead_takes_nothing_until_a_person_has_l
 
 def test_a_clock_that_cannot_be_trusted_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     world = lake()
-    aged(world, 1, 0)
+    add_old(world, 1, 0)
     for ahead_ns, told in ((0, 0), (2 * DAY_NS, 1), (DAY_NS, 1), (-3 * DAY_NS, 1), (DAY_NS, 2)):
         world.clock.wall += ahead_ns
         run(world)
@@ -48,8 +48,8 @@ def test_a_clock_that_cannot_be_trusted_is_told_once(caplog: pytest.LogCaptureFi
 
 def test_a_leader_whose_clock_is_a_year_behind_takes_nothing_and_says_so() -> None:
     world = lake()
-    aged(world, 1, 100)
-    aged(world, 2, 0)
+    add_old(world, 1, 100)
+    add_old(world, 2, 0)
     world.clock.wall -= YEAR_NS
     assert run(world) == 0
     assert "behind" in status(world).trouble
@@ -87,30 +87,30 @@ def test_nothing_expires_by_a_clock_that_the_other_replicas_do_not_share(
 ) -> None:
     """Not even what is truly old: it goes when somebody has set the clock right."""
     world = lake()
-    old, fresh = aged(world, 1, 100), aged(world, 2, 0)
+    old, fresh = add_old(world, 1, 100), add_old(world, 2, 0)
     clocks = [trust.Clocks(3, (-YEAR_NS, -YEAR_NS))]
     world.cleaner = cleaner.Cleaner(
         world, world.store, world.clock, world.append, world.metrics, clocks=lambda: clocks[0]
     )
     assert run(world) == 0
-    assert kept(world) == {old.id, fresh.id}
+    assert live_blocks(world) == {old.id, fresh.id}
     assert "ahead of those of most replicas" in caplog.text
     now, wall = world.now(), WallTime(world.clock.wall)
     told = retention.status(world.state, now=now, wall=wall, clocks=clocks[0]).trouble
     assert told.startswith("retention paused: nothing expires")
     clocks[0] = trust.Clocks(3, (0, 0))
     assert run(world) == 1
-    assert kept(world) == {fresh.id}
+    assert live_blocks(world) == {fresh.id}
 
 
 def test_a_clock_that_goes_wrong_in_the_middle_of_a_run_takes_nothing_more() -> None:
     world = lake()
     for number in range(3):
-        aged(world, number, 100)
-    aged(world, 9, 0)
+        add_old(world, number, 100)
+    add_old(world, 9, 0)
 
     def clocks() -> trust.Clocks:
-        return trust.Clocks(2, (0 if len(kept(world)) == 4 else YEAR_NS,))
+        return trust.Clocks(2, (0 if len(live_blocks(world)) == 4 else YEAR_NS,))
 
     world.cleaner = cleaner.Cleaner(
         world,
@@ -122,15 +122,15 @@ def test_a_clock_that_goes_wrong_in_the_middle_of_a_run_takes_nothing_more() -> 
         bounds=CleanerBounds(taken_at_once=1),
     )
     run(world)
-    assert len(kept(world)) == 3
+    assert len(live_blocks(world)) == 3
 
 
 def test_profiles_from_the_future_take_nothing_and_do_not_spoil_the_clock() -> None:
     world = lake()
-    young = aged(world, 1, 80)
-    future = aged(world, 2, -365)
+    young = add_old(world, 1, 80)
+    future = add_old(world, 2, -365)
     assert run(world) == 0
-    assert kept(world) == {young.id, future.id}
+    assert live_blocks(world) == {young.id, future.id}
     assert status(world).trouble == ""
     # nor can they agree with a leader whose clock goes wrong later
     world.clock.wall += YEAR_NS
@@ -139,7 +139,7 @@ def test_profiles_from_the_future_take_nothing_and_do_not_spoil_the_clock() -> N
 
 def test_an_idle_lake_expires_by_the_time_that_passes() -> None:
     world = lake()
-    last = aged(world, 1, 0)
+    last = add_old(world, 1, 0)
     world.pass_time(89 * DAY_NS)
     assert run(world) == 0
     world.pass_time(2 * DAY_NS)
@@ -150,11 +150,11 @@ def test_an_idle_lake_expires_by_the_time_that_passes() -> None:
 
 def test_after_an_outage_retention_waits_for_data_and_tells_why() -> None:
     world = lake()
-    old = aged(world, 1, 88)
+    old = add_old(world, 1, 88)
     world.clock.wall += 5 * DAY_NS  # nobody measured lease time meanwhile
     assert run(world) == 0
     assert "the next profiles that carry their own time confirm it" in status(world).paused
-    aged(world, 2, 0)
+    add_old(world, 2, 0)
     assert status(world).trouble == ""
     assert run(world) == 1
     assert old.id in world.state.retired
@@ -162,9 +162,9 @@ def test_after_an_outage_retention_waits_for_data_and_tells_why() -> None:
 
 def test_after_an_outage_of_weeks_retention_waits_for_a_person() -> None:
     world = lake()
-    old = aged(world, 1, 80)
+    old = add_old(world, 1, 80)
     world.clock.wall += 30 * DAY_NS
-    aged(world, 2, 0)  # it may come from this very host
+    add_old(world, 2, 0)  # it may come from this very host
     assert run(world) == 0
     assert "30.0 days ahead" in status(world).paused
     release(world)
@@ -174,7 +174,7 @@ def test_after_an_outage_of_weeks_retention_waits_for_a_person() -> None:
 
 def test_without_a_profile_that_carries_a_time_of_its_own_nothing_expires() -> None:
     world = lake()
-    old = dated(segment(1), world.clock.wall - 1000 * DAY_NS)
+    old = with_time(segment(1), world.clock.wall - 1000 * DAY_NS)
     world.register(msgspec.structs.replace(old, dated_ns=0))
     assert world.state.anchor == NO_ANCHOR
     assert run(world) == 0
@@ -184,7 +184,7 @@ def test_without_a_profile_that_carries_a_time_of_its_own_nothing_expires() -> N
 def test_an_empty_lake_has_no_trouble_and_an_hour_is_none() -> None:
     world = lake()
     assert status(world).trouble == ""
-    aged(world, 1, 0)
+    add_old(world, 1, 0)
     world.clock.wall += HOUR_NS
     assert status(world).trouble == ""
     world.clock.wall += 1
@@ -195,11 +195,13 @@ def test_the_anchor_moves_only_forward_and_only_for_blocks_that_come_in() -> Non
     fold = Fold()
     fold.now = 10 * SECOND_NS
     at = DAY_START_NS + 10 * SECOND_NS
-    fold.put(BlocksAdded((dated(segment(1, at=fold.now), at),)))
+    fold.put(BlocksAdded((with_time(segment(1, at=fold.now), at),)))
     assert fold.state.anchor == (at, fold.now)
     fold.now += SECOND_NS
-    fold.put(BlocksAdded((dated(segment(2, at=fold.now), at - DAY_NS),)))
-    refused = dated(segment(3, at=10**18), at + SECOND_NS)  # from a time that the log has not seen
+    fold.put(BlocksAdded((with_time(segment(2, at=fold.now), at - DAY_NS),)))
+    refused = with_time(
+        segment(3, at=10**18), at + SECOND_NS
+    )  # from a time that the log has not seen
     fold.put(BlocksAdded((refused,)))
     assert fold.state.anchor == (at, fold.now - SECOND_NS)
     assert fold.state.anchor.reading(LeaseTime(fold.now)) == at + SECOND_NS

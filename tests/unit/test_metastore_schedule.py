@@ -97,7 +97,7 @@ def test_an_expired_lease_is_handed_on_even_when_live_leases_come_before_it() ->
 def test_a_lease_has_expired_when_time_exceeds_it_and_not_before() -> None:
     leader_term = LeaderDecisions()
     leader_term.add(1, 2, 3)
-    (lease,) = leader_term.begun()
+    (lease,) = leader_term.start_plans()
     leader_term.fold.now += SMALL.lease_ns
     assert schedule.assign(leader_term.fold.state, [Wish(W2, 1)], now=leader_term.now) == []
     assert len(leader_term.fold.state.plans.work_of(W1, leader_term.now)) == 1
@@ -110,12 +110,12 @@ def test_the_order_among_plans_that_wait() -> None:
     """Unassigned before abandoned; fewer failures; longest since; order of planning."""
     leader_term = leader_with(failure_limit=9)
     leader_term.add(*range(18))
-    a, b, c, d, e, f = leader_term.begun(W1, 6)
+    a, b, c, d, e, f = leader_term.start_plans(W1, 6)
     leader_term.put([PlanFailed(c.plan, c.token, "x", LeaseTime(0), counts_as_failure=False)])
     leader_term.put([PlanFailed(f.plan, f.token, "x", LeaseTime(0), counts_as_failure=False)])
     for lease in (d, e):
         leader_term.put([PlanFailed(lease.plan, lease.token, "x", LeaseTime(0))])
-    (again,) = leader_term.begun(W2, 1)  # fails a second time
+    (again,) = leader_term.start_plans(W2, 1)  # fails a second time
     assert again.plan == c.plan
     leader_term.put([PlanFailed(c.plan, again.token, "x", LeaseTime(0), counts_as_failure=False)])
     leader_term.wait(1)
@@ -131,7 +131,7 @@ def test_the_order_among_plans_that_wait() -> None:
 def test_a_plan_that_reported_a_failure_rests_first() -> None:
     leader_term = LeaderDecisions()
     leader_term.add(1, 2, 3)
-    (lease,) = leader_term.begun()
+    (lease,) = leader_term.start_plans()
     leader_term.fail(lease)
     assert leader_term.poll(W2) == []
     leader_term.wait(SMALL.retry_ns / SECOND_NS)
@@ -175,14 +175,14 @@ def test_plans_that_failed_do_not_hold_up_the_healthy_ones_nor_the_other_way_rou
     leader_term = leader_with(failure_limit=99)
     for n in range(20):
         leader_term.add(*range(1000 + 3 * n, 1003 + 3 * n), shard=7)
-    bad = set(plans_of(leases := leader_term.begun(W1, 20)))
+    bad = set(plans_of(leases := leader_term.start_plans(W1, 20)))
     for lease in leases:
         leader_term.fail(lease)
-    leader_term.rested()
+    leader_term.pass_rest()
     leader_term.add(*range(600))
     given = []
     for _ in range(80):
-        (lease,) = leader_term.begun(W1, 1)
+        (lease,) = leader_term.start_plans(W1, 1)
         given.append(lease.plan in bad)
         if lease.plan in bad:
             leader_term.fail(lease)
@@ -216,7 +216,7 @@ def test_an_hour_in_which_one_plan_in_five_fails_starves_nobody() -> None:
                     number += 1
         for worker, leases in running.items():
             step(leader_term, leases, second, dies=worker == W3 and second % 600 == 599)
-            leases += leader_term.begun(worker, slots[worker] - len(leases))
+            leases += leader_term.start_plans(worker, slots[worker] - len(leases))
         leader_term.keep_house()
         leader_term.wait(1)
         waited_most = max(waited_most, oldest_healthy_s(leader_term))

@@ -15,7 +15,7 @@ from support.metastore.schedule_steps import plans_of
 def failed_once(leader_term: LeaderDecisions, worker: WorkerId = W1, first: int = 900) -> PlanId:
     """A plan that has failed on a worker, and can be had again."""
     leader_term.add(first, first + 1, first + 2, shard=9)
-    (lease,) = leader_term.begun(worker)
+    (lease,) = leader_term.start_plans(worker)
     leader_term.fail(lease)
     leader_term.wait(SMALL.retry_ns / SECOND_NS)
     return lease.plan
@@ -24,7 +24,7 @@ def failed_once(leader_term: LeaderDecisions, worker: WorkerId = W1, first: int 
 def test_a_plan_that_failed_runs_alone_on_its_worker() -> None:
     leader_term = LeaderDecisions()
     plan = failed_once(leader_term)
-    (alone,) = leader_term.begun(W2, 8)
+    (alone,) = leader_term.start_plans(W2, 8)
     assert alone.plan == plan
     leader_term.add(*range(12))
     assert leader_term.poll(W2, 7) == []  # not in company
@@ -36,7 +36,7 @@ def test_a_plan_that_failed_runs_alone_on_its_worker() -> None:
 def test_a_plan_whose_lease_ran_out_by_its_own_fault_runs_alone_too() -> None:
     leader_term = LeaderDecisions()
     leader_term.add(*range(6))
-    first, second = leader_term.begun(W1, 2)
+    first, second = leader_term.start_plans(W1, 2)
     leader_term.wait(10)
     leader_term.renew(second)
     leader_term.wait(6)
@@ -49,7 +49,7 @@ def test_a_plan_whose_lease_ran_out_by_its_own_fault_runs_alone_too() -> None:
 def test_a_worker_that_is_busy_does_not_get_a_plan_that_failed() -> None:
     leader_term = LeaderDecisions()
     leader_term.add(1, 2, 3)
-    (busy,) = leader_term.begun(W2)
+    (busy,) = leader_term.start_plans(W2)
     plan = failed_once(leader_term)
     assert leader_term.poll(W2, 8) == []
     leader_term.complete(busy)
@@ -87,10 +87,10 @@ def test_the_same_worker_again_when_the_others_do_not_come_for_it() -> None:
 def test_what_was_not_its_own_failure_needs_no_worker_for_itself() -> None:
     leader_term = LeaderDecisions()
     leader_term.add(*range(6))
-    leases = leader_term.begun(W1, 2)
+    leases = leader_term.start_plans(W1, 2)
     for lease in leases:
         leader_term.fail(lease, own=False)
-    leader_term.rested()
+    leader_term.pass_rest()
     assert plans_of(leader_term.poll(W1, 2)) == plans_of(leases)
 
 
@@ -101,7 +101,7 @@ def drained(leader_term: LeaderDecisions) -> WorkerId | None:
 def busy_worker(leader_term: LeaderDecisions, slots: int) -> list[Leased]:
     """A worker whose slots are full, while much more waits."""
     leader_term.add(*range(300))
-    return leader_term.begun(W1, slots)
+    return leader_term.start_plans(W1, slots)
 
 
 def turn(leader_term: LeaderDecisions, running: list[Leased], slots: int) -> list[Leased]:
@@ -153,7 +153,7 @@ def test_one_worker_at_a_time_is_drained() -> None:
     failed_once(leader_term, W3, first=800)
     leader_term.wait(PRESENT_NS / SECOND_NS + 1)
     leader_term.add(*range(600))
-    running = {W1: leader_term.begun(W1, 4), W2: leader_term.begun(W2, 4)}
+    running = {W1: leader_term.start_plans(W1, 4), W2: leader_term.start_plans(W2, 4)}
     starved = 0
     for _ in range(12):
         leader_term.wait(1)
@@ -180,7 +180,7 @@ def test_a_worker_that_left_while_it_was_drained_holds_up_nobody() -> None:
     assert drained(leader_term) is None
     given: list[PlanId] = []
     for _ in range(SMALL.least_share):
-        (lease,) = leader_term.begun(W2)
+        (lease,) = leader_term.start_plans(W2)
         leader_term.complete(lease)
         given.append(lease.plan)
     assert plan in given
@@ -198,7 +198,7 @@ def test_a_worker_is_drained_no_longer_when_others_were_quicker() -> None:
     given: list[PlanId] = []
     while plan not in given:  # one of eight at the latest
         assert len(given) < SMALL.least_share
-        (lease,) = leader_term.begun(W2)
+        (lease,) = leader_term.start_plans(W2)
         leader_term.complete(lease)
         given.append(lease.plan)
     assert len(turn(leader_term, running, 4)) > 0

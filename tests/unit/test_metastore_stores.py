@@ -69,7 +69,7 @@ class Stores:
         self.leader_term.fold.put(BlocksAdded(tuple(metas)))
 
     def work(self, *, failing: float) -> None:
-        for lease in self.leader_term.begun(capacity=4):
+        for lease in self.leader_term.start_plans(capacity=4):
             if self.random.random() < failing:
                 self.leader_term.fail(lease)
             else:
@@ -127,7 +127,7 @@ def test_lanes_plans_and_outputs_stay_in_their_store(seed: int) -> None:
     states = {plan.state for plan in all_plans(world.leader_term.fold.state)}
     assert PlanState.CANCELLED in states  # bisected ones are among them
     for _ in range(60):
-        world.leader_term.rested()
+        world.leader_term.pass_rest()
         world.second_chance()
         world.work(failing=0)
     world.check()
@@ -154,7 +154,7 @@ def test_an_output_in_another_store_is_refused() -> None:
     world = Stores(0)
     metas = tuple(in_store(segment(number), StoreName("eu")) for number in range(1, 5))
     world.leader_term.fold.put(BlocksAdded(metas))
-    (lease,) = world.leader_term.begun()
+    (lease,) = world.leader_term.start_plans()
     assert world.leader_term.plan(lease.plan).key.store == "eu"
     made = output(lease.plan, lease.token, metas, profiles=40)
     assert made.store == "main"

@@ -29,8 +29,8 @@ from maar.model.policy import HOUR_NS, MINUTE_NS
 from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS, LeaseTime, WallTime
 from support.clock.virtual_time import run_virtually
-from support.lake.aging import YEAR_NS, aged, lake, paused, release, run
-from support.lake.fold_and_store import Lake, dated, dated_here
+from support.lake.aging import YEAR_NS, add_old, lake, pause_reason, release, run
+from support.lake.fold_and_store import Lake, with_server_time, with_time
 from support.metastore.fold import DAY_START_NS, TENANT, Fold, output, segment
 from support.stores.memory_store import MemoryStore
 
@@ -40,28 +40,28 @@ from support.stores.memory_store import MemoryStore
 def test_a_year_ahead_and_a_push_without_a_time_take_nothing_now_and_nothing_later() -> None:
     """One host, one clock: the leader's, the server's that dates the push, and the store's."""
     world = lake()
-    metas = [aged(world, number, number) for number in range(1, 60)]
+    metas = [add_old(world, number, number) for number in range(1, 60)]
     live = {meta.id for meta in metas}
     world.pass_time(HOUR_NS)
     world.clock.wall += YEAR_NS
     world.fold.put(TermStarted(2, "the server was started again"))
-    undated = dated_here(segment(99, at=world.fold.now), world.clock.wall)
+    undated = with_server_time(segment(99, at=world.fold.now), world.clock.wall)
     world.register(undated)
     for _ in range(60):
         world.pass_time(MINUTE_NS)
         assert run(world) == 0
         run_virtually(world.cleaner.remove())
     assert world.fold.live() == live | {undated.id}
-    assert "clock not trusted: it is 365.0 days ahead" in paused(world)
+    assert "clock not trusted: it is 365.0 days ahead" in pause_reason(world)
     # the alarm does not clear itself: not by time, not by data, not by a clock that is right again
     world.pass_time(40 * DAY_NS)
     world.clock.wall -= YEAR_NS
-    world.register(dated(segment(100, at=world.fold.now), world.clock.wall))
+    world.register(with_time(segment(100, at=world.fold.now), world.clock.wall))
     assert run(world) == 0
     assert world.state.hold.why
-    assert "`maar retention release`" in paused(world)
+    assert "`maar retention release`" in pause_reason(world)
     release(world)
-    assert paused(world) == ""
+    assert pause_reason(world) == ""
     assert run(world) == 10, "40 days have passed: what was 50 days old is too old now"
     assert undated.id in world.fold.live()
 
@@ -69,14 +69,14 @@ def test_a_year_ahead_and_a_push_without_a_time_take_nothing_now_and_nothing_lat
 def test_what_a_server_dated_itself_does_not_move_the_datas_clock() -> None:
     world = lake()
     before = world.state.anchor
-    world.register(dated_here(segment(1), world.clock.wall))
+    world.register(with_server_time(segment(1), world.clock.wall))
     assert world.state.anchor == before
 
 
 def test_of_mixed_profiles_the_newest_time_that_a_client_gave_counts() -> None:
     world = lake()
     wall = world.clock.wall
-    mixed = msgspec.structs.replace(dated(segment(1), wall), dated_ns=wall - HOUR_NS)
+    mixed = msgspec.structs.replace(with_time(segment(1), wall), dated_ns=wall - HOUR_NS)
     world.register(mixed)
     assert world.state.anchor == Anchor(wall - HOUR_NS, LeaseTime(0))
 
@@ -125,7 +125,7 @@ def test_a_clock_that_went_elsewhere_needs_a_witness(
 
 def test_a_store_whose_clock_disagrees_holds_retention_until_a_person_has_looked() -> None:
     world = lake()
-    old, _ = aged(world, 1, 91), aged(world, 2, 0)
+    old, _ = add_old(world, 1, 91), add_old(world, 2, 0)
     assert isinstance(world.store, MemoryStore)
     world.store.clock = world.clock.wall - DAY_NS
     assert run(world) == 0
@@ -147,13 +147,13 @@ def test_a_store_that_was_asked_before_the_clock_jumped_does_not_vouch_for_it() 
     """Its answer is an hour old at most, and says what time it was then, not where our clock is."""
     world = lake()
     assert isinstance(world.store, MemoryStore)
-    metas = [aged(world, number, number) for number in range(1, 60)]
+    metas = [add_old(world, number, number) for number in range(1, 60)]
     world.store.clock = world.clock.wall
     assert run(world) == 0
     world.pass_time(20 * MINUTE_NS)
     world.store.clock += 20 * MINUTE_NS
     world.clock.wall += YEAR_NS
-    world.register(dated(segment(99, at=world.fold.now), world.clock.wall))  # of the same host
+    world.register(with_time(segment(99, at=world.fold.now), world.clock.wall))  # of the same host
     assert run(world) == 0
     assert "the object store's clock is 365.0 days behind" in world.state.hold.why
     assert {meta.id for meta in metas} <= world.fold.live()
@@ -162,7 +162,7 @@ def test_a_store_that_was_asked_before_the_clock_jumped_does_not_vouch_for_it() 
 def test_a_host_that_slept_asks_the_store_again_before_it_mistrusts_its_clock() -> None:
     world = lake()
     assert isinstance(world.store, MemoryStore)
-    aged(world, 1, 0)
+    add_old(world, 1, 0)
     world.store.clock = world.clock.wall
     run(world)
     world.clock.wall += DAY_NS  # while no monotonic clock went on
@@ -175,7 +175,7 @@ def test_a_host_that_slept_asks_the_store_again_before_it_mistrusts_its_clock() 
 def test_a_clock_that_is_vouched_for_is_the_clock_from_then_on() -> None:
     world = lake()
     assert isinstance(world.store, MemoryStore)
-    aged(world, 1, 0)
+    add_old(world, 1, 0)
     world.clock.wall += 100 * DAY_NS  # the log was away for so long
     world.store.clock = world.clock.wall
     index = world.state.index
@@ -199,8 +199,8 @@ def test_only_a_person_ends_a_hold() -> None:
 
 def test_nothing_expires_and_nothing_that_expired_is_deleted_while_it_is_held() -> None:
     world = lake()
-    first, second = aged(world, 1, 91), aged(world, 2, 89.9)
-    aged(world, 3, 0)
+    first, second = add_old(world, 1, 91), add_old(world, 2, 89.9)
+    add_old(world, 3, 0)
     assert run(world) == 1
     world.fold.put(RetentionHeld(True, "somebody has a bad feeling"))
     world.pass_time(3 * DAY_NS)
@@ -220,7 +220,7 @@ def test_a_log_that_begins_over_a_full_store_checks_its_clock_against_what_it_ad
 ) -> None:
     world = lake()
     world.fold.put(Reincarnated(Incarnation("0badcaf1")))
-    found = dated(segment(1), world.clock.wall)
+    found = with_time(segment(1), world.clock.wall)
     world.clock.wall += ahead
     world.fold.put(RetentionHeld(False, "as if this were the first entry"))
     world.fold.put(BlocksAdopted((found,)))
@@ -233,7 +233,7 @@ def test_a_log_that_begins_over_a_full_store_checks_its_clock_against_what_it_ad
 def test_a_block_that_is_gone_says_nothing_of_the_clock() -> None:
     """How a replica packs its blocks must not count: the bounds of a pack outlive its blocks."""
     world = lake()
-    metas = [dated(segment(number, at=number), world.clock.wall) for number in (1, 2)]
+    metas = [with_time(segment(number, at=number), world.clock.wall) for number in (1, 2)]
     late = msgspec.structs.replace(metas[1], max_time_ns=world.clock.wall + 30 * DAY_NS)
     world.register(metas[0], late)
     world.clock.wall += 60 * DAY_NS
@@ -256,11 +256,11 @@ def shorten(world: Lake, days: int) -> None:
 def test_a_shorter_default_takes_a_tenth_and_waits_for_a_person_with_the_rest() -> None:
     world = lake()
     for number in range(40):
-        aged(world, number, number)
+        add_old(world, number, number)
     shorten(world, 10)
     run(world)
     assert len(world.state.retired) == 4
-    assert "more than one in 10 of 40 in a day" in paused(world)
+    assert "more than one in 10 of 40 in a day" in pause_reason(world)
     world.pass_time(2 * DAY_NS)
     assert run(world) == 0, "another day does not bring another tenth"
     release(world)
@@ -271,17 +271,17 @@ def test_a_shorter_default_takes_a_tenth_and_waits_for_a_person_with_the_rest() 
 def test_a_period_that_an_operator_set_needs_nobody_else() -> None:
     world = lake()
     for number in range(40):
-        aged(world, number, number)
+        add_old(world, number, number)
     world.fold.put(RetentionSet(TENANT, 10 * DAY_NS))
     run(world)
     assert len(world.state.blocks) == 11, "of 0 to 10 days"
-    assert paused(world) == ""
+    assert pause_reason(world) == ""
 
 
 def test_a_default_that_was_shorter_from_the_beginning_needs_nobody() -> None:
     world = lake(retention_ns=10 * DAY_NS)
     for number in range(40):
-        aged(world, number, number)
+        add_old(world, number, number)
     run(world)
     assert len(world.state.blocks) == 11, "of 0 to 10 days"
 
@@ -289,16 +289,16 @@ def test_a_default_that_was_shorter_from_the_beginning_needs_nobody() -> None:
 def test_a_tenant_that_stopped_pushing_ages_away_without_a_person() -> None:
     world = lake()
     for number in range(5):
-        aged(world, number, 0)
+        add_old(world, number, 0)
     world.pass_time(90 * DAY_NS + 1)
     assert run(world) == 5
     assert not len(world.state.blocks)
-    assert paused(world) == ""
+    assert pause_reason(world) == ""
 
 
 def test_the_fold_itself_refuses_more_than_a_tenth_in_a_day_of_lease_time() -> None:
     world = lake()
-    metas = [aged(world, number, 1) for number in range(30)]
+    metas = [add_old(world, number, 1) for number in range(30)]
     ids = tuple(meta.id for meta in metas)
 
     def take(*blocks: BlockId) -> int:
@@ -320,7 +320,7 @@ def test_the_fold_itself_refuses_more_than_a_tenth_in_a_day_of_lease_time() -> N
 
 def test_no_24_hours_take_more_than_a_tenth_however_they_are_cut() -> None:
     world = lake()
-    ids = [aged(world, number, 1).id for number in range(40)]
+    ids = [add_old(world, number, 1).id for number in range(40)]
     took: list[tuple[int, int]] = []
     for hour in range(100):
         left = tuple(block for block in ids if block in world.state.blocks)
@@ -337,7 +337,7 @@ def test_no_24_hours_take_more_than_a_tenth_however_they_are_cut() -> None:
 def test_what_was_spent_is_bounded() -> None:
     world = lake(tenants_max=1)
     world.state.spent[TenantId("globex")] = Spent(((0, 1),))
-    meta = aged(world, 1, 1)
+    meta = add_old(world, 1, 1)
     effects = world.fold.put(BlocksExpired(1 << 62, (meta.id,)))
     assert Refused(Refusal.UNEXPLAINED, what=meta.id) in effects
 
@@ -365,7 +365,7 @@ def merged(world: Lake, meta: BlockMeta, tenant: TenantId) -> BlockMeta:
 def test_clock_hold_and_what_was_spent_are_in_snapshots_and_in_the_hash() -> None:
     world = lake()
     for number in range(30):
-        aged(world, number, number)
+        add_old(world, number, number)
     shorten(world, 10)
     run(world)
     state = world.state

@@ -9,15 +9,15 @@ from maar.model.policy import MINUTE_NS
 from maar.model.refusal import Refusal
 from maar.model.time import DAY_NS
 from support.clock.virtual_time import run_virtually
-from support.lake.aging import POLICY, aged, lake, paused, release, run, undone
-from support.lake.fold_and_store import dated
+from support.lake.aging import POLICY, add_old, lake, pause_reason, release, run, undone
+from support.lake.fold_and_store import with_time
 from support.metastore.fold import TENANT, segment
 
 
 def test_undo_brings_back_exactly_what_expired_and_holds_retention() -> None:
     world = lake()
-    metas = [aged(world, number, 91 + number) for number in range(3)]
-    kept = aged(world, 9, 0)
+    metas = [add_old(world, number, 91 + number) for number in range(3)]
+    kept = add_old(world, 9, 0)
     assert run(world) == 3
     expired = world.state.tally.profiles_expired
     assert undone(world) == (3, expired)
@@ -29,7 +29,7 @@ def test_undo_brings_back_exactly_what_expired_and_holds_retention() -> None:
     assert world.state.tally.profiles_expired == 0
     world.pass_time(30 * DAY_NS)
     assert run(world) == 0, "else the next minute would take them again"
-    assert "it was a mistake; it waits for `maar retention release`" in paused(world)
+    assert "it was a mistake; it waits for `maar retention release`" in pause_reason(world)
     release(world)
     assert run(world) == 3
 
@@ -37,10 +37,10 @@ def test_undo_brings_back_exactly_what_expired_and_holds_retention() -> None:
 def test_undo_of_one_tenant_leaves_the_others_where_they_are() -> None:
     world = lake()
     old_ns = world.clock.wall - 100 * DAY_NS
-    mine = dated(segment(1, tenant=TENANT), old_ns)
-    theirs = dated(segment(2, tenant=TenantId("globex")), old_ns)
+    mine = with_time(segment(1, tenant=TENANT), old_ns)
+    theirs = with_time(segment(2, tenant=TenantId("globex")), old_ns)
     world.register(mine, theirs)
-    aged(world, 3, 0)
+    add_old(world, 3, 0)
     run(world)
     assert undone(world, tenant="globex")[0] == 1
     assert theirs.id in world.fold.live()
@@ -51,7 +51,7 @@ def test_what_was_replaced_never_comes_back_and_what_expired_not_at_the_last_min
     world = lake()
     merged = world.add(1, 2)
     world.merge(merged)
-    old, edge = aged(world, 3, 91), aged(world, 4, 92)
+    old, edge = add_old(world, 3, 91), add_old(world, 4, 92)
     run(world)
     (effect, none) = world.fold.put(RetentionUndone((merged[0].id,)))
     assert effect == Refused(Refusal.NOT_EXPIRED, what=merged[0].id)
@@ -64,8 +64,8 @@ def test_what_was_replaced_never_comes_back_and_what_expired_not_at_the_last_min
 
 def test_a_hold_stops_the_time_in_which_blocks_can_come_back() -> None:
     world = lake()
-    old = aged(world, 1, 91)
-    aged(world, 2, 0)
+    old = add_old(world, 1, 91)
+    add_old(world, 2, 0)
     run(world)
     world.fold.put(RetentionHeld(True, "somebody comes on Monday"))
     world.pass_time(5 * DAY_NS)
@@ -75,8 +75,8 @@ def test_a_hold_stops_the_time_in_which_blocks_can_come_back() -> None:
 
 def test_what_expired_does_not_hold_up_the_deletion_of_what_was_replaced() -> None:
     world = lake()
-    old = aged(world, 1, 91)
-    aged(world, 2, 0)
+    old = add_old(world, 1, 91)
+    add_old(world, 2, 0)
     run(world)
     replaced = world.add(11, 12)
     world.merge(replaced)

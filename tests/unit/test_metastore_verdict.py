@@ -95,7 +95,7 @@ def test_a_worker_says_whether_the_plan_or_what_is_around_it_failed(
 ) -> None:
     leader_term = LeaderDecisions()
     leader_term.add(1, 2, 3)
-    (lease,) = leader_term.begun()
+    (lease,) = leader_term.start_plans()
     (ended,) = leader_term.fail(lease, own=own, cause="the store did not answer")
     assert ended == AttemptEnded(
         lease.plan, lease.token, AttemptEnd.FAILED, "the store did not answer", own
@@ -108,7 +108,7 @@ def test_a_worker_says_whether_the_plan_or_what_is_around_it_failed(
 def excused_once(leader_term: LeaderDecisions) -> None:
     (lease,) = leader_term.poll(W1)
     leader_term.fail(lease, own=False)
-    leader_term.rested()
+    leader_term.pass_rest()
 
 
 def test_what_was_spared_too_often_counts_after_all_and_then_is_spared_anew() -> None:
@@ -143,7 +143,7 @@ def test_a_completion_and_a_counted_failure_forget_what_was_spared() -> None:
     (lease,) = leader_term.poll(W2)
     leader_term.fail(lease, own=True)
     assert leader_term.plan(lease.plan).excused == 0
-    leader_term.rested()
+    leader_term.pass_rest()
     (lease,) = leader_term.poll(W1)
     leader_term.complete(lease)
     assert leader_term.plan(lease.plan).excused == 0
@@ -154,7 +154,7 @@ def test_replicas_fold_the_verdict_and_judge_nothing_themselves() -> None:
     for counts in (True, False):
         leader_term = LeaderDecisions()
         leader_term.add(1, 2, 3)
-        (lease,) = leader_term.begun()
+        (lease,) = leader_term.start_plans()
         leader_term.wait(16)
         grant = Grant(lease.plan, W2, LeaseTime(leader_term.now + 1), lease.token, counts)
         leader_term.fold.put(PlansLeased((grant,)))

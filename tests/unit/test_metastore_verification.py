@@ -19,12 +19,12 @@ from maar.ports.log import Record
 from maar.ports.replica import ReplicaStatus
 from support.lake.fold_and_store import objects_of
 from support.metastore.fold import INCARNATION
-from support.metastore.operations import logged, restored, run
+from support.metastore.operations import new_log, restore_into_new, run
 
 
 def test_nothing_is_wrong_with_a_good_log() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.snapshot()
         await ours.add(2)
         await ours.hash()
@@ -42,7 +42,7 @@ def test_nothing_is_wrong_with_a_good_log() -> None:
 
 def test_damaged_snapshots_are_told_and_named() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.snapshot()
         await ours.add()
         key = keys.snapshot(incarnation=INCARNATION, index=await ours.snapshot())
@@ -59,7 +59,7 @@ def test_damaged_snapshots_are_told_and_named() -> None:
 
 def test_what_is_damaged_of_another_log_is_told_and_not_wrong_with_this_one() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.snapshot()
         key = keys.snapshot(incarnation=Incarnation("feedbeef"), index=10**12)
         ours.store.create(key, b"rot")
@@ -73,7 +73,7 @@ def test_what_is_damaged_of_another_log_is_told_and_not_wrong_with_this_one() ->
 
 def test_a_snapshot_of_another_state_than_the_log_folds_to_is_told() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.snapshot()
         await ours.add()
         ours.state.tally.profiles_added += 1
@@ -88,7 +88,7 @@ def test_a_snapshot_of_another_state_than_the_log_folds_to_is_told() -> None:
 
 def test_an_entry_that_is_not_what_was_written_is_told() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         at = ours.shared.records[-2]
         ours.shared.records[-2] = Record(at.index, at.term, at.body + b"!", at.hash)
         found = await verify(ours.log, ours.store)
@@ -100,7 +100,7 @@ def test_an_entry_that_is_not_what_was_written_is_told() -> None:
 @pytest.mark.parametrize("replica", ["", "two"])
 def test_a_hash_that_the_log_does_not_fold_to_is_told(replica: str) -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         at = ours.state.index
         if replica:
             await ours.hash()
@@ -115,7 +115,7 @@ def test_a_hash_that_the_log_does_not_fold_to_is_told(replica: str) -> None:
 
 def test_missing_and_short_objects_are_told_when_they_are_looked_for() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         one, two, _ = (ours.state.blocks.get(block) for block in ours.state.blocks.where)
         ours.store.delete(objects_of(one)[0])
         ours.store.delete(objects_of(two)[0])
@@ -130,7 +130,7 @@ def test_missing_and_short_objects_are_told_when_they_are_looked_for() -> None:
 
 def test_a_log_that_cannot_be_folded_is_told() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         index = await ours.snapshot()
         await ours.add()
         await ours.truncate(index + 1)
@@ -143,7 +143,7 @@ def test_a_log_that_cannot_be_folded_is_told() -> None:
 
 def test_replicas_that_hold_another_state_or_stopped_are_told() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         at = ours.state.index
         same = digest(ours.state)
         await ours.hash()
@@ -160,9 +160,9 @@ def test_replicas_that_hold_another_state_or_stopped_are_told() -> None:
 
 def test_a_restored_log_is_said_to_adopt() -> None:
     async def test() -> None:
-        ours = await logged()
+        ours = await new_log()
         await ours.snapshot()
-        log, _ = await restored(ours)
+        log, _ = await restore_into_new(ours)
         found = await verify(log, ours.store)
         assert found.adopting
         assert found.wrong == []

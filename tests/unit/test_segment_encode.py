@@ -69,7 +69,7 @@ def test_only_the_pushes_of_the_broken_dataset_fail() -> None:
         )
         kinds = [type(answer) for answer in answers]
         assert kinds == [type(None), InvalidInput, type(None), InvalidInput]
-        assert {one.id for one in world.stored()} >= {SHOP.id, CART.id}
+        assert {one.id for one in world.stored_profiles()} >= {SHOP.id, CART.id}
 
     world = in_world(story)
     assert world.value("datasets_failed_total") == 1

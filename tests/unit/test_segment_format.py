@@ -17,7 +17,7 @@ from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.errors import Corrupt
 from maar.model.ids import TenantId
 from maar.model.profile import RawProfile
-from support.lake.block_plans import NOON_NS, Bench, pushed
+from support.lake.block_plans import NOON_NS, Bench, raw_profile
 from support.lake.segments import read_causes, read_segment
 from support.load.pprof_scramble import random_profile
 from support.stores.memory_store import MemoryStore
@@ -26,7 +26,7 @@ from support.stores.memory_store import MemoryStore
 def some(count: int = 12) -> list[RawProfile]:
     random = Random(5)
     return [
-        pushed(
+        raw_profile(
             random_profile(random, size=2),
             service=f"service-{place % 3}",
             tenant=TenantId(f"tenant-{place % 2}"),

@@ -65,7 +65,7 @@ def test_a_slow_create_is_overtaken_and_leaves_one_object() -> None:
 
     async def story(world: World) -> None:
         await world.service.push(ONE, (raw_profile(1),))
-        assert world.stored() == [raw_profile(1)]
+        assert world.stored_profiles() == [raw_profile(1)]
         assert world.value("buffered_bytes") > 0, "a thread still holds the bytes"
         store.gate.set()
         await until(lambda: world.value("buffered_bytes") == 0)

@@ -28,7 +28,7 @@ from support.segment.writer_in_memory import ONE, SlowStore, World, in_world, ra
 def test_an_acknowledged_profile_is_in_the_store_and_in_the_index() -> None:
     async def story(world: World) -> None:
         await world.service.push(ONE, (raw_profile(1),))
-        assert world.stored() == [raw_profile(1)]
+        assert world.stored_profiles() == [raw_profile(1)]
 
     world = in_world(story)
     (block,) = world.metastore.index.values()
@@ -73,7 +73,7 @@ def test_a_full_segment_does_not_wait_for_the_interval() -> None:
 def test_a_push_larger_than_a_segment_waits_for_all_of_its_segments() -> None:
     async def story(world: World) -> None:
         await world.service.push(ONE, tuple(raw_profile(n, size=6_000) for n in range(5)))
-        assert len(world.stored()) == 5
+        assert len(world.stored_profiles()) == 5
 
     settings = SegmentSettings(
         flush_interval_ms=5, flush_interval_max_ms=5, segment_bytes_max=10_000
@@ -94,7 +94,7 @@ def test_beyond_the_memory_bound_pushes_are_refused_and_the_rest_goes_on() -> No
         await first
         await world.service.push(ONE, (raw_profile(2, size=40_000),))
 
-    assert [one.id[-1] for one in in_world(story, settings).stored()] == [1, 2]
+    assert [one.id[-1] for one in in_world(story, settings).stored_profiles()] == [1, 2]
 
 
 @pytest.mark.parametrize("failure", [Unavailable("away"), OutcomeUnknown("who knows")])
@@ -123,7 +123,7 @@ def test_a_create_whose_outcome_was_unknown_and_that_happened_is_not_repeated() 
 
     world = in_world(story, store=Forgetful())
     assert len(world.store.objects) == 1
-    assert world.stored() == [raw_profile()]
+    assert world.stored_profiles() == [raw_profile()]
 
 
 def test_a_key_that_somebody_else_took_is_never_acknowledged() -> None:
@@ -144,7 +144,7 @@ def test_a_metastore_that_falters_is_asked_again() -> None:
         world.metastore.failures = [Unavailable("restarting")]
         await world.service.push(ONE, (raw_profile(),))
 
-    assert len(in_world(story).stored()) == 1
+    assert len(in_world(story).stored_profiles()) == 1
 
 
 def test_a_full_store_refuses_at_once_and_recovers() -> None:
@@ -156,7 +156,7 @@ def test_a_full_store_refuses_at_once_and_recovers() -> None:
         await world.service.push(ONE, (raw_profile(1),))
 
     world = in_world(story)
-    assert len(world.stored()) == 1
+    assert len(world.stored_profiles()) == 1
     assert world.value("failures_total", cause="storefull") == 1
 
 
@@ -223,7 +223,7 @@ def test_a_client_that_hangs_up_takes_nobody_along() -> None:
         gone.cancel()
         await stays
 
-    assert len(in_world(story).stored()) == 2
+    assert len(in_world(story).stored_profiles()) == 2
 
 
 def test_stopping_writes_what_is_buffered_and_refuses_what_is_new() -> None:
@@ -236,7 +236,7 @@ def test_stopping_writes_what_is_buffered_and_refuses_what_is_new() -> None:
         with pytest.raises(Draining, match="shutting down"):
             await world.service.push(ONE, (raw_profile(2),))
         await asyncio.gather(waiting, stopping)
-        assert world.stored() == [raw_profile(1)]
+        assert world.stored_profiles() == [raw_profile(1)]
 
     run(told())
 
@@ -248,7 +248,7 @@ def test_starting_without_a_metastore_only_warns() -> None:
         await world.service.start()
         await world.service.push(ONE, (raw_profile(),))
         await world.service.stop()
-        assert len(world.stored()) == 1
+        assert len(world.stored_profiles()) == 1
 
     run(told())
 
@@ -271,7 +271,7 @@ def test_a_refused_writer_takes_nothing_new_and_finishes_what_it_has() -> None:
             await world.service.push(ONE, (raw_profile(2),))
         await waiting
         await world.service.stop()
-        assert world.stored() == [raw_profile(1)]
+        assert world.stored_profiles() == [raw_profile(1)]
         assert world.value("refusals_total", reason="draining") == 1
 
     run(told())
@@ -289,7 +289,7 @@ def test_pushes_that_trickle_in_share_segments() -> None:
         await asyncio.gather(*pushes)
 
     world = in_world(story, settings)
-    assert len(world.stored()) == 24
+    assert len(world.stored_profiles()) == 24
     assert len(world.metastore.index) < 16
 
 
@@ -351,4 +351,4 @@ def test_what_is_remembered_of_shards_has_a_bound() -> None:
             await asyncio.sleep(3600)  # what is silent is forgotten first
         assert world.service.shards_known <= 5
 
-    assert len(in_world(story, shards_remembered=4).stored()) == 20
+    assert len(in_world(story, shards_remembered=4).stored_profiles()) == 20

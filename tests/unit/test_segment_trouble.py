@@ -106,7 +106,7 @@ def test_a_store_that_hangs_fills_no_memory_and_refuses_quickly() -> None:
         await until(lambda: world.value("buffered_bytes") == 0)
         await world.service.push(ONE, (raw_profile(1_000),))
 
-    assert raw_profile(1_000) in in_world(story, settings, store).stored()
+    assert raw_profile(1_000) in in_world(story, settings, store).stored_profiles()
 
 
 def test_a_tenant_that_floods_is_refused_before_the_others() -> None:
@@ -180,7 +180,7 @@ def test_after_a_pause_past_the_deadline_nothing_is_acknowledged(
         story, PATIENT, metastore=Pausing(), clock=clock, letter_after_ms=letter_after_ms
     )
     assert world.value("written_total") == 0
-    assert len(world.stored()) == 1, "it is there, and the same push again shows once"
+    assert len(world.stored_profiles()) == 1, "it is there, and the same push again shows once"
 
 
 def test_a_dead_letter_written_too_late_is_not_acknowledged() -> None:

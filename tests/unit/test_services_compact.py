@@ -21,7 +21,7 @@ from maar.pprof.gzip import gunzip
 from maar.pprof.plain import PlainLabel, PlainProfile, PlainSample
 from maar.services.compact.run import CompactSizes
 from maar.services.compact.run import run as compact
-from support.lake.block_plans import NOON_NS, TENANT, WALL_NS, Bench, pushed
+from support.lake.block_plans import NOON_NS, TENANT, WALL_NS, Bench, raw_profile
 from support.lake.segments import read_causes
 from support.load.pprof_scramble import random_profile
 from support.oracles.pprof_reader import canonical
@@ -36,7 +36,7 @@ def bench(tmp_path: Path) -> Bench:
 def some(count: int, seed: int = 1, **more: object) -> list[RawProfile]:
     random = Random(seed)
     return [
-        pushed(random_profile(random, size=3), client_id=f"{seed}/{place}", **more)  # type: ignore[arg-type]
+        raw_profile(random_profile(random, size=3), client_id=f"{seed}/{place}", **more)  # type: ignore[arg-type]
         for place in range(count)
     ]
 
@@ -132,7 +132,7 @@ def test_more_runs_than_are_merged_at_once_may_all_be_duplicates(bench: Bench) -
 def test_a_profile_that_swells_beyond_all_bounds_fails_no_neighbour(bench: Bench) -> None:
     labels = (PlainLabel("k", "v" * 100_000),)  # one string, said ten thousand times
     samples = [PlainSample((), (1,), labels) for _ in range(10_000)]
-    bomb = pushed(PlainProfile(sample_types=[("cpu", "ns")], samples=samples))
+    bomb = raw_profile(PlainProfile(sample_types=[("cpu", "ns")], samples=samples))
     assert len(bomb.payload) < 10_000
     result = bench.compact([bench.segment([bomb, *some(2, tenant=TenantId("neighbour"))])])
     assert result.account == Account(2, 0, 1)

@@ -13,7 +13,7 @@ from maar.model.ids import TenantId
 from maar.services.compact.run import run as compact
 from maar.services.publish import Publisher
 from support.segment.writer_in_memory import raw_profile
-from support.spark.plans import TIME_NS, leased, segment
+from support.spark.plans import TIME_NS, leased_plan, segment
 from support.stores.memory_store import MemoryStore
 
 INTENT_TABLES_AND_MANIFEST = 1 + 5 + 1
@@ -22,7 +22,7 @@ INTENT_TABLES_AND_MANIFEST = 1 + 5 + 1
 @pytest.mark.parametrize("allowed", range(INTENT_TABLES_AND_MANIFEST))
 def test_not_one_object_is_written_after_the_guard_refused(allowed: int, tmp_path: Path) -> None:
     store = MemoryStore()
-    plan = leased(segment(store, 1), segment(store, 2))
+    plan = leased_plan(segment(store, 1), segment(store, 2))
     before = {info.key for info in store.list("")}
     asked = count()
 
@@ -57,7 +57,7 @@ def test_a_manifest_is_written_only_when_all_its_tables_are_there(
 ) -> None:
     """Whoever finds a manifest takes its block for whole: adoption, and people (S5)."""
     store = Failing(takes)
-    plan = leased(segment(store, 1), segment(store, 2))
+    plan = leased_plan(segment(store, 1), segment(store, 2))
     store.counts = True
     with pytest.raises(Unavailable):
         compact(plan, store=store, attempt="a", scratch=tmp_path, wall_ns=TIME_NS)
@@ -70,7 +70,7 @@ def test_a_manifest_is_written_only_when_all_its_tables_are_there(
 
 def test_a_whole_block_has_its_manifest_last(tmp_path: Path) -> None:
     store = Failing(INTENT_TABLES_AND_MANIFEST)
-    plan = leased(segment(store, 1), segment(store, 2))
+    plan = leased_plan(segment(store, 1), segment(store, 2))
     store.counts = True
     done = compact(plan, store=store, attempt="a", scratch=tmp_path, wall_ns=TIME_NS)
     assert store.takes == 0
@@ -82,7 +82,7 @@ def test_a_whole_block_has_its_manifest_last(tmp_path: Path) -> None:
 def test_what_goes_into_quarantine_is_announced_first() -> None:
     """Else an attempt that dies in between leaves an object that no sweep would ever find (S1)."""
     store = Failing(1)
-    plan = leased(segment(store, 1))
+    plan = leased_plan(segment(store, 1))
     publisher = Publisher(plan, level=1, store=store, attempt="a", wall_ns=TIME_NS)
     store.counts = True
     with pytest.raises(Unavailable):

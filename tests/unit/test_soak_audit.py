@@ -97,7 +97,7 @@ def test_a_good_story_has_no_fault() -> None:
     assert audit.winners == {plan: second}
     assert audit.live == {made.outputs[0].id: 20}
     assert audit.late == {"result": 1, "failure": 1}
-    assert audit.unfinished() == []
+    assert audit.unfinished_plans() == []
     assert audit.ended == audit.swept == {(plan, first), (plan, second)}
     assert audit.retired == audit.forgotten
 
@@ -110,7 +110,7 @@ def test_a_divided_plan_lives_on_in_its_halves() -> None:
     story.complete(first, story.grant(first), INPUTS[0])
     audit = story.audit()
     assert audit.faults == []
-    assert audit.unfinished() == [PlanId(halves, 1)]
+    assert audit.unfinished_plans() == [PlanId(halves, 1)]
 
 
 def test_a_live_lease_that_is_taken_is_caught() -> None:
@@ -140,7 +140,7 @@ def test_an_old_token_completes_nothing() -> None:
     story.grant(plan, replaces=first)
     story.complete(plan, first, *INPUTS)
     audit = story.audit()
-    assert audit.unfinished() == [plan]
+    assert audit.unfinished_plans() == [plan]
     assert set(audit.live) == {meta.id for meta in INPUTS}
 
 

@@ -73,12 +73,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.Future[T]:
         threads = executor or self._threads
 
-        def known() -> T:
+        def run_here() -> T:
             _thread.works_for = self, threads
             return func(*args)
 
         self._jumping.count(threads, given=1)
-        work = threads.submit(known)
+        work = threads.submit(run_here)
         made = asyncio.wrap_future(work, loop=self)
         # Counted until the thread itself ends, and its result has been handed over before.
         work.add_done_callback(lambda _: self._tell(threads, given=-1))

@@ -13,7 +13,7 @@ from maar.model.ids import ANONYMOUS, TenantId
 from maar.model.time import DAY_NS
 from maar.ports.object_store import StoreSettings
 from maar.pprof.plain import PlainFunction, PlainLine, PlainLocation, PlainProfile, PlainSample
-from support.lake.block_plans import NOON_NS, Bench, pushed
+from support.lake.block_plans import NOON_NS, Bench, raw_profile
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reading-the-lake.md"
 STRANGER = TenantId("acme")
@@ -70,10 +70,12 @@ def documented_lake(directory: Path) -> DocumentedLake:
             period_type=("cpu", "nanoseconds"),
         )
         service = f"service-{number % 2}"
-        profiles.append(pushed(body, service=service, tenant=ANONYMOUS, time_ns=NOON_NS + number))
+        profiles.append(
+            raw_profile(body, service=service, tenant=ANONYMOUS, time_ns=NOON_NS + number)
+        )
         others += [
-            pushed(body, service=service, tenant=STRANGER, time_ns=NOON_NS + number),
-            pushed(body, service=service, tenant=ANONYMOUS, time_ns=NOON_NS + DAY_NS),
+            raw_profile(body, service=service, tenant=STRANGER, time_ns=NOON_NS + number),
+            raw_profile(body, service=service, tenant=ANONYMOUS, time_ns=NOON_NS + DAY_NS),
         ]
     blocks = [
         block

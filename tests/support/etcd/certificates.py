@@ -24,10 +24,10 @@ class Certificates:
     client_key: Path
 
     @classmethod
-    def made(cls, directory: Path) -> Certificates:
+    def make(cls, directory: Path) -> Certificates:
         directory.mkdir(parents=True, exist_ok=True)
         authority_key = ec.generate_private_key(ec.SECP256R1())
-        authority = _signed("test authority", authority_key, None, authority_key)
+        authority = _sign("test authority", authority_key, None, authority_key)
         made = cls(
             ca=directory / "ca.pem",
             server_cert=directory / "server.pem",
@@ -41,7 +41,7 @@ class Certificates:
             (made.client_cert, made.client_key),
         ):
             key = ec.generate_private_key(ec.SECP256R1())
-            signed = _signed(cert.stem, key, authority, authority_key)
+            signed = _sign(cert.stem, key, authority, authority_key)
             cert.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
             key_file.write_bytes(
                 key.private_bytes(
@@ -53,7 +53,7 @@ class Certificates:
         return made
 
 
-def _signed(
+def _sign(
     name: str,
     key: ec.EllipticCurvePrivateKey,
     authority: x509.Certificate | None,

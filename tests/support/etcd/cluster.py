@@ -321,7 +321,7 @@ def running(
     cluster = EtcdCluster(
         directory / "etcd",
         size=members,
-        certificates=Certificates.made(directory / "certificates") if tls else None,
+        certificates=Certificates.make(directory / "certificates") if tls else None,
         auth=auth,
         quota_bytes=quota_bytes,
     )

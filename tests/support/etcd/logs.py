@@ -19,7 +19,7 @@ PATIENCE_S = 60.0
 
 
 @asynccontextmanager
-async def opened(
+async def open_log(
     settings: EtcdSettings,
     registry: CollectorRegistry | None = None,
     tuning: Tuning = TUNING,
@@ -32,13 +32,13 @@ async def opened(
 
 
 @asynccontextmanager
-async def led(
+async def leading_log(
     settings: EtcdSettings,
     registry: CollectorRegistry | None = None,
     tuning: Tuning = TUNING,
 ) -> AsyncIterator[tuple[EtcdLog, Term]]:
     """A log whose leadership is renewed as a working apply loop would."""
-    async with opened(settings, registry, tuning) as log:
+    async with open_log(settings, registry, tuning) as log:
         async with asyncio.timeout(PATIENCE_S):
             term = await log.campaign(Candidate("one"))
         holding = asyncio.create_task(hold(log, term))

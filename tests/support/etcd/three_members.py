@@ -20,7 +20,7 @@ def settings(cluster: EtcdCluster, tmp_path: Path) -> EtcdSettings:
     return cluster.settings(f"/{tmp_path.name}", election_s=6)
 
 
-async def stored(log: EtcdLog, body: bytes, *, term: Term, head: Head) -> Head:
+async def store_entry(log: EtcdLog, body: bytes, *, term: Term, head: Head) -> Head:
     """As a leader does it: what a slow disk leaves open is settled, and sent again."""
     while True:
         try:

@@ -104,7 +104,7 @@ class Front:
         async with httpx.AsyncClient(transport=transport, base_url="http://maar") as client:
             yield client
 
-    def counted(self, name: str, **labels: str) -> float:
+    def metric_value(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(name, labels) or 0.0
 
     async def _ready(self, duty: str) -> str:

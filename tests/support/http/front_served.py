@@ -14,7 +14,7 @@ from support.http.front import Front
 
 
 @contextmanager
-def served(front: Front) -> Iterator[str]:
+def serve_front(front: Front) -> Iterator[str]:
     """Its address, while it lasts."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = HttpServer(front.app, drain_s=1, gate=Gate(front.door.settings, front.registry))

@@ -16,7 +16,7 @@ PATIENCE_S = 20.0
 Pairs = list[tuple[str, str]]
 
 
-def framed(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+def frame_bytes(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     head = len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big")
     return head + payload
 
@@ -64,14 +64,14 @@ class H2Client:
             (":method", method), (":scheme", "http"), (":path", path), (":authority", "localhost")
         ]  # fmt: skip
         flags = END_HEADERS | (END_STREAM if end else 0)
-        self.write(framed(HEADERS, flags, stream, self.block([*pseudo, *(headers or [])])))
+        self.write(frame_bytes(HEADERS, flags, stream, self.block([*pseudo, *(headers or [])])))
         return stream
 
     def send(self, stream: int, body: bytes, *, end: bool = True) -> None:
         pieces = [body[at : at + 16384] for at in range(0, len(body), 16384)] or [b""]
         for number, piece in enumerate(pieces):
             last = end and number == len(pieces) - 1
-            self.write(framed(DATA, END_STREAM if last else 0, stream, piece))
+            self.write(frame_bytes(DATA, END_STREAM if last else 0, stream, piece))
 
     async def answer(self, stream: int) -> Answer:
         answer = self.answers[stream]
@@ -85,7 +85,7 @@ class H2Client:
         self.send(stream, body)
         return await self.answer(stream)
 
-    async def ended(self) -> int:
+    async def wait_end(self) -> int:
         """The code with which the server ended the connection, or -1 if it did without."""
         await asyncio.wait_for(self.closed.wait(), PATIENCE_S)
         return self.goaway
@@ -114,7 +114,9 @@ class H2Client:
                 answer.body += payload
                 if payload and self.takes:
                     more = len(payload).to_bytes(4, "big")
-                    self.write(framed(WINDOW, 0, 0, more) + framed(WINDOW, 0, stream, more))
+                    self.write(
+                        frame_bytes(WINDOW, 0, 0, more) + frame_bytes(WINDOW, 0, stream, more)
+                    )
             case 3:
                 answer.reset = int.from_bytes(payload, "big")
                 answer.done.set()
@@ -122,7 +124,7 @@ class H2Client:
                 for at in range(0, len(payload), 6):
                     name = int.from_bytes(payload[at : at + 2], "big")
                     self.settings[name] = int.from_bytes(payload[at + 2 : at + 6], "big")
-                self.write(framed(SETTINGS, 1, 0))
+                self.write(frame_bytes(SETTINGS, 1, 0))
             case 7:
                 self.goaway = int.from_bytes(payload[4:8], "big")
                 self.goaway_says = payload[8:].decode()
@@ -136,7 +138,7 @@ class H2Client:
 async def h2_client(port: int, settings: bytes = b"") -> AsyncIterator[H2Client]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     client = H2Client(reader, writer)
-    client.write(PREFACE + framed(SETTINGS, 0, 0, settings))
+    client.write(PREFACE + frame_bytes(SETTINGS, 0, 0, settings))
     listening = asyncio.create_task(client.listen())
     try:
         yield client

@@ -59,9 +59,9 @@ class Port:
     async def push(self, body: bytes, *, tenant: str = "", compression: Any = None) -> Any:
         """The call, answered."""
         async with self.channel(compression) as channel:
-            return await called(channel, body, tenant=tenant)
+            return await call_push(channel, body, tenant=tenant)
 
-    async def refused(self, body: bytes, **how: Any) -> grpc.aio.AioRpcError:
+    async def refusal_of(self, body: bytes, **how: Any) -> grpc.aio.AioRpcError:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await self.push(body, **how)
         return caught.value
@@ -83,7 +83,7 @@ class Port:
         await self.ended
 
 
-async def called(channel: grpc.aio.Channel, body: bytes, *, tenant: str = "") -> Any:
+async def call_push(channel: grpc.aio.Channel, body: bytes, *, tenant: str = "") -> Any:
     metadata = (("x-scope-orgid", tenant),) if tenant else ()
     call = channel.unary_unary(PUSH)(body, metadata=metadata, timeout=PATIENCE_S)
     await call
@@ -93,7 +93,7 @@ async def called(channel: grpc.aio.Channel, body: bytes, *, tenant: str = "") ->
 Story = Callable[[Port], Coroutine[Any, Any, None]]
 
 
-def told(story: Story, front: Front | None = None, *, drain_s: float = 5) -> Front:
+def run_story(story: Story, front: Front | None = None, *, drain_s: float = 5) -> Front:
     """Tell a story of a port in the event loop that real servers have."""
     front = front or Front()
 

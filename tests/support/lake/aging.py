@@ -13,7 +13,7 @@ from maar.model.ids import BlockId
 from maar.model.time import DAY_NS, WallTime
 from maar.ports.retention import RetentionStatus
 from support.clock.virtual_time import run_virtually
-from support.lake.fold_and_store import Lake, dated
+from support.lake.fold_and_store import Lake, with_time
 from support.metastore.fold import SMALL, segment
 
 KEPT_DAYS = 90
@@ -25,10 +25,10 @@ def lake(bounds: CleanerBounds = BOUNDS, **policy: Any) -> Lake:
     return Lake(msgspec.structs.replace(POLICY, **policy), bounds=bounds)
 
 
-def aged(world: Lake, number: int, days: float, **how: Any) -> BlockMeta:
+def add_old(world: Lake, number: int, days: float, **how: Any) -> BlockMeta:
     """A segment whose profiles are so many days old by the lake's clock."""
     time_ns = world.clock.wall - int(days * DAY_NS)
-    meta = dated(segment(number, at=world.fold.now, **how), time_ns)
+    meta = with_time(segment(number, at=world.fold.now, **how), time_ns)
     world.register(meta)
     return meta
 
@@ -42,7 +42,7 @@ def release(world: Lake) -> None:
         world.fold.put(entry)
 
 
-def kept(world: Lake) -> set[BlockId]:
+def live_blocks(world: Lake) -> set[BlockId]:
     return world.fold.live()
 
 
@@ -55,5 +55,5 @@ def undone(world: Lake, tenant: str = "") -> tuple[int, int]:
     return made.blocks, made.profiles
 
 
-def paused(world: Lake) -> str:
+def pause_reason(world: Lake) -> str:
     return status(world).paused

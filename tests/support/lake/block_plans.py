@@ -40,7 +40,7 @@ INCARNATION = Incarnation("0badcafe")
 WALL_NS = NOON_NS + 1
 
 
-def pushed(
+def raw_profile(
     plain: PlainProfile | bytes,
     *,
     service: str = "checkout",

@@ -123,12 +123,12 @@ class Lake:
 
     def write(self, plan: PlanId, token: FencingToken, attempt: str = "a1") -> BlockMeta:
         """What one task attempt makes of a plan: it says so, then writes."""
-        made = self.made(plan, token, attempt)
+        made = self.make_output(plan, token, attempt)
         announce(self.store, made, plan, token, attempt)
         put(self.store, made)
         return made
 
-    def made(self, plan: PlanId, token: FencingToken, attempt: str = "a1") -> BlockMeta:
+    def make_output(self, plan: PlanId, token: FencingToken, attempt: str = "a1") -> BlockMeta:
         inputs = self.fold.metas(self.state.plans[plan].inputs)
         profiles = sum(meta.profiles for meta in inputs)
         made = output(
@@ -154,7 +154,7 @@ class Lake:
     def objects(self, prefix: str = "") -> set[str]:
         return {info.key for info in self.store.list(prefix)}
 
-    def listed(self) -> set[str]:
+    def listed_keys(self) -> set[str]:
         """Every object that the index, live or retired, speaks for."""
         live = map(self.state.blocks.get, self.state.blocks.where)
         retired = (unpack(retired.packed) for retired in self.state.retired.values())
@@ -179,7 +179,7 @@ def announce(
     return key
 
 
-def dated(meta: BlockMeta, time_ns: int) -> BlockMeta:
+def with_time(meta: BlockMeta, time_ns: int) -> BlockMeta:
     """The same block with profiles of one moment only."""
     datasets = tuple(
         msgspec.structs.replace(each, min_time_ns=time_ns, max_time_ns=time_ns)
@@ -190,12 +190,12 @@ def dated(meta: BlockMeta, time_ns: int) -> BlockMeta:
     )
 
 
-def dated_here(meta: BlockMeta, time_ns: int) -> BlockMeta:
+def with_server_time(meta: BlockMeta, time_ns: int) -> BlockMeta:
     """The same, of profiles that carried no time and were dated by the server."""
-    return msgspec.structs.replace(dated(meta, time_ns), dated_ns=0)
+    return msgspec.structs.replace(with_time(meta, time_ns), dated_ns=0)
 
 
-def shared(meta: BlockMeta, *tenants: TenantId) -> BlockMeta:
+def with_tenants(meta: BlockMeta, *tenants: TenantId) -> BlockMeta:
     """The same segment with profiles of several tenants."""
     (one,) = meta.datasets
     datasets = tuple(msgspec.structs.replace(one, tenant=tenant) for tenant in tenants)

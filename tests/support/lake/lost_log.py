@@ -70,11 +70,11 @@ class Lives(Lake):
         self.fold.put(BlocksAdded((meta,)))
         return meta
 
-    def made(self, plan: PlanId, token: FencingToken, attempt: str = "a1") -> BlockMeta:
-        made = super().made(plan, token, attempt)
+    def make_output(self, plan: PlanId, token: FencingToken, attempt: str = "a1") -> BlockMeta:
+        made = super().make_output(plan, token, attempt)
         stem = keys.stem(block=made.id, plan=plan, token=token, attempt=attempt)
         inputs = self.fold.metas(self.state.plans[plan].inputs)
-        held = frozenset().union(*map(self.held, inputs))
+        held = frozenset().union(*map(self.profiles_in, inputs))
         files = tuple(
             File(name, SIZE, b"c" * 16, 10, 1, (Location(MAIN_STORE, key),))
             for name in TABLES
@@ -92,7 +92,7 @@ class Lives(Lake):
 
     def write(self, plan: PlanId, token: FencingToken, attempt: str = "a1") -> BlockMeta:
         """The tables, then the manifest, as a task writes them."""
-        made = self.made(plan, token, attempt)
+        made = self.make_output(plan, token, attempt)
         intent = keys.intent(plan=plan, token=token, attempt=attempt, ordinal=0)
         manifest = manifest_key(made)
         written = [*tables(made), manifest]
@@ -163,19 +163,19 @@ class Lives(Lake):
 
     # what is there
 
-    def held(self, meta: BlockMeta) -> frozenset[int]:
+    def profiles_in(self, meta: BlockMeta) -> frozenset[int]:
         return self.contents[meta.files[0].locations[0].key]
 
     def live(self) -> list[BlockMeta]:
         return [self.state.blocks.get(block) for block in self.state.blocks.where]
 
-    def shown(self) -> set[int]:
+    def visible_profiles(self) -> set[int]:
         """The profiles that a reader finds; every object that it has to open must be there."""
         found: set[int] = set()
         for meta in self.live():
             for file in meta.files:
                 assert self.store.size(file.locations[0].key) == file.size
-            found |= self.held(meta)
+            found |= self.profiles_in(meta)
         return found
 
 

@@ -53,7 +53,7 @@ class Known:
     samples: list[tuple[Stack, dict[str, str], tuple[int, int]]]
 
 
-def known(
+def known_profile(
     samples: Sequence[tuple[Stack, dict[str, str], tuple[int, int]]],
     *,
     time_ns: int,
@@ -104,7 +104,7 @@ def random_profile(random: Random, *, time_ns: int, **labels: Any) -> Known:
         stack = tuple(f"f{random.randrange(0, 4)}" for _ in range(depth))
         own = {"thread": random.choice("ab")} if random.random() < 0.3 else {}
         samples.append((stack, own, (random.randrange(0, 3), random.randrange(0, 1000))))
-    return known(samples, time_ns=time_ns, client_id=str(random.random()), **labels)
+    return known_profile(samples, time_ns=time_ns, client_id=str(random.random()), **labels)
 
 
 @dataclass

@@ -34,7 +34,7 @@ from maar.query.service import DuckEngine, QuerySettings
 from maar.services.compact.run import run as compact
 from maar.services.kinds import KINDS
 from support.clock.fake_clock import FakeClock
-from support.lake.query_lake import CPU, TENANT, Known, known
+from support.lake.query_lake import CPU, TENANT, Known, known_profile
 
 NOON_NS = 20_500 * DAY_NS + DAY_NS // 2
 ALWAYS = TimeRange(NOON_NS - DAY_NS, NOON_NS + DAY_NS)
@@ -52,7 +52,7 @@ WHEN_TOLD = Timing(drain_s=10**6, clean_s=0.02)
 
 def profile(name: str, value: int, *, time_ns: int = NOON_NS, **how: Any) -> Known:
     """One whose samples are known by a function that no other has."""
-    return known([(("main", name), {}, (1, value))], time_ns=time_ns, **how)
+    return known_profile([(("main", name), {}, (1, value))], time_ns=time_ns, **how)
 
 
 class WholeLake:
@@ -105,7 +105,7 @@ class WholeLake:
 
     # what a segment writer does
 
-    async def written(
+    async def write(
         self,
         service: MetastoreService,
         profiles: Iterable[Known],
@@ -129,27 +129,27 @@ class WholeLake:
             created_at_ns=self.clock.wall_ns(),
         )
 
-    async def announced(self, service: MetastoreService, meta: BlockMeta) -> None:
+    async def announce(self, service: MetastoreService, meta: BlockMeta) -> None:
         reply = await service.add_blocks((meta,))
         assert reply.refusals == ("",)
 
-    async def posted(self, service: MetastoreService, meta: BlockMeta) -> str:
+    async def post_letter(self, service: MetastoreService, meta: BlockMeta) -> str:
         """The index did not answer: a dead letter."""
         incarnation = (await service.now()).incarnation
         key = keys.dead_letter(incarnation=incarnation, block=meta.id)
         await asyncio.to_thread(self.store.create, key, dead_letter.encode(meta))
         return key
 
-    async def pushed(
+    async def push(
         self, service: MetastoreService, profiles: Iterable[Known], **how: Any
     ) -> BlockMeta:
-        meta = await self.written(service, profiles, **how)
-        await self.announced(service, meta)
+        meta = await self.write(service, profiles, **how)
+        await self.announce(service, meta)
         return meta
 
     # what a worker does
 
-    async def raised(self, service: MetastoreService) -> set[int]:
+    async def compact_all(self, service: MetastoreService) -> set[int]:
         """Every block is merged into the next level; the levels that are live then."""
         self.clock.advance(AGE_NS + 1)
         while granted := (await service.poll(PollRequest(WORKER, 4, kinds=tuple(KINDS)))).granted:

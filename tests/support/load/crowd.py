@@ -82,7 +82,7 @@ class Pushers:
         for thread in self._threads:
             thread.join(60)
 
-    def grown(self, count: int) -> bool:
+    def has_grown(self, count: int) -> bool:
         return len(self.acknowledged) >= count
 
     def _run(self, lane: int) -> None:

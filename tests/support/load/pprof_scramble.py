@@ -38,7 +38,7 @@ def random_profile(random: Random, *, size: int = 6) -> PlainProfile:
     def text() -> str:
         return random.choice(("", "a", "main", "naïve", "\x00", "日本", f"f{random.randrange(50)}"))
 
-    def signed() -> int:
+    def random_int() -> int:
         return random.choice(
             (0, 1, -1, 127, 128, INT64_MAX, -INT64_MAX - 1, random.getrandbits(40))
         )
@@ -61,12 +61,12 @@ def random_profile(random: Random, *, size: int = 6) -> PlainProfile:
         )
         for _ in some(3)
     ]
-    functions = [PlainFunction(text(), text(), text(), signed()) for _ in some(size)]
+    functions = [PlainFunction(text(), text(), text(), random_int()) for _ in some(size)]
     locations = [
         PlainLocation(
             row(len(mappings)),
             random.choice((0, 1, UINT64, random.getrandbits(48))),
-            tuple(PlainLine(row(len(functions)), signed(), signed()) for _ in some(4)),
+            tuple(PlainLine(row(len(functions)), random_int(), random_int()) for _ in some(4)),
             random.random() < 0.2,
         )
         for _ in some(size)
@@ -76,8 +76,8 @@ def random_profile(random: Random, *, size: int = 6) -> PlainProfile:
         samples=[
             PlainSample(
                 tuple(random.choices(range(len(locations)), k=len(some(8))) if locations else ()),
-                tuple(signed() for _ in types),
-                tuple(PlainLabel(text(), text(), signed(), text()) for _ in some(3)),
+                tuple(random_int() for _ in types),
+                tuple(PlainLabel(text(), text(), random_int(), text()) for _ in some(3)),
             )
             for _ in some(size)
         ],
@@ -89,7 +89,7 @@ def random_profile(random: Random, *, size: int = 6) -> PlainProfile:
         time_ns=random.getrandbits(60),
         duration_ns=random.getrandbits(40),
         period_type=(text(), text()),
-        period=signed(),
+        period=random_int(),
         comments=[text() for _ in some(4)],
         default_sample_type=text(),
         doc_url=text(),
@@ -133,7 +133,7 @@ def scramble(raw: bytes, random: Random, message: str = "Profile") -> bytes:
     """
     by_number: dict[int, list[Field]] = {}
     for number, wire, value in fields(raw):
-        for field in _respelled(random, message, number, wire, value):
+        for field in _respell(random, message, number, wire, value):
             by_number.setdefault(number, []).append(field)
     out = bytearray()
     while by_number:  # any order between fields, the given order within one
@@ -146,7 +146,7 @@ def scramble(raw: bytes, random: Random, message: str = "Profile") -> bytes:
     return bytes(out)
 
 
-def _respelled(
+def _respell(
     random: Random, message: str, number: int, wire: int, value: int | bytes
 ) -> list[Field]:
     nested = _NESTED.get(message, {}).get(number)

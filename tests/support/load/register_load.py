@@ -243,7 +243,7 @@ class Load:
         for plan in reply.granted:
             self.record.granted.append(Granted(plan.id, plan.token, worker, called, returned))
             if self._random.random() >= ABANDONED:
-                done[plan.id] = (plan, merged(plan), 0)
+                done[plan.id] = (plan, merge_result(plan), 0)
 
     def _note_merge(
         self, plan: LeasedPlan, result: PlanResult, answer: object, called: int, returned: int
@@ -261,7 +261,7 @@ class Load:
         self.record.history.append(Operation(tenant, call, answer, called, returned))
 
 
-def merged(plan: LeasedPlan) -> PlanResult:
+def merge_result(plan: LeasedPlan) -> PlanResult:
     """What a worker would have made of it: one block that keeps everything."""
     came = sum(meta.profiles for meta in plan.inputs)
     made = output(

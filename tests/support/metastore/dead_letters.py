@@ -51,7 +51,7 @@ class FaultyStore(MemoryStore):
         self._check("delete", key)
         super().delete(key)
 
-    def healed(self) -> None:
+    def heal(self) -> None:
         self.fault = lambda _operation, _key: None
 
     def _check(self, operation: str, key: str) -> None:
@@ -110,7 +110,7 @@ class LetterLake(Lake):
     def waiting(self) -> set[str]:
         return self.objects(keys.dead_letters(INCARNATION))
 
-    def held(self) -> set[str]:
+    def held_keys(self) -> set[str]:
         return self.objects(keys.held_letters(INCARNATION))
 
     def metric(self, name: str) -> float | None:

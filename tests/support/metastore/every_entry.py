@@ -33,7 +33,7 @@ def every_kind_of_entry() -> Fold:
     """All but `Stored`; a golden log is made of it, so it changes only with the version."""
     fold = Fold(policy=msgspec.structs.replace(SMALL, plans_max=4), incarnation=FIRST_LIFE)
     fold.put(e.VersionActivated(e.VERSION))
-    restored(fold)
+    add_restore(fold)
     s, w = SECOND_NS, WorkerId("w1")
     segments = tuple(segment(n, at=n, profiles=10 + n) for n in range(7))
     fold.put(e.BlocksAdded(segments))
@@ -46,7 +46,7 @@ def every_kind_of_entry() -> Fold:
     def spec(*numbers: int) -> PlanSpec:
         return PlanSpec(COMPACT, False, key, tuple(ids[n] for n in numbers), 2)
 
-    def granted(*plans: PlanId, counts: bool = True) -> FencingToken:
+    def grant(*plans: PlanId, counts: bool = True) -> FencingToken:
         until = LeaseTime(fold.now + 15 * s)
         put(e.PlansLeased(tuple(e.Grant(plan, w, until, None, counts) for plan in plans)))
         return FencingToken(INCARNATION, fold.state.index)
@@ -54,7 +54,7 @@ def every_kind_of_entry() -> Fold:
     put(e.PlansScheduled((spec(0, 1), spec(2, 3), spec(4), spec(5))))
     plans = [PlanId(fold.state.index, n) for n in range(4)]
     put(e.PinsTaken(("query-1", "query-2"), LeaseTime(50 * s)))
-    held = granted(*plans)
+    held = grant(*plans)
     put(e.PlansStarted((e.Start(plans[0], held), e.Start(plans[1], held))))
     put(e.LeasesRenewed((e.Extension(plans[0], held, LeaseTime(30 * s)),)))
     inputs = segments[:2]
@@ -67,7 +67,7 @@ def every_kind_of_entry() -> Fold:
         e.PlanFailed(plans[2], held, "the JVM went away", LeaseTime(1 * s), counts_as_failure=False)
     )
     fold.now = 2 * s
-    again = granted(plans[2])
+    again = grant(plans[2])
     put(e.PlanFailed(plans[2], again, "the disk was full", LeaseTime(20 * s)))
     fold.now = 31 * s
     put(e.Tick())
@@ -85,7 +85,7 @@ def every_kind_of_entry() -> Fold:
     put(e.RetentionSet(TenantId("globex"), 0))
     put(e.RetentionSet(TenantId("initech"), 3_600 * s))
     put(e.RetentionSet(TenantId("initech"), None))
-    granted(halves[0])
+    grant(halves[0])
     put(e.BlocksExpired(DAY_START_NS + 2 * s, (ids[2],)))
     put(e.RetentionHeld(True, "somebody has to look"))
     put(e.RetentionUndone((ids[2],)))
@@ -109,7 +109,7 @@ def every_kind_of_entry() -> Fold:
     return fold
 
 
-def restored(fold: Fold) -> None:
+def add_restore(fold: Fold) -> None:
     """A log that was lost behind a snapshot: two blocks are found in the store, one is missed."""
     lost, kept, found = (segment(n, at=0, life=FIRST_LIFE) for n in (80, 81, 82))
     fold.put(e.BlocksAdded((lost, kept)))

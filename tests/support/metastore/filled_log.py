@@ -5,7 +5,7 @@ from __future__ import annotations
 from maar.ports.log import Candidate, Head, Log, Term
 
 
-async def filled(log: Log, count: int, size: int = 10, *, batch: int = 1) -> tuple[Term, Head]:
+async def fill(log: Log, count: int, size: int = 10, *, batch: int = 1) -> tuple[Term, Head]:
     term = await log.campaign(Candidate("one"))
     head = await log.head()
     for start in range(0, count, batch):

@@ -178,7 +178,7 @@ def _dataset(tenant: TenantId, service: str, start: int, profiles: int, size: in
     return Dataset(tenant, service, types, start, start + SECOND_NS, profiles, size, 0, 1)
 
 
-def encoded(envelope: Envelope) -> bytes:
+def encode_envelope(envelope: Envelope) -> bytes:
     """As a record of the log."""
     assert not isinstance(envelope.entry, BlocksOutlined)
     entry = encode_entry(envelope.entry)

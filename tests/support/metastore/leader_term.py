@@ -68,7 +68,7 @@ class LeaderDecisions:
     def poll(self, worker: WorkerId = W1, capacity: int = 1) -> list[Leased]:
         return self.hand_out(Wish(worker, capacity))
 
-    def begun(self, worker: WorkerId = W1, capacity: int = 1) -> list[Leased]:
+    def start_plans(self, worker: WorkerId = W1, capacity: int = 1) -> list[Leased]:
         """Handed out, and the work has begun."""
         leases = self.poll(worker, capacity)
         for lease in leases:
@@ -98,6 +98,6 @@ class LeaderDecisions:
         assert found is not None
         return found
 
-    def rested(self) -> None:
+    def pass_rest(self) -> None:
         """As much later as makes every failed plan eligible again."""
         self.fold.now += self.fold.policy.probe_ns

@@ -99,7 +99,7 @@ class EtcdFactory:
 Factory = SqliteFactory | MemoryFactory | EtcdFactory
 
 
-def made(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Factory:
+def make_factory(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Factory:
     if kind == "sqlite":
         return SqliteFactory(tmp_path / "log")
     if kind == "memory":
@@ -109,7 +109,7 @@ def made(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Factory:
 
 @pytest.fixture(params=["sqlite", "memory", "etcd"])
 def factory(request: pytest.FixtureRequest, tmp_path: Path) -> Factory:
-    return made(request.param, request, tmp_path)
+    return make_factory(request.param, request, tmp_path)
 
 
 class Both(Log, LogCopy, Protocol):
@@ -117,10 +117,10 @@ class Both(Log, LogCopy, Protocol):
 
 
 def run(factory: Factory, test: Callable[[Both], Awaitable[T]]) -> T:
-    async def opened() -> T:
+    async def open_and_test() -> T:
         try:
             return await test(await factory())
         finally:
             await factory.close()
 
-    return asyncio.run(opened())
+    return asyncio.run(open_and_test())

@@ -90,7 +90,7 @@ class Logged:
         await self.log.resign(self.term)
 
 
-async def folded(log: MemoryLog, store: MemoryStore) -> LogFold:
+async def fold_log(log: MemoryLog, store: MemoryStore) -> LogFold:
     """As a new replica would come to it."""
     replica = await snapshot.restore(log, store)
     await replica.catch_up(log)

@@ -31,7 +31,7 @@ class LimitDropped(msgspec.Struct, frozen=True, array_like=True, tag=1_000):
     why: str
 
 
-def dropped(state: MetaState) -> list[Entry]:
+def drop_entries(state: MetaState) -> list[Entry]:
     """What a leader of the next program would append, as soon as everybody can read it."""
     if state.version < NEXT_VERSION:
         return []

@@ -27,14 +27,14 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     run_virtually(test)
 
 
-async def logged(*, entries: int = 3) -> Logged:
+async def new_log(*, entries: int = 3) -> Logged:
     found = Logged()
     await found.begin()
     await found.add(entries)
     return found
 
 
-async def restored(ours: Logged, **how: Any) -> tuple[MemoryLog, restoring.Restored]:
+async def restore_into_new(ours: Logged, **how: Any) -> tuple[MemoryLog, restoring.Restored]:
     origin = how.pop("origin", None) or await restoring.newest(ours.store)
     log = how.pop("log", None) or MemoryLog(SharedLog())
     done = await restoring.restore(

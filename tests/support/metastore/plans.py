@@ -21,7 +21,7 @@ WORKER = WorkerId("worker-7")
 LEASE_NS = 15 * SECOND_NS
 
 
-def planned(fold: Fold, *metas: BlockMeta) -> PlanId:
+def add_plan(fold: Fold, *metas: BlockMeta) -> PlanId:
     """A plan over blocks, which are registered if they are not yet."""
     new = tuple(meta for meta in metas if meta.id not in fold.state.blocks)
     if new:
@@ -32,7 +32,7 @@ def planned(fold: Fold, *metas: BlockMeta) -> PlanId:
     return fold.state.owners[metas[0].id]
 
 
-def leased(fold: Fold, plan: PlanId, *, counts: bool = True) -> FencingToken:
+def lease_plan(fold: Fold, plan: PlanId, *, counts: bool = True) -> FencingToken:
     """The worker gets it; a lease that has expired before this counts as a failure, or not."""
     held = fold.state.plans[plan].lease
     until = LeaseTime(fold.now + LEASE_NS)
@@ -43,15 +43,15 @@ def leased(fold: Fold, plan: PlanId, *, counts: bool = True) -> FencingToken:
     return lease.token
 
 
-def failed(fold: Fold, plan: PlanId, cause: str = "no memory", *, rest_s: int = 0) -> None:
+def fail_plan(fold: Fold, plan: PlanId, cause: str = "no memory", *, rest_s: int = 0) -> None:
     """One more attempt that reports a failure."""
     eligible_at = LeaseTime(fold.now + rest_s * SECOND_NS)
-    fold.put(PlanFailed(plan, leased(fold, plan), cause, eligible_at))
+    fold.put(PlanFailed(plan, lease_plan(fold, plan), cause, eligible_at))
 
 
-def completed(fold: Fold, plan: PlanId) -> PlanCompleted:
+def complete_plan(fold: Fold, plan: PlanId) -> PlanCompleted:
     """The entry that did it; its result lists what the inputs have become."""
-    token = leased(fold, plan)
+    token = lease_plan(fold, plan)
     inputs = fold.metas(fold.state.plans[plan].inputs)
     entry = PlanCompleted(plan, token, result(plan, token, inputs))
     fold.put(entry)

@@ -77,13 +77,13 @@ class Member:
 
     def renew(self) -> None:
         """As if its process began only now."""
-        self.service = self._made()
+        self.service = self._make()
 
     @property
     def address(self) -> str:
         return self.candidate.address
 
-    def _made(self) -> MetastoreService:
+    def _make(self) -> MetastoreService:
         world = self.world
         self.registry = CollectorRegistry()
         self.log = FaultyLog(world.shared)
@@ -170,7 +170,7 @@ class ReplicatedWorld:
                         return member
                 await asyncio.sleep(LOOK_NS / SECOND_NS)
 
-    async def failed_over(self, leader: Member) -> Member:
+    async def fail_over(self, leader: Member) -> Member:
         """Its leadership expires, again and again, until another replica has been faster."""
         while True:
             term = self.shared.term

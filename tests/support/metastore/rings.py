@@ -61,7 +61,7 @@ class Town:
         self.heartbeats.hear(self.ring(zone), beat, self.now)
         return ""
 
-    def joined(self, *nodes: str, session: str = "s1", shards: int = 4) -> None:
+    def join(self, *nodes: str, session: str = "s1", shards: int = 4) -> None:
         for node in nodes:
             for state in (JOINING, ACTIVE):
                 assert self.beat(writer(node, state, session=session, shards=shards)) == ""

@@ -45,7 +45,7 @@ async def poll(
     return await service.poll(PollRequest(worker, capacity, renewals, reports, kinds=(COMPACT,)))
 
 
-def done(plan: LeasedPlan) -> Report:
+def report_of(plan: LeasedPlan) -> Report:
     return Report(plan.id, plan.token, result(plan.id, plan.token, plan.inputs))
 
 

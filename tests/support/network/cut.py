@@ -70,7 +70,7 @@ class Line:
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
-            await connection.ended()
+            await connection.wait_end()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._refuses:
@@ -83,7 +83,7 @@ class Line:
         finally:
             self._connections.discard(connection)
 
-    def lost(self, way: Way) -> bool:
+    def loses(self, way: Way) -> bool:
         return bool(self._silent & way)
 
     @property
@@ -144,7 +144,7 @@ class _Connection:
             self.abort()
             self._done.set()
 
-    async def ended(self) -> None:
+    async def wait_end(self) -> None:
         await self._done.wait()
 
     async def _pump(
@@ -153,7 +153,7 @@ class _Connection:
         while piece := await reader.read(CHUNK):
             if self._line.delay_s:
                 await asyncio.sleep(self._line.delay_s)
-            if self._line.lost(way):
+            if self._line.loses(way):
                 self.lossy = True
                 continue
             writer.write(piece)

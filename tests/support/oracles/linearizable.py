@@ -150,9 +150,9 @@ class _Search(Generic[S, C]):
 
     def _candidates(self, placed: int) -> Iterator[int]:
         """Whatever was called before the first return of those that are not placed yet."""
-        return iter(self._allowed(placed))
+        return iter(self._allowed_next(placed))
 
-    def _allowed(self, placed: int) -> list[int]:
+    def _allowed_next(self, placed: int) -> list[int]:
         answered: list[int] = []
         first_return: int | None = None
         at = _lowest_zero(placed)
@@ -189,7 +189,7 @@ class _Search(Generic[S, C]):
             count,
             state,
             tuple(str(operations[at]) for at in last),
-            tuple(str(operations[at]) for at in self._allowed(placed)),
+            tuple(str(operations[at]) for at in self._allowed_next(placed)),
         )
 
 

@@ -123,7 +123,7 @@ class Audit:
             audit._take(index, envelope.lease_time, envelope.entry)
         return audit
 
-    def unfinished(self) -> list[PlanId]:
+    def unfinished_plans(self) -> list[PlanId]:
         return [plan for plan, life in self.plans.items() if life.open()]
 
     def attempts(self) -> int:
@@ -158,11 +158,11 @@ class Audit:
                 else:
                     self.late["failure"] += 1
             case PlanExcluded():
-                if self._presumed(now, entry.plan, entry.presumes):
+                if self._is_presumed(now, entry.plan, entry.presumes):
                     self.excluded += 1
                     self._end(entry.plan)
             case PlanBisected():
-                if self._presumed(now, entry.plan, entry.presumes):
+                if self._is_presumed(now, entry.plan, entry.presumes):
                     self._bisect(index, entry)
             case BlocksForgotten():
                 self._forget(index, entry)
@@ -253,7 +253,7 @@ class Audit:
         life = self.plans.get(plan)
         return life is not None and life.open() and life.token == token
 
-    def _presumed(self, now: LeaseTime, plan: PlanId, seen: FencingToken | None) -> bool:
+    def _is_presumed(self, now: LeaseTime, plan: PlanId, seen: FencingToken | None) -> bool:
         life = self.plans.get(plan)
         if life is None or not life.open() or life.token != seen:
             return False

@@ -35,8 +35,8 @@ class Message:
     def one(self, number: int) -> int:
         return int(self._found[number][-1]) if self._found[number] else 0
 
-    def signed(self, number: int) -> int:
-        return _signed(self.one(number))
+    def int_at(self, number: int) -> int:
+        return _to_signed(self.one(number))
 
     def messages(self, number: int) -> list[Message]:
         return [Message(raw) for raw in self._found[number]]
@@ -49,12 +49,12 @@ class Message:
         return found
 
 
-def said(raw: bytes) -> Said:
+def parse(raw: bytes) -> Said:
     """An uncompressed pprof as protobuf writes it."""
     profile = Message(raw)
     text: list[bytes] = profile.many(6)
     functions = {
-        each.one(1): (text[each.one(2)], text[each.one(3)], text[each.one(4)], each.signed(5))
+        each.one(1): (text[each.one(2)], text[each.one(3)], text[each.one(4)], each.int_at(5))
         for each in profile.messages(5)
     }
     mappings = {each.one(1): each for each in profile.messages(3)}
@@ -62,7 +62,7 @@ def said(raw: bytes) -> Said:
     samples = Counter(
         (
             tuple(frames[location] for location in sample.numbers(1)),
-            tuple(map(_signed, sample.numbers(2))),
+            tuple(map(_to_signed, sample.numbers(2))),
             tuple(sorted(_label(label, text) for label in sample.messages(3))),
         )
         for sample in profile.messages(2)
@@ -72,7 +72,7 @@ def said(raw: bytes) -> Said:
         [_pair(kind, text) for kind in profile.messages(11)] or [(b"", b"")],
         [text[index] for index in profile.numbers(13)],
         *(text[profile.one(number)] for number in (7, 8, 14, 15)),
-        *(profile.signed(number) for number in (9, 10, 12)),
+        *(profile.int_at(number) for number in (9, 10, 12)),
     )
     return Said(samples, header)
 
@@ -85,7 +85,7 @@ def _frame(
 ) -> tuple[Any, ...]:
     """A frame with a symbol and without mapping has no address that means anything elsewhere."""
     lines = tuple(
-        (functions.get(line.one(1), NAMELESS), line.signed(2), line.signed(3))
+        (functions.get(line.one(1), NAMELESS), line.int_at(2), line.int_at(3))
         for line in location.messages(4)
     )
     folded = bool(location.one(5))
@@ -98,12 +98,12 @@ def _frame(
 
 
 def _label(label: Message, text: list[bytes]) -> tuple[bytes, bytes, int, bytes]:
-    return text[label.one(1)], text[label.one(2)], label.signed(3), text[label.one(4)]
+    return text[label.one(1)], text[label.one(2)], label.int_at(3), text[label.one(4)]
 
 
 def _pair(kind: Message, text: list[bytes]) -> tuple[bytes, bytes]:
     return text[kind.one(1)], text[kind.one(2)]
 
 
-def _signed(value: int) -> int:
+def _to_signed(value: int) -> int:
     return value - WORD if value >= SIGN else value

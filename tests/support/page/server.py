@@ -226,9 +226,9 @@ def serving(server: PageServer) -> Iterator[PageServer]:
 def _run(runner: uvicorn.Server, ready: threading.Event) -> None:
     startup = runner.startup
 
-    async def announced(sockets: Any = None) -> None:
+    async def start_and_tell(sockets: Any = None) -> None:
         await startup(sockets)
         ready.set()
 
-    runner.startup = announced  # type: ignore[method-assign]
+    runner.startup = start_and_tell  # type: ignore[method-assign]
     runner.run()

@@ -93,7 +93,7 @@ class Fleet:
         self.members[name].wait(PATIENCE_S)
 
     @contextlib.contextmanager
-    def paused(self, name: str) -> Iterator[None]:
+    def pause(self, name: str) -> Iterator[None]:
         self._signal(name, signal.SIGSTOP)
         try:
             yield
@@ -132,13 +132,13 @@ class Fleet:
     def log(self) -> str:
         """The last of everyone's words."""
         return "\n".join(
-            f"── {name} ({member.ended()}) ──\n{member.log()[-2500:]}"
+            f"── {name} ({member.exit_code()}) ──\n{member.log()[-2500:]}"
             for name, member in self.members.items()
         )
 
     def close(self) -> None:
         for name, member in self.members.items():
-            if member.ended() is None:
+            if member.exit_code() is None:
                 with contextlib.suppress(ProcessLookupError):
                     self.kill(name)
         self._disk.communicate(timeout=PATIENCE_S)
@@ -180,14 +180,14 @@ class Loading:
             text=True,
         )
 
-    def acknowledged(self) -> list[Acknowledged]:
+    def read_acknowledged(self) -> list[Acknowledged]:
         text = self._record.read_text() if self._record.exists() else ""
         whole = text[: text.rfind("\n") + 1]
         rows = map(json.loads, whole.splitlines())
         return [Acknowledged(row["id"], row["service"], row["total"]) for row in rows]
 
     def count(self) -> int:
-        return len(self.acknowledged())
+        return len(self.read_acknowledged())
 
     def goes_on(self, more: int, fleet: Fleet) -> float:
         """Wait until so many more are acknowledged; how long it took."""

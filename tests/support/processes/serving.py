@@ -73,14 +73,14 @@ class Served:
     def settle(self) -> None:
         """Wait until it is ready; what answers no HTTP, until it has started."""
         if self.roles in NO_HTTP:
-            wait_for(lambda: self._said('event="started"'), READY_S, self.log)
+            wait_for(lambda: self._has_said('event="started"'), READY_S, self.log)
             return
-        wait_for(lambda: self._said('event="maar starts"'), READY_S, self.log)
+        wait_for(lambda: self._has_said('event="maar starts"'), READY_S, self.log)
         line = next(x for x in self.log()[self._mark :].splitlines() if "maar starts" in x)
         self.url = line.partition("url=")[2].split()[0]
         wait_for(self.is_ready, READY_S, self.log)
 
-    def _said(self, text: str) -> bool:
+    def _has_said(self, text: str) -> bool:
         self.must_live()
         return text in self.log()[self._mark :]
 
@@ -88,7 +88,7 @@ class Served:
     def launched(self) -> bool:
         return self._process is not None
 
-    def ended(self) -> int | None:
+    def exit_code(self) -> int | None:
         assert self._process is not None
         return self._process.poll()
 
@@ -97,7 +97,7 @@ class Served:
         return self._process.wait(patience_s)
 
     def must_live(self) -> None:
-        assert self.ended() is None, f"it ended with {self.ended()}\n{self.log()[-8000:]}"
+        assert self.exit_code() is None, f"it ended with {self.exit_code()}\n{self.log()[-8000:]}"
 
     def log(self) -> str:
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
@@ -177,7 +177,7 @@ def private_addresses(directory: Path, roles: str, given: tuple[str, ...]) -> li
 
 
 @contextlib.contextmanager
-def served(
+def run_server(
     directory: Path, *settings: str, roles: str = "all", wrapper: tuple[str, ...] = ()
 ) -> Iterator[Served]:
     server = Served(directory, *settings, roles=roles, wrapper=wrapper)
@@ -185,7 +185,7 @@ def served(
     try:
         yield server
     finally:
-        if server.ended() is None:
+        if server.exit_code() is None:
             everyone = server.everyone()
             server.stop(signal.SIGTERM)
             wait_for(lambda: not living(everyone), 60)
@@ -205,9 +205,9 @@ def wait_for(
 def _end_of(log: Callable[[], str]) -> str:
     """Whose log it is may have died while somebody waited for it."""
     server = getattr(log, "__self__", None)
-    if not isinstance(server, Served) or not server.launched or server.ended() is None:
+    if not isinstance(server, Served) or not server.launched or server.exit_code() is None:
         return ""
-    return f"; it had ended with {server.ended()}"
+    return f"; it had ended with {server.exit_code()}"
 
 
 def processes() -> dict[int, str]:

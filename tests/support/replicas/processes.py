@@ -70,7 +70,7 @@ class Member:
 
     @property
     def alive(self) -> bool:
-        return self.process is not None and self.process.ended() is None
+        return self.process is not None and self.process.exit_code() is None
 
     def why_not_ready(self) -> str:
         """'' when it says over HTTP that it is ready."""
@@ -161,7 +161,7 @@ class Replicas:
         found = {}
         for name, member in self.members.items():
             with contextlib.suppress(MaarError):
-                found[name] = await asked(member.address)
+                found[name] = await ask_status(member.address)
         return found
 
     async def leader(self) -> Member:
@@ -194,7 +194,7 @@ class Replicas:
                 member.kill()
 
 
-async def asked(address: str) -> ReplicaStatus:
+async def ask_status(address: str) -> ReplicaStatus:
     client = Channel(address)
     try:
         return await client.call(GetReplica())

@@ -28,7 +28,7 @@ from support.load.register_load import Load
 from support.metastore.fold import segment
 from support.network.cut import Way
 from support.oracles.log_tail import Tail
-from support.replicas.processes import Member, Replicas, asked, until
+from support.replicas.processes import Member, Replicas, ask_status, until
 
 NOT_READY_S = 30.0
 
@@ -45,7 +45,7 @@ class FaultyReplicas:
     async def under_load(self) -> AsyncIterator[Load]:
         """Load before, during and after what is done inside; then everything is checked."""
         self._seed += 1
-        async with self._followed() as log:
+        async with self._follow() as log:
             load = Load(self.replicas.addresses, seed=self._seed)
             async with load.running():
                 await load.goes_on()
@@ -54,7 +54,7 @@ class FaultyReplicas:
             await self._check(load, log)
 
     @asynccontextmanager
-    async def _followed(self) -> AsyncIterator[EtcdLog]:
+    async def _follow(self) -> AsyncIterator[EtcdLog]:
         """Nothing is truncated inside that the stranger has not read."""
         log = await EtcdLog.open_reader(self.replicas.etcd.settings())
         try:
@@ -98,7 +98,7 @@ class FaultyReplicas:
     async def stop_leader(self, load: Load, *, seconds: float) -> float:
         """Let it wake as a zombie, with requests in its hands that nobody else has seen."""
         zombie = await self.replicas.leader()
-        term = (await asked(zombie.address)).term
+        term = (await ask_status(zombie.address)).term
         life = await self._incarnation()
         began = time.monotonic_ns()
         zombie.pause()
@@ -111,7 +111,7 @@ class FaultyReplicas:
             zombie.resume()
         await asyncio.gather(*late)
         await apart(self.replicas.settle)
-        status = await asked(zombie.address)
+        status = await ask_status(zombie.address)
         assert (status.standing, status.term > term) == ("follower", True), status
         return gap
 
@@ -163,20 +163,20 @@ class FaultyReplicas:
     async def lose_answers(self, load: Load) -> float:
         """The leader's appends land, and it is not told; then its connections break."""
         leader = await self.replicas.leader()
-        term = (await asked(leader.address)).term
+        term = (await ask_status(leader.address)).term
         began = time.monotonic_ns()
         before = self.tail.head.index
         for wire in leader.wires:
             await apart(lambda wire=wire: wire.silence(Way.BACK))  # type: ignore[misc]
 
-        async def landed() -> bool:
+        async def has_landed() -> bool:
             return self.tail.head.index > before
 
-        await until(landed, "an append has landed of which the leader knows nothing")
+        await until(has_landed, "an append has landed of which the leader knows nothing")
         for wire in leader.wires:
             await apart(wire.heal)
         gap = await load.gap_s(began)
-        assert (await asked(leader.address)).term == term, "a lost answer cost leadership"
+        assert (await ask_status(leader.address)).term == term, "a lost answer cost leadership"
         return gap
 
     async def flip_a_bit(self) -> None:
@@ -184,8 +184,8 @@ class FaultyReplicas:
         needle = f"needle-{secrets.token_hex(8)}"
         client = self.replicas.client()
         try:
-            async with self._followed():
-                await self._hashed()  # what is written now is behind the newest snapshot
+            async with self._follow():
+                await self._make_hash()  # what is written now is behind the newest snapshot
             now = await client.call(GetNow())
             at, life = now.lease_time, now.incarnation
             meta = segment(time.monotonic_ns(), at=at, service=needle, life=life)
@@ -212,14 +212,14 @@ class FaultyReplicas:
         self.replicas.launch(member.name)
 
     async def _stops_and_is_rebuilt(self, victim: Member) -> None:
-        async def stopped() -> bool:
+        async def is_stopped() -> bool:
             try:
-                return (await asked(victim.address)).standing == "stopped"
+                return (await ask_status(victim.address)).standing == "stopped"
             except MaarError:
                 return False  # it is not up yet
 
-        await until(stopped, f"{victim.name} has stopped")
-        status = await asked(victim.address)
+        await until(is_stopped, f"{victim.name} has stopped")
+        status = await ask_status(victim.address)
         assert "is not what was written" in status.fault, status
         assert status.fault in await asyncio.to_thread(victim.why_not_ready)
         assert "\nmaar_metastore_stopped 1.0\n" in await asyncio.to_thread(victim.metrics)
@@ -244,7 +244,7 @@ class FaultyReplicas:
 
     async def _check(self, load: Load, log: EtcdLog) -> None:
         await apart(self.replicas.settle)
-        hashed_at = await self._hashed()
+        hashed_at = await self._make_hash()
         await self.tail.read_on(log)
         audit = self.tail.audit()
         stored = audit.live.keys() | audit.retired
@@ -261,29 +261,29 @@ class FaultyReplicas:
         found = status.profiles_added, status.completed
         assert found == (audit.profiles, len(audit.winners)), f"{found} profiles and merges"
 
-    async def _hashed(self) -> int:
+    async def _make_hash(self) -> int:
         """Have the leader state its hash, and a snapshot made of it; where.
 
         A statement that another entry overtook says nothing, and has to be made again.
         """
         leader = Channel((await self.replicas.leader()).address)
 
-        async def stated() -> bool:
+        async def is_stated() -> bool:
             await leader.call(TakeSnapshot())
             return (await leader.call(GetReplica())).hashed_at > 0
 
         try:
-            await until(stated, "the leader has stated its hash")
+            await until(is_stated, "the leader has stated its hash")
             return (await leader.call(GetReplica())).hashed_at
         finally:
             await leader.close()
 
     async def _check_member(self, member: Member, live: Set[BlockId], hashed_at: int) -> None:
         async def has_hashed() -> bool:
-            return (await asked(member.address)).hashed_at >= hashed_at
+            return (await ask_status(member.address)).hashed_at >= hashed_at
 
         await until(has_hashed, f"{member.name} has folded entry {hashed_at}")
-        status = await asked(member.address)
+        status = await ask_status(member.address)
         assert status.fault == "", status
         assert status.digest == self.tail.digests[status.hashed_at], member.name
         client = MetastoreClient(member.address)

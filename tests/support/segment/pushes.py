@@ -12,7 +12,7 @@ from support.segment.writers_as_told import Fleet
 SERVICES = [f"service-{n}" for n in range(24)]
 
 
-def told(fleet: Fleet, story: Callable[[Fleet], Coroutine[Any, Any, None]]) -> Fleet:
+def run_story(fleet: Fleet, story: Callable[[Fleet], Coroutine[Any, Any, None]]) -> Fleet:
     """Tell a story, then close the router; nothing may be left of it."""
 
     async def whole() -> None:
@@ -27,9 +27,9 @@ def told(fleet: Fleet, story: Callable[[Fleet], Coroutine[Any, Any, None]]) -> F
     return fleet
 
 
-def pushed(fleet: Fleet, *services: str, times: int = 1) -> Fleet:
+def push_all(fleet: Fleet, *services: str, times: int = 1) -> Fleet:
     async def story(fleet: Fleet) -> None:
         for _ in range(times):
             await fleet.push(*services)
 
-    return told(fleet, story)
+    return run_story(fleet, story)

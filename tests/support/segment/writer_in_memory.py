@@ -70,7 +70,7 @@ class World:
     def value(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"maar_segment_{name}", labels) or 0.0
 
-    def stored(self) -> list[RawProfile]:
+    def stored_profiles(self) -> list[RawProfile]:
         """What queries would find by the index."""
         return [
             one
@@ -92,7 +92,7 @@ def in_world(
 ) -> World:
     """Tell a story, then stop; whatever happened, no memory may be left behind."""
 
-    async def told() -> World:
+    async def run_story() -> World:
         world = World(settings, store, metastore, clock, letter_after_ms, shards_remembered)
         await world.service.start()
         await story(world)
@@ -102,7 +102,7 @@ def in_world(
             await until(lambda: world.value(name) == 0)  # noqa: B023  # asked before the next turn
         return world
 
-    return run_virtually(told())
+    return run_virtually(run_story())
 
 
 class SlowStore(MemoryStore):

@@ -143,7 +143,7 @@ class Fleet:
     async def push(self, *services: str) -> None:
         await self.router.push([profile(service) for service in services or ("shop",)])
 
-    def stored(self) -> dict[str, list[str]]:
+    def stored_services(self) -> dict[str, list[str]]:
         """Services by writer."""
         return {
             node: [one.service for _, one in writer.stored]
@@ -151,7 +151,7 @@ class Fleet:
             if writer.stored
         }
 
-    def counted(self, name: str, **labels: str) -> float:
+    def metric_value(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"maar_distributor_{name}", labels) or 0.0
 
     def _connect(self, address: str) -> Writing:

@@ -50,7 +50,7 @@ def crashes(log: str) -> list[str]:
 def log_faults(audit: Audit, status: Status, live: Iterable[BlockMeta]) -> list[str]:
     """Every plan was completed once, by the newest token, and the metastore agrees."""
     faults = list(audit.faults)
-    faults += [f"plan {plan} was never completed" for plan in audit.unfinished()]
+    faults += [f"plan {plan} was never completed" for plan in audit.unfinished_plans()]
     found = {meta.id: meta.profiles for meta in live}
     for block in audit.live.keys() - found.keys():
         faults.append(f"block {block} should be live, and is not")
@@ -95,7 +95,9 @@ def leftovers(store: ObjectStore, live: Iterable[BlockMeta], *, strays_max: int)
     return faults + [f"{key} is a leftover" for key in sorted(strays)]
 
 
-def lost_or_doubled(store: ObjectStore, live: Iterable[BlockMeta], writer: Writer) -> list[str]:
+def find_lost_or_doubled(
+    store: ObjectStore, live: Iterable[BlockMeta], writer: Writer
+) -> list[str]:
     """By the ids that the live blocks hold: each acknowledged profile once."""
     try:
         stored = Counter(profile for meta in live for profile in ids_of(store, meta))
@@ -147,6 +149,6 @@ async def unread(
     return faults
 
 
-def shown(faults: list[str]) -> str:
+def text_of(faults: list[str]) -> str:
     more = len(faults) - SHOWN_MAX
     return "\n".join(faults[:SHOWN_MAX] + ([f"and {more} more"] if more > 0 else []))

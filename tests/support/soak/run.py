@@ -80,7 +80,7 @@ class Summary:
             f"{self.objects} objects left",
         ]
         good = "every plan completed once, no leftovers, nothing lost or doubled, no process left"
-        return "\n".join([*lines, checks.shown(faults) if faults else good])
+        return "\n".join([*lines, checks.text_of(faults) if faults else good])
 
 
 def _kind(worker: str) -> str:
@@ -111,14 +111,14 @@ def soak(directory: Path, *, seconds: float | None, seed: int, parts: Parts) -> 
         writer.enough()
         _heal(everyone, writer, tail)
         healed_s = time.monotonic() - began
-        status, live, unread = asyncio.run(_looked(everyone, writer))
+        status, live, unread = asyncio.run(_look(everyone, writer))
         tail.follow()
         audit = Audit.of(tail.envelopes())
         ended = everyone.part()
         faults = [
             *checks.log_faults(audit, status, live),
             *checks.leftovers(everyone.store, live, strays_max=len(writer.repeated)),
-            *checks.lost_or_doubled(everyone.store, live, writer),
+            *checks.find_lost_or_doubled(everyone.store, live, writer),
             *unread,
             *(f"{name} ended with code {code}" for name, code in ended.items() if code > 0),
             *(f"process {pid} is left" for pid in everyone.everyone()),
@@ -151,7 +151,7 @@ def _heal(everyone: Processes, writer: Writer, tail: Tail) -> None:
 
 
 def _left(everyone: Processes, writer: Writer) -> str:
-    if not writer.finished():
+    if not writer.is_finished():
         return "pushes without an answer"
     return "zombies" if everyone.zombies_alive() else asyncio.run(_busy(everyone))
 
@@ -166,7 +166,7 @@ async def _busy(everyone: Processes) -> str:
         await metastore.close()
 
 
-async def _looked(
+async def _look(
     everyone: Processes, writer: Writer
 ) -> tuple[Status, tuple[BlockMeta, ...], list[str]]:
     metastore = MetastoreClient(everyone.around.metastore, deadline_s=PATIENCE_S)

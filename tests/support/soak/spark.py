@@ -33,7 +33,7 @@ def main() -> int:
         while time.monotonic() < until:
             name = random.choice(list(FAULTS))
             inject(lake, name, segments=SEGMENTS)
-            lake.settled()
+            lake.wait_settled()
             done[name] += 1
             _say(f"{name}: every profile is there once")
         assert worker.stop() == 0, worker.log()

@@ -37,7 +37,7 @@ class Pushed(NamedTuple):
     time_ns: int
 
 
-def made(pushed: Pushed) -> RawProfile:
+def make_profile(pushed: Pushed) -> RawProfile:
     tenant, function, time_ns = pushed
     body = profile(function=function, value=1, time_ns=time_ns)
     labels = labels_of([("__name__", "process_cpu"), ("service_name", SERVICE)])
@@ -76,7 +76,7 @@ class Writer:
         """Push nothing new, only what is not acknowledged yet."""
         self._enough.set()
 
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Everything is acknowledged."""
         if self._failure is not None:
             raise self._failure
@@ -116,7 +116,7 @@ class Writer:
         self, service: SegmentService, shard: Shard, one: Pushed, room: asyncio.Semaphore
     ) -> None:
         """As an agent would: the same again until it is taken."""
-        raw = made(one)
+        raw = make_profile(one)
         while True:
             try:
                 await service.push(shard, (raw,))

@@ -54,11 +54,11 @@ class Daemon:
     def says(self, pattern: str) -> re.Match[str]:
         """Wait until the log has it."""
 
-        def found() -> re.Match[str] | None:
+        def find() -> re.Match[str] | None:
             assert self._process.poll() is None, self.log()
             return re.search(pattern, self.log())
 
-        match: re.Match[str] = until(found, self.log)
+        match: re.Match[str] = until(find, self.log)
         return match
 
     def executors(self) -> list[int]:
@@ -77,7 +77,7 @@ class Daemon:
     def end(self) -> None:
         """End the daemon and all of its session, frozen or not, and see them gone."""
 
-        def gone() -> bool:
+        def is_gone() -> bool:
             members = session_members(self.pid)
             for member in members:
                 with suppress(ProcessLookupError):
@@ -85,7 +85,7 @@ class Daemon:
             return not members
 
         self.kill()
-        until(gone)
+        until(is_gone)
 
 
 class Cluster:

@@ -190,18 +190,18 @@ class Lake:
         found: Status = self._ask(status)
         return found
 
-    def completed(self, plans: int) -> None:
+    def wait_completed(self, plans: int) -> None:
         """Wait until so many more were completed."""
         assert self.worker is not None
         before = self.status().completed
         worker, wanted = self.worker, before + plans
         until(lambda: self.status().completed >= wanted, worker.log, patience_s=SETTLED_S)
 
-    def settled(self) -> None:
+    def wait_settled(self) -> None:
         """Wait until all segments are compacted, and see every profile exactly once."""
         assert self.worker is not None
 
-        def done() -> bool:
+        def is_done() -> bool:
             assert self.worker is not None
             assert self.worker.process.poll() is None, self.worker.log()
             status = self.status()
@@ -209,7 +209,7 @@ class Lake:
             segments = sum(level.blocks for level in status.levels if level.level == 0)
             return segments == 0 and waiting == 0 and status.running == 0
 
-        until(done, self.worker.log, patience_s=SETTLED_S, pause_s=0.3)
+        until(is_done, self.worker.log, patience_s=SETTLED_S, pause_s=0.3)
         expected = sorted(profile(number).id for number in range(self._pushed))
         assert sorted(self._profile_ids()) == expected
 
@@ -280,11 +280,11 @@ def freeze_executor(lake: Lake) -> None:
     """Nothing is lost without it, and it brings nothing twice when it thaws."""
     jvm = _executors(lake)[0]
     frozen = [jvm, *(pid for pid in session_members(os.getsid(jvm)) if below(pid, jvm))]
-    signalled(signal.SIGSTOP, *frozen)
+    signal_all(signal.SIGSTOP, *frozen)
     try:
-        lake.settled()
+        lake.wait_settled()
     finally:
-        signalled(signal.SIGCONT, *frozen)
+        signal_all(signal.SIGCONT, *frozen)
     until(lambda: not any(map(alive, frozen)))
 
 
@@ -308,11 +308,11 @@ FAULTS: dict[str, Callable[[Lake], None]] = {
 def inject(lake: Lake, name: str, *, segments: int) -> None:
     """A fault while plans run on the cluster."""
     lake.push(segments)
-    lake.completed(1)
+    lake.wait_completed(1)
     FAULTS[name](lake)
 
 
-def signalled(number: int, *pids: int) -> None:
+def signal_all(number: int, *pids: int) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)

@@ -194,7 +194,7 @@ def segment(
     )
 
 
-def leased(*inputs: BlockMeta, index: int = 1, held_by: Path | None = None) -> LeasedPlan:
+def leased_plan(*inputs: BlockMeta, index: int = 1, held_by: Path | None = None) -> LeasedPlan:
     """A compaction of real segments; one that is held by a file goes on until it exists."""
     name = MAIN_STORE if held_by is None else StoreName(f"compact {held_by}")
     return LeasedPlan(

@@ -68,7 +68,9 @@ class SmallMetastore(LocalPort):
             raise Unavailable("The metastore does not answer.")
         self.polls.append(request)
         reply = PollReply(
-            granted=(), kept=self._kept(request), outcomes=tuple(map(self._settle, request.reports))
+            granted=(),
+            kept=self._kept_leases(request),
+            outcomes=tuple(map(self._settle, request.reports)),
         )
         granted = tuple(
             self._grant(self.waiting.pop(0))
@@ -83,7 +85,7 @@ class SmallMetastore(LocalPort):
         """Somebody else is granted the plan."""
         self._grant(plan)
 
-    def _kept(self, request: PollRequest) -> tuple[Kept, ...]:
+    def _kept_leases(self, request: PollRequest) -> tuple[Kept, ...]:
         return tuple(
             Kept(renewal.plan, renewal.token, self.lease_ns)
             for renewal in request.renewals
