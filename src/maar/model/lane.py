@@ -1,4 +1,4 @@
-"""Blocks that wait to be merged stand in lanes, oldest first; these are their places."""
+"""Places of blocks in the lanes in which they wait to be merged, oldest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers that rule compaction, leases and bounds; they reach the fold as an entry (S13)."""
+"""The numbers for compaction, leases and bounds; they reach the state as a log entry (S13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fixed shuffle: every process makes the same one, and one element more moves one other."""
+"""A fixed shuffle, the same in every process; adding an element moves at most one other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time as an argument."""
+"""The clock, as a port, so that tests can replace it."""
 
 from typing import Protocol
 

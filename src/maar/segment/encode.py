@@ -1,4 +1,4 @@
-"""Profiles to one segment; what cannot be written is left out and named, and takes none along."""
+"""Encodes profiles as one segment; a dataset that cannot be written does not fail the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Count the fields of a message before it is parsed: two bytes can ask for forty of memory."""
+"""Counts the fields of a message before it is parsed: two bytes can cost forty of memory."""
 
 from __future__ import annotations
 

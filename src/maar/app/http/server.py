@@ -1,4 +1,4 @@
-"""An HTTP server on a socket that somebody else opened, ended by the role and not by signals."""
+"""An HTTP server on a socket that was opened before, stopped by its role and not by signals."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Heart:
         self.silent_s = 0.0
 
     def pass_time(self, seconds: float) -> None:
-        """Count the time since the last tick, of which a pause of our own is not counted."""
+        """Count the time since the last tick, capped so that a pause of ours does not count."""
         self.silent_s += min(seconds, 2 * TICK_S)
 
     def hangs(self) -> bool:

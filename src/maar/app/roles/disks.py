@@ -1,4 +1,4 @@
-"""The disks that this host writes to: how much is free, and what may still be done with that.
+"""The disks that this host writes to: how much is free, and when pushes are refused.
 
 Below a reserve pushes are refused, so that the log, compaction and cleaning, which make room again,
 can still write. Operators are warned well before. A disk that gets room again is used again at

@@ -1,4 +1,4 @@
-"""Dictionaries that hold what is used and nothing else: slices and filters share the whole."""
+"""Trims dictionaries to the entries in use: slices and filters keep the whole dictionary."""
 
 from __future__ import annotations
 

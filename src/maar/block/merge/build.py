@@ -1,4 +1,4 @@
-"""Runs into the local files of one block: merged, cut at services, every id of one content."""
+"""Merges runs into the local files of one block, cut at services, with unique ids."""
 
 from __future__ import annotations
 

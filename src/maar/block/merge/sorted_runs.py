@@ -1,4 +1,4 @@
-"""Sorted runs into one sorted stream, holding a little of each run and nothing else."""
+"""Merges sorted runs into one sorted stream, with a small part of each run in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hashes of sets that cost the same for every change, whatever the size of the set."""
+"""Incremental hashes of sets: a change costs the same, whatever the size of the set."""
 
 from __future__ import annotations
 

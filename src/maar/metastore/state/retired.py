@@ -1,4 +1,4 @@
-"""Blocks that left the index, readable until their objects go: in packs, like live ones."""
+"""Blocks that left the index, readable until their objects are deleted."""
 
 from __future__ import annotations
 

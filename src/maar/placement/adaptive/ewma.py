@@ -1,4 +1,4 @@
-"""Averages that forget: what is one half-life old weighs half as much as what is new."""
+"""Exponentially weighted averages: after one half-life a value weighs half as much."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of each dataset is written to each shard by whom: rates that forget, in bounded room.
+"""Rates at which each dataset is written, by shard and writer, averaged in bounded memory.
 
 Every tenant may fill the room that others leave. When it is full, the tenants with the most
 datasets lose those that were silent longest.
