@@ -122,12 +122,12 @@ def _ways(tree: Path) -> None:
             _phase(trace, "watched")  # what it takes to see that a compaction is done
             _until_compacted(url)
             _phase(trace, "end")
-        anyway = _called(trace, "quiet-*")
+        anyway = _functions_in(trace, "quiet-*")
         for way in ("push", "query", "compaction"):
-            rounds = [_called(trace, f"{way}-{number}") for number in range(ROUNDS)]
+            rounds = [_functions_in(trace, f"{way}-{number}") for number in range(ROUNDS)]
             called = set.intersection(*rounds) - anyway
             if way == "compaction":
-                called -= _called(trace, "watched")
+                called -= _functions_in(trace, "watched")
             files = {line.split(":")[0] for line in called}
             print(f"one {way}: {len(called)} functions in {len(files)} files")
 
@@ -172,12 +172,12 @@ def _maar(tree: Path, url: str, *arguments: str) -> None:
 
 
 def _until_compacted(url: str, blocks: int = 1) -> None:
-    def done() -> bool:
+    def is_compacted() -> bool:
         live = json.loads(urllib.request.urlopen(f"{url}/api/v1/blocks").read())
         found = live if isinstance(live, list) else live["blocks"]
         return len([block for block in found if block["level"] == 1]) >= blocks
 
-    _until(done, COMPACTED_S, None)
+    _until(is_compacted, COMPACTED_S, None)
 
 
 def _answers(url: str) -> bool:
@@ -202,7 +202,7 @@ def _phase(trace: Path, name: str) -> None:
     time.sleep(PHASE_S)
 
 
-def _called(trace: Path, phase: str) -> set[str]:
+def _functions_in(trace: Path, phase: str) -> set[str]:
     return {line for file in trace.glob(f"{phase}.*") for line in file.read_text().splitlines()}
 
 

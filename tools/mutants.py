@@ -38,7 +38,7 @@ class Mutant(NamedTuple):
     new: str
     tests: tuple[str, ...]
 
-    def applied(self, text: str) -> str:
+    def apply(self, text: str) -> str:
         """The file with the mistake in it; ValueError when its place is not there exactly once."""
         found = text.count(self.old)
         if found != 1:
@@ -66,7 +66,7 @@ def main() -> int:
     options = asked.parse_args()
     mutants = [each for each in read() if options.only in each.name]
     for each in mutants:
-        each.applied((ROOT / each.file).read_text())
+        each.apply((ROOT / each.file).read_text())
     if options.list:
         print("\n".join(each.name for each in mutants))
         return 0
@@ -104,7 +104,7 @@ def _try(copy: Path, mutant: Mutant) -> Outcome:
     file = copy / mutant.file
     sound = file.read_text()
     began = time.monotonic()
-    file.write_text(mutant.applied(sound))
+    file.write_text(mutant.apply(sound))
     try:
         code, said = _run(copy, mutant.tests, seconds=TEST_S)
     finally:

@@ -74,7 +74,7 @@ def imports() -> str:
         for other in packages
         if one != other and _imports(graph, f"maar.{one}", f"maar.{other}")
     }
-    lines = [f"  {one} --> {other}\n" for one, other in sorted(_reduced(edges))]
+    lines = [f"  {one} --> {other}\n" for one, other in sorted(_reduce(edges))]
     return "flowchart TD\n" + "".join(lines)
 
 
@@ -82,7 +82,7 @@ def _imports(graph: grimp.ImportGraph, one: str, other: str) -> bool:
     return graph.direct_import_exists(importer=one, imported=other, as_packages=True)
 
 
-def _reduced(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:
+def _reduce(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:
     reach: dict[str, set[str]] = {}
 
     def below(node: str) -> set[str]:
@@ -149,13 +149,13 @@ def _after(history: tuple[Try, ...], policy: Policy) -> tuple[Fold, PlanId]:
     return fold, plan
 
 
-def _found(fold: Fold, plan: PlanId) -> Plan:
+def _find_plan(fold: Fold, plan: PlanId) -> Plan:
     state = fold.state
     return state.plans.get(plan) or state.parked.get(plan) or state.finished[plan]
 
 
 def _state(fold: Fold, plan: PlanId) -> str:
-    found = _found(fold, plan)
+    found = _find_plan(fold, plan)
     if found.state is PlanState.REQUESTED and found.lease is not None:
         return "leased"
     return found.state.name.lower()
@@ -163,12 +163,12 @@ def _state(fold: Fold, plan: PlanId) -> str:
 
 def _key(fold: Fold, plan: PlanId) -> tuple[str, int]:
     """What decides what may come next: the state, and failures up to the limit."""
-    found = _found(fold, plan)
+    found = _find_plan(fold, plan)
     return _state(fold, plan), min(found.failures, found.failure_limit)
 
 
 def _token(fold: Fold, plan: PlanId) -> FencingToken | None:
-    lease = _found(fold, plan).lease
+    lease = _find_plan(fold, plan).lease
     return lease.token if lease else None
 
 
@@ -193,7 +193,7 @@ def _complete(fold: Fold, plan: PlanId) -> Entry | None:
     token = _token(fold, plan)
     if token is None:
         return None
-    inputs = fold.metas(_found(fold, plan).inputs)
+    inputs = fold.metas(_find_plan(fold, plan).inputs)
     return PlanCompleted(plan, token, result(plan, token, inputs))
 
 
@@ -211,11 +211,11 @@ def _bisect(fold: Fold, plan: PlanId) -> Entry:
 
 
 def _lose(fold: Fold, plan: PlanId) -> Entry:
-    return BlocksLost(_found(fold, plan).inputs[:1], "gone")
+    return BlocksLost(_find_plan(fold, plan).inputs[:1], "gone")
 
 
 def _expire(fold: Fold, plan: PlanId) -> Entry:
-    return BlocksExpired(2**62, _found(fold, plan).inputs[:1])
+    return BlocksExpired(2**62, _find_plan(fold, plan).inputs[:1])
 
 
 def _restore(_fold: Fold, _plan: PlanId) -> Entry:

@@ -43,8 +43,8 @@ def _rows(prefix: str, kind: type[Any], defaults: Any) -> Iterator[str]:
     for name in (*told, *(name for name in kind.__struct_fields__ if name not in told)):
         value = getattr(defaults, name)
         if name in hints:
-            limits = allowed(types.type_info(hints[name]))
-            yield f"| `{prefix}{name}` | `{shown(value)}` | {limits} | {told[name]} |"
+            limits = limits_of(types.type_info(hints[name]))
+            yield f"| `{prefix}{name}` | `{text_of(value)}` | {limits} | {told[name]} |"
         else:  # a part with settings of its own
             yield from _rows(f"{prefix}{name}.", type(value), value)
 
@@ -74,7 +74,7 @@ def _beneath_fields(owner: type[Any]) -> dict[str, str]:
     return found
 
 
-def allowed(kind: types.Type) -> str:
+def limits_of(kind: types.Type) -> str:
     match kind:
         case types.BoolType():
             return "`true` or `false`"
@@ -83,7 +83,9 @@ def allowed(kind: types.Type) -> str:
         case types.LiteralType(values=values):
             return ", ".join(f"`{value}`" for value in values)
         case types.VarTupleType(item_type=item):
-            return "a list" if isinstance(item, types.StrType) else f"a list, each {allowed(item)}"
+            return (
+                "a list" if isinstance(item, types.StrType) else f"a list, each {limits_of(item)}"
+            )
         case types.IntType(ge=ge, gt=gt, le=le) | types.FloatType(ge=ge, gt=gt, le=le):
             return _bounds(ge, gt, le)
         case _:
@@ -95,22 +97,22 @@ def _bounds(ge: float | None, gt: float | None, le: float | None) -> str:
         case None, None, _:
             raise TypeError("a number among the settings needs a lower bound")
         case None, _, None:
-            return f"more than {shown(gt)}"
+            return f"more than {text_of(gt)}"
         case None, _, _:
-            return f"more than {shown(gt)}, at most {shown(le)}"
+            return f"more than {text_of(gt)}, at most {text_of(le)}"
         case _, _, None:
-            return f"at least {shown(ge)}"
+            return f"at least {text_of(ge)}"
         case _:
-            return f"{shown(ge)} to {shown(le)}"
+            return f"{text_of(ge)} to {text_of(le)}"
 
 
-def shown(value: Any) -> str:
+def text_of(value: Any) -> str:
     """As one writes it in the file of settings."""
     match value:
         case bool():
             return str(value).lower()
         case tuple():
-            return f"[{', '.join(map(shown, value))}]"
+            return f"[{', '.join(map(text_of, value))}]"
         case str():
             return f'"{value}"'
         case float():

@@ -21,7 +21,7 @@ def test_there_are_enough_of_them_and_no_name_stands_for_two() -> None:
 def test_a_mistake_can_still_be_planted(mutant: object) -> None:
     """When this fails, the code has moved: give the mutant its new place in tools/mutants.toml."""
     text = (ROOT / mutant.file).read_text()  # type: ignore[attr-defined]
-    made = mutant.applied(text)  # type: ignore[attr-defined]
+    made = mutant.apply(text)  # type: ignore[attr-defined]
     assert made != text
     compile(made, mutant.file, "exec")  # type: ignore[attr-defined]
     assert all((ROOT / test).exists() for test in mutant.tests)  # type: ignore[attr-defined]

@@ -145,13 +145,13 @@ class Unary:
         try:
             response = await self._respond(spoken, scope, receive)
         except MaarError as error:
-            response = self._refused(spoken, error)
+            response = self._refuse(spoken, error)
         except Exception:  # a bug in one call must not end others
             log.exception("call failed route=%s", self.route)
-            response = self._refused(spoken, ServerFault(FAULT))
+            response = self._refuse(spoken, ServerFault(FAULT))
         await response(scope, receive, send)
 
-    def _refused(self, spoken: Spoken, error: MaarError) -> ASGIApp:
+    def _refuse(self, spoken: Spoken, error: MaarError) -> ASGIApp:
         status, response = spoken.refusal(error)
         self.guard.count(f"{spoken.label}{self.route}", status, error)
         return response
