@@ -17,6 +17,8 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import NamedTuple
 
+from isal import igzip
+
 import maar
 from maar.block.decode import to_tables
 from maar.model.errors import InvalidInput
@@ -53,7 +55,10 @@ def pack(output: Path) -> PackedCode:
     chosen = closure(ROOTS)
     half = output.with_name(f".{output.name}.{secrets.token_hex(4)}")
     try:
-        with tarfile.open(half, "w:gz", compresslevel=1) as archive:
+        with (
+            igzip.open(half, "wb", compresslevel=1) as file,
+            tarfile.open(fileobj=file, mode="w") as archive,
+        ):
             _add_text(archive, "bin/python", launcher(), mode=0o755)
             for name, path in _files(chosen):
                 archive.add(path, f"lib/{name}", recursive=False)

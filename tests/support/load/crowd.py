@@ -25,7 +25,7 @@ FAST = (
     "compaction.lease_s=5",
     "compaction.snapshot_entries=20",
     "segment.flush_interval_ms=100",
-    "spark.slots=2",
+    "spark.slots=1",  # side by side they run in test_spark_runner.py
 )
 
 
