@@ -220,7 +220,7 @@ def test_patience_ends(capsys: pytest.CaptureFixture[str]) -> None:
         )
     assert code == EXIT_REFUSED
     assert found["retries"] >= 3
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60, "it would go on for ever"
     assert "without" not in "".join(found["sentences"])
 
 
@@ -233,7 +233,7 @@ def test_a_slow_server_does_not_slow_the_pushes_down(capsys: pytest.CaptureFixtu
         code, found = load(capsys, "--server", server.url, "--rate", "40", "--seconds", "1")
         assert code == 0
         arrived = sorted(one.at for one in server.seen)
-        assert arrived[-1] - arrived[0] < 5, "one after the other would take 20 s"
+        assert arrived[-1] - arrived[0] < 15, "one after the other would take 20 s"
         code, found = load(
             capsys,
             *("--server", server.url, "--rate", "40", "--seconds", "2", "--under-way", "4"),

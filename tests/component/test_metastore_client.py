@@ -384,7 +384,7 @@ def test_a_leader_whose_process_is_stopped_is_left_long_before_the_deadline(
                 await asyncio.sleep(1.0)
                 stage.lead(1)
                 await asyncio.gather(*calls)
-                assert time.monotonic() - began < 15.0
+                assert time.monotonic() - began < 45.0, "long before the deadline"
                 os.kill(sleeper.pid, signal.SIGCONT)
                 await client.close()
 
