@@ -121,7 +121,7 @@ def test_a_try_that_is_called_off_before_it_has_begun_leaves_nothing() -> None:
         link = fleet.router.links.existing(HOME, NodeId("a"))
         assert link is not None
         batch = ShardBatch(Place(Shard(1), Spot(0, 4, 0, 1), 0), (profile(),))
-        probe = fleet.router._send_beside(link, batch, SECOND_NS)
+        probe = fleet.router.send_beside(link, batch, SECOND_NS)
         assert not breaker.allows(link.breaker, now_ns=clock.now_ns)
         probe.cancel()
         await asyncio.gather(probe, return_exceptions=True)

@@ -96,7 +96,7 @@ def test_every_flipped_or_missing_byte_of_a_backup_is_found(tmp_path: Path) -> N
 def test_a_backup_of_a_newer_program_is_refused_with_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "b"
     with path.open("wb") as file:
-        writer = backup._Writer(file)
+        writer = backup.BackupWriter(file)
         writer.add(backup.Opening(backup.VERSION + 1, 0))
         writer.end()
     with pytest.raises(Rejected, match="newer maar"):

@@ -57,8 +57,8 @@ class Childless(Supervisor):
             await self._stopping.wait()
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    async def _live(self, role: ProcessName, restarts: int) -> int:
-        code = await super()._live(role, restarts)
+    async def live(self, role: ProcessName, restarts: int) -> int:
+        code = await super().live(role, restarts)
         code = self.codes[role].pop(0) if self.codes.get(role) else code
         if not any(self.codes.values()):
             self._stopping.set()

@@ -286,7 +286,7 @@ class Router:
                     if newest is not None:
                         failures.append(newest)
                 else:
-                    task = self._send_beside(link, batch, left_ns)
+                    task = self.send_beside(link, batch, left_ns)
                     tries.add(task)
                     stored = await _wait_any(tries, task, failures, try_ns(left_ns, others=others))
                     newest = task.result() if task.done() else None
@@ -310,7 +310,7 @@ class Router:
             return
         raise undelivered_error(failures, zone=route.zone, waits_ns=self._routes.waits_ns(route))
 
-    def _send_beside(self, link: Link, batch: ShardBatch, time_ns: int) -> Try:
+    def send_beside(self, link: Link, batch: ShardBatch, time_ns: int) -> Try:
         """Send beside what else goes on; a task may be called off before it has begun."""
         probe = link.begin()
         task = self._start_task(self._send(link, batch, time_ns))

@@ -37,7 +37,7 @@ class _Dawdling(LocalStore):
     """Pauses before every write, and writes nothing after the task's time."""
 
     def __init__(self, store: LocalStore, task: Task, random: Random) -> None:
-        super().__init__(store._root, store.settings())
+        super().__init__(store.root, store.settings())
         self._task = task
         self._random = random
 

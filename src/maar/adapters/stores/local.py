@@ -38,7 +38,7 @@ class LocalStore:
     """See ports.object_store. Objects are written to a temporary file, then linked."""
 
     def __init__(self, root: Path, settings: StoreSettings) -> None:
-        self._root = root
+        self.root = root
         self._settings = settings
         self._temporary = root / TEMPORARY
         self._durable: set[Path] = set()  # directories whose own entry this process has synced
@@ -78,7 +78,7 @@ class LocalStore:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         folder = directory_of(prefix)
-        for info in self._walk(self._root / folder, f"{folder}/" if folder else ""):
+        for info in self._walk(self.root / folder, f"{folder}/" if folder else ""):
             if info.key.startswith(prefix):
                 yield info
 
@@ -92,7 +92,7 @@ class LocalStore:
         self._remove_empty(path.parent)
 
     def local_path(self, key: str) -> Path:
-        return self._root / check_key(key)
+        return self.root / check_key(key)
 
     def open(self, key: str) -> Any:
         path = self.local_path(key)
@@ -141,7 +141,7 @@ class LocalStore:
 
     def _remove_empty(self, directory: Path) -> None:
         """Remove directories that became empty, since only objects count."""
-        while directory != self._root:
+        while directory != self.root:
             try:
                 directory.rmdir()
             except OSError:
@@ -165,7 +165,7 @@ class LocalStore:
 
         Another process may have created it without syncing it yet, so existence proves nothing.
         """
-        if directory == self._root or directory in self._durable:
+        if directory == self.root or directory in self._durable:
             return
         self._make_durable(directory.parent)
         try:

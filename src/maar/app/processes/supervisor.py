@@ -150,7 +150,7 @@ class Supervisor:
         while not self._stopping.is_set():
             began = time.monotonic()
             self._tell(role, restarts=restarts)
-            code = await self._live(role, restarts)
+            code = await self.live(role, restarts)
             restarts += 1
             if self._stopping.is_set():
                 break
@@ -166,7 +166,7 @@ class Supervisor:
             log.warning("role ended child=%s code=%d restart_in_s=%.1f", role, code, delay_s)
             await wait_any(delay_s, self._stopping)
 
-    async def _live(self, role: ProcessName, restarts: int) -> int:
+    async def live(self, role: ProcessName, restarts: int) -> int:
         """Run a role's process once; its exit code."""
         try:
             process, beats = await self._start_with_pipe(role, restarts)

@@ -92,7 +92,7 @@ async def _write_file(log: Log, store: ObjectStore, part: Path, wall_ns: int) ->
     for _ in range(TRIES):
         try:
             with part.open("wb") as file:
-                content = await _write(log, store, _Writer(file), wall_ns)
+                content = await _write(log, store, BackupWriter(file), wall_ns)
                 file.flush()
                 os.fsync(file.fileno())
             return content
@@ -101,7 +101,7 @@ async def _write_file(log: Log, store: ObjectStore, part: Path, wall_ns: int) ->
     raise Unavailable("the log was truncated again and again while it was read; try again")
 
 
-async def _write(log: Log, store: ObjectStore, writer: _Writer, wall_ns: int) -> Content:
+async def _write(log: Log, store: ObjectStore, writer: BackupWriter, wall_ns: int) -> Content:
     writer.add(Opening(VERSION, wall_ns))
     replica = await snapshot.restore(log, store, state_votes=StateVotes.witness())
     begun_at, end = replica.head, await log.head()
@@ -122,7 +122,7 @@ async def _write(log: Log, store: ObjectStore, writer: _Writer, wall_ns: int) ->
     return Content(replica.state, replica.head, begun_at.index, entries, wall_ns)
 
 
-class _Writer:
+class BackupWriter:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._hash = hashlib.sha256()
