@@ -50,8 +50,8 @@ STORE = "s3://profiles/maar"
 BACKUP = "/var/backups/maar.backup"
 DATA = "/var/lib/maar"
 
-QUOTA = 32 << 20
-FOREIGN = 27  # MiB of somebody else: too much for entries, little enough for what makes room
+QUOTA = 64 << 20
+FOREIGN = 54  # MiB of somebody else: too much for entries, little enough for what makes room
 SETTINGS = (
     "log.election_s=2",
     "segment.flush_interval_ms=50",

@@ -13,12 +13,9 @@ import httpx
 import pytest
 
 from maar.app.processes.watcher import session_members
-from maar.app.roles import worker_alone
-from maar.app.settings.config import load
 from maar.cli.client import Server
 from maar.cli.main import run
 from maar.cli.output.failure import EXIT_USAGE
-from maar.model.errors import Unavailable
 from support.load.crowd import FAST, check_exactly_once, level0, profile
 from support.network.ports import free_port
 from support.processes.serving import Served, living, processes, run_server, wait_for
@@ -85,14 +82,15 @@ class Alone:
         return next((pid for pid, command in processes().items() if mine in command), 0)
 
 
-def test_a_metastore_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
-    """How the command line shows it, with exit code 3, is in test_serve.py."""
+def test_a_metastore_that_is_not_there_is_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     address = f"127.0.0.1:{free_port()}"
-    environ = {"MAAR_ROLES__METASTORE": address, "MAAR_STORE__URL": tmp_path.as_uri()}
-    with pytest.raises(Unavailable, match=f"no metastore answers at {address}") as refused:
-        worker_alone.serve(load(file=None, environ=environ), patience_s=0.5)
-    assert "--metastore" in str(refused.value)
-    assert len(str(refused.value).splitlines()) == 1
+    assert run(["worker", "--metastore", address, "--store", tmp_path.as_uri()]) == 3
+    said = capsys.readouterr().err
+    assert f"no metastore answers at {address}" in said
+    assert "--metastore" in said
+    assert len(said.splitlines()) == 1
 
 
 def test_another_store_than_the_metastores_is_refused_in_a_sentence(

@@ -20,12 +20,12 @@ METASTORE_ANSWERS_S = 10.0  # a server that was started with us needs a moment
 ASK_AGAIN_S = 0.2
 
 
-def serve(settings: Settings, *, patience_s: float = METASTORE_ANSWERS_S) -> int:
+def serve(settings: Settings) -> int:
     """Check what can be checked, then work until a signal; returns the exit code."""
     settings = settings.apart()
     check_java()
     store = build_store(settings)
-    incarnation = asyncio.run(find_incarnation(settings.roles.metastore, patience_s=patience_s))
+    incarnation = asyncio.run(find_incarnation(settings.roles.metastore))
     marker.check(store, incarnation, metastore=settings.roles.metastore)
     server = settings.server
     logs.configure(role="worker", form=server.log_format, level=server.log_level)
