@@ -16,7 +16,9 @@ help: ## this list
 demo: $(VENV)/.demo $(VENV)/.compiled ## run maar with sample programs on http://127.0.0.1:4040 (SECONDS=90: end by itself)
 	@$(BIN)/maar demo $(if $(SECONDS),--seconds $(SECONDS))
 
-test: $(VENV)/.dev system-packages check unit component ## everything that must pass: what CI runs
+test: $(VENV)/.dev system-packages ## everything that must pass: what CI runs
+	@$(MAKE) --no-print-directory -j2 check $(VENV)/.compiled
+	@$(MAKE) --no-print-directory unit component
 
 check: $(VENV)/.dev ## format, lint, layers, types
 	$(BIN)/ruff format --check .
@@ -28,7 +30,7 @@ unit: $(VENV)/.dev $(VENV)/.compiled ## decisions, models and golden files: no r
 	$(PYTEST) -n 2 tests/model tests/compat tests/unit
 
 component: $(VENV)/.dev $(VENV)/.compiled ## real disk, HTTP, S3 server, etcd, Spark and browser
-	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not serial" tests/component
+	$(PYTEST) -n $(JOBS) --durations=15 --dist loadfile --no-loadscope-reorder -m "not serial" tests/component
 	$(PYTEST) -m serial tests/component
 
 golden: $(VENV)/.dev ## write the golden log and snapshot anew, as long as their format may change
