@@ -51,7 +51,7 @@ BACKUP = "/var/backups/maar.backup"
 DATA = "/var/lib/maar"
 
 QUOTA = 64 << 20
-FOREIGN = 54  # MiB of somebody else: too much for entries, little enough for what makes room
+FOREIGN = 50  # MiB of somebody else: too much for entries, little enough for what makes room
 SETTINGS = (
     "log.election_s=2",
     "segment.flush_interval_ms=50",
