@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PYTEST := $(BIN)/python -m pytest
 SECONDS ?=
-JOBS ?= 4# component tests mostly wait for processes of their own: two more than two cores
+JOBS ?= 3# component tests mostly wait for processes of their own: one more than two cores
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check unit component golden bench docs fuzz mutants soak soak-metastore soak-spark lock clean system-packages
