@@ -246,10 +246,14 @@ def test_two_attempts_under_one_token_do_not_disturb_each_other(
     host = host_of(first, spark)
     frozen = (host.pid, executor_of(first))  # and not the task's own process
     signalled(signal.SIGSTOP, *frozen)
+
+    def both_attempts() -> dict[str, set[int]] | None:
+        assert not running.done(), running.exception()
+        found = writers(store, twice.token)
+        return found if len(found) == 2 else None
+
     try:
-        attempts: dict[str, set[int]] = until(
-            lambda: both if len(both := writers(store, twice.token)) == 2 else None
-        )
+        attempts: dict[str, set[int]] = until(both_attempts)
         before = {attempt: writes(store, twice.token, attempt) for attempt in attempts}
         until(lambda: all(writes(store, twice.token, each) > before[each] for each in attempts))
         gate.touch()
