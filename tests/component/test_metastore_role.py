@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from maar.adapters.rpc import Channel, MetastoreClient, serve_role
 from maar.app.roles.readiness import MetastoreRole
 from maar.model import keys
-from maar.model.errors import MaarError, Unavailable
+from maar.model.errors import MaarError, Unavailable, Unreachable
 from maar.model.ids import Incarnation
 from maar.ports.log_time import GetNow
 from maar.ports.operator import GetStatus
@@ -67,7 +68,12 @@ class Metastore(Served):
             finally:
                 await client.close()
 
-        return asyncio.run(run())
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return asyncio.run(run())
+            except Unreachable:  # a busy machine may be late with the connection
+                assert time.monotonic() < deadline, self.log()
 
 
 def _has(settings: tuple[str, ...], name: str) -> bool:

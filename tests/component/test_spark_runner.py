@@ -31,6 +31,7 @@ from maar.runner.runner import RunnerTiming, SparkRunner
 from maar.runner.settings import SparkSettings
 from maar.worker.service import Worker
 from maar.worker.settings import WorkerSettings
+from support.processes.serving import wait_for
 from support.spark.cluster import until
 from support.spark.plans import (
     LEASE_NS,
@@ -243,7 +244,8 @@ def test_a_cancelled_plan_stops_alone_and_has_stopped_when_it_says_so(
         True,
         False,
     )
-    assert not any(alive(pid) for pid in pids)  # so that the slot is truly free
+    # A process that has closed its files is a moment from its end: the slot is truly free.
+    wait_for(lambda: not any(alive(pid) for pid in pids), 5)
     gate.touch()
     assert other.result(PATIENCE_S).account.kept == 9
 
