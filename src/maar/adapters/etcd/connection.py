@@ -153,7 +153,7 @@ class EtcdConnection:
         return await self._call_signed_in(member, first)
 
     async def metadata(self, member: Member) -> tuple[tuple[str, str], ...]:
-        """The messages of a stream that stays open."""
+        """What a call, or a stream that stays open, sends to authenticate."""
         if not self._settings.user:
             return ()
         if not self._token:

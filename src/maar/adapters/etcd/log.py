@@ -261,9 +261,7 @@ class EtcdLog:
         forgotten = 0
         while some := await self._read_checked(step):  # between two of them appends get their turn
             forgotten += some
-            if (
-                forgotten >= self._tuning.forget_at_once
-            ):  # so that etcd need not free everything at once
+            if forgotten >= self._tuning.forget_at_once:  # else etcd frees everything at once
                 await self.upkeep.compact(within_s=COMPACT_S)
                 forgotten = 0
         await self.upkeep.compact()

@@ -60,7 +60,7 @@ class MetastoreClient:
             await asyncio.sleep(pause_s)
 
     async def _connect(self, address: str) -> Channel:
-        """Close channels to former leaders that are not in the settings."""
+        """A new channel; those to former leaders that the settings do not name are closed."""
         old = [
             self.channels.pop(each) for each in self.channels.keys() - self._replicas.addresses()
         ]

@@ -155,8 +155,7 @@ class Supervisor:
             if self._stopping.is_set():
                 break
             if code == CANNOT_RUN and not (role is ProcessName.WORKER and restarts > 1):
-                # Pushes and queries work without a worker, so a worker that cannot run does not
-                # stop maar.
+                # A worker that ran before is restarted: pushes and queries work without it.
                 log.error("role cannot run with these settings, stopping maar child=%s", role)
                 self._exit_code = EXIT_CANNOT_RUN
                 self._stopping.set()
