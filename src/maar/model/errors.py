@@ -1,20 +1,25 @@
 """What went wrong, sorted by what the caller should do about it.
 
-MaarError ├── Rejected           the request will never succeed unchanged                    4xx │
-├── InvalidInput     it is malformed or out of bounds; the sentence says which │   │   └──
-MalformedProfile   the bytes are not a profile that we can read │   ├── TooLarge         it is over
-a size limit                                  413 │   ├── NotFound         what it names does not
-exist                             404 │   ├── AlreadyExists    a create-only key is taken │   ├──
-HeadMoved        the log grew since the caller looked │   ├── TermLost         another replica leads
-now │   └── LeaseLost        the plan is no longer the caller's ├── Retryable          it may
-succeed unchanged, later or elsewhere               503 │   ├── Overloaded       a bound was hit;
-back off                                429 │   ├── Unavailable      a part that we need does not
-answer │   │   ├── Unreachable    it did not answer at all: a dead process, a broken connection,
-silence │   │   ├── Draining       it is about to end and took nothing; another one may │   │   └──
-NotLeading     this replica does not lead; the one that does may be named │   ├── StoreFull
-the object store has no room │   └── OutcomeUnknown   it may or may not have happened; read before
-writing again └── Corrupt            stored bytes are damaged; an operator must look            500
-└── Damaged          it is known which blocks
+MaarError
+├── Rejected           the request will never succeed unchanged                    4xx
+│   ├── InvalidInput     it is malformed or out of bounds; the sentence says which
+│   │   └── MalformedProfile   the bytes are not a profile that we can read
+│   ├── TooLarge         it is over a size limit                                  413
+│   ├── NotFound         what it names does not exist                             404
+│   ├── AlreadyExists    a create-only key is taken
+│   ├── HeadMoved        the log grew since the caller looked
+│   ├── TermLost         another replica leads now
+│   └── LeaseLost        the plan is no longer the caller's
+├── Retryable          it may succeed unchanged, later or elsewhere               503
+│   ├── Overloaded       a bound was hit; back off                                429
+│   ├── Unavailable      a part that we need does not answer
+│   │   ├── Unreachable    it did not answer at all: a dead process, a cut line, silence
+│   │   ├── Draining       it is about to end and took nothing; another one may
+│   │   └── NotLeading     this replica does not lead; the one that does may be named
+│   ├── StoreFull        the object store has no room
+│   └── OutcomeUnknown   it may or may not have happened; read before writing again
+└── Corrupt            stored bytes are damaged; an operator must look            500
+    └── Damaged          it is known which blocks
 """
 
 from __future__ import annotations

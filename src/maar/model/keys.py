@@ -1,19 +1,19 @@
 """Where every object lives. The only module that spells an object key.
 
-segments/v1/shard=<n>/<segment>-<incarnation>.parquet
-lake/v1/<table>/tenant=<t>/date=<day>/<block>-<plan>-<token>-<attempt>.parquet
-lake/v1/manifests/tenant=<t>/date=<day>/<block>-<plan>-<token>-<attempt>.msgpack
-quarantine/v1/tenant=<t>/<block>-<plan>-<token>-<attempt>.parquet
-attempts/v1/<plan>/<token>/<attempt>-<n>     what the attempt is about to write, one key a line
-metastore/v1/<incarnation>/snapshot-<index>.maar
-metastore/v1/<incarnation>/entry-<index>-<hash>.msgpack     an entry too large for the log
-metastore/v1/<incarnation>/successor     the log was restored as another incarnation
-metastore/v1/claim     the incarnation of the log that began in this store markers/v1/<incarnation>
-the log of that incarnation keeps its blocks in this store dlq/v1/<incarnation>/<segment>.msgpack
-a dead letter: a segment's metadata, not yet indexed dlq/v1/<incarnation>-held/<segment>.msgpack
-one that cannot be delivered; an operator must look placement/v1/<incarnation>/rules-<created>.binpb
-what the placement manager decided placement/v1/<incarnation>/stats-<created>.binpb     and from
-what
+    segments/v1/shard=<n>/<segment>-<incarnation>.parquet
+    lake/v1/<table>/tenant=<t>/date=<day>/<block>-<plan>-<token>-<attempt>.parquet
+    lake/v1/manifests/tenant=<t>/date=<day>/<block>-<plan>-<token>-<attempt>.msgpack
+    quarantine/v1/tenant=<t>/<block>-<plan>-<token>-<attempt>.parquet
+    attempts/v1/<plan>/<token>/<attempt>-<n>     what the attempt is about to write, one key a line
+    metastore/v1/<incarnation>/snapshot-<index>.maar
+    metastore/v1/<incarnation>/entry-<index>-<hash>.msgpack     an entry too large for the log
+    metastore/v1/<incarnation>/successor     the log was restored as another incarnation
+    metastore/v1/claim     the incarnation of the log that began in this store
+    markers/v1/<incarnation>     the log of that incarnation keeps its blocks in this store
+    dlq/v1/<incarnation>/<segment>.msgpack      a dead letter: a segment's metadata, not yet indexed
+    dlq/v1/<incarnation>-held/<segment>.msgpack     one that cannot be delivered
+    placement/v1/<incarnation>/rules-<created>.binpb     what the placement manager decided
+    placement/v1/<incarnation>/stats-<created>.binpb     and from what
 
 Every key that a plan writes contains plan, token and task attempt: no two attempts share one (S3).
 """

@@ -2,7 +2,7 @@
 
 A writer that dies, or is refused, between upload and registration leaves a segment that no entry
 names. Once the registration floor is above its id, no entry ever can: a registration is refused
-because of its age, so after that entry it is safe to delete (S1, S4). Only a dead letter can still
+because of its age, so after a `RegistrationFloor` it is safe (S1, S4). Only a dead letter can still
 need it. So letters are read first, waiting ones before held ones, since a letter moves from the one
 place to the other by copy and then delete.
 """
@@ -58,7 +58,7 @@ def is_unregistered(state: MetaState, segment: SegmentName, *, named: Container[
 def is_fenced(state: MetaState, block: BlockId, *, registration_floor: LeaseTime) -> bool:
     """Whether nobody can register it any more, and that has been so for a while.
 
-    `floor` is the value from before the scan for letters: letters acknowledged with an id below it
+    `registration_floor` is from before the scan for letters: letters acknowledged with an id below it
     were in the store by then. While the log adopts, nothing is certain (S5).
     """
     return (

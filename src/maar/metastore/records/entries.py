@@ -263,8 +263,8 @@ class RingChanged(msgspec.Struct, frozen=True, array_like=True, tag=30):
 class Reincarnated(msgspec.Struct, frozen=True, array_like=True, tag=31):
     """The log continues from a snapshot whose own log was lost (S5).
 
-    Until the whole store has been
-    searched, nothing is deleted: it may hold what the snapshot lacks.
+    Until the whole store has been searched, nothing is deleted: it may hold what the snapshot
+    lacks.
     """
 
     incarnation: Incarnation
@@ -305,8 +305,7 @@ class RetentionUndone(msgspec.Struct, frozen=True, array_like=True, tag=36):
 class RetentionHeld(msgspec.Struct, frozen=True, array_like=True, tag=37):
     """Retention takes nothing, and deletes nothing that it took, until an operator releases it.
 
-    An
-    entry that does not hold it says that its wall clock is right. The leader writes one when
+    An entry that does not hold it says that its wall clock is right. The leader writes one when
     witnesses confirm a clock that differs from lease time. An operator's entry also confirms the
     periods and ends a hold.
     """
