@@ -58,8 +58,8 @@ def is_unregistered(state: MetaState, segment: SegmentName, *, named: Container[
 def is_fenced(state: MetaState, block: BlockId, *, registration_floor: LeaseTime) -> bool:
     """Whether nobody can register it any more, and that has been so for a while.
 
-    `registration_floor` is from before the scan for letters: letters acknowledged with an id below it
-    were in the store by then. While the log adopts, nothing is certain (S5).
+    `registration_floor` is from before the scan for letters: letters acknowledged with an id
+    below it were in the store by then. While the log adopts, nothing is certain (S5).
     """
     return (
         not state.adopting
