@@ -11,7 +11,7 @@ import asyncio
 import logging
 
 from maar.block.read.damage import damages
-from maar.metastore.decide import operator_commands
+from maar.metastore.decide import operator_commands, rollbacks, wishes
 from maar.metastore.fold import losing, retention, trust
 from maar.metastore.leader.inbox import Add, PinRequest, Poll
 from maar.metastore.leader.term import LeaderTerm
@@ -30,7 +30,16 @@ from maar.ports.index_reader import IndexView, ViewRequest
 from maar.ports.log_time import Now
 from maar.ports.membership import Beat, BeatReply, RingView
 from maar.ports.operator import Explanation, ListPlans, Loss, PlanDetail, Status
-from maar.ports.plan_board import PollReply, PollRequest
+from maar.ports.plan_board import (
+    CleanStep,
+    ConfirmDeletes,
+    PollReply,
+    PollRequest,
+    RollbackReply,
+    ScheduledPlan,
+    SchedulePlan,
+    ScheduleRollbacks,
+)
 from maar.ports.registrar import AddReply
 from maar.ports.replica import PinIndex, Vote
 from maar.ports.retention import Expiring, RetentionStatus, Undone
@@ -168,6 +177,40 @@ class MetastoreService(Replica, LocalPort):
 
     async def poll(self, request: PollRequest) -> PollReply:
         return await (await self._leader()).ask(Poll(request))
+
+    async def schedule_plan(self, request: SchedulePlan) -> ScheduledPlan:
+        leader_term = await self._leader()
+        return await leader_term.command(
+            lambda state, now: wishes.entries(state, request, now=now),
+            lambda effects, state: wishes.answer(
+                effects, state, request, now=leader_term.leader.now()
+            ),
+        )
+
+    async def roll_back(self, plan: PlanId) -> RollbackReply:
+        leader_term = await self._leader()
+        return await leader_term.command(
+            lambda state, now: rollbacks.by_hand(state, plan, now=now),
+            lambda _, state: rollbacks.by_hand_reply(state, plan, now=leader_term.leader.now()),
+        )
+
+    async def schedule_rollbacks(self, request: ScheduleRollbacks) -> CleanStep:
+        leader_term = await self._leader()
+        if request.plan is None:
+            leader_term.confirm()
+            return rollbacks.dry_run(leader_term.leader.state, now=leader_term.leader.now())
+        return await leader_term.command(
+            lambda state, now: rollbacks.clean_entries(state, request, now=now),
+            lambda effects, state: rollbacks.clean_step(
+                effects, state, now=leader_term.leader.now()
+            ),
+        )
+
+    async def confirm_deletes(self, request: ConfirmDeletes) -> tuple[str, ...]:
+        return await (await self._leader()).command(
+            lambda state, now: rollbacks.confirm_entries(state, request, now=now),
+            lambda effects, state: rollbacks.deletable(effects, state, request),
+        )
 
     async def pin(self, reader: str) -> int:
         leader_term = await self._leader()

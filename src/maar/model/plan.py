@@ -23,6 +23,9 @@ from maar.model.time import LeaseTime
 
 PlanKind = NewType("PlanKind", str)  # what is done; the kinds that there are: services/kinds.py
 
+RENEWALS_PER_LEASE = 3  # two may be lost before the lease is
+ROLLBACK = PlanKind("rollback")  # the one kind that the fold schedules by itself
+
 
 class PlanState(IntEnum):
     REQUESTED = 0
@@ -60,6 +63,7 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
     worker: WorkerId
     granted_at: LeaseTime
     expires_at: LeaseTime
+    lease_ns: int = 0  # its length, as granted: renewals and a new term give it again
 
     def is_expired(self, now: LeaseTime) -> bool:
         return now > self.expires_at
@@ -98,6 +102,7 @@ class PlanResult(msgspec.Struct, frozen=True, array_like=True):
     collisions: int = 0  # ids re-keyed within an output (S17)
     cpu_ms: int = 0
     wall_ms: int = 0
+    removed: int = 0  # objects that it deleted
 
 
 class PlanSpec(msgspec.Struct, frozen=True, array_like=True):
@@ -111,6 +116,7 @@ class PlanSpec(msgspec.Struct, frozen=True, array_like=True):
     eligible_at: LeaseTime = LeaseTime(0)
     resources: tuple[str, ...] = ()
     rolls_back: PlanId | None = None
+    request_id: str = ""  # of whoever asked for it: the same request is the same plan
 
 
 class Plan(msgspec.Struct, frozen=True, array_like=True):
@@ -136,7 +142,18 @@ class Plan(msgspec.Struct, frozen=True, array_like=True):
     result: PlanResult | None = None  # kept longer than any client retries
     completed_at: LeaseTime | None = None
     excused: int = 0  # attempts in a row that failed without being the plan's fault
-    note: str = ""  # why it is excluded, parked or cancelled, in a sentence
+    note: str = ""  # why it is excluded, parked, cancelled or rolled back, in a sentence
+    tokens: tuple[FencingToken, ...] = ()  # the attempts that it undoes, if it rolls a plan back
+    request_id: str = ""  # of whoever asked for it
+
+
+class Rollback(msgspec.Struct, frozen=True, array_like=True):
+    """A leased rollback: the ended attempts of a plan whose objects are to be deleted."""
+
+    plan: PlanId  # the rollback itself
+    token: FencingToken  # under which it is held
+    target: PlanId
+    tokens: tuple[FencingToken, ...]
 
 
 class LeasedPlan(msgspec.Struct, frozen=True, array_like=True):
@@ -150,3 +167,6 @@ class LeasedPlan(msgspec.Struct, frozen=True, array_like=True):
     target_block_bytes: int
     lease_ns: int  # from now; the worker measures it by its own monotonic clock
     title: str = ""  # in the words of its kind, for logs and engines
+    renew_ns: int = 0  # how often the lease is to be renewed; 0: three times in its length
+    limit_ns: int = 0  # a plan that runs longer is given up; 0: as long as the worker lets any
+    rollbacks: tuple[Rollback, ...] = ()  # to be finished first, in this order

@@ -7,17 +7,15 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from maar.model.bounds import Count
+from maar.model.bounds import Age, Count, Pause
 from maar.model.errors import InvalidInput
+from maar.model.services import KindService, ServicesSettings
 from maar.model.time import DAY_NS, SECOND_NS
 
 MINUTE_NS = 60 * SECOND_NS
 HOUR_NS = 60 * MINUTE_NS
 PERIOD_MIN_NS = HOUR_NS  # compaction takes a while, and a slip of the hand should not cost a lake
 STALL_MAX_NS = 5 * SECOND_NS
-
-Age = Annotated[float, Meta(ge=0, le=10 * 365 * 86_400)]
-Pause = Annotated[float, Meta(gt=0, le=10 * 365 * 86_400)]
 
 
 class Level(Struct, frozen=True, array_like=True):
@@ -45,8 +43,6 @@ class CompactionSettings(Struct, frozen=True, kw_only=True):
     """A block of this size is not merged further."""
     span_s: Pause = 3 * 3600.0
     """Blocks further apart in time than this are not merged with each other."""
-    lease_s: Annotated[float, Meta(ge=0.1, le=3600)] = 15.0
-    """How long a worker that sends no renewals keeps a plan."""
     failure_limit: Count = 3
     """A plan that failed this often is divided, or excluded when it has one input left; `maar plans
     limit` raises it for a while.
@@ -70,8 +66,8 @@ class CompactionSettings(Struct, frozen=True, kw_only=True):
     parked_max: Count = 10_000
     """Parked plans; beyond it, new plans wait."""
     leftovers_s: Pause = 45 * 60.0
-    """How long after its end an attempt's leftovers are searched for; longer than any plan may run
-    (`worker.plan_timeout_ms`).
+    """How long after its end an attempt's leftovers are searched for; longer than a plan of any
+    kind may run (`services.compact.limit_s` and the others).
     """
     retire_delay_s: Age = 15 * 60.0
     """Replaced blocks stay readable at least this long."""
@@ -136,7 +132,26 @@ def _ns(seconds: float) -> int:
     return int(seconds * SECOND_NS)
 
 
-_COMPACTION, _RETENTION = CompactionSettings(), RetentionSettings()
+class KindTerms(Struct, frozen=True, array_like=True):
+    """How plans of one kind are leased, and whether one that failed is removed."""
+
+    kind: str
+    lease_ns: int
+    limit_ns: int  # a plan that runs longer is given up
+    removable: bool = False
+
+
+def kind_terms(services: ServicesSettings) -> tuple[KindTerms, ...]:
+    """By the name of the kind, which is also that of its part of the settings."""
+    parts = {name: getattr(services, name) for name in services.__struct_fields__}
+    return tuple(
+        KindTerms(name, _ns(part.lease_s), _ns(part.limit_s), getattr(part, "removable", False))
+        for name, part in sorted(parts.items())
+        if isinstance(part, KindService)
+    )
+
+
+_COMPACTION, _RETENTION, _SERVICES = CompactionSettings(), RetentionSettings(), ServicesSettings()
 
 
 class Policy(Struct, frozen=True, array_like=True):
@@ -148,7 +163,7 @@ class Policy(Struct, frozen=True, array_like=True):
     levels: tuple[Level, ...] = _COMPACTION.levels
     target_block_bytes: int = _COMPACTION.target_block_bytes
     span_ns: int = _ns(_COMPACTION.span_s)
-    lease_ns: int = _ns(_COMPACTION.lease_s)
+    lease_ns: int = _ns(_SERVICES.compact.lease_s)  # of kinds that have no terms of their own
     stall_ns: int = STALL_MAX_NS  # lease time counts no more than this for a pause of the leader
     failure_limit: int = _COMPACTION.failure_limit
     retry_ns: int = _ns(_COMPACTION.retry_s)
@@ -177,23 +192,48 @@ class Policy(Struct, frozen=True, array_like=True):
     writers_max: int = 1_000  # in one ring
     shards_max: int = 16_384  # of one ring
     expired_delay_ns: int = _ns(_RETENTION.expired_delay_s)
+    limit_ns: int = _ns(_SERVICES.compact.limit_s)  # as lease_ns
+    kinds: tuple[KindTerms, ...] = ()
+    rollback_delay_ns: int = _ns(_SERVICES.rollback_delay_s)
+    execution_guard: bool = _SERVICES.execution_guard
+    hold_max_ns: int = _ns(_SERVICES.hold_max_s)
+    clean_interval_ns: int = _ns(_SERVICES.clean.interval_s)
+    scopes_max: int = 10_000  # of plans whose failures or successes are remembered
+
+    def terms(self, kind: str) -> KindTerms:
+        for terms in self.kinds:
+            if terms.kind == kind:
+                return terms
+        return KindTerms(kind, self.lease_ns, self.limit_ns)
 
     def level(self, level: int) -> Level | None:
         """The rule for merging blocks of a level; None when they are never merged."""
         return self.levels[level] if 0 <= level < len(self.levels) else None
 
 
-def policy_of(compaction: CompactionSettings, retention: RetentionSettings) -> Policy:
+def policy_of(
+    compaction: CompactionSettings,
+    retention: RetentionSettings,
+    services: ServicesSettings = _SERVICES,
+) -> Policy:
     """Every setting reaches the field of its name; one in seconds that of the name in `_ns`."""
     given = msgspec.structs.asdict(compaction) | msgspec.structs.asdict(retention)
     for name in ("level_counts", "level_bytes", "level_ages_s", "default_days"):
         del given[name]
+    kinds = kind_terms(services)
     return check_policy(
         Policy(
             levels=compaction.levels,
             retention_ns=retention.default_ns,
+            lease_ns=_ns(services.compact.lease_s),
+            limit_ns=_ns(services.compact.limit_s),
+            kinds=kinds,
+            rollback_delay_ns=_ns(services.rollback_delay_s),
+            execution_guard=services.execution_guard,
+            hold_max_ns=_ns(services.hold_max_s),
+            clean_interval_ns=_ns(services.clean.interval_s),
             # A pause of the leader must not end the leases that nobody could renew meanwhile.
-            stall_ns=min(STALL_MAX_NS, _ns(compaction.lease_s) // 3),
+            stall_ns=min(STALL_MAX_NS, min(terms.lease_ns for terms in kinds) // 3),
             **dict(_to_field(name, value) for name, value in given.items()),
         )
     )

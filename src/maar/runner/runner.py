@@ -49,7 +49,7 @@ _WARM_HOLD_S = 0.2
 class RunnerTiming(NamedTuple):
     """How long a runner waits for Spark."""
 
-    plan_timeout_s: float = 1800.0  # a task writes nothing after that
+    limit_s: float = 1800.0  # a task writes nothing after that, unless its plan says another time
     seat_wait_s: float = 300.0  # a plan without a seat is given up: another worker may have one
     stop_wait_s: float = 10.0  # Spark itself kills the process of a cancelled task within five
     beat_s: float = 1.0  # Spark is asked for its slots this often
@@ -87,7 +87,7 @@ class SparkRunner:
         open_store: OpenStore,
         carry_out: CarryOut = runs.carry_out,
         load: Callable[[], None] = runs.load,
-        kinds: tuple[PlanKind, ...] = tuple(KINDS),
+        kinds: tuple[PlanKind, ...] = KINDS.on_engine(),
         timing: RunnerTiming = RunnerTiming(),  # noqa: B008 - it is frozen
         borrowed: Any = None,  # a SparkContext of somebody else, who alone may stop it
     ) -> None:
@@ -149,7 +149,7 @@ class SparkRunner:
 
     def run(self, plan: LeasedPlan) -> PlanResult:
         assert self._lines is not None, "warm() comes first"
-        line = self._lines.new(timeout_s=self.timing.plan_timeout_s)
+        line = self._lines.new(timeout_s=plan.limit_ns / 1e9 or self.timing.limit_s)
         run = _Run(plan, line, f"maar {plan.id} {plan.token} {secrets.token_hex(4)}")
         key = plan.id, plan.token
         with self._lock:
@@ -211,7 +211,7 @@ class SparkRunner:
     def _warm_up(self, slots: int) -> list[int | str]:
         """A process per slot, with all loaded that a plan needs; a sentence where it cannot be."""
         assert self._lines is not None
-        line = self._lines.new(timeout_s=self.timing.plan_timeout_s)
+        line = self._lines.new(timeout_s=self.timing.limit_s)
         self._warming = f"maar warm-up {secrets.token_hex(4)}"
         task = functools.partial(
             warm_up,

@@ -13,7 +13,9 @@ from maar.model.errors import Corrupt
 from maar.model.plan import Plan, PlanKind, PlanSpec, QueueKey
 from maar.model.policy import Policy
 from maar.model.time import LeaseTime
+from maar.services.clean.rules import CLEANING
 from maar.services.compact.rules import COMPACTION
+from maar.services.rollback.rules import ROLLING_BACK
 from maar.services.rules import Board, KindRules, QueueRules
 
 
@@ -50,6 +52,10 @@ class Kinds:
     def __iter__(self) -> Iterator[PlanKind]:
         return iter(self._rules)
 
+    def on_engine(self) -> tuple[PlanKind, ...]:
+        """Those that need Spark."""
+        return tuple(each.kind for each in self._ranked if each.on_engine)
+
     def line(self, kind: PlanKind, key: QueueKey) -> PlanLine:
         rules = self[kind]
         return PlanLine(self._ranks[kind], rules.line(key))
@@ -74,4 +80,6 @@ class Kinds:
 
 KINDS = Kinds(
     COMPACTION,
+    ROLLING_BACK,
+    CLEANING,
 )

@@ -11,8 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
-from maar.model.block import BlockMeta, BlockOutline
-from maar.model.ids import BlockId
+from maar.model.block import NO_DAY, BlockMeta, BlockOutline
+from maar.model.ids import NO_TENANT, BlockId, Shard, TenantId
+from maar.model.keys import date_text
 from maar.model.lane import Front, Item
 from maar.model.plan import Plan, PlanKind, PlanResult, PlanSpec, QueueKey
 from maar.model.policy import Policy
@@ -20,6 +21,7 @@ from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 
 Listed = TypeVar("Listed", covariant=True)
+NO_SHARD = Shard(0)
 
 
 class Listing(Protocol[Listed]):
@@ -54,6 +56,25 @@ class WaitingBlocks(Protocol):
         ...
 
 
+class PendingPlans(Protocol):
+    """Plans on the schedule."""
+
+    def removable_plans(self) -> Iterator[Plan]: ...
+
+    def rollback_plans(self) -> Iterator[Plan]: ...
+
+    def has_pending(self, kind: PlanKind) -> bool:
+        """Whether a plan of the kind is on the schedule."""
+        ...
+
+
+class Setback(NamedTuple):
+    """Removable plans of a scope started and had to be rolled back."""
+
+    failures: int  # in a row
+    until: LeaseTime  # no plan of the scope is due before
+
+
 class Board(Protocol):
     """What a kind may see of the lake. It grows by what the next kind needs to know."""
 
@@ -62,6 +83,37 @@ class Board(Protocol):
 
     @property
     def queue(self) -> WaitingBlocks: ...
+
+    def setback(self, kind: PlanKind, key: QueueKey) -> Setback | None:
+        """How the removable plans of a scope failed lately."""
+        ...
+
+    @property
+    def plans(self) -> PendingPlans: ...
+
+    def oldest_dead_at(self) -> LeaseTime | None:
+        """When the first attempt ended that left something and was not rolled back yet."""
+        ...
+
+    def last_success(self, kind: PlanKind, key: QueueKey) -> LeaseTime | None:
+        """When a plan that owns nothing was last completed for a scope."""
+        ...
+
+
+class PlanScope(NamedTuple):
+    """What somebody asks a plan about; what a kind does not know of is left at its default."""
+
+    tenant: TenantId = NO_TENANT
+    shard: Shard = NO_SHARD
+    level: int = 0
+    day: int = NO_DAY
+
+    def __str__(self) -> str:
+        parts = {"tenant": self.tenant, "shard": self.shard, "level": self.level}
+        named = [f"{name} {value}" for name, value in parts.items() if value]
+        if self.day != NO_DAY:
+            named.append(f"day {date_text(self.day)}")
+        return ", ".join(named) or "the whole lake"
 
 
 class KindRules(ABC):
@@ -89,11 +141,29 @@ class KindRules(ABC):
     def misfit(self, board: Board, spec: PlanSpec) -> Refusal | None:
         """Why a plan may not own these inputs, although they are live and unowned."""
 
+    def asked(self, _board: Board, scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
+        """The plan that somebody asks for, due or not; or why there is nothing to do, in a
+        sentence.
+        """
+        return f"plans of the kind {self.kind} are not scheduled by hand"
+
+    def is_about(self, key: QueueKey, scope: PlanScope) -> bool:
+        """Whether a plan of this key is one for the scope."""
+        same = (key.tenant, key.shard, key.level) == (scope.tenant, scope.shard, scope.level)
+        return same and scope.day in (NO_DAY, key.day)
+
     # ── how it runs, and how it fails ──
+
+    writes: bool = True  # objects, which an attempt that fails leaves behind
+    on_engine: bool = True  # it needs Spark; else the store and the metastore are enough
 
     def lease_ns(self, policy: Policy) -> int:
         """How long a worker may be silent."""
-        return policy.lease_ns
+        return policy.terms(self.kind).lease_ns
+
+    def limit_ns(self, policy: Policy) -> int:
+        """How long a plan may run."""
+        return policy.terms(self.kind).limit_ns
 
     def divides_at(self, _plan: Plan) -> int | None:
         """After how many inputs a plan that fails is cut in two, to find the one at fault; None

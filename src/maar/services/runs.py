@@ -48,7 +48,7 @@ class KindTask(Protocol):
 
 def task_of(kind: PlanKind, *, kinds: Kinds = KINDS, package: str = PACKAGE) -> KindTask:
     """The task of a kind of the union, in the folder of its name."""
-    if kind not in kinds:
+    if kind not in kinds.on_engine():
         raise Rejected(f"this worker cannot carry out plans of the kind {kind[:60]!r}")
     return cast(KindTask, import_module(f"{package}.{kind}.run"))
 
@@ -69,6 +69,6 @@ def carry_out(
 
 
 def load() -> None:
-    """Have the tasks of all kinds ready."""
-    for kind in KINDS:
+    """Have the tasks of all kinds ready that run here."""
+    for kind in KINDS.on_engine():
         task_of(kind).load()

@@ -22,11 +22,12 @@ from maar.model.ids import MAIN_STORE, WorkerId
 from maar.ports.log_time import GetNow
 from maar.ports.object_store import StoreSettings
 from maar.ports.runner import RunnerDied
-from maar.runner.runner import RunnerTiming, SparkRunner
+from maar.runner.runner import SparkRunner
 from maar.runner.session import check
 from maar.runner.settings import SparkSettings
 from maar.worker.service import Worker
 from maar.worker.settings import WorkerSettings
+from maar.worker.store_runner import Undoing
 
 _LOOK_S = 0.2
 
@@ -61,7 +62,6 @@ def run_worker(
         given,
         None,
         open_store=open_store,
-        timing=RunnerTiming(plan_timeout_s=settings.plan_timeout_ms / 1000),
         borrowed=context,
     )
     leaving = threading.Event()
@@ -147,6 +147,9 @@ async def _work(
             registry,
             WorkerId(f"{node_name()}-{secrets.token_hex(4)}"),
             random=Random(secrets.randbits(64)),
+            undo=Undoing(
+                metastore, lambda: opened, SystemClock(), asyncio.get_running_loop()
+            ).roll_back,
         )
         life = asyncio.create_task(worker.run())
         while not life.done():

@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from maar.model.ids import FencingToken, PlanId, WorkerId
-from maar.model.plan import LeasedPlan, PlanKind, PlanResult
+from maar.model.plan import RENEWALS_PER_LEASE, LeasedPlan, PlanKind, PlanResult
 from maar.ports.plan_board import Outcome, PollReply, PollRequest, Renewal, Report
 
-RENEWALS_PER_LEASE = 3  # two may be lost before the lease is
 CAUSE_CHARS_MAX = 1000  # of a failure, for people
 
 Key = tuple[PlanId, FencingToken]  # a plan can come back to us under a newer token
@@ -29,7 +28,7 @@ class AttemptFailure:
 
 
 LEAVING = AttemptFailure("the worker is leaving", plan_at_fault=False)
-OVERDUE = AttemptFailure("it ran longer than worker.plan_timeout_ms allows")
+OVERDUE = AttemptFailure("it ran longer than plans of its kind may (services.<kind>.limit_s)")
 
 End = PlanResult | AttemptFailure | None  # None: its tasks were not seen to stop
 
@@ -70,6 +69,7 @@ class Decision:
     """What the shell has to do after a reply."""
 
     start: tuple[LeasedPlan, ...] = ()
+    told: tuple[LeasedPlan, ...] = ()  # the metastore knows that these begin: they may write
     stop: tuple[LeasedPlan, ...] = ()
     settled: tuple[Outcome, ...] = ()
 
@@ -86,10 +86,12 @@ class ExpiredLeases:
 class Keeper:
     """The plans and reports of one worker. Bounded by its slots: a report was a plan once."""
 
-    def __init__(self, *, poll_ns: int, plan_ns: int, kinds: tuple[PlanKind, ...]) -> None:
+    def __init__(
+        self, *, poll_ns: int, kinds: tuple[PlanKind, ...], execute: PlanId | None = None
+    ) -> None:
         self._poll_ns = poll_ns
         self._kinds = kinds  # of plans that we can carry out
-        self._plan_ns = plan_ns  # a plan that runs longer is not renewed for ever
+        self._execute = execute  # the one plan that we are here for
         self._held: dict[Key, HeldPlan] = {}
         self._reports: dict[Key, Unanswered] = {}
 
@@ -113,15 +115,17 @@ class Keeper:
             renewals=self._renewals(now_ns),
             reports=tuple(waiting.report for waiting in self._reports.values()),
             kinds=self._kinds,
+            execute=self._execute,
         )
 
     def next_poll_ns(self, *, slots: int, last_poll_ns: int) -> int | None:
         """When the metastore should hear of us next; None when there is nothing to say."""
         if any(not waiting.sent for waiting in self._reports.values()):
             return last_poll_ns
+        if any(held.news() for held in self._ours()):
+            return last_poll_ns  # it may not write before the metastore knows
         due = [held.renewed_ns + _renewal_ns(held.plan) for held in self._ours()]
-        news = any(held.news() for held in self._ours())
-        if slots > self.busy() or news or self._reports:
+        if slots > self.busy() or self._reports:
             due.append(last_poll_ns + self._poll_ns)
         return min(due, default=None)
 
@@ -138,15 +142,18 @@ class Keeper:
         self, request: PollRequest, reply: PollReply, *, sent_ns: int, now_ns: int
     ) -> Decision:
         """Fold the answer to a request that was sent at `sent_ns`."""
-        lost = self._note_renewals(request, reply, sent_ns)
+        told, lost = self._note_renewals(request, reply, sent_ns)
         return Decision(
             start=tuple(self._take_grants(reply.granted, sent_ns, now_ns)),
+            told=tuple(told),
             stop=tuple(lost),
             settled=tuple(self._settle(reply.outcomes)),
         )
 
     def on_begun(self, plan: LeasedPlan, now_ns: int) -> None:
-        """Work on a plan begins, perhaps again: the next poll says so."""
+        """Work on a plan begins, perhaps again: the next poll says so, and only then may it
+        write.
+        """
         held = self._held.get(_key(plan))
         if held is not None:
             held.begun = True
@@ -157,7 +164,7 @@ class Keeper:
         stop = [held for held in self._ours() if now_ns > held.until_ns]
         for held in stop:
             held.lost = True
-        overdue = [held for held in self._ours() if now_ns > held.since_ns + self._plan_ns]
+        overdue = [held for held in self._ours() if _is_overdue(held, now_ns)]
         dropped = [key for key, waiting in self._reports.items() if now_ns > waiting.until_ns]
         reports = tuple(self._reports.pop(key).report for key in dropped)
         return ExpiredLeases(stop=_plans(stop), overdue=_give_up(overdue, OVERDUE), dropped=reports)
@@ -197,9 +204,10 @@ class Keeper:
 
     def _note_renewals(
         self, request: PollRequest, reply: PollReply, sent_ns: int
-    ) -> Iterable[LeasedPlan]:
+    ) -> tuple[list[LeasedPlan], list[LeasedPlan]]:
+        """Plans that the metastore now knows to begin, and plans that are not ours any more."""
         kept = {(kept.plan, kept.token): kept for kept in reply.kept}
-        lost = []
+        told, lost = [], []
         for renewal in request.renewals:
             key = (renewal.plan, renewal.token)
             held = self._held.get(key)
@@ -208,11 +216,13 @@ class Keeper:
             if key in kept:
                 held.renewed_ns = sent_ns
                 held.until_ns = sent_ns + kept[key].lease_ns
-                held.begun_told = held.begun_told or renewal.started
+                if renewal.started and not held.begun_told:
+                    held.begun_told = True
+                    told.append(held.plan)
             else:
                 held.lost = True
                 lost.append(held.plan)
-        return lost
+        return told, lost
 
     def _take_grants(
         self, granted: tuple[LeasedPlan, ...], sent_ns: int, now_ns: int
@@ -256,4 +266,9 @@ def _report(plan: LeasedPlan, end: PlanResult | AttemptFailure) -> Report:
 
 
 def _renewal_ns(plan: LeasedPlan) -> int:
-    return plan.lease_ns // RENEWALS_PER_LEASE
+    return plan.renew_ns or plan.lease_ns // RENEWALS_PER_LEASE
+
+
+def _is_overdue(held: HeldPlan, now_ns: int) -> bool:
+    limit_ns = held.plan.limit_ns
+    return limit_ns > 0 and now_ns > held.since_ns + limit_ns

@@ -10,17 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 
 from prometheus_client import CollectorRegistry
 
 from maar.background import Threads, wait_any
 from maar.model.errors import MaarError
-from maar.model.ids import FencingToken, WorkerId
-from maar.model.plan import LeasedPlan, PlanResult
+from maar.model.ids import FencingToken, PlanId, WorkerId
+from maar.model.plan import ROLLBACK, LeasedPlan, PlanResult, Rollback
 from maar.ports.calls import Caller
 from maar.ports.clock import Clock
-from maar.ports.plan_board import Outcome, PlanBoard, PollReply, PollRequest
+from maar.ports.plan_board import (
+    Answer,
+    Execution,
+    Outcome,
+    PlanBoard,
+    PollReply,
+    PollRequest,
+    Report,
+)
 from maar.ports.runner import AttemptFailed, JobRunner
 from maar.worker.backoff import Backoff
 from maar.worker.keeper import LEAVING, OVERDUE, AttemptFailure, End, Keeper
@@ -33,6 +43,19 @@ FAULTS_MAX = 8  # of the engine or store, while we hold a plan; then its failure
 PLANS_MAX = 1000  # at once, whatever the runner says: each takes a thread
 SLOTS_ANSWER_S = 0.5  # a runner that takes longer to tell its slots has none for now
 _MS = 1_000_000
+
+
+Undo = Callable[[Rollback], PlanResult]  # in a thread
+
+
+@dataclass(slots=True)
+class Executed:
+    """What came of the one plan that a worker was started for."""
+
+    execution: Execution | None = None  # None: the metastore was not reached
+    end: End = None
+    lost: bool = False  # its lease went while it was worked on
+    outcome: Outcome | None = None  # of its report
 
 
 class Worker:
@@ -49,6 +72,8 @@ class Worker:
         *,
         random: Random | None = None,
         restarts: int = 0,  # counted by whoever restarts the process
+        undo: Undo | None = None,  # None: a cleaning does what plans would have to undo first
+        execute: PlanId | None = None,  # carry out this one plan, then stop
     ) -> None:
         self._settings = settings
         self._metastore = metastore
@@ -61,13 +86,17 @@ class Worker:
         self._poll_ns = settings.poll_interval_ms * _MS
         self._keeper = Keeper(
             poll_ns=self._poll_ns,
-            plan_ns=settings.plan_timeout_ms * _MS,
             kinds=runner.kinds(),
+            execute=execute,
         )
+        self._undo = undo
+        self._execute = execute
+        self.executed = Executed()  # what came of that plan
         self._silence = Backoff(settings.retry_min_ms * _MS, settings.retry_max_ms * _MS)
         self._faults = Backoff(settings.fault_min_ms * _MS, settings.fault_max_ms * _MS)
         self._faulty = 0  # plans that wait to be run again after a fault
         self._given_up: dict[FencingToken, asyncio.Event] = {}  # of those that wait
+        self._announced: dict[FencingToken, asyncio.Event] = {}  # plans that wait to be begun
         self._slots = 0  # what the runner said last
         self._asking: asyncio.Task[int] | None = None
         self._wake = asyncio.Event()
@@ -147,7 +176,9 @@ class Worker:
     def _slots_wanted(self) -> int:
         """Slots that may hold plans now."""
         resting = self._faulty > 0 or self._clock.monotonic_ns() < self._faults.until_ns
-        return 0 if resting or self._stopping.is_set() else self._slots
+        if resting or self._stopping.is_set():
+            return 0
+        return min(1, self._slots) if self._execute else self._slots
 
     def _poll_due_ns(self, slots: int) -> int | None:
         due_ns = self._keeper.next_poll_ns(slots=slots, last_poll_ns=self._last_poll_ns)
@@ -193,6 +224,13 @@ class Worker:
         results = {(report.plan, report.token) for report in request.reports if report.result}
         for outcome in decision.settled:
             self._log_outcome(outcome, is_result=(outcome.plan, outcome.token) in results)
+            self.executed.outcome = outcome
+        if reply.execution is not None:
+            self.executed.execution = reply.execution
+            if reply.execution.answer is not Answer.GRANTED:
+                self.stop()
+        for plan in decision.told:
+            self._end_wait(plan)
         self._cancel(decision.stop, cause="the metastore does not renew its lease any more")
         for plan in decision.start:
             log.info("plan granted plan=%s token=%s title=%s", plan.id, plan.token, plan.title)
@@ -227,9 +265,13 @@ class Worker:
         for plan in plans:
             self._metrics.lost.inc()
             log.warning("plan given up plan=%s token=%s cause=%s", plan.id, plan.token, cause)
-            if waits := self._given_up.get(plan.token):
-                waits.set()
+            self._end_wait(plan)
             self._hold(asyncio.create_task(self._cancel_one(plan)))
+
+    def _end_wait(self, plan: LeasedPlan) -> None:
+        for waits in (self._given_up, self._announced):
+            if event := waits.get(plan.token):
+                event.set()
 
     async def _cancel_one(self, plan: LeasedPlan) -> None:
         try:
@@ -242,6 +284,8 @@ class Worker:
         begun_ns = self._clock.monotonic_ns()
         end: End
         try:
+            await self._undo_first(plan)
+            await self._announce(plan)
             end = await self._result(plan)
         except _NotBegun:
             end = LEAVING
@@ -266,18 +310,50 @@ class Worker:
         self._on_end(plan, begun_ns, end)
         self._wake.set()
 
+    async def _undo_first(self, plan: LeasedPlan) -> None:
+        """Finish the rollbacks that came with a plan: what its earlier attempts left goes first."""
+        if self._undo is None or plan.kind == ROLLBACK:
+            return
+        for rollback in plan.rollbacks:
+            log.info("rolling back first plan=%s rollback=%s", plan.id, rollback.plan)
+            try:
+                result = await self._threads.do(self._undo, rollback)
+                report = Report(rollback.plan, rollback.token, result)
+                reply = await self._metastore.call(PollRequest(self._worker, 0, reports=(report,)))
+            except MaarError as error:
+                cause = f"what an earlier attempt left was not rolled back: {error}"
+                raise AttemptFailed(cause, stopped=True, plan_at_fault=False) from error
+            for outcome in reply.outcomes:
+                self._log_outcome(outcome, is_result=True)
+
+    async def _announce(self, plan: LeasedPlan) -> None:
+        """Tell the metastore that the plan begins, and wait until it knows: before that, nothing is
+        written. A removable plan that has begun can only be completed or rolled back.
+        """
+        if self._stopping.is_set():
+            raise _NotBegun
+        told = self._announced.setdefault(plan.token, asyncio.Event())
+        self._keeper.on_begun(plan, self._clock.monotonic_ns())
+        self._wake.set()
+        try:
+            await told.wait()
+        finally:
+            self._announced.pop(plan.token, None)
+        if not self._keeper.holds(plan):
+            raise _NotBegun
+
     async def _result(self, plan: LeasedPlan) -> PlanResult:
         """Run a plan, and again after faults that were not its own: those must not count (S11).
 
         Meanwhile the worker keeps the lease and asks for nothing else: what is wrong with the store
         would only fail the next plan too.
         """
-        loop = asyncio.get_running_loop()
         faults = 0
         try:
             while True:
                 try:
-                    result = await self._threads.do(self._begin, plan, loop)
+                    self._keeper.on_begun(plan, self._clock.monotonic_ns())
+                    result = await self._threads.do(self._runner.run, plan)
                 except AttemptFailed as failed:
                     if failed.plan_at_fault or not failed.stopped or faults == FAULTS_MAX:
                         raise
@@ -291,13 +367,6 @@ class Worker:
                     return result
         finally:
             self._faulty -= faults > 0
-
-    def _begin(self, plan: LeasedPlan, loop: asyncio.AbstractEventLoop) -> PlanResult:
-        """In a thread of its own: only now has the work begun, and a loss may be its fault."""
-        if self._stopping.is_set():
-            raise _NotBegun
-        loop.call_soon_threadsafe(self._keeper.on_begun, plan, self._clock.monotonic_ns())
-        return self._runner.run(plan)
 
     async def _wait_out(self, plan: LeasedPlan, fault: AttemptFailed) -> None:
         self._metrics.faults.inc()
@@ -324,6 +393,10 @@ class Worker:
         self._metrics.task_seconds.labels(plan.kind, word).observe(ms / 1000)
         self._metrics.running.set(self._keeper.busy())
         log.info("plan ended plan=%s token=%s end=%s ms=%d", plan.id, plan.token, word, ms)
+        if self._execute is not None:
+            self.executed.end = end if ours else None
+            self.executed.lost = not ours
+            self.stop()
 
     def _die(self, error: BaseException) -> None:
         self._died = self._died or error

@@ -24,8 +24,6 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     """Pause after a failure of Spark or the store; doubles."""
     fault_max_ms: Milliseconds = 60_000
     """The longest such pause."""
-    plan_timeout_ms: Milliseconds = 1_800_000
-    """A plan that runs longer counts as hung: it is given up, and its lease expires."""
     drain_ms: Milliseconds = 20_000
     """How long running plans may take to finish on stopping; `server.drain_s` bounds it."""
     cancel_ms: Milliseconds = 6000

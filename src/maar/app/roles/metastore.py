@@ -20,6 +20,7 @@ import msgspec
 from maar.adapters.rpc import Channel, serve_metastore
 from maar.adapters.stores.open import probe
 from maar.adapters.system_clock import SystemClock
+from maar.app.roles.cleaner import cleaner
 from maar.app.roles.disks import disks_of
 from maar.app.roles.health_http import serve_health
 from maar.app.roles.marker import check_not_ended
@@ -142,6 +143,7 @@ async def _live(
         tenants.follow,
         lambda: _keep_checking(service, store),
         lambda: _beware_of_strangers(service, known),
+        cleaner(service, store).run,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 import socket
 from collections.abc import AsyncIterator
@@ -20,8 +21,9 @@ from maar.app.roles.health_http import serve_health
 from maar.app.roles.wiring import RoleStatus, new_registry, node_name
 from maar.app.settings.config import Settings
 from maar.model.ids import WorkerId
-from maar.runner.runner import RunnerTiming, SparkRunner
+from maar.runner.runner import SparkRunner
 from maar.worker.service import Worker
+from maar.worker.store_runner import Undoing
 
 STARTING_S = 0.2
 
@@ -42,7 +44,6 @@ async def run(
         settings.store_settings(),
         settings.scratch_dir,
         open_store=open_store,
-        timing=RunnerTiming(plan_timeout_s=settings.worker.plan_timeout_ms / 1000),
     )
     drain_ms = min(settings.worker.drain_ms, int(settings.server.drain_s * 1000))
     worker = Worker(
@@ -54,6 +55,12 @@ async def run(
         WorkerId(f"{node_name()}-{secrets.token_hex(4)}"),
         random=Random(secrets.randbits(64)),
         restarts=restarts,
+        undo=Undoing(
+            metastore,
+            functools.cache(lambda: open_store(settings.store_settings())),
+            SystemClock(),
+            asyncio.get_running_loop(),
+        ).roll_back,
     )
     told = RoleStatus(registry, worker.ready)
     warm = asyncio.Event()

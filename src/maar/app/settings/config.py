@@ -34,7 +34,9 @@ from maar.distributor.settings import Limits, RouterSettings
 from maar.model.addresses import addresses_in
 from maar.model.errors import InvalidInput
 from maar.model.ids import MAIN_STORE
-from maar.model.policy import CompactionSettings, Policy, RetentionSettings, policy_of
+from maar.model.policy import CompactionSettings, Policy, RetentionSettings, kind_terms, policy_of
+from maar.model.services import ServicesSettings
+from maar.model.time import SECOND_NS
 from maar.placement.rules import PlacementSettings
 from maar.ports.object_store import StoreSettings
 from maar.query.settings import QuerySettings
@@ -79,6 +81,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The segment writer"""
     compaction: CompactionSettings = CompactionSettings()
     """Compaction"""
+    services: ServicesSettings = ServicesSettings()
+    """Plans of all kinds"""
     retention: RetentionSettings = RetentionSettings()
     """Retention"""
     worker: WorkerSettings = WorkerSettings()
@@ -118,7 +122,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def policy(self) -> Policy:
         """The metastore's policy; it reaches the state as an entry of the log."""
-        return policy_of(self.compaction, self.retention)
+        return policy_of(self.compaction, self.retention, self.services)
 
     def store_settings(self) -> StoreSettings:
         url = self.store.url or (self.data_dir / "store").as_uri()
@@ -205,13 +209,14 @@ def _check_bounds(settings: Settings) -> None:
             reason="settings",
         )
     leftovers_s = settings.compaction.leftovers_s
-    plan_s = (settings.worker.plan_timeout_ms + settings.worker.cancel_ms) / 1000
+    longest = max(kind_terms(settings.services), key=lambda terms: terms.limit_ns)
+    plan_s = longest.limit_ns / SECOND_NS + settings.worker.cancel_ms / 1000
     if leftovers_s <= plan_s:
         raise InvalidInput(
-            f"compaction.leftovers_s = {leftovers_s:g} is not longer than a plan may run and "
-            "take to "
-            f"end (worker.plan_timeout_ms and worker.cancel_ms, {plan_s:g} s), so that an attempt "
-            "could write after the last search for its leftovers; raise it, or lower those",
+            f"compaction.leftovers_s = {leftovers_s:g} is not longer than a plan may run and take "
+            f"to end (services.{longest.kind}.limit_s and worker.cancel_ms, {plan_s:g} s), so that "
+            "an attempt could write after the last search for its leftovers; raise it, or lower "
+            "those",
             reason="settings",
         )
 

@@ -19,11 +19,13 @@ _SECRET_WORDS = ("secret", "token", "key_id", "password")
 
 # Former names whose replacement is not the most similar one, for the hint in the error.
 RENAMED = {
+    "compaction.lease_s": "services.compact.lease_s",
     "compaction.probe_most_s": "compaction.probe_max_s",
     "compaction.spared_max": "compaction.excused_max",
     "worker.fault_least_ms": "worker.fault_min_ms",
     "worker.fault_most_ms": "worker.fault_max_ms",
-    "worker.plan_most_ms": "worker.plan_timeout_ms",
+    "worker.plan_most_ms": "services.compact.limit_s",
+    "worker.plan_timeout_ms": "services.compact.limit_s",
     "worker.retry_least_ms": "worker.retry_min_ms",
     "worker.retry_most_ms": "worker.retry_max_ms",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from maar.metastore.decide import schedule, verdict
+from maar.metastore.decide import execution, schedule, verdict
 from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.fold import attempts, parking, retirement
 from maar.metastore.records.entries import (
@@ -75,9 +75,9 @@ def poll_entries(state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTi
 
 
 def _extension(state: MetaState, renewal: Renewal, *, now: LeaseTime) -> Extension:
-    """By as much as its kind gives. A plan that is not there any more is refused by the fold."""
+    """By as much as was granted. A plan that is not there any more is refused by the fold."""
     plan = state.plans.get(renewal.plan)
-    lease_ns = state.kinds[plan.kind].lease_ns(state.policy) if plan else 0
+    lease_ns = plan.lease.lease_ns if plan and plan.lease else 0
     return Extension(renewal.plan, renewal.token, LeaseTime(now + lease_ns))
 
 
@@ -106,8 +106,26 @@ def assignments(
     """No plan is handed out while adopting: which inputs still exist is not known yet (S5)."""
     if state.adopting:
         return []
-    wishes = [schedule.Wish(poll.worker, poll.capacity, poll.kinds) for poll in polls]
+    wishes = [
+        schedule.Wish(poll.worker, poll.capacity, poll.kinds)
+        for poll in polls
+        if poll.execute is None
+    ]
     return schedule.assign(state, wishes, now=now, worker_registry=worker_registry)
+
+
+def executions(
+    state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTime, hearing_since: LeaseTime
+) -> list[Entry]:
+    """Grants of plans that were asked for by their id; of two askers the fold chooses the first."""
+    return [
+        entry
+        for poll in polls
+        if poll.execute is not None and poll.capacity > 0
+        for entry in execution.entries(
+            state, poll.execute, poll.worker, now=now, hearing_since=hearing_since
+        )
+    ]
 
 
 def pins(state: MetaState, readers: Iterable[str], *, now: LeaseTime) -> list[Entry]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from maar.metastore.decide import shares, verdict
 from maar.metastore.decide.workers import PRESENT_NS, WorkerRegistry
-from maar.metastore.fold import lease, parking
+from maar.metastore.fold import lease, parking, rollback
 from maar.metastore.fold import plan as plans
 from maar.metastore.records.entries import (
     Entry,
@@ -44,7 +44,7 @@ class Wish(NamedTuple):
 
     worker: WorkerId
     capacity: int
-    kinds: Collection[PlanKind] = tuple(KINDS)
+    kinds: Collection[PlanKind] = KINDS.on_engine()
 
 
 class Offer(NamedTuple):
@@ -90,6 +90,8 @@ def _at_limit(
         if line.standing > PlanStanding.LEASED or line.failures + leased < limit:
             continue
         for plan in state.plans.line(line, now if leased else NEVER):
+            if plan.removable:
+                continue  # it is rolled back, not divided or set aside
             counts_as_failure = verdict.expiry_counts(state, plan, hearing_since=hearing_since)
             if plan.failures + counts_as_failure >= limit:
                 yield plan, counts_as_failure
@@ -156,8 +158,14 @@ def probes(state: MetaState, now: LeaseTime) -> list[Plan]:
 def _waiting(
     state: MetaState, now: LeaseTime, wanted: Callable[[PlanBucket], bool]
 ) -> Iterator[Plan]:
-    """Plans that can be handed out: unassigned, or with an expired lease."""
-    return _in_order(state, now, lambda line: line.standing <= PlanStanding.LEASED and wanted(line))
+    """Plans that can be handed out: unassigned, or with an expired lease; not while somebody rolls
+    back what an earlier attempt left.
+    """
+    for plan in _in_order(
+        state, now, lambda line: line.standing <= PlanStanding.LEASED and wanted(line)
+    ):
+        if not rollback.live_holder(state, plan.id, now):
+            yield plan
 
 
 def _in_order(

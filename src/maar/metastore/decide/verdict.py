@@ -22,7 +22,7 @@ def expiry_counts(state: MetaState, plan: Plan, *, hearing_since: LeaseTime) -> 
     lease = plan.lease
     if lease is None:
         return False
-    renewed_at = lease.expires_at - state.kinds[plan.kind].lease_ns(state.policy)
+    renewed_at = lease.expires_at - lease.lease_ns
     started = plan.attempts[-1].started_at is not None
     return (started and renewed_at > hearing_since) or is_exhausted(plan, state.policy)
 

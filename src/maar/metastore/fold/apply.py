@@ -19,6 +19,7 @@ from maar.metastore.fold import (
     retention,
     retirement,
     ring,
+    rollback,
     trust,
     undo,
     upgrade,
@@ -60,6 +61,7 @@ from maar.metastore.records.entries import (
     RetentionSet,
     RetentionUndone,
     RingChanged,
+    RollbacksScheduled,
     StateHashed,
     Stored,
     TermStarted,
@@ -114,6 +116,8 @@ def fold_entry(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
             return lease.exclude(state, entry)
         case AttemptFenced():
             return lease.fence(state, entry)
+        case RollbacksScheduled():
+            return rollback.schedule(state, entry)
         case RegistrationFloor():
             return registration.raise_floor(state, entry)
         case Tick():

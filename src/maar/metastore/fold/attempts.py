@@ -1,15 +1,32 @@
-"""Ends an attempt: counts it or excuses it, and remembers what it may have written (S1, S11)."""
+"""An attempt from its grant to its end: counted or excused, and remembered (S1, S11)."""
 
 from __future__ import annotations
 
 import msgspec
 
 from maar.metastore.fold import leftovers
-from maar.metastore.records.effects import AttemptEnded, Effects
+from maar.metastore.records.effects import AttemptEnded, Effects, Leased
 from maar.metastore.state.state import MetaState
-from maar.model.plan import Attempt, AttemptEnd, Plan, PlanState
+from maar.model.ids import WorkerId
+from maar.model.plan import Attempt, AttemptEnd, Lease, Plan, PlanState
+from maar.model.time import LeaseTime
 
 CAUSE_MAX = 1_000  # characters
+
+
+def begin_attempt(
+    state: MetaState, plan: Plan, worker: WorkerId, *, expires_at: LeaseTime
+) -> Leased:
+    """Grant a plan that nobody holds; the token is that of the entry (S3)."""
+    token, now = state.token(), state.lease_time
+    attempt = Attempt(token, worker, now, None, None, AttemptEnd.OPEN, "")
+    state.plans[plan.id] = msgspec.structs.replace(
+        plan,
+        state=PlanState.REQUESTED,
+        lease=Lease(token, worker, now, expires_at, lease_ns=expires_at - now),
+        attempts=(*plan.attempts, attempt)[-state.policy.attempts_max :],
+    )
+    return Leased(plan.id, token, worker)
 
 
 def end_attempt(
@@ -25,9 +42,11 @@ def end_attempt(
         failures, excused = failures + 1, 0
     elif failed:
         excused += 1
+    # A removable plan that has started is never handed out again: it waits for its rollback.
+    stays = plan.removable and plan.state is PlanState.INFLIGHT
     after = msgspec.structs.replace(
         plan,
-        state=PlanState.REQUESTED,
+        state=PlanState.INFLIGHT if stays else PlanState.REQUESTED,
         lease=None,
         attempts=(*plan.attempts[:-1], last),
         failures=failures,
@@ -58,5 +77,6 @@ def _close_attempt(
         cause=cause[:CAUSE_MAX],
         counted=counted,
     )
-    leftovers.remember_attempt(state, plan.id, last.token, completed=end is AttemptEnd.COMPLETED)
+    if state.kinds[plan.kind].writes:
+        leftovers.remember_attempt(state, plan.id, last)
     return last

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import msgspec
 
-from maar.metastore.fold import attempts, lease, objects, registration
+from maar.metastore.fold import attempts, lease, leftovers, objects, registration
 from maar.metastore.fold import plan as plans
 from maar.metastore.records.effects import Completed, Effects, Refused
 from maar.metastore.records.entries import PlanCompleted
 from maar.metastore.records.packs import pack
 from maar.metastore.state.index import FoundBlock
 from maar.metastore.state.retired import Cause, Retired
-from maar.metastore.state.state import MetaState
+from maar.metastore.state.state import MetaState, Scope
 from maar.model.ids import BlockId, FencingToken
 from maar.model.plan import Plan, PlanState
 from maar.model.refusal import Refusal
@@ -73,6 +73,17 @@ def _output_refusal(state: MetaState, plan: Plan, entry: PlanCompleted) -> Refus
     return None if own else Refusal.OUTPUT_KEY
 
 
+def _remember_success(state: MetaState, plan: Plan) -> None:
+    scope = Scope(plan.kind, plan.key)
+    state.setbacks.pop(scope, None)
+    if plan.rolls_back is not None:
+        leftovers.bury(state, plan.rolls_back, plan.tokens)
+    elif not plan.inputs:
+        state.successes.pop(scope, None)  # the newest comes last
+        state.successes[scope] = state.lease_time
+        plans.trim(state.successes, state.policy.scopes_max)
+
+
 def _replace(
     state: MetaState, plan: Plan, live: Mapping[BlockId, FoundBlock], entry: PlanCompleted
 ) -> Completed:
@@ -84,6 +95,7 @@ def _replace(
     result = msgspec.structs.replace(entry.result, outputs=metas)
     done = attempts.complete_attempt(state, plan)
     plans.finish(state, msgspec.structs.replace(done, result=result))
+    _remember_success(state, plan)
     outputs = tuple(meta.id for meta in metas)
     state.blocks.drop(live)
     for block in plan.inputs:

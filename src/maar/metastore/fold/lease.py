@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
+
 import msgspec
 
-from maar.metastore.fold import attempts
+from maar.metastore.fold import attempts, rollback
 from maar.metastore.fold import plan as plans
-from maar.metastore.records.effects import Effect, Effects, Leased, Refused, Renewed, Started
+from maar.metastore.records.effects import Effect, Effects, Refused, Renewed, Started
 from maar.metastore.records.entries import (
     AttemptFenced,
     Extension,
@@ -22,40 +25,55 @@ from maar.metastore.records.entries import (
 from maar.metastore.state.state import MetaState
 from maar.metastore.state.timeline import NEVER
 from maar.model.ids import FencingToken, PlanId
-from maar.model.plan import Attempt, AttemptEnd, Lease, Plan, PlanState
+from maar.model.plan import AttemptEnd, Plan, PlanState
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 
 EXPIRED = "the lease expired before the worker reported"
+TAKEN_OVER = "somebody else took the plan over, since the execution guard is off"
 
 
 def grant(state: MetaState, entry: PlansLeased) -> Effects:
-    return tuple(effect for item in entry.grants for effect in _grant_one(state, item))
+    ordinals = count()  # of rollbacks that are scheduled with a grant
+    return tuple(effect for item in entry.grants for effect in _grant_one(state, item, ordinals))
 
 
-def _grant_one(state: MetaState, item: Grant) -> Effects:
+def _grant_one(state: MetaState, item: Grant, ordinals: Iterator[int]) -> Effects:
+    """The check and the grant are one step: of many who ask, one gets the lease."""
     plan = state.plans.get(item.plan)
     if plan is None:
         return (Refused(Refusal.UNKNOWN_PLAN, item.plan),)
-    why = _not_presumed(state, plan, item.replaces)
-    if why is None and not eligible(state, plan, state.lease_time):
-        why = Refusal.NOT_ELIGIBLE
-    if why is None and attempts_left(state) < 1:
-        why = Refusal.TOO_MANY
+    why = not_grantable(state, plan, item)
     if why is not None:
         return (Refused(why, item.plan),)
+    taken_over = plan.lease is not None and not plan.lease.is_expired(state.lease_time)
     plan, ended = attempts.end_attempt(
-        state, plan, AttemptEnd.EXPIRED, EXPIRED, counts_as_failure=item.counts_as_failure
-    )
-    token = state.token()
-    attempt = Attempt(token, item.worker, state.lease_time, None, None, AttemptEnd.OPEN, "")
-    state.plans[plan.id] = msgspec.structs.replace(
+        state,
         plan,
-        state=PlanState.REQUESTED,
-        lease=Lease(token, item.worker, state.lease_time, item.expires_at),
-        attempts=(*plan.attempts, attempt)[-state.policy.attempts_max :],
+        AttemptEnd.FENCED if taken_over else AttemptEnd.EXPIRED,
+        TAKEN_OVER if taken_over else EXPIRED,
+        counts_as_failure=item.counts_as_failure,
     )
-    return (*ended, Leased(plan.id, token, item.worker))
+    leased = attempts.begin_attempt(state, plan, item.worker, expires_at=item.expires_at)
+    return (*ended, leased, *rollback.lease_first(state, state.plans[plan.id], item, ordinals))
+
+
+def not_grantable(state: MetaState, plan: Plan, item: Grant) -> Refusal | None:
+    """In this order: a live lease, a removable plan that has started, and what else may be.
+
+    Without the guard a live lease is no obstacle: its holder is fenced by the grant.
+    """
+    why = rollback.not_presumed(state, plan, item.replaces)
+    if why is not None and not (why is Refusal.LEASE_LIVE and not item.guarded):
+        return why
+    if plan.removable and plan.state is PlanState.INFLIGHT:
+        return Refusal.MUST_BE_ROLLED_BACK
+    if item.guarded and rollback.live_holder(state, plan.id, state.lease_time):
+        return Refusal.LEASE_LIVE
+    rested = eligible(state, plan, state.lease_time)
+    if not rested and not (item.by_hand and plan.state is not PlanState.EXCLUDED):
+        return Refusal.NOT_ELIGIBLE
+    return Refusal.TOO_MANY if attempts_left(state) < 1 else None
 
 
 def eligible(state: MetaState, plan: Plan, now: LeaseTime) -> bool:
@@ -125,7 +143,9 @@ def bisect(state: MetaState, entry: PlanBisected) -> Effects:
     plan = state.plans.get(entry.plan)
     if plan is None:
         return (Refused(Refusal.UNKNOWN_PLAN, entry.plan),)
-    why = _not_presumed(state, plan, entry.presumes)
+    why = rollback.not_presumed(state, plan, entry.presumes)
+    if why is None and plan.removable:
+        why = Refusal.REMOVABLE
     if why is None and not divisible(state, plan, entry.at):
         why = Refusal.NOT_DIVISIBLE
     if why is not None:
@@ -141,7 +161,9 @@ def exclude(state: MetaState, entry: PlanExcluded) -> Effects:
     plan = state.plans.get(entry.plan)
     if plan is None:
         return (Refused(Refusal.UNKNOWN_PLAN, entry.plan),)
-    why = _not_presumed(state, plan, entry.presumes)
+    if plan.removable:
+        return (Refused(Refusal.REMOVABLE, entry.plan),)
+    why = rollback.not_presumed(state, plan, entry.presumes)
     if why is None or (entry.note and why is Refusal.LEASE_LIVE):
         end, cause = (
             (AttemptEnd.FENCED, entry.note) if entry.note else (AttemptEnd.EXPIRED, EXPIRED)
@@ -162,8 +184,7 @@ def begin_anew(state: MetaState) -> None:
     for plan in list(state.plans.values()):
         lease = plan.lease
         if lease is not None and not lease.is_expired(state.lease_time):
-            lease_ns = state.kinds[plan.kind].lease_ns(state.policy)
-            until = LeaseTime(state.lease_time + lease_ns)
+            until = LeaseTime(state.lease_time + lease.lease_ns)
             renewed = msgspec.structs.replace(lease, expires_at=max(lease.expires_at, until))
             state.plans[plan.id] = msgspec.structs.replace(plan, lease=renewed)
 
@@ -182,15 +203,6 @@ def plan_under_token(
     if plan.lease is None or plan.lease.token != token:
         return None, Refusal.STALE_TOKEN
     return plan, Refusal.STALE_TOKEN
-
-
-def _not_presumed(state: MetaState, plan: Plan, seen: FencingToken | None) -> Refusal | None:
-    """The leader presumed no lease, or this very one, expired."""
-    if plan.lease is None:
-        return None if seen is None else Refusal.OUTDATED
-    if plan.lease.token != seen:
-        return Refusal.OUTDATED
-    return None if plan.lease.is_expired(state.lease_time) else Refusal.LEASE_LIVE
 
 
 def _end_attempt(

@@ -1,15 +1,16 @@
 """Objects that ended attempts may have left in the store, until a late listing finds none (S1).
 
 Every task attempt says in an *intent* what it is about to write. An attempt that has ended can
-never complete, so what it wrote and the index does not list is a leftover. But a task that nobody
-can reach may go on writing for a while, so only a listing after the maximum lifetime of a task is
-final.
+never complete, so what it wrote and the index does not list is a leftover. A rollback deletes it
+soon. But a task that nobody can reach may go on writing for a while, so only a listing after the
+maximum lifetime of a task is final.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import NamedTuple
+from collections.abc import Container, Iterable, Mapping
+
+import msgspec
 
 from maar.metastore.records.effects import Effects, Refused, Swept
 from maar.metastore.records.entries import AttemptKey, LeftoversSwept
@@ -18,18 +19,11 @@ from maar.metastore.state.state import EndedAttempt, MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind
 from maar.model.ids import BlockId, FencingToken, PlanId
-from maar.model.policy import MINUTE_NS
+from maar.model.plan import Attempt, AttemptEnd
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 
-EARLY_NS = MINUTE_NS  # most tasks have stopped this long after their attempt has ended
-
 # ── decisions of the leader: they only read ────────────────────────────────────────────────────
-
-
-class Sweep(NamedTuple):
-    attempt_key: AttemptKey
-    final: bool  # nothing can be written any more: what is found is all, and intents may go too
 
 
 def due(
@@ -37,28 +31,19 @@ def due(
     *,
     now: LeaseTime,
     leftovers_ns: int,
-    passed: Container[AttemptKey],
     resting: Container[AttemptKey],
     limit: int,
-) -> list[Sweep]:
-    """Which attempts to clean up after, oldest end first.
-
-    Each is visited twice: once early, since failed attempts can leave much (`passed` are those that
-    had this visit), and once finally.
+) -> list[AttemptKey]:
+    """Which attempts to clean up after for the last time, oldest end first: none of their tasks can
+    write any more.
     """
-    early: list[Sweep] = []
-    final: list[Sweep] = []
+    found: list[AttemptKey] = []
     for attempt_key, ended_attempt in leftovers.items():
-        age = now - ended_attempt.ended_at
-        if len(final) >= limit or age <= min(EARLY_NS, leftovers_ns):
+        if len(found) >= limit or now - ended_attempt.ended_at <= leftovers_ns:
             break
-        if attempt_key in resting:
-            continue
-        if age > leftovers_ns:
-            final.append(Sweep(attempt_key, final=True))
-        elif not ended_attempt.completed and attempt_key not in passed and len(early) < limit:
-            early.append(Sweep(attempt_key, final=False))
-    return [*final, *early][:limit]
+        if attempt_key not in resting:
+            found.append(attempt_key)
+    return found
 
 
 def unlisted_keys(state: MetaState, written: Mapping[str, BlockId]) -> list[str]:
@@ -87,11 +72,26 @@ def _objects(meta: BlockMeta) -> set[str]:
 # ── the fold ───────────────────────────────────────────────────────────────────────────────────
 
 
-def remember_attempt(
-    state: MetaState, plan: PlanId, token: FencingToken, *, completed: bool
-) -> None:
+def remember_attempt(state: MetaState, plan: PlanId, attempt: Attempt) -> None:
     """An attempt has ended: its token can never complete, and what it wrote is known by it."""
-    state.leftovers[AttemptKey(plan, token)] = EndedAttempt(state.lease_time, completed)
+    completed = attempt.end is AttemptEnd.COMPLETED
+    dead = attempt.started_at is not None and not completed
+    state.leftovers[AttemptKey(plan, attempt.token)] = EndedAttempt(
+        state.lease_time, completed, dead
+    )
+
+
+def is_dead(state: MetaState, plan: PlanId, token: FencingToken) -> bool:
+    """Whether it has ended, may have written, and nobody has rolled it back."""
+    return AttemptKey(plan, token) in state.leftovers.dead
+
+
+def bury(state: MetaState, plan: PlanId, tokens: Iterable[FencingToken]) -> None:
+    """These attempts were rolled back; a late listing still has the last word on them (S1)."""
+    for token in tokens:
+        ended = state.leftovers.get(AttemptKey(plan, token))
+        if ended is not None:
+            state.leftovers[AttemptKey(plan, token)] = msgspec.structs.replace(ended, dead=False)
 
 
 def sweep(state: MetaState, entry: LeftoversSwept) -> Effects:

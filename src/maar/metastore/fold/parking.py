@@ -42,7 +42,7 @@ def plans_to_evict(
         for line, places in state.plans.lines.items()
         if _has_failed(line)
         for place in places
-        if place.plan not in spare
+        if place.plan not in spare and _may_park(state.plans[place.plan])
     )
     return tuple(plan for _, _, plan in nsmallest(wanted, candidates))
 
@@ -52,6 +52,11 @@ def _has_failed(line: PlanBucket) -> bool:
     return line.standing >= PlanStanding.EXCLUDED or (
         line.standing is PlanStanding.UNASSIGNED and line.failures > 0
     )
+
+
+def _may_park(plan: Plan) -> bool:
+    """A removable plan is rolled back instead, and a rollback holds up its target until it ends."""
+    return not plan.removable and plan.rolls_back is None
 
 
 def returning(state: MetaState) -> tuple[PlanId, ...]:
@@ -75,7 +80,7 @@ def _park_one(state: MetaState, plan_id: PlanId) -> Effect:
     if plan is None:
         return Refused(Refusal.UNKNOWN_PLAN, plan_id)
     failed = plan.failures > 0 or plan.state is PlanState.EXCLUDED
-    if not failed or plan.lease is not None:
+    if not failed or plan.lease is not None or not _may_park(plan):
         return Refused(Refusal.NOT_FAILED, plan_id)
     if len(state.parked) >= state.policy.parked_max:
         return Refused(Refusal.TOO_MANY, plan_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
+from typing import Any
 
 import msgspec
 
@@ -18,11 +19,14 @@ from maar.metastore.records.effects import (
     Scheduled,
 )
 from maar.metastore.records.entries import PlanBisected, PlanExcluded, PlansArchived, PlansScheduled
+from maar.metastore.state.marks import Marked
 from maar.metastore.state.state import MetaState
-from maar.model.ids import BlockId, PlanId
-from maar.model.plan import AttemptEnd, Plan, PlanSpec, PlanState
+from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, PlanId, Shard
+from maar.model.plan import AttemptEnd, Plan, PlanSpec, PlanState, QueueKey
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
+
+NO_KEY = QueueKey(MAIN_STORE, NO_TENANT, Shard(0), 0)  # of plans that are about no lane
 
 # ── decisions of the leader: they only read ────────────────────────────────────────────────────
 
@@ -63,6 +67,7 @@ def _schedule_one(state: MetaState, spec: PlanSpec, plan: PlanId) -> Effect:
             eligible_at=spec.eligible_at,
             resources=spec.resources,
             rolls_back=spec.rolls_back,
+            request_id=spec.request_id,
         ),
     )
     return Scheduled(plan)
@@ -151,10 +156,21 @@ def finish(state: MetaState, plan: Plan) -> None:
         del state.finished[next(iter(state.finished))]
 
 
+def trim(marked: Marked[Any, Any], size_max: int) -> None:
+    """Forget the oldest items beyond a bound."""
+    while len(marked) > size_max:
+        del marked[next(iter(marked))]
+
+
 def archive(state: MetaState, entry: PlansArchived) -> Effects:
     for plan in entry.plans:
         state.finished.pop(plan, None)
     return ()
+
+
+def find(state: MetaState, plan: PlanId) -> Plan | None:
+    """A plan on the schedule, parked, or finished not long ago."""
+    return state.plans.get(plan) or state.parked.get(plan) or state.finished.get(plan)
 
 
 def all_plans(state: MetaState) -> Iterator[Plan]:

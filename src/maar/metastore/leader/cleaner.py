@@ -125,7 +125,6 @@ class Cleaner:
         self.removal = asyncio.Lock()  # while it is held, no block is being deleted
         self._blocks: HeldBack[BlockId] = HeldBack(bounds.held_max)
         self._attempts: HeldBack[AttemptKey] = HeldBack(bounds.held_max)
-        self._passed: set[AttemptKey] = set()  # attempts that had their early sweep
         self._walk: Iterator[BlockMeta] | None = None  # retention's; the next run goes on with it
         self._expire_at_ns = clock.monotonic_ns() + timing.expire_ns
         self._told = ""  # which trouble of retention was logged last: "paused", "careful" or none
@@ -201,7 +200,7 @@ class Cleaner:
     # ── leftovers of ended attempts ────────────────────────────────────────────────────────────
 
     async def sweep(self) -> bool:
-        """Clean up after some ended attempts; whether there may be more to do."""
+        """Clean up finally after some ended attempts; whether there may be more to do."""
         if self._leader.state.adopting:
             return False  # what they wrote may be the only copy, not adopted yet (S5)
         now = self._leader.now()
@@ -215,33 +214,28 @@ class Cleaner:
         remove = self._while_leading(self._remove_leftovers)
         done = await self._sweeping.each(remove, work, catching=Exception)
         swept: list[AttemptKey] = []
-        passed: list[AttemptKey] = []
-        for sweep, looked in zip(sweeps, found, strict=True):
+        for attempt_key, looked in zip(sweeps, found, strict=True):
             if isinstance(looked, Exception):
-                _hold_failed(self._attempts, [sweep.attempt_key], _title(sweep), looked, now=now)
+                _hold_failed(self._attempts, [attempt_key], _title(attempt_key), looked, now=now)
         for (one, _), outcome in zip(work, done, strict=True):
-            attempt_key, final = one.sweep
-            if one.bad:
-                self._attempts.hold([attempt_key], "; ".join(one.bad), now=now)
+            attempt_key = one.attempt_key
+            if one.intents.bad:
+                self._attempts.hold([attempt_key], "; ".join(one.intents.bad), now=now)
             if isinstance(outcome, Exception):
-                _hold_failed(self._attempts, [attempt_key], _title(one.sweep), outcome, now=now)
+                _hold_failed(self._attempts, [attempt_key], _title(attempt_key), outcome, now=now)
             elif outcome:
                 swept.append(attempt_key)
-            elif not final:
-                passed.append(attempt_key)
-        self._passed.update(passed)
         self._attempts.settle(swept)
         self._metrics.leftovers_held.set(len(self._attempts))
         if swept:
             await self._append(lambda *_: [LeftoversSwept(tuple(swept))])
-            self._passed.difference_update(swept)
         _raise_retryable([*found, *done])
-        return len(sweeps) >= self._bounds.swept_at_once and bool(swept or passed)
+        return len(sweeps) >= self._bounds.swept_at_once and bool(swept)
 
     def _remove_leftovers(self, work: tuple[sweeping.FoundLeftovers, list[str]]) -> bool:
         return sweeping.remove(self._store, *work)
 
-    async def _due_sweeps(self, now: LeaseTime) -> list[leftovers.Sweep]:
+    async def _due_sweeps(self, now: LeaseTime) -> list[AttemptKey]:
         """There may be half a million attempts, so they are searched in a thread."""
         state = self._leader.state
         look = partial(
@@ -249,7 +243,6 @@ class Cleaner:
             state.leftovers.copy(),
             now=now,
             leftovers_ns=state.policy.leftovers_ns,
-            passed=self._passed,
             resting=self._attempts.resting(now),
             limit=self._bounds.swept_at_once,
         )
@@ -258,7 +251,7 @@ class Cleaner:
     async def _unlisted_keys(self, found: sweeping.FoundLeftovers) -> list[str]:
         """The attempt has ended, so the index will never list what it does not list now."""
         await asyncio.sleep(0)  # an attempt may have written many blocks; others wait
-        return leftovers.unlisted_keys(self._leader.state, found.written)
+        return leftovers.unlisted_keys(self._leader.state, found.intents.written)
 
     # ── retention ──────────────────────────────────────────────────────────────────────────────
 
@@ -396,8 +389,8 @@ class StoreClock:
             self._since_ns = shown_ns - now_ns
 
 
-def _title(sweep: leftovers.Sweep) -> str:
-    return f"what plan {sweep.attempt_key.plan} wrote under {sweep.attempt_key.token}"
+def _title(attempt_key: AttemptKey) -> str:
+    return f"what plan {attempt_key.plan} wrote under {attempt_key.token}"
 
 
 def _hold_failed(

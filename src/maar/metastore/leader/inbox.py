@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
+from maar.metastore.decide import execution as execute
 from maar.metastore.records.effects import (
     AttemptEnded,
     Completed,
@@ -22,7 +23,7 @@ from maar.model.block import BlockMeta
 from maar.model.errors import MaarError, Overloaded
 from maar.model.ids import FencingToken, PlanId
 from maar.model.time import LeaseTime
-from maar.ports.plan_board import Kept, Outcome, PollReply, PollRequest
+from maar.ports.plan_board import Answer, Kept, Outcome, PollReply, PollRequest
 from maar.ports.registrar import AddReply
 
 WAITING_MAX = 10_000
@@ -118,10 +119,16 @@ def fail(requests: Iterable[Request[Any]], error: MaarError) -> None:
         request.fail(error)
 
 
-def answer(requests: Sequence[Request[Any]], effects: Sequence[Effect], state: MetaState) -> None:
+def answer(
+    requests: Sequence[Request[Any]],
+    effects: Sequence[Effect],
+    state: MetaState,
+    *,
+    now: LeaseTime,
+) -> None:
     """Answer from what the fold did, never from what the leader intended (S6)."""
     registered = {e.block: e.refusal for e in effects if isinstance(e, Registered)}
-    granted = [effect for effect in effects if isinstance(effect, Leased)]
+    granted = [effect for effect in effects if isinstance(effect, Leased) and not effect.before]
     refused_readers = {e.what for e in effects if isinstance(e, Refused) and e.what}
     for request in requests:
         match request:
@@ -132,7 +139,7 @@ def answer(requests: Sequence[Request[Any]], effects: Sequence[Effect], state: M
                 mine = [e for e in granted if e.worker == request.poll.worker]
                 mine = mine[: max(0, request.poll.capacity)]  # the rest is for its next poll
                 granted = [e for e in granted if e not in mine]
-                request.settle(_poll_reply(request.poll, mine, effects, state))
+                request.settle(_poll_reply(request.poll, mine, effects, state, now=now))
             case PinRequest():
                 if request.reader in refused_readers:
                     request.fail(Overloaded("too many readers hold the index; ask again later"))
@@ -143,12 +150,21 @@ def answer(requests: Sequence[Request[Any]], effects: Sequence[Effect], state: M
 
 
 def _poll_reply(
-    poll: PollRequest, granted: list[Leased], effects: Sequence[Effect], state: MetaState
+    poll: PollRequest,
+    granted: list[Leased],
+    effects: Sequence[Effect],
+    state: MetaState,
+    *,
+    now: LeaseTime,
 ) -> PollReply:
     renewed = {(e.plan, e.token) for e in effects if isinstance(e, Renewed)}
     outcomes = _outcomes(effects)
+    execution, plans = None, [lease.plan for lease in granted]
+    if poll.execute is not None and poll.capacity > 0:
+        execution = execute.answer(state, poll.execute, poll.worker, now=now)
+        plans = [poll.execute] if execution.answer is Answer.GRANTED else []
     return PollReply(
-        granted=tuple(reads.leased_plan(state, lease.plan) for lease in granted),
+        granted=tuple(reads.leased_plan(state, plan) for plan in plans),
         kept=tuple(
             Kept(renewal.plan, renewal.token, reads.lease_ns(state, renewal.plan))
             for renewal in poll.renewals
@@ -159,6 +175,7 @@ def _poll_reply(
             for report in poll.reports
             for refusal in (outcomes[report.plan, report.token],)
         ),
+        execution=execution,
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from maar.background import first_ended
-from maar.metastore.decide import prepare, schedule
+from maar.metastore.decide import prepare, rollbacks, schedule
 from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.leader import inbox
 from maar.metastore.leader.adoption import Adoption
@@ -267,12 +267,14 @@ class LeaderTerm:
             now = leader.now()
             since = self._worker_registry.hearing_since
             aside = schedule.set_aside(leader.state, now, hearing_since=since)
-            await self._commit(aside, now)
+            await self._commit([*aside, *rollbacks.overheld(leader.state, now=now)], now)
+            named = prepare.executions(leader.state, polls, now=now, hearing_since=since)
+            effects += await self._commit(named, now)
             entries = prepare.assignments(
                 leader.state, polls, now=now, worker_registry=self._worker_registry
             )
             effects += await self._commit(entries, now)
-        inbox.answer(requests, effects, leader.state)
+        inbox.answer(requests, effects, leader.state, now=now)
         for request in requests:
             if isinstance(request, Command):
                 await self._carry_out(request)
@@ -282,7 +284,7 @@ class LeaderTerm:
         now = self.leader.now()
         readers = [pin.reader for pin in pins]
         effects = await self._commit(prepare.pins(self.leader.state, readers, now=now), now)
-        inbox.answer(pins, effects, self.leader.state)
+        inbox.answer(pins, effects, self.leader.state, now=now)
 
     async def _carry_out(self, command: Command[Any]) -> None:
         leader = self.leader

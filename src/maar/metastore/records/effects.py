@@ -32,6 +32,7 @@ class Leased:
     plan: PlanId
     token: FencingToken
     worker: WorkerId
+    before: PlanId | None = None  # it is a rollback, to be finished before this plan starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,21 @@ class Unparked:
 @dataclass(frozen=True, slots=True)
 class Cancelled:
     """A plan ended because retention took some of its inputs."""
+
+    plan: PlanId
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackScheduled:
+    """A rollback is pending, and the attempts that it undoes are fenced."""
+
+    rollback: PlanId
+    target: PlanId
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """A removable plan left the schedule, and its inputs are free again."""
 
     plan: PlanId
 
@@ -235,6 +251,8 @@ Effect: TypeAlias = (
     | Parked
     | Unparked
     | Cancelled
+    | RollbackScheduled
+    | RolledBack
     | LimitSet
     | RetentionChanged
     | Expired

@@ -62,6 +62,8 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
     counts_as_failure: bool = (
         True  # the expired lease that it replaces, as a failure of the plan itself (S11)
     )
+    by_hand: bool = False  # somebody named the plan: it need not have rested after a failure
+    guarded: bool = True  # a live lease is respected; else it is taken over, its holder fenced
 
 
 class PlansLeased(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -315,6 +317,21 @@ class RetentionHeld(msgspec.Struct, frozen=True, array_like=True, tag=37):
     confirmed: bool = False  # by an operator
 
 
+class RollbackWish(msgspec.Struct, frozen=True, array_like=True):
+    """What ended attempts of a plan wrote is to be deleted; a removable plan itself leaves too."""
+
+    target: PlanId
+    tokens: tuple[FencingToken, ...]  # none of them can complete after this entry (S1)
+    presumes: FencingToken | None  # the expired lease that the leader saw, or none
+    cause: str
+
+
+class RollbacksScheduled(msgspec.Struct, frozen=True, array_like=True, tag=38):
+    """The nth of them gets the id (index of this entry, n)."""
+
+    rollbacks: tuple[RollbackWish, ...]
+
+
 Entry: TypeAlias = (
     Genesis
     | TermStarted
@@ -353,6 +370,7 @@ Entry: TypeAlias = (
     | BlocksLost
     | RetentionUndone
     | RetentionHeld
+    | RollbacksScheduled
 )
 
 

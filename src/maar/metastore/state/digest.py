@@ -56,6 +56,8 @@ def _parts(state: MetaState) -> Iterator[object]:
     yield "adopting", state.adopting, "former", state.former
     yield "clock", state.clock, state.confirmed_ns, state.hold
     yield "spent", len(state.spent), _bytes(state.spent.hash)
+    yield "setbacks", len(state.setbacks), _bytes(state.setbacks.hash)
+    yield "successes", len(state.successes), _bytes(state.successes.hash)
 
 
 def _plans(state: MetaState) -> bytes:

@@ -35,6 +35,7 @@ from maar.metastore.state.state import (
     Pin,
     RaisedLimit,
     RetentionHold,
+    Scope,
     Spent,
     Totals,
 )
@@ -45,6 +46,7 @@ from maar.model.plan import Plan, QueueKey
 from maar.model.policy import Policy
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime, WallTime
+from maar.services.rules import Setback
 
 PART_ITEMS = 1_000
 
@@ -168,12 +170,36 @@ class EndedAttemptRecord(msgspec.Struct, frozen=True, array_like=True):
     attempt_key: AttemptKey
     ended_at: LeaseTime
     completed: bool
+    dead: bool
 
 
 class LeftoversPart(msgspec.Struct, frozen=True, array_like=True, tag=13):
     """In the order in which the attempts ended."""
 
     attempts: tuple[EndedAttemptRecord, ...]
+
+
+class SetbackRecord(msgspec.Struct, frozen=True, array_like=True):
+    scope: Scope
+    failures: int
+    until: LeaseTime
+
+
+class Setbacks(msgspec.Struct, frozen=True, array_like=True, tag=17):
+    """Scopes whose removable plans failed, in the order in which they first did."""
+
+    setbacks: tuple[SetbackRecord, ...]
+
+
+class SuccessRecord(msgspec.Struct, frozen=True, array_like=True):
+    scope: Scope
+    at: LeaseTime
+
+
+class Successes(msgspec.Struct, frozen=True, array_like=True, tag=18):
+    """Scopes of plans that own nothing, in the order in which they last succeeded."""
+
+    successes: tuple[SuccessRecord, ...]
 
 
 class PeriodRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -219,6 +245,8 @@ Part: TypeAlias = (
     | Periods
     | ZoneRing
     | Takings
+    | Setbacks
+    | Successes
 )
 
 
@@ -241,13 +269,20 @@ def parts_of(state: MetaState) -> Iterator[Part]:
     yield from (Remembered(some) for some in _some(state.remembered))
     pins = (PinRecord(name, pin.entry, pin.expires_at) for name, pin in sorted(state.pins.items()))
     yield from (Pins(some) for some in _some(pins))
-    leftovers = (EndedAttemptRecord(r, n.ended_at, n.completed) for r, n in state.leftovers.items())
+    leftovers = (
+        EndedAttemptRecord(key, ended.ended_at, ended.completed, ended.dead)
+        for key, ended in state.leftovers.items()
+    )
     yield from (LeftoversPart(some) for some in _some(leftovers))
     periods = (PeriodRecord(tenant, period) for tenant, period in sorted(state.retention.items()))
     yield from (Periods(some) for some in _some(periods))
     yield from (ZoneRing(ring) for _, ring in sorted(state.rings.items()))
     spent = (SpentRecord(tenant, *each) for tenant, each in sorted(state.spent.items()))
     yield from (Takings(some) for some in _some(spent))
+    setbacks = (SetbackRecord(scope, *each) for scope, each in state.setbacks.items())
+    yield from (Setbacks(some) for some in _some(setbacks))
+    successes = (SuccessRecord(scope, at) for scope, at in state.successes.items())
+    yield from (Successes(some) for some in _some(successes))
 
 
 def _core(state: MetaState) -> Core:
@@ -345,8 +380,9 @@ class _Loading:
                 state.pins.update((p.reader, Pin(p.entry, p.expires_at)) for p in part.pins)
             case LeftoversPart():
                 for attempt in part.attempts:
-                    ended_attempt = EndedAttempt(attempt.ended_at, attempt.completed)
-                    state.leftovers[attempt.attempt_key] = ended_attempt
+                    state.leftovers[attempt.attempt_key] = EndedAttempt(
+                        attempt.ended_at, attempt.completed, attempt.dead
+                    )
             case Periods():
                 for period in part.periods:
                     state.retention[period.tenant] = period.period_ns
@@ -355,6 +391,12 @@ class _Loading:
             case Takings():
                 for one in part.spent:
                     state.spent[one.tenant] = Spent(one.hours)
+            case Setbacks():
+                for setback in part.setbacks:
+                    state.setbacks[setback.scope] = Setback(setback.failures, setback.until)
+            case Successes():
+                for success in part.successes:
+                    state.successes[success.scope] = success.at
             case _:
                 assert_never(part)
 
@@ -484,6 +526,9 @@ _KEPT: dict[str, Callable[[MetaState], object]] = {
     "what waits": lambda state: (state.queue.waiting, state.queue.queued),
     "plans that wait": lambda state: _as_lists(state.plans.lines),
     "leases": lambda state: (state.plans.held, state.plans.leases),
+    "removable plans": lambda state: sorted(state.plans.removable),
+    "rollbacks": lambda state: state.plans.rollbacks,
+    "dead attempts": lambda state: list(state.leftovers.dead),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,11 +15,12 @@ from maar.metastore.state.retired import RetiredBlocks
 from maar.metastore.state.rows import Ids
 from maar.metastore.state.timeline import Timeline
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, Zone
-from maar.model.plan import Plan
+from maar.model.plan import Plan, PlanKind, QueueKey
 from maar.model.policy import Policy
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime, WallTime
 from maar.services.kinds import KINDS, Kinds
+from maar.services.rules import Setback
 
 NO_INCARNATION = Incarnation("")
 GENESIS_TIME = LeaseTime(0)
@@ -70,6 +71,39 @@ class EndedAttempt(msgspec.Struct, frozen=True, gc=False):
 
     ended_at: LeaseTime
     completed: bool
+    dead: bool = False  # it had begun to write, did not complete, and was not rolled back yet
+
+
+class Leftovers(Marked[AttemptKey, EndedAttempt]):
+    """Ended attempts, oldest end first; the dead among them are found without a search."""
+
+    __slots__ = ("dead",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dead: dict[AttemptKey, None] = {}  # oldest end first
+
+    def __setitem__(self, key: AttemptKey, value: EndedAttempt) -> None:
+        super().__setitem__(key, value)
+        if value.dead:
+            self.dead[key] = None
+        else:
+            self.dead.pop(key, None)
+
+    def __delitem__(self, key: AttemptKey) -> None:
+        super().__delitem__(key)
+        self.dead.pop(key, None)
+
+    def pop(self, key: AttemptKey, *default: Any) -> Any:
+        self.dead.pop(key, None)
+        return super().pop(key, *default)
+
+
+class Scope(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What plans of a kind are about."""
+
+    kind: PlanKind
+    key: QueueKey
 
 
 NOT_RAISED = RaisedLimit(0, GENESIS_TIME)
@@ -114,7 +148,9 @@ class MetaState:
     remembered: Ids = field(default_factory=Ids)  # gone, above the floor
     pins: dict[str, Pin] = field(default_factory=dict)
     parked: dict[PlanId, Plan] = field(default_factory=dict)  # they own their inputs
-    leftovers: Marked[AttemptKey, EndedAttempt] = field(default_factory=Marked)  # oldest end first
+    leftovers: Leftovers = field(default_factory=Leftovers)  # oldest end first
+    setbacks: Marked[Scope, Setback] = field(default_factory=Marked)  # oldest scope first
+    successes: Marked[Scope, LeaseTime] = field(default_factory=Marked)  # of plans without inputs
     retention: Marked[TenantId, int] = field(default_factory=Marked)  # of tenants that differ
     rings: Marked[Zone, Ring] = field(default_factory=Marked)  # of the zones that have writers
     raised: RaisedLimit = NOT_RAISED
@@ -140,6 +176,19 @@ class MetaState:
     def token(self) -> FencingToken:
         """The token of leases that the entry being folded grants (S3)."""
         return FencingToken(self.incarnation, self.index)
+
+    def setback(self, kind: PlanKind, key: QueueKey) -> Setback | None:
+        """How the removable plans of a scope failed lately."""
+        return self.setbacks.get(Scope(kind, key))
+
+    def last_success(self, kind: PlanKind, key: QueueKey) -> LeaseTime | None:
+        """When a plan that owns nothing was last completed for a scope."""
+        return self.successes.get(Scope(kind, key))
+
+    def oldest_dead_at(self) -> LeaseTime | None:
+        """When the first attempt ended that left something and was not rolled back yet."""
+        oldest = next(iter(self.leftovers.dead), None)
+        return self.leftovers[oldest].ended_at if oldest is not None else None
 
     def raised_limit(self, now: LeaseTime) -> int:
         """How often an operator lets plans fail for a while; 0 when none is in force."""
@@ -169,12 +218,17 @@ BOUNDS: dict[str, Bound] = {
     "plans.by_id": Bound("plans_max", ("PlanCompleted", "PlansParked")),
     "plans.lines": Bound("plans.by_id", ("PlanCompleted", "PlansParked")),
     "plans.held": Bound("plans.by_id", ("PlanCompleted", "PlansParked")),
+    "plans.removable": Bound("plans.by_id", ("PlanCompleted", "RollbacksScheduled")),
+    "plans.rollbacks": Bound("plans.by_id", ("PlanCompleted",)),
     "finished": Bound("finished_max", ("PlansArchived", "PlanCompleted")),
     "retired": Bound("blocks_max", ("BlocksForgotten",)),
     "remembered": Bound("blocks_max", ("RegistrationFloor",)),
     "pins": Bound("pins_max", ("PinsDropped",)),
     "parked": Bound("parked_max", ("PlansUnparked", "PlanRequeued", "BlocksExpired", "BlocksLost")),
     "leftovers": Bound("leftovers_max", ("LeftoversSwept",)),
+    "leftovers.dead": Bound("leftovers", ("LeftoversSwept",)),
+    "setbacks": Bound("scopes_max", ("PlanCompleted", "RollbacksScheduled")),
+    "successes": Bound("scopes_max", ("PlanCompleted",)),
     "retention": Bound("tenants_max", ("RetentionSet",)),
     "spent": Bound("tenants_max", ("BlocksExpired", "RetentionHeld")),
     "rings": Bound("zones_max", ("RingChanged",)),  # each is one value; see metastore/fold/ring.py

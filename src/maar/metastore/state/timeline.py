@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from maar.metastore.state.sorted_items import SortedItems, add_to, discard_from
 from maar.model.ids import PlanId, WorkerId
-from maar.model.plan import Plan, PlanState
+from maar.model.plan import Plan, PlanKind, PlanState
 from maar.model.time import LeaseTime
 from maar.services.kinds import KINDS, Kinds, PlanLine
 
@@ -27,8 +27,9 @@ class PlanStanding(IntEnum):
 
     UNASSIGNED = 0  # nobody holds it
     LEASED = 1  # abandoned, once its lease has expired
-    EXCLUDED = 2  # over its limit, and probed now and then
-    BARRED = 3  # by an operator
+    STARTED = 2  # removable: never handed out again, whatever becomes of its lease
+    EXCLUDED = 3  # over its limit, and probed now and then
+    BARRED = 4  # by an operator
 
 
 class PlanBucket(NamedTuple):
@@ -50,6 +51,8 @@ def place_of(plan: Plan) -> PlanPlace:
 
 
 def _standing(plan: Plan) -> PlanStanding:
+    if plan.removable and plan.state is PlanState.INFLIGHT:
+        return PlanStanding.STARTED
     if plan.lease is not None:
         return PlanStanding.LEASED
     if plan.state is not PlanState.EXCLUDED:
@@ -65,6 +68,8 @@ class Timeline:
     lines: dict[PlanBucket, SortedItems[PlanPlace]] = field(default_factory=dict)
     held: dict[WorkerId, set[PlanId]] = field(default_factory=dict)  # by lease, live or expired
     leases: int = 0
+    removable: dict[PlanId, None] = field(default_factory=dict)
+    rollbacks: dict[PlanId, PlanId] = field(default_factory=dict)  # pending, by their target
     kinds: Kinds = KINDS
 
     def __len__(self) -> int:
@@ -94,6 +99,10 @@ class Timeline:
             self._leave(before)
         self.by_id[plan_id] = plan
         add_to(self.lines, self.line_of(plan), place_of(plan))
+        if plan.removable:
+            self.removable[plan_id] = None
+        if plan.rolls_back is not None:
+            self.rollbacks[plan.rolls_back] = plan_id
         if plan.lease is not None:
             self.held.setdefault(plan.lease.worker, set()).add(plan_id)
             self.leases += 1
@@ -103,6 +112,9 @@ class Timeline:
 
     def _leave(self, plan: Plan) -> None:
         discard_from(self.lines, self.line_of(plan), place_of(plan))
+        self.removable.pop(plan.id, None)
+        if plan.rolls_back is not None:
+            del self.rollbacks[plan.rolls_back]
         if plan.lease is not None:
             mine = self.held[plan.lease.worker]
             mine.discard(plan.id)
@@ -126,6 +138,21 @@ class Timeline:
         """What a worker holds under leases that are live."""
         mine = (self.by_id[plan] for plan in self.held.get(worker, ()))
         return [plan for plan in mine if plan.lease and not plan.lease.is_expired(now)]
+
+    def rollback_of(self, target: PlanId) -> Plan | None:
+        """The pending rollback of a plan, which may itself be long gone."""
+        rollback = self.rollbacks.get(target)
+        return None if rollback is None else self.by_id[rollback]
+
+    def removable_plans(self) -> Iterator[Plan]:
+        return (self.by_id[plan] for plan in self.removable)
+
+    def rollback_plans(self) -> Iterator[Plan]:
+        return (self.by_id[plan] for plan in self.rollbacks.values())
+
+    def has_pending(self, kind: PlanKind) -> bool:
+        """Whether a plan of the kind is on the schedule."""
+        return any(self.kinds.of_line(bucket.line).kind == kind for bucket in self.lines)
 
     def probing(self) -> bool:
         """Whether a worker is probing a plan that is at its failure limit."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import nlargest, nsmallest
 from itertools import chain
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from maar.metastore.state.state import MetaState, sizes
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import InvalidInput, NotFound
 from maar.model.ids import NO_TENANT, BlockId, PlanId
-from maar.model.plan import LeasedPlan, Plan, PlanState
+from maar.model.plan import RENEWALS_PER_LEASE, LeasedPlan, Plan, PlanState, Rollback
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.dead_letters import LettersStatus
 from maar.ports.index_reader import ViewRequest
@@ -177,15 +177,28 @@ def leased_plan(state: MetaState, plan_id: PlanId) -> LeasedPlan:
         key=found.key,
         inputs=tuple(state.blocks.get(block_id) for block_id in found.inputs),
         target_block_bytes=state.policy.target_block_bytes,
-        lease_ns=lease_ns(state, plan_id),
+        lease_ns=found.lease.lease_ns,
         title=state.kinds.title(found),
+        renew_ns=found.lease.lease_ns // RENEWALS_PER_LEASE,
+        limit_ns=state.kinds[found.kind].limit_ns(state.policy),
+        rollbacks=tuple(_rollbacks(state, found)),
     )
 
 
+def _rollbacks(state: MetaState, plan: Plan) -> Iterator[Rollback]:
+    """Those that the holder of a plan holds too, and finishes first; a rollback is its own."""
+    pending = plan if plan.rolls_back else state.plans.rollback_of(plan.id)
+    if pending is None or pending.rolls_back is None or pending.lease is None:
+        return
+    assert plan.lease is not None
+    if pending.lease.token == plan.lease.token:  # of the same entry
+        yield Rollback(pending.id, pending.lease.token, pending.rolls_back, pending.tokens)
+
+
 def lease_ns(state: MetaState, plan_id: PlanId) -> int:
-    """The length of a plan's leases; 0 when the plan is not on the schedule any more."""
+    """The length of a plan's lease; 0 when it has none any more."""
     found = state.plans.get(plan_id)
-    return state.kinds[found.kind].lease_ns(state.policy) if found else 0
+    return found.lease.lease_ns if found and found.lease else 0
 
 
 def status(

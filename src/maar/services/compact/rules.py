@@ -17,9 +17,10 @@ from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 from maar.model.words import count_text, size_text, span_text
 from maar.services.compact import accounting
-from maar.services.rules import Board, KindRules, QueueRules, Waits
+from maar.services.rules import Board, KindRules, PlanScope, QueueRules, Waits
 
 COMPACT = PlanKind("compact")
+FAR_FUTURE = LeaseTime(1 << 62)  # every batch is closed by then
 
 
 class Compaction(KindRules, QueueRules):
@@ -53,6 +54,19 @@ class Compaction(KindRules, QueueRules):
             inputs = tuple(item.block for item in batch)
             yield PlanSpec(COMPACT, False, batch[0].key, inputs, policy.failure_limit)
             _push(cuts, lane)
+
+    def asked(self, board: Board, scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
+        """The oldest blocks of a shard and level, as many as make a batch, closed or not."""
+        level = board.policy.level(scope.level)
+        if level is None:
+            return f"blocks of level {scope.level} are never merged"
+        for front in board.queue.oldest_first(scope.level):
+            if self.is_about(front.key, scope):
+                items, span_ns = board.queue.items(front.key), board.policy.span_ns
+                batch = next(cut(items, level, span_ns=span_ns, now=FAR_FUTURE))
+                inputs = tuple(item.block for item in batch)
+                return PlanSpec(COMPACT, False, front.key, inputs, board.policy.failure_limit)
+        return f"no block waits to be merged in {scope}"
 
     def misfit(self, board: Board, spec: PlanSpec) -> Refusal | None:
         """What is merged is of one lane: stores above all are never mixed."""

@@ -25,7 +25,7 @@ class Stamping(KindRules):
         for front in board.queue.oldest_first(0):
             if now - front.added_at > AGE_NS:
                 oldest = next(board.queue.items(front.key))
-                yield PlanSpec(STAMP, True, front.key, (oldest.block,), failure_limit=2)
+                yield PlanSpec(STAMP, False, front.key, (oldest.block,), failure_limit=2)
 
     def misfit(self, _board: Board, spec: PlanSpec) -> Refusal | None:
         return None if len(spec.inputs) == 1 else Refusal.INPUT_REPEATED

@@ -1,0 +1,139 @@
+"""Who may execute a plan that is named by its id: the check and the grant are one append."""
+
+from __future__ import annotations
+
+from maar.metastore.decide import verdict
+from maar.metastore.fold import lease as leases
+from maar.metastore.fold import plan as plans
+from maar.metastore.fold import rollback
+from maar.metastore.records.entries import Entry, Extension, Grant, LeasesRenewed, PlansLeased
+from maar.metastore.state.state import MetaState
+from maar.model.ids import PlanId, WorkerId
+from maar.model.plan import Lease, Plan, PlanState
+from maar.model.time import SECOND_NS, LeaseTime
+from maar.ports.plan_board import Answer, Execution
+
+ADOPTING = "the metastore is adopting what the store holds; ask again when that is over"
+
+
+def entries(
+    state: MetaState,
+    plan_id: PlanId,
+    worker: WorkerId,
+    *,
+    now: LeaseTime,
+    hearing_since: LeaseTime = verdict.ALWAYS,
+) -> list[Entry]:
+    """What grants the plan, if it can be granted: `answer` says what came of it."""
+    plan = state.plans.get(plan_id)
+    if plan is None or state.adopting:
+        return []
+    lease_ns = state.kinds[plan.kind].lease_ns(state.policy)
+    until = LeaseTime(now + lease_ns)
+    if _is_held_by(plan, worker, now):  # the answer to its first wish was lost
+        assert plan.lease is not None
+        return [LeasesRenewed((Extension(plan.id, plan.lease.token, until),))]
+    seen = plan.lease.token if plan.lease else None
+    guarded = state.policy.execution_guard
+    counts = verdict.expiry_counts(state, plan, hearing_since=hearing_since)
+    grant = Grant(plan.id, worker, until, seen, counts, by_hand=True, guarded=guarded)
+    return [PlansLeased((grant,))] if _why_not(state, plan, grant, now) is None else []
+
+
+def _is_held_by(plan: Plan, worker: WorkerId, now: LeaseTime) -> bool:
+    lease = plan.lease
+    return lease is not None and lease.worker == worker and not lease.is_expired(now)
+
+
+def answer(state: MetaState, plan_id: PlanId, worker: WorkerId, *, now: LeaseTime) -> Execution:
+    """After the entries were folded: a plan is granted if its asker holds it now."""
+    plan = state.plans.get(plan_id)
+    if plan is None:
+        return _answer_ended(state, plan_id)
+    if _is_held_by(plan, worker, now):
+        return Execution(plan_id, Answer.GRANTED)
+    if state.adopting:
+        return Execution(plan_id, Answer.BUSY, ADOPTING)
+    guarded = state.policy.execution_guard
+    seen = plan.lease.token if plan.lease else None
+    grant = Grant(plan_id, worker, now, seen, by_hand=True, guarded=guarded)
+    found = _why_not(state, plan, grant, now)
+    return found or Execution(plan_id, Answer.BUSY, "the plan changed meanwhile; ask again")
+
+
+def _why_not(state: MetaState, plan: Plan, grant: Grant, now: LeaseTime) -> Execution | None:
+    """In the order of the fold, at a time that may be later than the last entry's."""
+    lease = plan.lease
+    if grant.guarded and lease is not None and not lease.is_expired(now):
+        return _lease_live(plan, lease, now, doing="executes")
+    if plan.removable and plan.state is PlanState.INFLIGHT:
+        return Execution(
+            plan.id,
+            Answer.MUST_BE_ROLLED_BACK,
+            f"plan {plan.id} has started and is removable: it cannot be executed again. Roll it "
+            f"back (`maar plans rollback {plan.id}`), or leave that to the next cleaning",
+        )
+    undoing = rollback.live_holder(state, plan.id, now)
+    if grant.guarded and undoing is not None:
+        return _lease_live(plan, undoing, now, doing="rolls back")
+    if plan.state is PlanState.EXCLUDED and not leases.eligible(state, plan, now):
+        return _excluded(plan)
+    if leases.attempts_left(state) < 1:
+        return Execution(
+            plan.id, Answer.BUSY, "too many ended attempts wait to be cleaned up; ask again later"
+        )
+    return None
+
+
+def _lease_live(plan: Plan, lease: Lease, now: LeaseTime, *, doing: str) -> Execution:
+    left_s = max(0, lease.expires_at - now) / SECOND_NS
+    return Execution(
+        plan.id,
+        Answer.LEASE_LIVE,
+        f"{lease.worker} {doing} plan {plan.id}; if nothing is heard of it, its lease ends in "
+        f"{left_s:.0f} s",
+        holder=lease.worker,
+        seconds_left=left_s,
+    )
+
+
+def _excluded(plan: Plan) -> Execution:
+    why = f" ({plan.note})" if plan.note else ""
+    return Execution(
+        plan.id,
+        Answer.EXCLUDED,
+        f"plan {plan.id} is {plan.state.name.lower()}{why}; `maar plans requeue {plan.id}` frees "
+        "it",
+    )
+
+
+def _answer_ended(state: MetaState, plan_id: PlanId) -> Execution:
+    pending = state.plans.rollback_of(plan_id)
+    plan = plans.find(state, plan_id)
+    if plan is None:
+        return Execution(
+            plan_id,
+            Answer.NOT_FOUND,
+            f"there is no plan {plan_id}; finished plans are archived after a while",
+        )
+    if plan.state is PlanState.PARKED:
+        return _excluded(plan)
+    if plan.state is PlanState.COMPLETED:
+        return Execution(plan_id, Answer.ALREADY_COMPLETED, result=plan.result)
+    if plan.state is PlanState.ROLLED_BACK and pending is not None:
+        return Execution(
+            plan_id,
+            Answer.MUST_BE_ROLLED_BACK,
+            f"plan {plan_id} is being rolled back by plan {pending.id}: it is not executed again",
+        )
+    if plan.state is PlanState.ROLLED_BACK:
+        return Execution(
+            plan_id, Answer.ROLLED_BACK, f"plan {plan_id} was rolled back: {plan.note}"
+        )
+    children = tuple(each.id for each in plans.all_plans(state) if each.parent == plan_id)
+    return Execution(
+        plan_id,
+        Answer.CANCELLED,
+        f"plan {plan_id} was cancelled{': ' + plan.note if plan.note else ''}",
+        children=children,
+    )

@@ -1,0 +1,84 @@
+"""Plans that somebody asks for: scheduled, not executed; the same wish finds the same plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from maar.metastore.fold.plan import all_plans, find
+from maar.metastore.records.effects import Effect, Refused, Scheduled
+from maar.metastore.records.entries import Entry, PlansScheduled
+from maar.metastore.state.state import MetaState
+from maar.model.errors import InvalidInput, Overloaded
+from maar.model.ids import Shard, TenantId
+from maar.model.plan import Plan
+from maar.model.refusal import Refusal
+from maar.model.time import LeaseTime
+from maar.ports.plan_board import ScheduledPlan, SchedulePlan
+from maar.services.rules import PlanScope
+
+REQUEST_ID_MAX = 200  # characters
+
+
+def scope_of(request: SchedulePlan) -> PlanScope:
+    return PlanScope(TenantId(request.tenant), Shard(request.shard), request.level, request.day)
+
+
+def check(state: MetaState, request: SchedulePlan) -> None:
+    """InvalidInput when nobody could ever carry it out."""
+    if request.kind not in state.kinds:
+        known = ", ".join(state.kinds)
+        raise InvalidInput(f"{request.kind[:60]!r} is not a kind of plan; there are {known}")
+    if len(request.request_id) > REQUEST_ID_MAX:
+        raise InvalidInput(f"a request id has at most {REQUEST_ID_MAX} characters")
+
+
+def find_same(state: MetaState, request: SchedulePlan) -> Plan | None:
+    """A plan that the same request made, or a pending one of the same kind and scope."""
+    if request.request_id:
+        for plan in all_plans(state):
+            if plan.kind == request.kind and plan.request_id == request.request_id:
+                return plan
+    rules, scope = state.kinds[request.kind], scope_of(request)
+    pending = (plan for plan in state.plans.values() if plan.kind == request.kind)
+    return min(
+        (plan for plan in pending if rules.is_about(plan.key, scope)),
+        key=lambda plan: plan.id,
+        default=None,
+    )
+
+
+def entries(state: MetaState, request: SchedulePlan, *, now: LeaseTime) -> list[Entry]:
+    check(state, request)
+    if find_same(state, request) is not None:
+        return []
+    made = state.kinds[request.kind].asked(state, scope_of(request), now=now)
+    if isinstance(made, str):
+        return []
+    return [PlansScheduled((msgspec.structs.replace(made, request_id=request.request_id),))]
+
+
+def answer(
+    effects: Sequence[Effect], state: MetaState, request: SchedulePlan, *, now: LeaseTime
+) -> ScheduledPlan:
+    for effect in effects:
+        match effect:
+            case Scheduled():
+                found = find(state, effect.plan)
+                assert found is not None
+                return _told(found, created=True)
+            case Refused(why=Refusal.TOO_MANY):
+                raise Overloaded("the schedule is full; ask again later")
+            case _:
+                pass
+    same = find_same(state, request)
+    if same is not None:
+        return _told(same, created=False)
+    made = state.kinds[request.kind].asked(state, scope_of(request), now=now)
+    why = made if isinstance(made, str) else "the blocks have changed meanwhile; ask again"
+    return ScheduledPlan(None, request.kind, why=why)
+
+
+def _told(plan: Plan, *, created: bool) -> ScheduledPlan:
+    return ScheduledPlan(plan.id, plan.kind, plan.state.name.lower(), created)

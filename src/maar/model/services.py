@@ -1,0 +1,72 @@
+"""How plans of each kind are leased, and what happens to those that nobody finishes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from maar.model.bounds import Age
+
+LeaseSeconds = Annotated[float, Meta(ge=0.1, le=3600)]
+LimitSeconds = Annotated[float, Meta(gt=0, le=7 * 86_400)]
+
+
+class KindService(Struct, frozen=True, kw_only=True):
+    """What is set for every kind of plan."""
+
+    lease_s: LeaseSeconds = 15.0
+    limit_s: LimitSeconds = 1800.0
+
+
+class CompactService(KindService, frozen=True, kw_only=True):
+    """Compaction's plans are never removable: they are tried until they are done."""
+
+    lease_s: LeaseSeconds = 15.0
+    """How long a worker that sends no renewals keeps a plan."""
+    limit_s: LimitSeconds = 1800.0
+    """A plan that runs longer counts as hung: it is given up, and its lease expires."""
+
+
+class RollbackService(KindService, frozen=True, kw_only=True):
+    """Rollbacks delete what ended attempts wrote."""
+
+    lease_s: LeaseSeconds = 15.0
+    """How long a cleaner that sends no renewals keeps a rollback."""
+    limit_s: LimitSeconds = 900.0
+    """A rollback that runs longer counts as hung."""
+
+
+class CleanService(KindService, frozen=True, kw_only=True):
+    """Cleaning schedules rollbacks and executes them."""
+
+    interval_s: Age = 60.0
+    """How long after a cleaning the next one is due, if there is something to clean; 0: on demand
+    only (`maar clean`).
+    """
+    lease_s: LeaseSeconds = 15.0
+    """How long a cleaner that sends no renewals keeps a cleaning."""
+    limit_s: LimitSeconds = 900.0
+    """A cleaning that runs longer counts as hung."""
+
+
+class ServicesSettings(Struct, frozen=True, kw_only=True):
+    """Plans of all kinds: who may execute them, and when failed ones are rolled back.
+
+    They reach the metastore's log with the settings of compaction. What they mean in operation:
+    [plans.md](plans.md).
+    """
+
+    rollback_delay_s: Age = 600.0
+    """Cleaning leaves a removable plan alone that was scheduled less than so long ago."""
+    execution_guard: bool = True
+    """Refuse to execute a plan that somebody holds a live lease on. Off, the newcomer takes the
+    plan over, and the former holder can complete nothing any more.
+    """
+    hold_max_s: Age = 60.0
+    """How long a removable plan that nobody works on keeps blocks from compaction, from the end of
+    its lease; one that was never leased keeps them for `services.rollback_delay_s`.
+    """
+    compact: CompactService = CompactService()
+    rollback: RollbackService = RollbackService()
+    clean: CleanService = CleanService()

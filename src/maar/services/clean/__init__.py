@@ -1,0 +1,1 @@
+"""Cleaning: rollbacks of what nobody finished are scheduled in one step, then executed."""

@@ -1,0 +1,85 @@
+"""When a cleaning is due, and which removable plans it leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+
+from maar.model.block import BlockOutline
+from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId
+from maar.model.plan import Plan, PlanKind, PlanResult, PlanSpec, QueueKey
+from maar.model.policy import Policy
+from maar.model.refusal import Refusal
+from maar.model.time import LeaseTime
+from maar.services.rules import NO_SHARD, Board, KindRules, PlanScope
+
+CLEAN = PlanKind("clean")
+WHOLE_LAKE = QueueKey(MAIN_STORE, NO_TENANT, NO_SHARD, 0)
+
+
+class SkipReason(StrEnum):
+    """Why a cleaning leaves a plan alone."""
+
+    LIVE_LEASE = "live_lease"
+    TOO_YOUNG = "too_young"
+    IMMUTABLE = "immutable"
+
+
+class Cleaning(KindRules):
+    """One at a time, for the whole lake; it owns nothing and writes nothing."""
+
+    kind = CLEAN
+    writes = False
+    on_engine = False
+
+    def due(self, board: Board, _line: int, *, now: LeaseTime) -> Iterator[PlanSpec]:
+        interval_ns = board.policy.clean_interval_ns
+        last = board.last_success(CLEAN, WHOLE_LAKE)
+        rested = last is None or now - last >= interval_ns
+        if interval_ns and rested and _has_work(board, now) and not board.plans.has_pending(CLEAN):
+            yield self._spec(board.policy)
+
+    def asked(self, board: Board, _scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
+        return self._spec(board.policy)
+
+    def _spec(self, policy: Policy) -> PlanSpec:
+        return PlanSpec(CLEAN, False, WHOLE_LAKE, (), policy.failure_limit)
+
+    def misfit(self, _board: Board, spec: PlanSpec) -> Refusal | None:
+        return Refusal.INPUT_KEY if spec.inputs or spec.key != WHOLE_LAKE else None
+
+    def refusal(
+        self, _plan: Plan, _inputs: Mapping[BlockId, BlockOutline], result: PlanResult
+    ) -> Refusal | None:
+        return Refusal.OUTPUT if result.outputs else None
+
+    def scope(self, _key: QueueKey) -> str:
+        return "the whole lake"
+
+
+CLEANING = Cleaning()
+
+
+def is_live(plan: Plan, now: LeaseTime) -> bool:
+    """Whether somebody holds it under a lease that has not expired."""
+    return plan.lease is not None and not plan.lease.is_expired(now)
+
+
+def why_left_alone(plan: Plan, policy: Policy, *, now: LeaseTime) -> SkipReason | None:
+    """Why a removable plan is not rolled back yet; None when it is."""
+    if is_live(plan, now):
+        return SkipReason.LIVE_LEASE
+    young = now - plan.scheduled_at < policy.rollback_delay_ns
+    return SkipReason.TOO_YOUNG if young else None
+
+
+def _has_work(board: Board, now: LeaseTime) -> bool:
+    dead_at = board.oldest_dead_at()
+    return (
+        (dead_at is not None and now - dead_at >= board.policy.clean_interval_ns)
+        or any(not is_live(plan, now) for plan in board.plans.rollback_plans())
+        or any(
+            why_left_alone(plan, board.policy, now=now) is None
+            for plan in board.plans.removable_plans()
+        )
+    )

@@ -1,0 +1,63 @@
+"""A rollback: what ended attempts wrote is deleted, and seen to be gone; their intents stay.
+
+Nothing is deleted on the strength of an old belief: each batch of deletes is confirmed by the
+metastore under the rollback's token, and a confirmation counts for a second. Whoever was stopped
+longer than that, over a restore of the metastore perhaps, asks again and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from maar.model.errors import Corrupt, Unavailable
+from maar.model.plan import ROLLBACK, Account, PlanResult, Rollback
+from maar.ports.object_store import ObjectStore, exists
+from maar.services import intents
+
+CONFIRMED_NS = 1_000_000_000  # how long a confirmation counts, from before it was asked for
+AT_ONCE_MAX = 100  # objects that are confirmed together
+
+Confirm = Callable[[Sequence[str]], Sequence[str]]  # which may be deleted now; LeaseLost when none
+
+
+class Tools(NamedTuple):
+    """What a rollback works with."""
+
+    store: ObjectStore
+    confirm: Confirm
+    monotonic_ns: Callable[[], int]
+
+
+def roll_back(rollback: Rollback, tools: Tools) -> PlanResult:
+    """LeaseLost when somebody else has it; Unavailable when something did not go away."""
+    removed = 0
+    bad: list[str] = []
+    for token in rollback.tokens:
+        found = intents.read(tools.store, plan=rollback.target, token=token)
+        written = [key for key in found.written if exists(tools.store, key)]
+        for first in range(0, len(written), AT_ONCE_MAX):
+            removed += _delete(written[first : first + AT_ONCE_MAX], tools)
+        bad += found.bad
+    if bad:
+        raise Corrupt("; ".join(bad))
+    nothing = Account(0, 0, 0)
+    return PlanResult(kind=ROLLBACK, outputs=(), account=nothing, removed=removed)
+
+
+def _delete(written: Sequence[str], tools: Tools) -> int:
+    """Objects that the index lists stay: an adopted block may be of an attempt that ended."""
+    removed = 0
+    asked_ns = tools.monotonic_ns()
+    left = list(tools.confirm(written))
+    while left:
+        if tools.monotonic_ns() - asked_ns >= CONFIRMED_NS:
+            asked_ns = tools.monotonic_ns()
+            left = list(tools.confirm(left))
+            continue
+        key = left.pop()
+        tools.store.delete(key)
+        removed += 1
+        if exists(tools.store, key):
+            raise Unavailable(f"{key} was deleted and is still there; ask again")
+    return removed
