@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.component, pytest.mark.timeout(280)]
 SETTINGS = (
     "compaction.level_counts=2,2,2",
     "compaction.level_ages_s=36000,36000,36000",
-    "compaction.lease_s=3600",
+    "services.compact.lease_s=3600",
     "compaction.retry_s=0",
     "segment.flush_interval_ms=50",
 )

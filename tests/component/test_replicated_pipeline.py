@@ -37,7 +37,7 @@ PUSHES, PLANS, ANSWERS = 40, 3, 4  # after each blow
 COMPACTION = (
     "compaction.level_counts=8,4,4",
     "compaction.level_ages_s=1,3,5",
-    "compaction.lease_s=10",
+    "services.compact.lease_s=10",
 )
 PROFILES = ("--samples", "8", "--services", "4", "--pods", "2", "--rate", "12", "--seconds", "600")
 

@@ -325,7 +325,7 @@ def test_a_task_whose_driver_lets_go_ends_its_process_without_spark(
 def test_a_task_writes_nothing_after_its_time(
     runner: SparkRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "timing", PATIENT._replace(plan_timeout_s=0.5))
+    monkeypatch.setattr(runner, "timing", PATIENT._replace(limit_s=0.5))
     with pytest.raises(AttemptFailed, match="time is over") as failed:
         runner.run(plan("guarded /never"))
     assert (failed.value.stopped, failed.value.plan_at_fault) == (True, False)

@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, initialize, multiple, rule
 
-from maar.metastore.decide import operator_commands, prepare, schedule
+from maar.metastore.decide import operator_commands, prepare, rollbacks, schedule
 from maar.metastore.decide.schedule import Wish
 from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.fold import retirement
@@ -64,7 +64,7 @@ from maar.metastore.state.digest import digest
 from maar.model.block import BlockMeta
 from maar.model.errors import Rejected
 from maar.model.ids import BlockId, FencingToken, WorkerId, Zone
-from maar.model.plan import Account, PlanResult, PlanSpec, PlanState
+from maar.model.plan import ROLLBACK, Account, PlanResult, PlanSpec, PlanState
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.log import Head
@@ -133,13 +133,14 @@ class MetastoreFold(ModelledFold):
         ):
             effects = self.put(entry)
             assert not any(isinstance(e, Refused) for e in effects)  # nobody came in between
-            found += [e for e in effects if isinstance(e, Leased)]
+            found += [e for e in effects if isinstance(e, Leased) and not e.before]
         assert len(found) <= capacity
         self.those_that_failed_run_alone(worker, found)
         return found
 
     def those_that_failed_run_alone(self, worker: WorkerId, found: list[Leased]) -> None:
-        work = self.state.plans.work_of(worker, self.now())
+        held = self.state.plans.work_of(worker, self.now())
+        work = [plan for plan in held if plan.rolls_back is None]
         if any(self.state.plans[lease.plan].failures for lease in found):
             assert len(work) == 1
 
@@ -151,8 +152,32 @@ class MetastoreFold(ModelledFold):
         item = Grant(
             grant.plan, worker, until, grant.token if seen else None, counts_as_failure=counts
         )
-        found = [e for e in self.put(PlansLeased((item,))) if isinstance(e, Leased)]
-        return multiple(*found)
+        effects = self.put(PlansLeased((item,)))
+        return multiple(*(e for e in effects if isinstance(e, Leased) and not e.before))
+
+    @rule()
+    def clean_up(self) -> None:
+        """The first step of a cleaning, decided at the head."""
+        for entry in rollbacks.survey(self.state, now=self.now()).entries():
+            for effect in self.put(entry):
+                assert not isinstance(effect, Refused) or effect.why is Refusal.TOO_MANY
+
+    @rule(data=st.data(), stale=st.booleans())
+    def finish_a_rollback(self, data: st.DataObject, stale: bool) -> None:
+        pending = [plan for plan, u in self.model.rollbacks.items() if not u.done_by]
+        if not pending:
+            return
+        plan = data.draw(st.sampled_from(sorted(pending)))
+        undoing = self.model.rollbacks[plan]
+        token = undoing.token
+        if token is None or stale:
+            token = FencingToken(self.state.incarnation, 1)
+        undone = PlanResult(ROLLBACK, (), Account(0, 0, 0))
+        (effect,) = self.put(PlanCompleted(plan, token, undone))
+        assert isinstance(effect, Completed) is (token == undoing.token)
+        if isinstance(effect, Completed):
+            undoing.done_by, undoing.token = token, None
+            self.model.dead -= undoing.attempts
 
     @rule(grant=grants)
     def renew(self, grant: Leased) -> None:
@@ -192,7 +217,8 @@ class MetastoreFold(ModelledFold):
     def check_repeated(self, job: Job, token: FencingToken, effect: object) -> None:
         """The same answer again, for as long as finished plans are kept; never another one."""
         if isinstance(effect, Refused) and effect.why is Refusal.UNKNOWN_PLAN:
-            finished = sum(1 for other in self.model.jobs.values() if other.done_by)
+            ended = [*self.model.jobs.values(), *self.model.rollbacks.values()]
+            finished = sum(1 for other in ended if other.done_by)
             kept_long_enough = self.fold.now - job.done_at > POLICY.finished_ns
             assert kept_long_enough or finished > POLICY.finished_max // 2
         else:
@@ -334,15 +360,16 @@ class MetastoreFold(ModelledFold):
             swept = tuple(data.draw(st.lists(known, max_size=5)))
             self.put(LeftoversSwept(swept))
             self.model.leftovers.difference_update(swept)
+            self.model.dead.difference_update(swept)
 
     @rule()
     def lead_anew(self) -> None:
         self.put(TermStarted(self.state.term + 1, "next"))
         self.worker_registry = WorkerRegistry(hearing_since=self.now())
-        for plan, job in self.model.jobs.items():
+        for plan, job in (*self.model.jobs.items(), *self.model.rollbacks.items()):
             if plan in self.state.plans and (lease := self.state.plans[plan].lease):
                 if self.fold.now <= job.expires_at:
-                    job.expires_at = max(job.expires_at, self.fold.now + POLICY.lease_ns)
+                    job.expires_at = max(job.expires_at, self.fold.now + job.lease_ns)
                 assert lease.expires_at == job.expires_at
 
     @rule(reader=st.sampled_from("ab"))

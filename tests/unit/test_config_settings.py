@@ -15,6 +15,7 @@ from maar.app.settings.log_url import FilePlace
 from maar.model.errors import InvalidInput
 from maar.model.policy import Policy
 from maar.model.time import SECOND_NS
+from maar.services.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -113,7 +114,9 @@ def test_negative_numbers_are_refused() -> None:
 @pytest.mark.parametrize(
     ("before", "now"),
     [
-        ("worker.plan_most_ms", "worker.plan_timeout_ms"),
+        ("worker.plan_most_ms", "services.compact.limit_s"),
+        ("worker.plan_timeout_ms", "services.compact.limit_s"),
+        ("compaction.lease_s", "services.compact.lease_s"),
         ("worker.retry_least_ms", "worker.retry_min_ms"),
         ("worker.retry_most_ms", "worker.retry_max_ms"),
         ("worker.fault_least_ms", "worker.fault_min_ms"),
@@ -140,8 +143,8 @@ def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
         "segment.writes_in_flight_max=0",
         "query.concurrency=0",
         "query.answer_bytes_max=0",
-        "compaction.lease_s=0",
-        "compaction.lease_s=inf",
+        "services.compact.lease_s=0",
+        "services.compact.lease_s=inf",
         "compaction.retire_delay_s=1e300",
         "compaction.level_ages_s=inf,1,1",
         "compaction.span_s=0",
@@ -178,7 +181,7 @@ def test_a_floor_must_lag_far_behind_a_writers_deadline() -> None:
 
 
 def test_a_pause_of_the_leader_never_uses_up_a_lease() -> None:
-    policy = loaded(MAAR_COMPACTION__LEASE_S="6").policy()
+    policy = loaded(MAAR_SERVICES__COMPACT__LEASE_S="6").policy()
     assert policy.stall_ns == 2 * SECOND_NS
 
 
@@ -223,7 +226,8 @@ def test_least_shares_leave_something_for_level_0() -> None:
 
 
 def test_remains_are_looked_for_longer_than_an_attempt_can_write() -> None:
-    with pytest.raises(InvalidInput, match=r"leftovers_s = 1800 .*worker\.plan_timeout_ms"):
+    with pytest.raises(InvalidInput, match=r"leftovers_s = 1800 .*services\.compact\.limit_s"):
         loaded(MAAR_COMPACTION__LEFTOVERS_S="1800")
-    short = {"MAAR_COMPACTION__LEFTOVERS_S": "20", "MAAR_WORKER__PLAN_TIMEOUT_MS": "10000"}
+    limits = {f"MAAR_SERVICES__{kind.upper()}__LIMIT_S": "10" for kind in KINDS}
+    short = {"MAAR_COMPACTION__LEFTOVERS_S": "20", **limits}
     assert loaded(**short).policy().leftovers_ns == 20 * SECOND_NS

@@ -22,7 +22,7 @@ from maar.metastore.state.digest import digest
 from maar.metastore.state.index import Index, blocks_in
 from maar.metastore.state.marks import mark_of_bytes
 from maar.metastore.state.retired import Retired
-from maar.metastore.state.state import MetaState
+from maar.metastore.state.state import MetaState, Scope
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt
 from maar.model.ids import BlockId, PlanId, WorkerId
@@ -73,6 +73,14 @@ LEFT_OUT: dict[str, tuple[str, Lie]] = {
         lambda s: s.plans.held.__setitem__(WorkerId("w9"), set()),
     ),
     "plans.leases": ("follows from the plans", lambda s: setattr(s.plans, "leases", 9)),
+    "plans.removable": (
+        "follows from the plans",
+        lambda s: s.plans.removable.__setitem__(PlanId(7, 7), None),
+    ),
+    "plans.rollbacks": (
+        "follows from the plans",
+        lambda s: s.plans.rollbacks.__setitem__(PlanId(7, 7), PlanId(7, 8)),
+    ),
 }
 SAYS_NOTHING = {
     "known_marks": "marks of plans that are hashed already; it saves work",
@@ -173,6 +181,9 @@ def changes(state: MetaState, name: str) -> Iterator[Change]:
     elif isinstance(value, dict):
         for key, item in list(value.items()):
             yield name, partial(value.__delitem__, key)
+            if isinstance(key, Scope):
+                for path, other in others(key):
+                    yield path, partial(rename_key, value, key, other)
             if dataclasses.is_dataclass(item):
                 for field in dataclasses.fields(item):
                     at = f"{type(item).__name__}.{field.name}"
@@ -183,6 +194,11 @@ def changes(state: MetaState, name: str) -> Iterator[Change]:
     else:
         for path, other in others(value, name):
             yield path, partial(setattr, owner, last, other)
+
+
+def rename_key(value: dict[Any, Any], key: object, other: object) -> None:
+    value[other] = value[key]
+    del value[key]
 
 
 def changed_blocks(state: MetaState) -> Iterator[Change]:

@@ -88,7 +88,7 @@ def history(seed: int) -> Fold:
 
 
 def leases_of(leader_term: LeaderDecisions) -> list[Leased]:
-    held = [p for p in leader_term.fold.state.plans.values() if p.lease]
+    held = [p for p in leader_term.fold.state.plans.values() if p.lease and p.inputs]
     return [Leased(p.id, p.lease.token, p.lease.worker) for p in held if p.lease]
 
 

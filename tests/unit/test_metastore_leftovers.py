@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from maar.metastore.fold import leftovers
-from maar.metastore.leader import cleaner, sweeping
+from maar.metastore.leader import cleaner
 from maar.metastore.leader.cleaner import BOUNDS, CleanerBounds
 from maar.metastore.records.effects import Leased, Refused, Swept
 from maar.metastore.records.entries import (
@@ -29,6 +29,7 @@ from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.policy import MINUTE_NS
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
+from maar.services.intents import INTENT_BYTES_MAX
 from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import Lake, announce, objects_of, put
 from support.metastore.fold import INCARNATION, SMALL, Fold
@@ -101,33 +102,26 @@ def test_a_failed_attempt_leaves_nothing_in_the_end() -> None:
     plan, token = begun(world)
     made = world.write(plan, token)
     failed(world, plan, token)
+    world.pass_time(POLICY.leftovers_ns)
     sweep(world)
     assert set(objects_of(made)) <= world.objects()  # its tasks may not have stopped yet
-    world.pass_time(leftovers.EARLY_NS + 1)
-    sweep(world)
-    assert not set(objects_of(made)) & world.objects()
-    assert world.objects("attempts/") != set()  # what it may still write must be found
-    world.pass_time(POLICY.leftovers_ns)
+    world.pass_time(1)
     sweep(world)
     assert world.objects() == world.listed_keys()
     assert world.state.leftovers == {}
 
 
-def test_what_is_written_after_the_first_sweep_is_found_by_the_final_one() -> None:
+def test_what_is_written_after_an_attempt_has_ended_is_found_by_the_final_sweep() -> None:
     world = lake()
     plan, token = begun(world)
     late = world.make_output(plan, token)
     announce(world.store, late, plan, token, "a1")
     failed(world, plan, token)
-    world.pass_time(leftovers.EARLY_NS + 1)
-    sweep(world)
     put(world.store, late)
     later = world.make_output(plan, token, "a2")
     announce(world.store, later, plan, token, "a2")
     put(world.store, later)
-    sweep(world)
-    assert set(objects_of(late)) <= world.objects()  # one early sweep is enough
-    world.pass_time(POLICY.leftovers_ns)
+    world.pass_time(POLICY.leftovers_ns + 1)
     sweep(world)
     assert world.objects() == world.listed_keys()
 
@@ -195,7 +189,7 @@ def intents(world: Lake, plan: PlanId, token: FencingToken) -> dict[str, bytes]:
         "outside": f"lake/v1/samples/tenant=a/date=2024-01-01/../{mine}.parquet".encode(),
         "elsewhere": f"segments/v1/{mine}.parquet".encode(),
         "mixed": "\n".join((objects_of(world.make_output(plan, token))[0], segment)).encode(),
-        "huge": b"x" * (sweeping.INTENT_BYTES_MAX + 1),
+        "huge": b"x" * (INTENT_BYTES_MAX + 1),
     }
 
 
@@ -325,31 +319,26 @@ def attempt_key(number: int) -> AttemptKey:
     return AttemptKey(PlanId(number, 0), FencingToken(INCARNATION, number))
 
 
-def test_old_ends_come_first_then_early_looks_at_failures_only_and_within_the_limit() -> None:
-    minutes = {1: 50, 2: 46, 3: 30, 4: 20, 5: 10, 6: 0}
+def test_old_ends_come_first_within_the_limit_and_none_before_its_time() -> None:
+    minutes = {1: 50, 2: 46, 3: 45, 4: 20}
     all_of_them = {
-        attempt_key(number): EndedAttempt(LeaseTime((60 - age) * MINUTE_NS), completed=number == 3)
+        attempt_key(number): EndedAttempt(LeaseTime((60 - age) * MINUTE_NS), completed=number == 2)
         for number, age in minutes.items()
     }
 
-    def due(
-        limit: int = 10, passed: Iterable[int] = (), resting: Iterable[int] = ()
-    ) -> list[tuple[int, bool]]:
+    def due(limit: int = 10, resting: Iterable[int] = ()) -> list[int]:
         found = leftovers.due(
             all_of_them,
             now=LeaseTime(60 * MINUTE_NS),
             leftovers_ns=45 * MINUTE_NS,
-            passed=set(map(attempt_key, passed)),
             resting=set(map(attempt_key, resting)),
             limit=limit,
         )
-        return [(sweep.attempt_key.plan.index, sweep.final) for sweep in found]
+        return [one.plan.index for one in found]
 
-    assert due() == [(1, True), (2, True), (4, False), (5, False)]
-    assert due(passed={1, 4}) == [(1, True), (2, True), (5, False)]
-    assert due(resting={1, 5}) == [(2, True), (4, False)]
-    assert due(limit=3) == [(1, True), (2, True), (4, False)]
-    assert due(limit=1) == [(1, True)]
+    assert due() == [1, 2]
+    assert due(resting={1}) == [2]
+    assert due(limit=1) == [1]
 
 
 # ── the bound ──────────────────────────────────────────────────────────────────────────────────

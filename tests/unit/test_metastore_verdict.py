@@ -13,6 +13,7 @@ from maar.metastore.records.effects import AttemptEnded
 from maar.metastore.records.entries import Grant, PlansLeased, TermStarted
 from maar.model.plan import AttemptEnd
 from maar.model.policy import CompactionSettings, RetentionSettings, policy_of
+from maar.model.services import CompactService, ServicesSettings
 from maar.model.time import SECOND_NS, LeaseTime
 from support.metastore.fold import SMALL, Fold
 from support.metastore.leader_term import W1, W2, LeaderDecisions
@@ -80,7 +81,11 @@ def test_a_leader_that_comes_round_in_time_was_never_away() -> None:
 def test_a_leader_that_waits_for_requests_is_not_away_however_short_leases_are(
     lease_s: float,
 ) -> None:
-    policy = policy_of(CompactionSettings(lease_s=lease_s), RetentionSettings())
+    policy = policy_of(
+        CompactionSettings(),
+        RetentionSettings(),
+        ServicesSettings(compact=CompactService(lease_s=lease_s)),
+    )
     clock = LeaseClock(stall_ns=policy.stall_ns, monotonic_ns=0)
     worker_registry = WorkerRegistry(hearing_since=LeaseTime(0))
     for round_ in range(100):

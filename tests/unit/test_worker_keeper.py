@@ -33,6 +33,7 @@ def leased(index: int = 1, *, token: int = 100) -> LeasedPlan:
         inputs=(),
         target_block_bytes=1 << 20,
         lease_ns=LEASE,
+        limit_ns=PLAN,
     )
 
 
@@ -55,7 +56,7 @@ def ask(keeper: Keeper, now: int, *, slots: int = 2) -> PollRequest:
 
 def granted(*plans: LeasedPlan, at: int = 0) -> Keeper:
     """A keeper that was granted plans that nobody works on yet."""
-    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN, kinds=(COMPACT,))
+    keeper = Keeper(poll_ns=POLL, kinds=(COMPACT,))
     keeper.on_reply(ask(keeper, at), granting(*plans), sent_ns=at, now_ns=at)
     return keeper
 
@@ -70,20 +71,20 @@ def holding(*plans: LeasedPlan, at: int = 0) -> Keeper:
 
 
 def test_an_idle_worker_asks_for_as_many_plans_as_it_has_slots() -> None:
-    request = ask(Keeper(poll_ns=POLL, plan_ns=PLAN, kinds=(COMPACT,)), 0)
+    request = ask(Keeper(poll_ns=POLL, kinds=(COMPACT,)), 0)
     assert (request.worker, request.capacity) == (WORKER, 2)
     assert (request.renewals, request.reports) == ((), ())
 
 
 def test_a_granted_plan_is_started_and_takes_a_slot() -> None:
-    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN, kinds=(COMPACT,))
+    keeper = Keeper(poll_ns=POLL, kinds=(COMPACT,))
     decision = keeper.on_reply(ask(keeper, 0), granting(leased()), sent_ns=0, now_ns=5)
     assert decision.start == (leased(),)
     assert ask(keeper, 10).capacity == 1
 
 
 def test_a_grant_that_arrives_after_its_lease_has_passed_is_not_started() -> None:
-    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN, kinds=(COMPACT,))
+    keeper = Keeper(poll_ns=POLL, kinds=(COMPACT,))
     reply = granting(leased())
     assert keeper.on_reply(ask(keeper, 0), reply, sent_ns=0, now_ns=LEASE + 1).start == ()
     assert keeper.busy() == 0
@@ -104,13 +105,14 @@ def test_a_granted_plan_that_nobody_works_on_yet_is_renewed_but_not_said_to_have
 def test_the_first_renewal_after_the_work_began_says_so_until_it_was_heard() -> None:
     keeper = granted(leased())
     keeper.on_begun(leased(), 0)
-    assert keeper.next_poll_ns(slots=1, last_poll_ns=0) == POLL
+    assert keeper.next_poll_ns(slots=1, last_poll_ns=7) == 7, "at once: it waits to write"
     first = ask(keeper, 1)
     assert [renewal.started for renewal in first.renewals] == [True]
     keeper.on_sent(first)  # and no reply comes
     second = ask(keeper, 2)
     assert [renewal.started for renewal in second.renewals] == [True]
-    keeper.on_reply(second, keeping(leased()), sent_ns=2, now_ns=2)
+    assert keeper.on_reply(second, keeping(leased()), sent_ns=2, now_ns=2).told == (leased(),)
+    assert keeper.on_reply(second, keeping(leased()), sent_ns=2, now_ns=2).told == ()
     assert [renewal.started for renewal in ask(keeper, LEASE).renewals] == [False]
 
 
@@ -125,7 +127,7 @@ def test_renewals_are_due_after_a_third_of_the_lease_and_then_go_all_at_once() -
 
 
 def test_a_lease_counts_from_when_its_request_was_sent() -> None:
-    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN, kinds=(COMPACT,))
+    keeper = Keeper(poll_ns=POLL, kinds=(COMPACT,))
     keeper.on_reply(ask(keeper, 0), granting(leased()), sent_ns=0, now_ns=4000)
     assert keeper.on_expiry(LEASE).stop == ()
     assert keeper.on_expiry(LEASE + 1).stop == (leased(),)
@@ -188,7 +190,7 @@ def test_the_slot_of_a_lost_plan_is_busy_until_its_run_has_returned() -> None:
 
 
 def test_only_plans_that_the_request_named_can_be_lost_by_its_reply() -> None:
-    keeper = Keeper(poll_ns=POLL, plan_ns=PLAN, kinds=(COMPACT,))
+    keeper = Keeper(poll_ns=POLL, kinds=(COMPACT,))
     early = ask(keeper, 0)
     keeper.on_reply(early, granting(leased()), sent_ns=0, now_ns=0)
     assert keeper.on_reply(early, SILENCE, sent_ns=0, now_ns=1).stop == ()
@@ -266,8 +268,7 @@ def test_a_result_that_comes_after_the_lease_by_our_own_clock_is_not_reported() 
 
 def test_a_worker_with_free_slots_polls_at_its_interval() -> None:
     assert (
-        Keeper(poll_ns=POLL, plan_ns=PLAN, kinds=(COMPACT,)).next_poll_ns(slots=2, last_poll_ns=50)
-        == 50 + POLL
+        Keeper(poll_ns=POLL, kinds=(COMPACT,)).next_poll_ns(slots=2, last_poll_ns=50) == 50 + POLL
     )
 
 
@@ -277,10 +278,7 @@ def test_a_full_worker_polls_only_to_renew() -> None:
 
 
 def test_a_worker_that_wants_nothing_and_has_nothing_is_silent() -> None:
-    assert (
-        Keeper(poll_ns=POLL, plan_ns=PLAN, kinds=(COMPACT,)).next_poll_ns(slots=0, last_poll_ns=50)
-        is None
-    )
+    assert Keeper(poll_ns=POLL, kinds=(COMPACT,)).next_poll_ns(slots=0, last_poll_ns=50) is None
 
 
 def test_a_new_report_is_sent_at_once_and_then_at_the_interval() -> None:

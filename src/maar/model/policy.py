@@ -151,6 +151,11 @@ def kind_terms(services: ServicesSettings) -> tuple[KindTerms, ...]:
     )
 
 
+def other_terms(services: ServicesSettings) -> tuple[KindTerms, ...]:
+    """Of all kinds but compaction, whose terms the policy has as `lease_ns` and `limit_ns`."""
+    return tuple(terms for terms in kind_terms(services) if terms.kind != "compact")
+
+
 _COMPACTION, _RETENTION, _SERVICES = CompactionSettings(), RetentionSettings(), ServicesSettings()
 
 
@@ -163,7 +168,7 @@ class Policy(Struct, frozen=True, array_like=True):
     levels: tuple[Level, ...] = _COMPACTION.levels
     target_block_bytes: int = _COMPACTION.target_block_bytes
     span_ns: int = _ns(_COMPACTION.span_s)
-    lease_ns: int = _ns(_SERVICES.compact.lease_s)  # of kinds that have no terms of their own
+    lease_ns: int = _ns(_SERVICES.compact.lease_s)  # of compaction's plans
     stall_ns: int = STALL_MAX_NS  # lease time counts no more than this for a pause of the leader
     failure_limit: int = _COMPACTION.failure_limit
     retry_ns: int = _ns(_COMPACTION.retry_s)
@@ -192,8 +197,8 @@ class Policy(Struct, frozen=True, array_like=True):
     writers_max: int = 1_000  # in one ring
     shards_max: int = 16_384  # of one ring
     expired_delay_ns: int = _ns(_RETENTION.expired_delay_s)
-    limit_ns: int = _ns(_SERVICES.compact.limit_s)  # as lease_ns
-    kinds: tuple[KindTerms, ...] = ()
+    limit_ns: int = _ns(_SERVICES.compact.limit_s)  # of compaction's plans
+    kinds: tuple[KindTerms, ...] = other_terms(_SERVICES)
     rollback_delay_ns: int = _ns(_SERVICES.rollback_delay_s)
     execution_guard: bool = _SERVICES.execution_guard
     hold_max_ns: int = _ns(_SERVICES.hold_max_s)
@@ -220,20 +225,20 @@ def policy_of(
     given = msgspec.structs.asdict(compaction) | msgspec.structs.asdict(retention)
     for name in ("level_counts", "level_bytes", "level_ages_s", "default_days"):
         del given[name]
-    kinds = kind_terms(services)
+    shortest_ns = min(terms.lease_ns for terms in kind_terms(services))
     return check_policy(
         Policy(
             levels=compaction.levels,
             retention_ns=retention.default_ns,
             lease_ns=_ns(services.compact.lease_s),
             limit_ns=_ns(services.compact.limit_s),
-            kinds=kinds,
+            kinds=other_terms(services),
             rollback_delay_ns=_ns(services.rollback_delay_s),
             execution_guard=services.execution_guard,
             hold_max_ns=_ns(services.hold_max_s),
             clean_interval_ns=_ns(services.clean.interval_s),
             # A pause of the leader must not end the leases that nobody could renew meanwhile.
-            stall_ns=min(STALL_MAX_NS, min(terms.lease_ns for terms in kinds) // 3),
+            stall_ns=min(STALL_MAX_NS, shortest_ns // 3),
             **dict(_to_field(name, value) for name, value in given.items()),
         )
     )

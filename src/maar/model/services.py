@@ -42,7 +42,7 @@ class CleanService(KindService, frozen=True, kw_only=True):
 
     interval_s: Age = 60.0
     """How long after a cleaning the next one is due, if there is something to clean; 0: on demand
-    only (`maar clean`).
+    only (cleaning by hand).
     """
     lease_s: LeaseSeconds = 15.0
     """How long a cleaner that sends no renewals keeps a cleaning."""
@@ -53,8 +53,7 @@ class CleanService(KindService, frozen=True, kw_only=True):
 class ServicesSettings(Struct, frozen=True, kw_only=True):
     """Plans of all kinds: who may execute them, and when failed ones are rolled back.
 
-    They reach the metastore's log with the settings of compaction. What they mean in operation:
-    [plans.md](plans.md).
+    They reach the metastore's log with the settings of compaction.
     """
 
     rollback_delay_s: Age = 600.0

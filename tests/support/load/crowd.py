@@ -22,7 +22,7 @@ from support.processes.serving import Served
 CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
 FAST = (
     "compaction.level_ages_s=2,4,600",
-    "compaction.lease_s=5",
+    "services.compact.lease_s=5",
     "compaction.snapshot_entries=20",
     "segment.flush_interval_ms=100",
     "spark.slots=1",  # side by side they run in test_spark_runner.py

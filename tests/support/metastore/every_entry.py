@@ -20,18 +20,23 @@ from maar.model.ids import (
     WorkerId,
     Zone,
 )
-from maar.model.plan import Account, PlanResult, PlanSpec
+from maar.model.plan import ROLLBACK, Account, PlanKind, PlanResult, PlanSpec
+from maar.model.policy import KindTerms
 from maar.model.ring import Writer, WriterState
 from maar.model.time import SECOND_NS, LeaseTime
+from maar.services.clean.rules import CLEAN, WHOLE_LAKE
 from maar.services.compact.rules import COMPACT
 from support.metastore.fold import DAY_START_NS, INCARNATION, SMALL, TENANT, Fold, output, segment
 
+TERMS = (KindTerms("clean", 5 * SECOND_NS, 60 * SECOND_NS, removable=True),)
 FIRST_LIFE, OTHER_LIFE = Incarnation("01dcafe0"), Incarnation("01dcafe1")
 
 
 def every_kind_of_entry() -> Fold:
     """All but `Stored`; a golden log is made of it, so it changes only with the version."""
-    fold = Fold(policy=msgspec.structs.replace(SMALL, plans_max=4), incarnation=FIRST_LIFE)
+    fold = Fold(
+        policy=msgspec.structs.replace(SMALL, plans_max=4, kinds=TERMS), incarnation=FIRST_LIFE
+    )
     fold.put(e.VersionActivated(e.VERSION))
     add_restore(fold)
     s, w = SECOND_NS, WorkerId("w1")
@@ -97,6 +102,8 @@ def every_kind_of_entry() -> Fold:
     put(e.BlocksAdded((msgspec.structs.replace(segment(8, at=8), zone=Zone("east")),)))
     put(e.LeftoversSwept((e.AttemptKey(plans[0], held),)))
     rings(put, fold)
+    dead = e.RollbackWish(plans[1], (held,), None, "its attempt ended without a result")
+    rollbacks(put, fold, dead)
     put(e.PlansArchived((plans[1],)))
     put(e.BlocksForgotten((ids[1],)))
     fold.now = 60 * s
@@ -107,6 +114,35 @@ def every_kind_of_entry() -> Fold:
     put(e.TermStarted(2, "two"))
     put(e.StateHashed(at, hashed, "two"))
     return fold
+
+
+def rollbacks(put: Callable[[e.Entry], None], fold: Fold, dead: e.RollbackWish) -> None:
+    """A removable plan starts and is abandoned; a cleaning undoes it, and a dead attempt."""
+    live = fold.metas(tuple(sorted(fold.live())))
+    (east,) = [meta for meta in live if meta.zone == Zone("east")]
+    key = fold.state.queue.places[east.id].key
+
+    def grant(plan: PlanId) -> FencingToken:
+        until = LeaseTime(fold.now + 5 * SECOND_NS)
+        put(e.PlansLeased((e.Grant(plan, WorkerId("w2"), until, by_hand=True),)))
+        return FencingToken(INCARNATION, fold.state.index)
+
+    def complete(plan: PlanId, kind: PlanKind, removed: int) -> None:
+        result = PlanResult(kind, (), Account(0, 0, 0), removed=removed)
+        put(e.PlanCompleted(plan, grant(plan), result))
+
+    put(e.RollbacksScheduled((dead,)))
+    complete(PlanId(fold.state.index, 0), ROLLBACK, 3)
+    put(e.PlansScheduled((PlanSpec(COMPACT, True, key, (east.id,), 2, request_id="once"),)))
+    removable = PlanId(fold.state.index, 0)
+    token = grant(removable)
+    put(e.PlansStarted((e.Start(removable, token),)))
+    fold.now += 6 * SECOND_NS
+    rest = LeaseTime(fold.now + 60 * SECOND_NS)
+    abandoned = e.RollbackWish(removable, (token,), token, "nobody finished it", rest)
+    put(e.PlansScheduled((PlanSpec(CLEAN, False, WHOLE_LAKE, (), 2),)))
+    complete(PlanId(fold.state.index, 0), CLEAN, 0)
+    put(e.RollbacksScheduled((abandoned,)))
 
 
 def add_restore(fold: Fold) -> None:

@@ -8,10 +8,10 @@ from maar.metastore.decide import prepare, schedule
 from maar.metastore.decide.schedule import Wish
 from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.records.effects import Effect, Leased
-from maar.metastore.records.entries import Entry
+from maar.metastore.records.entries import Entry, PlanCompleted
 from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, PlanId, WorkerId
-from maar.model.plan import Plan
+from maar.model.plan import ROLLBACK, Account, Plan, PlanResult
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.plan_board import PollRequest, Renewal, Report
 from support.metastore.fold import Fold, result, segment
@@ -58,12 +58,16 @@ class LeaderDecisions:
         return entries
 
     def hand_out(self, *wishes: Wish) -> list[Leased]:
-        """What a round of polls gets."""
+        """What a round of polls gets; rollbacks that come first are finished at once."""
         self.set_aside()
         entries = schedule.assign(
             self.fold.state, wishes, now=self.now, worker_registry=self.worker_registry
         )
-        return [effect for effect in self.put(entries) if isinstance(effect, Leased)]
+        leases = [effect for effect in self.put(entries) if isinstance(effect, Leased)]
+        for rollback in (lease for lease in leases if lease.before):
+            undone = PlanResult(ROLLBACK, (), Account(0, 0, 0))
+            self.put([PlanCompleted(rollback.plan, rollback.token, undone)])
+        return [lease for lease in leases if not lease.before]
 
     def poll(self, worker: WorkerId = W1, capacity: int = 1) -> list[Leased]:
         return self.hand_out(Wish(worker, capacity))

@@ -15,7 +15,9 @@ from maar.metastore.records.effects import (
     Cancelled,
     Effects,
     Leased,
+    RollbackScheduled,
     Scheduled,
+    Started,
 )
 from maar.metastore.records.entries import AttemptKey, Entry
 from maar.metastore.state.digest import digest
@@ -49,8 +51,16 @@ class Job:
     inputs: tuple[BlockId, ...]
     token: FencingToken | None = None  # the newest that was granted and not ended
     expires_at: int = 0
+    lease_ns: int = 0
     done_by: FencingToken | None = None
     done_at: int = 0
+
+
+@dataclass
+class Undoing(Job):
+    """A rollback: which attempts it was scheduled for."""
+
+    attempts: frozenset[AttemptKey] = frozenset()
 
 
 @dataclass
@@ -62,6 +72,12 @@ class Model:
     jobs: dict[PlanId, Job] = field(default_factory=dict)
     tokens: set[tuple[PlanId, FencingToken]] = field(default_factory=set)
     leftovers: set[AttemptKey] = field(default_factory=set)
+    started: set[AttemptKey] = field(default_factory=set)
+    dead: set[AttemptKey] = field(default_factory=set)  # started, ended, and not undone
+    rollbacks: dict[PlanId, Undoing] = field(default_factory=dict)
+
+    def known(self, plan: PlanId) -> Job:
+        return self.jobs[plan] if plan in self.jobs else self.rollbacks[plan]
 
     def owners(self) -> dict[BlockId, PlanId]:
         return {b: p for p, job in self.jobs.items() if not job.done_by for b in job.inputs}
@@ -98,21 +114,36 @@ class ModelledFold(RuleBasedStateMachine):
         match effect:
             case Scheduled():
                 self.model.jobs[effect.plan] = Job(self.state.plans[effect.plan].inputs)
+            case RollbackScheduled():
+                attempts = frozenset(key for key in self.model.dead if key.plan == effect.target)
+                assert attempts
+                assert not any(
+                    undoing.attempts & attempts
+                    for undoing in self.model.rollbacks.values()
+                    if not undoing.done_by
+                ), "an attempt is undone by one rollback"
+                self.model.rollbacks[effect.rollback] = Undoing((), attempts=attempts)
+            case Started():
+                self.model.started.add(AttemptKey(effect.plan, effect.token))
             case Leased():
-                job = self.model.jobs[effect.plan]
+                job = self.model.known(effect.plan)
                 assert (effect.plan, effect.token) not in self.model.tokens
                 assert job.token is None
                 assert job.done_by is None
                 lease = self.state.plans[effect.plan].lease
                 assert lease is not None
                 job.token, job.expires_at = effect.token, lease.expires_at
+                job.lease_ns = lease.expires_at - self.fold.now
                 self.model.tokens.add((effect.plan, effect.token))
             case AttemptEnded():
-                job = self.model.jobs[effect.plan]
+                job = self.model.known(effect.plan)
                 assert job.token == effect.token
                 assert effect.end is not AttemptEnd.EXPIRED or self.fold.now > job.expires_at
                 job.token = None
-                self.model.leftovers.add(AttemptKey(effect.plan, effect.token))
+                key = AttemptKey(effect.plan, effect.token)
+                if not isinstance(job, Undoing):  # which writes nothing
+                    self.model.leftovers.add(key)
+                    self.model.dead.update({key} & self.model.started)
             case Cancelled():
                 assert self.model.jobs.pop(effect.plan).token is None
             case Bisected():
@@ -147,7 +178,7 @@ class ModelledFold(RuleBasedStateMachine):
     def plans_are_where_they_belong(self) -> None:
         for plan in self.state.plans.values():
             assert plan.state in (PlanState.REQUESTED, PlanState.INFLIGHT, PlanState.EXCLUDED)
-            job = self.model.jobs[plan.id]
+            job = self.model.known(plan.id)
             assert (plan.lease.token if plan.lease else None) == job.token
         for plan_id, plan in self.state.parked.items():
             assert plan_id not in self.state.plans
@@ -168,6 +199,9 @@ class ModelledFold(RuleBasedStateMachine):
     @invariant()
     def every_attempt_that_ended_is_looked_after(self) -> None:
         assert set(self.state.leftovers) == self.model.leftovers
+        assert set(self.state.leftovers.dead) == self.model.dead
+        pending = {plan for plan, undoing in self.model.rollbacks.items() if not undoing.done_by}
+        assert set(self.state.plans.rollbacks.values()) == pending
 
     @invariant()
     def everything_is_bounded(self) -> None:

@@ -210,7 +210,7 @@ class Processes:
         )
 
     def _settings(self) -> list[str]:
-        chosen = (f"compaction.lease_s={self._parts.lease_s}", *self._parts.settings)
+        chosen = (f"services.compact.lease_s={self._parts.lease_s}", *self._parts.settings)
         return [text for pair in chosen for text in ("--set", pair)]
 
     def _program(self, name: str, arguments: tuple[str, ...]) -> None:

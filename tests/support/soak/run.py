@@ -29,7 +29,7 @@ def settings(*, write_s: float, leftovers_s: float) -> tuple[str, ...]:
     longer than any task writes, and than it can be stopped for.
     """
     return (
-        f"worker.plan_timeout_ms={write_s * 1000:.0f}",
+        f"services.compact.limit_s={write_s:g}",
         "worker.cancel_ms=4000",
         "compaction.level_counts=6,4,4",
         "compaction.level_ages_s=1,2,3",

@@ -37,7 +37,7 @@ SETTLED_S = 400.0
 SETTINGS = (
     "compaction.level_counts=20,5,5",
     "compaction.level_ages_s=0.5,1,2",
-    "compaction.lease_s=5",
+    "services.compact.lease_s=5",
     "compaction.retry_s=0.1",
     "retention.default_days=0",
 )

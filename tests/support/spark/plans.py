@@ -31,7 +31,6 @@ from maar.model.ids import (
 from maar.model.plan import Account, LeasedPlan, PlanResult, QueueKey
 from maar.model.profile import RawProfile, profile_id
 from maar.model.time import LeaseTime
-from maar.ports.calls import LocalPort
 from maar.ports.log_time import Now
 from maar.ports.object_store import ObjectStore
 from maar.ports.plan_board import Kept, Outcome, PollReply, PollRequest
@@ -47,6 +46,7 @@ from maar.pprof.plain import (
 from maar.services.compact.rules import COMPACT
 from maar.services.compact.run import run as compact
 from maar.services.runs import Guard
+from support.worker.poll_only import PollOnly
 
 TIME_NS = 1_790_000_000_000_000_000
 LEASE_NS = 18_000_000_000
@@ -217,7 +217,7 @@ def writers(store: ObjectStore, token: FencingToken) -> dict[str, set[int]]:
     return found
 
 
-class OnePlanEach(LocalPort):
+class OnePlanEach(PollOnly):
     """A metastore that grants plans once, keeps every lease, and notes when it heard of whom."""
 
     def __init__(self, plans: list[LeasedPlan]) -> None:

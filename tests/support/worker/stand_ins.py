@@ -21,13 +21,14 @@ from maar.model.ids import (
     WorkerId,
 )
 from maar.model.plan import Account, LeasedPlan, PlanKind, PlanResult, QueueKey
-from maar.ports.calls import Caller, LocalPort
+from maar.ports.calls import Caller
 from maar.ports.plan_board import Kept, Outcome, PlanBoard, PollReply, PollRequest, Renewal, Report
 from maar.ports.runner import AttemptFailed, RunnerDied
 from maar.services.compact.rules import COMPACT
 from maar.worker.service import Worker
 from maar.worker.settings import WorkerSettings
 from support.clock.virtual_time import Gate, LoopClock
+from support.worker.poll_only import PollOnly
 
 RESULT = PlanResult(kind=COMPACT, outputs=(), account=Account(kept=1, duplicates=0, quarantined=0))
 INCARNATION = Incarnation("0badcafe")
@@ -45,7 +46,7 @@ PATIENCE_S = 60
 
 
 @dataclass
-class SmallMetastore(LocalPort):
+class SmallMetastore(PollOnly):
     """Leases, tokens and reports by the rules, for plans that are only numbers."""
 
     waiting: list[int] = field(default_factory=list)

@@ -34,6 +34,7 @@ from maar.distributor.settings import Limits, RouterSettings
 from maar.model.addresses import addresses_in
 from maar.model.errors import InvalidInput
 from maar.model.ids import MAIN_STORE
+from maar.model.plan import PlanKind
 from maar.model.policy import CompactionSettings, Policy, RetentionSettings, kind_terms, policy_of
 from maar.model.services import ServicesSettings
 from maar.model.time import SECOND_NS
@@ -42,6 +43,7 @@ from maar.ports.object_store import StoreSettings
 from maar.query.settings import QuerySettings
 from maar.runner.settings import SparkSettings
 from maar.segment.settings import DeadLetterSettings, SegmentSettings
+from maar.services.kinds import KINDS
 from maar.worker.settings import WorkerSettings
 
 CONFIG_VARIABLE = "MAAR_CONFIG"
@@ -209,7 +211,8 @@ def _check_bounds(settings: Settings) -> None:
             reason="settings",
         )
     leftovers_s = settings.compaction.leftovers_s
-    longest = max(kind_terms(settings.services), key=lambda terms: terms.limit_ns)
+    writing = [each for each in kind_terms(settings.services) if KINDS[PlanKind(each.kind)].writes]
+    longest = max(writing, key=lambda terms: terms.limit_ns)
     plan_s = longest.limit_ns / SECOND_NS + settings.worker.cancel_ms / 1000
     if leftovers_s <= plan_s:
         raise InvalidInput(

@@ -39,6 +39,7 @@ from maar.services.clean.rules import SkipReason, is_live, why_left_alone
 
 AT_ONCE_MAX = 500  # rollbacks in an entry, which has a bound (S12); the next cleaning takes more
 SKIPPED_MAX = 1_000  # plans that an answer names
+AT_ONCE = LeaseTime(0)
 NOT_YET = PlanId(0, 0)  # of a rollback that a dry run only speaks of
 
 
@@ -93,14 +94,26 @@ def _wish(state: MetaState, plan: Plan, *, now: LeaseTime, cause: str) -> Rollba
     tokens = rollback.dead_tokens(state, plan)
     if plan.lease is not None and plan.lease.is_expired(now):
         tokens = (*tokens, plan.lease.token)
-    return _wish_for(plan, plan.id, tokens, cause=cause)
+    rest = _rests_until(state, plan, now)
+    return _wish_for(plan, plan.id, tokens, cause=cause, scope_rests_until=rest)
+
+
+def _rests_until(state: MetaState, plan: Plan, now: LeaseTime) -> LeaseTime:
+    """A scope whose plans always fail is due less and less often."""
+    before = state.setback(plan.kind, plan.key)
+    return LeaseTime(now + plans.probe_delay(state, before.failures if before else 0))
 
 
 def _wish_for(
-    plan: Plan | None, target: PlanId, tokens: tuple[FencingToken, ...], *, cause: str
+    plan: Plan | None,
+    target: PlanId,
+    tokens: tuple[FencingToken, ...],
+    *,
+    cause: str,
+    scope_rests_until: LeaseTime = AT_ONCE,
 ) -> RollbackWish:
     seen = plan.lease.token if plan and plan.lease else None
-    return RollbackWish(target, tokens, seen, cause)
+    return RollbackWish(target, tokens, seen, cause, scope_rests_until)
 
 
 def _skipped(state: MetaState, now: LeaseTime) -> Iterator[SkippedPlan]:

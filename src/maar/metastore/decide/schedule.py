@@ -261,7 +261,7 @@ class _Round:
     # ── which worker ──
 
     def serve(self, worker: WorkerId, capacity: int) -> None:
-        work = self._state.plans.work_of(worker, self._now)
+        work = self._work_of(worker)
         if any(plan.failures for plan in work):
             return  # it runs alone until it ends
         if self._worker_registry.drained == worker:
@@ -274,6 +274,11 @@ class _Round:
             alone = not work and not given
             if self._left <= 0 or not self._serve_one(worker, alone=alone):
                 return
+
+    def _work_of(self, worker: WorkerId) -> list[Plan]:
+        """A rollback comes with the plan that it precedes, and takes no slot of its own."""
+        held = self._state.plans.work_of(worker, self._now)
+        return [plan for plan in held if plan.rolls_back is None]
 
     def _serve_one(self, worker: WorkerId, *, alone: bool) -> bool:
         """Whether the worker may get more after this."""
@@ -371,7 +376,7 @@ class _Round:
         """Whether it asks for work and is idle: then it can take a plan of these kinds alone."""
         if wanted.isdisjoint(self._worker_registry.heard[worker].kinds):
             return False
-        busy = self._state.plans.work_of(worker, self._now)
+        busy = self._work_of(worker)
         served = any(worker == other for _, other in self._given)
         return self._worker_registry.heard[worker].wants and not busy and not served
 

@@ -75,7 +75,7 @@ def _schedule_one(state: MetaState, wish: RollbackWish, rollback: PlanId) -> Eff
         state.plans[target.id] = target
     tokens = tuple(t for t in wish.tokens if leftovers.is_dead(state, wish.target, t))
     if target is not None and target.removable:
-        effects = (*effects, _remove(state, target, wish.cause))
+        effects = (*effects, _remove(state, target, wish))
     _add(state, rollback, wish.target, tokens)
     return (*effects, RollbackScheduled(rollback, wish.target))
 
@@ -97,23 +97,22 @@ def _has_started(plan: Plan) -> bool:
     return plan.attempts[-1].started_at is not None
 
 
-def _remove(state: MetaState, plan: Plan, cause: str) -> RolledBack:
+def _remove(state: MetaState, plan: Plan, wish: RollbackWish) -> RolledBack:
     """A removable plan ends; what it owned waits again where it waited before (S7)."""
     if plan.state is PlanState.INFLIGHT:
-        _remember_setback(state, plan)
-    plans.finish(state, msgspec.structs.replace(plan, state=PlanState.ROLLED_BACK, note=cause))
+        _remember_setback(state, plan, wish.scope_rests_until)
+    ended = msgspec.structs.replace(plan, state=PlanState.ROLLED_BACK, note=wish.cause)
+    plans.finish(state, ended)
     for block in plan.inputs:
         state.queue.give_back(block, state.policy)
     return RolledBack(plan.id)
 
 
-def _remember_setback(state: MetaState, plan: Plan) -> None:
+def _remember_setback(state: MetaState, plan: Plan, until: LeaseTime) -> None:
     """A scope whose plans always fail is due less and less often."""
     scope = Scope(plan.kind, plan.key)
     before = state.setbacks.get(scope)
-    failures = before.failures + 1 if before else 1
-    until = LeaseTime(state.lease_time + plans.probe_delay(state, failures - 1))
-    state.setbacks[scope] = Setback(failures, until)
+    state.setbacks[scope] = Setback(before.failures + 1 if before else 1, until)
     plans.trim(state.setbacks, state.policy.scopes_max)
 
 

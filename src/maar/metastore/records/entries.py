@@ -324,6 +324,8 @@ class RollbackWish(msgspec.Struct, frozen=True, array_like=True):
     tokens: tuple[FencingToken, ...]  # none of them can complete after this entry (S1)
     presumes: FencingToken | None  # the expired lease that the leader saw, or none
     cause: str
+    # Of a removable plan that had begun: before this time no plan of its scope is due.
+    scope_rests_until: LeaseTime = LeaseTime(0)
 
 
 class RollbacksScheduled(msgspec.Struct, frozen=True, array_like=True, tag=38):

@@ -226,7 +226,6 @@ BOUNDS: dict[str, Bound] = {
     "pins": Bound("pins_max", ("PinsDropped",)),
     "parked": Bound("parked_max", ("PlansUnparked", "PlanRequeued", "BlocksExpired", "BlocksLost")),
     "leftovers": Bound("leftovers_max", ("LeftoversSwept",)),
-    "leftovers.dead": Bound("leftovers", ("LeftoversSwept",)),
     "setbacks": Bound("scopes_max", ("PlanCompleted", "RollbacksScheduled")),
     "successes": Bound("scopes_max", ("PlanCompleted",)),
     "retention": Bound("tenants_max", ("RetentionSet",)),
