@@ -84,7 +84,7 @@ def test_the_list_takes_every_filter(front: Front, say: Say) -> None:
     known(front, plan(1, PlanState.PARKED, note="it had to go"))
     code, out, _ = say(
         *("plans", "--state", "parked", "--level", "2", "--tenant", "acme", "--shard", "7"),
-        *("--service", "compact", "--failing", "--limit", "9"),
+        *("--kind", "compact", "--failing", "--limit", "9"),
     )
     assert code == 0
     assert front.metastore.wanted == ListPlans("parked", "compact", "acme", 2, 7, True, 9)
@@ -241,7 +241,11 @@ def test_an_option_of_the_list_is_not_lost_on_a_command(
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("plans", "show", "9.0"), 1, "there is no plan 9.0 (HTTP 404)"),
+        (
+            ("plans", "show", "9.0"),
+            1,
+            "there is no plan 9.0; finished plans are archived after a while (HTTP 404)",
+        ),
         (("plans", "show", "nine"), 2, "is not a plan id"),
         (("plans", "requeue"), 2, "Missing argument"),
         (("plans", "exclude", "9.0", "--reason", "x"), 1, "no plan 9.0"),

@@ -15,6 +15,8 @@ from maar.model.block import BlockMeta
 from maar.model.plan import Plan
 from maar.ports.dead_letters import Letter, LettersPage
 from maar.ports.operator import Explanation, Loss, PlanDetail, Status
+from maar.ports.plan_board import CleanStep, RollbackReply, ScheduledPlan
+from maar.ports.plan_outcome import PlanOutcome
 from maar.ports.retention import Undone
 
 REFERENCE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
@@ -71,8 +73,12 @@ PRINTED: dict[str, tuple[type[msgspec.Struct], set[str]]] = {
     "blocks": (BlockMeta, {"blocks"}),
     "blocks lose": (Loss, set()),
     "explain block": (Explanation, set()),
-    "plans": (Plan, {"plans"}),
-    "plans show": (PlanDetail, set()),
+    "plans": (Plan, {"plans", "kind", "service"}),
+    "plans show": (PlanDetail, {"kind"}),
+    "plans schedule": (ScheduledPlan, set()),
+    "plans execute": (PlanOutcome, set()),
+    "plans rollback": (RollbackReply, set()),
+    "clean": (CleanStep, {"executed", "orphans", "objects", "bytes"}),
     "retention undo": (Undone, set()),
     "dead-letters": (LettersPage, set()),
     "dead-letters show": (Letter, set()),

@@ -7,8 +7,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from maar.api.admin.plain import plain
 from maar.model.ids import ANONYMOUS
+from maar.model.plain import plain
 from support.docs.reading_the_lake import STRANGER, DocumentedLake, documented_lake, programs
 
 PROFILE_TYPE = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"

@@ -16,6 +16,18 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from maar.api.admin.admin import Admin, Disks, Processes, View, no_disks, no_processes
+from maar.api.admin.execution import (
+    RESULT_BYTES_MAX,
+    CleanWish,
+    Completion,
+    Doomed,
+    Failure,
+    GrantWish,
+    Held,
+    PlanOrders,
+    RollbackWish,
+    Wish,
+)
 from maar.api.admin.operator_commands import (
     Exclusion,
     Limit,
@@ -44,7 +56,8 @@ from maar.distributor.service import Distributor
 from maar.model.time import TimeRange
 from maar.ports.calls import Caller
 from maar.ports.clock import Clock
-from maar.ports.operator import Operator
+from maar.ports.metastore import Metastore
+from maar.ports.object_store import StoreSettings
 from maar.ports.query import QueryEngine
 
 __all__ = ["QueryDeps", "build_app"]
@@ -64,13 +77,15 @@ class QueryDeps(NamedTuple):
     """What the query routes need."""
 
     engine: Caller[QueryEngine]
-    metastore: Caller[Operator]
+    metastore: Caller[Metastore]
     causes: Causes
     clock: Clock
     future_ns: int  # how far ahead of the clock profiles may be dated
     placed: ReadPlaced = nothing_placed
     processes: Processes = no_processes
     disks: Disks = no_disks
+    store: StoreSettings | None = None  # as executors elsewhere are told, without secrets
+    addresses: str = ""  # of the metastore, as they are told
 
     def whole_range(self) -> TimeRange:
         """The whole time range, which a query without times asks for."""
@@ -111,6 +126,7 @@ def build_app(
                 ),
             ),
             *_order_routes(guard, Orders(asked.metastore)),
+            *_execution_routes(guard, PlanOrders(asked.metastore, asked.store, asked.addresses)),
             _placement_route(guard, PlacementView(asked.metastore, asked.placed)),
             Route("/", pages.page),
             Route("/ui/{path:path}", pages.asset),
@@ -204,6 +220,33 @@ def _order_routes(guard: RequestGuard, orders: Orders) -> list[Route]:
         Route(undo, Order(guard, undo, Pause, orders.undo_retention), methods=["POST"]),
         Route(retry, Order(guard, retry, Nothing, orders.retry_letter), methods=["POST"]),
         Route(remove, Order(guard, remove, WriterRemoval, orders.remove_writer), methods=["POST"]),
+    ]
+
+
+def _execution_routes(guard: RequestGuard, orders: PlanOrders) -> list[Route]:
+    """Plans that anybody may schedule, execute and roll back."""
+    plans, plan, executor = "/api/v1/plans", "/api/v1/plans/{id}", "/api/v1/executor"
+    posts: dict[str, Order[Any]] = {
+        path: Order(guard, path, kind, carry_out)
+        for path, kind, carry_out in (
+            (plans, Wish, orders.schedule),
+            (f"{plan}/grant", GrantWish, orders.grant),
+            (f"{plan}/renew", Held, orders.renew),
+            (f"{plan}/start", Held, orders.start),
+            (f"{plan}/fail", Failure, orders.fail),
+            (f"{plan}/rollback", RollbackWish, orders.roll_back),
+            ("/api/v1/clean", CleanWish, orders.clean),
+        )
+    }
+    for name, kind, carry_out in (
+        ("complete", Completion, orders.complete),
+        ("confirm", Doomed, orders.confirm),
+    ):
+        path = f"{plan}/{name}"
+        posts[path] = Order(guard, path, kind, carry_out, bytes_max=RESULT_BYTES_MAX)
+    return [
+        Route(executor, View(guard, executor, orders.executor), methods=["GET"]),
+        *(Route(path, order, methods=["POST"]) for path, order in posts.items()),
     ]
 
 

@@ -74,6 +74,17 @@ class Server:
         """Send a request that changes something."""
         return self._json(self._send(verb, path, json=dict(body)))
 
+    def ask(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Send a request about plans, whose refusals are answers too: the object that a success
+        would be, with its outcome.
+        """
+        try:
+            return self.order("POST", path, body)
+        except CommandFailed as error:
+            if "plan" in error.answer or "outcome" in error.answer:
+                return error.answer
+            raise
+
     def get_bytes(self, path: str, params: Mapping[str, str | int] | None = None) -> bytes:
         return self._send("GET", path, params=params).content
 
@@ -117,8 +128,13 @@ class Server:
             return response
         if response.status_code in TRY_LATER:
             told_s = retry_after_s(response.headers.get("Retry-After", ""))
-            raise CommandFailed(_sentence(response), EXIT_UNAVAILABLE, retry_after_s=told_s)
-        raise CommandFailed(_sentence(response))
+            raise CommandFailed(
+                _sentence(response),
+                EXIT_UNAVAILABLE,
+                retry_after_s=told_s,
+                answer=_answer(response),
+            )
+        raise CommandFailed(_sentence(response), answer=_answer(response))
 
 
 def retry_after_s(header: str | bytes) -> float:
@@ -126,6 +142,15 @@ def retry_after_s(header: str | bytes) -> float:
     with suppress(ValueError):
         return max(0.0, float(header))
     return 0.0
+
+
+def _answer(response: httpx.Response) -> dict[str, Any]:
+    """The object that a refusal carries, if it is one."""
+    try:
+        found = response.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _sentence(response: httpx.Response) -> str:

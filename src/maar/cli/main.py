@@ -35,8 +35,9 @@ _COMMANDS = {
     "blocks": ("cli.commands.blocks", "List the live blocks."),
     "plans": (
         "cli.commands.plans",
-        "List the plans; show, requeue or exclude one; raise the limit.",
+        "List the plans; schedule, execute, roll back, show or set aside one.",
     ),
+    "clean": ("cli.commands.clean", "Roll back what nobody finished."),
     "placement": ("cli.commands.placement", "Shards of each dataset, and the rates behind them."),
     "explain": ("cli.commands.explain", "Say why a block is not compacted yet."),
     "ring": ("cli.commands.ring", "List the segment writers and their shards; remove one."),

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from maar.model.block import BlockMeta, Damage
-from maar.model.ids import BlockId, Incarnation, NodeId, PlanId, Zone
+from maar.model.ids import BlockId, FencingToken, Incarnation, NodeId, PlanId, Zone
 from maar.model.plan import Plan
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime
@@ -17,6 +17,7 @@ from maar.ports.dead_letters import LetterOperator, LettersStatus
 from maar.ports.log_time import LogTime
 from maar.ports.membership import RingReader
 from maar.ports.metastore_call import MetastoreCall
+from maar.ports.plan_board import Execution
 from maar.ports.replica import ReplicaStatus
 from maar.ports.retention import RetentionOperator, RetentionStatus
 
@@ -83,6 +84,14 @@ class Status(msgspec.Struct, frozen=True):
     profiles_lost: int = 0
 
 
+class PlanRollback(msgspec.Struct, frozen=True):
+    """An attempt of a plan that is or was rolled back."""
+
+    rollback: PlanId  # the plan that does it
+    token: FencingToken | None  # of the attempt; None: the plan went before it had begun
+    state: str  # of the rollback
+
+
 class PlanDetail(msgspec.Struct, frozen=True):
     """A plan with what an operator needs to judge it."""
 
@@ -90,6 +99,8 @@ class PlanDetail(msgspec.Struct, frozen=True):
     now: LeaseTime
     failure_limit: int  # in force now, raised or not
     inputs: tuple[BlockMeta, ...]  # those that are still known
+    rollbacks: tuple[PlanRollback, ...] = ()  # of this plan, oldest first
+    execution: Execution | None = None  # what whoever wants to execute it now would be told
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -170,7 +181,7 @@ class ListPlans(MetastoreCall[Operator, tuple[Plan, ...]], frozen=True):
     rows: ClassVar[str | None] = ""
 
     state: str = ""
-    service: str = ""
+    service: str = ""  # the kind of plan
     tenant: str = ""
     level: int = -1
     shard: int = 0

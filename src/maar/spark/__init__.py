@@ -1,5 +1,6 @@
 """maar inside a Spark program of yours."""
 
 from maar.spark.borrowed_spark import run_worker
+from maar.spark.one_plan import execute
 
-__all__ = ["run_worker"]
+__all__ = ["execute", "run_worker"]

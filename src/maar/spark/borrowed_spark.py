@@ -65,7 +65,7 @@ def run_worker(
         borrowed=context,
     )
     leaving = threading.Event()
-    life = _Life(
+    life = LoopThread(
         _work(
             runner,
             given,
@@ -103,11 +103,12 @@ def context_of(spark: Any) -> Any:
     return context
 
 
-class _Life:
+class LoopThread:
     """A coroutine in a thread with a loop of its own: a notebook's thread has one already."""
 
     def __init__(self, work: Any) -> None:
         self._error: BaseException | None = None
+        self.result: Any = None
         self._thread = threading.Thread(target=self._run, args=(work,), name="maar-worker")
         self._thread.start()
 
@@ -119,7 +120,7 @@ class _Life:
 
     def _run(self, work: Any) -> None:
         try:
-            asyncio.run(work)
+            self.result = asyncio.run(work)
         except BaseException as error:  # noqa: BLE001  # raised again in the caller's thread
             self._error = error
 

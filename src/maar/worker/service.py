@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 
 from prometheus_client import CollectorRegistry
@@ -24,7 +23,6 @@ from maar.ports.calls import Caller
 from maar.ports.clock import Clock
 from maar.ports.plan_board import (
     Answer,
-    Execution,
     Outcome,
     PlanBoard,
     PollReply,
@@ -33,6 +31,7 @@ from maar.ports.plan_board import (
 )
 from maar.ports.runner import AttemptFailed, JobRunner
 from maar.worker.backoff import Backoff
+from maar.worker.executed import Executed
 from maar.worker.keeper import LEAVING, OVERDUE, AttemptFailure, End, Keeper
 from maar.worker.metrics import WorkerMetrics
 from maar.worker.settings import WorkerSettings
@@ -41,21 +40,12 @@ log = logging.getLogger("maar.worker")
 
 FAULTS_MAX = 8  # of the engine or store, while we hold a plan; then its failure is reported
 PLANS_MAX = 1000  # at once, whatever the runner says: each takes a thread
+ASKED_MAX = 5  # polls for the one plan to execute; then whoever asked is told that nobody answers
 SLOTS_ANSWER_S = 0.5  # a runner that takes longer to tell its slots has none for now
 _MS = 1_000_000
 
 
 Undo = Callable[[Rollback], PlanResult]  # in a thread
-
-
-@dataclass(slots=True)
-class Executed:
-    """What came of the one plan that a worker was started for."""
-
-    execution: Execution | None = None  # None: the metastore was not reached
-    end: End = None
-    lost: bool = False  # its lease went while it was worked on
-    outcome: Outcome | None = None  # of its report
 
 
 class Worker:
@@ -212,6 +202,8 @@ class Worker:
                 wait_ns // _MS,
                 str(error) or type(error).__name__,
             )
+            if self._execute and not self._keeper.busy() and self._silence.failures >= ASKED_MAX:
+                self.stop()
             return
         if self._silence.on_success():
             log.info("metastore answers again worker=%s", self._worker)
@@ -290,6 +282,7 @@ class Worker:
         except _NotBegun:
             end = LEAVING
         except AttemptFailed as failed:
+            self.executed.cause = failed.cause
             self._metrics.failed.inc()
             log.warning(
                 "plan failed plan=%s token=%s stopped=%s cause=%s",

@@ -20,6 +20,7 @@ from maar.app.http.gate import PORT_BOUNDS, PortBounds
 from maar.distributor.service import Distributor
 from maar.distributor.settings import Limits
 from maar.model.block import BlockMeta
+from maar.ports.object_store import StoreSettings
 from support.http.memory_metastore import MemoryMetastore
 from support.http.plain_engine import PlainEngine
 from support.http.pushed import MemoryWriter, OneShard, SetClock, run
@@ -45,6 +46,7 @@ class Front:
         inline_bytes_max: int = INLINE_BYTES_MAX,
         body_read_s: float = READ_SECONDS_MAX,
         bounds: PortBounds = PORT_BOUNDS,
+        store: StoreSettings | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
         self.writer = MemoryWriter()
@@ -80,6 +82,8 @@ class Front:
                 placed,
                 lambda: self.processes,
                 lambda: self.disks,
+                store,
+                "127.0.0.1:4041",
             ),
             guard=self.door,
             hosts=hosts,

@@ -24,10 +24,20 @@ from maar.ports.index_reader import IndexView, ViewRequest
 from maar.ports.log_time import Now
 from maar.ports.membership import Beat, BeatReply, RingView
 from maar.ports.operator import Explanation, ListPlans, Loss, PlanDetail, Status, ZoneStatus
-from maar.ports.plan_board import PollReply, PollRequest
+from maar.ports.plan_board import (
+    CleanStep,
+    ConfirmDeletes,
+    PollReply,
+    PollRequest,
+    RollbackReply,
+    ScheduledPlan,
+    SchedulePlan,
+    ScheduleRollbacks,
+)
 from maar.ports.registrar import AddReply
 from maar.ports.retention import Expiring, RetentionStatus, Undone
 from support.http.pushed import NOW_NS
+from support.metastore.board import FoldBoard
 from support.metastore.fold import Fold
 
 
@@ -54,6 +64,7 @@ class MemoryMetastore(LocalPort):
         self.zone_status: tuple[ZoneStatus, ...] = ()
         self.posted: dict[str, Letter] = {}  # dead letters
         self.letters_status = LettersStatus()
+        self.board = FoldBoard()  # plans that are executed, by the real decisions
 
     async def now(self) -> Now:
         self._fail()
@@ -66,7 +77,21 @@ class MemoryMetastore(LocalPort):
         return AddReply(tuple(self.refusal for _ in blocks), self.lease_time)
 
     async def poll(self, request: PollRequest) -> PollReply:
-        return PollReply((), (), ())
+        self._fail()
+        return await self.board.poll(request)
+
+    async def schedule_plan(self, request: SchedulePlan) -> ScheduledPlan:
+        self._fail()
+        return await self.board.schedule_plan(request)
+
+    async def roll_back(self, plan: PlanId) -> RollbackReply:
+        return await self.board.roll_back(plan)
+
+    async def schedule_rollbacks(self, request: ScheduleRollbacks) -> CleanStep:
+        return await self.board.schedule_rollbacks(request)
+
+    async def confirm_deletes(self, request: ConfirmDeletes) -> tuple[str, ...]:
+        return await self.board.confirm_deletes(request)
 
     async def view(self, request: ViewRequest) -> IndexView:
         return IndexView(len(self.index), tuple(self.index.values()))
@@ -89,6 +114,8 @@ class MemoryMetastore(LocalPort):
         return tuple(found[: wanted.limit])
 
     async def plan(self, plan: PlanId) -> PlanDetail:
+        if plan not in self.known:
+            return await self.board.plan(plan)
         found = self._plan(plan)
         inputs = tuple(self.index[block] for block in found.inputs if block in self.index)
         return PlanDetail(found, self.lease_time, found.failure_limit, inputs)

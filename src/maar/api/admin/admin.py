@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope
 
-from maar.api.admin.plain import plain
 from maar.api.admin.quarantine import Causes
 from maar.api.admin.rings import zone_of
 from maar.api.guard import Endpoint, RequestGuard
@@ -19,6 +18,8 @@ from maar.api.query.querier import check_type
 from maar.api.times import range_of_ms, unix_ms
 from maar.model.errors import InvalidInput
 from maar.model.ids import BlockId, PlanId, TenantId, parse_profile_id, tenant_id
+from maar.model.plain import plain
+from maar.model.plan import Plan
 from maar.model.time import SECOND_NS, TimeRange
 from maar.ports.calls import Caller
 from maar.ports.dead_letters import GetLetter, ListLetters
@@ -31,6 +32,7 @@ from maar.ports.operator import (
     ListBlocks,
     ListPlans,
     Operator,
+    PlanDetail,
     WeighLoss,
 )
 from maar.ports.query import GetProfile, QueryEngine, RankFunctions
@@ -114,7 +116,7 @@ class Admin:
         query = request.query_params
         wanted = ListPlans(
             state=query.get("state", ""),
-            service=query.get("service", ""),
+            service=query.get("kind", "") or query.get("service", ""),
             tenant=query.get("tenant", ""),
             level=_integer(query, "level", default=-1),
             shard=_integer(query, "shard", default=0),
@@ -122,12 +124,11 @@ class Admin:
             limit=limit_of(query),
         )
         plans = await self._metastore.call(wanted)
-        return JSONResponse({"plans": plain(plans)})
+        return JSONResponse({"plans": [plan_of(plan) for plan in plans]})
 
     async def plan(self, _tenant: TenantId, request: Request) -> Response:
-        return JSONResponse(
-            plain(await self._metastore.call(GetPlan(PlanId.parse(request.path_params["id"]))))
-        )
+        plan_id = PlanId.parse(request.path_params["id"])
+        return JSONResponse(detail_of(await self._metastore.call(GetPlan(plan_id))))
 
     async def loss(self, _tenant: TenantId, request: Request) -> Response:
         return JSONResponse(
@@ -212,6 +213,20 @@ class Admin:
             unix_ms(query.get(end, ""), name=end),
             whole=self._whole_range(),
         )
+
+
+SHOWN = ("kind", "removable", "state", "scheduled_at", "attempts", "result")
+
+
+def plan_of(plan: Plan) -> dict[str, Any]:
+    """`service` is what the kind was called first."""
+    return {**plain(plan), "kind": plan.kind}
+
+
+def detail_of(detail: PlanDetail) -> dict[str, Any]:
+    """With what most ask for at the top."""
+    found = plan_of(detail.plan)
+    return {**plain(detail), "plan": found} | {name: found[name] for name in SHOWN}
 
 
 def retention_of(status: RetentionStatus) -> dict[str, Any]:

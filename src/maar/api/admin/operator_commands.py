@@ -11,12 +11,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope
 
 from maar.api.admin.admin import period_of, retention_of
-from maar.api.admin.plain import plain
 from maar.api.body import header, read_body
 from maar.api.errors import UnsupportedMedia
 from maar.api.guard import Endpoint, RequestGuard
 from maar.model.errors import InvalidInput, NotFound
 from maar.model.ids import BlockId, NodeId, PlanId, Zone, tenant_id
+from maar.model.plain import plain
 from maar.model.time import SECOND_NS
 from maar.ports.calls import Caller
 from maar.ports.dead_letters import RetryLetter
@@ -94,10 +94,13 @@ class Order(Endpoint, Generic[Asked]):
         route: str,
         kind: type[Asked],
         carry_out: Callable[[Request, Asked], Awaitable[Any]],
+        *,
+        bytes_max: int = BODY_BYTES_MAX,
     ) -> None:
         super().__init__(guard, route)
         self._kind = kind
         self._carry_out = carry_out
+        self._bytes_max = bytes_max
 
     async def respond(self, scope: Scope, receive: Receive) -> Response:
         content = header(scope, b"content-type").partition(";")[0].strip().lower()
@@ -106,14 +109,15 @@ class Order(Endpoint, Generic[Asked]):
                 f"content-type {content[:60]!r} is not read here; use application/json"
             )
         with self.guard.budget.hold() as hold:
-            body = await read_body(scope, receive, limit=BODY_BYTES_MAX, hold=hold)
+            body = await read_body(scope, receive, limit=self._bytes_max, hold=hold)
         try:
             asked = msgspec.json.decode(body or b"{}", type=self._kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InvalidInput(
                 f"the body is not what {self.route} takes: {error}", reason="request"
             ) from error
-        return JSONResponse(await self._carry_out(Request(scope), asked))
+        answer = await self._carry_out(Request(scope), asked)
+        return answer if isinstance(answer, Response) else JSONResponse(answer)
 
 
 class Orders:

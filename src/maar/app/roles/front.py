@@ -79,6 +79,8 @@ async def run(
                 placement_reader(store),
                 lambda: status_file.plain(sibling_processes(settings)),
                 here.disks.plain if here.disks else no_disks,
+                settings.store_settings(),
+                settings.metastore_addresses,
             )
         for other in others.values():
             stack.push_async_callback(other.close)

@@ -1,4 +1,4 @@
-"""`maar plans`: lists maintenance plans and their attempts; requeues and excludes them."""
+"""`maar plans`: lists plans and their attempts; schedules, executes and sets them aside."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from maar.cli.client import Server
+from maar.cli.commands import execution
 from maar.cli.input.options import (
     connect,
     json_option,
@@ -23,20 +24,22 @@ from maar.model.plan import PlanState
 from maar.services.kinds import KINDS
 
 STATES = tuple(member.name.lower() for member in PlanState)
-SERVICES = tuple(KINDS)
+KIND_NAMES = tuple(KINDS)
 
 
 @click.group("plans", invoke_without_command=True)
 @click.option("--state", type=click.Choice(STATES), help="Only plans in this state.")
 @click.option("--level", type=click.IntRange(min=0), help="Only of this level.")
 @click.option("--shard", type=click.IntRange(min=1), help="Only of this shard.")
-@click.option("--service", type=click.Choice(SERVICES), help="Only of this service.")
+@click.option("--kind", type=click.Choice(KIND_NAMES), help="Only of this kind.")
 @click.option("--failing", is_flag=True, help="Only with failures, excluded or parked.")
 @click.option("--limit", default=50, show_default=True, help="Rows.")
 @json_option
 @server_options
 def command(as_json: bool, server: str, tenant: str, **wanted: Any) -> None:
-    """List the plans, newest first; or show, requeue and exclude some, or raise their limit."""
+    """List the plans, newest first; or schedule, execute, roll back, show, requeue and exclude
+    some, or raise their limit.
+    """
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
         refuse_options(context)
@@ -115,3 +118,7 @@ def limit(failures: int | None, span: str, reset: bool, server: str) -> None:
         click.echo("the limit of the settings is in force again")
     else:
         click.echo(f"plans may fail {done['limit']} times for {duration(done['for_s'])}")
+
+
+for each in (execution.schedule, execution.execute, execution.rollback):
+    command.add_command(each)

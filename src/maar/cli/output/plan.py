@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 def print_plans(plans: list[Json]) -> None:
     headers = (
-        "plan", "service", "level", "tenant", "shard", "inputs", "state", "failures",
+        "plan", "kind", "level", "tenant", "shard", "inputs", "state", "failures",
         "lease, result or reason",
     )  # fmt: skip
     print_table(
@@ -89,12 +89,17 @@ def show_plan(detail: Json) -> None:
     if plan["attempts"]:
         click.echo("\nattempts:")
         _print_attempts(plan["attempts"], detail["now"])
+    if detail["rollbacks"]:
+        click.echo("\nrolled back:")
+        rows = [(x["token"] or "-", x["rollback"], x["state"]) for x in detail["rollbacks"]]
+        print_table(("attempt", "by plan", "state"), rows)
 
 
 def _facts(detail: Json) -> Iterator[tuple[str, str]]:
     plan, now = detail["plan"], detail["now"]
     key, lease = plan["key"], plan["lease"]
-    yield "plan", f"{plan['id']} ({plan['service']}, {plan['state']})"
+    removable = ", removable" if plan["removable"] else ""
+    yield "plan", f"{plan['id']} ({plan['service']}, {plan['state']}{removable})"
     yield (
         "lane",
         (
@@ -113,6 +118,9 @@ def _facts(detail: Json) -> Iterator[tuple[str, str]]:
         yield "lease", f"{lease['worker']} under token {lease['token']}, {state}"
     elif plan["state"] in ("requested", "excluded"):
         yield "next try", _next_try(plan, now)
+    would = detail["execution"]
+    if would and plan["state"] in ("requested", "inflight") and would["sentence"]:
+        yield "execute", would["sentence"]
     if plan["parent"]:
         yield "parent", f"{plan['parent']}, which was divided"
     yield "result", _result(plan["result"]) if plan["result"] else "none"

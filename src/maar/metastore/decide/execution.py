@@ -13,6 +13,7 @@ from maar.model.plan import Lease, Plan, PlanState
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.plan_board import Answer, Execution
 
+NOBODY = WorkerId("")
 ADOPTING = "the metastore is adopting what the store holds; ask again when that is over"
 
 
@@ -59,6 +60,19 @@ def answer(state: MetaState, plan_id: PlanId, worker: WorkerId, *, now: LeaseTim
     grant = Grant(plan_id, worker, now, seen, by_hand=True, guarded=guarded)
     found = _why_not(state, plan, grant, now)
     return found or Execution(plan_id, Answer.BUSY, "the plan changed meanwhile; ask again")
+
+
+def preview(state: MetaState, plan_id: PlanId, *, now: LeaseTime) -> Execution:
+    """What somebody new who wants to execute the plan would be told now; nothing is granted."""
+    plan = state.plans.get(plan_id)
+    if plan is None:
+        return _answer_ended(state, plan_id)
+    if state.adopting:
+        return Execution(plan_id, Answer.BUSY, ADOPTING)
+    seen = plan.lease.token if plan.lease else None
+    guarded = state.policy.execution_guard
+    grant = Grant(plan_id, NOBODY, now, seen, by_hand=True, guarded=guarded)
+    return _why_not(state, plan, grant, now) or Execution(plan_id, Answer.GRANTED)
 
 
 def _why_not(state: MetaState, plan: Plan, grant: Grant, now: LeaseTime) -> Execution | None:

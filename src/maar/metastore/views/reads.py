@@ -7,6 +7,9 @@ from heapq import nlargest, nsmallest
 from itertools import chain
 from typing import NamedTuple
 
+import msgspec
+
+from maar.metastore.decide import execution
 from maar.metastore.fold import registration, retention, trust
 from maar.metastore.fold.plan import all_plans
 from maar.metastore.records.packs import unpack
@@ -20,7 +23,14 @@ from maar.model.plan import RENEWALS_PER_LEASE, LeasedPlan, Plan, PlanState, Rol
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.dead_letters import LettersStatus
 from maar.ports.index_reader import ViewRequest
-from maar.ports.operator import LevelStatus, ListPlans, PlanDetail, Status, ZoneStatus
+from maar.ports.operator import (
+    LevelStatus,
+    ListPlans,
+    PlanDetail,
+    PlanRollback,
+    Status,
+    ZoneStatus,
+)
 from maar.ports.replica import ReplicaStatus
 
 LISTED_MAX = 100  # plans of a kind that a status lists
@@ -99,7 +109,18 @@ def plan(state: MetaState, plan_id: PlanId, *, now: LeaseTime) -> PlanDetail:
         raise NotFound(f"there is no plan {plan_id}; finished plans are archived after a while")
     limit = max(found.failure_limit, state.raised_limit(now))
     known = (known_block(state, block_id) for block_id in found.inputs)
-    return PlanDetail(found, now, limit, tuple(meta for meta in known if meta is not None))
+    inputs = tuple(meta for meta in known if meta is not None)
+    would = execution.preview(state, plan_id, now=now)
+    told = msgspec.structs.replace(would, result=None)  # the plan itself has it
+    return PlanDetail(found, now, limit, inputs, tuple(_rollbacks_of(state, plan_id)), told)
+
+
+def _rollbacks_of(state: MetaState, target: PlanId) -> Iterator[PlanRollback]:
+    """A row for each attempt that they undo."""
+    found = (each for each in all_plans(state) if each.rolls_back == target)
+    for each in sorted(found, key=lambda each: each.id):
+        for token in each.tokens or (None,):
+            yield PlanRollback(each.id, token, each.state.name.lower())
 
 
 def known_block(state: MetaState, block_id: BlockId) -> BlockMeta | None:
@@ -113,7 +134,7 @@ def known_block(state: MetaState, block_id: BlockId) -> BlockMeta | None:
 def plans(state: MetaState, wanted: ListPlans) -> tuple[Plan, ...]:
     """Newest first."""
     _check(wanted.state, "a state of a plan", [member.name.lower() for member in PlanState])
-    _check(wanted.service, "a service", list(state.kinds))
+    _check(wanted.service, "a kind of plan", list(state.kinds))
     wanted_state = PlanState[wanted.state.upper()] if wanted.state else None
     found = (
         plan

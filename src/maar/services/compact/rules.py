@@ -8,7 +8,7 @@ from itertools import islice, takewhile
 from typing import NamedTuple
 
 from maar.model.block import NO_DAY, BlockMeta, BlockOutline, Kind, day_of
-from maar.model.ids import NO_ZONE, BlockId, block_time_ns
+from maar.model.ids import NO_TENANT, NO_ZONE, BlockId, block_time_ns
 from maar.model.keys import date_text
 from maar.model.lane import Front, Item
 from maar.model.plan import Plan, PlanKind, PlanResult, PlanSpec, QueueKey
@@ -17,7 +17,7 @@ from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 from maar.model.words import count_text, size_text, span_text
 from maar.services.compact import accounting
-from maar.services.rules import Board, KindRules, PlanScope, QueueRules, Waits
+from maar.services.rules import NO_SHARD, Board, KindRules, PlanScope, QueueRules, Waits
 
 COMPACT = PlanKind("compact")
 FAR_FUTURE = LeaseTime(1 << 62)  # every batch is closed by then
@@ -60,6 +60,8 @@ class Compaction(KindRules, QueueRules):
         level = board.policy.level(scope.level)
         if level is None:
             return f"blocks of level {scope.level} are never merged"
+        if scope.shard == NO_SHARD:
+            return "blocks are merged within one shard: say which, and of which level"
         for front in board.queue.oldest_first(scope.level):
             if self.is_about(front.key, scope):
                 items, span_ns = board.queue.items(front.key), board.policy.span_ns
@@ -67,6 +69,12 @@ class Compaction(KindRules, QueueRules):
                 inputs = tuple(item.block for item in batch)
                 return PlanSpec(COMPACT, False, front.key, inputs, board.policy.failure_limit)
         return f"no block waits to be merged in {scope}"
+
+    def is_about(self, key: QueueKey, scope: PlanScope) -> bool:
+        """A shard and a level say enough. Segments are of all tenants, so of the one named too."""
+        whose = scope.tenant == NO_TENANT or key.tenant in (NO_TENANT, scope.tenant)
+        same = (key.shard, key.level) == (scope.shard, scope.level)
+        return whose and same and scope.day in (NO_DAY, key.day)
 
     def misfit(self, board: Board, spec: PlanSpec) -> Refusal | None:
         """What is merged is of one lane: stores above all are never mixed."""

@@ -1,0 +1,156 @@
+"""One plan, executed in this process under a lease: for the command line and for Spark programs."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry
+
+from maar.adapters.http_board import ExecutorSetup
+from maar.adapters.stores.open import open_store
+from maar.adapters.system_clock import SystemClock
+from maar.app.roles import marker
+from maar.app.roles.wiring import node_name
+from maar.model.errors import NotFound, Rejected, Unavailable
+from maar.model.ids import Incarnation, PlanId, WorkerId
+from maar.model.plan import PlanState
+from maar.ports.calls import Caller
+from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.operator import PlanDetail
+from maar.ports.plan_board import Answer, PlanBoard, PollRequest
+from maar.ports.plan_outcome import OutcomeName, PlanOutcome, refused
+from maar.ports.runner import JobRunner, RunnerDied
+from maar.services.kinds import KINDS
+from maar.worker.service import Worker
+from maar.worker.settings import WorkerSettings
+from maar.worker.store_runner import StoreRunner, Undoing
+
+ENDED = (PlanState.COMPLETED, PlanState.ROLLED_BACK, PlanState.CANCELLED)  # for good
+SECRETS = ("access_key_id", "secret_access_key", "session_token")
+ASK_AGAIN_S = 0.2
+AT_MOST_S = 5.0  # how long a rollback that somebody else is at is waited for
+
+FindPlan = Callable[[PlanId], Awaitable[PlanDetail]]  # NotFound when there is none
+
+
+class Site(NamedTuple):
+    """A server for which plans are executed, and its store."""
+
+    board: Caller[PlanBoard]
+    store: ObjectStore
+
+
+def with_own_secrets(told: StoreSettings, own: StoreSettings) -> StoreSettings:
+    """The store that the server has, opened with our own credentials: it tells nobody its own."""
+    secret = {name: text for name, text in own.options if name in SECRETS}
+    return told._replace(options=tuple(sorted({**dict(told.options), **secret}.items())))
+
+
+async def open_site(
+    board: Caller[PlanBoard], store: StoreSettings, incarnation: Incarnation, *, server: str
+) -> Site:
+    """InvalidInput when what is reached from here is another store than the server's."""
+    opened = await asyncio.to_thread(open_store, store)
+    await asyncio.to_thread(marker.check, opened, incarnation, metastore=server)
+    return Site(board, opened)
+
+
+async def site_of(
+    board: Caller[PlanBoard], setup: ExecutorSetup, own: StoreSettings, *, server: str
+) -> Site:
+    """As the server told us."""
+    store = with_own_secrets(setup.store, own)
+    return await open_site(board, store, setup.incarnation, server=server)
+
+
+class Executor:
+    """Executes plans one after the other; `stop` ends the one that runs."""
+
+    def __init__(self, site: Site, settings: WorkerSettings) -> None:
+        self._site = site
+        self._settings = settings
+        self._worker: Worker | None = None
+        self.stopped = False
+
+    def stop(self) -> None:
+        """What runs is finished if that takes not long, else given up and its plan handed back."""
+        self.stopped = True
+        if self._worker is not None:
+            self._worker.stop()
+
+    async def execute(
+        self, plan: PlanId, find: FindPlan, engine: Callable[[StoreSettings], JobRunner]
+    ) -> PlanOutcome:
+        """The engine is started only for a plan that needs one and that can still be executed."""
+        try:
+            found = await find(plan)
+        except NotFound:
+            return await self._ask(plan)
+        kind, would = found.plan.kind, found.execution
+        if found.plan.state in ENDED:
+            return await self._ask(plan)
+        if would is not None and would.answer is not Answer.GRANTED:
+            return refused(would)
+        if kind not in KINDS:
+            raise Rejected(f"this maar does not know plans of the kind {kind[:60]!r}")
+        if kind in KINDS.on_engine():
+            return await self._run(plan, lambda: engine(self._site.store.settings()))
+        return await self.roll_back(plan)
+
+    async def roll_back(self, plan: PlanId) -> PlanOutcome:
+        """Execute a plan that needs no engine: a rollback, or a cleaning."""
+        return await self._run(plan, None)
+
+    async def finish_rollback(self, rollback: PlanId) -> PlanOutcome:
+        """The same; when somebody else is at it, wait a moment for him to be done."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + AT_MOST_S
+        while True:
+            outcome = await self.roll_back(rollback)
+            over = loop.time() >= until or self.stopped
+            if outcome.outcome is not OutcomeName.LEASE_LIVE or over:
+                return outcome
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _ask(self, plan: PlanId) -> PlanOutcome:
+        """A plan that has ended for good, or never was: the metastore says which."""
+        reply = await self._site.board.call(PollRequest(_name(), 1, execute=plan))
+        assert reply.execution is not None
+        return refused(reply.execution)
+
+    async def _run(self, plan: PlanId, engine: Callable[[], JobRunner] | None) -> PlanOutcome:
+        name, board, clock = _name(), self._site.board, SystemClock()
+        undoing = Undoing(board, lambda: self._site.store, clock, asyncio.get_running_loop())
+        runner = engine() if engine is not None else StoreRunner(undoing, name)
+        self._worker = Worker(
+            self._settings,
+            board,
+            runner,
+            clock,
+            CollectorRegistry(),
+            name,
+            random=Random(secrets.randbits(64)),
+            undo=undoing.roll_back,
+            execute=plan,
+        )
+        executed = self._worker.executed
+        try:
+            if self.stopped:
+                self._worker.stop()
+            await self._worker.run()
+        except RunnerDied as error:
+            if executed.execution is None:
+                raise Unavailable(f"nothing was executed: {error}") from error
+            return PlanOutcome(plan, OutcomeName.FAILED, cause=str(error))
+        finally:
+            await asyncio.to_thread(runner.close)
+            self._worker = None
+        return executed.told()
+
+
+def _name() -> WorkerId:
+    return WorkerId(f"{node_name()}-{secrets.token_hex(4)}")

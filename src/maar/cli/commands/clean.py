@@ -1,0 +1,91 @@
+"""`maar clean`: rolls back what nobody finished."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from maar.cli.commands.execution import own_settings
+from maar.cli.executing import carry_out
+from maar.cli.input.options import connect, json_option, server_option
+from maar.cli.input.settings import config_option, set_option
+from maar.cli.output.failure import EXIT_UNAVAILABLE
+from maar.cli.output.show import print_json, print_table, say, size
+from maar.model.ids import PlanId
+from maar.ports.plan_outcome import DONE, OutcomeName, PlanOutcome
+
+if TYPE_CHECKING:
+    from maar.app.execution import Executor
+
+Json = dict[str, Any]
+SHOWN = ("scheduled", "executed", "skipped", "orphans")
+
+
+@click.command("clean")
+@click.option("--schedule-only", is_flag=True, help="Schedule rollbacks, and execute none.")
+@click.option("--rollbacks-only", is_flag=True, help="Execute those that are there already.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+@config_option
+@set_option("Any other setting, such as credentials of the store.")
+@json_option
+@server_option
+def command(
+    schedule_only: bool,
+    rollbacks_only: bool,
+    dry_run: bool,
+    config: Path | None,
+    others: tuple[str, ...],
+    as_json: bool,
+    server: str,
+) -> None:
+    """Schedule a rollback of every dead attempt and abandoned plan, and execute all that wait."""
+    if schedule_only and rollbacks_only:
+        raise click.UsageError("use --schedule-only or --rollbacks-only, not both")
+    asked = {"dry_run": dry_run, "schedule_only": schedule_only, "rollbacks_only": rollbacks_only}
+    found = connect(server).ask("/api/v1/clean", asked)
+    failed: list[PlanOutcome] = []
+    if found["pending"] and not dry_run and not schedule_only:
+        settings = own_settings(config, others)
+        failed = carry_out(server, settings, lambda executor, _: _execute_all(executor, found))
+    told = {name: found[name] for name in SHOWN}
+    print_json(told) if as_json else _tell(told, dry_run=dry_run)
+    if "message" in found:
+        say(f"maar: {found['message']}", err=True)
+    for each in failed:
+        say(f"maar: rollback {each.plan} {each.outcome}: {each.why or each.cause}", err=True)
+    if failed or "message" in found:
+        raise SystemExit(EXIT_UNAVAILABLE)
+
+
+async def _execute_all(executor: Executor, found: Json) -> list[PlanOutcome]:
+    """One that somebody else is at is left to him."""
+    failed = []
+    for pending in found["pending"]:
+        if executor.stopped:
+            break
+        outcome = await executor.roll_back(PlanId.parse(pending["rollback"]))
+        if outcome.outcome in DONE:
+            found["executed"].append(pending)
+        elif outcome.outcome is OutcomeName.LEASE_LIVE:
+            found["skipped"].append({"plan": pending["rollback"], "why": "live_lease"})
+        else:
+            failed.append(outcome)
+    return failed
+
+
+def _tell(told: Json, *, dry_run: bool) -> None:
+    would = "would be " if dry_run else ""
+    for name in ("scheduled", "executed"):
+        rows = [(each["rollback"] or "(new)", each["target"]) for each in told[name]]
+        if rows:
+            print_table((f"{would}{name}", "rolls back"), rows)
+    if told["skipped"]:
+        print_table(("left alone", "why"), [(x["plan"], x["why"]) for x in told["skipped"]])
+    orphans = told["orphans"]
+    say(
+        f"{len(told['scheduled']):,} rollbacks {would}scheduled, {len(told['executed']):,} "
+        f"{would}executed, {len(told['skipped']):,} plans left alone; {orphans['objects']:,} "
+        f"orphans of {size(orphans['bytes'])}"
+    )

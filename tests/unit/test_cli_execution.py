@@ -1,0 +1,528 @@
+"""Plans that anybody schedules, executes and rolls back: outcomes, JSON and exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from maar.adapters.http_board import HttpBoard
+from maar.adapters.stores.open import open_store
+from maar.cli import executing
+from maar.cli.commands import execution
+from maar.metastore.leader.claim import mark
+from maar.metastore.records.entries import (
+    Grant,
+    PlanBisected,
+    PlanExcluded,
+    PlansLeased,
+    PlansStarted,
+    PolicySet,
+    Start,
+)
+from maar.metastore.state.timeline import NEVER
+from maar.model import keys
+from maar.model.ids import FencingToken, Incarnation, PlanId, WorkerId
+from maar.model.plan import LeasedPlan, PlanResult
+from maar.model.time import SECOND_NS, LeaseTime
+from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.runner import AttemptFailed, RunnerDied
+from support.clock.virtual_time import Gate
+from support.http.command_line import Say, speaker
+from support.http.front import Front
+from support.metastore.asked_plans import add_segments, compact_plan
+from support.metastore.board import FoldBoard
+from support.metastore.fold import output, result, segment
+from support.worker.stand_ins import ThreadRunner
+
+LEASE_S = 15
+OTHER = WorkerId("somebody-else")
+LIFE = Incarnation("1234abcd")  # of the metastore in memory
+
+Work = Callable[[LeasedPlan, Gate], PlanResult]
+
+
+def merge(plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
+    return result(plan.id, plan.token, plan.inputs)
+
+
+class Engines:
+    """Those that commands have started."""
+
+    def __init__(self) -> None:
+        self.work: Work = merge
+        self.started: list[ThreadRunner] = []
+
+    def start(self, *_: Any) -> ThreadRunner:
+        self.started.append(ThreadRunner(lambda plan, gate: self.work(plan, gate), slots=1))
+        return self.started[-1]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    store = open_store(StoreSettings("main", (tmp_path / "store").as_uri()))
+    mark(store, LIFE)
+    return store
+
+
+@pytest.fixture
+def front(store: ObjectStore) -> Front:
+    return Front(store=store.settings())
+
+
+@pytest.fixture
+def board(front: Front) -> FoldBoard:
+    return front.metastore.board
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
+    engines = Engines()
+    monkeypatch.setattr(execution, "engine", engines.start)
+    return engines
+
+
+@pytest.fixture
+def say(
+    front: Front,
+    engines: Engines,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Say:
+    def here(_server: str) -> HttpBoard:
+        return HttpBoard("http://maar", transport=httpx.ASGITransport(front.app))
+
+    monkeypatch.setattr(executing, "open_board", here)
+    return speaker(front, monkeypatch, capsys)
+
+
+def told(say: Say, *arguments: str) -> tuple[int, dict[str, Any]]:
+    code, out, _ = say(*arguments, "--json")
+    return code, json.loads(out)
+
+
+def lease(board: FoldBoard, plan: PlanId, *, started: bool = False) -> FencingToken:
+    """Somebody else gets it."""
+    held = board.fold.state.plans[plan].lease
+    until = LeaseTime(board.fold.now + LEASE_S * SECOND_NS)
+    board.fold.put(PlansLeased((Grant(plan, OTHER, until, held.token if held else None),)))
+    now_held = board.fold.state.plans[plan].lease
+    assert now_held is not None
+    if started:
+        board.fold.put(PlansStarted((Start(plan, now_held.token),)))
+    return now_held.token
+
+
+def leave_object(store: ObjectStore, plan: PlanId, token: FencingToken) -> str:
+    """What a dead attempt wrote, and the intent that names it."""
+    made = output(plan, token, (segment(1), segment(2)), profiles=20)
+    written = made.files[0].locations[0].key
+    store.create(keys.intent(plan=plan, token=token, attempt="a1", ordinal=0), written.encode())
+    store.create(written, b"half")
+    return written
+
+
+# ── schedule ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_plan_is_scheduled_once_however_often_it_is_asked_for(say: Say, board: FoldBoard) -> None:
+    add_segments(board, 1, 2)
+    wish = ("plans", "schedule", "compact", "--shard", "1", "--level", "0")
+    code, first = told(say, *wish)
+    (plan,) = board.fold.state.plans
+    assert (code, first) == (
+        0,
+        {"plan": str(plan), "kind": "compact", "state": "requested", "created": True},
+    )
+    code, second = told(say, *wish)
+    assert (code, second) == (0, {**first, "created": False})
+    code, out, _ = say(*wish)
+    assert (code, out) == (0, f"plan {plan} (compact) was there already (requested)\n")
+
+
+def test_the_same_request_id_finds_the_plan_also_when_it_is_done(
+    say: Say, board: FoldBoard
+) -> None:
+    add_segments(board, 1, 2)
+    wish = ("plans", "schedule", "compact", "--shard", "1", "--request-id", "dag-7")
+    plan = told(say, *wish)[1]["plan"]
+    assert told(say, "plans", "execute", plan)[0] == 0
+    add_segments(board, 3, 4)
+    code, again = told(say, *wish)
+    assert code == 0
+    assert (again["plan"], again["state"], again["created"]) == (plan, "completed", False)
+
+
+def test_a_scope_is_a_shard_and_a_level_and_may_name_tenant_and_day(
+    say: Say, board: FoldBoard
+) -> None:
+    add_segments(board, 1, 2)
+    wish = ("plans", "schedule", "compact", "--shard", "1")
+    segments = told(say, *wish, "--tenant", "acme")[1]
+    assert segments["created"], "segments are of all tenants"
+    assert told(say, "plans", "execute", segments["plan"])[0] == 0
+    level1 = (*wish, "--level", "1")
+    day, before = "2024-10-04", "2024-10-03"
+    assert told(say, *level1, "--tenant", "other")[1]["plan"] is None
+    assert told(say, *level1, "--window", before)[1]["plan"] is None
+    found = told(say, *level1, "--tenant", "acme", "--window", day)[1]
+    assert found["created"]
+    for more in ((), ("--tenant", "acme"), ("--window", day)):
+        assert told(say, *level1, *more)[1] == {**found, "created": False}
+    code, found = told(say, "plans", "schedule", "compact")
+    assert (code, found["plan"]) == (1, None)
+    assert "say which" in found["why"]
+
+
+def test_nothing_to_do_is_a_refusal_that_says_why(say: Say) -> None:
+    code, found = told(say, "plans", "schedule", "compact", "--shard", "3")
+    assert code == 1
+    assert found["plan"] is None
+    assert "no block waits to be merged in shard 3" in found["why"]
+    code, out, err = say("plans", "schedule", "compact", "--shard", "3")
+    assert (code, out) == (1, "")
+    assert "no block waits" in err
+
+
+def test_what_cannot_be_asked_is_wrong_use(say: Say) -> None:
+    assert say("plans", "schedule", "brew")[0] == 2
+    assert say("plans", "schedule", "compact", "--window", "yesterday")[0] == 2
+    assert say("plans", "execute", "seven")[0] == 2
+
+
+# ── execute ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_plan_is_executed_under_a_lease_and_a_second_time_it_was_done_already(
+    say: Say, board: FoldBoard, engines: Engines
+) -> None:
+    plan = compact_plan(board)
+    code, found = told(say, "plans", "execute", str(plan))
+    assert code == 0
+    assert (found["plan"], found["outcome"]) == (str(plan), "completed")
+    made = board.fold.state.finished[plan].result
+    assert made is not None
+    assert [block["id"] for block in found["outputs"]] == [made.outputs[0].id]
+    (attempt,) = board.fold.state.finished[plan].attempts
+    assert attempt.started_at is not None, "told before it began"
+    code, again = told(say, "plans", "execute", str(plan))
+    assert code == 0
+    assert again == {**found, "outcome": "already_completed"}
+    assert len(engines.started) == 1, "a plan that is done needs no engine"
+
+
+def test_a_live_lease_is_respected_and_named(say: Say, board: FoldBoard) -> None:
+    plan = compact_plan(board)
+    lease(board, plan)
+    board.pass_time(5)
+    code, found = told(say, "plans", "execute", str(plan))
+    assert code == 3
+    assert (found["outcome"], found["holder"]) == ("lease_live", OTHER)
+    assert found["seconds_left"] == pytest.approx(10)
+    code, out, err = say("plans", "execute", str(plan))
+    assert (code, out) == (3, "")
+    assert f"{OTHER} executes plan {plan}" in err
+
+
+def test_after_the_lease_ran_out_the_plan_is_executed_and_the_dead_attempt_rolled_back_first(
+    say: Say, board: FoldBoard, store: ObjectStore
+) -> None:
+    plan = compact_plan(board)
+    dead = lease(board, plan, started=True)
+    written = leave_object(store, plan, dead)
+    board.pass_time(LEASE_S + 1)
+    code, found = told(say, "plans", "execute", str(plan))
+    assert (code, found["outcome"]) == (0, "completed")
+    assert not [info for info in store.list(written)]
+    shown = told(say, "plans", "show", str(plan))[1]
+    (undone,) = shown["rollbacks"]
+    assert (undone["token"], undone["state"]) == (str(dead), "completed")
+    assert (shown["kind"], shown["removable"], shown["state"]) == ("compact", False, "completed")
+    assert [attempt["end"] for attempt in shown["attempts"]] == ["expired", "completed"]
+    assert shown["scheduled_at"] == 0
+    assert shown["result"]["kind"] == "compact"
+    assert str(dead) in say("plans", "show", str(plan))[1].partition("rolled back:")[2]
+
+
+def test_a_removable_plan_that_has_begun_must_be_rolled_back(say: Say, board: FoldBoard) -> None:
+    plan = compact_plan(board, removable=True)
+    lease(board, plan, started=True)
+    board.pass_time(LEASE_S + 1)
+    code, found = told(say, "plans", "execute", str(plan))
+    assert (code, found["outcome"]) == (1, "must_be_rolled_back")
+    assert told(say, "plans", "rollback", str(plan))[0] == 0
+    code, found = told(say, "plans", "execute", str(plan))
+    assert (code, found["outcome"]) == (1, "rolled_back")
+
+
+def test_a_removable_plan_that_was_leased_and_never_begun_is_executed(
+    say: Say, board: FoldBoard
+) -> None:
+    plan = compact_plan(board, removable=True)
+    lease(board, plan)
+    board.pass_time(LEASE_S + 1)
+    assert told(say, "plans", "execute", str(plan))[1]["outcome"] == "completed"
+
+
+def test_an_excluded_plan_waits_for_an_operator(say: Say, board: FoldBoard) -> None:
+    plan = compact_plan(board)
+    board.fold.put(PlanExcluded(plan, None, NEVER, note="bad host"))
+    code, found = told(say, "plans", "execute", str(plan))
+    assert (code, found["outcome"]) == (1, "excluded")
+    assert "requeue" in found["why"]
+
+
+def test_a_cancelled_plan_names_its_children(say: Say, board: FoldBoard) -> None:
+    plan = compact_plan(board)
+    board.fold.put(PlanBisected(plan, None, 1))
+    children = [str(child) for child in board.fold.state.plans]
+    code, found = told(say, "plans", "execute", str(plan))
+    assert (code, found["outcome"]) == (1, "cancelled")
+    assert found["children"] == children
+    assert len(children) == 2
+
+
+def test_a_plan_that_never_was_is_not_found(say: Say, engines: Engines) -> None:
+    code, found = told(say, "plans", "execute", "999.0")
+    assert (code, found["plan"], found["outcome"]) == (1, "999.0", "not_found")
+    assert engines.started == []
+
+
+def test_too_many_ended_attempts_make_it_busy(say: Say, board: FoldBoard) -> None:
+    plan = compact_plan(board)
+    board.fold.put(PolicySet(msgspec.structs.replace(board.fold.policy, leftovers_max=0)))
+    code, found = told(say, "plans", "execute", str(plan))
+    assert (code, found["outcome"]) == (3, "busy")
+
+
+def test_a_failure_says_its_cause_and_the_plan_may_be_executed_again(
+    say: Say, board: FoldBoard, engines: Engines
+) -> None:
+    def fail(_plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
+        raise AttemptFailed("no memory", stopped=True)
+
+    plan = compact_plan(board)
+    engines.work = fail
+    code, found = told(say, "plans", "execute", str(plan))
+    assert (code, found) == (3, {"plan": str(plan), "outcome": "failed", "cause": "no memory"})
+    assert board.fold.state.plans[plan].lease is None, "its tasks were seen to stop"
+    engines.work = merge
+    assert told(say, "plans", "execute", str(plan))[1]["outcome"] == "completed"
+
+
+def test_a_failure_whose_tasks_were_not_seen_to_stop_keeps_its_lease(
+    say: Say, board: FoldBoard, engines: Engines
+) -> None:
+    def hang(_plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
+        raise AttemptFailed("the host froze", stopped=False)
+
+    plan = compact_plan(board)
+    engines.work = hang
+    code, found = told(say, "plans", "execute", str(plan))
+    assert (code, found["outcome"]) == (3, "failed")
+    assert "the host froze" in found["cause"]
+    assert board.fold.state.plans[plan].lease is not None
+    assert told(say, "plans", "execute", str(plan))[1]["outcome"] == "lease_live"
+
+
+def test_an_engine_that_dies_is_a_failure_with_its_cause(
+    say: Say, board: FoldBoard, engines: Engines
+) -> None:
+    def die(_plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
+        raise RunnerDied("Spark is gone")
+
+    plan = compact_plan(board)
+    engines.work = die
+    code, found = told(say, "plans", "execute", str(plan))
+    assert (code, found["outcome"], found["cause"]) == (3, "failed", "Spark is gone")
+
+
+def test_a_plan_that_somebody_took_meanwhile_is_lost(
+    say: Say, board: FoldBoard, engines: Engines
+) -> None:
+    def sleep_over(plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
+        board.pass_time(LEASE_S + 1)
+        lease(board, plan.id)
+        return merge(plan, _cancelled)
+
+    plan = compact_plan(board)
+    engines.work = sleep_over
+    code, found = told(say, "plans", "execute", str(plan))
+    assert (code, found["outcome"]) == (3, "lost")
+    held = board.fold.state.plans[plan].lease
+    assert held is not None
+    assert held.worker == OTHER
+
+
+def test_a_result_that_the_log_refuses_is_a_failure(
+    say: Say, board: FoldBoard, engines: Engines
+) -> None:
+    def miscount(plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
+        return result(plan.id, plan.token, plan.inputs[:1])
+
+    plan = compact_plan(board)
+    engines.work = miscount
+    code, found = told(say, "plans", "execute", str(plan))
+    assert (code, found["outcome"]) == (3, "failed")
+    assert "does not account for every input profile" in found["cause"]
+
+
+def test_a_store_that_is_not_the_servers_is_refused(
+    say: Say, board: FoldBoard, store: ObjectStore
+) -> None:
+    store.delete(keys.marker(LIFE))
+    plan = compact_plan(board)
+    code, _, err = say("plans", "execute", str(plan))
+    assert code == 2
+    assert "is not the store of the metastore" in err
+    assert board.fold.state.plans[plan].lease is None
+
+
+# ── roll back ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_rollback_deletes_what_dead_attempts_wrote_and_the_plan_stays(
+    say: Say, board: FoldBoard, store: ObjectStore
+) -> None:
+    plan = compact_plan(board)
+    written = leave_object(store, plan, lease(board, plan, started=True))
+    code, found = told(say, "plans", "rollback", str(plan))
+    assert (code, found) == (
+        3,
+        {"rollback": None, "target": str(plan), "outcome": "lease_live"},
+    )
+    board.pass_time(LEASE_S + 1)
+    code, found = told(say, "plans", "rollback", str(plan))
+    assert (code, found["target"], found["outcome"]) == (0, str(plan), "completed")
+    assert board.fold.state.finished[PlanId.parse(found["rollback"])].rolls_back == plan
+    assert not [info for info in store.list(written)]
+    assert plan in board.fold.state.plans
+    code, found = told(say, "plans", "rollback", str(plan))
+    assert (code, found) == (
+        0,
+        {"rollback": None, "target": str(plan), "outcome": "nothing_to_do"},
+    )
+
+
+def test_a_rollback_of_a_plan_that_never_was_is_not_found(say: Say) -> None:
+    code, found = told(say, "plans", "rollback", "999.0")
+    assert (code, found) == (1, {"rollback": None, "target": "999.0", "outcome": "not_found"})
+
+
+def test_a_rollback_passes_the_delay_by(say: Say, board: FoldBoard) -> None:
+    plan = compact_plan(board, removable=True)
+    found = told(say, "clean", "--dry-run")[1]
+    assert found["skipped"] == [{"plan": str(plan), "why": "too_young"}]
+    assert told(say, "plans", "rollback", str(plan))[1]["outcome"] == "completed"
+    assert plan not in board.fold.state.plans
+
+
+# ── clean ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def messy(board: FoldBoard, store: ObjectStore) -> tuple[PlanId, PlanId, PlanId, str]:
+    """An abandoned removable plan with leftovers, one with a live lease, and one that stays."""
+    old = compact_plan(board, 1, removable=True)
+    written = leave_object(store, old, lease(board, old, started=True))
+    board.pass_time(600)
+    stays, held = compact_plan(board, 11), compact_plan(board, 21, removable=True)
+    lease(board, held)
+    return old, held, stays, written
+
+
+def test_a_dry_run_shows_all_and_changes_nothing(
+    say: Say, board: FoldBoard, store: ObjectStore
+) -> None:
+    old, held, stays, _written = messy(board, store)
+    before, objects = board.fold.state.index, list(store.list(""))
+    code, found = told(say, "clean", "--dry-run")
+    assert code == 0
+    assert found == {
+        "scheduled": [{"rollback": None, "target": str(old)}],
+        "executed": [{"rollback": None, "target": str(old)}],
+        "skipped": [
+            {"plan": str(stays), "why": "immutable"},
+            {"plan": str(held), "why": "live_lease"},
+        ],
+        "orphans": {"objects": 0, "bytes": 0},
+    }
+    assert (board.fold.state.index, list(store.list(""))) == (before, objects)
+
+
+def test_a_cleaning_schedules_and_executes(say: Say, board: FoldBoard, store: ObjectStore) -> None:
+    old, held, stays, written = messy(board, store)
+    code, found = told(say, "clean")
+    assert code == 0
+    (scheduled,) = found["scheduled"]
+    assert scheduled["target"] == str(old)
+    assert found["executed"] == [scheduled]
+    assert {each["plan"] for each in found["skipped"]} == {str(held), str(stays)}
+    assert not [info for info in store.list(written)]
+    kinds = {plan.kind for plan in board.fold.state.finished.values()}
+    assert {"clean", "rollback"} <= kinds, "it is a plan itself"
+    code, found = told(say, "clean")
+    assert (code, found["scheduled"], found["executed"]) == (0, [], [])
+
+
+def test_its_two_steps_can_be_taken_apart(say: Say, board: FoldBoard, store: ObjectStore) -> None:
+    _old, _held, _stays, written = messy(board, store)
+    code, found = told(say, "clean", "--schedule-only")
+    (scheduled,) = found["scheduled"]
+    assert (code, found["executed"]) == (0, [])
+    assert [info for info in store.list(written)]
+    code, found = told(say, "clean", "--rollbacks-only")
+    assert (code, found["scheduled"], found["executed"]) == (0, [], [scheduled])
+    assert not [info for info in store.list(written)]
+    assert say("clean", "--schedule-only", "--rollbacks-only")[0] == 2
+
+
+def test_a_rollback_that_somebody_is_at_is_left_to_him(
+    say: Say, board: FoldBoard, store: ObjectStore
+) -> None:
+    messy(board, store)
+    rollback = told(say, "clean", "--schedule-only")[1]["scheduled"][0]["rollback"]
+    lease(board, PlanId.parse(rollback))
+    code, found = told(say, "clean")
+    assert (code, found["executed"]) == (0, [])
+    assert {"plan": rollback, "why": "live_lease"} in found["skipped"]
+
+
+def test_a_cleaning_that_somebody_holds_is_not_waited_for(
+    say: Say, board: FoldBoard, store: ObjectStore
+) -> None:
+    messy(board, store)
+    cleaning = told(say, "plans", "schedule", "clean")[1]["plan"]
+    lease(board, PlanId.parse(cleaning))
+    code, out, err = say("clean", "--json")
+    assert code == 3
+    assert json.loads(out)["scheduled"] == []
+    assert f"{OTHER} executes plan {cleaning}" in err
+    board.pass_time(LEASE_S + 1)
+    assert told(say, "plans", "execute", cleaning)[1]["outcome"] == "completed"
+    assert told(say, "clean", "--dry-run")[1]["scheduled"] == []
+
+
+def test_a_rollback_that_fails_says_why(say: Say, board: FoldBoard, store: ObjectStore) -> None:
+    old, _held, _stays, _written = messy(board, store)
+    token = board.fold.state.plans[old].attempts[0].token
+    bad = keys.intent(plan=old, token=token, attempt="a2", ordinal=0)
+    store.create(bad, b"segments/of-somebody-else")
+    code, _, err = say("clean", "--json")
+    assert code == 3
+    assert "is not followed" in err
+
+
+def test_people_read_tables_and_sentences(say: Say, board: FoldBoard, store: ObjectStore) -> None:
+    old, _held, stays, _written = messy(board, store)
+    code, out, _ = say("clean", "--dry-run")
+    assert code == 0
+    assert f"(new)               {old}" in out
+    assert "1 rollbacks would be scheduled, 1 would be executed, 2 plans left alone" in out
+    assert say("plans", "execute", str(stays))[1] == f"plan {stays} is completed: 1 blocks\n"
+    out = say("plans", "rollback", str(old))[1]
+    assert out.startswith(f"plan {old} is rolled back, by plan ")
