@@ -14,13 +14,15 @@ from prometheus_client import CollectorRegistry
 
 from maar.adapters.sqlite.log import SqliteLog
 from maar.adapters.stores.open import open_store
+from maar.metastore.recovery import restoring
+from maar.metastore.replica import snapshot
 from maar.metastore.replica.timing import Timing
 from maar.metastore.service import MetastoreService
 from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput, Unavailable
-from maar.model.ids import MAIN_STORE, TenantId, WorkerId
+from maar.model.ids import MAIN_STORE, Incarnation, TenantId, WorkerId
 from maar.model.plan import Account, LeasedPlan, PlanResult
-from maar.model.time import DAY_NS, SECOND_NS, TimeRange
+from maar.model.time import DAY_NS, SECOND_NS, TimeRange, WallTime
 from maar.ports.index_reader import ViewRequest
 from maar.ports.log import Candidate
 from maar.ports.object_store import ObjectStore, StoreSettings
@@ -293,5 +295,38 @@ def test_a_year_ahead_and_an_undated_push_take_nothing_and_undo_brings_back_what
             assert "a mistake" in status.retention.paused
             view = await service.view(ViewRequest(TenantId("acme"), TimeRange(0, 1 << 62)))
             assert len(view.blocks) == 3
+
+    asyncio.run(test())
+
+
+def test_a_leader_whose_log_is_restored_elsewhere_deletes_nothing_from_then_on(
+    local: World, tmp_path: Path
+) -> None:
+    """As one that was stopped meanwhile: it still leads its own log, and cleaning is due in it."""
+
+    async def test() -> None:
+        async with local.running() as service:
+            await added(local, service, 1, 2, 3)
+            plan = await leased(service)
+            await completed(service, plan, await written(local, plan, "0-1-aa"))
+            reader = SqliteLog.open_reader(local.directory)
+            await snapshot.make(reader, local.store)
+            await reader.close()
+            elsewhere = SqliteLog.open(tmp_path / "elsewhere")
+            origin = await restoring.newest(local.store)
+            await restoring.restore(
+                elsewhere,
+                local.store,
+                origin,
+                incarnation=Incarnation("00000002"),
+                wall=WallTime(local.clock.wall_ns()),
+            )
+            await elsewhere.close()
+            before = await local.objects()
+            local.clock.advance(121 * SECOND_NS)
+            status = await until(service, lambda s: bool(s.blocked))
+            assert status.retired == 3
+            assert "was restored as another one" in status.blocked[0]
+            assert await local.objects() == before
 
     asyncio.run(test())

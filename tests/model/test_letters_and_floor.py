@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from maar.metastore.fold import registration
+from maar.metastore.leader import claim
 from maar.metastore.leader.dead_letters import DeadLetters
 from maar.metastore.leader.orphans import Orphans
 from maar.metastore.records.effects import Registered
@@ -66,7 +67,8 @@ class Chaos:
         self.sweeping = False
         self.written: list[BlockMeta] = []
         self.swept = 0
-        self.orphans = Orphans(self.lake, self.lake.store, self.lake.metrics)
+        claim.mark(self.lake.store, self.lake.state.incarnation)
+        self.orphans = Orphans(self.lake, self.lake.store, self.lake.clock, self.lake.metrics)
         self._number = 0
 
     # what writers do

@@ -3,7 +3,8 @@
 Segments come and are merged, attempts fail and are repeated, replaced blocks are deleted. Then the
 log ends, and begins again from a snapshot, perhaps an old one, perhaps twice in a row, or without
 any. When the store was looked through, every profile that was acknowledged is shown, every object
-that a reader opens is there, and until then nothing was deleted.
+that a reader opens is there, and until then nothing was deleted. In the end nothing is left of
+attempts that the log has forgotten.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from maar.metastore.records.entries import BlocksAdded, RegistrationFloor
+from maar.metastore.records.entries import AttemptFenced, BlocksAdded, RegistrationFloor
 from maar.metastore.state import snapshot_parts
 from maar.model import keys
 from maar.model.block import BlockMeta
@@ -42,6 +43,7 @@ class LostLog(RuleBasedStateMachine):
         self.attempts: list[tuple[PlanId, FencingToken, BlockMeta]] = []
         self.saved: list[tuple[Incarnation, bytes]] = []
         self.untouchable: set[str] = set()
+        self.strays = 0
 
     @initialize()
     def begin(self) -> None:
@@ -105,6 +107,15 @@ class LostLog(RuleBasedStateMachine):
         inputs = self.lake.fold.metas(found.inputs) if found else ()
         came = sum(meta.profiles for meta in inputs)
         self.lake.complete_as(plan, token, made, duplicates=came - made.profiles if came else 0)
+
+    @precondition(lambda self: self.attempts)
+    @rule(data=st.data(), files=st.integers(0, 6))
+    def write_late(self, data: st.DataObject, files: int) -> None:
+        """A task that the log was lost under goes on, and may even finish its block."""
+        _, token, made = data.draw(st.sampled_from(self.attempts))
+        if token.incarnation != self.lake.state.incarnation:
+            self.strays += 1
+            self.lake.write_late(made, f"late{self.strays}", files=files)
 
     @precondition(lambda self: not self.lake.state.adopting)
     @rule(saves=st.booleans())
@@ -187,10 +198,16 @@ class LostLog(RuleBasedStateMachine):
     def teardown(self) -> None:
         if self.lake.state.adopting:
             self.lake.adopt()
+        for plan in list(self.lake.state.plans.values()):
+            if plan.lease:
+                self.lake.fold.put(AttemptFenced(plan.id, plan.lease.token, "the end"))
         for _ in range(4):
             self.lake.pass_time(30 * MINUTE_NS)
             self.lake.clean()
         assert self.acknowledged <= self.lake.visible_profiles()
+        assert self.lake.orphans.blocked == ()
+        assert self.lake.objects(keys.LAKE) <= self.lake.listed_keys(), "orphans are left"
+        assert self.lake.objects(keys.ATTEMPTS) == set(), "intents are left"
         snapshot_parts.audit(self.lake.state)
         self.lake.adoption.close()
         self.lake.orphans.close()

@@ -15,7 +15,7 @@ from maar.metastore.views.explain import explain
 from maar.model.block import BlockMeta
 from maar.model.time import DAY_NS
 from support.clock.virtual_time import run_virtually
-from support.lake.fold_and_store import Lake
+from support.lake.fold_and_store import Lake, unasked
 from support.metastore.fold import DAY_START_NS, SMALL
 
 
@@ -61,7 +61,7 @@ def test_what_nothing_had_to_replace_goes_after_its_time(cause: Cause) -> None:
     retired = world.state.retired[meta.id]
     world.state.retired[meta.id] = msgspec.structs.replace(retired, cause=cause)
     (removal,) = due(world)
-    assert cleaning.carry_out(world.store, removal) == ""
+    assert cleaning.carry_out(unasked(world.store), removal) == ""
     assert world.objects("segments/") == set()
 
 
@@ -77,7 +77,7 @@ def test_what_was_replaced_by_nothing_stays_and_says_so() -> None:
     retired = world.state.retired[meta.id]
     world.state.retired[meta.id] = msgspec.structs.replace(retired, cause=Cause.REPLACED)
     (removal,) = due(world)
-    assert "wrote no output" in cleaning.carry_out(world.store, removal)
+    assert "wrote no output" in cleaning.carry_out(unasked(world.store), removal)
     assert len(world.objects("segments/")) == 1
     told = explain(world.state, meta.id, now=world.now()).sentences
     assert any("cannot be deleted" in sentence for sentence in told)
@@ -89,7 +89,9 @@ def test_what_was_replaced_stays_when_its_successor_is_not_known_any_more() -> N
     made = world.merge([meta])
     world.state.blocks.remove(made.id)  # no entry does this
     (removal,) = due(world)
-    assert f"{made.id}, which replaces it, is not known" in cleaning.carry_out(world.store, removal)
+    assert f"{made.id}, which replaces it, is not known" in cleaning.carry_out(
+        unasked(world.store), removal
+    )
     assert len(world.objects("segments/")) == 1
 
 
@@ -101,7 +103,7 @@ def test_what_nothing_is_left_of_is_forgotten_though_its_successor_is_not_known(
     world.state.blocks.remove(made.id)
     world.store.delete(meta.files[0].locations[0].key)
     (removal,) = due(world)
-    assert cleaning.carry_out(world.store, removal) == ""
+    assert cleaning.carry_out(unasked(world.store), removal) == ""
 
 
 def test_what_replaced_a_block_stays_while_that_block_has_to() -> None:

@@ -48,6 +48,7 @@ def everything(segments: int = 0) -> Fold:
     for entry in assign(fold.state, wishes, now=LeaseTime(fold.now)):
         fold.put(entry)
     fold.state.adopting = (Incarnation("01dcafe0"),)  # by no entry: it would end every plan
+    fold.state.adopted_at = LeaseTime(7)  # in that log an adoption ended when time began
     return fold
 
 

@@ -29,7 +29,7 @@ from maar.ports.dead_letters import Letter, LetterRetried, LettersPage
 from maar.ports.index_reader import IndexView, ViewRequest
 from maar.ports.log_time import Now
 from maar.ports.membership import Beat, BeatReply, RingView
-from maar.ports.operator import Explanation, ListPlans, Loss, PlanDetail, Status
+from maar.ports.operator import Explanation, FoundOrphans, ListPlans, Loss, PlanDetail, Status
 from maar.ports.plan_board import (
     CleanStep,
     ConfirmDeletes,
@@ -316,6 +316,9 @@ class MetastoreService(Replica, LocalPort):
             *(block, loss.block.profiles, len(loss.returning), said),
         )
         return loss
+
+    async def find_orphans(self, *, limit: int = 100) -> FoundOrphans:
+        return await (await self._confirmed_leader()).orphans.find(limit=limit)
 
     async def set_retention(self, tenant: TenantId, *, period_ns: int | None) -> RetentionStatus:
         leader_term = await self._leader()

@@ -21,6 +21,7 @@ Every key that a plan writes contains plan, token and task attempt: no two attem
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
@@ -33,6 +34,7 @@ SEGMENTS = "segments/v1/"
 LAKE = "lake/v1/"  # the files of all blocks, and their manifests
 MANIFESTS = "lake/v1/manifests/"
 QUARANTINES = "quarantine/v1/"
+ATTEMPTS = "attempts/v1/"  # the intents of all attempts
 MARKERS = "markers/v1/"
 SNAPSHOTS = "metastore/v1/"  # of every incarnation
 CLAIM = "metastore/v1/claim"  # one key, created once: of two logs that begin at once, one wins
@@ -42,6 +44,7 @@ _WRITTEN = re.compile(  # by a plan: any object that an intent may name
     r"(?:lake/v1/[a-z]+/tenant=[^/]+/date=[0-9-]+|quarantine/v1/tenant=[^/]+)"
     r"/([0-9a-f]{32})-([^/-]+)-([^/-]+)-[^/]+\.(?:parquet|msgpack)"
 )
+_INTENT = re.compile(r"attempts/v1/([^/]+)/([^/]+)/[^/]+-[0-9]+")
 _SEGMENT = re.compile(r"segments/v1/shard=([0-9]{1,9})/([0-9a-f]{32})-([^/-]+)\.parquet")
 _LETTER = re.compile(r"([0-9a-f]{32})\.msgpack")
 _ABOUT = re.compile(r"([0-9a-f]{32})(?:-[0-9a-f]+)*\.msgpack")
@@ -67,6 +70,22 @@ def manifest_of(table_key: str) -> str:
     return f"lake/v1/manifests/{place}.msgpack"
 
 
+def objects_beside(key: str, tables: Iterable[str]) -> tuple[str, ...]:
+    """All objects of the block that an object of a plan belongs to, a manifest first; () when it is
+    none that a plan writes for one of these tables. A block that is no set of tables is one object.
+    """
+    if not key.startswith(LAKE):
+        return (key,)
+    place = key.removeprefix(LAKE).partition("/")[2].rpartition(".")[0]
+    every = (f"{MANIFESTS}{place}.msgpack", *(f"{LAKE}{name}/{place}.parquet" for name in tables))
+    return every if key in every else ()
+
+
+def manifests_first(written: Iterable[str]) -> list[str]:
+    """The order in which objects are deleted: a manifest must not name files that are gone."""
+    return sorted(written, key=lambda key: not key.startswith(MANIFESTS))
+
+
 def quarantine(*, tenant: TenantId, stem: str) -> str:
     return f"quarantine/v1/tenant={_tenant_text(tenant)}/{stem}.parquet"
 
@@ -83,6 +102,13 @@ class OutputName(NamedTuple):
     """What the key of an object that a plan wrote says."""
 
     block: BlockId
+    plan: PlanId
+    token: FencingToken
+
+
+class AttemptName(NamedTuple):
+    """What the key of an intent says."""
+
     plan: PlanId
     token: FencingToken
 
@@ -108,6 +134,18 @@ def output_name(key: str) -> OutputName | None:
 
 def intent(*, plan: PlanId, token: FencingToken, attempt: str, ordinal: int) -> str:
     return f"{attempt_prefix(plan=plan, token=token)}{attempt}-{ordinal}"
+
+
+def intent_name(key: str) -> AttemptName | None:
+    """None when no attempt can have written it as an intent."""
+    parts = _INTENT.fullmatch(key)
+    if parts is None:
+        return None
+    try:
+        named = AttemptName(PlanId.parse(parts[1]), FencingToken.parse(parts[2]))
+    except InvalidInput:
+        return None
+    return named if key.startswith(attempt_prefix(plan=named.plan, token=named.token)) else None
 
 
 def attempt_prefix(*, plan: PlanId, token: FencingToken) -> str:

@@ -122,6 +122,22 @@ class Loss(msgspec.Struct, frozen=True):
     returning: tuple[BlockId, ...] = ()  # blocks that it replaced, still intact: they come back
 
 
+class OrphanObject(msgspec.Struct, frozen=True):
+    key: str
+    size: int
+    kind: str  # segment, output, intent
+
+
+class FoundOrphans(msgspec.Struct, frozen=True):
+    """Objects that no entry names, and that the next sweeps would delete."""
+
+    objects: int
+    bytes: int
+    first: tuple[OrphanObject, ...]  # as many as were asked for
+    complete: bool  # False: the store is large, or nothing may be swept, and there may be more
+    kept: tuple[str, ...] = ()  # sentences: what is not swept, and why
+
+
 class Operator(LogTime, RingReader, RetentionOperator, LetterOperator, Protocol):
     """Reads are answered by any replica, the rest by the leader."""
 
@@ -169,6 +185,10 @@ class Operator(LogTime, RingReader, RetentionOperator, LetterOperator, Protocol)
 
     async def remove_writer(self, zone: Zone, node: NodeId) -> Ring:
         """Give the shards of a writer that will not come back to others; else NotFound."""
+        ...
+
+    async def find_orphans(self, *, limit: int = 100) -> FoundOrphans:
+        """What the next sweeps of orphans would delete; changes nothing."""
         ...
 
     async def status(self) -> Status: ...
@@ -298,6 +318,15 @@ class RemoveWriter(MetastoreCall[Operator, Ring], frozen=True):
         return port.remove_writer(self.zone, self.node)
 
 
+class ListOrphans(MetastoreCall[Operator, FoundOrphans], frozen=True):
+    """A dry run of the sweep of orphans: how much there is, and the first of them."""
+
+    limit: int = 100
+
+    def answer(self, port: Operator) -> Awaitable[FoundOrphans]:
+        return port.find_orphans(limit=self.limit)
+
+
 class GetStatus(MetastoreCall[Operator, Status], frozen=True):
     """The state of the metastore as of one index."""
 
@@ -317,5 +346,6 @@ CALLS: tuple[type[Call[Operator, Any]], ...] = (
     WeighLoss,
     LoseBlock,
     RemoveWriter,
+    ListOrphans,
     GetStatus,
 )

@@ -23,7 +23,16 @@ from maar.ports.dead_letters import Letter, LetterRetried, LettersPage, LettersS
 from maar.ports.index_reader import IndexView, ViewRequest
 from maar.ports.log_time import Now
 from maar.ports.membership import Beat, BeatReply, RingView
-from maar.ports.operator import Explanation, ListPlans, Loss, PlanDetail, Status, ZoneStatus
+from maar.ports.operator import (
+    Explanation,
+    FoundOrphans,
+    ListPlans,
+    Loss,
+    OrphanObject,
+    PlanDetail,
+    Status,
+    ZoneStatus,
+)
 from maar.ports.plan_board import (
     CleanStep,
     ConfirmDeletes,
@@ -242,6 +251,10 @@ class MemoryMetastore(LocalPort):
             raise Rejected(f"{name} cannot be delivered: {found.cause}")
         del self.posted[name]
         return LetterRetried(name, found.meta.id, "floor" in found.cause)
+
+    async def find_orphans(self, *, limit: int = 100) -> FoundOrphans:
+        orphans = (OrphanObject("segments/v1/shard=1/x", 7, "segment"),)
+        return FoundOrphans(1, 7, orphans[:limit], complete=True)
 
     async def status(self) -> Status:
         return Status(

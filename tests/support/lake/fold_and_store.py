@@ -33,6 +33,7 @@ from maar.model.policy import Policy
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.object_store import ObjectStore
 from maar.services.compact.rules import COMPACT, COMPACTION
+from maar.services.deletion import Deleter
 from support.clock.fake_clock import FakeClock
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, segment
 from support.stores.memory_store import MemoryStore
@@ -71,6 +72,7 @@ class Lake:
         )
         self.appends = 0
         self.deposed = False
+        self.confirmations = 0  # of deletes
 
     # what a cleaner asks of a leader
 
@@ -85,6 +87,10 @@ class Lake:
         """It leads, unless a test says otherwise."""
         if self.deposed:
             raise NotLeading("somebody else leads")
+
+    def confirm_deletes(self) -> None:
+        self.confirmations += 1
+        self.confirm()
 
     async def append(self, prepare: Prepare) -> int:
         entries = prepare(self.state, self.now())
@@ -159,6 +165,11 @@ class Lake:
         live = map(self.state.blocks.get, self.state.blocks.where)
         retired = (unpack(retired.packed) for retired in self.state.retired.values())
         return {key for meta in (*live, *retired) for key in objects_of(meta)}
+
+
+def unasked(store: ObjectStore) -> Deleter:
+    """Deletes without asking anybody."""
+    return Deleter(store, lambda keys: keys, lambda: 0)
 
 
 def objects_of(meta: BlockMeta) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from maar.block.format.segment import segment_meta, write_segment
+from maar.metastore.leader import claim
 from maar.metastore.leader.adoption import Adoption
 from maar.metastore.leader.orphans import Orphans
 from maar.metastore.records.effects import Effects
@@ -21,7 +22,7 @@ from maar.model.plan import Account, PlanResult
 from maar.model.policy import Policy
 from maar.model.time import WallTime
 from maar.ports.log import Head
-from maar.ports.object_store import ObjectStore
+from maar.ports.object_store import ObjectStore, exists
 from maar.services.compact.rules import COMPACT
 from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import Lake
@@ -39,10 +40,11 @@ class Lives(Lake):
         super().__init__(policy, store)
         self.contents: dict[str, frozenset[int]] = {}  # of the first file of a block
         self.adoption = Adoption(self, self.store, self.clock, self.append, self.metrics)
-        self.orphans = Orphans(self, self.store, self.metrics)
+        self.orphans = Orphans(self, self.store, self.clock, self.metrics)
         self.entropy = 0
         self.lives = 1
         self.saved_at = 0  # the last index of any snapshot in the store
+        claim.mark(self.store, self.state.incarnation)
 
     # what happens
 
@@ -102,6 +104,29 @@ class Lives(Lake):
         self.store.create(manifest, msgspec.msgpack.encode(made))
         return made
 
+    def write_late(self, made: BlockMeta, attempt: str, *, files: int = len(TABLES) + 1) -> None:
+        """Another task of the attempt that made a block writes the same, as far as it comes."""
+        named = keys.output_name(tables(made)[0])
+        assert named is not None
+        was = keys.intents_of(tables(made)[0]).rpartition("/")[2]  # its attempt, and a dash
+        again = msgspec.structs.replace(
+            made,
+            files=tuple(
+                msgspec.structs.replace(
+                    file,
+                    locations=(Location(MAIN_STORE, _by(file.locations[0].key, was, attempt)),),
+                )
+                for file in made.files
+            ),
+        )
+        self.contents[tables(again)[0]] = self.profiles_in(made)
+        intent = keys.intent(plan=named.plan, token=named.token, attempt=attempt, ordinal=0)
+        written = [*tables(again), manifest_key(again)]
+        self.store.create(intent, "\n".join(written).encode())
+        for key in written[:files]:
+            whole = key == manifest_key(again)
+            self.store.create(key, msgspec.msgpack.encode(again) if whole else b"x" * SIZE)
+
     def complete(self, plan: PlanId, token: FencingToken, made: BlockMeta) -> Effects:
         """Profiles that several inputs hold are kept once."""
         came = sum(m.profiles for m in self.fold.metas(self.state.plans[plan].inputs))
@@ -135,6 +160,10 @@ class Lives(Lake):
             )
         )
         self.saved_at = replica.head.index  # a restored log begins with a snapshot of its own
+        claim.mark(self.store, replica.state.incarnation)
+        for life in replica.state.adopting:
+            if not exists(self.store, keys.successor(life)):
+                self.store.create(keys.successor(life), replica.state.incarnation.encode())
         self.fold.state = replica.state
         self.fold.now = replica.state.lease_time
 
@@ -142,6 +171,9 @@ class Lives(Lake):
         """Snapshots too: what is left are the objects."""
         self.saved_at = 0
         found = traces.survey(self.store)
+        for info in list(self.store.list(keys.MARKERS)):  # a person made sure that those are gone
+            if info.key.removeprefix(keys.MARKERS) not in found.objects:
+                self.store.delete(info.key)
         self._live_again(traces.origin(self.store, tuple(sorted(found.objects))))
         self.fold.put(PolicySet(self.fold.policy))  # as the first leader does
 
@@ -177,6 +209,10 @@ class Lives(Lake):
                 assert self.store.size(file.locations[0].key) == file.size
             found |= self.profiles_in(meta)
         return found
+
+
+def _by(key: str, was: str, attempt: str) -> str:
+    return f"{key.removesuffix(f'{was[:-1]}.parquet')}{attempt}.parquet"
 
 
 def tables(meta: BlockMeta) -> list[str]:

@@ -135,6 +135,6 @@ def _spare_outputs(state: MetaState, gone: Container[BlockId]) -> None:
 def end(state: MetaState) -> Effects:
     if not state.adopting:
         return (Refused(Refusal.NOT_ADOPTING),)
-    state.adopting = ()
+    state.adopting, state.adopted_at = (), state.lease_time
     trust.doubt(state)
     return (AdoptionOver(),)

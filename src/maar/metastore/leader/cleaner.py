@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 from maar.background import Loop, Threads
 from maar.metastore.fold import leftovers, retention, trust, undo
 from maar.metastore.leader import cleaning, sweeping
-from maar.metastore.leader.background import Append, Led
+from maar.metastore.leader.background import Append, Deleting, deleter
 from maar.metastore.records.entries import (
     AttemptKey,
     BlocksForgotten,
@@ -44,7 +44,6 @@ STORE_CLOCK_NS = 60 * MINUTE_NS  # from one question for the store's clock to th
 REST_NS = MINUTE_NS  # what could not be cleaned is tried again after this
 
 Item = TypeVar("Item")
-Made = TypeVar("Made")
 
 
 class CleanerBounds(NamedTuple):
@@ -101,7 +100,7 @@ class Cleaner:
 
     def __init__(
         self,
-        leader: Led,
+        leader: Deleting,
         store: ObjectStore,
         clock: Clock,
         append: Append,
@@ -120,6 +119,7 @@ class Cleaner:
         self._clocks = clocks
         self._bounds = bounds
         self._timing = timing
+        self._deleter = deleter(leader, store, clock)
         self._removing = Threads(THREADS, "remove", when_closed=NotLeading)
         self._sweeping = Threads(THREADS, "sweep", when_closed=NotLeading)
         self.removal = asyncio.Lock()  # while it is held, no block is being deleted
@@ -154,15 +154,6 @@ class Cleaner:
     def _pause_s(self, more: bool | None) -> float:
         return 0.0 if more else self._timing.clean_s
 
-    def _while_leading(self, act: Callable[[Item], Made]) -> Callable[[Item], Made]:
-        """Check leadership in the thread: the process may have been paused before (S15)."""
-
-        def act_confirmed(item: Item) -> Made:
-            self._leader.confirm()
-            return act(item)
-
-        return act_confirmed
-
     # ── retired blocks ─────────────────────────────────────────────────────────────────────────
 
     async def remove(self) -> bool:
@@ -179,7 +170,7 @@ class Cleaner:
         work = cleaning.removals(
             state, now=now, limit=self._bounds.removed_at_once, resting=resting
         )
-        carry_out = self._while_leading(partial(cleaning.carry_out, self._store))
+        carry_out = partial(cleaning.carry_out, self._deleter)
         done = await self._removing.each(carry_out, work, catching=Exception)
         gone: list[BlockId] = []
         for removal, outcome in zip(work, done, strict=True):
@@ -211,8 +202,7 @@ class Cleaner:
         work = [
             (one, await self._unlisted_keys(one)) for one in found if not isinstance(one, Exception)
         ]
-        remove = self._while_leading(self._remove_leftovers)
-        done = await self._sweeping.each(remove, work, catching=Exception)
+        done = await self._sweeping.each(self._remove_leftovers, work, catching=Exception)
         swept: list[AttemptKey] = []
         for attempt_key, looked in zip(sweeps, found, strict=True):
             if isinstance(looked, Exception):
@@ -233,7 +223,7 @@ class Cleaner:
         return len(sweeps) >= self._bounds.swept_at_once and bool(swept)
 
     def _remove_leftovers(self, work: tuple[sweeping.FoundLeftovers, list[str]]) -> bool:
-        return sweeping.remove(self._store, *work)
+        return sweeping.remove(self._deleter, *work)
 
     async def _due_sweeps(self, now: LeaseTime) -> list[AttemptKey]:
         """There may be half a million attempts, so they are searched in a thread."""

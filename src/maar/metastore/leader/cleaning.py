@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from maar.metastore.fold import retirement
@@ -14,6 +14,7 @@ from maar.model.errors import NotFound
 from maar.model.ids import BlockId
 from maar.model.time import LeaseTime
 from maar.ports.object_store import ObjectStore, exists
+from maar.services.deletion import Deleter
 
 REMOVAL_MAX = 32  # blocks; a thread cannot be interrupted, so its work is kept short
 
@@ -60,30 +61,33 @@ def removals(
     ]
 
 
-def carry_out(store: ObjectStore, removal: Removal) -> str:
+def carry_out(deleter: Deleter, removal: Removal) -> str:
     """Delete the objects; '' when they are gone, else why they have to stay."""
+    store = deleter.store
     trouble = _foreign(store, removal)
     doubt = trouble or removal.doubt or _incomplete(store, removal)
     if trouble or (doubt and _left(store, removal)):
         return f"{removal.title} cannot be deleted: {doubt}"
-    for meta in removal.blocks:
-        _delete(store, meta)
+    deleter.delete([key for meta in removal.blocks for key in _objects(meta)])
+    deleter.delete(list(_intents(store, removal)))
     return ""
 
 
-def _delete(store: ObjectStore, meta: BlockMeta) -> None:
-    """Delete manifests before tables: an index rebuilt from manifests must not name lost files."""
+def _objects(meta: BlockMeta) -> list[str]:
+    """Manifests before tables: an index rebuilt from manifests must not name lost files."""
     files = [location.key for file in meta.files for location in file.locations]
-    if meta.kind is Kind.BLOCK:
-        for key in dict.fromkeys(map(keys.manifest_of, files)):
-            store.delete(key)
-    for key in files:
-        store.delete(key)
-    if meta.kind is Kind.SEGMENT:
-        return  # written by no plan, and announced by no intent
-    for prefix in dict.fromkeys(map(keys.intents_of, files)):
-        for intent in list(store.list(prefix)):  # its outputs are known: none of them is a leftover
-            store.delete(intent.key)
+    manifests = map(keys.manifest_of, files) if meta.kind is Kind.BLOCK else ()
+    return [*dict.fromkeys(manifests), *files]
+
+
+def _intents(store: ObjectStore, removal: Removal) -> Iterator[str]:
+    """The outputs that they announced are known: none of them is a leftover."""
+    for meta in removal.blocks:
+        if meta.kind is Kind.SEGMENT:
+            continue  # written by no plan, and announced by no intent
+        files = (location.key for file in meta.files for location in file.locations)
+        for prefix in dict.fromkeys(map(keys.intents_of, files)):
+            yield from (intent.key for intent in store.list(prefix))
 
 
 def _left(store: ObjectStore, removal: Removal) -> bool:

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Iterable
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 
 from maar.metastore.leader import claim
@@ -52,13 +53,14 @@ from maar.ports.log import (
     follow,
     in_batches,
 )
-from maar.ports.object_store import ObjectStore
+from maar.ports.object_store import ObjectStore, exists
 
 log_ = logging.getLogger("maar.metastore")
 
 RESERVED = (  # a full log still accepts entries that a snapshot or readers need
     Genesis | TermStarted | VersionActivated | PolicySet | StateHashed | PinsTaken | PinsDropped
 )
+CONFIRM_S = 5.0  # a log that has not said by then who leads is asked again later
 INLINE_BYTES_MAX = ENTRY_BYTES_MAX - 1024  # the envelope needs a little room
 
 
@@ -118,6 +120,29 @@ class Leader:
             self._log.hold(self.term)
         except TermLost as error:
             raise NotLeading(f"the metastore lost leadership: {error}") from error
+
+    def confirm_deletes(self) -> None:
+        """Called in threads, before objects are deleted: NotLeading unless the log itself names
+        this term, and no incarnation has succeeded this one.
+
+        `confirm` alone goes by this host: whoever was stopped while the log was restored elsewhere
+        still leads its own old log, and only the store, which both share, can tell.
+        """
+        self.confirm()
+        incarnation = self.state.incarnation
+        if exists(self._store, keys.successor(incarnation)):
+            raise NotLeading(
+                f"the log {incarnation} was restored as another one, which may need what this one "
+                "would delete"
+            )
+        asked = asyncio.run_coroutine_threadsafe(self._log.leadership(), self._loop)
+        try:
+            leadership = asked.result(CONFIRM_S)
+        except FutureTimeoutError:
+            asked.cancel()
+            raise Unavailable("the log does not say who leads; ask again") from None
+        if leadership is None or leadership.term != self.term:
+            raise NotLeading("the metastore lost leadership: its log names another term")
 
     async def begin(
         self,

@@ -1,70 +1,54 @@
-"""Deletes orphans: segments that were uploaded and never registered.
+"""Deletes orphans: objects that no entry names, and none ever can.
 
-A writer that dies, or is refused, between upload and registration leaves a segment that no entry
-names. Once the registration floor is above its id, no entry ever can: a registration is refused
-because of its age, so after a `RegistrationFloor` it is safe (S1, S4). Only a dead letter can still
-need it. So letters are read first, waiting ones before held ones, since a letter moves from the one
-place to the other by copy and then delete.
+A writer that dies, or is refused, between upload and registration leaves a segment; an attempt that
+was granted in a part of the log that is lost leaves intents and tables. `decide/orphans.py` says
+which entries fence them, `orphan_search.py` finds them. In a store that another log has marked
+too, nothing is swept: it would be the wrong store, or one whose objects nobody here can judge.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Container, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import islice
 
 from maar.background import Loop, Threads
-from maar.metastore.fold import registration
-from maar.metastore.leader.background import Led
-from maar.metastore.leader.letter_box import Box
-from maar.metastore.leader.store_inventory import candidate, segment_of
+from maar.metastore.decide import orphans
+from maar.metastore.leader.background import Deleting, deleter
+from maar.metastore.leader.orphan_search import (
+    KEPT_MAX,
+    Attempts,
+    Kept,
+    Orphan,
+    Outputs,
+    Part,
+    SearchTools,
+    Segments,
+    Unit,
+)
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.metrics import MetastoreMetrics
-from maar.metastore.state.state import MetaState
 from maar.model import keys
-from maar.model.errors import Corrupt, MaarError, NotFound, NotLeading
-from maar.model.ids import BlockId, Incarnation, block_time_ns
-from maar.model.keys import SegmentName
-from maar.model.time import LeaseTime
-from maar.ports.object_store import ObjectInfo, ObjectStore
+from maar.model.errors import MaarError, NotFound, NotLeading
+from maar.model.ids import Incarnation
+from maar.model.time import SECOND_NS
+from maar.ports.clock import Clock
+from maar.ports.object_store import ObjectStore
+from maar.ports.operator import FoundOrphans, OrphanObject
 
 log_ = logging.getLogger("maar.metastore")
 
 SWEEP_S = 600.0  # from the end of one scan to the next
 THREADS = 4
 LISTED_AT_ONCE = 1_000  # keys
-LISTED_MAX = 100_000  # in one run; the next one goes on from there
-SWEPT_MAX = 10_000
-LEFT_MAX = 100  # sentences in a status
-
-# ── decisions that only read ───────────────────────────────────────────────────────────────────
-
-
-def lives(state: MetaState) -> tuple[Incarnation, ...]:
-    """The incarnations whose segments are ours: this one, and those that it has adopted."""
-    return (state.incarnation, *state.former)
-
-
-def is_unregistered(state: MetaState, segment: SegmentName, *, named: Container[BlockId]) -> bool:
-    """Whether it is ours, and neither the index nor a dead letter knows it."""
-    return (
-        segment.incarnation in lives(state)
-        and not registration.is_known(state, segment.block)
-        and segment.block not in named
-    )
-
-
-def is_fenced(state: MetaState, block: BlockId, *, registration_floor: LeaseTime) -> bool:
-    """Whether nobody can register it any more, and that has been so for a while.
-
-    `registration_floor` is from before the scan for letters: letters acknowledged with an id
-    below it were in the store by then. While the log adopts, nothing is certain (S5).
-    """
-    return (
-        not state.adopting
-        and block_time_ns(block) <= registration_floor - state.policy.registration_floor_lag_ns
-    )
+LISTED_MAX = 100_000  # of each part, in one run; the next one goes on from there
+SWEPT_MAX = 10_000  # objects in one run
+FIND_NS = 5 * SECOND_NS  # a dry run looks no longer than this: somebody waits for it
+FOUND_AT_ONCE = 500  # keys that it lists before it looks at the time
+RESTORED_MAX = 64  # how often a log may have been restored
+STORE = "store"  # the part of the search that looks whether it may begin
 
 
 class Orphans:
@@ -72,27 +56,31 @@ class Orphans:
 
     def __init__(
         self,
-        leader: Led,
+        leader: Deleting,
         store: ObjectStore,
+        clock: Clock,
         metrics: MetastoreMetrics,
         *,
         listed_at_once: int = LISTED_AT_ONCE,
         listed_max: int = LISTED_MAX,
     ) -> None:
-        self._listed_at_once = listed_at_once
         self._listed_max = listed_max
         self._leader = leader
         self._store = store
+        self._clock = clock
         self._metrics = metrics
+        self._deleter = deleter(leader, store, clock)
         self._threads = Threads(THREADS, "orphans", when_closed=NotLeading)
-        self._walk: Iterator[ObjectInfo] | None = None  # the next run goes on with it
-        self._left: dict[str, str] = {}  # a sentence for what stays, by its key
+        self._kept = Kept()
         self._told: set[str] = set()
+        tools = SearchTools(leader, store, self._threads, self._keep, listed_at_once)
+        self._parts = _parts(tools)
+        self._busy = asyncio.Lock()
 
     @property
     def blocked(self) -> tuple[str, ...]:
         """Sentences for the status: which orphans are kept, and why."""
-        return tuple(self._left.values())[:LEFT_MAX]
+        return self._kept.sentences()
 
     async def forever(self) -> None:
         """Orphans that stay a little longer harm nobody: a failed run is only repeated."""
@@ -101,7 +89,6 @@ class Orphans:
             failed="deletion of orphans postponed",
             log=log_,
             every_s=SWEEP_S,
-            on_failure=self._begin_anew,
         )
         try:
             await sweeping.run(first_after_s=SWEEP_S)
@@ -111,137 +98,165 @@ class Orphans:
     def close(self) -> None:
         self._threads.close()
 
-    def _begin_anew(self, _: Exception) -> None:
-        self._walk = None
+    # ── sweeping ───────────────────────────────────────────────────────────────────────────────
 
     async def sweep(self) -> int:
-        """Check some segments and delete the orphans among them; how many were deleted."""
-        state, registration_floor = self._leader.state, self._leader.state.registration_floor
-        if state.adopting or registration_floor < state.policy.registration_floor_lag_ns:
-            return 0
-        if self._walk is None:
-            self._left.clear()
-            self._metrics.orphans_left.set(0)
-        named = await self._threads.do(partial(self._letter_blocks, lives(state)))
-        if named is None or not await self._threads.do(partial(self._whole, state)):
-            return 0
-        swept = size = listed = 0
-        while listed < self._listed_max and swept < SWEPT_MAX:
-            infos = await self._threads.do(self._some)
-            if not infos:
-                break
-            listed += len(infos)
-            gone = await self._delete_all(
-                _going(state, infos, registration_floor=registration_floor, named=named)
-            )
-            swept += len(gone)
-            size += sum(info.size for info in gone)
-        if swept:
-            log_.info(
-                "orphans swept segments=%d bytes=%d floor=%d", swept, size, registration_floor
-            )
-        return swept
+        """Look at some objects and delete the orphans among them; how many were deleted."""
+        async with self._busy:
+            if self._leader.state.adopting:
+                return 0
+            self._kept.clear(STORE)
+            gone: list[Orphan] = []
+            if not await self._refused(self._kept):
+                for part in self._parts:
+                    try:
+                        await self._sweep_part(part, gone)
+                    except BaseException:  # raised again: what was not deleted is looked for anew
+                        part.begin_anew()
+                        raise
+            self._metrics.orphans_left.set(len(self._kept))
+        if gone:
+            size = sum(orphan.size for orphan in gone)
+            log_.info("orphans swept objects=%d bytes=%d", len(gone), size)
+        return len(gone)
 
-    async def _delete_all(self, going: Iterable[ObjectInfo]) -> list[ObjectInfo]:
-        infos = list(going)
-        outcomes = await self._threads.each(self._go, infos, catching=MaarError)
-        gone = [info for info, went in zip(infos, outcomes, strict=True) if went is True]
-        self._metrics.orphans.inc(len(gone))
-        self._metrics.orphans_bytes.inc(sum(info.size for info in gone))
+    async def _sweep_part(self, part: Part, gone: list[Orphan]) -> None:
+        if not part.begun:
+            self._kept.clear(part.name)
+        listed = 0
+        if not await part.prepare():
+            return
+        while listed < self._listed_max and len(gone) < SWEPT_MAX:
+            page = await part.page()
+            if page is None:
+                break
+            listed += page.listed
+            await self._delete_all(page.units, gone)
+
+    async def _delete_all(self, units: Sequence[Unit], gone: list[Orphan]) -> None:
+        outcomes = await self._threads.each(
+            partial(self._delete_unit, gone), units, catching=MaarError
+        )
         for outcome in outcomes:
             if isinstance(outcome, MaarError):
                 raise outcome
-        return gone
+
+    # ── a dry run ──────────────────────────────────────────────────────────────────────────────
+
+    async def find(self, *, limit: int) -> FoundOrphans:
+        """What a sweep would delete, without a change; incomplete when it takes too long."""
+        until_ns = self._clock.monotonic_ns() + FIND_NS
+        kept = Kept()
+        tools = SearchTools(self._leader, self._store, self._threads, kept.keep, FOUND_AT_ONCE)
+        counts: Counter[str] = Counter()
+        first: list[OrphanObject] = []
+        complete = True
+        if not self._leader.state.adopting and not await self._refused(kept):
+            for part in _parts(tools):
+                complete &= await self._find_part(part, until_ns, counts, first, limit)
+        else:
+            complete = False
+        return FoundOrphans(
+            counts["objects"], counts["bytes"], tuple(first), complete, kept.sentences()
+        )
+
+    async def _find_part(
+        self,
+        part: Part,
+        until_ns: int,
+        counts: Counter[str],
+        first: list[OrphanObject],
+        limit: int,
+    ) -> bool:
+        """Whether it was looked through to its end."""
+        if not await part.prepare():
+            return True
+        while (page := await part.page()) is not None:
+            for orphan in (orphan for unit in page.units for orphan in unit):
+                counts["objects"] += 1
+                counts["bytes"] += orphan.size
+                if len(first) < limit:
+                    first.append(OrphanObject(*orphan))
+            if self._clock.monotonic_ns() >= until_ns:
+                return False
+        return True
+
+    # ── whether anything may go ────────────────────────────────────────────────────────────────
+
+    async def _refused(self, kept: Kept) -> bool:
+        """Whether nothing may be swept in this store; `kept` gets a sentence that says why."""
+        state = self._leader.state
+        look = partial(
+            self._why_refused, state.incarnation, orphans.lives(state), index=state.index
+        )
+        refused = await self._threads.do(look)
+        if refused is None:
+            return False
+        key, why = refused
+        kept.keep(STORE, key, why)
+        self._tell(key, why)
+        return True
+
+    def _why_refused(
+        self, incarnation: Incarnation, lives: Iterable[Incarnation], *, index: int
+    ) -> tuple[str, str] | None:
+        """In a thread: the object that forbids it, and why; None when nothing does."""
+        marked = {
+            Incarnation(info.key.removeprefix(keys.MARKERS))
+            for info in self._store.list(keys.MARKERS)
+        }
+        if incarnation not in marked:
+            return keys.marker(incarnation), (
+                f"nothing is swept: this log's marker is not in {self._store.settings().url}. It "
+                "may be the store of another log"
+            )
+        for life in sorted(marked):
+            if not self._is_ours(life, lives):
+                return keys.marker(life), (
+                    "nothing is swept: another log has marked this store. If that log is not used "
+                    "any more, delete its marker"
+                )
+        prefix = keys.snapshot_prefix(incarnation)
+        newest = next(
+            (at for at, key in snapshot.list_snapshots(self._store) if key.startswith(prefix)), 0
+        )
+        if newest > index:
+            return keys.snapshot(incarnation=incarnation, index=newest), (
+                "nothing is swept: it is of a later entry than the log has. The log has lost "
+                "entries; restore it (docs/runbook.md)"
+            )
+        return None
+
+    def _is_ours(self, life: Incarnation, lives: Iterable[Incarnation]) -> bool:
+        """Whether this log was restored from it, perhaps over several restores."""
+        for _ in range(RESTORED_MAX):
+            if life in lives:
+                return True
+            try:
+                life = Incarnation(self._store.read(keys.successor(life)).decode(errors="replace"))
+            except NotFound:
+                return False
+        return False
 
     # ── threads ────────────────────────────────────────────────────────────────────────────────
 
-    def _some(self) -> list[ObjectInfo]:
-        """Of each shard the oldest come first; none are left when the walk has ended."""
-        self._walk = self._walk or self._store.list(keys.SEGMENTS)
-        infos = list(islice(self._walk, self._listed_at_once))
-        if not infos:
-            self._walk = None
-        return infos
+    def _delete_unit(self, gone: list[Orphan], unit: Unit) -> None:
+        by_key = {orphan.key: orphan for orphan in unit}
+        for key in self._deleter.deleting(list(by_key)):
+            orphan = by_key[key]
+            gone.append(orphan)
+            self._metrics.orphans.labels(orphan.kind).inc()
+            self._metrics.orphans_bytes.labels(orphan.kind).inc(orphan.size)
 
-    def _letter_blocks(self, ours: Iterable[Incarnation]) -> set[BlockId] | None:
-        """The blocks that dead letters name; None when a letter's block cannot be told."""
-        found: set[BlockId] = set()
-        for life in ours:
-            box = Box(self._store, life)
-            for place in (box.waiting, box.list_held):
-                for info in place():
-                    block = keys.letter_about(keys.letter_place(info.key)[2])
-                    if block is None:
-                        self._leave(
-                            info.key,
-                            "no segment is swept: its name does not say which one it is about. "
-                            "Move it elsewhere",
-                        )
-                        return None
-                    found.add(block)
-        return found
+    def _keep(self, part: str, key: str, why: str) -> None:
+        self._kept.keep(part, key, why)
+        self._tell(key, why)
 
-    def _whole(self, state: MetaState) -> bool:
-        """Check that the log is not an old copy of itself, which would not know newer segments."""
-        prefix = keys.snapshot_prefix(state.incarnation)
-        newest = next(
-            (i for i, key in snapshot.list_snapshots(self._store) if key.startswith(prefix)), 0
-        )
-        if newest > state.index:
-            self._leave(
-                keys.snapshot(incarnation=state.incarnation, index=newest),
-                "no segment is swept: it is of a later entry than the log has. The log has lost "
-                "entries; restore it (docs/runbook.md)",
-            )
-        return newest <= state.index
-
-    def _go(self, info: ObjectInfo) -> bool:
-        """Delete one. An orphan of an earlier incarnation is read first: if it is damaged, adoption
-        skipped it, and an operator should look at it.
-        """
-        segment = keys.segment_name(info.key)
-        state = self._leader.state
-        if segment is None or (segment.incarnation != state.incarnation and not self._sound(info)):
-            return False
-        self._leader.confirm()
-        self._store.delete(info.key)
-        return True
-
-    def _sound(self, info: ObjectInfo) -> bool:
-        one = candidate(info.key)
-        assert one is not None
-        try:
-            meta = segment_of(self._store, one, self._store.read(info.key))
-        except NotFound:
-            return False
-        except Corrupt as error:
-            self._leave(info.key, f"it is not swept: {error}")
-            return False
-        if wrong := registration.why_malformed(meta):
-            self._leave(info.key, f"it is not swept: {wrong}")
-        return not wrong
-
-    def _leave(self, key: str, why: str) -> None:
-        if len(self._left) < LEFT_MAX:
-            self._left[key] = f"{key}: {why}"
-            self._metrics.orphans_left.set(len(self._left))
-        if key not in self._told and len(self._told) < LEFT_MAX:
+    def _tell(self, key: str, why: str) -> None:
+        if key not in self._told and len(self._told) < KEPT_MAX:
             self._told.add(key)
             log_.error("orphan not deleted key=%s cause=%s", key, why)
 
 
-def _going(
-    state: MetaState,
-    infos: Iterable[ObjectInfo],
-    *,
-    registration_floor: LeaseTime,
-    named: Container[BlockId],
-) -> Iterator[ObjectInfo]:
-    for info in infos:
-        segment = keys.segment_name(info.key)
-        if (
-            segment is not None
-            and is_fenced(state, segment.block, registration_floor=registration_floor)
-            and is_unregistered(state, segment, named=named)
-        ):
-            yield info
+def _parts(tools: SearchTools) -> tuple[Part, ...]:
+    return Attempts(tools), Segments(tools), Outputs(tools)  # the largest one last

@@ -8,6 +8,7 @@ from maar.metastore.records.entries import AttemptKey
 from maar.model import keys
 from maar.ports.object_store import ObjectStore
 from maar.services import intents
+from maar.services.deletion import Deleter
 from maar.services.intents import Intents
 
 
@@ -21,9 +22,9 @@ def look(store: ObjectStore, attempt_key: AttemptKey) -> FoundLeftovers:
     return FoundLeftovers(attempt_key, found)
 
 
-def remove(store: ObjectStore, found: FoundLeftovers, unlisted: list[str]) -> bool:
+def remove(deleter: Deleter, found: FoundLeftovers, unlisted: list[str]) -> bool:
     """Delete leftovers; whether nothing is left of the attempt, and never will be."""
     plan, token = found.attempt_key.plan, found.attempt_key.token
-    for key in (*unlisted, *found.intents.names):
-        store.delete(key)
-    return next(iter(store.list(keys.attempt_prefix(plan=plan, token=token))), None) is None
+    deleter.delete([*keys.manifests_first(unlisted), *found.intents.names])
+    left = deleter.store.list(keys.attempt_prefix(plan=plan, token=token))
+    return next(iter(left), None) is None

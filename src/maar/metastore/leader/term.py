@@ -109,7 +109,7 @@ class LeaderTerm:
         self._housekept_ns = 0
         self._worker_registry = WorkerRegistry(hearing_since=leader.state.lease_time)
         self._adoption = Adoption(leader, store, clock, self.append, metrics)
-        self._orphans = Orphans(leader, store, metrics)
+        self.orphans = Orphans(leader, store, clock, metrics)
         self.leader = leader
         self.rings = LeaderRings(leader, self.command, metrics, dead_after_ms=deps.dead_after_ms)
         self.letters = DeadLetters(leader, store, self.append, metrics, deps.entropy, timing=timing)
@@ -146,7 +146,7 @@ class LeaderTerm:
             self._serve,
             self._adoption.forever,
             self.cleaner.forever,
-            self._orphans.forever,
+            self.orphans.forever,
             lambda: self._deps.placement.forever(leader),
             self.letters.forever,
             lambda: self.snapshots.take_forever(leader),
@@ -201,7 +201,7 @@ class LeaderTerm:
             state,
             now=self.leader.now(),
             wall=deps.wall(),
-            blocked=(*self._adoption.blocked, *self.cleaner.blocked, *self._orphans.blocked),
+            blocked=(*self._adoption.blocked, *self.cleaner.blocked, *self.orphans.blocked),
             snapshot_index=self.snapshots.newest,
             log_first=log_first,
             zones=self.rings.zones(),

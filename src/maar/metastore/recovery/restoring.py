@@ -126,8 +126,8 @@ async def restore(
                 f"the log is not empty: it was restored already, as {begun.state.incarnation}, and "
                 "nobody has led in it since. Start the replicas"
             ) from error
-        await log.finish()
         await asyncio.to_thread(_end_former, store, begun.state)
+        await log.finish()
         return _summary(begun.state, begun.head, resumed=True)
     listed = await asyncio.to_thread(snapshot.list_snapshots, store)
     above = max((index for index, _ in listed), default=0)
@@ -143,13 +143,17 @@ async def restore(
         snapshot.decode(await asyncio.to_thread(store.read, key))
     await asyncio.to_thread(claim.mark, store, incarnation)  # the new incarnation's store, too
     await log.begin(head, term=Term(state.term))
-    await log.finish()
     await asyncio.to_thread(_end_former, store, state)
+    await log.finish()
     return _summary(state, head, resumed=False)
 
 
 def _end_former(store: ObjectStore, state: MetaState) -> None:
-    """Tell a leader that still runs in an adopted incarnation that it has ended."""
+    """Tell a leader that still runs in an adopted incarnation that it has ended.
+
+    Before anybody can lead in the new log: from then on what the old one would delete may be needed
+    by the new one, which has not searched the store yet.
+    """
     for life in state.adopting:
         try:
             store.create(keys.successor(life), state.incarnation.encode())

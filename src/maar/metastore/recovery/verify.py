@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from maar.metastore.leader import orphans
+from maar.metastore.decide import orphans
 from maar.metastore.leader.store_inventory import StoreListing
 from maar.metastore.records.entries import StateHashed, decode
 from maar.metastore.replica import snapshot

@@ -53,7 +53,7 @@ def _parts(state: MetaState) -> Iterator[object]:
     yield "retention", len(state.retention), _bytes(state.retention.hash)
     yield "raised", state.raised, "anchor", state.anchor
     yield "rings", len(state.rings), _bytes(state.rings.hash)
-    yield "adopting", state.adopting, "former", state.former
+    yield "adopting", state.adopting, "former", state.former, state.adopted_at
     yield "clock", state.clock, state.confirmed_ns, state.hold
     yield "spent", len(state.spent), _bytes(state.spent.hash)
     yield "setbacks", len(state.setbacks), _bytes(state.setbacks.hash)

@@ -82,6 +82,7 @@ class Core(msgspec.Struct, frozen=True, array_like=True, tag=1):
     hold: RetentionHold
     blocks_lost: int
     profiles_lost: int
+    adopted_at: LeaseTime
 
 
 class Plans(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -314,6 +315,7 @@ def _core(state: MetaState) -> Core:
         state.hold,
         tally.blocks_lost,
         tally.profiles_lost,
+        state.adopted_at,
     )
 
 
@@ -422,7 +424,7 @@ def _load_core(state: MetaState, core: Core) -> None:
     state.lease_time, state.wall_time = core.lease_time, core.wall_time
     state.registration_floor, state.policy = core.registration_floor, core.policy
     state.raised, state.anchor, state.adopting = core.raised, core.anchor, core.adopting
-    state.former = core.former
+    state.former, state.adopted_at = core.former, core.adopted_at
     state.clock, state.confirmed_ns, state.hold = core.clock, core.confirmed_ns, core.hold
     state.tally = Totals(
         core.profiles_added,

@@ -159,6 +159,7 @@ class MetaState:
     # for them, nothing is deleted (S5). () when the index knows everything.
     adopting: tuple[Incarnation, ...] = ()
     former: tuple[Incarnation, ...] = ()  # writers of these incarnations may still leave letters
+    adopted_at: LeaseTime = GENESIS_TIME  # when the last adoption ended
     # The fields of retention; see metastore/fold/trust.py.
     clock: Anchor = NO_ANCHOR  # the wall clock when it was last confirmed
     confirmed_ns: int = 0  # the default period that nobody needs to confirm any more; 0: for ever

@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from maar.model import keys
 from maar.model.errors import Corrupt, Unavailable
 from maar.model.plan import ROLLBACK, Account, PlanResult, Rollback
 from maar.ports.object_store import ObjectStore, exists
 from maar.services import intents
-
-CONFIRMED_NS = 1_000_000_000  # how long a confirmation counts, from before it was asked for
-AT_ONCE_MAX = 100  # objects that are confirmed together
-
-Confirm = Callable[[Sequence[str]], Sequence[str]]  # which may be deleted now; LeaseLost when none
+from maar.services.deletion import Confirm, Deleter
 
 
 class Tools(NamedTuple):
@@ -36,8 +33,7 @@ def roll_back(rollback: Rollback, tools: Tools) -> PlanResult:
     for token in rollback.tokens:
         found = intents.read(tools.store, plan=rollback.target, token=token)
         written = [key for key in found.written if exists(tools.store, key)]
-        for first in range(0, len(written), AT_ONCE_MAX):
-            removed += _delete(written[first : first + AT_ONCE_MAX], tools)
+        removed += _delete(written, tools)
         bad += found.bad
     if bad:
         raise Corrupt("; ".join(bad))
@@ -48,15 +44,7 @@ def roll_back(rollback: Rollback, tools: Tools) -> PlanResult:
 def _delete(written: Sequence[str], tools: Tools) -> int:
     """Objects that the index lists stay: an adopted block may be of an attempt that ended."""
     removed = 0
-    asked_ns = tools.monotonic_ns()
-    left = list(tools.confirm(written))
-    while left:
-        if tools.monotonic_ns() - asked_ns >= CONFIRMED_NS:
-            asked_ns = tools.monotonic_ns()
-            left = list(tools.confirm(left))
-            continue
-        key = left.pop()
-        tools.store.delete(key)
+    for key in Deleter(*tools).deleting(keys.manifests_first(written)):
         removed += 1
         if exists(tools.store, key):
             raise Unavailable(f"{key} was deleted and is still there; ask again")

@@ -1,0 +1,77 @@
+"""Which objects of the store no entry names, and none ever can: segments, intents and outputs.
+
+Each class has an entry that fences it, before anything of it is deleted (S1):
+
+- A segment that nobody registered: `RegistrationFloor`. At or below the floor no registration of a
+  block that the index does not know is accepted, from a writer or a dead letter.
+- What an attempt of a former incarnation wrote: `Reincarnated`, since no token from before it is
+  ever accepted again, and `AdoptionEnded`, since until then the index may come to list what it
+  wrote (S5).
+- What an attempt of this incarnation wrote after its last sweep: the entry that ended the attempt.
+
+Everything here only reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from maar.metastore.fold import registration
+from maar.metastore.records.entries import AttemptKey
+from maar.metastore.state.state import MetaState
+from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, block_time_ns
+from maar.model.keys import SegmentName
+from maar.model.time import LeaseTime
+
+
+def lives(state: MetaState) -> tuple[Incarnation, ...]:
+    """The incarnations whose objects are ours: this one, and those that it has adopted."""
+    return (state.incarnation, *state.former)
+
+
+# ── segments ───────────────────────────────────────────────────────────────────────────────────
+
+
+def is_unregistered(state: MetaState, segment: SegmentName, *, named: Container[BlockId]) -> bool:
+    """Whether it is ours, and neither the index nor a dead letter knows it."""
+    return (
+        segment.incarnation in lives(state)
+        and not registration.is_known(state, segment.block)
+        and segment.block not in named
+    )
+
+
+def is_fenced(state: MetaState, block: BlockId, *, registration_floor: LeaseTime) -> bool:
+    """Whether nobody can register it any more, and that has been so for a while.
+
+    `registration_floor` is from before the scan for letters: letters acknowledged with an id
+    below it were in the store by then. While the log adopts, nothing is certain (S5).
+    """
+    return (
+        not state.adopting
+        and block_time_ns(block) <= registration_floor - state.policy.registration_floor_lag_ns
+    )
+
+
+# ── what attempts wrote ────────────────────────────────────────────────────────────────────────
+
+
+def is_unknown_attempt(
+    state: MetaState, plan: PlanId, token: FencingToken, *, now: LeaseTime
+) -> bool:
+    """Whether an attempt has ended for good, and nobody else cleans up after it.
+
+    The state is to be of later than the listing that showed the attempt: by then it knows every
+    attempt that can have written. One of this incarnation that has ended is a leftover until its
+    last sweep. One of a former incarnation is left alone for as long after the adoption as any task
+    may write (`leftovers_ns`): deleting sooner would do no harm, and would have to be repeated.
+    """
+    if state.adopting or AttemptKey(plan, token) in state.leftovers:
+        return False
+    found = state.plans.get(plan) or state.parked.get(plan)
+    if found is not None and found.lease is not None and found.lease.token == token:
+        return False
+    if token.incarnation == state.incarnation:
+        return token.index <= state.index
+    settled = now - state.adopted_at > state.policy.leftovers_ns
+    return token.incarnation in state.former and settled

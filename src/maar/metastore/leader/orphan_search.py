@@ -1,0 +1,384 @@
+"""Searches the store for orphans, a page of keys at a time; what it finds may be deleted (S1).
+
+It deletes nothing itself, so a dry run and a sweep find the same. What is in doubt stays, and a
+sentence says so: a block that adoption could not read, one that is whole though no entry speaks of
+it, and any key that our writers do not write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from functools import partial
+from itertools import chain, islice
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from maar.background import Threads
+from maar.metastore.decide import orphans
+from maar.metastore.fold import leftovers, objects, registration
+from maar.metastore.leader import sweeping
+from maar.metastore.leader.background import Led
+from maar.metastore.leader.letter_box import Box
+from maar.metastore.leader.store_inventory import (
+    UNKNOWN,
+    StoreListing,
+    candidate,
+    read_block,
+    read_quarantine,
+    segment_of,
+)
+from maar.metastore.leader.sweeping import FoundLeftovers
+from maar.metastore.records.entries import AttemptKey
+from maar.metastore.state.state import MetaState
+from maar.model import keys
+from maar.model.block import TABLES
+from maar.model.errors import Corrupt, MaarError, NotFound
+from maar.model.ids import BlockId, Incarnation
+from maar.model.keys import OutputName
+from maar.model.time import LeaseTime
+from maar.ports.object_store import ObjectInfo, ObjectStore, exists
+
+TOGETHER_MAX = 50  # segments that are deleted one after the other by one thread
+KEPT_MAX = 100  # sentences
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+class OrphanKind(StrEnum):
+    SEGMENT = "segment"  # uploaded, and never registered
+    OUTPUT = "output"  # a table, a manifest or a quarantine file that the index does not list
+    INTENT = "intent"  # of an attempt that no entry speaks of any more
+
+
+class Orphan(NamedTuple):
+    key: str
+    size: int
+    kind: OrphanKind
+
+
+Unit: TypeAlias = tuple[Orphan, ...]  # deleted in this order, by one thread
+
+
+class Page(NamedTuple):
+    listed: int  # keys
+    units: list[Unit]
+
+
+class Kept:
+    """Sentences for what stays although nothing names it, by the part of the search."""
+
+    def __init__(self) -> None:
+        self._sentences: dict[str, dict[str, str]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._sentences.values()))
+
+    def sentences(self) -> tuple[str, ...]:
+        told = chain.from_iterable(each.values() for each in self._sentences.values())
+        return tuple(islice(told, KEPT_MAX))
+
+    def clear(self, part: str) -> None:
+        self._sentences.pop(part, None)
+
+    def keep(self, part: str, key: str, why: str) -> None:
+        if len(self) < KEPT_MAX:
+            self._sentences.setdefault(part, {})[key] = f"{key}: {why}"
+
+
+class SearchTools(NamedTuple):
+    """What all parts of a search share."""
+
+    leader: Led
+    store: ObjectStore
+    threads: Threads
+    keep: Callable[[str, str, str], None]  # part, key, why
+    listed_at_once: int
+
+    async def each(self, act: Callable[[Item], Made], items: Iterable[Item]) -> list[Made]:
+        """In threads; the first error is raised when all have ended."""
+        outcomes = await self.threads.each(act, items, catching=MaarError)
+        for outcome in outcomes:
+            if isinstance(outcome, MaarError):
+                raise outcome
+        return [outcome for outcome in outcomes if not isinstance(outcome, MaarError)]
+
+
+class Part:
+    """A part of the store that is walked over; the next page goes on where the last one ended."""
+
+    name = ""
+    prefixes: tuple[str, ...] = ()
+
+    def __init__(self, tools: SearchTools) -> None:
+        self._tools = tools
+        self._walk: Iterator[ObjectInfo] | None = None
+
+    @property
+    def begun(self) -> bool:
+        return self._walk is not None
+
+    def begin_anew(self) -> None:
+        self._walk = None
+
+    async def prepare(self) -> bool:
+        """Whether anything can be said about this part now."""
+        return True
+
+    async def page(self) -> Page | None:
+        """None when the walk has ended."""
+        infos = await self._tools.threads.do(self._some)
+        return Page(len(infos), await self._units(infos)) if infos else None
+
+    async def _units(self, infos: Sequence[ObjectInfo]) -> list[Unit]:
+        raise NotImplementedError
+
+    def _some(self) -> list[ObjectInfo]:
+        self._walk = self._walk or chain.from_iterable(map(self._tools.store.list, self.prefixes))
+        infos = list(islice(self._walk, self._tools.listed_at_once))
+        if not infos:
+            self._walk = None
+        return infos
+
+    def _keep(self, key: str, why: str) -> None:
+        self._tools.keep(self.name, key, why)
+
+
+# ── segments that nobody registered ────────────────────────────────────────────────────────────
+
+
+class Segments(Part):
+    """Of each shard the oldest come first."""
+
+    name = "segments"
+    prefixes = (keys.SEGMENTS,)
+
+    def __init__(self, tools: SearchTools) -> None:
+        super().__init__(tools)
+        self._floor = LeaseTime(-1)
+        self._named: set[BlockId] = set()
+
+    async def prepare(self) -> bool:
+        """Letters are read after the floor, waiting ones before held ones, since a letter moves
+        from the one place to the other by copy and then delete.
+        """
+        state = self._tools.leader.state
+        self._floor = state.registration_floor
+        if self._floor < state.policy.registration_floor_lag_ns:
+            return False
+        named = await self._tools.threads.do(partial(self._letter_blocks, orphans.lives(state)))
+        self._named = named or set()
+        return named is not None
+
+    def _letter_blocks(self, ours: Iterable[Incarnation]) -> set[BlockId] | None:
+        """The blocks that dead letters name; None when a letter's block cannot be told."""
+        found: set[BlockId] = set()
+        for life in ours:
+            box = Box(self._tools.store, life)
+            for place in (box.waiting, box.list_held):
+                for info in place():
+                    block = keys.letter_about(keys.letter_place(info.key)[2])
+                    if block is None:
+                        self._keep(
+                            info.key,
+                            "no segment is swept: its name does not say which one it is about. "
+                            "Move it elsewhere",
+                        )
+                        return None
+                    found.add(block)
+        return found
+
+    async def _units(self, infos: Sequence[ObjectInfo]) -> list[Unit]:
+        state = self._tools.leader.state
+        going = [info for info in infos if self._may_go(state, info.key)]
+        sound = await self._tools.each(partial(self._is_sound, state.incarnation), going)
+        found = [
+            Orphan(info.key, info.size, OrphanKind.SEGMENT)
+            for info, good in zip(going, sound, strict=True)
+            if good
+        ]
+        return [tuple(found[at : at + TOGETHER_MAX]) for at in range(0, len(found), TOGETHER_MAX)]
+
+    def _may_go(self, state: MetaState, key: str) -> bool:
+        segment = keys.segment_name(key)
+        return (
+            segment is not None
+            and orphans.is_fenced(state, segment.block, registration_floor=self._floor)
+            and orphans.is_unregistered(state, segment, named=self._named)
+        )
+
+    def _is_sound(self, incarnation: Incarnation, info: ObjectInfo) -> bool:
+        """An orphan of an earlier incarnation is read first: if it is damaged, adoption skipped it,
+        and an operator should look at it.
+        """
+        one = candidate(info.key)
+        assert one is not None
+        if one.life == incarnation:
+            return True
+        try:
+            meta = segment_of(self._tools.store, one, self._tools.store.read(info.key))
+        except NotFound:
+            return False
+        except Corrupt as error:
+            self._keep(info.key, f"it is not swept: {error}")
+            return False
+        if wrong := registration.why_malformed(meta):
+            self._keep(info.key, f"it is not swept: {wrong}")
+        return not wrong
+
+
+# ── what attempts wrote that no entry speaks of ────────────────────────────────────────────────
+
+
+class Written(NamedTuple):
+    """Objects of one block that one task wrote, a manifest first."""
+
+    objects: tuple[str, ...]
+    known: bool  # the index has the block, from another task
+    ours: bool  # of the present incarnation, whose log would know it if it were whole
+
+
+class AttemptFinds(NamedTuple):
+    found: FoundLeftovers
+    written: list[Written]
+
+
+class Attempts(Part):
+    """Attempts that the log does not know, by their intents: a restored log lacks those that were
+    granted after its snapshot. Intents go last: without them nobody could tell what is left.
+    """
+
+    name = "attempts"
+    prefixes = (keys.ATTEMPTS,)
+
+    async def _units(self, infos: Sequence[ObjectInfo]) -> list[Unit]:
+        state, now = self._tools.leader.state, self._tools.leader.now()
+        named = dict.fromkeys(name for info in infos if (name := keys.intent_name(info.key)))
+        unknown = [
+            AttemptKey(*name) for name in named if orphans.is_unknown_attempt(state, *name, now=now)
+        ]
+        found = await self._tools.each(partial(sweeping.look, self._tools.store), unknown)
+        finds = [AttemptFinds(one, self._unlisted(one)) for one in found]
+        return [unit for unit in await self._tools.each(self._unit, finds) if unit]
+
+    def _unlisted(self, found: FoundLeftovers) -> list[Written]:
+        state = self._tools.leader.state
+        unlisted = leftovers.unlisted_keys(state, found.intents.written)
+        beside = dict.fromkeys(keys.objects_beside(key, TABLES) or (key,) for key in unlisted)
+        return [_written(state, each) for each in beside]
+
+    def _unit(self, finds: AttemptFinds) -> Unit:
+        store, found = self._tools.store, finds.found
+        plan, token = found.attempt_key.plan, found.attempt_key.token
+        prefix = keys.attempt_prefix(plan=plan, token=token)
+        if found.intents.bad:
+            self._keep(prefix, "; ".join(found.intents.bad))
+        unit: list[Orphan] = []
+        whole = True
+        for written in finds.written:
+            if why := why_kept(store, written):
+                self._keep(written.objects[0], why)
+                whole = False
+            else:
+                unit += _outputs(store, written.objects)
+        if whole:  # else the intents say what the objects are that stay
+            unit += (
+                Orphan(info.key, info.size, OrphanKind.INTENT)
+                for info in store.list(prefix)
+                if info.key in found.intents.names
+            )
+        return tuple(unit)
+
+
+class Outputs(Part):
+    """Objects of blocks that neither the index nor an intent names. What an intent names is found
+    by it, and of a block that the index has, the last sweep of its attempt finds other copies.
+    """
+
+    name = "outputs"
+    prefixes = (keys.LAKE, keys.QUARANTINES, keys.SEGMENTS)  # of the last, what plans wrote there
+
+    async def _units(self, infos: Sequence[ObjectInfo]) -> list[Unit]:
+        named = await self._tools.threads.do(_output_names, infos)
+        state, now = self._tools.leader.state, self._tools.leader.now()
+        going = [
+            (key, _written(state, beside))
+            for key, name in named
+            if orphans.is_unknown_attempt(state, name.plan, name.token, now=now)
+            and not registration.is_known(state, name.block)
+            and (beside := keys.objects_beside(key, TABLES))
+        ]
+        return [unit for unit in await self._tools.each(self._unit, going) if unit]
+
+    def _unit(self, one: tuple[str, Written]) -> Unit:
+        """A block is found once, by its manifest."""
+        key, written = one
+        store, first = self._tools.store, written.objects[0]
+        if next(iter(store.list(keys.intents_of(key))), None) is not None:
+            return ()
+        if key != first:
+            if not exists(store, first):
+                self._keep(
+                    key, "it is not swept: it has no manifest, and no intent tells of its attempt"
+                )
+            return ()
+        if why := why_kept(store, written):
+            self._keep(first, why)
+            return ()
+        return tuple(_outputs(store, written.objects))
+
+
+def _output_names(infos: Iterable[ObjectInfo]) -> list[tuple[str, OutputName]]:
+    """In a thread. Only keys that are spelled as our writers spell them."""
+    named = ((info.key, keys.output_name(info.key)) for info in infos)
+    return [
+        (key, name)
+        for key, name in named
+        if name is not None and keys.attempt_block(key, plan=name.plan, token=name.token)
+    ]
+
+
+def _written(state: MetaState, beside: tuple[str, ...]) -> Written:
+    named = keys.output_name(beside[0])
+    assert named is not None
+    known = named.block in state.blocks or named.block in state.retired
+    return Written(beside, known, named.token.incarnation == state.incarnation)
+
+
+def _outputs(store: ObjectStore, objects_: Iterable[str]) -> Iterator[Orphan]:
+    """Those that are there."""
+    for key in objects_:
+        try:
+            yield Orphan(key, store.size(key), OrphanKind.OUTPUT)
+        except NotFound:
+            continue
+
+
+def why_kept(store: ObjectStore, written: Written) -> str:
+    """Why unlisted objects of a block stay all the same; '' when nobody can miss them.
+
+    Without a manifest its task never finished. With one, adoption would have taken the block if it
+    could, unless it was written too late; so one that is damaged is for a person to look at.
+    """
+    first = written.objects[0]
+    one = candidate(first)
+    if one is None:
+        return "it is not swept: no plan of ours writes such a key"
+    if written.known or not exists(store, first):
+        return ""
+    if written.ours:
+        return (
+            "it is not swept: it is whole, of this log, and the log does not know it. The log may "
+            "have lost entries (docs/runbook.md)"
+        )
+    try:
+        if first.startswith(keys.QUARANTINES):
+            meta = read_quarantine(store, one, UNKNOWN)
+        else:
+            meta = read_block(store, one, StoreListing(store))
+    except Corrupt as error:
+        return f"it is not swept: {error}"
+    if meta is None:
+        return "it is not swept: files that it names are missing, or are of another size"
+    wrong = registration.why_malformed(meta) or objects.wrong_with_adopted(meta, (one.life,))
+    return f"it is not swept: {wrong}" if wrong else ""
