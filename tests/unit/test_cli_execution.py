@@ -17,31 +17,31 @@ from maar.cli import executing
 from maar.cli.commands import execution
 from maar.metastore.leader.claim import mark
 from maar.metastore.records.entries import (
-    Grant,
     PlanBisected,
     PlanExcluded,
-    PlansLeased,
-    PlansStarted,
     PolicySet,
-    Start,
 )
 from maar.metastore.state.timeline import NEVER
 from maar.model import keys
-from maar.model.ids import FencingToken, Incarnation, PlanId, WorkerId
+from maar.model.ids import Incarnation, PlanId
 from maar.model.plan import LeasedPlan, PlanResult
-from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.ports.runner import AttemptFailed, RunnerDied
 from support.clock.virtual_time import Gate
 from support.http.command_line import Say, speaker
 from support.http.front import Front
-from support.metastore.asked_plans import add_segments, compact_plan
+from support.metastore.asked_plans import (
+    LEASE_S,
+    OTHER,
+    add_segments,
+    compact_plan,
+    lease,
+    leave_object,
+)
 from support.metastore.board import FoldBoard
-from support.metastore.fold import output, result, segment
+from support.metastore.fold import result
 from support.worker.stand_ins import ThreadRunner
 
-LEASE_S = 15
-OTHER = WorkerId("somebody-else")
 LIFE = Incarnation("1234abcd")  # of the metastore in memory
 
 Work = Callable[[LeasedPlan, Gate], PlanResult]
@@ -104,27 +104,6 @@ def say(
 def told(say: Say, *arguments: str) -> tuple[int, dict[str, Any]]:
     code, out, _ = say(*arguments, "--json")
     return code, json.loads(out)
-
-
-def lease(board: FoldBoard, plan: PlanId, *, started: bool = False) -> FencingToken:
-    """Somebody else gets it."""
-    held = board.fold.state.plans[plan].lease
-    until = LeaseTime(board.fold.now + LEASE_S * SECOND_NS)
-    board.fold.put(PlansLeased((Grant(plan, OTHER, until, held.token if held else None),)))
-    now_held = board.fold.state.plans[plan].lease
-    assert now_held is not None
-    if started:
-        board.fold.put(PlansStarted((Start(plan, now_held.token),)))
-    return now_held.token
-
-
-def leave_object(store: ObjectStore, plan: PlanId, token: FencingToken) -> str:
-    """What a dead attempt wrote, and the intent that names it."""
-    made = output(plan, token, (segment(1), segment(2)), profiles=20)
-    written = made.files[0].locations[0].key
-    store.create(keys.intent(plan=plan, token=token, attempt="a1", ordinal=0), written.encode())
-    store.create(written, b"half")
-    return written
 
 
 # ── schedule ───────────────────────────────────────────────────────────────────────────────────

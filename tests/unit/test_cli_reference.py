@@ -78,7 +78,7 @@ PRINTED: dict[str, tuple[type[msgspec.Struct], set[str]]] = {
     "plans schedule": (ScheduledPlan, set()),
     "plans execute": (PlanOutcome, set()),
     "plans rollback": (RollbackReply, set()),
-    "clean": (CleanStep, {"executed", "orphans", "objects", "bytes"}),
+    "clean": (CleanStep, {"executed", "failed", "outcome", "orphans", "objects", "bytes"}),
     "retention undo": (Undone, set()),
     "dead-letters": (LettersPage, set()),
     "dead-letters show": (Letter, set()),

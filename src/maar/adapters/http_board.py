@@ -110,7 +110,7 @@ class HttpBoard:
                 answer = await self._clean(request)
             case ConfirmDeletes():
                 body = {"token": str(request.token), "keys": request.keys}
-                found = _held(await self._order(f"{PLANS}/{request.plan}/confirm", body))
+                found = _held(await self.order(f"{PLANS}/{request.plan}/confirm", body))
                 answer = tuple(found["keys"])
             case _:
                 raise Rejected(f"{type(request).__name__} is not asked over HTTP")
@@ -139,20 +139,20 @@ class HttpBoard:
         else:
             fault = report.plan_at_fault
             verb, body = "fail", {"token": token, "cause": report.failure, "plan_at_fault": fault}
-        found = await self._order(f"{PLANS}/{report.plan}/{verb}", body)
+        found = await self.order(f"{PLANS}/{report.plan}/{verb}", body)
         refusal = found["why"] if "code" in found else ""
         return Outcome(report.plan, report.token, not refusal, refusal)
 
     async def _renew(self, renewal: Renewal) -> Kept | None:
         verb = "start" if renewal.started else "renew"
         body = {"token": str(renewal.token)}
-        found = await self._order(f"{PLANS}/{renewal.plan}/{verb}", body)
+        found = await self.order(f"{PLANS}/{renewal.plan}/{verb}", body)
         if found.get("outcome") == LOST:
             return None
         return Kept(renewal.plan, renewal.token, int(found["lease_s"] * SECOND_NS))
 
     async def _grant(self, plan: PlanId, worker: str) -> tuple[LeasedPlan | None, Execution]:
-        found = await self._order(f"{PLANS}/{plan}/grant", {"worker": worker})
+        found = await self.order(f"{PLANS}/{plan}/grant", {"worker": worker})
         if "outcome" not in found:
             return record(LeasedPlan, found["plan"]), Execution(plan, Answer.GRANTED)
         answer, result = Answer(found["outcome"]), None
@@ -180,10 +180,10 @@ class HttpBoard:
             "window": "" if request.day == NO_DAY else date_text(request.day),
             "request_id": request.request_id,
         }
-        return record(ScheduledPlan, await self._order(PLANS, wish))
+        return record(ScheduledPlan, await self.order(PLANS, wish))
 
     async def _roll_back(self, request: RollBackPlan) -> RollbackReply:
-        found = await self._order(f"{PLANS}/{request.plan}/rollback", {})
+        found = await self.order(f"{PLANS}/{request.plan}/rollback", {})
         if found["outcome"] == Answer.NOT_FOUND:
             raise NotFound(found["message"])
         return record(RollbackReply, found)
@@ -191,7 +191,7 @@ class HttpBoard:
     async def _clean(self, request: ScheduleRollbacks) -> CleanStep:
         held = request.plan is not None
         body = {"plan": str(request.plan), "token": str(request.token)} if held else {}
-        found = _held(await self._order("/api/v1/clean", body | {"dry_run": not held}))
+        found = _held(await self.order("/api/v1/clean", body | {"dry_run": not held}))
         return CleanStep(
             tuple(record(RollbackRef, each) for each in found["scheduled"] if each["rollback"]),
             tuple(record(SkippedPlan, each) for each in found["skipped"]),
@@ -200,7 +200,8 @@ class HttpBoard:
 
     # ── HTTP ───────────────────────────────────────────────────────────────────────────────────
 
-    async def _order(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def order(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The object that a request is answered with, refused or not."""
         return await self._ask("POST", path, body)
 
     async def _ask(

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
@@ -22,7 +22,7 @@ from maar.ports.calls import Caller
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.ports.operator import PlanDetail
 from maar.ports.plan_board import Answer, PlanBoard, PollRequest
-from maar.ports.plan_outcome import OutcomeName, PlanOutcome, refused
+from maar.ports.plan_outcome import DONE, OutcomeName, PlanOutcome, refused
 from maar.ports.runner import JobRunner, RunnerDied
 from maar.services.kinds import KINDS
 from maar.worker.service import Worker
@@ -116,6 +116,21 @@ class Executor:
                 return outcome
             await asyncio.sleep(ASK_AGAIN_S)
 
+    async def execute_pending(self, cleaned: dict[str, Any]) -> None:
+        """The second step of a cleaning, whose first step was answered with this object: it is told
+        what came of each rollback. One that somebody else is at is left to him.
+        """
+        for pending in cleaned["pending"]:
+            if self.stopped:
+                return
+            done = await self.roll_back(PlanId.parse(pending["rollback"]))
+            if done.outcome in DONE:
+                cleaned["executed"].append(pending)
+            elif done.outcome is OutcomeName.LEASE_LIVE:
+                cleaned["skipped"].append({"plan": pending["rollback"], "why": "live_lease"})
+            else:
+                cleaned.setdefault("failed", []).append(done.told())
+
     async def _ask(self, plan: PlanId) -> PlanOutcome:
         """A plan that has ended for good, or never was: the metastore says which."""
         reply = await self._site.board.call(PollRequest(_name(), 1, execute=plan))
@@ -154,3 +169,9 @@ class Executor:
 
 def _name() -> WorkerId:
     return WorkerId(f"{node_name()}-{secrets.token_hex(4)}")
+
+
+def rolled_back(done: PlanOutcome) -> dict[str, Any]:
+    """What became of a rollback that was executed, for whoever asked for it by its target."""
+    outcome = OutcomeName.COMPLETED if done.outcome in DONE else done.outcome
+    return {"outcome": str(outcome)} | ({"cause": done.cause} if done.cause else {})

@@ -1,6 +1,6 @@
 """maar inside a Spark program of yours."""
 
 from maar.spark.borrowed_spark import run_worker
-from maar.spark.one_plan import execute
+from maar.spark.plans import clean, execute, rollback, schedule
 
-__all__ = ["execute", "run_worker"]
+__all__ = ["clean", "execute", "rollback", "run_worker", "schedule"]

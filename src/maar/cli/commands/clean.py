@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,14 +13,9 @@ from maar.cli.input.options import connect, json_option, server_option
 from maar.cli.input.settings import config_option, set_option
 from maar.cli.output.failure import EXIT_UNAVAILABLE
 from maar.cli.output.show import print_json, print_table, say, size
-from maar.model.ids import PlanId
-from maar.ports.plan_outcome import DONE, OutcomeName, PlanOutcome
-
-if TYPE_CHECKING:
-    from maar.app.execution import Executor
 
 Json = dict[str, Any]
-SHOWN = ("scheduled", "executed", "skipped", "orphans")
+SHOWN = ("scheduled", "executed", "skipped", "orphans", "failed")
 
 
 @click.command("clean")
@@ -45,34 +40,19 @@ def command(
         raise click.UsageError("use --schedule-only or --rollbacks-only, not both")
     asked = {"dry_run": dry_run, "schedule_only": schedule_only, "rollbacks_only": rollbacks_only}
     found = connect(server).ask("/api/v1/clean", asked)
-    failed: list[PlanOutcome] = []
     if found["pending"] and not dry_run and not schedule_only:
         settings = own_settings(config, others)
-        failed = carry_out(server, settings, lambda executor, _: _execute_all(executor, found))
-    told = {name: found[name] for name in SHOWN}
+        carry_out(server, settings, lambda executor, _: executor.execute_pending(found))
+    told = {name: found[name] for name in SHOWN if name in found}
     print_json(told) if as_json else _tell(told, dry_run=dry_run)
     if "message" in found:
         say(f"maar: {found['message']}", err=True)
+    failed = found.get("failed", ())
     for each in failed:
-        say(f"maar: rollback {each.plan} {each.outcome}: {each.why or each.cause}", err=True)
+        why = each.get("cause", each.get("why", ""))
+        say(f"maar: rollback {each['plan']} {each['outcome']}: {why}", err=True)
     if failed or "message" in found:
         raise SystemExit(EXIT_UNAVAILABLE)
-
-
-async def _execute_all(executor: Executor, found: Json) -> list[PlanOutcome]:
-    """One that somebody else is at is left to him."""
-    failed = []
-    for pending in found["pending"]:
-        if executor.stopped:
-            break
-        outcome = await executor.roll_back(PlanId.parse(pending["rollback"]))
-        if outcome.outcome in DONE:
-            found["executed"].append(pending)
-        elif outcome.outcome is OutcomeName.LEASE_LIVE:
-            found["skipped"].append({"plan": pending["rollback"], "why": "live_lease"})
-        else:
-            failed.append(outcome)
-    return failed
 
 
 def _tell(told: Json, *, dry_run: bool) -> None:

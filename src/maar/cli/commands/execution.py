@@ -15,7 +15,7 @@ from maar.cli.input.settings import config_option, given_settings, set_option
 from maar.cli.output.failure import EXIT_REFUSED
 from maar.cli.output.show import print_json, say
 from maar.model.ids import PlanId
-from maar.ports.plan_outcome import DONE, OutcomeName, PlanOutcome
+from maar.ports.plan_outcome import OutcomeName, PlanOutcome
 from maar.services.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -108,10 +108,11 @@ def rollback(
         async def work(executor: Executor, _board: HttpBoard) -> PlanOutcome:
             return await executor.finish_rollback(pending)
 
+        from maar.app.execution import rolled_back
+
         done = carry_out(server, settings, work)
         why = done.why or done.cause
-        told |= {"outcome": "completed" if done.outcome in DONE else str(done.outcome)}
-        told |= {"cause": done.cause} if done.cause else {}
+        told |= rolled_back(done)
     print_json(told) if as_json else _tell_rollback(told, why)
     if told["outcome"] != NOTHING_TO_DO:
         raise SystemExit(exit_code_of(OutcomeName(told["outcome"])))
