@@ -81,11 +81,13 @@ def pprof(random: Random, *, time_ns: int, samples: int = 160, locations: int = 
     )
 
 
-def profile(random: Random, number: int) -> RawProfile:
-    """The nth profile, of one of four services: 160 samples over 1,400 locations."""
+def profile(
+    random: Random, number: int, *, samples: int = 160, locations: int = 1400
+) -> RawProfile:
+    """The nth profile, of one of four services."""
     service = f"service-{number % SERVICES}"
     time_ns = START_NS + number * 1_000_000_000
-    raw = pprof(random, time_ns=time_ns)
+    raw = pprof(random, time_ns=time_ns, samples=samples, locations=locations)
     labels = labels_of([("service_name", service), ("__name__", "process_cpu"), ("pod", "a")])
     return RawProfile(
         id=profile_id(tenant=TENANT, labels=labels, time_ns=time_ns, client_id="", body=raw),
@@ -104,7 +106,7 @@ def profile(random: Random, number: int) -> RawProfile:
         ),
         time_ns=time_ns,
         duration_ns=10_000_000_000,
-        samples=160,
+        samples=samples,
         payload=gzip.compress(raw),
         raw_size=len(raw),
     )

@@ -45,7 +45,6 @@ from maar.ports.object_store import ObjectStore
 from maar.ports.plan_board import PollRequest, Renewal, Report
 from maar.query.read.level0 import COLUMNS
 from maar.services.compact.rules import COMPACT
-from maar.services.kinds import KINDS
 from maar.worker.settings import WorkerSettings
 
 NOON_NS = 20_700 * DAY_NS + DAY_NS // 2  # no run here crosses midnight
@@ -351,7 +350,7 @@ class Ours:
             if isinstance(work.job, LeasedPlan)
         )
         reply = await self.service.poll(
-            PollRequest(WorkerId(worker), capacity, renewals, reports, kinds=tuple(KINDS))
+            PollRequest(WorkerId(worker), capacity, renewals, reports, kinds=(COMPACT,))
         )
         assert len(reply.kept) == len(renewals), "a lease was lost"
         assert all(outcome.accepted for outcome in reply.outcomes), reply.outcomes

@@ -241,6 +241,20 @@ def test_puts_of_a_few_minutes(tmp_path: Path) -> None:
     assert found["puts_busy_volume"].value < found["puts_trickle_volume"].value
 
 
+def test_joining_a_small_backlog(tmp_path: Path) -> None:
+    few = ("--segments", "300", "--shards", "1", "--profiles", "2", "--cost-segments", "40")
+    lines, said = run("logcompact.py", *few, temporary=tmp_path)
+    opened = by_name(lines)["logcompact_opened"]
+    assert opened.baseline == "before_150", "every second segment has the service"
+    assert opened.value < 15, "the joined ones, and the few that are left to compaction"
+    assert by_name(lines).keys() == {
+        "logcompact_opened",
+        "logcompact_flamegraph",
+        "logcompact_cost",
+    }
+    assert "# 300 segments" in said
+
+
 def test_distributor_and_writer_together_and_apart(tmp_path: Path) -> None:
     lines, said = run(
         "distribution.py",

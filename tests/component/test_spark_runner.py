@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import py4j.java_gateway
 import pytest
 from prometheus_client import CollectorRegistry
@@ -22,6 +23,7 @@ from pyspark import cloudpickle
 from pyspark.errors.exceptions.captured import capture_sql_exception
 
 from maar.adapters.stores.open import open_store
+from maar.model.block import Kind
 from maar.model.ids import FencingToken, WorkerId
 from maar.model.plan import Account, PlanResult
 from maar.ports.object_store import ObjectStore, StoreSettings
@@ -29,6 +31,7 @@ from maar.ports.runner import AttemptFailed, RunnerDied
 from maar.runner import session
 from maar.runner.runner import RunnerTiming, SparkRunner
 from maar.runner.settings import SparkSettings
+from maar.services.logcompact.rules import LOGCOMPACT
 from maar.worker.service import Worker
 from maar.worker.settings import WorkerSettings
 from support.processes.serving import wait_for
@@ -134,6 +137,19 @@ def test_a_real_compaction_is_carried_out_in_a_task(
     assert (block.tenant, block.level, block.profiles) == ("acme", 1, 2)
     for file in block.files:
         assert store.size(file.locations[0].key) == file.size
+    assert rooms(tmp) == []
+
+
+def test_segments_are_joined_in_a_task(runner: SparkRunner, store: ObjectStore, tmp: Path) -> None:
+    inputs = [segment(store, number, at=number) for number in (10, 11, 12)]
+    plan = msgspec.structs.replace(leased_plan(*inputs, index=88), kind=LOGCOMPACT)
+    result = runner.run(plan)
+    assert (result.kind, result.account) == (LOGCOMPACT, Account(3, 0, 0))
+    (made,) = result.outputs
+    assert (made.kind, made.level, made.profiles) == (Kind.SEGMENT, 0, 3)
+    assert store.size(made.files[0].locations[0].key) == made.size
+    after = runner.run(leased_plan(made, index=89))
+    assert after.account == Account(3, 0, 0), "and it is compacted like any other segment"
     assert rooms(tmp) == []
 
 

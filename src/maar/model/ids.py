@@ -32,6 +32,8 @@ MAIN_STORE = StoreName("main")
 HOME = Zone("home")  # the zone of those who name none
 NO_ZONE = Zone("")  # of blocks from before blocks knew their zone
 
+JOINED_SEGMENT = "6a6f696e"  # "join", in place of half of the entropy
+
 TENANT_QUOTED_MAX = 240  # a directory's name has at most 255 bytes
 
 _TENANT = re.compile(r"[A-Za-z0-9!_.*'()\-]{1,150}")
@@ -109,6 +111,19 @@ def output_id(*, plan: PlanId, oldest_input: BlockId, ordinal: int) -> BlockId:
     """The id of a plan's nth output: as old as its oldest input, the same for every attempt."""
     entropy = xxhash.xxh3_64_intdigest(f"{plan}/{ordinal}".encode())
     return BlockId(f"{oldest_input[:16]}{entropy:016x}")
+
+
+def joined_segment_id(*, plan: PlanId, oldest_input: BlockId) -> BlockId:
+    """The id of a segment that a plan made of others: it shows what it is, so that who only knows
+    ids never merges it with others again.
+    """
+    entropy = xxhash.xxh3_64_intdigest(f"{plan}/0".encode()) & 0xFFFF_FFFF
+    return BlockId(f"{oldest_input[:16]}{JOINED_SEGMENT}{entropy:08x}")
+
+
+def is_joined_segment(segment: BlockId) -> bool:
+    """Whether a plan made this segment of others; once in four billion a writer's looks so too."""
+    return segment[16:24] == JOINED_SEGMENT
 
 
 def block_time_ns(block: BlockId) -> int:

@@ -1,6 +1,7 @@
 """Where every object lives. The only module that spells an object key.
 
     segments/v1/shard=<n>/<segment>-<incarnation>.parquet
+    segments/v1/shard=<n>/joined/<segment>-<plan>-<token>-<attempt>.parquet     many in one
     lake/v1/<table>/tenant=<t>/date=<day>/<block>-<plan>-<token>-<attempt>.parquet
     lake/v1/manifests/tenant=<t>/date=<day>/<block>-<plan>-<token>-<attempt>.msgpack
     quarantine/v1/tenant=<t>/<block>-<plan>-<token>-<attempt>.parquet
@@ -41,11 +42,13 @@ CLAIM = "metastore/v1/claim"  # one key, created once: of two logs that begin at
 DEAD_LETTERS = "dlq/v1/"  # of every incarnation, held ones too
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WRITTEN = re.compile(  # by a plan: any object that an intent may name
-    r"(?:lake/v1/[a-z]+/tenant=[^/]+/date=[0-9-]+|quarantine/v1/tenant=[^/]+)"
+    r"(?:lake/v1/[a-z]+/tenant=[^/]+/date=[0-9-]+|quarantine/v1/tenant=[^/]+"
+    r"|segments/v1/shard=[0-9]{1,9}/joined)"
     r"/([0-9a-f]{32})-([^/-]+)-([^/-]+)-[^/]+\.(?:parquet|msgpack)"
 )
 _INTENT = re.compile(r"attempts/v1/([^/]+)/([^/]+)/[^/]+-[0-9]+")
 _SEGMENT = re.compile(r"segments/v1/shard=([0-9]{1,9})/([0-9a-f]{32})-([^/-]+)\.parquet")
+_JOINED = re.compile(r"segments/v1/shard=([0-9]{1,9})/joined/[^/]+\.parquet")
 _LETTER = re.compile(r"([0-9a-f]{32})\.msgpack")
 _ABOUT = re.compile(r"([0-9a-f]{32})(?:-[0-9a-f]+)*\.msgpack")
 _HELD = "-held"
@@ -54,6 +57,17 @@ _PLACEMENT = re.compile(r"placement/v1/[^/]+/(rules|stats)-([0-9]{20})\.binpb")
 
 def segment(*, shard: Shard, block: BlockId, incarnation: Incarnation) -> str:
     return f"segments/v1/shard={shard}/{block}-{incarnation}.parquet"
+
+
+def joined_segment(*, shard: Shard, stem: str) -> str:
+    """Written by an attempt at a plan; apart from the segments of writers, which are of none."""
+    return f"segments/v1/shard={shard}/joined/{stem}.parquet"
+
+
+def joined_shard(key: str) -> Shard | None:
+    """The shard of a segment that a plan wrote; None when it is no such key."""
+    parts = _JOINED.fullmatch(key)
+    return Shard(int(parts[1])) if parts else None
 
 
 def table(*, name: str, tenant: TenantId, day: int, stem: str) -> str:
@@ -114,7 +128,7 @@ class AttemptName(NamedTuple):
 
 
 def segment_name(key: str) -> SegmentName | None:
-    """None when it is no segment's key."""
+    """None when it is not the key of a segment that a writer wrote."""
     parts = _SEGMENT.fullmatch(key)
     if parts is None:
         return None

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from maar.model.bounds import Age, Count, Pause
 from maar.model.errors import InvalidInput
-from maar.model.services import KindService, ServicesSettings
+from maar.model.services import KindService, LogcompactService, ServicesSettings
 from maar.model.time import DAY_NS, SECOND_NS
 
 MINUTE_NS = 60 * SECOND_NS
@@ -24,6 +24,15 @@ class Level(Struct, frozen=True, array_like=True):
     count: int
     bytes: int
     age_ns: int
+
+
+class LogcompactRule(Struct, frozen=True, array_like=True):
+    """When level 0 of a lane is deep, and how much of it one plan joins."""
+
+    depth_count: int
+    depth_age_ns: int
+    plan_count: int
+    plan_bytes: int
 
 
 class CompactionSettings(Struct, frozen=True, kw_only=True):
@@ -156,6 +165,11 @@ def other_terms(services: ServicesSettings) -> tuple[KindTerms, ...]:
     return tuple(terms for terms in kind_terms(services) if terms.kind != "compact")
 
 
+def logcompact_rule(service: LogcompactService) -> LogcompactRule:
+    age_ns = _ns(service.depth_age_s)
+    return LogcompactRule(service.depth_count, age_ns, service.plan_count, service.plan_bytes)
+
+
 _COMPACTION, _RETENTION, _SERVICES = CompactionSettings(), RetentionSettings(), ServicesSettings()
 
 
@@ -204,6 +218,7 @@ class Policy(Struct, frozen=True, array_like=True):
     hold_max_ns: int = _ns(_SERVICES.hold_max_s)
     clean_interval_ns: int = _ns(_SERVICES.clean.interval_s)
     scopes_max: int = 10_000  # of plans whose failures or successes are remembered
+    logcompact: LogcompactRule = logcompact_rule(_SERVICES.logcompact)
 
     def terms(self, kind: str) -> KindTerms:
         for terms in self.kinds:
@@ -237,6 +252,7 @@ def policy_of(
             execution_guard=services.execution_guard,
             hold_max_ns=_ns(services.hold_max_s),
             clean_interval_ns=_ns(services.clean.interval_s),
+            logcompact=logcompact_rule(services.logcompact),
             # A pause of the leader must not end the leases that nobody could renew meanwhile.
             stall_ns=min(STALL_MAX_NS, shortest_ns // 3),
             **dict(_to_field(name, value) for name, value in given.items()),

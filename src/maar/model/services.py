@@ -28,6 +28,29 @@ class CompactService(KindService, frozen=True, kw_only=True):
     """A plan that runs longer counts as hung: it is given up, and its lease expires."""
 
 
+class LogcompactService(KindService, frozen=True, kw_only=True):
+    """Many segments of a shard become one, undecoded, while compaction is behind."""
+
+    removable: bool = True
+    """A plan that fails is rolled back and removed, and its segments wait for compaction again. If
+    false, it is tried again, like one of compaction.
+    """
+    lease_s: LeaseSeconds = 15.0
+    """How long a worker that sends no renewals keeps a plan."""
+    limit_s: LimitSeconds = 900.0
+    """A plan that runs longer counts as hung: it is given up, and its lease expires."""
+    depth_count: Annotated[int, Meta(ge=2)] = 100
+    """Level 0 of a shard is deep when at least so many segments wait that were not joined yet …"""
+    depth_age_s: Age = 120.0
+    """… and the oldest block there has waited longer than this."""
+    plan_count: Annotated[int, Meta(ge=2, le=10_000)] = 500
+    """A plan joins at most so many segments …"""
+    plan_bytes: Annotated[int, Meta(ge=1, le=256 << 20)] = 16 << 20
+    """… of so many bytes together. A query decodes all that a segment holds of a service at once,
+    so it should stay small.
+    """
+
+
 class RollbackService(KindService, frozen=True, kw_only=True):
     """Rollbacks delete what ended attempts wrote."""
 
@@ -67,5 +90,6 @@ class ServicesSettings(Struct, frozen=True, kw_only=True):
     its lease; one that was never leased keeps them for `services.rollback_delay_s`.
     """
     compact: CompactService = CompactService()
+    logcompact: LogcompactService = LogcompactService()
     rollback: RollbackService = RollbackService()
     clean: CleanService = CleanService()

@@ -15,6 +15,7 @@ from maar.model.policy import Policy
 from maar.model.time import LeaseTime
 from maar.services.clean.rules import CLEANING
 from maar.services.compact.rules import COMPACTION
+from maar.services.logcompact.rules import LOGCOMPACTION
 from maar.services.rollback.rules import ROLLING_BACK
 from maar.services.rules import Board, KindRules, QueueRules
 
@@ -80,6 +81,7 @@ class Kinds:
 
 KINDS = Kinds(
     COMPACTION,
+    LOGCOMPACTION,
     ROLLING_BACK,
     CLEANING,
 )

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from maar.block.format import checksum
-from maar.block.format.segment import segment_meta, write_segment
+from maar.block.format.segment import SegmentBytes, segment_meta, write_segment
 from maar.block.merge.build import BuiltBlock
 from maar.model import keys
 from maar.model.block import FORMAT_VERSION, TABLES, BlockMeta, File, Kind, Location
-from maar.model.ids import BlockId, TenantId, output_id
+from maar.model.ids import BlockId, TenantId, joined_segment_id, output_id
 from maar.model.plan import LeasedPlan
 from maar.model.profile import RawProfile
 from maar.ports.object_store import ObjectStore
@@ -83,6 +83,26 @@ class Publisher:
         self.outputs.append(meta)
         return meta
 
+    def segment(self, joined: SegmentBytes) -> BlockMeta:
+        """The one segment that a plan makes of others; its object says all that is known of it."""
+        oldest = min(block.id for block in self._plan.inputs)
+        block = joined_segment_id(plan=self._plan.id, oldest_input=oldest)
+        key = keys.joined_segment(shard=self._plan.key.shard, stem=self._stem(block))
+        meta = segment_meta(
+            joined,
+            block=block,
+            key=key,
+            shard=self._plan.key.shard,
+            store=self._plan.key.store,
+            created_by=f"plan {self._plan.id}",
+            created_at_ns=self._wall_ns,
+            plan=self._plan.id,
+        )
+        self._announce([key])
+        self._create(key, joined.body)
+        self.outputs.append(meta)
+        return meta
+
     def quarantine(self, held: Sequence[tuple[RawProfile, str]], *, tenant: TenantId) -> BlockMeta:
         """Keep profiles that cannot be decoded, raw, each with the cause (S17)."""
         block, stem = self._names()
@@ -113,10 +133,12 @@ class Publisher:
     def _names(self) -> tuple[BlockId, str]:
         oldest = min(block.id for block in self._plan.inputs)
         block = output_id(plan=self._plan.id, oldest_input=oldest, ordinal=len(self.outputs))
-        stem = keys.stem(
+        return block, self._stem(block)
+
+    def _stem(self, block: BlockId) -> str:
+        return keys.stem(
             block=block, plan=self._plan.id, token=self._plan.token, attempt=self._attempt
         )
-        return block, stem
 
     def _file(self, built: BuiltBlock, table: str, key: str) -> File:
         path = built.paths[table]

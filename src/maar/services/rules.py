@@ -47,6 +47,10 @@ class WaitingBlocks(Protocol):
         """The blocks of a lane, in its order."""
         ...
 
+    def unjoined(self, key: QueueKey) -> int:
+        """How many blocks of a lane are not segments that a plan made of others."""
+        ...
+
     def place(self, block: BlockId) -> Item | None:
         """Where a block stands, or would stand again if its plan gave it back."""
         ...
@@ -156,6 +160,7 @@ class KindRules(ABC):
 
     writes: bool = True  # objects, which an attempt that fails leaves behind
     on_engine: bool = True  # it needs Spark; else the store and the metastore are enough
+    keeps_place: bool = False  # its one output waits where the first of its inputs waited
 
     def lease_ns(self, policy: Policy) -> int:
         """How long a worker may be silent."""

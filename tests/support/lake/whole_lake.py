@@ -31,8 +31,8 @@ from maar.ports.object_store import ObjectStore
 from maar.ports.plan_board import PollRequest, Report
 from maar.ports.query import DrawFlameGraph, GetProfile, RankFunctions, Scope, SelectSeries
 from maar.query.service import DuckEngine, QuerySettings
+from maar.services.compact.rules import COMPACT
 from maar.services.compact.run import run as compact
-from maar.services.kinds import KINDS
 from support.clock.fake_clock import FakeClock
 from support.lake.query_lake import CPU, TENANT, Known, known_profile
 
@@ -152,7 +152,7 @@ class WholeLake:
     async def compact_all(self, service: MetastoreService) -> set[int]:
         """Every block is merged into the next level; the levels that are live then."""
         self.clock.advance(AGE_NS + 1)
-        while granted := (await service.poll(PollRequest(WORKER, 4, kinds=tuple(KINDS)))).granted:
+        while granted := (await service.poll(PollRequest(WORKER, 4, kinds=(COMPACT,)))).granted:
             for plan in granted:
                 attempt = f"a{next(self._attempts)}"
                 result = await asyncio.to_thread(

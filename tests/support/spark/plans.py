@@ -45,7 +45,7 @@ from maar.pprof.plain import (
 )
 from maar.services.compact.rules import COMPACT
 from maar.services.compact.run import run as compact
-from maar.services.runs import Guard
+from maar.services.runs import Guard, carry_out
 from support.worker.poll_only import PollOnly
 
 TIME_NS = 1_790_000_000_000_000_000
@@ -67,7 +67,7 @@ def pretend(
 ) -> PlanResult:
     """What a plan does is written in the name of its store: '<verb> <argument>'."""
     if plan.key.store == MAIN_STORE:
-        return compact(
+        return carry_out(
             plan, store=store, attempt=attempt, scratch=scratch, wall_ns=wall_ns, guard=guard
         )
     verb, _, argument = str(plan.key.store).partition(" ")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -93,42 +94,68 @@ def write_segment(
     witnesses = [row.time_ns for row in rows if row.dated] if causes is None else []
     dated_ns = max(witnesses, default=0)
     table = _table(rows, None if causes is None else [causes[row] for row in order])
-    sink = io.BytesIO()
-    writer = pq.ParquetWriter(
-        sink,
-        table.schema,
-        compression="none",  # payloads are gzip already, the rest is small
-        use_dictionary=False,
-        write_statistics=["tenant", "service", "time_nanos"],
-        store_schema=False,
-    )
-    datasets: list[Dataset] = []
-    first = groups = 0
-    with writer:
+    writer = SegmentWriter(table.schema, zone=zone, dated_ns=dated_ns)
+    first = 0
+    for (tenant, service), members in groupby(rows, key=lambda p: (p.tenant, p.service)):
+        dataset = list(members)
+        writer.add(
+            table.slice(first, len(dataset)),
+            row_group_lengths([len(one.payload) for one in dataset], row_group_bytes),
+            _dataset(tenant, service, dataset),
+        )
+        first += len(dataset)
+    return writer.finish(samples=sum(row.samples for row in rows))
+
+
+class SegmentWriter:
+    """A segment in the making: dataset after dataset, by tenant and service."""
+
+    def __init__(self, schema: pa.Schema, *, zone: Zone, dated_ns: int) -> None:
+        self._zone = zone
+        self._dated_ns = dated_ns
+        self._datasets: list[Dataset] = []
+        self._groups = 0
+        self._sink = io.BytesIO()
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            schema,
+            compression="none",  # payloads are gzip already, the rest is small
+            use_dictionary=False,
+            write_statistics=["tenant", "service", "time_nanos"],
+            store_schema=False,
+        )
         named = {ZONE_KEY: zone.encode()} if zone else {}
         when = {DATED_KEY: str(dated_ns).encode()} if dated_ns else {}
-        writer.add_key_value_metadata({FORMAT_KEY: FORMAT, **named, **when})
-        for (tenant, service), members in groupby(rows, key=lambda p: (p.tenant, p.service)):
-            dataset = list(members)
-            runs = _row_groups(dataset, row_group_bytes)
-            for length in runs:
-                writer.write_table(table.slice(first, length), row_group_size=length)
-                first += length
-            datasets.append(_dataset(tenant, service, dataset, groups, len(runs)))
-            groups += len(runs)
-    body = sink.getvalue()
-    return SegmentBytes(
-        body=body,
-        checksum=checksum.of_bytes(body),
-        footer_size=checksum.footer_size(body[-8:]),
-        datasets=tuple(datasets),
-        profiles=len(rows),
-        samples=sum(row.samples for row in rows),
-        min_time_ns=min(row.time_ns for row in rows),
-        max_time_ns=max(row.time_ns for row in rows),
-        zone=zone,
-        dated_ns=dated_ns,
-    )
+        self._writer.add_key_value_metadata({FORMAT_KEY: FORMAT, **named, **when})
+
+    def add(self, rows: pa.Table, lengths: Sequence[int], dataset: Dataset) -> None:
+        """All rows of a dataset, in row groups of these lengths; where they are is filled in."""
+        first = 0
+        for length in lengths:
+            self._writer.write_table(rows.slice(first, length), row_group_size=length)
+            first += length
+        self._datasets.append(
+            msgspec.structs.replace(
+                dataset, row_group_first=self._groups, row_group_count=len(lengths)
+            )
+        )
+        self._groups += len(lengths)
+
+    def finish(self, *, samples: int) -> SegmentBytes:
+        self._writer.close()
+        body = self._sink.getvalue()
+        return SegmentBytes(
+            body=body,
+            checksum=checksum.of_bytes(body),
+            footer_size=checksum.footer_size(body[-8:]),
+            datasets=tuple(self._datasets),
+            profiles=sum(dataset.profiles for dataset in self._datasets),
+            samples=samples,
+            min_time_ns=min(dataset.min_time_ns for dataset in self._datasets),
+            max_time_ns=max(dataset.max_time_ns for dataset in self._datasets),
+            zone=self._zone,
+            dated_ns=self._dated_ns,
+        )
 
 
 def segment_meta(
@@ -266,22 +293,21 @@ def _table(rows: list[RawProfile], causes: list[str] | None) -> pa.Table:
     return pa.Table.from_arrays([*columns, pa.array(causes, pa.string())], schema=schema)
 
 
-def _row_groups(dataset: list[RawProfile], bytes_max: int) -> list[int]:
-    """Lengths of runs of rows that keep a row group within its bound."""
+def row_group_lengths(payloads: Iterable[int], bytes_max: int = ROW_GROUP_BYTES) -> list[int]:
+    """Lengths of runs of rows that keep a row group within its bound; rows are given by size."""
     lengths = [0]
     held = 0
-    for profile in dataset:
-        if lengths[-1] and held + len(profile.payload) > bytes_max:
+    for size in payloads:
+        if lengths[-1] and held + size > bytes_max:
             lengths.append(0)
             held = 0
         lengths[-1] += 1
-        held += len(profile.payload)
+        held += size
     return lengths
 
 
-def _dataset(
-    tenant: TenantId, service: str, rows: list[RawProfile], first: int, count: int
-) -> Dataset:
+def _dataset(tenant: TenantId, service: str, rows: list[RawProfile]) -> Dataset:
+    """Where its row groups are is not known yet."""
     return Dataset(
         tenant=tenant,
         service=service,
@@ -290,8 +316,8 @@ def _dataset(
         max_time_ns=rows[-1].time_ns,
         profiles=len(rows),
         size=sum(len(row.payload) for row in rows),
-        row_group_first=first,
-        row_group_count=count,
+        row_group_first=0,
+        row_group_count=0,
     )
 
 

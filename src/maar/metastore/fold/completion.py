@@ -15,6 +15,7 @@ from maar.metastore.state.index import FoundBlock
 from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.state import MetaState, Scope
 from maar.model.ids import BlockId, FencingToken
+from maar.model.lane import Item
 from maar.model.plan import Plan, PlanState
 from maar.model.refusal import Refusal
 
@@ -84,6 +85,11 @@ def _remember_success(state: MetaState, plan: Plan) -> None:
         plans.trim(state.successes, state.policy.scopes_max)
 
 
+def _first_place(state: MetaState, plan: Plan) -> Item | None:
+    places = (state.queue.place(block) for block in plan.inputs)
+    return min((place for place in places if place is not None), default=None)
+
+
 def _replace(
     state: MetaState, plan: Plan, live: Mapping[BlockId, FoundBlock], entry: PlanCompleted
 ) -> Completed:
@@ -97,6 +103,7 @@ def _replace(
     plans.finish(state, msgspec.structs.replace(done, result=result))
     _remember_success(state, plan)
     outputs = tuple(meta.id for meta in metas)
+    place = _first_place(state, plan) if state.kinds[plan.kind].keeps_place else None
     state.blocks.drop(live)
     for block in plan.inputs:
         state.queue.leave(block, state.policy)
@@ -104,7 +111,7 @@ def _replace(
         gone = Retired(state.index, state.lease_time, outputs, was, Cause.REPLACED)
         state.retired[block] = gone
     for ordinal, meta in enumerate(metas):
-        registration.admit(state, meta, pack(meta), ordinal=ordinal)
+        registration.admit(state, meta, pack(meta), ordinal=ordinal, place=place)
     state.tally.plans_completed += 1
     state.tally.duplicates_removed += result.account.duplicates
     state.tally.profiles_quarantined += result.account.quarantined

@@ -54,8 +54,8 @@ def wrong_with_files(meta: BlockOutline) -> str:
 
 def wrong_with_keys(meta: BlockOutline, *, plan: PlanId, token: FencingToken) -> str:
     """Which object is not one that this attempt wrote for this block; '' when all are."""
-    if meta.kind is Kind.SEGMENT:
-        return f"block {meta.id} is a segment, and no plan makes those"
+    if meta.kind is Kind.SEGMENT and (meta.level or meta.tenant or meta.day != NO_DAY):
+        return f"block {meta.id} is no segment: it has a level, a tenant or a day"
     days = {meta.day, utc_day(meta.min_time_ns), utc_day(meta.max_time_ns)}
     if meta.kind is Kind.BLOCK and len(days) > 1:
         return f"block {meta.id} holds profiles that are not of its day"
@@ -86,6 +86,8 @@ def _foreign(meta: BlockOutline, own: OwnKey) -> str:
 
 
 def _object_key(meta: BlockOutline, file: File, *, stem: str) -> str:
+    if meta.kind is Kind.SEGMENT:
+        return keys.joined_segment(shard=meta.shard, stem=stem)
     if meta.kind is Kind.QUARANTINE:
         return keys.quarantine(tenant=meta.tenant, stem=stem)
     return keys.table(name=file.table, tenant=meta.tenant, day=meta.day, stem=stem)

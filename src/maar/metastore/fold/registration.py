@@ -45,13 +45,26 @@ def why_malformed(meta: BlockOutline) -> str:
     return ""
 
 
-def admit(state: MetaState, meta: BlockOutline, packed: bytes, *, ordinal: int) -> None:
-    """Into the index, and into the queue when it can be merged."""
+def admit(
+    state: MetaState,
+    meta: BlockOutline,
+    packed: bytes,
+    *,
+    ordinal: int,
+    place: Item | None = None,
+) -> None:
+    """Into the index, and into the queue when it can be merged: at the end of its lane, or at a
+    place that another block has left to it.
+    """
     state.blocks.put(meta, packed)
-    if state.queue.rules.takes(meta, state.policy):
-        key = state.queue.rules.lane(meta)
+    if not state.queue.rules.takes(meta, state.policy):
+        return
+    key = state.queue.rules.lane(meta)
+    if place is None:
         item = Item(state.index, ordinal, state.lease_time, meta.id, meta.size, key)
-        state.queue.enter(item, state.policy)
+    else:
+        item = place._replace(block=meta.id, size=meta.size, key=key)
+    state.queue.enter(item, state.policy)
 
 
 def raise_floor(state: MetaState, entry: RegistrationFloor) -> Effects:

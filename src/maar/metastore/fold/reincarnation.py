@@ -83,8 +83,10 @@ def why_refused(state: MetaState, meta: BlockMeta) -> str:
 
     A segment may be named by a time that the log had before, and has not reached again. The index
     may get too full by it: merging and deleting, which make room, wait for the end of adoption.
+    A segment that a plan made of others is as old as the oldest of them, and so may be below the
+    floor: like any output of a plan it is known by its key.
     """
-    if meta.kind is Kind.SEGMENT:
+    if meta.kind is Kind.SEGMENT and meta.plan is None:
         return registration.never(state, meta)
     if malformed := registration.why_malformed(meta):
         return malformed

@@ -97,8 +97,9 @@ def _traces(store: ObjectStore) -> Iterator[Trace]:
     if (key := _first(store, keys.MARKERS)) is not None:
         yield Trace("the marker", key.removeprefix(keys.MARKERS))
     if (key := _first(store, keys.SEGMENTS)) is not None:
-        segment = keys.segment_name(key)
-        yield Trace("segments", segment.incarnation if segment else "")
+        segment, joined = keys.segment_name(key), keys.output_name(key)
+        life = segment.incarnation if segment else joined.token.incarnation if joined else ""
+        yield Trace("segments", life)
     for prefix, what in ((keys.LAKE, "blocks"), (keys.QUARANTINES, "quarantined profiles")):
         if (key := _first(store, prefix)) is not None:
             output = keys.output_name(key)

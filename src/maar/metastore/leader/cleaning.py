@@ -83,10 +83,9 @@ def _objects(meta: BlockMeta) -> list[str]:
 def _intents(store: ObjectStore, removal: Removal) -> Iterator[str]:
     """The outputs that they announced are known: none of them is a leftover."""
     for meta in removal.blocks:
-        if meta.kind is Kind.SEGMENT:
-            continue  # written by no plan, and announced by no intent
         files = (location.key for file in meta.files for location in file.locations)
-        for prefix in dict.fromkeys(map(keys.intents_of, files)):
+        announced = filter(keys.output_name, files)  # not the segments of writers
+        for prefix in dict.fromkeys(map(keys.intents_of, announced)):
             yield from (intent.key for intent in store.list(prefix))
 
 

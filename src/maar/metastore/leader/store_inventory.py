@@ -31,15 +31,14 @@ class StoredBlock(NamedTuple):
     block: BlockId
     life: Incarnation  # of the log that it was written for
     granted_at: int = 0  # the index of the token that it was written under
-    plan: PlanId | None = None  # None: a segment
+    plan: PlanId | None = None  # None: a segment, as a writer wrote it
 
 
 def candidate(key: str) -> StoredBlock | None:
     """None: the object stands for no block, like the tables that a manifest names."""
-    if key.startswith(keys.SEGMENTS):
-        segment = keys.segment_name(key)
-        return segment and StoredBlock(key, segment.block, segment.incarnation)
-    if key.startswith((keys.MANIFESTS, keys.QUARANTINES)):
+    if segment := keys.segment_name(key):
+        return StoredBlock(key, segment.block, segment.incarnation)
+    if key.startswith((keys.SEGMENTS, keys.MANIFESTS, keys.QUARANTINES)):
         output = keys.output_name(key)
         if output is None:
             return None
@@ -131,7 +130,7 @@ def read_block(store: ObjectStore, one: StoredBlock, listing: StoreListing) -> B
         body = store.read(one.key)
     except NotFound:
         return None
-    if one.plan is None:
+    if one.key.startswith(keys.SEGMENTS):
         return segment_of(store, one, body)
     meta = _check_manifest(one, _decode_manifest(one, body), StoreName(store.settings().name))
     return meta if listing.whole(meta) else None
@@ -167,7 +166,8 @@ def read_quarantine(store: ObjectStore, one: StoredBlock, sibling: Sibling) -> B
 def segment_of(store: ObjectStore, one: StoredBlock, body: bytes) -> BlockMeta:
     """The block that a segment of these bytes is; Corrupt when it is none."""
     name = keys.segment_name(one.key)
-    assert name is not None
+    shard = name.shard if name else keys.joined_shard(one.key)
+    assert shard is not None
     try:
         segment = reread(body)
     except Corrupt as error:
@@ -176,10 +176,11 @@ def segment_of(store: ObjectStore, one: StoredBlock, body: bytes) -> BlockMeta:
         segment,
         block=one.block,
         key=one.key,
-        shard=name.shard,
+        shard=shard,
         store=StoreName(store.settings().name),
         created_by=CREATED_BY,
         created_at_ns=segment.max_time_ns,
+        plan=one.plan,
     )
 
 

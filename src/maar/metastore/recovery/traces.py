@@ -39,7 +39,7 @@ class Traces:
             self.objects[segment.incarnation] += 1
             self._block(segment.block)
         elif output := keys.output_name(key):
-            if key.startswith((keys.MANIFESTS, keys.QUARANTINES)):
+            if key.startswith((keys.SEGMENTS, keys.MANIFESTS, keys.QUARANTINES)):
                 self.objects[output.token.incarnation] += 1
             self._block(output.block)
             for index in (output.plan.index, output.token.index):

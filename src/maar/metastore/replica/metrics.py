@@ -58,6 +58,9 @@ class MetastoreMetrics:
         )
         self.last_hour_files = gauge("last_hour_files", "Objects that it has to open", "level")
         self.plans = gauge("plans", "Plans that are known", "state")
+        self.joined = gauge(
+            "joined_segments", "Segments that plans joined and that wait for compaction"
+        )
         self.failure_limit = gauge("failure_limit", "Failures at which a plan is set aside, now")
         self.retired = gauge("retired_blocks", "Blocks replaced and not yet deleted")
         self.leftovers = gauge("leftover_attempts", "Ended attempts that may have left objects")
@@ -190,6 +193,7 @@ class MetastoreMetrics:
             self.plans.labels(member.name.lower()).set(count)
         for name, count in sizes(state).items():
             self.items.labels(name).set(count)
+        self.joined.set(state.queue.joined())
         self.failure_limit.set(max(state.policy.failure_limit, state.raised_limit(now)))
         self.retired.set(len(state.retired))
         self.leftovers.set(len(state.leftovers))

@@ -13,7 +13,7 @@ from struct import Struct
 from maar.metastore.state.marks import add_mark, bulk_mark
 from maar.metastore.state.rows import ID_BYTES, Numbers, Rows, block_id, raw_id
 from maar.metastore.state.sorted_items import SortedItems, add_to, discard_from
-from maar.model.ids import BlockId
+from maar.model.ids import BlockId, is_joined_segment
 from maar.model.lane import Front, Item
 from maar.model.plan import QueueKey
 from maar.model.policy import Policy
@@ -32,6 +32,7 @@ class Lane:
     # By entry, ordinal and block.
     items: Rows = field(default_factory=partial(Rows, key=12, width=12 + ID_BYTES))
     bytes: int = 0
+    joined: int = 0  # segments that plans made of others
     front: Front | None = None
     full: bool = False
     line: int = 0  # of the kind that merges what is in it
@@ -43,6 +44,7 @@ class Waiting:
 
     blocks: int = 0
     bytes: int = 0
+    joined: int = 0  # segments that plans made of others
 
 
 class Places(Mapping[BlockId, Item]):
@@ -150,8 +152,7 @@ class Queue:
             lane = self.lanes[item.key] = Lane(line=self.rules.line(item.key))
         if not lane.items.add(_turn(item) + raw_id(item.block), replace=True):
             return
-        lane.bytes += item.size
-        self._count(lane.line, +1, item.size)
+        self._count(lane, +1, item)
         self._refresh(item.key, lane, policy)
 
     def take(self, block: BlockId, policy: Policy) -> None:
@@ -169,8 +170,7 @@ class Queue:
             lane = self.lanes.get(item.key)
             if lane is None or not lane.items.remove(_turn(item)):
                 continue
-            lane.bytes -= item.size
-            self._count(lane.line, -1, item.size)
+            self._count(lane, -1, item)
             changed[item.key] = lane
         for key, lane in changed.items():
             self._refresh(key, lane, policy)
@@ -206,6 +206,14 @@ class Queue:
         lane = self.lanes.get(key)
         return map(self._item, lane.items) if lane else iter(())
 
+    def unjoined(self, key: QueueKey) -> int:
+        lane = self.lanes.get(key)
+        return len(lane.items) - lane.joined if lane else 0
+
+    def joined(self) -> int:
+        """Segments that plans made of others, in all lanes."""
+        return sum(waiting.joined for waiting in self.waiting.values())
+
     def ahead(self, block: BlockId) -> int:
         """How many wait in the lane of a queued block before it."""
         item = self.places[block]
@@ -239,9 +247,11 @@ class Queue:
         lane = self.lanes[key] = Lane(line=self.rules.line(key))
         lane.items.load(place[_TURN] + place[:ID_BYTES] for place in free)
         lane.bytes = sum(int.from_bytes(place[-8:], "big") for place in free)
+        lane.joined = sum(is_joined_segment(block_id(place[:ID_BYTES])) for place in free)
         waiting = self.waiting.setdefault(lane.line, Waiting())
         waiting.blocks += len(free)
         waiting.bytes += lane.bytes
+        waiting.joined += lane.joined
         self.queued += len(free)
         self._list(key, lane, policy)
 
@@ -250,15 +260,19 @@ class Queue:
         assert item is not None
         return item
 
-    def _count(self, line: int, sign: int, size: int) -> None:
+    def _count(self, lane: Lane, sign: int, item: Item) -> None:
+        joined = sign * is_joined_segment(item.block)
+        lane.bytes += sign * item.size
+        lane.joined += joined
         self.queued += sign
-        waiting = self.waiting.get(line)
+        waiting = self.waiting.get(lane.line)
         if waiting is None:
-            waiting = self.waiting[line] = Waiting()
+            waiting = self.waiting[lane.line] = Waiting()
         waiting.blocks += sign
-        waiting.bytes += sign * size
+        waiting.bytes += sign * item.size
+        waiting.joined += joined
         if not waiting.blocks:
-            del self.waiting[line]
+            del self.waiting[lane.line]
 
     def _refresh(self, key: QueueKey, lane: Lane, policy: Policy) -> None:
         """Usually nothing changes here: the oldest block of the lane is still the oldest."""

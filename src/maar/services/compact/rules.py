@@ -8,7 +8,7 @@ from itertools import islice, takewhile
 from typing import NamedTuple
 
 from maar.model.block import NO_DAY, BlockMeta, BlockOutline, Kind, day_of
-from maar.model.ids import NO_TENANT, NO_ZONE, BlockId, block_time_ns
+from maar.model.ids import NO_TENANT, NO_ZONE, BlockId, block_time_ns, is_joined_segment
 from maar.model.keys import date_text
 from maar.model.lane import Front, Item
 from maar.model.plan import Plan, PlanKind, PlanResult, PlanSpec, QueueKey
@@ -153,6 +153,11 @@ class Compaction(KindRules, QueueRules):
             f"{span_text(now - item.added_at)}; "
             f"{count_text(ahead, 'block')} of the lane came before it."
         )
+        if is_joined_segment(meta.id) and meta.level == 0:
+            lane += (
+                f" Plan {meta.plan} joined it from other segments, and it waits where the oldest "
+                "of them waited."
+            )
         if ahead > looked_at_max:
             first = f"About {count_text(ahead // level.count, 'plan')} of its lane come first."
             return Waits(True, (lane, first, *_lower_levels(board, meta.level)))

@@ -1,0 +1,1 @@
+"""Joins segments that wait for compaction, undecoded, so that queries open few objects."""
