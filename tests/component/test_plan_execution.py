@@ -23,6 +23,7 @@ from maar.runner.session import ONCE
 from support.load.crowd import check_exactly_once, level0, profile
 from support.processes import dying_executor
 from support.processes.serving import Served, run_server, wait_for
+from support.stores.s3_server import S3Server
 
 pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -252,3 +253,25 @@ def test_two_orchestrators_that_fire_the_same_plans_both_end_well(server: Served
     assert said.count("cleaned: ") == 2
     assert level0(server) == 0
     check_exactly_once(server, names)
+
+
+def test_an_executor_is_told_the_bucket_and_brings_its_own_credentials(
+    s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = s3_server.bucket()
+    secrets = ("access_key_id", "secret_access_key")
+    told_by_server = {
+        "url": bucket.url,
+        "allow_http": "true",
+        **{name: text for name, text in bucket.options if name not in secrets},
+    }
+    for name in secrets:
+        monkeypatch.setenv(f"MAAR_STORE__{name.upper()}", dict(bucket.options)[name])
+    named = [f"store.{name}={text}" for name, text in told_by_server.items()]
+    with run_server(tmp_path, *SETTINGS, *named, roles="metastore,query,front") as server:
+        names = pushed(server, "k")
+        plan = scheduled(server)
+        assert set(server.get("/api/v1/executor")["store"]["options"]).isdisjoint(secrets)
+        code, found = executing(server, plan).told()
+        assert (code, found["outcome"]) == (0, "completed")
+        check_exactly_once(server, names)

@@ -208,6 +208,21 @@ def test_a_live_lease_is_respected_and_named(say: Say, board: FoldBoard) -> None
     assert f"{OTHER} executes plan {plan}" in err
 
 
+def test_without_the_guard_a_live_lease_is_taken_over_and_its_holder_can_complete_nothing(
+    say: Say, board: FoldBoard, front: Front
+) -> None:
+    plan = compact_plan(board)
+    before = lease(board, plan, started=True)
+    policy = msgspec.structs.replace(board.fold.policy, execution_guard=False)
+    board.fold.put(PolicySet(policy))
+    assert told(say, "plans", "execute", str(plan))[1]["outcome"] == "completed"
+    late = {"token": str(before), "cause": "it was paused"}
+    reply = front.post(f"/api/v1/plans/{plan}/fail", json=late)
+    assert (reply.status_code, reply.json()["outcome"]) == (409, "lost")
+    ends = [each["end"] for each in told(say, "plans", "show", str(plan))[1]["attempts"]]
+    assert ends == ["fenced", "completed"]
+
+
 def test_after_the_lease_ran_out_the_plan_is_executed_and_the_dead_attempt_rolled_back_first(
     say: Say, board: FoldBoard, store: ObjectStore
 ) -> None:
