@@ -66,6 +66,8 @@ def test_the_status_tells_backlog_limits_and_troubles(front: Front, say: Say) ->
         blocks_adopted=1500,
         blocks_missed=2,
         profiles_missed=30,
+        rollbacks=2,
+        dead=3,
     )
     out = say("status")[1]
     level = next(line for line in out.splitlines() if " segment " in line)
@@ -75,6 +77,7 @@ def test_the_status_tells_backlog_limits_and_troubles(front: Front, say: Say) ->
         "plans: 3 inflight, 2 parked",
         "the failure limit is raised to 9 for another 2.0 min",
         "4 replaced blocks and leftovers of 12 attempts wait for deletion",
+        "2 rollbacks wait; 3 attempts failed and are not rolled back yet",
         "1 tenants differ",
         "TROUBLE 2 plans are parked",
         "TROUBLE retention: the clock is a year ahead",

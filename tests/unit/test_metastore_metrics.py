@@ -25,6 +25,8 @@ from maar.model.ids import FencingToken, PlanId, TenantId, segment_id
 from maar.model.plan import AttemptEnd
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime, TimeRange, WallTime
 from support.metastore.fold import DAY, DAY_START_NS, SMALL, Fold, segment
+from support.metastore.leader_term import LeaderDecisions
+from support.metastore.plan_steps import begun, held, scheduled, survey, undone
 from support.metastore.plans import add_plan, complete_plan, fail_plan, lease_plan
 
 
@@ -271,3 +273,38 @@ def test_the_last_hour_is_shown_by_level() -> None:
     it.observe()
     assert it.value("last_hour_blocks", level="0") == 2
     assert it.value("last_hour_files", level="0") == 2
+
+
+# ── rollbacks ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_rollbacks_are_counted_from_their_making_to_their_end() -> None:
+    it = Counted(policy=msgspec.structs.replace(SMALL, rollback_delay_ns=0))
+    one = LeaderDecisions(it)
+    stays, goes = (
+        scheduled(one, number, removable=removable) for number, removable in ((1, False), (2, True))
+    )
+    begun(one, stays)
+    begun(one, goes)
+    one.fail(held(one, stays))
+    it.observe()
+    assert it.value("dead_attempts") == 1
+    one.wait(16)
+    survey(one)
+    it.observe()
+    assert it.value("rollbacks_scheduled_total") == it.value("pending_rollbacks") == 2
+    assert it.value("rolled_back_plans_total", kind="compact") == 1
+    assert it.value("dead_attempts") == 2
+    undone(one, stays)
+    entry = undone(one, goes)
+    it.observe()
+    assert it.value("completed_plans_total", kind="rollback") == len(entry) + 1 == 2
+    assert it.value("pending_rollbacks") == it.value("dead_attempts") == 0
+
+
+def test_a_repeated_report_is_counted_once() -> None:
+    it = Counted()
+    plan = add_plan(it, segment(1), segment(2), segment(3))
+    again = complete_plan(it, plan)
+    it.put(again)
+    assert it.value("completed_plans_total", kind="compact") == 1

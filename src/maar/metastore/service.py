@@ -190,7 +190,9 @@ class MetastoreService(Replica, LocalPort):
     async def roll_back(self, plan: PlanId) -> RollbackReply:
         leader_term = await self._leader()
         return await leader_term.command(
-            lambda state, now: rollbacks.by_hand(state, plan, now=now),
+            lambda state, now: rollbacks.by_hand(
+                state, plan, now=now, hearing_since=leader_term.hearing_since
+            ),
             lambda _, state: rollbacks.by_hand_reply(state, plan, now=leader_term.leader.now()),
         )
 
@@ -200,7 +202,9 @@ class MetastoreService(Replica, LocalPort):
             leader_term.confirm()
             return rollbacks.dry_run(leader_term.leader.state, now=leader_term.leader.now())
         return await leader_term.command(
-            lambda state, now: rollbacks.clean_entries(state, request, now=now),
+            lambda state, now: rollbacks.clean_entries(
+                state, request, now=now, hearing_since=leader_term.hearing_since
+            ),
             lambda effects, state: rollbacks.clean_step(
                 effects, state, now=leader_term.leader.now()
             ),

@@ -82,6 +82,8 @@ class Status(msgspec.Struct, frozen=True):
     profiles_missed: int = 0
     blocks_lost: int = 0  # given up by an operator, since genesis
     profiles_lost: int = 0
+    rollbacks: int = 0  # that wait to be executed
+    dead: int = 0  # attempts that have left objects to be rolled back
 
 
 class PlanRollback(msgspec.Struct, frozen=True):

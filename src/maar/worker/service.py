@@ -16,7 +16,7 @@ from random import Random
 from prometheus_client import CollectorRegistry
 
 from maar.background import Threads, wait_any
-from maar.model.errors import MaarError
+from maar.model.errors import Corrupt, MaarError
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.plan import ROLLBACK, LeasedPlan, PlanResult, Rollback
 from maar.ports.calls import Caller
@@ -310,14 +310,23 @@ class Worker:
         for rollback in plan.rollbacks:
             log.info("rolling back first plan=%s rollback=%s", plan.id, rollback.plan)
             try:
-                result = await self._threads.do(self._undo, rollback)
-                report = Report(rollback.plan, rollback.token, result)
+                report = await self._undo_one(self._undo, rollback)
                 reply = await self._metastore.call(PollRequest(self._worker, 0, reports=(report,)))
             except MaarError as error:
                 cause = f"what an earlier attempt left was not rolled back: {error}"
                 raise AttemptFailed(cause, stopped=True, plan_at_fault=False) from error
             for outcome in reply.outcomes:
-                self._log_outcome(outcome, is_result=True)
+                self._log_outcome(outcome, is_result=report.result is not None)
+
+    async def _undo_one(self, undo: Undo, rollback: Rollback) -> Report:
+        """An intent that cannot be followed waits for an operator, and the plan does not wait with
+        it: all that the others name is gone.
+        """
+        try:
+            return Report(rollback.plan, rollback.token, await self._threads.do(undo, rollback))
+        except Corrupt as error:
+            log.warning("rollback failed rollback=%s cause=%s", rollback.plan, error)
+            return Report(rollback.plan, rollback.token, None, str(error))
 
     async def _announce(self, plan: LeasedPlan) -> None:
         """Tell the metastore that the plan begins, and wait until it knows: before that, nothing is

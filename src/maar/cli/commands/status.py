@@ -102,6 +102,9 @@ def _remains(status: Json) -> Iterator[str]:
         f"{status['retired']:,} replaced blocks and leftovers of {status['leftovers']:,} attempts "
         f"wait for deletion; log from {status['log_first']}, snapshot at {status['snapshot_index']}"
     )
+    rollbacks, dead = status.get("rollbacks", 0), status.get("dead", 0)
+    if rollbacks or dead:
+        yield f"{rollbacks:,} rollbacks wait; {dead:,} attempts failed and are not rolled back yet"
     kept, own = status["retention"], len(status["retention"]["tenants"])
     yield (
         f"profiles are kept {period(kept['default_ns'] / 1e9)}"

@@ -31,7 +31,7 @@ def entries(
         return []
     lease_ns = state.kinds[plan.kind].lease_ns(state.policy)
     until = LeaseTime(now + lease_ns)
-    if _is_held_by(plan, worker, now):  # the answer to its first wish was lost
+    if _waits_for(plan, worker, now):  # the answer to its first wish was lost
         assert plan.lease is not None
         return [LeasesRenewed((Extension(plan.id, plan.lease.token, until),))]
     seen = plan.lease.token if plan.lease else None
@@ -41,9 +41,13 @@ def entries(
     return [PlansLeased((grant,))] if _why_not(state, plan, grant, now) is None else []
 
 
-def _is_held_by(plan: Plan, worker: WorkerId, now: LeaseTime) -> bool:
+def _waits_for(plan: Plan, worker: WorkerId, now: LeaseTime) -> bool:
+    """Whether it was granted to a worker that may not know of it. One that has started does; if two
+    of the same name ask, the second must not get the token of the first.
+    """
     lease = plan.lease
-    return lease is not None and lease.worker == worker and not lease.is_expired(now)
+    held = lease is not None and lease.worker == worker and not lease.is_expired(now)
+    return held and plan.attempts[-1].started_at is None
 
 
 def answer(state: MetaState, plan_id: PlanId, worker: WorkerId, *, now: LeaseTime) -> Execution:
@@ -51,7 +55,7 @@ def answer(state: MetaState, plan_id: PlanId, worker: WorkerId, *, now: LeaseTim
     plan = state.plans.get(plan_id)
     if plan is None:
         return _answer_ended(state, plan_id)
-    if _is_held_by(plan, worker, now):
+    if _waits_for(plan, worker, now):
         return Execution(plan_id, Answer.GRANTED)
     if state.adopting:
         return Execution(plan_id, Answer.BUSY, ADOPTING)

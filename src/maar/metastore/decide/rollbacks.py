@@ -10,10 +10,14 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+import msgspec
+
+from maar.metastore.decide import verdict
 from maar.metastore.fold import lease, leftovers, rollback
 from maar.metastore.fold import plan as plans
 from maar.metastore.records.effects import Effect, Refused, Renewed, RollbackScheduled
 from maar.metastore.records.entries import (
+    AttemptKey,
     Entry,
     Extension,
     LeasesRenewed,
@@ -53,9 +57,21 @@ class Survey(NamedTuple):
         return [RollbacksScheduled(self.wishes)] if self.wishes else []
 
 
-def survey(state: MetaState, *, now: LeaseTime) -> Survey:
+def survey(
+    state: MetaState, *, now: LeaseTime, hearing_since: LeaseTime = verdict.ALWAYS
+) -> Survey:
     wishes = tuple(islice(_all_wishes(state, now), AT_ONCE_MAX))
-    return Survey(wishes, tuple(islice(_skipped(state, now), SKIPPED_MAX)))
+    judged = tuple(_judged(state, wish, hearing_since=hearing_since) for wish in wishes)
+    return Survey(judged, tuple(islice(_skipped(state, now), SKIPPED_MAX)))
+
+
+def _judged(state: MetaState, wish: RollbackWish, *, hearing_since: LeaseTime) -> RollbackWish:
+    """A plan that stays must not escape its limit because a cleaning comes before a worker."""
+    plan = state.plans.get(wish.target)
+    if plan is None or plan.removable:
+        return wish
+    counts = verdict.expiry_counts(state, plan, hearing_since=hearing_since)
+    return msgspec.structs.replace(wish, counts_as_failure=counts)
 
 
 def _all_wishes(state: MetaState, now: LeaseTime) -> Iterator[RollbackWish]:
@@ -152,10 +168,18 @@ def _holds_too_long(state: MetaState, plan: Plan, now: LeaseTime) -> bool:
 # ── one plan, by hand ──────────────────────────────────────────────────────────────────────────
 
 
-def by_hand(state: MetaState, target: PlanId, *, now: LeaseTime) -> list[Entry]:
+def by_hand(
+    state: MetaState,
+    target: PlanId,
+    *,
+    now: LeaseTime,
+    hearing_since: LeaseTime = verdict.ALWAYS,
+) -> list[Entry]:
     """Nobody waits for the delay here, but a live lease is respected. A second wish finds the
     first; NotFound when nothing is known of the plan.
     """
+    if state.adopting:
+        raise Unavailable(str(Refusal.ADOPTING))
     plan = state.plans.get(target)
     tokens = tuple(key.token for key in state.leftovers.dead if key.plan == target)
     if plan is None and not tokens and plans.find(state, target) is None:
@@ -167,6 +191,7 @@ def by_hand(state: MetaState, target: PlanId, *, now: LeaseTime) -> list[Entry]:
         wish = _wish(state, plan, now=now, cause=cause)
     else:
         wish = _wish_for(None, target, tokens, cause=cause)
+    wish = _judged(state, wish, hearing_since=hearing_since)
     removes = plan is not None and plan.removable
     return [RollbacksScheduled((wish,))] if wish.tokens or removes else []
 
@@ -184,13 +209,21 @@ def by_hand_reply(state: MetaState, target: PlanId, *, now: LeaseTime) -> Rollba
 # ── a cleaning ─────────────────────────────────────────────────────────────────────────────────
 
 
-def clean_entries(state: MetaState, request: ScheduleRollbacks, *, now: LeaseTime) -> list[Entry]:
+def clean_entries(
+    state: MetaState,
+    request: ScheduleRollbacks,
+    *,
+    now: LeaseTime,
+    hearing_since: LeaseTime = verdict.ALWAYS,
+) -> list[Entry]:
     """Only under the lease of the cleaning, whose length begins anew."""
     assert request.plan is not None
     assert request.token is not None
     renewal = _renewal(state, request.plan, request.token, now)
     held, _ = lease.plan_under_token(state, request.plan, request.token)
-    return [renewal, *survey(state, now=now).entries()] if held else [renewal]
+    if held is None:
+        return [renewal]
+    return [renewal, *survey(state, now=now, hearing_since=hearing_since).entries()]
 
 
 def clean_step(effects: Sequence[Effect], state: MetaState, *, now: LeaseTime) -> CleanStep:
@@ -241,7 +274,8 @@ def deletable(
     effects: Sequence[Effect], state: MetaState, request: ConfirmDeletes
 ) -> tuple[str, ...]:
     """Objects of the attempts that it undoes and that the index does not list; none other may go,
-    whatever the intents say. Nothing is deleted while adopting (S5).
+    whatever the intents say. Nothing is deleted while adopting (S5), and nothing of an attempt that
+    is not remembered any more: a restore may have spared it.
     """
     _check_held(effects)
     if state.adopting:
@@ -253,6 +287,6 @@ def deletable(
     for key in request.keys:
         for token in plan.tokens:
             block = keys.attempt_block(key, plan=plan.rolls_back, token=token)
-            if block is not None:
+            if block is not None and AttemptKey(plan.rolls_back, token) in state.leftovers:
                 written[key] = block
     return tuple(leftovers.unlisted_keys(state, written))

@@ -37,7 +37,7 @@ def complete(state: MetaState, entry: PlanCompleted) -> Effects:
 def _again(done: Plan, token: FencingToken) -> Completed | Refused:
     """A repeated report gets the same answer as the first."""
     if done.attempts[-1].token == token:
-        return Completed(done.id, token)
+        return Completed(done.id, token, again=True)
     return Refused(Refusal.COMPLETED_BY_OTHER, done.id, token)
 
 

@@ -69,9 +69,7 @@ def _schedule_one(state: MetaState, wish: RollbackWish, rollback: PlanId) -> Eff
         return (Refused(why, wish.target),)
     effects: Effects = ()
     if target is not None:
-        target, effects = attempts.end_attempt(
-            state, target, AttemptEnd.FENCED, wish.cause, counts_as_failure=False
-        )
+        target, effects = _fence(state, target, wish)
         state.plans[target.id] = target
     tokens = tuple(t for t in wish.tokens if leftovers.is_dead(state, wish.target, t))
     if target is not None and target.removable:
@@ -80,7 +78,17 @@ def _schedule_one(state: MetaState, wish: RollbackWish, rollback: PlanId) -> Eff
     return (*effects, RollbackScheduled(rollback, wish.target))
 
 
+def _fence(state: MetaState, target: Plan, wish: RollbackWish) -> tuple[Plan, Effects]:
+    """Its lease has expired. A plan that stays is judged for that as by a grant (S11)."""
+    end = AttemptEnd.FENCED if target.removable else AttemptEnd.EXPIRED
+    return attempts.end_attempt(
+        state, target, end, wish.cause, counts_as_failure=wish.counts_as_failure
+    )
+
+
 def _refusal(state: MetaState, target: Plan | None, wish: RollbackWish) -> Refusal | None:
+    if state.adopting:  # which attempts were completed after all is not known yet (S5)
+        return Refusal.ADOPTING
     if wish.target in state.plans.rollbacks:
         return Refusal.ROLLBACK_PENDING
     if len(state.plans) >= state.policy.plans_max:
@@ -99,13 +107,13 @@ def _has_started(plan: Plan) -> bool:
 
 def _remove(state: MetaState, plan: Plan, wish: RollbackWish) -> RolledBack:
     """A removable plan ends; what it owned waits again where it waited before (S7)."""
-    if plan.state is PlanState.INFLIGHT:
+    if plan.state is PlanState.INFLIGHT or plan.failures:
         _remember_setback(state, plan, wish.scope_rests_until)
     ended = msgspec.structs.replace(plan, state=PlanState.ROLLED_BACK, note=wish.cause)
     plans.finish(state, ended)
     for block in plan.inputs:
         state.queue.give_back(block, state.policy)
-    return RolledBack(plan.id)
+    return RolledBack(plan.id, plan.kind)
 
 
 def _remember_setback(state: MetaState, plan: Plan, until: LeaseTime) -> None:

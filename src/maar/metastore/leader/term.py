@@ -213,6 +213,11 @@ class LeaderTerm:
 
     # ── the one loop that appends ──────────────────────────────────────────────────────────────
 
+    @property
+    def hearing_since(self) -> LeaseTime:
+        """Since when workers could be heard: who fell silent before that is not to blame (S11)."""
+        return self._worker_registry.hearing_since
+
     async def _serve(self) -> None:
         try:
             while True:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import msgspec
 
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, WorkerId
-from maar.model.plan import AttemptEnd
+from maar.model.plan import AttemptEnd, PlanKind
 from maar.model.refusal import Refusal
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime
@@ -55,6 +55,7 @@ class Completed:
     token: FencingToken
     retired: tuple[BlockId, ...] = ()
     added: tuple[BlockId, ...] = ()
+    again: bool = field(default=False, compare=False)  # it had been complete before
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,7 @@ class RolledBack:
     """A removable plan left the schedule, and its inputs are free again."""
 
     plan: PlanId
+    kind: PlanKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -324,8 +324,9 @@ class RollbackWish(msgspec.Struct, frozen=True, array_like=True):
     tokens: tuple[FencingToken, ...]  # none of them can complete after this entry (S1)
     presumes: FencingToken | None  # the expired lease that the leader saw, or none
     cause: str
-    # Of a removable plan that had begun: before this time no plan of its scope is due.
+    # Of a removable plan that had begun or failed: before this time no plan of its scope is due.
     scope_rests_until: LeaseTime = LeaseTime(0)
+    counts_as_failure: bool = False  # that lease, as a failure of the plan itself (S11)
 
 
 class RollbacksScheduled(msgspec.Struct, frozen=True, array_like=True, tag=38):

@@ -24,6 +24,8 @@ from maar.metastore.records.effects import (
     Refused,
     Registered,
     RingReplaced,
+    RollbackScheduled,
+    RolledBack,
 )
 from maar.metastore.state.state import MetaState, sizes
 from maar.metastore.views import reads
@@ -63,6 +65,15 @@ class MetastoreMetrics:
         )
         self.failure_limit = gauge("failure_limit", "Failures at which a plan is set aside, now")
         self.retired = gauge("retired_blocks", "Blocks replaced and not yet deleted")
+        self.dead = gauge(
+            "dead_attempts", "Ended attempts that have left objects to be rolled back"
+        )
+        self.rollbacks = gauge("pending_rollbacks", "Rollbacks that wait to be executed")
+        self.rollbacks_scheduled = counter("rollbacks_scheduled_total", "Rollbacks scheduled")
+        self.rolled_back = counter(
+            "rolled_back_plans_total", "Removable plans that were rolled back", "kind"
+        )
+        self.completed = counter("completed_plans_total", "Plans that were completed", "kind")
         self.leftovers = gauge("leftover_attempts", "Ended attempts that may have left objects")
         self.items = gauge("state_items", "Items in each bounded collection", "collection")
         self.head = gauge("head_index", "Index of the last applied entry")
@@ -163,6 +174,10 @@ class MetastoreMetrics:
                     self.evicted.inc()
                 case Completed():
                     self._count_completed(effect, state)
+                case RollbackScheduled():
+                    self.rollbacks_scheduled.inc()
+                case RolledBack():
+                    self.rolled_back.labels(effect.kind).inc()
                 case Expired():
                     self.expired.inc(effect.blocks)
                 case RingReplaced():
@@ -174,7 +189,10 @@ class MetastoreMetrics:
 
     def _count_completed(self, effect: Completed, state: MetaState) -> None:
         plan = state.finished.get(effect.plan)
-        if plan is None or not state.kinds[plan.kind].takes_fresh(plan.key):
+        if plan is None or effect.again:
+            return
+        self.completed.labels(plan.kind).inc()
+        if not state.kinds[plan.kind].takes_fresh(plan.key):
             return
         for block in effect.retired:
             waited_ns = state.lease_time - block_time_ns(block)
@@ -197,6 +215,8 @@ class MetastoreMetrics:
         self.failure_limit.set(max(state.policy.failure_limit, state.raised_limit(now)))
         self.retired.set(len(state.retired))
         self.leftovers.set(len(state.leftovers))
+        self.dead.set(len(state.leftovers.dead))
+        self.rollbacks.set(len(state.plans.rollbacks))
         self.adopting.set(bool(state.adopting))
         self.adopted.set(state.tally.blocks_adopted)
         self.given_up.set(state.tally.blocks_lost)

@@ -275,6 +275,8 @@ def status(
         profiles_missed=state.tally.profiles_missed,
         blocks_lost=state.tally.blocks_lost,
         profiles_lost=state.tally.profiles_lost,
+        rollbacks=len(state.plans.rollbacks),
+        dead=len(state.leftovers.dead),
     )
 
 

@@ -73,11 +73,16 @@ def why_left_alone(plan: Plan, policy: Policy, *, now: LeaseTime) -> SkipReason 
     return SkipReason.TOO_YOUNG if young else None
 
 
+def _can_be_executed(rollback: Plan, now: LeaseTime) -> bool:
+    """Nobody is at it, and it does not rest after a failure: else cleanings would come in vain."""
+    return not is_live(rollback, now) and rollback.eligible_at <= now
+
+
 def _has_work(board: Board, now: LeaseTime) -> bool:
     dead_at = board.oldest_dead_at()
     return (
         (dead_at is not None and now - dead_at >= board.policy.clean_interval_ns)
-        or any(not is_live(plan, now) for plan in board.plans.rollback_plans())
+        or any(_can_be_executed(plan, now) for plan in board.plans.rollback_plans())
         or any(
             why_left_alone(plan, board.policy, now=now) is None
             for plan in board.plans.removable_plans()

@@ -1,0 +1,215 @@
+"""The scenarios with real processes: executors and cleaners that are killed, stopped and late."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from maar.adapters.rpc import MetastoreClient
+from maar.adapters.stores.open import open_store
+from maar.model.ids import MAIN_STORE, PlanId
+from maar.model.plan import Plan, PlanKind, PlanState
+from maar.ports.log_time import GetNow
+from maar.ports.object_store import StoreSettings
+from maar.ports.operator import GetPlan, ListBlocks
+from maar.ports.plan_board import RollBackPlan, SchedulePlan
+from maar.ports.registrar import AddBlocks
+from support.metastore.executing import written
+from support.network.ports import free_port
+from support.processes.executing import ExecutorProcess
+from support.processes.serving import Served, run_server, wait_for
+from support.spark.plans import segment as real_segment
+
+pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(300)]
+
+LEASE_S = 2.0
+T = TypeVar("T")
+
+
+class Site:
+    """A metastore as a process, a store of files, and whoever comes."""
+
+    def __init__(self, server: Served, address: str, directory: Path) -> None:
+        self.server = server
+        self.address = address
+        self.url = (server.directory / "data" / "store").as_uri()
+        self.store = open_store(StoreSettings(MAIN_STORE, self.url))
+        self.directory = directory
+        self.processes: list[ExecutorProcess] = []
+
+    def ask(self, what: Callable[[MetastoreClient], Awaitable[T]]) -> T:
+        async def asking() -> T:
+            client = MetastoreClient(self.address)
+            try:
+                return await what(client)
+            finally:
+                await client.close()
+
+        return asyncio.run(asking())
+
+    def new_plan(self, kind: str) -> PlanId:
+        """Over three segments, each of one profile."""
+
+        async def make(client: MetastoreClient) -> PlanId:
+            now = await client.call(GetNow())
+            metas = tuple(
+                real_segment(self.store, n, at=now.lease_time, incarnation=now.incarnation)
+                for n in (1, 2, 3)
+            )
+            reply = await client.call(AddBlocks(metas))
+            assert set(reply.refusals) == {""}
+            told = await client.call(SchedulePlan(PlanKind(kind), shard=1))
+            assert told.plan is not None, told.why
+            return told.plan
+
+        return self.ask(make)
+
+    def plan(self, plan: PlanId) -> Plan:
+        return self.ask(lambda client: client.call(GetPlan(plan))).plan
+
+    def roll_back(self, plan: PlanId) -> str:
+        return self.ask(lambda client: client.call(RollBackPlan(plan))).outcome
+
+    def execute(self, plan: PlanId, name: str, *, hold: bool = False) -> ExecutorProcess:
+        file = self.directory / f"{name}.hold" if hold else None
+        made = ExecutorProcess(self.address, self.url, name, plan, file)
+        self.processes.append(made)
+        return made
+
+    def clean(self, name: str = "cleaner", *, hold: bool = False) -> ExecutorProcess:
+        """If it is held, then before it looks for what an attempt left."""
+        file = self.directory / f"{name}.hold" if hold else None
+        made = ExecutorProcess(self.address, self.url, name, hold=file)
+        self.processes.append(made)
+        return made
+
+    def lease_is_over(self, plan: PlanId) -> None:
+        """Wait for it, by asking: nobody else tells."""
+        wait_for(lambda: self.roll_back(plan) != "lease_live", 60, self.server.log)
+
+    def check(self, plan: PlanId, *, completed: bool) -> None:
+        blocks = self.ask(lambda client: client.call(ListBlocks(limit=100)))
+        assert sum(block.profiles for block in blocks) == 3
+        found = self.plan(plan)
+        assert (found.state is PlanState.COMPLETED) is completed, found
+        won = found.attempts[-1].token if completed else None
+
+        def is_clean() -> bool:
+            return all(
+                bool(written(self.store, plan, each.token)) is (each.token == won)
+                for each in found.attempts
+            )
+
+        wait_for(is_clean, 60, self.server.log)  # the cleaner beside the metastore may be at it
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    address = f"127.0.0.1:{free_port()}"
+    server = tmp_path / "server"
+    server.mkdir()
+    settings = (
+        f"metastore.listen={address}",
+        "compaction.level_ages_s=3600,3600,3600",
+        "services.compact.lease_s=2",
+        "services.rollback.lease_s=2",
+        "services.rollback_delay_s=1",
+        "services.clean.interval_s=0",
+        "services.clean.lease_s=2",
+    )
+    with run_server(server, *settings, roles="metastore") as served:
+        made = Site(served, address, tmp_path)
+        try:
+            yield made
+        finally:
+            for process in made.processes:
+                process.end()
+
+
+# ── plans that stay ────────────────────────────────────────────────────────────────────────────
+
+
+def test_immutable_a_many_processes_execute_a_new_plan(site: Site) -> None:
+    plan = site.new_plan("compact")
+    many = [site.execute(plan, f"w{n}") for n in range(4)]
+    said = [one.said() for one in many]
+    assert sum(one["accepted"] for one in said) == 1
+    others = {one["answer"] for one in said if not one["accepted"]}
+    assert others <= {"lease_live", "already_completed"}
+    site.check(plan, completed=True)
+
+
+def test_immutable_b_the_executor_is_killed_and_the_next_undoes_what_it_wrote(site: Site) -> None:
+    plan = site.new_plan("compact")
+    x = site.execute(plan, "x", hold=True)
+    x.has_written()
+    assert site.execute(plan, "early").said()["answer"] == "lease_live"
+    x.kill()
+    dead = site.plan(plan).attempts[-1].token
+    assert written(site.store, plan, dead)
+
+    def answer() -> str:
+        return str(site.execute(plan, "y").said()["answer"])
+
+    wait_for(lambda: answer() in ("granted", "already_completed"), 60, site.server.log)
+    site.check(plan, completed=True)
+
+
+def test_immutable_c_a_zombie_wakes_after_its_plan_was_rolled_back_and_done(site: Site) -> None:
+    """Two come after it; it goes on when all is over, and completes nothing."""
+    plan = site.new_plan("compact")
+    zombie = site.execute(plan, "zombie", hold=True)
+    zombie.has_written()
+    zombie.signal(signal.SIGSTOP)
+
+    def somebody_completes() -> bool:
+        both = [site.execute(plan, "x"), site.execute(plan, "y")]
+        return any(one.said()["accepted"] for one in both)
+
+    wait_for(somebody_completes, 60, site.server.log)
+    zombie.let_go()
+    zombie.signal(signal.SIGCONT)
+    assert not zombie.said()["accepted"]
+    site.check(plan, completed=True)
+
+
+def test_the_leader_is_killed_while_a_plan_runs_and_the_plan_is_completed(site: Site) -> None:
+    plan = site.new_plan("compact")
+    x = site.execute(plan, "x", hold=True)
+    x.has_written()
+    site.server.stop(signal.SIGKILL)
+    site.server.start()
+    x.let_go()
+    said = x.said()
+    if not said["accepted"]:  # its lease ended while nobody answered: the next one does it
+        wait_for(lambda: site.execute(plan, "y").said()["accepted"], 60, site.server.log)
+    site.check(plan, completed=True)
+
+
+# ── cleaners ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("end", ["killed", "late"])
+def test_a_cleaner_that_dies_half_way_is_followed_by_the_next(site: Site, end: str) -> None:
+    """Or wakes when another has finished its rollback: it deletes nothing any more."""
+    plan = site.new_plan("compact")
+    x = site.execute(plan, "x", hold=True)
+    x.has_written()
+    x.kill()
+    dead = site.plan(plan).attempts[-1].token
+    site.lease_is_over(plan)  # which asks for the rollback, too
+    cleaner = site.clean(hold=True)
+    if end == "killed":
+        wait_for(lambda: cleaner.is_held() or not written(site.store, plan, dead), 60)
+        cleaner.kill()
+    wait_for(lambda: not written(site.store, plan, dead), 60, site.server.log)
+    if end == "late":
+        cleaner.let_go()
+        cleaner.said()
+    assert site.execute(plan, "y").said()["accepted"]
+    site.check(plan, completed=True)

@@ -1,0 +1,653 @@
+"""Every order in which executors, cleaners and the passing of time can act on one plan.
+
+The leader's decisions and the fold are the real ones; executors and cleaners are small programs
+whose every step is one append or one access to the store. Whoever stops in the middle of its
+program has crashed, and whoever goes on after its lease has expired is a zombie: both are among the
+orders. States that differ only in the numbers of their entries are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar, cast
+
+import msgspec
+
+from maar.metastore.decide import execution, prepare, rollbacks, wishes
+from maar.metastore.fold import leftovers
+from maar.metastore.fold.apply import FoldEntry, Indexed, apply, fold_entry
+from maar.metastore.records.effects import Completed, Effect, Scheduled, Started
+from maar.metastore.records.entries import BlocksAdded, Entry, Envelope, PlansScheduled
+from maar.metastore.state import snapshot_parts
+from maar.metastore.state.digest import digest
+from maar.metastore.state.state import MetaState
+from maar.metastore.views import reads
+from maar.model.block import BlockMeta
+from maar.model.errors import LeaseLost
+from maar.model.ids import BlockId, FencingToken, PlanId, WorkerId
+from maar.model.plan import ROLLBACK, Account, PlanResult, PlanSpec, PlanState
+from maar.model.policy import Policy
+from maar.model.time import SECOND_NS, LeaseTime, WallTime
+from maar.ports.plan_board import (
+    Answer,
+    ConfirmDeletes,
+    PollRequest,
+    Renewal,
+    Report,
+    SchedulePlan,
+    ScheduleRollbacks,
+)
+from maar.services.clean.rules import CLEAN
+from maar.services.compact.rules import COMPACT
+from support.metastore.fold import DAY_START_NS, SMALL, Fold, result, segment
+
+JUMP_NS = 16 * SECOND_NS  # every lease that was not renewed since has expired
+POLICY = msgspec.structs.replace(
+    SMALL,
+    lease_ns=15 * SECOND_NS,
+    rollback_delay_ns=20 * SECOND_NS,  # over after the second jump
+    leftovers_ns=600 * SECOND_NS,
+    failure_limit=9,
+)
+FAR = 10  # jumps: every lease and every delay is over
+SWEPT = 100  # jumps: no task can write any more
+
+T = TypeVar("T")
+Rank = int  # an entry, counted among those that made a plan or granted one
+Pid = tuple[Rank, int]
+
+
+class Broken(AssertionError):
+    """A promise does not hold in a state that can be reached."""
+
+
+class Thing(NamedTuple):
+    """An object in the store, of one attempt of the plan."""
+
+    what: str  # intent, object
+    token: Rank
+    late: bool = False  # written when its rollback was under way or over: the last sweep finds it
+
+
+class Undo(NamedTuple):
+    """A rollback that somebody holds."""
+
+    plan: Pid
+    token: Rank
+    tokens: tuple[Rank, ...]
+
+
+class Actor(NamedTuple):
+    name: str
+    at: str = "ask"
+    token: Rank = -1
+    plan: Pid = (-1, 0)
+    todo: tuple[Pid, ...] = ()  # rollbacks that a cleaner has still to execute
+    undo: Undo | None = None
+    keys: tuple[Rank, ...] = ()  # attempts whose object it is about to delete
+    confirmed: int = -1  # at which jump the deletes were confirmed
+
+    @property
+    def cleans(self) -> bool:
+        return self.name.startswith("cleaner")
+
+
+class Spot(NamedTuple):
+    """A state of the whole: what the log says, the time, the store, where everybody is."""
+
+    fold: int
+    time: int
+    store: frozenset[Thing]
+    actors: tuple[Actor, ...]
+    newest: Rank = -1  # token of the plan's last grant
+    done: Rank = -1  # token under which the plan was completed
+    begun: int = 0  # attempts that were told to be starting
+
+
+Deletable = Callable[[Sequence[Effect], MetaState, ConfirmDeletes], tuple[str, ...]]
+
+
+class Planted(NamedTuple):
+    """Where a test puts its mistakes; as it is, there are none."""
+
+    fold: FoldEntry = fold_entry
+    deletable: Deletable = rollbacks.deletable
+    unlisted: Callable[[MetaState, Mapping[str, BlockId]], list[str]] = leftovers.unlisted_keys
+    fences: bool = True  # a cleaning has an entry say what it is going to delete
+    announces: bool = True  # an executor says that it starts, and waits until that is folded
+    looks: bool = True  # a rollback reads the intents of the attempts that it undoes
+    greedy: bool = False  # it wants to delete what any attempt of its target wrote
+
+
+class Known(NamedTuple):
+    """A state of the fold, and which entries its ranks are."""
+
+    state: MetaState
+    indexes: tuple[int, ...]
+
+    def rank(self, index: int) -> Rank:
+        return self.indexes.index(index)
+
+    def pid(self, plan: PlanId) -> Pid:
+        return self.rank(plan.index), plan.ordinal
+
+    def plan(self, pid: Pid) -> PlanId:
+        return PlanId(self.indexes[pid[0]], pid[1])
+
+    def token(self, rank: Rank) -> FencingToken:
+        return FencingToken(self.state.incarnation, self.indexes[rank])
+
+
+@dataclass
+class Log:
+    """All states of the fold that were reached; a step from one to the next is folded once."""
+
+    removable: bool
+    policy: Policy
+    planted: Planted
+    states: list[Known] = field(default_factory=list)
+    parts: list[list[snapshot_parts.Part]] = field(default_factory=list)
+    numbers: dict[object, int] = field(default_factory=dict)
+    steps: dict[tuple[int, int, tuple[object, ...]], tuple[int, object]] = field(
+        default_factory=dict
+    )
+    inputs: tuple[BlockMeta, ...] = ()
+    target: PlanId = field(default_factory=lambda: PlanId(0, 0))
+
+    def __post_init__(self) -> None:
+        fold = Fold(policy=self.policy)
+        self.inputs = (segment(1), segment(2))
+        fold.put(BlocksAdded(self.inputs))
+        key = fold.state.queue.places[self.inputs[0].id].key
+        spec = PlanSpec(COMPACT, self.removable, key, tuple(m.id for m in self.inputs), 9)
+        fold.put(PlansScheduled((spec,)))
+        self.target = PlanId(fold.state.index, 0)
+        self.number(fold.state)
+
+    def number(self, state: MetaState) -> int:
+        known = Known(state, _indexes(state))
+        key = _key(known)
+        if key not in self.numbers:
+            self.numbers[key] = len(self.states)
+            self.states.append(known)
+            self.parts.append(snapshot(state))
+        return self.numbers[key]
+
+    def do(self, fold: int, time: int, *what: object, how: Callable[[Turn], T]) -> tuple[int, T]:
+        """What a request does to the log, and its answer."""
+        step = (fold, time, what)
+        if step not in self.steps:
+            turn = Turn(self, snapshot_parts.state_of(self.parts[fold]), time)
+            answer = how(turn)
+            self.steps[step] = self.number(turn.state), answer
+        return cast(tuple[int, T], self.steps[step])
+
+
+def snapshot(state: MetaState) -> list[snapshot_parts.Part]:
+    """States are made from snapshots, which change nothing (promise 4)."""
+    parts = list(snapshot_parts.parts_of(state))
+    if digest(snapshot_parts.state_of(parts)) != digest(state):
+        raise Broken("a snapshot has changed the state")
+    return parts
+
+
+def _indexes(state: MetaState) -> tuple[int, ...]:
+    plans = (*state.plans.values(), *state.finished.values())
+    found = {plan.id.index for plan in plans}
+    found.update(attempt.token.index for plan in plans for attempt in plan.attempts)
+    return tuple(sorted(found))
+
+
+def _key(known: Known) -> object:
+    """What a state is, apart from the numbers of its entries."""
+    state, rank = known.state, known.rank
+    plans = tuple(
+        (
+            known.pid(plan.id),
+            plan.kind,
+            plan.state,
+            plan.lease and (rank(plan.lease.token.index), plan.lease.worker, plan.lease.expires_at),
+            tuple((rank(a.token.index), a.started_at is None, a.end) for a in plan.attempts),
+            plan.rolls_back and known.pid(plan.rolls_back),
+            tuple(rank(token.index) for token in plan.tokens),
+            (plan.failures, plan.excused),
+        )
+        for plan in sorted((*state.plans.values(), *state.finished.values()), key=_plan_id)
+    )
+    ended = tuple(
+        sorted(
+            (known.pid(key.plan), rank(key.token.index), end.completed, end.dead)
+            for key, end in state.leftovers.items()
+        )
+    )
+    blocks = tuple(sorted(state.blocks.where)), tuple(sorted(state.retired))
+    waiting = tuple(sorted(state.owners)), tuple(sorted(state.queue.places))
+    return state.lease_time, plans, ended, blocks, waiting
+
+
+def _plan_id(plan: object) -> PlanId:
+    return cast(PlanId, getattr(plan, "id"))  # noqa: B009
+
+
+@dataclass
+class Turn:
+    """One request at the leader: entries are prepared from the state and folded at once."""
+
+    log: Log
+    state: MetaState
+    time: int
+
+    @property
+    def now(self) -> LeaseTime:
+        return LeaseTime(self.time * JUMP_NS)
+
+    def put(self, entries: Sequence[Entry]) -> list[Effect]:
+        effects: list[Effect] = []
+        for entry in entries:
+            wall = WallTime(DAY_START_NS + self.now)
+            envelope = Envelope(self.state.version, self.now, wall, entry)
+            item = Indexed(self.state.index + 1, envelope)
+            effects += apply(self.state, item, self.log.planted.fold)
+        return effects
+
+    def known(self) -> Known:
+        return Known(self.state, _indexes(self.state))
+
+    def execute(self, plan: PlanId, worker: str) -> tuple[str, Rank, tuple[Undo, ...]]:
+        asker = WorkerId(worker)
+        self.put(execution.entries(self.state, plan, asker, now=self.now))
+        answer = execution.answer(self.state, plan, asker, now=self.now)
+        if answer.answer is not Answer.GRANTED:
+            return answer.answer.value, -1, ()
+        known, leased = self.known(), reads.leased_plan(self.state, plan)
+        undone = tuple(
+            Undo(
+                known.pid(each.plan),
+                known.rank(each.token.index),
+                tuple(known.rank(token.index) for token in each.tokens),
+            )
+            for each in leased.rollbacks
+        )
+        return answer.answer.value, known.rank(leased.token.index), undone
+
+    def start(self, plan: PlanId, token: FencingToken) -> bool:
+        poll = PollRequest(WorkerId("any"), 0, (Renewal(plan, token, started=True),))
+        effects = self.put(prepare.poll_entries(self.state, [poll], now=self.now))
+        return any(isinstance(effect, Started) for effect in effects)
+
+    def report(self, plan: PlanId, token: FencingToken, made: PlanResult | None) -> bool:
+        report = Report(plan, token, made, "" if made else "it broke")
+        poll = PollRequest(WorkerId("any"), 0, (), (report,))
+        effects = self.put(prepare.poll_entries(self.state, [poll], now=self.now))
+        return any(isinstance(effect, Completed) for effect in effects)
+
+    def clean(self, worker: str) -> tuple[str, Rank, Pid]:
+        request = SchedulePlan(CLEAN)
+        effects = self.put(wishes.entries(self.state, request, now=self.now))
+        made = [effect.plan for effect in effects if isinstance(effect, Scheduled)]
+        found = made[0] if made else wishes.find_same(self.state, request)
+        assert found is not None
+        plan = found if isinstance(found, PlanId) else found.id
+        answer, token, _ = self.execute(plan, worker)
+        return answer, token, self.known().pid(plan)
+
+    def step(self, plan: PlanId, token: FencingToken) -> tuple[Pid, ...] | None:
+        """Rollbacks that are pending now; None when the cleaning is somebody else's."""
+        request = ScheduleRollbacks(plan, token)
+        effects = self.put(rollbacks.clean_entries(self.state, request, now=self.now))
+        try:
+            found = rollbacks.clean_step(effects, self.state, now=self.now)
+        except LeaseLost:
+            return None
+        return tuple(self.known().pid(ref.rollback) for ref in found.pending)
+
+    def confirm(self, plan: PlanId, token: FencingToken, keys: tuple[str, ...]) -> set[str] | None:
+        request = ConfirmDeletes(plan, token, keys)
+        effects = self.put(rollbacks.confirm_entries(self.state, request, now=self.now))
+        try:
+            return set(self.log.planted.deletable(effects, self.state, request))
+        except LeaseLost:
+            return None
+
+
+NOTHING = Account(0, 0, 0)
+UNDONE = PlanResult(ROLLBACK, (), NOTHING)
+CLEANED = PlanResult(CLEAN, (), NOTHING)
+
+
+class World:
+    """The programs, and what is promised of every state that they can bring about."""
+
+    def __init__(
+        self,
+        *,
+        removable: bool,
+        planted: Planted = Planted(),  # noqa: B008 - it is frozen
+        policy: Policy = POLICY,
+    ) -> None:
+        self.log = Log(removable, policy, planted)
+        self.removable = removable
+        self.planted = planted
+        self.came = sum(meta.profiles for meta in self.log.inputs)
+        self._settled: set[tuple[int, frozenset[Thing], Rank]] = set()
+
+    # ── what things are called ──
+
+    def made(self, known: Known, token: Rank) -> PlanResult:
+        return result(self.log.target, known.token(token), self.log.inputs)
+
+    def key(self, known: Known, token: Rank) -> str:
+        """One object stands for all of an attempt."""
+        return self.made(known, token).outputs[0].files[0].locations[0].key
+
+    def known(self, spot: Spot) -> Known:
+        return self.log.states[spot.fold]
+
+    # ── the steps that may come next ──
+
+    def steps(self, spot: Spot, *, jumps: int) -> Iterator[Spot]:
+        if spot.time < jumps:
+            yield spot._replace(time=spot.time + 1)
+        for number, actor in enumerate(spot.actors):
+            if actor.at != "done":
+                for after, moved in self.moves(spot, actor):
+                    actors = (*spot.actors[:number], moved, *spot.actors[number + 1 :])
+                    yield after._replace(actors=actors)
+
+    def moves(self, spot: Spot, actor: Actor) -> Iterator[tuple[Spot, Actor]]:
+        if actor.at == "report":  # it may also break at the very end
+            yield self.fails(spot, actor)
+        move = getattr(self, f"do_{actor.at}")
+        yield move(spot, actor)
+
+    def do_ask(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
+        if actor.cleans:
+            return self.begins_cleaning(spot, actor)
+        target = self.log.target
+        fold, (answer, token, undone) = self.log.do(
+            *(spot.fold, spot.time, "execute", target, actor.name),
+            how=lambda turn: turn.execute(target, actor.name),
+        )
+        if answer != Answer.GRANTED:
+            return spot._replace(fold=fold), actor._replace(at="done")
+        if self.removable and spot.begun:
+            raise Broken("a removable plan that had started was granted again")
+        if spot.done >= 0:
+            raise Broken("a completed plan was granted")
+        undo = undone[0] if undone else None
+        moved = actor._replace(at="look" if undo else "start", token=token, undo=undo)
+        return spot._replace(fold=fold, newest=token), moved
+
+    def begins_cleaning(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
+        fold, (answer, token, plan) = self.log.do(
+            *(spot.fold, spot.time, "clean", actor.name),
+            how=lambda turn: turn.clean(actor.name),
+        )
+        at = "survey" if answer == Answer.GRANTED else "done"
+        return spot._replace(fold=fold), actor._replace(at=at, token=token, plan=plan)
+
+    def do_survey(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
+        if not self.planted.fences:
+            return spot, self.takes_what_it_sees(spot, actor)
+        known = self.known(spot)
+        plan, token = known.plan(actor.plan), known.token(actor.token)
+        fold, pending = self.log.do(
+            *(spot.fold, spot.time, "step", plan, token),
+            how=lambda turn: turn.step(plan, token),
+        )
+        after = spot._replace(fold=fold)
+        if pending is None:
+            return after, actor._replace(at="done")
+        return after, self.goes_on(actor._replace(todo=pending))
+
+    def takes_what_it_sees(self, spot: Spot, actor: Actor) -> Actor:
+        """Planted: what nobody has listed is deleted, fenced or not."""
+        keys = tuple(t.token for t in spot.store if t.what == "object" and t.token != spot.done)
+        at = "delete" if keys else "done"
+        return actor._replace(at=at, keys=keys, confirmed=spot.time)
+
+    def goes_on(self, actor: Actor) -> Actor:
+        return actor._replace(at="take" if actor.todo else "end", undo=None, keys=())
+
+    def do_take(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
+        plan = self.known(spot).plan(actor.todo[0])
+        fold, (answer, _, undone) = self.log.do(
+            *(spot.fold, spot.time, "execute", plan, actor.name),
+            how=lambda turn: turn.execute(plan, actor.name),
+        )
+        after, actor = spot._replace(fold=fold), actor._replace(todo=actor.todo[1:])
+        if answer != Answer.GRANTED:
+            return after, self.goes_on(actor)
+        return after, actor._replace(at="look", undo=undone[0])
+
+    def do_look(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
+        assert actor.undo is not None
+        there = {(thing.what, thing.token) for thing in spot.store}
+        tokens = {thing.token for thing in spot.store} if self.planted.greedy else actor.undo.tokens
+        keys = tuple(
+            token
+            for token in sorted(tokens)
+            if self.planted.looks and {("intent", token), ("object", token)} <= there
+        )
+        return spot, actor._replace(at="confirm" if keys else "undone", keys=keys)
+
+    def do_confirm(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
+        assert actor.undo is not None
+        known = self.known(spot)
+        plan, token = known.plan(actor.undo.plan), known.token(actor.undo.token)
+        asked = {self.key(known, rank): rank for rank in actor.keys}
+        fold, allowed = self.log.do(
+            *(spot.fold, spot.time, "confirm", plan, token, actor.keys),
+            how=lambda turn: turn.confirm(plan, token, tuple(asked)),
+        )
+        after = spot._replace(fold=fold)
+        if allowed is None:
+            return after, self.goes_on(actor) if actor.cleans else actor._replace(at="fail")
+        keys = tuple(rank for key, rank in asked.items() if key in allowed)
+        at = "delete" if keys else "undone"
+        return after, actor._replace(at=at, keys=keys, confirmed=spot.time)
+
+    def do_delete(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
+        if actor.confirmed != spot.time and actor.undo is not None:
+            return self.do_confirm(spot, actor)  # more than a second has passed
+        token, keys = actor.keys[-1], actor.keys[:-1]
+        self.check_delete(spot, token)
+        store = frozenset(t for t in spot.store if (t.what, t.token) != ("object", token))
+        at = "delete" if keys else "undone" if actor.undo else "done"
+        return spot._replace(store=store), actor._replace(at=at, keys=keys)
+
+    def do_undone(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
+        assert actor.undo is not None
+        known = self.known(spot)
+        plan, token = known.plan(actor.undo.plan), known.token(actor.undo.token)
+        fold, _ = self.log.do(
+            *(spot.fold, spot.time, "report", plan, token),
+            how=lambda turn: turn.report(plan, token, UNDONE),
+        )
+        after = spot._replace(fold=fold)
+        if actor.cleans:
+            return after, self.goes_on(actor)
+        return after, actor._replace(at="start", undo=None, keys=())
+
+    def do_start(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
+        if not self.planted.announces:
+            return spot, actor._replace(at="intent")
+        token = self.known(spot).token(actor.token)
+        fold, started = self.log.do(
+            *(spot.fold, spot.time, "start", token),
+            how=lambda turn: turn.start(self.log.target, token),
+        )
+        after = spot._replace(fold=fold, begun=spot.begun + started)
+        return after, actor._replace(at="intent" if started else "done")
+
+    def do_intent(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
+        store = spot.store | {Thing("intent", actor.token)}
+        return spot._replace(store=store), actor._replace(at="output")
+
+    def do_output(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
+        late = self.is_undone(self.known(spot), actor.token)
+        store = spot.store | {Thing("object", actor.token, late)}
+        return spot._replace(store=store), actor._replace(at="report")
+
+    def is_undone(self, known: Known, token: Rank) -> bool:
+        """Whether the rollback of an attempt is under way, or over."""
+        attempts = {key.token.index: end for key, end in known.state.leftovers.items()}
+        ended = attempts.get(known.indexes[token])
+        pending = known.state.plans.rollback_of(self.log.target)
+        named = pending is not None and known.token(token) in pending.tokens
+        under_way = named and pending is not None and pending.lease is not None
+        return ended is not None and (not ended.dead or under_way)
+
+    def do_report(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
+        known = self.known(spot)
+        token, made = known.token(actor.token), self.made(known, actor.token)
+        fold, completed = self.log.do(
+            *(spot.fold, spot.time, "complete", token),
+            how=lambda turn: turn.report(self.log.target, token, made),
+        )
+        after, moved = spot._replace(fold=fold), actor._replace(at="done")
+        if not completed:
+            return after, moved
+        if spot.done not in (-1, actor.token):
+            raise Broken("the plan was completed twice")
+        if actor.token != spot.newest:
+            raise Broken("a token completed that is not the newest")
+        return after._replace(done=actor.token), moved
+
+    def fails(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
+        token = self.known(spot).token(actor.token)
+        fold, _ = self.log.do(
+            *(spot.fold, spot.time, "fail", token),
+            how=lambda turn: turn.report(self.log.target, token, None),
+        )
+        return spot._replace(fold=fold), actor._replace(at="done")
+
+    do_fail = fails
+
+    def do_end(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
+        known = self.known(spot)
+        plan, token = known.plan(actor.plan), known.token(actor.token)
+        fold, _ = self.log.do(
+            *(spot.fold, spot.time, "report", plan, token),
+            how=lambda turn: turn.report(plan, token, CLEANED),
+        )
+        return spot._replace(fold=fold), actor._replace(at="done")
+
+    # ── what is promised ──
+
+    def check(self, spot: Spot) -> None:
+        """Of every state: profiles are there once, and so is what the index lists."""
+        state = self.known(spot).state
+        if sum(state.blocks.get(block).profiles for block in state.blocks.where) != self.came:
+            raise Broken("profiles are missing, or are there twice")
+        inputs_live = all(meta.id in state.blocks for meta in self.log.inputs)
+        if inputs_live != (spot.done < 0):
+            raise Broken("inputs and outputs were not exchanged in one step")
+        if spot.done >= 0 and not self.is_there(spot, spot.done):
+            raise Broken("an object that the index lists was deleted")
+        self.settle(spot)
+
+    def is_there(self, spot: Spot, token: Rank) -> bool:
+        return any((thing.what, thing.token) == ("object", token) for thing in spot.store)
+
+    def check_delete(self, spot: Spot, token: Rank) -> None:
+        """Neither what is listed nor what its writer could still complete is deleted."""
+        if token == spot.done:
+            raise Broken("an object that the index lists was deleted")
+        known = self.known(spot)
+        held, made = known.token(token), self.made(known, token)
+        _, completed = self.log.do(
+            *(spot.fold, spot.time, "complete", held),
+            how=lambda turn: turn.report(self.log.target, held, made),
+        )
+        if completed:
+            raise Broken("an object was deleted that its writer could still have completed")
+
+    def settle(self, spot: Spot) -> None:
+        """Everybody dies here. Then two cleanings come (a plan has one rollback at a time, so that
+        an attempt may have to wait for the rollback of an earlier one), then whoever finishes the
+        plan, and then the last sweep: nothing but what the index lists is left.
+        """
+        if (spot.fold, spot.store, spot.done) in self._settled:
+            return
+        self._settled.add((spot.fold, spot.store, spot.done))
+        after = spot._replace(time=FAR)
+        for _ in range(2):
+            after = self.runs_alone(after, Actor("cleaner of the next day"))
+        left = {t for t in after.store if t.what == "object" and t.token != after.done}
+        if any(not thing.late for thing in left):
+            raise Broken("cleanings have left what dead attempts wrote")
+        if after.done < 0 and not self.removable:
+            after = self.runs_alone(after, Actor("executor of the next day"))
+            if after.done < 0:
+                raise Broken("nobody can finish the plan any more")
+        if after.done < 0:
+            self.check_removed(self.known(after).state)
+        self.sweep_last(after)
+
+    def runs_alone(self, spot: Spot, actor: Actor) -> Spot:
+        while actor.at != "done":
+            *_, (spot, actor) = self.moves(spot, actor)
+        return spot
+
+    def check_removed(self, state: MetaState) -> None:
+        ended = state.finished.get(self.log.target)
+        if ended is None or ended.state is not PlanState.ROLLED_BACK or state.owners:
+            raise Broken("a removable plan that nobody finishes is still there after a cleaning")
+        if any(meta.id not in state.queue.places for meta in self.log.inputs):
+            raise Broken("the inputs of a plan that was rolled back do not wait any more")
+
+    def sweep_last(self, spot: Spot) -> None:
+        known = self.known(spot)
+        state, now = known.state, LeaseTime(SWEPT * JUMP_NS)
+        due = leftovers.due(
+            state.leftovers, now=now, leftovers_ns=POLICY.leftovers_ns, resting=(), limit=99
+        )
+        swept = {known.rank(key.token.index) for key in due}
+        keys = {self.key(known, token): token for token in swept}
+        block = {key: self.made(known, token).outputs[0].id for key, token in keys.items()}
+        unlisted = {keys[key] for key in self.planted.unlisted(state, block)}
+        gone = {("object", t) for t in unlisted} | {("intent", t) for t in swept}
+        left = {(t.what, t.token) for t in spot.store} - gone
+        if left - {("object", spot.done)}:
+            raise Broken("the last sweep has left something behind")
+        if spot.done >= 0 and ("object", spot.done) not in left:
+            raise Broken("the last sweep has deleted an object that the index lists")
+
+
+class Visited(NamedTuple):
+    states: int
+    folds: int  # states of the fold that they, and what would follow if all died there, have
+    ends: int  # states in which nobody, or only one who has crashed, is left
+
+
+def visit_all(world: World, actors: Sequence[Actor], *, jumps: int) -> Visited:
+    """Every state that any order of steps leads to, each once; Broken at the first bad one."""
+    first = Spot(0, 0, frozenset(), tuple(actors))
+    came: dict[Spot, Spot | None] = {first: None}
+    ends, waiting = 0, [first]
+    world.check(first)
+    while waiting:
+        spot = waiting.pop()
+        ends += sum(actor.at != "done" for actor in spot.actors) <= 1
+        try:
+            for after in world.steps(spot, jumps=jumps):
+                if after not in came:
+                    came[after] = spot
+                    waiting.append(after)
+                    world.check(after)
+        except Broken as broken:
+            broken.add_note(_way(waiting[-1] if waiting else spot, came))
+            raise
+    return Visited(len(came), len(world.log.states), ends)
+
+
+def _way(spot: Spot | None, came: Mapping[Spot, Spot | None]) -> str:
+    """How a state was reached, one step a line."""
+    lines: list[str] = []
+    while spot is not None:
+        places = ", ".join(f"{actor.name} {actor.at}" for actor in spot.actors)
+        lines.append(f"time {spot.time}: {places}; {sorted(spot.store)}")
+        spot = came[spot]
+    return "\n".join(reversed(lines))
