@@ -18,6 +18,7 @@ from maar.metastore.recovery import restoring
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.timing import Timing
 from maar.metastore.service import MetastoreService
+from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput, Unavailable
 from maar.model.ids import MAIN_STORE, Incarnation, TenantId, WorkerId
@@ -330,3 +331,58 @@ def test_a_leader_whose_log_is_restored_elsewhere_deletes_nothing_from_then_on(
             assert await local.objects() == before
 
     asyncio.run(test())
+
+
+def test_what_attempts_of_a_lost_log_left_is_told_then_swept_and_what_was_adopted_stays(
+    world: World, tmp_path: Path
+) -> None:
+    async def test() -> None:
+        async with world.running() as service:
+            await added(world, service, 1, 2, 3)
+            reader = SqliteLog.open_reader(world.directory)
+            await snapshot.make(reader, world.store)
+            await reader.close()
+            ((_, saved),) = snapshot.list_snapshots(world.store)  # there is one more at the end
+            whole = await leased(service)
+            made = await adoptable(world, whole, "0-1-aa")
+            await completed(service, whole, made)
+            await added(world, service, 4, 5, 6)
+            lost = await leased(service)
+            unfinished = await written(world, lost, "0-2-bb")
+            for key in objects_of(unfinished)[3:]:
+                await asyncio.to_thread(world.store.delete, key)
+        world.directory = tmp_path / "again"
+        log = SqliteLog.open(world.directory)
+        await restoring.restore(
+            log,
+            world.store,
+            await restoring.newest(world.store, saved),
+            incarnation=Incarnation("00000002"),
+            wall=WallTime(world.clock.wall_ns()),
+        )
+        await log.close()
+        async with world.running() as service:
+            await until(service, lambda s: not s.adopting)
+            assert (await service.find_orphans()).objects == 0, "tasks may still write"
+            world.clock.advance(121 * SECOND_NS)
+            found = await service.find_orphans()
+            kinds = sorted(each.kind for each in found.first)
+            assert (kinds, found.complete) == (["intent", "intent", *["output"] * 3], True)
+            before = await world.objects()
+            assert {each.key for each in found.first} <= before
+            swept = await service.sweep_orphans()
+            assert (swept.objects, swept.bytes) == (found.objects, found.bytes)
+            assert before - await world.objects() >= {each.key for each in found.first}
+            assert set(objects_of(made)) <= await world.objects()
+            assert (await service.find_orphans()).objects == 0
+
+    asyncio.run(test())
+
+
+async def adoptable(world: World, plan: LeasedPlan, attempt: str) -> BlockMeta:
+    """As `written`, with a manifest that says what the block is."""
+    made = await written(world, plan, attempt)
+    manifest = keys.manifest_of(made.files[0].locations[0].key)
+    await asyncio.to_thread(world.store.delete, manifest)
+    await asyncio.to_thread(world.store.create, manifest, msgspec.msgpack.encode(made))
+    return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ from maar.metastore.records.entries import (
 )
 from maar.metastore.state.timeline import NEVER
 from maar.model import keys
+from maar.model.errors import Unavailable
 from maar.model.ids import Incarnation, PlanId
 from maar.model.plan import LeasedPlan, PlanResult
 from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.operator import FoundOrphans, OrphanObject
 from maar.ports.runner import AttemptFailed, RunnerDied
 from support.clock.virtual_time import Gate
 from support.http.command_line import Say, speaker
@@ -499,6 +502,55 @@ def test_a_cleaning_that_somebody_holds_is_not_waited_for(
     board.pass_time(LEASE_S + 1)
     assert told(say, "plans", "execute", cleaning)[1]["outcome"] == "completed"
     assert told(say, "clean", "--dry-run")[1]["scheduled"] == []
+
+
+ORPHANS = [
+    OrphanObject("segments/v1/shard=1/x.parquet", 7, "segment"),
+    OrphanObject("attempts/v1/7.0/1234abcd.8/a1-0", 2000, "intent"),
+]
+
+
+def test_orphans_are_counted_in_a_dry_run_and_swept_by_a_whole_cleaning(
+    say: Say, front: Front
+) -> None:
+    front.metastore.orphans = list(ORPHANS)
+    for part in ("--dry-run", "--schedule-only", "--rollbacks-only"):
+        code, found = told(say, "clean", part)
+        assert (code, found["orphans"]) == (0, {"objects": 2, "bytes": 2007})
+    assert front.metastore.orphans == ORPHANS
+    code, found = told(say, "clean")
+    assert (code, found["orphans"]) == (0, {"objects": 2, "bytes": 2007})
+    assert front.metastore.orphans == []
+    assert told(say, "clean")[1]["orphans"] == {"objects": 0, "bytes": 0}
+
+
+def test_people_see_which_orphans_there_are_and_what_stays(say: Say, front: Front) -> None:
+    front.metastore.orphans = list(ORPHANS)
+    code, out, _ = say("clean", "--dry-run")
+    assert code == 0
+    for each in ORPHANS:
+        assert f"{each.key}  {each.kind}" in re.sub(r" {2,}", "  ", out)
+    assert "2 orphans of 2.0 KiB found, which the next sweep deletes\n" in out
+    front.metastore.kept = ("markers/v1/x: nothing is swept: another log has marked this store",)
+    _, out, _ = say("clean")
+    assert "2 orphans of 2.0 KiB deleted; there may be more\n" in out
+    assert "left: markers/v1/x: nothing is swept" in out
+    assert ORPHANS[0].key not in out
+
+
+def test_a_sweep_of_orphans_that_fails_does_not_fail_the_cleaning(
+    say: Say, front: Front, board: FoldBoard, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messy(board, store)
+
+    async def away(*, limit: int = 100) -> FoundOrphans:
+        raise Unavailable(f"asked for {limit}, and the store is away")
+
+    monkeypatch.setattr(front.metastore, "sweep_orphans", away)
+    code, out, _ = say("clean")
+    assert code == 0
+    assert "1 rollbacks scheduled, 1 executed" in out
+    assert "left: orphans were not looked for: asked for 100" in out
 
 
 def test_a_rollback_that_fails_says_why(say: Say, board: FoldBoard, store: ObjectStore) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import msgspec
 import pytest
 
-from maar.metastore.leader.orphans import FIND_NS, Orphans
+from maar.metastore.leader.orphans import WAIT_NS, Orphans
 from maar.metastore.records.entries import AttemptFenced, RegistrationFloor
 from maar.model import keys
 from maar.model.block import BlockMeta
@@ -417,6 +418,44 @@ def test_a_dry_run_tells_what_a_sweep_deletes_and_changes_nothing(lake: Restored
     assert sorted(kinds.values()) == ["intent"] * 2 + ["output"] * 9 + ["segment"]
 
 
+def test_a_sweep_at_once_tells_what_it_deleted_and_begins_at_the_beginning(lake: Restored) -> None:
+    made = lake.lost_attempt(1, files=3)
+    lake.adopt()
+    lake.pass_time(GRACE_NS + 1)
+    before = lake.objects()
+    found = run_virtually(lake.orphans.sweep_now(limit=2))
+    gone = before - lake.objects()
+    assert (found.objects, found.complete, len(found.first)) == (len(gone), True, 2) == (4, True, 2)
+    lake.write_late(made, "late", files=1)
+    lake.store.create(keys.marker(OTHER), b"")
+    found = run_virtually(lake.orphans.sweep_now(limit=9))
+    assert (found.objects, found.complete) == (0, False)
+    assert "another log has marked" in found.kept[0]
+    lake.store.delete(keys.marker(OTHER))
+    lake.deposed = True
+    with pytest.raises(NotLeading):
+        run_virtually(lake.orphans.sweep_now(limit=9))
+    lake.deposed = False
+    found = run_virtually(lake.orphans.sweep_now(limit=9))
+    assert [each.kind for each in found.first] == ["output", "intent"]
+    assert lake.left() == set()
+
+
+def test_two_sweeps_at_once_do_not_disturb_each_other(lake: Restored) -> None:
+    lake.lost_attempt(1, files=3)
+    lake.adopt()
+    lake.pass_time(GRACE_NS + 1)
+
+    async def both() -> None:
+        first = asyncio.create_task(lake.orphans.sweep())
+        await asyncio.sleep(0)
+        refused = await lake.orphans.sweep_now(limit=9)
+        assert refused.kept == ("orphans are being swept already; ask again",)
+        assert (refused.objects, refused.complete, await first) == (0, False, 4)
+
+    run_virtually(both())
+
+
 def test_a_dry_run_says_when_nothing_may_go_or_it_took_too_long(lake: Restored) -> None:
     made = lake.lost_attempt(1, files=2)
     assert not run_virtually(lake.orphans.find(limit=10)).complete, "it adopts"
@@ -431,7 +470,7 @@ def test_a_dry_run_says_when_nothing_may_go_or_it_took_too_long(lake: Restored) 
 
     def slow(operation: str, key: str) -> None:
         if (operation, key) == ("list", keys.ATTEMPTS):
-            lake.clock.advance(FIND_NS)
+            lake.clock.advance(WAIT_NS)
 
     lake.faulty.fault = slow
     found = run_virtually(lake.orphans.find(limit=10))

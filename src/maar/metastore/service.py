@@ -324,6 +324,9 @@ class MetastoreService(Replica, LocalPort):
     async def find_orphans(self, *, limit: int = 100) -> FoundOrphans:
         return await (await self._confirmed_leader()).orphans.find(limit=limit)
 
+    async def sweep_orphans(self, *, limit: int = 100) -> FoundOrphans:
+        return await (await self._confirmed_leader()).orphans.sweep_now(limit=limit)
+
     async def set_retention(self, tenant: TenantId, *, period_ns: int | None) -> RetentionStatus:
         leader_term = await self._leader()
         await leader_term.append(

@@ -131,7 +131,7 @@ class OrphanObject(msgspec.Struct, frozen=True):
 
 
 class FoundOrphans(msgspec.Struct, frozen=True):
-    """Objects that no entry names, and that the next sweeps would delete."""
+    """Objects that no entry names: those that a sweep would delete, or has deleted."""
 
     objects: int
     bytes: int
@@ -191,6 +191,10 @@ class Operator(LogTime, RingReader, RetentionOperator, LetterOperator, Protocol)
 
     async def find_orphans(self, *, limit: int = 100) -> FoundOrphans:
         """What the next sweeps of orphans would delete; changes nothing."""
+        ...
+
+    async def sweep_orphans(self, *, limit: int = 100) -> FoundOrphans:
+        """Sweep orphans now, as far as that goes in some seconds; what was deleted."""
         ...
 
     async def status(self) -> Status: ...
@@ -329,6 +333,15 @@ class ListOrphans(MetastoreCall[Operator, FoundOrphans], frozen=True):
         return port.find_orphans(limit=self.limit)
 
 
+class SweepOrphans(MetastoreCall[Operator, FoundOrphans], frozen=True):
+    """Delete orphans now; the leader would do it within minutes."""
+
+    limit: int = 100
+
+    def answer(self, port: Operator) -> Awaitable[FoundOrphans]:
+        return port.sweep_orphans(limit=self.limit)
+
+
 class GetStatus(MetastoreCall[Operator, Status], frozen=True):
     """The state of the metastore as of one index."""
 
@@ -349,5 +362,6 @@ CALLS: tuple[type[Call[Operator, Any]], ...] = (
     LoseBlock,
     RemoveWriter,
     ListOrphans,
+    SweepOrphans,
     GetStatus,
 )

@@ -73,6 +73,8 @@ class MemoryMetastore(LocalPort):
         self.zone_status: tuple[ZoneStatus, ...] = ()
         self.posted: dict[str, Letter] = {}  # dead letters
         self.letters_status = LettersStatus()
+        self.orphans: list[OrphanObject] = []
+        self.kept: tuple[str, ...] = ()  # sentences about orphans that stay
         self.board = FoldBoard()  # plans that are executed, by the real decisions
 
     async def now(self) -> Now:
@@ -253,8 +255,15 @@ class MemoryMetastore(LocalPort):
         return LetterRetried(name, found.meta.id, "floor" in found.cause)
 
     async def find_orphans(self, *, limit: int = 100) -> FoundOrphans:
-        orphans = (OrphanObject("segments/v1/shard=1/x", 7, "segment"),)
-        return FoundOrphans(1, 7, orphans[:limit], complete=True)
+        self._fail()
+        size = sum(orphan.size for orphan in self.orphans)
+        first = tuple(self.orphans[:limit])
+        return FoundOrphans(len(self.orphans), size, first, not self.kept, self.kept)
+
+    async def sweep_orphans(self, *, limit: int = 100) -> FoundOrphans:
+        found = await self.find_orphans(limit=limit)
+        self.orphans.clear()
+        return found
 
     async def status(self) -> Status:
         return Status(

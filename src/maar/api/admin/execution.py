@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 
 from maar.api.errors import RETRY_AFTER_S
 from maar.model.block import NO_DAY
-from maar.model.errors import InvalidInput, LeaseLost, NotFound
+from maar.model.errors import InvalidInput, LeaseLost, NotFound, Retryable
 from maar.model.ids import FencingToken, PlanId, TenantId, WorkerId, tenant_id
 from maar.model.plain import plain, record
 from maar.model.plan import Account, PlanKind, PlanResult
@@ -27,6 +27,7 @@ from maar.ports.calls import Caller
 from maar.ports.log_time import GetNow
 from maar.ports.metastore import Metastore
 from maar.ports.object_store import StoreSettings
+from maar.ports.operator import FoundOrphans, ListOrphans, SweepOrphans
 from maar.ports.plan_board import (
     CleanStep,
     ConfirmDeletes,
@@ -243,11 +244,13 @@ class PlanOrders:
         if asked.plan:
             plan, token = PlanId.parse(asked.plan), FencingToken.parse(asked.token)
             try:
-                return _cleaned(await self._metastore.call(ScheduleRollbacks(plan, token)), asked)
+                step = await self._metastore.call(ScheduleRollbacks(plan, token))
             except LeaseLost as error:
                 return _lost(plan, str(error))
+            return await self._cleaned(step, asked)
         if asked.dry_run or asked.rollbacks_only:
-            return _cleaned(await self._metastore.call(ScheduleRollbacks(None, None)), asked)
+            step = await self._metastore.call(ScheduleRollbacks(None, None))
+            return await self._cleaned(step, asked)
         return await self._schedule_rollbacks(asked)
 
     async def _schedule_rollbacks(self, asked: CleanWish) -> Any:
@@ -267,16 +270,31 @@ class PlanOrders:
         step = await self._metastore.call(ScheduleRollbacks(held.id, held.token))
         result = PlanResult(CLEAN, (), Account(0, 0, 0))
         await self._report(Report(held.id, held.token, result))
-        return _cleaned(step, asked)
+        return await self._cleaned(step, asked)
 
     async def _cleaned_by_another(self, outcome: PlanOutcome, asked: CleanWish) -> Any:
         """Another cleaning has it; what is pending already can be executed all the same."""
         step = await self._metastore.call(ScheduleRollbacks(None, None))
         step = msgspec.structs.replace(step, scheduled=())
-        told = {**_cleaned(step, asked), "plan": str(outcome.plan), "outcome": outcome.outcome}
+        told = {
+            **await self._cleaned(step, asked),
+            "plan": str(outcome.plan),
+            "outcome": outcome.outcome,
+        }
         if outcome.outcome in DONE:
             return told
         return _refusal(_status(outcome), outcome.why, told)
+
+    async def _cleaned(self, step: CleanStep, asked: CleanWish) -> dict[str, Any]:
+        return _cleaned(step, asked, await self._orphans(asked))
+
+    async def _orphans(self, asked: CleanWish) -> FoundOrphans:
+        """A whole cleaning sweeps them too; else they are only counted."""
+        whole = not (asked.dry_run or asked.schedule_only or asked.rollbacks_only)
+        try:
+            return await self._metastore.call(SweepOrphans() if whole else ListOrphans())
+        except Retryable as error:  # the rollbacks are scheduled all the same
+            return FoundOrphans(0, 0, (), False, (f"orphans were not looked for: {error}",))
 
 
 def day_of(window: str) -> int:
@@ -293,7 +311,7 @@ def _plan(request: Request) -> PlanId:
     return PlanId.parse(request.path_params["id"])
 
 
-def _cleaned(step: CleanStep, asked: CleanWish) -> dict[str, Any]:
+def _cleaned(step: CleanStep, asked: CleanWish, orphans: FoundOrphans) -> dict[str, Any]:
     """A dry run says what would be; rollbacks that are not made yet have no id."""
     scheduled = () if asked.rollbacks_only else step.scheduled
     would = (*step.pending, *scheduled) if asked.dry_run and not asked.schedule_only else ()
@@ -301,7 +319,10 @@ def _cleaned(step: CleanStep, asked: CleanWish) -> dict[str, Any]:
         "scheduled": [_ref(each, asked) for each in scheduled],
         "executed": [_ref(each, asked) for each in would],
         "skipped": plain(step.skipped),
-        "orphans": {"objects": 0, "bytes": 0},
+        "orphans": {"objects": orphans.objects, "bytes": orphans.bytes},
+        "orphan_objects": plain(orphans.first),
+        "orphans_complete": orphans.complete,
+        "orphans_kept": list(orphans.kept),
         "pending": plain(step.pending),
     }
 

@@ -15,6 +15,7 @@ from maar.cli.output.failure import EXIT_UNAVAILABLE
 from maar.cli.output.show import print_json, print_table, say, size
 
 Json = dict[str, Any]
+ORPHANS_SHOWN = 20  # keys; all of them would be a wall of text
 SHOWN = ("scheduled", "executed", "skipped", "orphans", "failed")
 
 
@@ -44,7 +45,11 @@ def command(
         settings = own_settings(config, others)
         carry_out(server, settings, lambda executor, _: executor.execute_pending(found))
     told = {name: found[name] for name in SHOWN if name in found}
-    print_json(told) if as_json else _tell(told, dry_run=dry_run)
+    if as_json:
+        print_json(told)
+    else:
+        _tell(told, dry_run=dry_run)
+        _tell_orphans(found, swept=not (dry_run or schedule_only or rollbacks_only))
     if "message" in found:
         say(f"maar: {found['message']}", err=True)
     failed = found.get("failed", ())
@@ -63,9 +68,20 @@ def _tell(told: Json, *, dry_run: bool) -> None:
             print_table((f"{would}{name}", "rolls back"), rows)
     if told["skipped"]:
         print_table(("left alone", "why"), [(x["plan"], x["why"]) for x in told["skipped"]])
-    orphans = told["orphans"]
     say(
         f"{len(told['scheduled']):,} rollbacks {would}scheduled, {len(told['executed']):,} "
-        f"{would}executed, {len(told['skipped']):,} plans left alone; {orphans['objects']:,} "
-        f"orphans of {size(orphans['bytes'])}"
+        f"{would}executed, {len(told['skipped']):,} plans left alone"
     )
+
+
+def _tell_orphans(found: Json, *, swept: bool) -> None:
+    """Objects that no entry names: a whole cleaning deletes them, else they are listed."""
+    orphans, rows = found["orphans"], found["orphan_objects"][:ORPHANS_SHOWN]
+    if rows and not swept:
+        table = [(x["key"], x["kind"], size(x["size"])) for x in rows]
+        print_table(("orphan", "kind", "size"), table)
+    done = "deleted" if swept else "found, which the next sweep deletes"
+    more = "" if found["orphans_complete"] else "; there may be more"
+    say(f"{orphans['objects']:,} orphans of {size(orphans['bytes'])} {done}{more}")
+    for sentence in found["orphans_kept"]:
+        say(f"left: {sentence}")

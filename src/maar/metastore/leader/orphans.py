@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import chain
 
 from maar.background import Loop, Threads
 from maar.metastore.decide import orphans
@@ -45,8 +45,8 @@ THREADS = 4
 LISTED_AT_ONCE = 1_000  # keys
 LISTED_MAX = 100_000  # of each part, in one run; the next one goes on from there
 SWEPT_MAX = 10_000  # objects in one run
-FIND_NS = 5 * SECOND_NS  # a dry run looks no longer than this: somebody waits for it
-FOUND_AT_ONCE = 500  # keys that it lists before it looks at the time
+WAIT_NS = 5 * SECOND_NS  # somebody who waits for a sweep or a dry run waits no longer than this
+FOUND_AT_ONCE = 500  # keys that a dry run lists before it looks at the time
 RESTORED_MAX = 64  # how often a log may have been restored
 STORE = "store"  # the part of the search that looks whether it may begin
 
@@ -73,8 +73,8 @@ class Orphans:
         self._threads = Threads(THREADS, "orphans", when_closed=NotLeading)
         self._kept = Kept()
         self._told: set[str] = set()
-        tools = SearchTools(leader, store, self._threads, self._keep, listed_at_once)
-        self._parts = _parts(tools)
+        self._tools = SearchTools(leader, store, self._threads, self._keep, listed_at_once)
+        self._parts = _parts(self._tools)
         self._busy = asyncio.Lock()
 
     @property
@@ -101,37 +101,60 @@ class Orphans:
     # ── sweeping ───────────────────────────────────────────────────────────────────────────────
 
     async def sweep(self) -> int:
-        """Look at some objects and delete the orphans among them; how many were deleted."""
+        """Look at some objects and delete the orphans among them; how many were deleted. The next
+        run goes on where this one ended.
+        """
         async with self._busy:
-            if self._leader.state.adopting:
-                return 0
-            self._kept.clear(STORE)
             gone: list[Orphan] = []
-            if not await self._refused(self._kept):
-                for part in self._parts:
-                    try:
-                        await self._sweep_part(part, gone)
-                    except BaseException:  # raised again: what was not deleted is looked for anew
-                        part.begin_anew()
-                        raise
-            self._metrics.orphans_left.set(len(self._kept))
+            await self._sweep(self._parts, gone)
+        return len(gone)
+
+    async def sweep_now(self, *, limit: int) -> FoundOrphans:
+        """From the beginning, for somebody who waits."""
+        if self._busy.locked():
+            return FoundOrphans(0, 0, (), False, ("orphans are being swept already; ask again",))
+        async with self._busy:
+            gone: list[Orphan] = []
+            until_ns = self._clock.monotonic_ns() + WAIT_NS
+            complete = await self._sweep(_parts(self._tools), gone, until_ns=until_ns)
+        return _summary(gone, limit, complete=complete, kept=self._kept)
+
+    async def _sweep(
+        self, parts: Sequence[Part], gone: list[Orphan], *, until_ns: int | None = None
+    ) -> bool:
+        """Whether all of it was looked through."""
+        if self._leader.state.adopting:
+            return False
+        self._kept.clear(STORE)
+        complete = not await self._refused(self._kept)
+        for part in parts if complete else ():
+            try:
+                complete &= await self._sweep_part(part, gone, until_ns)
+            except BaseException:  # raised again: what was not deleted is looked for anew
+                part.begin_anew()
+                raise
+        self._metrics.orphans_left.set(len(self._kept))
         if gone:
             size = sum(orphan.size for orphan in gone)
             log_.info("orphans swept objects=%d bytes=%d", len(gone), size)
-        return len(gone)
+        return complete
 
-    async def _sweep_part(self, part: Part, gone: list[Orphan]) -> None:
+    async def _sweep_part(self, part: Part, gone: list[Orphan], until_ns: int | None) -> bool:
+        """Whether its end was reached."""
         if not part.begun:
             self._kept.clear(part.name)
-        listed = 0
         if not await part.prepare():
-            return
+            return True
+        listed = 0
         while listed < self._listed_max and len(gone) < SWEPT_MAX:
+            if until_ns is not None and self._clock.monotonic_ns() >= until_ns:
+                return False
             page = await part.page()
             if page is None:
-                break
+                return True
             listed += page.listed
             await self._delete_all(page.units, gone)
+        return False
 
     async def _delete_all(self, units: Sequence[Unit], gone: list[Orphan]) -> None:
         outcomes = await self._threads.each(
@@ -145,38 +168,22 @@ class Orphans:
 
     async def find(self, *, limit: int) -> FoundOrphans:
         """What a sweep would delete, without a change; incomplete when it takes too long."""
-        until_ns = self._clock.monotonic_ns() + FIND_NS
-        kept = Kept()
-        tools = SearchTools(self._leader, self._store, self._threads, kept.keep, FOUND_AT_ONCE)
-        counts: Counter[str] = Counter()
-        first: list[OrphanObject] = []
-        complete = True
-        if not self._leader.state.adopting and not await self._refused(kept):
-            for part in _parts(tools):
-                complete &= await self._find_part(part, until_ns, counts, first, limit)
-        else:
-            complete = False
-        return FoundOrphans(
-            counts["objects"], counts["bytes"], tuple(first), complete, kept.sentences()
-        )
+        until_ns = self._clock.monotonic_ns() + WAIT_NS
+        kept, found = Kept(), _Found(limit)
+        tools = self._tools._replace(keep=kept.keep, listed_at_once=FOUND_AT_ONCE)
+        complete = not self._leader.state.adopting and not await self._refused(kept)
+        for part in _parts(tools) if complete else ():
+            complete &= await self._find_part(part, found, until_ns)
+        first = tuple(OrphanObject(*orphan) for orphan in found.first)
+        return FoundOrphans(found.objects, found.bytes, first, complete, kept.sentences())
 
-    async def _find_part(
-        self,
-        part: Part,
-        until_ns: int,
-        counts: Counter[str],
-        first: list[OrphanObject],
-        limit: int,
-    ) -> bool:
+    async def _find_part(self, part: Part, found: _Found, until_ns: int) -> bool:
         """Whether it was looked through to its end."""
         if not await part.prepare():
             return True
         while (page := await part.page()) is not None:
-            for orphan in (orphan for unit in page.units for orphan in unit):
-                counts["objects"] += 1
-                counts["bytes"] += orphan.size
-                if len(first) < limit:
-                    first.append(OrphanObject(*orphan))
+            for orphan in chain.from_iterable(page.units):
+                found.add(orphan)
             if self._clock.monotonic_ns() >= until_ns:
                 return False
         return True
@@ -256,6 +263,27 @@ class Orphans:
         if key not in self._told and len(self._told) < KEPT_MAX:
             self._told.add(key)
             log_.error("orphan not deleted key=%s cause=%s", key, why)
+
+
+class _Found:
+    """How much a dry run has found, and the first of it: there may be more than fits in memory."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.objects = self.bytes = 0
+        self.first: list[Orphan] = []
+
+    def add(self, orphan: Orphan) -> None:
+        self.objects += 1
+        self.bytes += orphan.size
+        if len(self.first) < self._limit:
+            self.first.append(orphan)
+
+
+def _summary(gone: Sequence[Orphan], limit: int, *, complete: bool, kept: Kept) -> FoundOrphans:
+    first = tuple(OrphanObject(*orphan) for orphan in gone[:limit])
+    size = sum(orphan.size for orphan in gone)
+    return FoundOrphans(len(gone), size, first, complete, kept.sentences())
 
 
 def _parts(tools: SearchTools) -> tuple[Part, ...]:
