@@ -338,3 +338,21 @@ def test_the_peer_fills_a_job_from_later_batches(peer: ModuleType) -> None:
     (job,) = system.poll(9, [], 47 * SECOND)
     assert len(job.blocks) == 20
     assert system.poll(9, [], 52 * SECOND) == [], "six of the second batch wait for more, or age"
+
+
+def test_clustering_of_a_small_day(tmp_path: Path) -> None:
+    lines, said = run(
+        "cluster.py",
+        *("--profiles", "600", "--shards", "4", "--rounds", "1"),
+        temporary=tmp_path,
+    )
+    found = by_name(lines)
+    assert set(found) == {
+        "cluster",
+        "day_bytes",
+        "flamegraph_files",
+        "flamegraph_bytes",
+        "flamegraph_time",
+    }
+    assert found["cluster"].baseline == "bare_duckdb_script"
+    assert float(found["flamegraph_files"].ratio) < 1, said

@@ -156,6 +156,22 @@ class Rollback(msgspec.Struct, frozen=True, array_like=True):
     tokens: tuple[FencingToken, ...]
 
 
+class Place(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """A point in the order of profiles."""
+
+    service: str
+    time_us: int
+
+
+class PlanPart(msgspec.Struct, frozen=True, array_like=True):
+    """What one task of a plan takes: the profiles between two places."""
+
+    number: int  # from 0, in the order of the places
+    first: Place | None  # included; None: from the first profile on
+    end: Place | None  # excluded; None: until the last
+    size: int  # about as many bytes at rest
+
+
 class LeasedPlan(msgspec.Struct, frozen=True, array_like=True):
     """What a worker gets with a grant: all it needs, so that it asks nothing more."""
 
@@ -170,3 +186,6 @@ class LeasedPlan(msgspec.Struct, frozen=True, array_like=True):
     renew_ns: int = 0  # how often the lease is to be renewed; 0: three times in its length
     limit_ns: int = 0  # a plan that runs longer is given up; 0: as long as the worker lets any
     rollbacks: tuple[Rollback, ...] = ()  # to be finished first, in this order
+    slots: int = 1  # how many of the worker's it takes
+    memory_bytes: int = 0  # that one of its tasks may use; 0: as the kind sees fit
+    part: PlanPart | None = None  # of the copy that one task gets; None: the task takes all

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from maar.model.block import CLUSTERED
 from maar.model.bounds import Age, Count, Pause
 from maar.model.errors import InvalidInput
-from maar.model.services import KindService, LogcompactService, ServicesSettings
+from maar.model.services import ClusterService, KindService, LogcompactService, ServicesSettings
 from maar.model.time import DAY_NS, SECOND_NS
 
 MINUTE_NS = 60 * SECOND_NS
@@ -170,6 +171,30 @@ def logcompact_rule(service: LogcompactService) -> LogcompactRule:
     return LogcompactRule(service.depth_count, age_ns, service.plan_count, service.plan_bytes)
 
 
+class ClusterTerms(Struct, frozen=True, array_like=True):
+    """When a tenant's day is clustered, and how much of it at once."""
+
+    closed_after_ns: int  # a day's end
+    wait_ns: int  # after that, for blocks that compaction still wants
+    dirty_permille: int  # late bytes, of those that are clustered, that make a day due again
+    dirty_age_ns: int
+    bytes_max: int
+    slots: int
+    memory_bytes: int
+
+
+def cluster_terms(cluster: ClusterService) -> ClusterTerms:
+    return ClusterTerms(
+        _ns(cluster.closed_after_s),
+        _ns(cluster.wait_s),
+        max(1, round(1000 * cluster.dirty_share)),
+        _ns(cluster.dirty_age_s),
+        cluster.bytes_max,
+        cluster.slots,
+        cluster.memory_bytes,
+    )
+
+
 _COMPACTION, _RETENTION, _SERVICES = CompactionSettings(), RetentionSettings(), ServicesSettings()
 
 
@@ -219,6 +244,7 @@ class Policy(Struct, frozen=True, array_like=True):
     clean_interval_ns: int = _ns(_SERVICES.clean.interval_s)
     scopes_max: int = 10_000  # of plans whose failures or successes are remembered
     logcompact: LogcompactRule = logcompact_rule(_SERVICES.logcompact)
+    cluster: ClusterTerms = cluster_terms(_SERVICES.cluster)
 
     def terms(self, kind: str) -> KindTerms:
         for terms in self.kinds:
@@ -253,6 +279,7 @@ def policy_of(
             hold_max_ns=_ns(services.hold_max_s),
             clean_interval_ns=_ns(services.clean.interval_s),
             logcompact=logcompact_rule(services.logcompact),
+            cluster=cluster_terms(services.cluster),
             # A pause of the leader must not end the leases that nobody could renew meanwhile.
             stall_ns=min(STALL_MAX_NS, shortest_ns // 3),
             **dict(_to_field(name, value) for name, value in given.items()),
@@ -267,6 +294,11 @@ def _to_field(name: str, value: Any) -> tuple[str, Any]:
 
 def check_policy(policy: Policy) -> Policy:
     """Refuse numbers with which nothing could ever run."""
+    if len(policy.levels) >= CLUSTERED:
+        raise InvalidInput(
+            f"compaction has {len(policy.levels)} levels, and there can be {CLUSTERED - 1}: "
+            f"level {CLUSTERED} is that of clustered blocks"
+        )
     for number, level in enumerate(policy.levels):
         if level.count < 1 or level.bytes < 1 or level.age_ns < 0:
             raise InvalidInput(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from maar.model.bounds import Age
+from maar.model.bounds import Age, Count
 
 LeaseSeconds = Annotated[float, Meta(ge=0.1, le=3600)]
 LimitSeconds = Annotated[float, Meta(gt=0, le=7 * 86_400)]
@@ -51,6 +51,33 @@ class LogcompactService(KindService, frozen=True, kw_only=True):
     """
 
 
+class ClusterService(KindService, frozen=True, kw_only=True):
+    """Clustering merges the finished blocks of a tenant's day, of all shards."""
+
+    removable: bool = True
+    """A clustering that failed after it had begun is rolled back, and its day is due again."""
+    lease_s: LeaseSeconds = 15.0
+    """How long a worker that sends no renewals keeps a clustering."""
+    limit_s: LimitSeconds = 1800.0
+    """A clustering that runs longer counts as hung."""
+    closed_after_s: Age = 3600.0
+    """A day is closed so long after its end, in UTC: its finished blocks can be clustered."""
+    wait_s: Age = 6 * 3600.0
+    """While compaction still wants blocks of a closed day, its clustering waits for them, but not
+    longer than this; then they are left out.
+    """
+    dirty_share: Annotated[float, Meta(gt=0, le=1000)] = 0.2
+    """A clustered day is due again when blocks that came later have this share of its bytes."""
+    dirty_age_s: Age = 24 * 3600.0
+    """… or when they have waited so long on average."""
+    bytes_max: Count = 16 << 30
+    """What one clustering takes at most; the rest of a larger day is clustered by itself."""
+    slots: Annotated[int, Meta(ge=1, le=1000)] = 2
+    """How many of a worker's slots a clustering takes: so many tasks run at once."""
+    memory_bytes: Annotated[int, Meta(ge=64 << 20, le=1 << 40)] = 1 << 30
+    """What one of its tasks may use, about; a large day is cut into more tasks."""
+
+
 class RollbackService(KindService, frozen=True, kw_only=True):
     """Rollbacks delete what ended attempts wrote."""
 
@@ -91,5 +118,6 @@ class ServicesSettings(Struct, frozen=True, kw_only=True):
     """
     compact: CompactService = CompactService()
     logcompact: LogcompactService = LogcompactService()
+    cluster: ClusterService = ClusterService()
     rollback: RollbackService = RollbackService()
     clean: CleanService = CleanService()

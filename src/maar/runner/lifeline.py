@@ -108,6 +108,11 @@ class Lifeline:
         self.address = f"{lines.host} {lines.port} {name}"
         self.places: list[str] = []  # where its tasks have begun
 
+    def tasks(self) -> int:
+        """How many tasks hold it now."""
+        with self._lines._lock:
+            return len(self._held)
+
     def cut(self) -> None:
         """Accept no more tasks for this run, and end those that are connected."""
         with self._lines._lock:

@@ -1,4 +1,8 @@
-"""Each plan is one Spark job of its own job group: it fails alone, and is cancelled alone."""
+"""Each plan is one Spark job of its own job group: it fails alone, and is cancelled alone.
+
+Most plans are one task. A kind may cut its plans into several, which hold the same lifeline, and
+joins what they answer.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import logging
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +36,7 @@ from maar.runner.task import (
     Done,
     OpenStore,
     Task,
+    TaskFailed,
     warm_up,
     work,
 )
@@ -58,6 +63,8 @@ class RunnerTiming(NamedTuple):
 
 
 Key = tuple[PlanId, FencingToken]
+Cut = Callable[[LeasedPlan], tuple[LeasedPlan, ...]]
+Join = Callable[[LeasedPlan, Sequence[PlanResult]], PlanResult]
 
 
 @dataclass(eq=False, slots=True)
@@ -86,6 +93,8 @@ class SparkRunner:
         *,
         open_store: OpenStore,
         carry_out: CarryOut = runs.carry_out,
+        cut: Cut = runs.cut,  # these two run in this process
+        join: Join = runs.join,
         load: Callable[[], None] = runs.load,
         kinds: tuple[PlanKind, ...] = KINDS.on_engine(),
         timing: RunnerTiming = RunnerTiming(),  # noqa: B008 - it is frozen
@@ -97,6 +106,7 @@ class SparkRunner:
         self._load = load
         self._kinds = kinds
         self._open_store = open_store
+        self._cut, self._join = cut, join
         self.task = functools.partial(work, open_store=open_store, carry_out=carry_out)
         self.timing = timing
         self._lock = threading.Lock()
@@ -158,7 +168,7 @@ class SparkRunner:
         waiting.daemon = True
         waiting.start()
         try:
-            answer = self._submit(run)
+            answers = self._submit(run)
         except Exception as error:  # as above: it becomes AttemptFailed or RunnerDied
             raise self._describe_failure(run, error) from error
         finally:
@@ -167,10 +177,18 @@ class SparkRunner:
             with self._lock:
                 if self.runs.get(key) is run:
                     del self.runs[key]
-        if isinstance(answer, Done):
-            return answer.result
+        failures = [answer for answer in answers if isinstance(answer, TaskFailed)]
+        if not failures:
+            return self._joined(plan, [each.result for each in answers if isinstance(each, Done)])
+        failure = min(failures, key=lambda each: not each.plan_at_fault)
         stopped = line.wait_gone(wait_s=self.timing.stop_wait_s)
-        raise AttemptFailed(answer.cause, stopped=stopped, plan_at_fault=answer.plan_at_fault)
+        raise AttemptFailed(failure.cause, stopped=stopped, plan_at_fault=failure.plan_at_fault)
+
+    def _joined(self, plan: LeasedPlan, results: list[PlanResult]) -> PlanResult:
+        try:
+            return self._join(plan, results)
+        except MaarError as error:  # all its tasks have answered, and so have ended
+            raise AttemptFailed(str(error), stopped=True) from error
 
     def cancel(self, plan: LeasedPlan) -> None:
         with self._lock:
@@ -239,20 +257,20 @@ class SparkRunner:
     def _strangers(self, seen: SeenExecutors) -> int:
         """Tasks of others, in a borrowed Spark."""
         with self._lock:
-            ours = sum(1 for run in self.runs.values() if run.line.places)
+            ours = sum(run.line.tasks() for run in self.runs.values())
         return max(0, seen.running - ours)
 
-    def _submit(self, run: _Run) -> Answer:
-        """One job of one task, from the calling thread: its job group is the thread's own."""
-        body = msgspec.msgpack.encode(Task(run.plan, self._store, run.line.address))
+    def _submit(self, run: _Run) -> list[Answer]:
+        """One job, from the calling thread: its job group is the thread's own."""
+        tasks = [Task(part, self._store, run.line.address) for part in self._cut(run.plan)]
+        bodies = [msgspec.msgpack.encode(task) for task in tasks]
         context = self.session.context
         context.setJobGroup(run.group, run.plan.title, interruptOnCancel=True)
         context.setLocalProperty("spark.scheduler.pool", run.plan.kind)
-        answers = context.parallelize([body], 1).map(self.task).collect()
-        if len(answers) != 1:  # the stream of results ended early: the JVM went away under it
+        answers = context.parallelize(bodies, len(bodies)).map(self.task).collect()
+        if len(answers) != len(bodies):  # the stream of results ended: the JVM went away under it
             raise EOFError("Spark's answer was cut off")
-        answer: Answer = msgspec.msgpack.decode(answers[0], type=Answer)
-        return answer
+        return [msgspec.msgpack.decode(answer, type=Answer) for answer in answers]
 
     def _describe_failure(self, run: _Run, error: Exception) -> Exception:
         """The failure of a run without an answer, after waiting for its tasks to end."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from maar.model.block import BlockOutline
 from maar.model.errors import Corrupt
 from maar.model.plan import Plan, PlanKind, PlanSpec, QueueKey
 from maar.model.policy import Policy
 from maar.model.time import LeaseTime
 from maar.services.clean.rules import CLEANING
+from maar.services.cluster.rules import CLUSTERING
 from maar.services.compact.rules import COMPACTION
 from maar.services.logcompact.rules import LOGCOMPACTION
 from maar.services.rollback.rules import ROLLING_BACK
@@ -73,6 +75,11 @@ class Kinds:
     def of_line(self, line: PlanLine) -> KindRules:
         return self._ranked[line.rank]
 
+    def prospects(self, board: Board, meta: BlockOutline, *, now: LeaseTime) -> Iterator[str]:
+        """What may still be done with a finished block, in sentences of all kinds."""
+        for rules in self._ranked:
+            yield from rules.prospects(board, meta, now=now)
+
     def title(self, plan: Plan) -> str:
         """A plan in a few words, for logs and engines."""
         whose, scope = plan.key.tenant or "all tenants", self[plan.kind].scope(plan.key)
@@ -82,6 +89,7 @@ class Kinds:
 KINDS = Kinds(
     COMPACTION,
     LOGCOMPACTION,
+    CLUSTERING,
     ROLLING_BACK,
     CLEANING,
 )

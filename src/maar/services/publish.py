@@ -37,8 +37,10 @@ class Publisher:
         attempt: str,
         wall_ns: int,
         guard: Callable[[], None] = always,
+        first_ordinal: int = 0,  # of its outputs: tasks of one plan must not name two alike
     ) -> None:
         self.outputs: list[BlockMeta] = []
+        self._first_ordinal = first_ordinal
         self._guard = guard
         self._plan = plan
         self._level = level
@@ -130,9 +132,13 @@ class Publisher:
         self.outputs.append(meta)
         return meta
 
+    def _ordinal(self) -> int:
+        """Of the output that comes next."""
+        return self._first_ordinal + len(self.outputs)
+
     def _names(self) -> tuple[BlockId, str]:
         oldest = min(block.id for block in self._plan.inputs)
-        block = output_id(plan=self._plan.id, oldest_input=oldest, ordinal=len(self.outputs))
+        block = output_id(plan=self._plan.id, oldest_input=oldest, ordinal=self._ordinal())
         return block, self._stem(block)
 
     def _stem(self, block: BlockId) -> str:
@@ -157,7 +163,7 @@ class Publisher:
             plan=self._plan.id,
             token=self._plan.token,
             attempt=self._attempt,
-            ordinal=len(self.outputs),
+            ordinal=self._ordinal(),
         )
         self._create(intent, "\n".join(written).encode())
 

@@ -8,17 +8,17 @@ answer. They see the lake as a `Board`, and so know nothing of how the metastore
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from maar.model.block import NO_DAY, BlockMeta, BlockOutline
 from maar.model.ids import NO_TENANT, BlockId, Shard, TenantId
 from maar.model.keys import date_text
 from maar.model.lane import Front, Item
-from maar.model.plan import Plan, PlanKind, PlanResult, PlanSpec, QueueKey
+from maar.model.plan import LeasedPlan, Plan, PlanKind, PlanResult, PlanSpec, QueueKey
 from maar.model.policy import Policy
 from maar.model.refusal import Refusal
-from maar.model.time import LeaseTime
+from maar.model.time import LeaseTime, WallTime
 
 Listed = TypeVar("Listed", covariant=True)
 NO_SHARD = Shard(0)
@@ -71,12 +71,28 @@ class PendingPlans(Protocol):
         """Whether a plan of the kind is on the schedule."""
         ...
 
+    def of_kind(self, kind: PlanKind) -> Iterator[Plan]:
+        """The plans of a kind that are on the schedule."""
+        ...
+
 
 class Setback(NamedTuple):
     """Removable plans of a scope started and had to be rolled back."""
 
     failures: int  # in a row
     until: LeaseTime  # no plan of the scope is due before
+
+
+class DayWindow(NamedTuple):
+    """What a tenant has of one day, in one store and zone, in sums."""
+
+    key: QueueKey  # shard and level are 0
+    blocks: int  # finished and not clustered; those that a plan owns count too
+    bytes: int
+    times_ns: int  # the lease times of those blocks, added up
+    queued: int  # blocks that compaction still wants
+    clustered: int  # blocks
+    clustered_bytes: int
 
 
 class Board(Protocol):
@@ -101,6 +117,26 @@ class Board(Protocol):
 
     def last_success(self, kind: PlanKind, key: QueueKey) -> LeaseTime | None:
         """When a plan that owns nothing was last completed for a scope."""
+        ...
+
+    def wall_at(self, now: LeaseTime) -> WallTime:
+        """What the leader's clock shows by now, as far as the log knows."""
+        ...
+
+    def windows_before(self, day: int) -> Iterator[DayWindow]:
+        """Windows of earlier days with a block that is not clustered and another one, oldest day
+        first.
+        """
+        ...
+
+    def windows_of(self, tenant: TenantId, day: int) -> Iterator[DayWindow]:
+        """Those of one tenant's day: one in each store and zone."""
+        ...
+
+    def finished_of(self, window: QueueKey) -> Iterator[BlockOutline]:
+        """The blocks of a window that no lane wants any more and no plan owns, clustered ones
+        too.
+        """
         ...
 
 
@@ -170,6 +206,23 @@ class KindRules(ABC):
         """How long a plan may run."""
         return policy.terms(self.kind).limit_ns
 
+    def slots(self, _policy: Policy) -> int:
+        """How many of a worker's slots a plan takes."""
+        return 1
+
+    def memory_bytes(self, _policy: Policy) -> int:
+        """What one of its tasks may use, about; 0: as its task sees fit."""
+        return 0
+
+    def cut(self, plan: LeasedPlan) -> tuple[LeasedPlan, ...]:
+        """What each of its tasks gets: the plan itself, or a part of it."""
+        return (plan,)
+
+    def join(self, _plan: LeasedPlan, results: Sequence[PlanResult]) -> PlanResult:
+        """What came of the plan, from what came of its tasks."""
+        (result,) = results
+        return result
+
     def divides_at(self, _plan: Plan) -> int | None:
         """After how many inputs a plan that fails is cut in two, to find the one at fault; None
         when it is set aside whole.
@@ -194,6 +247,10 @@ class KindRules(ABC):
     def level(self, _key: QueueKey) -> str:
         """What a plan is listed under as its level; '' when it has none."""
         return ""
+
+    def prospects(self, _board: Board, _meta: BlockOutline, *, now: LeaseTime) -> Iterator[str]:  # noqa: ARG002
+        """What it may do with a finished block that nobody owns, in sentences."""
+        return iter(())
 
     def scope(self, key: QueueKey) -> str:
         """What a plan is about beside its tenant, shard and store, in a word or two."""

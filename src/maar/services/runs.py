@@ -6,7 +6,7 @@ of its kind is carried out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
@@ -66,6 +66,16 @@ def carry_out(
     return task_of(plan.kind).run(
         plan, store=store, attempt=attempt, scratch=scratch, wall_ns=wall_ns, guard=guard
     )
+
+
+def cut(plan: LeasedPlan) -> tuple[LeasedPlan, ...]:
+    """What each task of a plan gets."""
+    return KINDS[plan.kind].cut(plan)
+
+
+def join(plan: LeasedPlan, results: Sequence[PlanResult]) -> PlanResult:
+    """What came of a plan, from what came of its tasks."""
+    return KINDS[plan.kind].join(plan, results)
 
 
 def load() -> None:

@@ -96,8 +96,12 @@ class Keeper:
         self._reports: dict[Key, Unanswered] = {}
 
     def busy(self) -> int:
-        """Slots taken, those of plans that were told to stop and have not yet included."""
+        """Plans in our slots, those that were told to stop and have not yet included."""
         return len(self._held)
+
+    def slots_taken(self) -> int:
+        """A plan may take several."""
+        return sum(held.plan.slots for held in self._held.values())
 
     def holds(self, plan: LeasedPlan) -> bool:
         """Whether the plan is still ours, as far as we know."""
@@ -111,7 +115,7 @@ class Keeper:
         """All that is due in one call; `slots` is 0 while no work is wanted."""
         return PollRequest(
             worker=worker,
-            capacity=max(0, slots - self.busy()),
+            capacity=max(0, slots - self.slots_taken()),
             renewals=self._renewals(now_ns),
             reports=tuple(waiting.report for waiting in self._reports.values()),
             kinds=self._kinds,
@@ -125,7 +129,7 @@ class Keeper:
         if any(held.news() for held in self._ours()):
             return last_poll_ns  # it may not write before the metastore knows
         due = [held.renewed_ns + _renewal_ns(held.plan) for held in self._ours()]
-        if slots > self.busy() or self._reports:
+        if slots > self.slots_taken() or self._reports:
             due.append(last_poll_ns + self._poll_ns)
         return min(due, default=None)
 

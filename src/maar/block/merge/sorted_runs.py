@@ -50,16 +50,24 @@ class _Cursor:
     def __init__(self, key: tuple[str, ...], pieces: Iterator[pa.Table]) -> None:
         self._key = key
         self._pieces = pieces
-        self.held: pa.Table | None = next(pieces, None)
+        self._read_on()
 
-    def last(self) -> tuple[Any, ...]:
-        assert self.held is not None
-        return row_key(self.held, self._key, self.held.num_rows - 1)
+    def _read_on(self) -> None:
+        self.held: pa.Table | None = next(self._pieces, None)
+        if self.held is not None:
+            self.first = row_key(self.held, self._key, 0)
+            self.last = row_key(self.held, self._key, self.held.num_rows - 1)
 
     def until(self, horizon: tuple[Any, ...]) -> pa.Table:
-        """Give away the rows up to a key (included) and read on when nothing is left."""
+        """Give away the rows up to a key (included), of which there are some, and read on when
+        nothing is left.
+        """
         assert self.held is not None
-        low, high = 0, self.held.num_rows
+        if self.last <= horizon:
+            given = self.held
+            self._read_on()
+            return given
+        low, high = 1, self.held.num_rows
         while low < high:
             middle = (low + high) // 2
             if row_key(self.held, self._key, middle) <= horizon:
@@ -67,7 +75,8 @@ class _Cursor:
             else:
                 high = middle
         given = self.held.slice(0, low)
-        self.held = self.held.slice(low) if low < self.held.num_rows else next(self._pieces, None)
+        self.held = self.held.slice(low)
+        self.first = row_key(self.held, self._key, 0)
         return given
 
     def rest(self) -> Iterator[pa.Table]:
@@ -82,9 +91,8 @@ def _in_order(key: tuple[str, ...], cursors: list[_Cursor]) -> Iterator[pa.Table
         if len(cursors) < 2:
             break
         # No run can still bring a row before the least of the last rows that we hold.
-        horizon = min(cursor.last() for cursor in cursors)
-        given = [cursor.until(horizon) for cursor in cursors]
-        parts = [part for part in given if part.num_rows]
+        horizon = min(cursor.last for cursor in cursors)
+        parts = [cursor.until(horizon) for cursor in cursors if cursor.first <= horizon]
         if len(parts) == 1:
             yield parts[0]
         else:

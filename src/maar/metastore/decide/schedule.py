@@ -270,18 +270,24 @@ class _Round:
             self._worker_registry.drained = None
             if self._left > 0 and capacity > 0 and self._give_alone(worker):
                 return
-        for given in range(capacity):
-            alone = not work and not given
-            if self._left <= 0 or not self._serve_one(worker, alone=alone):
+        given = 0
+        while given < capacity and self._left > 0:
+            taken = self._serve_one(worker, alone=not work and not given)
+            if not taken:
                 return
+            given += taken
 
     def _work_of(self, worker: WorkerId) -> list[Plan]:
         """A rollback comes with the plan that it precedes, and takes no slot of its own."""
         held = self._state.plans.work_of(worker, self._now)
         return [plan for plan in held if plan.rolls_back is None]
 
-    def _serve_one(self, worker: WorkerId, *, alone: bool) -> bool:
-        """Whether the worker may get more after this."""
+    def _serve_one(self, worker: WorkerId, *, alone: bool) -> int:
+        """How many slots of the worker the plan takes that it got; 0 when it gets no more.
+
+        A plan that takes more slots than are free is handed out all the same, or it might never be:
+        its tasks wait for each other.
+        """
         waiting = self._waiting()
         able = alone and bool(self._suspect(worker))
         kinds, done = self._state.kinds, self._worker_registry.heard[worker].kinds
@@ -291,16 +297,16 @@ class _Round:
             if (able if line == FAILING else kinds.of_line(line).kind in done)
         ]
         if not lines:
-            return False
+            return 0
         share = self._state.policy.least_share
         line = shares.next_line(self._worker_registry.turns, lines, share=share)
         if line == FAILING:
-            return not self._give_alone(worker)
+            return 0 if self._give_alone(worker) else 1
         if not alone and self._drain(worker):
-            return False
+            return 0
         self._worker_registry.turns = shares.after(self._worker_registry.turns, waiting, line)
         self._give(self._lines[line].take(), worker)
-        return True
+        return kinds.of_line(line).slots(self._state.policy)
 
     def _waiting(self) -> list[PlanLine]:
         """Lines that have something to offer, those that go first at the front."""

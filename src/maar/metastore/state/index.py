@@ -29,6 +29,7 @@ from maar.metastore.records.packs import (
 )
 from maar.metastore.state.marks import add_mark, mark_of_bytes
 from maar.metastore.state.rows import ID_BYTES, Numbers, Rows, block_id, raw_id
+from maar.metastore.state.windows import Windows
 from maar.model.block import BlockMeta, BlockOutline, Kind, day_of
 from maar.model.ids import BlockId, Shard, TenantId
 from maar.model.time import TimeRange
@@ -366,6 +367,7 @@ class Index:
     tenants: dict[TenantId, dict[PartitionKey, Shelf]] = field(default_factory=dict)
     totals: dict[tuple[int, Kind], Total] = field(default_factory=dict)
     hash: int = 0  # over blocks as they are kept, every byte of them
+    windows: Windows = field(default_factory=Windows)
 
     def __len__(self) -> int:
         return len(self.where)
@@ -422,7 +424,7 @@ class Index:
         return shelf
 
     def count(self, meta: BlockOutline, packed: bytes, sign: int) -> None:
-        """Keep totals and hash, as a block comes or goes."""
+        """Keep totals, windows and hash, as a block comes or goes."""
         total = self.totals.get((meta.level, meta.kind))
         if total is None:
             total = self.totals[meta.level, meta.kind] = Total()
@@ -432,6 +434,7 @@ class Index:
         if not total.blocks:
             del self.totals[(meta.level, meta.kind)]
         self.hash = add_mark(self.hash, sign * mark_of_bytes(packed))
+        self.windows.count(meta, sign)
 
     def get(self, block: BlockId) -> BlockMeta:
         """A live block; the caller has checked that it is."""
@@ -450,6 +453,13 @@ class Index:
             if chunk.overlaps(range_)
         ]
 
+    def of_day(self, tenant: TenantId, day: int) -> Iterator[BlockOutline]:
+        """The live blocks of a tenant's day, shard by shard."""
+        for key, shelf in sorted(self.tenants.get(tenant, {}).items(), key=itemgetter(0)):
+            if key.day == day:
+                for chunk in shelf.chunks:
+                    yield from map(outline, chunk.packed)
+
     def partitions(self) -> list[Partition]:
         """All partitions, in the order of their keys."""
         found = (item for shelves in self.tenants.values() for item in shelves.items())
@@ -460,7 +470,7 @@ class Index:
     def load(self, chunks: list[tuple[PartitionKey, Chunk]]) -> bool:
         """Chunks in the order of keys and ids, instead of what was there; whether they are so.
 
-        `totals` and `hash` are the caller's to set.
+        `totals`, `windows` and `hash` are the caller's to set.
         """
         self.tenants = {}
         last: tuple[PartitionKey, bytes] | None = None

@@ -13,6 +13,7 @@ from struct import Struct
 from maar.metastore.state.marks import add_mark, bulk_mark
 from maar.metastore.state.rows import ID_BYTES, Numbers, Rows, block_id, raw_id
 from maar.metastore.state.sorted_items import SortedItems, add_to, discard_from
+from maar.metastore.state.windows import WindowSum, window_of_lane
 from maar.model.ids import BlockId, is_joined_segment
 from maar.model.lane import Front, Item
 from maar.model.plan import QueueKey
@@ -134,6 +135,7 @@ class Queue:
     fronts: dict[int, SortedItems[Front]] = field(default_factory=dict)  # by line, oldest first
     full: dict[int, SortedItems[Front]] = field(default_factory=dict)  # by count or bytes
     waiting: dict[int, Waiting] = field(default_factory=dict)  # by line
+    placed: dict[QueueKey, WindowSum] = field(default_factory=dict)  # by window, from level 1 on
     queued: int = 0
     hash: int = 0  # of the places
     rules: QueueRules = KINDS.queue
@@ -147,6 +149,7 @@ class Queue:
         """A new block takes its place, or one that a plan gave back returns to it."""
         if self.places.add(item):
             self.hash = add_mark(self.hash, bulk_mark(item))
+            self._count_placed(item, +1)
         lane = self.lanes.get(item.key)
         if lane is None:
             lane = self.lanes[item.key] = Lane(line=self.rules.line(item.key))
@@ -186,6 +189,7 @@ class Queue:
         if item is not None:
             self._take((item,), policy)
             self.hash = add_mark(self.hash, -bulk_mark(item))
+            self._count_placed(item, -1)
 
     def reorder(self, policy: Policy) -> None:
         """A new policy may close lanes that the old one left open."""
@@ -238,6 +242,7 @@ class Queue:
         if not self.places.load(places.items()):
             return False
         for key, some in places.items():
+            self._load_placed(key, some)
             free = [place for place in some if place[:ID_BYTES] not in owned]
             if free:
                 self._load_lane(key, free, policy)
@@ -254,6 +259,14 @@ class Queue:
         waiting.joined += lane.joined
         self.queued += len(free)
         self._list(key, lane, policy)
+
+    def _load_placed(self, key: QueueKey, some: list[bytes]) -> None:
+        window = window_of_lane(key)
+        if window is not None:
+            sums = self.placed.setdefault(window, WindowSum())
+            sums.blocks += len(some)
+            sums.bytes += sum(int.from_bytes(place[-8:], "big") for place in some)
+            sums.times_ns += sum(int.from_bytes(place[:8], "big") for place in some)
 
     def _item(self, row: bytes) -> Item:
         item = self.places.at(row[12:])
@@ -273,6 +286,17 @@ class Queue:
         waiting.joined += joined
         if not waiting.blocks:
             del self.waiting[lane.line]
+
+    def _count_placed(self, item: Item, sign: int) -> None:
+        window = window_of_lane(item.key)
+        if window is None:
+            return
+        sums = self.placed.get(window)
+        if sums is None:
+            sums = self.placed[window] = WindowSum()
+        sums.add(item.block, item.size, sign)
+        if not sums.blocks:
+            del self.placed[window]
 
     def _refresh(self, key: QueueKey, lane: Lane, policy: Policy) -> None:
         """Usually nothing changes here: the oldest block of the lane is still the oldest."""

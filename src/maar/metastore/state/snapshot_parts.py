@@ -39,6 +39,7 @@ from maar.metastore.state.state import (
     Spent,
     Totals,
 )
+from maar.metastore.state.windows import Window, WindowSum
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import Corrupt
 from maar.model.ids import BlockId, Incarnation, TenantId
@@ -231,6 +232,20 @@ class Takings(msgspec.Struct, frozen=True, array_like=True, tag=16):
     spent: tuple[SpentRecord, ...]
 
 
+class WindowRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A window's blocks that are not clustered yet, then those that are: count, bytes, times."""
+
+    key: QueueKey
+    fresh: tuple[int, int, int]
+    clustered: tuple[int, int, int]
+
+
+class WindowSums(msgspec.Struct, frozen=True, array_like=True, tag=24):
+    """Of every tenant and day; one part at least, also when there are none."""
+
+    windows: tuple[WindowRecord, ...]
+
+
 Part: TypeAlias = (
     Core
     | Plans
@@ -248,6 +263,7 @@ Part: TypeAlias = (
     | Takings
     | Setbacks
     | Successes
+    | WindowSums
 )
 
 
@@ -284,6 +300,16 @@ def parts_of(state: MetaState) -> Iterator[Part]:
     yield from (Setbacks(some) for some in _some(setbacks))
     successes = (SuccessRecord(scope, at) for scope, at in state.successes.items())
     yield from (Successes(some) for some in _some(successes))
+    windows = (
+        WindowRecord(key, _told(window.fresh), _told(window.clustered))
+        for key, window in sorted(state.blocks.windows.by_key.items())
+    )
+    yield WindowSums(tuple(islice(windows, PART_ITEMS)))
+    yield from (WindowSums(some) for some in _some(windows))
+
+
+def _told(sums: WindowSum) -> tuple[int, int, int]:
+    return sums.blocks, sums.bytes, sums.times_ns
 
 
 def _core(state: MetaState) -> Core:
@@ -359,6 +385,7 @@ class _Loading:
         self._chunks: list[tuple[PartitionKey, Chunk]] = []
         self._places: dict[QueueKey, list[bytes]] = {}
         self._retired: list[RetiredBlock] = []
+        self._has_windows = False  # a part of its own, though there may be none
 
     def take(self, part: Part) -> None:
         state = self._state
@@ -399,6 +426,11 @@ class _Loading:
             case Successes():
                 for success in part.successes:
                     state.successes[success.scope] = success.at
+            case WindowSums():
+                self._has_windows = True
+                for record in part.windows:
+                    window = Window(WindowSum(*record.fresh), WindowSum(*record.clustered))
+                    state.blocks.windows.put(record.key, window)
             case _:
                 assert_never(part)
 
@@ -415,6 +447,8 @@ class _Loading:
         owned = frozenset(map(raw_id, state.owners))
         if not state.queue.load(self._places, owned, state.policy):
             raise Corrupt("a block has two places in its queue")
+        if not self._has_windows:
+            raise Corrupt("it has no sums of days")
         return state
 
 
@@ -493,6 +527,8 @@ def audit(state: MetaState) -> None:
                 placed, places_hash = placed + 1, add_mark(places_hash, bulk_mark(item))
     if (again.hash, again.totals) != (state.blocks.hash, state.blocks.totals):
         raise Corrupt("its totals do not match its blocks")
+    if again.windows.by_key != state.blocks.windows.by_key:
+        raise Corrupt("its sums of days do not match its blocks")
     if (placed, places_hash) != (len(queue.places), queue.hash):
         raise Corrupt("its queue does not hold exactly the blocks that wait to be merged")
 
@@ -526,6 +562,11 @@ _KEPT: dict[str, Callable[[MetaState], object]] = {
     "full lanes": lambda state: _as_lists(state.queue.full),
     "oldest blocks": lambda state: _as_lists(state.queue.fronts),
     "what waits": lambda state: (state.queue.waiting, state.queue.queued),
+    "windows": lambda state: (
+        {key: sorted(some) for key, some in state.blocks.windows.mixed.items()},
+        state.blocks.windows.by_key,
+        state.queue.placed,
+    ),
     "plans that wait": lambda state: _as_lists(state.plans.lines),
     "leases": lambda state: (state.plans.held, state.plans.leases),
     "removable plans": lambda state: sorted(state.plans.removable),

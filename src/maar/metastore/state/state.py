@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,13 +15,15 @@ from maar.metastore.state.queue import Queue
 from maar.metastore.state.retired import RetiredBlocks
 from maar.metastore.state.rows import Ids
 from maar.metastore.state.timeline import Timeline
+from maar.metastore.state.windows import Window, WindowSum, window_of
+from maar.model.block import BlockOutline, Kind
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, Zone
 from maar.model.plan import Plan, PlanKind, QueueKey
 from maar.model.policy import Policy
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime, WallTime
 from maar.services.kinds import KINDS, Kinds
-from maar.services.rules import Setback
+from maar.services.rules import DayWindow, Setback
 
 NO_INCARNATION = Incarnation("")
 GENESIS_TIME = LeaseTime(0)
@@ -109,6 +112,7 @@ class Scope(msgspec.Struct, frozen=True, array_like=True, gc=False):
 NOT_RAISED = RaisedLimit(0, GENESIS_TIME)
 NO_ANCHOR = Anchor(0, GENESIS_TIME)
 NO_HOLD = RetentionHold("", GENESIS_TIME)
+NOTHING = WindowSum()  # never changed
 
 
 @dataclass(slots=True)
@@ -191,6 +195,45 @@ class MetaState:
         oldest = next(iter(self.leftovers.dead), None)
         return self.leftovers[oldest].ended_at if oldest is not None else None
 
+    def wall_at(self, now: LeaseTime) -> WallTime:
+        """What the leader's clock shows by now: as in the last entry, and as much later."""
+        return WallTime(self.wall_time + max(0, now - self.lease_time))
+
+    def windows_before(self, day: int) -> Iterator[DayWindow]:
+        """Windows of earlier days that may be due, oldest day first."""
+        return (self._window(key, window) for key, window in self.blocks.windows.before(day))
+
+    def windows_of(self, tenant: TenantId, day: int) -> Iterator[DayWindow]:
+        """Those of one tenant's day: one in each store and zone."""
+        keys = {window_of(meta) for meta in self._blocks_of(tenant, day)}
+        for key in sorted(key for key in keys if key is not None):
+            window = self.blocks.windows.get(key)
+            assert window is not None
+            yield self._window(key, window)
+
+    def _window(self, key: QueueKey, window: Window) -> DayWindow:
+        """Finished is what no lane has a place for."""
+        fresh, placed = window.fresh, self.queue.placed.get(key, NOTHING)
+        return DayWindow(
+            key,
+            fresh.blocks - placed.blocks,
+            fresh.bytes - placed.bytes,
+            fresh.times_ns - placed.times_ns,
+            placed.blocks,
+            window.clustered.blocks,
+            window.clustered.bytes,
+        )
+
+    def finished_of(self, window: QueueKey) -> Iterator[BlockOutline]:
+        """The blocks of a window that no lane wants any more and no plan owns."""
+        for meta in self._blocks_of(window.tenant, window.day):
+            wanted = meta.id in self.queue.places or meta.id in self.owners
+            if window_of(meta) == window and not wanted:
+                yield meta
+
+    def _blocks_of(self, tenant: TenantId, day: int) -> Iterator[BlockOutline]:
+        return (meta for meta in self.blocks.of_day(tenant, day) if meta.kind is Kind.BLOCK)
+
     def raised_limit(self, now: LeaseTime) -> int:
         """How often an operator lets plans fail for a while; 0 when none is in force."""
         return self.raised.failure_limit if now <= self.raised.until else 0
@@ -210,7 +253,10 @@ BOUNDS: dict[str, Bound] = {
     "blocks.where": Bound("blocks_max", ("PlanCompleted",)),
     "blocks.tenants": Bound("blocks.where", ("PlanCompleted",)),
     "blocks.totals": Bound("blocks.where", ("PlanCompleted",)),
+    "blocks.windows.by_key": Bound("blocks.where", ("PlanCompleted",)),
+    "blocks.windows.mixed": Bound("blocks.where", ("PlanCompleted",)),
     "queue.places": Bound("blocks.where", ("PlanCompleted",)),
+    "queue.placed": Bound("queue.places", ("PlanCompleted",)),
     "queue.lanes": Bound("queue.places", ("PlansScheduled",)),
     "queue.fronts": Bound("queue.lanes", ("PlansScheduled",)),
     "queue.full": Bound("queue.lanes", ("PlansScheduled",)),

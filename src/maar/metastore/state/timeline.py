@@ -154,6 +154,12 @@ class Timeline:
         """Whether a plan of the kind is on the schedule."""
         return any(self.kinds.of_line(bucket.line).kind == kind for bucket in self.lines)
 
+    def of_kind(self, kind: PlanKind) -> Iterator[Plan]:
+        """The plans of a kind that are on the schedule."""
+        for bucket, places in self.lines.items():
+            if self.kinds.of_line(bucket.line).kind == kind:
+                yield from (self.by_id[place.plan] for place in places)
+
     def probing(self) -> bool:
         """Whether a worker is probing a plan that is at its failure limit."""
         return any(

@@ -46,9 +46,9 @@ def explain(
         return Explanation(
             block, "queued", tuple(_explain_queued(state, meta, now, looked_at_max)), meta
         )
-    return Explanation(
-        block, "finished", (state.kinds.queue.why_finished(meta, state.policy),), meta
-    )
+    why = state.kinds.queue.why_finished(meta, state.policy)
+    prospects = state.kinds.prospects(state, meta, now=now)
+    return Explanation(block, "finished", (why, *prospects), meta)
 
 
 def _lane_closes(state: MetaState, block: BlockId) -> bool:

@@ -191,6 +191,7 @@ def leased_plan(state: MetaState, plan_id: PlanId) -> LeasedPlan:
     """All that a worker needs to carry out what it was granted."""
     found = state.plans[plan_id]
     assert found.lease is not None
+    rules = state.kinds[found.kind]
     return LeasedPlan(
         id=found.id,
         kind=found.kind,
@@ -201,8 +202,10 @@ def leased_plan(state: MetaState, plan_id: PlanId) -> LeasedPlan:
         lease_ns=found.lease.lease_ns,
         title=state.kinds.title(found),
         renew_ns=found.lease.lease_ns // RENEWALS_PER_LEASE,
-        limit_ns=state.kinds[found.kind].limit_ns(state.policy),
+        limit_ns=rules.limit_ns(state.policy),
         rollbacks=tuple(_rollbacks(state, found)),
+        slots=rules.slots(state.policy),
+        memory_bytes=rules.memory_bytes(state.policy),
     )
 
 

@@ -11,9 +11,8 @@ import logging
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,12 +23,8 @@ from maar.block.decode import to_tables
 from maar.block.decode.to_tables import Decoded, decode_in_batches
 from maar.block.format.hashing import ALL_BITS
 from maar.block.format.segment import open_segment, read_groups
-from maar.block.format.writer import SCRATCH
-from maar.block.merge.build import build
 from maar.block.merge.duplicates import id_words, later_ones
 from maar.block.merge.run import Run
-from maar.block.merge.sorted_runs import BUDGET
-from maar.block.merge.split import places
 from maar.block.read.fetch import fetch, run_of_block
 from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.errors import Corrupt
@@ -39,6 +34,7 @@ from maar.model.profile import RawProfile
 from maar.model.time import utc_day
 from maar.ports.object_store import ObjectStore
 from maar.services.compact.rules import COMPACT
+from maar.services.merging import FAN_IN, Merger, drop_repeated
 from maar.services.publish import Publisher, always
 
 log = logging.getLogger("maar.compact")
@@ -51,7 +47,7 @@ class CompactSizes(NamedTuple):
 
     batch_raw_bytes: int = 16 << 20  # decompressed bytes that are decoded at once
     memory_run_bytes: int = 48 << 20  # decoded tables of a day that stay in memory
-    fan_in: int = 10  # runs that are merged at once
+    fan_in: int = FAN_IN  # runs that are merged at once
 
 
 SIZES = CompactSizes()
@@ -86,9 +82,8 @@ def run(
             wall_ns=wall_ns,
             guard=guard,
         )
-        job = _Compaction(
-            plan=plan, store=store, work=work, publisher=publisher, id_mask=id_mask, sizes=sizes
-        )
+        merger = Merger(plan=plan, work=work, publisher=publisher, fan_in=sizes.fan_in)
+        job = _Compaction(plan=plan, store=store, merger=merger, id_mask=id_mask, sizes=sizes)
         account = job.from_segments() if plan.key.level == 0 else job.from_blocks()
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -103,7 +98,7 @@ def run(
         kind=COMPACT,
         outputs=tuple(publisher.outputs),
         account=account,
-        collisions=job.collisions,
+        collisions=merger.collisions,
         cpu_ms=(time.process_time_ns() - cpu_ns) // 1_000_000,
         wall_ms=(time.perf_counter_ns() - began_ns) // 1_000_000,
     )
@@ -120,12 +115,9 @@ class _Compaction:
 
     plan: LeasedPlan
     store: ObjectStore
-    work: Path
-    publisher: Publisher
+    merger: Merger
     id_mask: int
     sizes: CompactSizes
-    collisions: int = 0
-    _numbers: Iterator[int] = field(default_factory=count)
 
     def from_segments(self) -> Account:
         """Level 0: tenant by tenant, so that one tenant's data is in memory at a time."""
@@ -158,53 +150,20 @@ class _Compaction:
             days[meta.day].append(meta)
         kept = duplicates = 0
         for day in sorted(days):
-            runs = [run_of_block(self.store, meta, self.work) for meta in days[day]]
-            duplicates += _drop_repeated(runs)
+            runs = [run_of_block(self.store, meta, self.merger.work) for meta in days[day]]
+            duplicates += drop_repeated(runs).duplicates
             size = sum(meta.size for meta in days[day])
             kept += self.publish(runs, tenant=self.plan.key.tenant, day=day, size=size)
         return Account(kept, duplicates, 0)
 
     def publish(self, runs: list[Run], *, tenant: TenantId, day: int, size: int) -> int:
-        """Merge runs into blocks of about the target's size; how many profiles they hold."""
-        runs = self.reduce(runs, tenant=tenant)
-        cuts = places(runs, size=size, target=self.plan.target_block_bytes)
-        kept = 0
-        for first, end in zip([None, *cuts], [*cuts, None], strict=True):
-            directory = self.directory()
-            built = build(runs, directory, tenant=tenant, first=first, end=end)
-            self.collisions += built.collisions
-            if built.rows["profiles"]:
-                meta = self.publisher.block(built, tenant=tenant, day=day)
-                kept += meta.profiles
-                log.info(
-                    "block written block=%s tenant=%s day=%d profiles=%d samples=%d bytes=%d",
-                    meta.id, tenant, day, meta.profiles, meta.samples, meta.size,
-                )  # fmt: skip
-            shutil.rmtree(directory)
-        return kept
-
-    def reduce(self, runs: list[Run], *, tenant: TenantId) -> list[Run]:
-        """No more runs than can be merged at once; the surplus is merged into scratch first."""
-        most = self.sizes.fan_in
-        while len(runs) > most:
-            runs = [*runs[most:], self.spill(runs[:most], tenant=tenant)]
-        return runs
+        return self.merger.publish(runs, tenant=tenant, day=day, size=size)
 
     def spill(self, runs: list[Run], *, tenant: TenantId) -> Run:
-        directory = self.directory()
-        built = build(runs, directory, tenant=tenant, compression=SCRATCH)
-        self.collisions += built.collisions
-        for run in runs:
-            for table in run.tables.values():
-                if isinstance(table, Path) and table.is_relative_to(self.work):
-                    table.unlink()
-        return Run(name=f"Scratch of plan {self.plan.id}", tables=dict(built.paths))
-
-    def directory(self) -> Path:
-        return self.work / f"out-{next(self._numbers)}"
+        return self.merger.spill(runs, tenant=tenant, first=None, end=None)
 
     def _segment(self, meta: BlockMeta) -> pq.ParquetFile:
-        path = fetch(self.store, meta, meta.file(SEGMENT_TABLE), self.work)
+        path = fetch(self.store, meta, meta.file(SEGMENT_TABLE), self.merger.work)
         try:
             parquet = open_segment(path)
         except Corrupt as error:
@@ -258,7 +217,7 @@ class _Pool:
         self._waiting_bytes = 0
 
     def _take(self, day: int, decoded: Decoded) -> None:
-        self._job.collisions += decoded.collisions
+        self._job.merger.collisions += decoded.collisions
         self._hold(decoded.quarantined)
         if decoded.tables["profiles"].num_rows:
             run = Run(name=f"Day {day} of {self._tenant}", tables=dict(decoded.tables))
@@ -283,7 +242,7 @@ class _Pool:
 
     def _quarantine(self) -> None:
         if self._bad:
-            meta = self._job.publisher.quarantine(self._bad, tenant=self._tenant)
+            meta = self._job.merger.publisher.quarantine(self._bad, tenant=self._tenant)
             log.warning(
                 "profiles quarantined block=%s tenant=%s profiles=%d cause=%r",
                 meta.id, self._tenant, len(self._bad), self._bad[0][1],
@@ -302,29 +261,6 @@ def _groups_of(meta: BlockMeta, tenant: TenantId) -> list[int]:
             dataset.row_group_first, dataset.row_group_first + dataset.row_group_count
         )
     ]
-
-
-def _drop_repeated(runs: list[Run]) -> int:
-    """Mark the profiles that an earlier run has too; how many."""
-    columns = [
-        pa.concat_arrays(
-            [
-                chunk
-                for piece in run.originals("profiles", budget=BUDGET, columns=("profile_id",))
-                for chunk in piece["profile_id"].chunks
-            ]
-        )
-        for run in runs
-    ]
-    duplicates = 0
-    for run, ids, flags in zip(
-        runs, columns, later_ones([id_words(c) for c in columns]), strict=True
-    ):
-        if not flags.any():
-            continue
-        run.dropped = ids.filter(pa.array(flags))
-        duplicates += len(run.dropped)
-    return duplicates
 
 
 def _size(run: Run) -> int:

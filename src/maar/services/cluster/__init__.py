@@ -1,0 +1,1 @@
+"""Clustering: the finished blocks of a tenant's day, of all shards, become blocks in one order."""

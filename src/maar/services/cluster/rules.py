@@ -1,0 +1,209 @@
+"""When a tenant's day is clustered, what is taken of it, and what must come of it.
+
+A window is a tenant's day in one store and zone. It is due when the day is closed and compaction
+wants none of its blocks any more, or has wanted some for too long; and again when enough came late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from maar.model.block import CLUSTERED, NO_DAY, BlockMeta, BlockOutline, Kind
+from maar.model.ids import NO_ZONE, BlockId
+from maar.model.keys import date_text
+from maar.model.plan import LeasedPlan, Plan, PlanKind, PlanResult, PlanSpec, QueueKey
+from maar.model.policy import ClusterTerms, Policy
+from maar.model.refusal import Refusal
+from maar.model.time import DAY_NS, LeaseTime, utc_day
+from maar.model.words import count_text, size_text, span_text
+from maar.services.cluster import parts
+from maar.services.compact import accounting
+from maar.services.rules import NO_SHARD, Board, DayWindow, KindRules, PlanScope
+
+CLUSTER = PlanKind("cluster")
+INPUTS_MAX = 1_000  # blocks of one plan
+
+
+class Clustering(KindRules):
+    """One plan for a window at a time; it owns only blocks that no lane wants any more."""
+
+    kind = CLUSTER
+
+    def due(self, board: Board, _line: int, *, now: LeaseTime) -> Iterator[PlanSpec]:
+        wall_ns = board.wall_at(now)
+        first_open = utc_day(wall_ns - board.policy.cluster.closed_after_ns)
+        pending: set[QueueKey] | None = None
+        for window in board.windows_before(first_open):
+            if not is_due(window, board.policy.cluster, wall_ns=wall_ns, now=now):
+                continue
+            setback = board.setback(CLUSTER, window.key)
+            if setback is not None and now < setback.until:
+                continue
+            if pending is None:
+                pending = {plan.key for plan in board.plans.of_kind(CLUSTER)}
+            if window.key not in pending and (spec := _spec(board, window)):
+                yield spec
+
+    def asked(self, board: Board, scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:
+        """A closed day, due or not: what is finished of it now."""
+        if scope.day == NO_DAY or not scope.tenant:
+            return "a clustering is of one tenant and day; name both"
+        if scope.shard or scope.level:
+            return "a clustering is of all shards and levels; name neither"
+        left_ns = _closes_ns(scope.day, board.policy.cluster) - board.wall_at(now)
+        if left_ns > 0:
+            return f"{_day(scope.day)} is open for another {span_text(left_ns)}"
+        pending = {plan.key for plan in board.plans.of_kind(CLUSTER)}
+        for window in board.windows_of(scope.tenant, scope.day):
+            spec = _spec(board, window) if window.key not in pending else None
+            if spec is not None:
+                return spec
+        return (
+            f"nothing to cluster in {scope}: it takes two blocks at least that compaction does "
+            "not want any more, and one of them not clustered yet"
+        )
+
+    def misfit(self, board: Board, spec: PlanSpec) -> Refusal | None:
+        """All inputs are finished blocks of one window."""
+        if not spec.inputs:
+            return Refusal.INPUT_REPEATED
+        finished = {meta.id for meta in board.finished_of(spec.key)}
+        whole = spec.key.shard == NO_SHARD and not spec.key.level and spec.key.day != NO_DAY
+        return None if whole and finished.issuperset(spec.inputs) else Refusal.INPUT_KEY
+
+    def slots(self, policy: Policy) -> int:
+        return policy.cluster.slots
+
+    def memory_bytes(self, policy: Policy) -> int:
+        return policy.cluster.memory_bytes
+
+    def cut(self, plan: LeasedPlan) -> tuple[LeasedPlan, ...]:
+        return parts.cut(plan)
+
+    def join(self, plan: LeasedPlan, results: Sequence[PlanResult]) -> PlanResult:
+        return parts.join(plan, results)
+
+    def refusal(
+        self, plan: Plan, inputs: Mapping[BlockId, BlockOutline], result: PlanResult
+    ) -> Refusal | None:
+        """Every input profile is accounted for, in clustered blocks of the window."""
+        if not accounting.adds_up(inputs, result):
+            return Refusal.ACCOUNT
+        if not all(_belongs(meta, plan.key) for meta in result.outputs):
+            return Refusal.OUTPUT
+        return None if accounting.possible(inputs, result, level=1) else Refusal.SHARE
+
+    def scope(self, key: QueueKey) -> str:
+        return _day(key.day)
+
+    def prospects(self, board: Board, meta: BlockOutline, *, now: LeaseTime) -> Iterator[str]:
+        if meta.kind is not Kind.BLOCK or meta.level == CLUSTERED:
+            return
+        key = QueueKey(meta.store, meta.tenant, NO_SHARD, 0, meta.zone, meta.day)
+        windows = board.windows_of(meta.tenant, meta.day)
+        window = next(each for each in windows if each.key == key)
+        yield _words(board, window, now)
+
+
+CLUSTERING = Clustering()
+
+
+# ── when it is due ─────────────────────────────────────────────────────────────────────────────
+
+
+def is_due(window: DayWindow, terms: ClusterTerms, *, wall_ns: int, now: LeaseTime) -> bool:
+    """Whether a window is worth clustering; a day that is clustered already, only when enough came
+    late, or what came has waited long.
+    """
+    if wall_ns < _closes_ns(window.key.day, terms):
+        return False
+    if not window.clustered:
+        waited = wall_ns >= _closes_ns(window.key.day, terms) + terms.wait_ns
+        return window.blocks > 1 and (not window.queued or waited)
+    if window.blocks < 1:
+        return False
+    many = 1000 * window.bytes >= terms.dirty_permille * window.clustered_bytes
+    return many or _waited_ns(window, now) >= terms.dirty_age_ns
+
+
+def _closes_ns(day: int, terms: ClusterTerms) -> int:
+    return (day + 1) * DAY_NS + terms.closed_after_ns
+
+
+def _waited_ns(window: DayWindow, now: LeaseTime) -> int:
+    """How long its blocks that are not clustered have waited on average."""
+    return (now * window.blocks - window.times_ns) // window.blocks
+
+
+def _spec(board: Board, window: DayWindow) -> PlanSpec | None:
+    """What came since, oldest first, and what is clustered already if there is room for all of it:
+    so a day that is too large for one plan is not rewritten over and over.
+    """
+    terms = board.policy.cluster
+    fresh: list[BlockOutline] = []
+    clustered: list[BlockOutline] = []
+    for meta in board.finished_of(window.key):
+        (clustered if meta.level == CLUSTERED else fresh).append(meta)
+    taken: list[BlockOutline] = []
+    size = 0
+    for meta in sorted(fresh, key=lambda meta: meta.id):
+        size += meta.size
+        if taken and (size > terms.bytes_max or len(taken) >= INPUTS_MAX):
+            break
+        taken.append(meta)
+    size = sum(meta.size for meta in (*taken, *clustered))
+    if len(taken) + len(clustered) <= INPUTS_MAX and size <= terms.bytes_max:
+        taken += clustered
+    if not fresh or (len(taken) < 2 and not clustered):
+        return None
+    removable = board.policy.terms(CLUSTER).removable
+    inputs = tuple(sorted(meta.id for meta in taken))
+    return PlanSpec(CLUSTER, removable, window.key, inputs, board.policy.failure_limit)
+
+
+# ── what must come of it, and words ────────────────────────────────────────────────────────────
+
+
+def _belongs(meta: BlockMeta, key: QueueKey) -> bool:
+    """A clustered block of the window; a worker need not name its zone."""
+    return (
+        (meta.kind, meta.level, meta.shard) == (Kind.BLOCK, CLUSTERED, NO_SHARD)
+        and (meta.store, meta.tenant, meta.day) == (key.store, key.tenant, key.day)
+        and meta.zone in (NO_ZONE, key.zone)
+    )
+
+
+def _day(day: int) -> str:
+    return f"day {date_text(day)}" if day != NO_DAY else "a day"
+
+
+def _words(board: Board, window: DayWindow, now: LeaseTime) -> str:
+    """What clustering will do with a block that is finished and not clustered."""
+    terms, wall_ns = board.policy.cluster, board.wall_at(now)
+    day = f"Its {_day(window.key.day)}"
+    left_ns = _closes_ns(window.key.day, terms) - wall_ns
+    if left_ns > 0:
+        return f"{day} can be clustered when it is closed, in {span_text(left_ns)}."
+    setback = board.setback(CLUSTER, window.key)
+    if setback is not None and now < setback.until:
+        return (
+            f"Clusterings of its day failed {count_text(setback.failures, 'time')} in a row; the "
+            f"next one is due in {span_text(setback.until - now)}, and pauses double."
+        )
+    if is_due(window, terms, wall_ns=wall_ns, now=now):
+        return f"{day} is due to be clustered when a worker asks for work."
+    if window.clustered:
+        share = f"{terms.dirty_permille / 10:g} %"
+        return (
+            f"{day} was clustered before the block came: it is due again when what came since has "
+            f"{share} of its bytes (now {size_text(window.bytes)} of "
+            f"{size_text(window.clustered_bytes)}), or has waited {span_text(terms.dirty_age_ns)} "
+            f"on average (now {span_text(_waited_ns(window, now))})."
+        )
+    if window.blocks < 2:
+        return f"{day} has no other finished block that it could be clustered with."
+    others = count_text(window.queued, "block")
+    return (
+        f"{day} is clustered when compaction is done with its other {others}, or without them in "
+        f"{span_text(left_ns + terms.wait_ns)}."
+    )

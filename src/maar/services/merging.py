@@ -1,0 +1,133 @@
+"""Merges sorted runs into blocks of about the target's size, and publishes them.
+
+Memory is bounded whatever the input: merging holds a little of each run, and runs beyond those that
+can be merged at once are merged into scratch files first.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from maar.block.format.writer import SCRATCH
+from maar.block.merge.build import SIZES, MergeSizes, build
+from maar.block.merge.duplicates import id_words, later_ones
+from maar.block.merge.run import CutPoint, Run, RunShare
+from maar.block.merge.sorted_runs import BUDGET
+from maar.block.merge.split import places
+from maar.model.ids import TenantId
+from maar.model.plan import LeasedPlan
+from maar.services.publish import Publisher
+
+log = logging.getLogger("maar.compact")
+
+FAN_IN = 10  # runs that are merged at once
+EVERYTHING = RunShare()
+
+
+@dataclass(slots=True, kw_only=True)
+class Merger:
+    """What one attempt at a plan merges; files that it made are in `work`."""
+
+    plan: LeasedPlan
+    work: Path
+    publisher: Publisher
+    fan_in: int = FAN_IN
+    sizes: MergeSizes = SIZES
+    collisions: int = 0
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    def publish(
+        self,
+        runs: list[Run],
+        *,
+        tenant: TenantId,
+        day: int,
+        size: int,  # about as many bytes at rest
+        share: RunShare = EVERYTHING,
+    ) -> int:
+        """Merge what the runs have of a share into blocks; how many profiles they hold."""
+        runs = self._reduce(runs, tenant=tenant, share=share)
+        target = self.plan.target_block_bytes
+        cuts = places(runs, size=size, target=target, share=share)
+        kept = 0
+        for first, end in zip([share.first, *cuts], [*cuts, share.end], strict=True):
+            directory = self._directory()
+            built = build(runs, directory, tenant=tenant, first=first, end=end, sizes=self.sizes)
+            self.collisions += built.collisions
+            if built.rows["profiles"]:
+                meta = self.publisher.block(built, tenant=tenant, day=day)
+                kept += meta.profiles
+                log.info(
+                    "block written block=%s tenant=%s day=%d profiles=%d samples=%d bytes=%d",
+                    meta.id, tenant, day, meta.profiles, meta.samples, meta.size,
+                )  # fmt: skip
+            shutil.rmtree(directory)
+        return kept
+
+    def spill(
+        self, runs: Sequence[Run], *, tenant: TenantId, first: CutPoint | None, end: CutPoint | None
+    ) -> Run:
+        """Merge runs into one of scratch files; their own scratch files go."""
+        directory = self._directory()
+        built = build(
+            runs,
+            directory,
+            tenant=tenant,
+            first=first,
+            end=end,
+            compression=SCRATCH,
+            sizes=self.sizes,
+        )
+        self.collisions += built.collisions
+        for run in runs:
+            for table in run.tables.values():
+                if isinstance(table, Path) and table.is_relative_to(self.work):
+                    table.unlink()
+        return Run(name=f"Scratch of plan {self.plan.id}", tables=dict(built.paths))
+
+    def _reduce(self, runs: list[Run], *, tenant: TenantId, share: RunShare) -> list[Run]:
+        """No more runs than can be merged at once; the surplus is merged into scratch first."""
+        while len(runs) > self.fan_in:
+            some = runs[: self.fan_in]
+            one = self.spill(some, tenant=tenant, first=share.first, end=share.end)
+            runs = [*runs[self.fan_in :], one]
+        return runs
+
+    def _directory(self) -> Path:
+        return self.work / f"out-{next(self._numbers)}"
+
+
+class Repeats(NamedTuple):
+    """How many profiles runs hold, and how many of those an earlier run has too."""
+
+    profiles: int
+    duplicates: int
+
+
+def drop_repeated(runs: Sequence[Run], share: RunShare = EVERYTHING) -> Repeats:
+    """Mark the profiles that an earlier run has too."""
+    columns = [_profile_ids(run, share) for run in runs]
+    duplicates = 0
+    flagged = later_ones([id_words(ids) for ids in columns])
+    for run, ids, flags in zip(runs, columns, flagged, strict=True):
+        if flags.any():
+            run.dropped = ids.filter(pa.array(flags))
+            duplicates += len(run.dropped)
+    return Repeats(sum(map(len, columns)), duplicates)
+
+
+def _profile_ids(run: Run, share: RunShare) -> pa.Array:
+    columns: tuple[str, ...] = ("profile_id",)
+    if not share.whole:
+        columns = ("service", "time", "profile_id")  # those tell what is in the share
+    pieces = run.originals("profiles", budget=BUDGET, share=share, columns=columns)
+    chunks = [chunk for piece in pieces for chunk in piece["profile_id"].chunks]
+    return pa.concat_arrays(chunks) if chunks else pa.array([], pa.binary(16))
