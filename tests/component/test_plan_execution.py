@@ -32,6 +32,7 @@ PATIENCE_S = 120.0
 SETTINGS = (
     "compaction.level_ages_s=36000,36000,36000",  # nothing is due by itself
     "services.compact.lease_s=6",
+    "services.logcompact.lease_s=6",
     "services.clean.interval_s=0",
     "segment.flush_interval_ms=50",
 )
@@ -98,9 +99,9 @@ def shard_of(server: Served) -> int:
     return int(shard)
 
 
-def scheduled(server: Served) -> str:
-    code, found = told(server, "plans", "schedule", "compact", "--shard", str(shard_of(server)))
-    assert (code, found["created"]) == (0, True)
+def scheduled(server: Served, kind: str = "compact") -> str:
+    code, found = told(server, "plans", "schedule", kind, "--shard", str(shard_of(server)))
+    assert (code, found["created"]) == (0, True), found
     return str(found["plan"])
 
 
@@ -204,6 +205,36 @@ def test_ctrl_c_hands_the_plan_back(server: Served) -> None:
     assert left.exists()
     assert [each["target"] for each in told(server, "clean")[1]["executed"]] == [plan]
     assert not left.exists()
+
+
+def test_a_removable_plan_whose_executor_was_killed_is_rolled_back_and_scheduled_anew(
+    server: Served,
+) -> None:
+    (compaction,) = server.get("/api/v1/plans", state="requested")["plans"]
+    assert executing(server, compaction["id"]).told()[0] == 0  # what the test before has left
+    names = pushed(server, "l", "m", "n")
+    plan = scheduled(server, "logcompact")
+    left = killed_executor(server, plan)
+
+    def expired() -> bool:
+        would = server.get(f"/api/v1/plans/{plan}")["execution"]
+        return bool(would["answer"] != "lease_live")
+
+    wait_for(expired, PATIENCE_S, server.log)
+    code, found = told(server, "plans", "execute", plan)
+    assert (code, found["outcome"]) == (1, "must_be_rolled_back")
+    assert {"plan": plan, "why": "too_young"} in told(server, "clean")[1]["skipped"]
+    code, found = told(server, "plans", "rollback", plan)
+    assert (code, found["outcome"]) == (0, "completed")
+    assert not left.exists()
+    code, found = told(server, "plans", "execute", plan)
+    assert (code, found["outcome"]) == (1, "rolled_back")
+    again = scheduled(server, "logcompact")
+    assert again != plan
+    code, found = executing(server, again).told()
+    assert (code, found["outcome"]) == (0, "completed")
+    assert level0(server) == 1, "three segments became one"
+    check_exactly_once(server, names)
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,13 @@ import pytest
 
 from maar.adapters.http_board import HttpBoard
 from maar.adapters.stores.open import open_store
+from maar.app import execution as app_execution
 from maar.cli import executing
 from maar.cli.commands import execution
 from maar.metastore.leader.claim import mark
 from maar.metastore.records.entries import (
     PlanBisected,
+    PlanCompleted,
     PlanExcluded,
     PolicySet,
 )
@@ -26,9 +28,10 @@ from maar.metastore.state.timeline import NEVER
 from maar.model import keys
 from maar.model.errors import Unavailable
 from maar.model.ids import Incarnation, PlanId
-from maar.model.plan import LeasedPlan, PlanResult
+from maar.model.plan import ROLLBACK, Account, LeasedPlan, PlanResult
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.ports.operator import FoundOrphans, OrphanObject
+from maar.ports.plan_board import PollReply, PollRequest
 from maar.ports.runner import AttemptFailed, RunnerDied
 from support.clock.virtual_time import Gate
 from support.http.command_line import Say, speaker
@@ -479,14 +482,36 @@ def test_its_two_steps_can_be_taken_apart(say: Say, board: FoldBoard, store: Obj
 
 
 def test_a_rollback_that_somebody_is_at_is_left_to_him(
-    say: Say, board: FoldBoard, store: ObjectStore
+    say: Say, board: FoldBoard, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(app_execution, "AT_MOST_S", 0.0)
     messy(board, store)
     rollback = told(say, "clean", "--schedule-only")[1]["scheduled"][0]["rollback"]
     lease(board, PlanId.parse(rollback))
     code, found = told(say, "clean")
     assert (code, found["executed"]) == (0, [])
     assert {"plan": rollback, "why": "live_lease"} in found["skipped"]
+
+
+def test_a_rollback_that_somebody_finishes_meanwhile_counts_as_executed(
+    say: Say, board: FoldBoard, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messy(board, store)
+    (scheduled,) = told(say, "clean", "--schedule-only")[1]["scheduled"]
+    rollback = PlanId.parse(scheduled["rollback"])
+    token = lease(board, rollback)
+    asked = []
+
+    async def done_when_asked_twice(request: PollRequest) -> PollReply:
+        asked.append(request)
+        if len(asked) == 2:
+            nothing = PlanResult(ROLLBACK, (), Account(0, 0, 0))
+            board.fold.put(PlanCompleted(rollback, token, nothing))
+        return await FoldBoard.poll(board, request)
+
+    monkeypatch.setattr(board, "poll", done_when_asked_twice)
+    code, found = told(say, "clean", "--rollbacks-only")
+    assert (code, found["executed"]) == (0, [scheduled])
 
 
 def test_a_cleaning_that_somebody_holds_is_not_waited_for(

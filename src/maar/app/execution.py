@@ -32,7 +32,7 @@ from maar.worker.store_runner import StoreRunner, Undoing
 ENDED = (PlanState.COMPLETED, PlanState.ROLLED_BACK, PlanState.CANCELLED)  # for good
 SECRETS = ("access_key_id", "secret_access_key", "session_token")
 ASK_AGAIN_S = 0.2
-AT_MOST_S = 5.0  # how long a rollback that somebody else is at is waited for
+AT_MOST_S = 5.0  # how long rollbacks that somebody else is at are waited for
 
 FindPlan = Callable[[PlanId], Awaitable[PlanDetail]]  # NotFound when there is none
 
@@ -107,29 +107,38 @@ class Executor:
 
     async def finish_rollback(self, rollback: PlanId) -> PlanOutcome:
         """The same; when somebody else is at it, wait a moment for him to be done."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + AT_MOST_S
-        while True:
-            outcome = await self.roll_back(rollback)
-            over = loop.time() >= until or self.stopped
-            if outcome.outcome is not OutcomeName.LEASE_LIVE or over:
-                return outcome
-            await asyncio.sleep(ASK_AGAIN_S)
+        (done,) = (await self._finish([rollback])).values()
+        return done
 
     async def execute_pending(self, cleaned: dict[str, Any]) -> None:
         """The second step of a cleaning, whose first step was answered with this object: it is told
-        what came of each rollback. One that somebody else is at is left to him.
+        what came of each rollback. One that somebody else is at for long is left to him.
         """
-        for pending in cleaned["pending"]:
-            if self.stopped:
-                return
-            done = await self.roll_back(PlanId.parse(pending["rollback"]))
+        pending = {PlanId.parse(each["rollback"]): each for each in cleaned["pending"]}
+        for rollback, done in (await self._finish(list(pending))).items():
             if done.outcome in DONE:
-                cleaned["executed"].append(pending)
+                cleaned["executed"].append(pending[rollback])
             elif done.outcome is OutcomeName.LEASE_LIVE:
-                cleaned["skipped"].append({"plan": pending["rollback"], "why": "live_lease"})
+                cleaned["skipped"].append({"plan": str(rollback), "why": "live_lease"})
             else:
                 cleaned.setdefault("failed", []).append(done.told())
+
+    async def _finish(self, rollbacks: list[PlanId]) -> dict[PlanId, PlanOutcome]:
+        """In their order. The cleaner beside the metastore takes rollbacks too, and is done with
+        most of them within a moment; whoever asked for them wants to find them done.
+        """
+        loop, found = asyncio.get_running_loop(), {}
+        until = loop.time() + AT_MOST_S
+        left = rollbacks
+        while left:
+            for rollback in left:
+                if not self.stopped:
+                    found[rollback] = await self.roll_back(rollback)
+            left = [each for each in left if _is_held(found.get(each))]
+            if self.stopped or loop.time() >= until:
+                break
+            await asyncio.sleep(ASK_AGAIN_S if left else 0)
+        return found
 
     async def _ask(self, plan: PlanId) -> PlanOutcome:
         """A plan that has ended for good, or never was: the metastore says which."""
@@ -165,6 +174,10 @@ class Executor:
             await asyncio.to_thread(runner.close)
             self._worker = None
         return executed.told()
+
+
+def _is_held(outcome: PlanOutcome | None) -> bool:
+    return outcome is not None and outcome.outcome is OutcomeName.LEASE_LIVE
 
 
 def _name() -> WorkerId:

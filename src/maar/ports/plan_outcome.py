@@ -32,6 +32,8 @@ DONE = (OutcomeName.COMPLETED, OutcomeName.ALREADY_COMPLETED)
 # The same again may succeed without anybody's help.
 ASK_AGAIN = (OutcomeName.LEASE_LIVE, OutcomeName.BUSY, OutcomeName.LOST, OutcomeName.FAILED)
 
+CLEANED = ("scheduled", "executed", "skipped", "orphans", "failed")  # what a cleaning tells
+
 
 class PlanOutcome(msgspec.Struct, frozen=True):
     """One plan, and what came of the wish to execute it."""

@@ -16,6 +16,7 @@ from maar.model.ids import MAIN_STORE, PlanId
 from maar.ports.log_time import GetNow
 from maar.ports.object_store import StoreSettings
 from maar.ports.operator import GetPlan, PlanDetail
+from maar.ports.plan_outcome import CLEANED
 from maar.runner.runner import SparkRunner
 from maar.runner.session import check
 from maar.runner.settings import SparkSettings
@@ -135,8 +136,7 @@ def clean(
             found = await board.order("/api/v1/clean", asked)
             if found["pending"] and not dry_run and not schedule_only:
                 await (await _executor(board, url, store)).execute_pending(found)
-            del found["pending"]
-            return _without_error(found)
+            return {name: found[name] for name in CLEANED if name in found}
 
     return _in_thread(work())
 

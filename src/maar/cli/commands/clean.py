@@ -13,10 +13,10 @@ from maar.cli.input.options import connect, json_option, server_option
 from maar.cli.input.settings import config_option, set_option
 from maar.cli.output.failure import EXIT_UNAVAILABLE
 from maar.cli.output.show import print_json, print_table, say, size
+from maar.ports.plan_outcome import CLEANED
 
 Json = dict[str, Any]
 ORPHANS_SHOWN = 20  # keys; all of them would be a wall of text
-SHOWN = ("scheduled", "executed", "skipped", "orphans", "failed")
 
 
 @click.command("clean")
@@ -44,7 +44,7 @@ def command(
     if found["pending"] and not dry_run and not schedule_only:
         settings = own_settings(config, others)
         carry_out(server, settings, lambda executor, _: executor.execute_pending(found))
-    told = {name: found[name] for name in SHOWN if name in found}
+    told = {name: found[name] for name in CLEANED if name in found}
     if as_json:
         print_json(told)
     else:
