@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from maar.model.block import BlockMeta
+from maar.model.errors import TooLarge
 from maar.model.ids import FencingToken, Incarnation, PlanId
 from maar.model.plan import LeasedPlan
 from maar.ports.object_store import ObjectStore
@@ -69,6 +70,33 @@ def test_a_flame_graph_is_the_same_before_and_after(
                 assert ask.stacks(time=time, kind=kind) == by_stack(found)
             own = [row for row in found if row[3].service == "search"]
             assert ask.stacks(service("search"), kind=kind) == by_stack(own)
+
+
+@pytest.mark.parametrize("bound", ["raw_bytes_max", "weight_max"])
+def test_what_is_too_much_to_be_decoded_at_once_is_decoded_in_pieces(
+    lake: Lake, ask: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    """Joining must not make a query fail that would have opened each segment for itself."""
+    profiles = backlog(lake, Random(4))
+    largest = max(known.raw.raw_size for known in profiles)
+    monkeypatch.setattr(ask.engine.level0, bound, 3 * largest if bound == "raw_bytes_max" else 1)
+    lake.blocks[:] = [join(lake.store, lake.blocks, tmp_path / "scratch", 1)]
+    assert ask.stacks() == by_stack(rows(profiles, time=ALWAYS))
+    decoded = ask.metric("maar_query_level0_profiles_decoded_total")
+    assert decoded >= len(profiles)
+    assert ask.metric("maar_query_level0_cache_bytes") == 0, "pieces are not kept"
+
+
+def test_pieces_count_against_what_a_query_may_hold(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backlog(lake, Random(4))
+    lake.blocks[:] = [join(lake.store, lake.blocks, tmp_path / "scratch", 1)]
+    poor = Asker(lake, answer_bytes_max=2_000)
+    monkeypatch.setattr(poor.engine.level0, "weight_max", 1)
+    with pytest.raises(TooLarge, match="not compacted yet"):
+        poor.stacks()
+    poor.engine.close()
 
 
 def test_a_profile_is_found_in_it(lake: Lake, ask: Asker, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -127,24 +127,49 @@ class Level0:
                 return kept
             at_work.wait()  # then look again: it may have failed, or have been too large to keep
 
+    def pieces(self, meta: BlockMeta, datasets: Sequence[Dataset]) -> Iterator[DecodedPart]:
+        """The same, a bounded part at a time, and not kept: for segments that were joined. Each of
+        those that they were made of could be decoded at once, and together they may be too much.
+        """
+        for dataset in datasets:
+            for some in _bounded(self._read(meta, [dataset]), self.raw_bytes_max):
+                decoding = self._decode_some(some)
+                while (part := self._next(decoding)) is not None:
+                    yield part
+
+    def _next(self, decoding: Iterator[DecodedPart]) -> DecodedPart | None:
+        with self._decoding:
+            return next(decoding, None)
+
     def _decode(self, meta: BlockMeta, datasets: list[Dataset]) -> DecodedPart:
+        profiles = self._read(meta, datasets)
+        if sum(profile.raw_size for profile in profiles) > self.raw_bytes_max:
+            raise _too_much(datasets)
+        with self._decoding:
+            parts = self._decode_some(profiles)
+            whole = next(parts)
+            if next(parts, None) is not None:
+                raise _too_much(datasets)
+        return whole
+
+    def _read(self, meta: BlockMeta, datasets: list[Dataset]) -> list[RawProfile]:
         key = meta.file(SEGMENT_TABLE).locations[0].key
         once: dict[bytes, RawProfile] = {}  # a push sent twice may sit in one segment twice
         with self._store.open(key) as file:
             for profile in segment.read_datasets(file, datasets):
                 once.setdefault(profile.id, profile)
-        if sum(profile.raw_size for profile in once.values()) > self.raw_bytes_max:
-            raise _too_much(datasets)
-        with self._decoding:
-            parts = decode_in_batches(once.values(), batch_weight=self.weight_max, only=COLUMNS)
-            # What cannot be decoded is left out: compaction will put it into quarantine.
-            decoded = next(parts).tables
-            if next(parts, None) is not None:
-                raise _too_much(datasets)
-        tables = {table: decoded[table].select(columns) for table, columns in COLUMNS.items()}
-        tables["stacks"] = _scannable(tables["stacks"])
-        self._metrics.level0_decoded.inc(len(once))
-        return DecodedPart(tables, len(once), sum(table.nbytes for table in tables.values()))
+        return list(once.values())
+
+    def _decode_some(self, profiles: Sequence[RawProfile]) -> Iterator[DecodedPart]:
+        """What cannot be decoded is left out: compaction will put it into quarantine."""
+        for decoded in decode_in_batches(profiles, batch_weight=self.weight_max, only=COLUMNS):
+            tables = {
+                table: decoded.tables[table].select(columns) for table, columns in COLUMNS.items()
+            }
+            tables["stacks"] = _scannable(tables["stacks"])
+            count = tables["profiles"].num_rows
+            self._metrics.level0_decoded.inc(count + len(decoded.quarantined))
+            yield DecodedPart(tables, count, sum(table.nbytes for table in tables.values()))
 
     def _keep(self, key: Key, decoded: DecodedPart) -> None:
         if decoded.size > self._bytes_max:
@@ -164,6 +189,20 @@ def is_cheaper_together(wanted: Sequence[Dataset], every: Sequence[Dataset]) -> 
     """
     size = sum(dataset.size for dataset in every)
     return len(wanted) * 2 > len(every) > 1 and size <= TOGETHER_MAX
+
+
+def _bounded(profiles: Sequence[RawProfile], raw_bytes_max: int) -> Iterator[list[RawProfile]]:
+    """In their order, as many at a time as can be decoded at once."""
+    some: list[RawProfile] = []
+    held = 0
+    for profile in profiles:
+        if some and held + profile.raw_size > raw_bytes_max:
+            yield some
+            some, held = [], 0
+        some.append(profile)
+        held += profile.raw_size
+    if some:
+        yield some
 
 
 def _too_much(datasets: Sequence[Dataset]) -> TooMuch:

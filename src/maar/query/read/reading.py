@@ -16,7 +16,7 @@ from maar.model.errors import Corrupt, InvalidInput, NotFound, Overloaded, Unava
 from maar.ports.object_store import ObjectStore
 from maar.query.decide.budget import LEVEL_0, OBJECT_FACTOR, ROWS, AnswerBudget
 from maar.query.decide.select import Parts
-from maar.query.read.level0 import DecodedPart, Level0
+from maar.query.read.level0 import DecodedPart, Level0, TooMuch
 from maar.query.read.sql import Statement
 from maar.query.read.tables import tables_of
 
@@ -106,9 +106,20 @@ class Reading:
 
     def _decode(self, meta: BlockMeta, datasets: Sequence[Dataset]) -> list[DecodedPart]:
         self.check()
-        parts = self.level0.parts(meta, datasets)
+        try:
+            parts = self.level0.parts(meta, datasets)
+        except TooMuch:
+            if meta.plan is None:
+                raise
+            return list(self._decode_pieces(meta, datasets))
         self.budget.take(sum(part.size for part in parts), LEVEL_0)
         return parts
+
+    def _decode_pieces(self, meta: BlockMeta, datasets: Sequence[Dataset]) -> Iterator[DecodedPart]:
+        for part in self.level0.pieces(meta, datasets):
+            self.budget.take(part.size, LEVEL_0)
+            yield part
+            self.check()
 
 
 @contextmanager
