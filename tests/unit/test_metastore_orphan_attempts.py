@@ -237,6 +237,40 @@ def test_a_damaged_file_in_quarantine_stays(lake: Restored) -> None:
     assert key in lake.orphans.blocked[0]
 
 
+def test_a_joined_segment_that_was_written_too_late_goes_and_a_damaged_one_stays(
+    lake: Restored,
+) -> None:
+    """A plan writes them among the segments of writers, one object each."""
+    saved = lake.save()
+    source = lake.push(1)
+    plan = lake.schedule([source])
+    token = lake.lease(plan)
+
+    def write(attempt: str, body: bytes, block: BlockId) -> str:
+        stem = keys.stem(block=block, plan=plan, token=token, attempt=attempt)
+        key = keys.joined_segment(shard=source.shard, stem=stem)
+        intent = keys.intent(plan=plan, token=token, attempt=attempt, ordinal=0)
+        lake.store.create(intent, key.encode())
+        lake.store.create(key, body)
+        return key
+
+    whole = lake.store.read(tables(source)[0])
+    adopted = write("a1", whole, BlockId(f"{source.id[:16]}{1:016x}"))
+    lake.contents[adopted] = lake.profiles_in(source)
+    lake.lose(saved)
+    lake.adopt()
+    late = write("late", whole, BlockId(f"{source.id[:16]}{2:016x}"))
+    damaged = write("bad", b"bit rot", BlockId(f"{source.id[:16]}{3:016x}"))
+    unannounced = write("lost", whole, BlockId(f"{source.id[:16]}{4:016x}"))
+    lake.store.delete(keys.intent(plan=plan, token=token, attempt="lost", ordinal=0))
+    lake.pass_time(GRACE_NS + 1)
+    lake.sweep()
+    assert lake.objects(keys.SEGMENTS) == {tables(source)[0], adopted, damaged}
+    assert {late, unannounced}.isdisjoint(lake.objects())
+    assert damaged in lake.orphans.blocked[0]
+    assert lake.visible_profiles() == {1}
+
+
 def planted(made: BlockMeta) -> list[str]:
     """Keys beside those of an attempt, none of which our writers write."""
     table, manifest = tables(made)[0], manifest_key(made)

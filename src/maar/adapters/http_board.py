@@ -191,7 +191,8 @@ class HttpBoard:
     async def _clean(self, request: ScheduleRollbacks) -> CleanStep:
         held = request.plan is not None
         body = {"plan": str(request.plan), "token": str(request.token)} if held else {}
-        found = _held(await self.order("/api/v1/clean", body | {"dry_run": not held}))
+        asked = body | {"dry_run": not held, "orphans": False}
+        found = _held(await self.order("/api/v1/clean", asked))
         return CleanStep(
             tuple(record(RollbackRef, each) for each in found["scheduled"] if each["rollback"]),
             tuple(record(SkippedPlan, each) for each in found["skipped"]),

@@ -117,6 +117,7 @@ class CleanWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rollbacks_only: bool = False
     plan: str = ""
     token: str = ""
+    orphans: bool = True  # whether to look for them, which may take some seconds
 
 
 class PlanOrders:
@@ -290,6 +291,8 @@ class PlanOrders:
 
     async def _orphans(self, asked: CleanWish) -> FoundOrphans:
         """A whole cleaning sweeps them too; else they are only counted."""
+        if not asked.orphans:
+            return FoundOrphans(0, 0, (), False)
         whole = not (asked.dry_run or asked.schedule_only or asked.rollbacks_only)
         try:
             return await self._metastore.call(SweepOrphans() if whole else ListOrphans())
@@ -320,9 +323,11 @@ def _cleaned(step: CleanStep, asked: CleanWish, orphans: FoundOrphans) -> dict[s
         "executed": [_ref(each, asked) for each in would],
         "skipped": plain(step.skipped),
         "orphans": {"objects": orphans.objects, "bytes": orphans.bytes},
-        "orphan_objects": plain(orphans.first),
-        "orphans_complete": orphans.complete,
-        "orphans_kept": list(orphans.kept),
+        "orphan_search": {
+            "first": plain(orphans.first),
+            "complete": orphans.complete,
+            "kept": list(orphans.kept),
+        },
         "pending": plain(step.pending),
     }
 

@@ -76,12 +76,13 @@ def _tell(told: Json, *, dry_run: bool) -> None:
 
 def _tell_orphans(found: Json, *, swept: bool) -> None:
     """Objects that no entry names: a whole cleaning deletes them, else they are listed."""
-    orphans, rows = found["orphans"], found["orphan_objects"][:ORPHANS_SHOWN]
+    orphans, search = found["orphans"], found["orphan_search"]
+    rows = search["first"][:ORPHANS_SHOWN]
     if rows and not swept:
         table = [(x["key"], x["kind"], size(x["size"])) for x in rows]
         print_table(("orphan", "kind", "size"), table)
     done = "deleted" if swept else "found, which the next sweep deletes"
-    more = "" if found["orphans_complete"] else "; there may be more"
+    more = "" if search["complete"] else "; there may be more"
     say(f"{orphans['objects']:,} orphans of {size(orphans['bytes'])} {done}{more}")
-    for sentence in found["orphans_kept"]:
+    for sentence in search["kept"]:
         say(f"left: {sentence}")
