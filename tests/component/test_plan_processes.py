@@ -27,7 +27,6 @@ from support.spark.plans import segment as real_segment
 
 pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(300)]
 
-LEASE_S = 2.0
 T = TypeVar("T")
 
 
@@ -108,17 +107,24 @@ class Site:
         wait_for(is_clean, 60, self.server.log)  # the cleaner beside the metastore may be at it
 
 
+DELAY_S = 600
+
+
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """Its parameter is the delay before a removable plan that nobody executes is rolled back."""
+    delay_s = getattr(request, "param", DELAY_S)
     address = f"127.0.0.1:{free_port()}"
     server = tmp_path / "server"
     server.mkdir()
     settings = (
         f"metastore.listen={address}",
         "compaction.level_ages_s=3600,3600,3600",
-        "services.compact.lease_s=2",
+        "services.compact.lease_s=4",
+        "services.logcompact.lease_s=4",
+        "services.logcompact.removable=true",
         "services.rollback.lease_s=2",
-        "services.rollback_delay_s=1",
+        f"services.rollback_delay_s={delay_s}",
         "services.clean.interval_s=0",
         "services.clean.lease_s=2",
     )
@@ -189,6 +195,78 @@ def test_the_leader_is_killed_while_a_plan_runs_and_the_plan_is_completed(site: 
     if not said["accepted"]:  # its lease ended while nobody answered: the next one does it
         wait_for(lambda: site.execute(plan, "y").said()["accepted"], 60, site.server.log)
     site.check(plan, completed=True)
+
+
+# ── plans that can be removed ──────────────────────────────────────────────────────────────────
+
+
+def left_inflight(site: Site, plan: PlanId) -> None:
+    """Somebody has written everything, and was killed; its lease is over."""
+    x = site.execute(plan, "first", hold=True)
+    x.has_written()
+    x.kill()
+
+    def answer() -> str:
+        return str(site.execute(plan, "early").said()["answer"])
+
+    wait_for(lambda: answer() != "lease_live", 60, site.server.log)
+
+
+def test_removable_a_many_processes_execute_a_new_plan(site: Site) -> None:
+    plan = site.new_plan("logcompact")
+    said = [one.said() for one in [site.execute(plan, f"w{n}") for n in range(4)]]
+    assert sum(one["accepted"] for one in said) == 1
+    others = {one["answer"] for one in said if not one["accepted"]}
+    assert others <= {"lease_live", "already_completed"}
+    site.check(plan, completed=True)
+
+
+def test_removable_b_somebody_comes_while_it_is_inflight_and_completes_it(site: Site) -> None:
+    plan = site.new_plan("logcompact")
+    x = site.execute(plan, "x", hold=True)
+    x.has_written()
+    assert site.execute(plan, "y").said()["answer"] == "lease_live"
+    x.let_go()
+    assert x.said()["accepted"]
+    assert site.execute(plan, "y").said()["answer"] == "already_completed"
+    site.check(plan, completed=True)
+
+
+def test_removable_c_two_come_to_a_plan_that_was_left_inflight(site: Site) -> None:
+    plan = site.new_plan("logcompact")
+    left_inflight(site, plan)
+    both = [site.execute(plan, "x"), site.execute(plan, "y")]
+    assert {one.said()["answer"] for one in both} == {"must_be_rolled_back"}
+    assert site.clean().said()["accepted"]
+    assert site.plan(plan).state is PlanState.INFLIGHT, "it is too young"
+    assert site.roll_back(plan) == "scheduled"
+    wait_for(lambda: site.execute(plan, "y").said()["answer"] == "rolled_back", 60)
+    site.check(plan, completed=False)
+
+
+def test_removable_d_a_cleaning_leaves_a_plan_alone_that_is_executed(site: Site) -> None:
+    plan = site.new_plan("logcompact")
+    x = site.execute(plan, "x", hold=True)
+    x.has_written()
+    assert site.clean().said()["accepted"]
+    assert site.plan(plan).state is PlanState.INFLIGHT
+    x.let_go()
+    assert x.said()["accepted"]
+    site.check(plan, completed=True)
+
+
+@pytest.mark.parametrize("site", [1], indirect=True)
+def test_removable_e_a_cleaning_comes_before_the_executor(site: Site) -> None:
+    plan = site.new_plan("logcompact")
+
+    def is_removed() -> bool:
+        """It is too young at first; if compaction wants its blocks, it may be faster."""
+        site.clean().said()
+        return site.plan(plan).state is PlanState.ROLLED_BACK
+
+    wait_for(is_removed, 60, site.server.log)
+    assert site.execute(plan, "y").said()["answer"] in ("rolled_back", "must_be_rolled_back")
+    site.check(plan, completed=False)
 
 
 # ── cleaners ───────────────────────────────────────────────────────────────────────────────────

@@ -14,7 +14,7 @@ from maar.metastore.service import MetastoreService
 from maar.model.ids import PlanId
 from maar.model.plan import PlanState
 from maar.model.policy import KindTerms
-from maar.model.time import SECOND_NS
+from maar.model.time import SECOND_NS, utc_day
 from support.metastore.executing import (
     Executor,
     add,
@@ -23,18 +23,22 @@ from support.metastore.executing import (
     schedule,
     written,
 )
+from support.metastore.fold import SMALL
 from support.metastore.world import PATIENT, World
+from support.spark.plans import TIME_NS
 
 pytestmark = pytest.mark.component
 
 LEASE_NS = 15 * SECOND_NS
 DELAY_NS = 600 * SECOND_NS
 
-IMMUTABLE = ["compact"]
+IMMUTABLE = ["compact", "logcompact", "cluster"]
+REMOVABLE = ["logcompact", "cluster"]
+ONE_LEVEL = SMALL.levels[:1]  # what was merged once is finished
 
 
 class Case:
-    """A plan of a kind on the timeline, over three real segments, and whoever comes."""
+    """A plan of a kind on the timeline, over three real profiles, and whoever comes."""
 
     def __init__(self, world: World, service: MetastoreService, tmp_path: Path) -> None:
         self.world = world
@@ -46,6 +50,13 @@ class Case:
 
     def wait(self, ns: int) -> None:
         self.world.clock.advance(ns)
+
+    async def add_merged(self, *numbers: int) -> None:
+        """A block that compaction does not want any more."""
+        await add(self.service, self.world.store, *numbers)
+        plan = await schedule(self.service, "compact", shard=1)
+        assert await self.x.execute(plan) == "completed"
+        self.x.made = None
 
     async def state(self) -> PlanState:
         return (await plan_of(self.service, self.plan)).state
@@ -66,11 +77,18 @@ class Case:
 async def case(tmp_path: Path, kind: str, *, removable: bool) -> AsyncIterator[Case]:
     world = World(tmp_path / "log")
     terms = KindTerms(kind, LEASE_NS, 1800 * SECOND_NS, removable)
-    policy = msgspec.structs.replace(PATIENT, kinds=(terms,), rollback_delay_ns=DELAY_NS)
+    policy = msgspec.structs.replace(
+        PATIENT, kinds=(terms,), rollback_delay_ns=DELAY_NS, levels=ONE_LEVEL
+    )
     async with world.running(policy) as service:
-        await add(service, world.store, 1, 2, 3)
         made = Case(world, service, tmp_path)
-        made.plan = await schedule(service, kind, shard=1)
+        if kind == "cluster":
+            await made.add_merged(1, 2)
+            await made.add_merged(3)
+            made.plan = await schedule(service, kind, tenant="acme", day=utc_day(TIME_NS))
+        else:
+            await add(service, world.store, 1, 2, 3)
+            made.plan = await schedule(service, kind, shard=1)
         yield made
 
 
@@ -159,5 +177,137 @@ def test_immutable_c_two_come_to_a_plan_that_was_left_inflight(
             await one.check(completed=True)
             (only,) = await rollbacks_of(one.service, one.plan)
             assert only.state is PlanState.COMPLETED
+
+    asyncio.run(test())
+
+
+# ── plans that can be removed ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", REMOVABLE)
+def test_removable_a_many_execute_a_new_plan(tmp_path: Path, kind: str) -> None:
+    async def test() -> None:
+        async with case(tmp_path, kind, removable=True) as one:
+            answers = await asyncio.gather(one.x.execute(one.plan), one.y.execute(one.plan))
+            assert sorted(answers) in (
+                ["completed", "lease_live"],
+                ["already_completed", "completed"],
+            )
+            await one.check(completed=True)
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("kind", REMOVABLE)
+@pytest.mark.parametrize("x", ["completes", "fails", "dies"])
+def test_removable_b_somebody_comes_while_it_is_inflight(tmp_path: Path, kind: str, x: str) -> None:
+    """X may complete it; if X does not, nobody does."""
+
+    async def test() -> None:
+        async with case(tmp_path, kind, removable=True) as one:
+            await one.x.begin(one.plan)
+            assert (await one.y.ask(one.plan)).answer == "lease_live"
+            if x == "completes":
+                assert (await one.x.complete()).accepted
+                assert await one.y.execute(one.plan) == "already_completed"
+                await one.check(completed=True)
+                return
+            if x == "fails":
+                assert (await one.x.fail()).accepted
+            else:
+                one.wait(LEASE_NS + 1)
+            assert await one.state() is PlanState.INFLIGHT, "it is not requested again"
+            assert await one.y.execute(one.plan) == "must_be_rolled_back"
+            one.wait(DELAY_NS)
+            await one.cleaner.clean()
+            assert await one.y.execute(one.plan) == "rolled_back"
+            await one.check(completed=False)
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("kind", REMOVABLE)
+def test_removable_c_two_come_to_a_plan_that_was_left_inflight(tmp_path: Path, kind: str) -> None:
+    """Both fail, at once or one after the other, before and after the delay."""
+
+    async def test() -> None:
+        async with case(tmp_path, kind, removable=True) as one:
+            first = Executor(one.service, one.world, tmp_path, "first")
+            await first.begin(one.plan)
+            one.wait(LEASE_NS + 1)
+            answers = await asyncio.gather(one.x.execute(one.plan), one.y.execute(one.plan))
+            assert set(answers) == {"must_be_rolled_back"}
+            one.wait(DELAY_NS)
+            assert await one.x.execute(one.plan) == "must_be_rolled_back"
+            await one.cleaner.clean()
+            await one.check(completed=False)
+            assert not (await first.complete()).accepted
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("kind", REMOVABLE)
+@pytest.mark.parametrize("x", ["executes", "was granted it", "has died"])
+@pytest.mark.parametrize("old", [False, True], ids=["young", "old"])
+def test_removable_d_a_cleaning_comes_while_it_is_executed(
+    tmp_path: Path, kind: str, x: str, old: bool
+) -> None:
+    """A live lease and a young plan are left alone; else it is rolled back."""
+
+    async def test() -> None:
+        async with case(tmp_path, kind, removable=True) as one:
+            if old:
+                one.wait(DELAY_NS)
+            await one.x.ask(one.plan)
+            if x != "was granted it":
+                assert await one.x.start()
+                await one.x.write()
+            if x == "has died":
+                one.wait(LEASE_NS + 1)
+            cleaned = await one.cleaner.clean()
+            skipped = {each.plan: each.why for each in cleaned.step.skipped}
+            if x == "has died" and old:
+                assert one.plan not in skipped
+                assert [each.target for each in cleaned.executed] == [one.plan]
+                assert not (await one.x.complete()).accepted
+                await one.check(completed=False)
+                return
+            assert skipped[one.plan] == ("too_young" if x == "has died" else "live_lease")
+            assert cleaned.executed == ()
+            if x == "executes":
+                assert (await one.x.complete()).accepted
+                await one.check(completed=True)
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("kind", REMOVABLE)
+@pytest.mark.parametrize("cleaner", ["finishes", "dies before", "dies after"])
+@pytest.mark.parametrize("old", [False, True], ids=["young", "old"])
+def test_removable_e_somebody_comes_after_a_cleaning(
+    tmp_path: Path, kind: str, cleaner: str, old: bool
+) -> None:
+    """Y executes it if the cleaning left it alone, or died before it made the rollback plan."""
+
+    async def test() -> None:
+        async with case(tmp_path, kind, removable=True) as one:
+            if old:
+                one.wait(DELAY_NS)
+            if cleaner == "finishes":
+                await one.cleaner.clean()
+            elif cleaner == "dies after" and old:
+                await one.cleaner.roll_back(one.plan)
+            answer = await one.y.execute(one.plan)
+            if not old or cleaner == "dies before":
+                assert answer == "completed"
+                await one.check(completed=True)
+                return
+            pending = cleaner == "dies after"
+            assert answer == ("must_be_rolled_back" if pending else "rolled_back")
+            one.wait(LEASE_NS + 1)
+            await one.cleaner.clean()  # the next one finishes what the first has begun
+            assert await one.y.execute(one.plan) == "rolled_back"
+            await one.check(completed=False)
+            assert len(await rollbacks_of(one.service, one.plan)) == 1
 
     asyncio.run(test())

@@ -22,13 +22,15 @@ from maar.ports.plan_board import (
     RollbackReply,
     SchedulePlan,
 )
+from maar.services import runs
 from maar.services.clean.rules import CLEAN
 from maar.services.clean.run import Cleaned, clean
 from maar.services.publish import always
-from maar.services.runs import task_of
 from maar.worker.store_runner import Undoing
 from support.metastore.world import World
 from support.spark.plans import segment as real_segment
+
+SLOTS = 8  # more than a plan of any kind takes
 
 
 async def add(service: MetastoreService, store: ObjectStore, *numbers: int) -> list[BlockMeta]:
@@ -84,7 +86,7 @@ class Executor:
 
     async def ask(self, plan: PlanId) -> Execution:
         """The answer to `execute`; what was granted is held."""
-        reply = await self._service.poll(PollRequest(self.worker, 1, execute=plan))
+        reply = await self._service.poll(PollRequest(self.worker, SLOTS, execute=plan))
         assert reply.execution is not None
         self.held = reply.granted[0] if reply.granted else None
         return reply.execution
@@ -103,16 +105,22 @@ class Executor:
 
     async def write(self) -> PlanResult:
         """What the task of the plan's kind writes, under keys of its own."""
-        self.made = await asyncio.to_thread(
-            task_of(self.plan.kind).run,
-            self.plan,
-            store=self._store,
-            attempt=f"0-1-{self.worker}",
-            scratch=self._scratch,
-            wall_ns=1,
-            guard=always,
-        )
+        self.made = await asyncio.to_thread(self._carry_out, self.plan)
         return self.made
+
+    def _carry_out(self, plan: LeasedPlan) -> PlanResult:
+        parts = [
+            runs.carry_out(
+                part,
+                store=self._store,
+                attempt=f"{number}-1-{self.worker}",
+                scratch=self._scratch,
+                wall_ns=1,
+                guard=always,
+            )
+            for number, part in enumerate(runs.cut(plan))
+        ]
+        return runs.join(plan, parts)
 
     async def complete(self) -> Outcome:
         assert self.made is not None
