@@ -20,7 +20,7 @@ from maar.metastore.replica.timing import Timing
 from maar.metastore.service import MetastoreService
 from maar.model import keys
 from maar.model.block import BlockMeta
-from maar.model.errors import InvalidInput, Unavailable
+from maar.model.errors import InvalidInput, NotLeading, Unavailable
 from maar.model.ids import MAIN_STORE, Incarnation, TenantId, WorkerId
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange, WallTime
@@ -28,7 +28,7 @@ from maar.ports.index_reader import ViewRequest
 from maar.ports.log import Candidate
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.ports.operator import Status
-from maar.ports.plan_board import PollRequest, Report
+from maar.ports.plan_board import ConfirmDeletes, PollRequest, Renewal, Report
 from maar.services.compact.rules import COMPACT
 from support.clock.fake_clock import FakeClock
 from support.lake.fold_and_store import announce, objects_of, put, with_server_time
@@ -310,6 +310,17 @@ def test_a_leader_whose_log_is_restored_elsewhere_deletes_nothing_from_then_on(
             await added(local, service, 1, 2, 3)
             plan = await leased(service)
             await completed(service, plan, await written(local, plan, "0-1-aa"))
+            await added(local, service, 4, 5, 6)
+            failing = await leased(service)
+            left = await written(local, failing, "0-2-bb")
+            start = Renewal(failing.id, failing.token, started=True)
+            report = Report(failing.id, failing.token, None, "it broke")
+            await service.poll(PollRequest(W, 0, renewals=(start,)))
+            await service.poll(PollRequest(W, 0, reports=(report,)))
+            undo = (await service.roll_back(failing.id)).rollback
+            (held,) = (await service.poll(PollRequest(W, 1, execute=undo))).granted
+            confirm = ConfirmDeletes(held.id, held.token, tuple(objects_of(left)))
+            assert await service.confirm_deletes(confirm) == confirm.keys
             reader = SqliteLog.open_reader(local.directory)
             await snapshot.make(reader, local.store)
             await reader.close()
@@ -323,6 +334,8 @@ def test_a_leader_whose_log_is_restored_elsewhere_deletes_nothing_from_then_on(
                 wall=WallTime(local.clock.wall_ns()),
             )
             await elsewhere.close()
+            with pytest.raises(NotLeading, match="restored as another one"):
+                await service.confirm_deletes(confirm)  # of whoever carries out the rollback
             before = await local.objects()
             local.clock.advance(121 * SECOND_NS)
             status = await until(service, lambda s: bool(s.blocked))

@@ -8,6 +8,7 @@ come to rest, nothing is left that the index does not list.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import zlib
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from maar.metastore.fold import retirement
+from maar.metastore.leader import claim
+from maar.metastore.leader.orphans import Orphans
 from maar.metastore.records.effects import Completed, Leased
 from maar.metastore.records.entries import (
     AttemptFenced,
@@ -32,6 +35,7 @@ from maar.metastore.records.entries import (
 )
 from maar.metastore.records.packs import unpack
 from maar.metastore.state.retired import Cause
+from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, MaarError, Unavailable
 from maar.model.ids import FencingToken, PlanId, WorkerId
@@ -93,6 +97,8 @@ class Cleaning(RuleBasedStateMachine):
         super().__init__()
         self.store = Flaky()
         self.lake = Lake(POLICY, self.store)
+        claim.mark(self.store, self.lake.state.incarnation)
+        self.orphans = Orphans(self.lake, self.store, self.lake.clock, self.lake.metrics)
         self.loop = asyncio.new_event_loop()
         self.tasks: list[Task] = []
         self.held: dict[str, tuple[int, set[str]]] = {}  # reader: until when, which objects
@@ -256,6 +262,15 @@ class Cleaning(RuleBasedStateMachine):
         self.lake.pass_time(minutes * MINUTE_NS)
         self.clean(self.lake.cleaner.remove())
 
+    @rule(minutes=st.sampled_from([0, 46]))
+    def sweep_orphans(self, minutes: int) -> None:
+        """Every attempt is known to this log, until its last sweep: it has no orphans."""
+        self.lake.pass_time(minutes * MINUTE_NS)
+        before = self.lake.objects()
+        with contextlib.suppress(MaarError):
+            self.loop.run_until_complete(self.orphans.sweep())
+        assert self.lake.objects() == before
+
     @rule(failing=st.sampled_from([None, 0, 1, 2]), lasting=st.booleans())
     def spoil_or_heal_the_store(self, failing: int | None, lasting: bool) -> None:
         self.store.failing = failing
@@ -302,6 +317,7 @@ class Cleaning(RuleBasedStateMachine):
             self.come_to_rest()
         finally:
             self.lake.cleaner.close()
+            self.orphans.close()
             self.loop.close()
 
     def come_to_rest(self) -> None:
@@ -319,7 +335,7 @@ class Cleaning(RuleBasedStateMachine):
         assert self.lake.state.leftovers == {}
         assert self.lake.state.retired == {}
         assert self.lake.cleaner.blocked == ()
-        assert self.lake.objects() == self.lake.listed_keys()
+        assert self.lake.objects() - self.lake.objects(keys.MARKERS) == self.lake.listed_keys()
 
 
 Cleaning.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)

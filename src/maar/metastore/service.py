@@ -211,10 +211,16 @@ class MetastoreService(Replica, LocalPort):
         )
 
     async def confirm_deletes(self, request: ConfirmDeletes) -> tuple[str, ...]:
-        return await (await self._leader()).command(
+        """Not by a leader whose log was restored elsewhere: the new one may have adopted what an
+        attempt wrote that this one undoes.
+        """
+        leader_term = await self._leader()
+        deletable = await leader_term.command(
             lambda state, now: rollbacks.confirm_entries(state, request, now=now),
             lambda effects, state: rollbacks.deletable(effects, state, request),
         )
+        await asyncio.to_thread(leader_term.leader.confirm_deletes)
+        return deletable
 
     async def pin(self, reader: str) -> int:
         leader_term = await self._leader()
