@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from maar.metastore.leader.orphan_search import KEPT_MAX
 from maar.metastore.leader.orphans import WAIT_NS, Orphans
 from maar.metastore.records.entries import AttemptFenced, RegistrationFloor
 from maar.model import keys
@@ -341,6 +342,24 @@ def test_in_a_store_that_another_log_has_marked_nothing_goes(lake: Restored) -> 
     lake.store.create(keys.successor(OTHER), INCARNATION.encode())  # it was a life of this one
     assert lake.sweep() == 2 + 1 + 1
     assert lake.orphans.blocked == ()
+
+
+def test_what_forbids_everything_is_told_first_however_much_stays(lake: Restored) -> None:
+    made = lake.lost_attempt(1, files=0)
+    lake.adopt()
+    for number in range(KEPT_MAX + 5):
+        lake.write_late(made, f"bad{number}")
+        last = f"-bad{number}."
+        for key in [key for key in lake.objects(keys.MANIFESTS) if last in key]:
+            lake.store.delete(key)
+            lake.store.create(key, b"bit rot")
+    lake.pass_time(GRACE_NS + 1)
+    assert lake.sweep() == 0
+    assert len(lake.orphans.blocked) == KEPT_MAX
+    lake.store.create(keys.marker(OTHER), b"")
+    lake.sweep()
+    assert keys.marker(OTHER) in lake.orphans.blocked[0]
+    assert len(lake.orphans.blocked) == KEPT_MAX
 
 
 def test_in_a_store_without_this_logs_marker_nothing_goes(lake: Restored) -> None:

@@ -39,7 +39,8 @@ from maar.model.time import LeaseTime
 from maar.ports.object_store import ObjectInfo, ObjectStore, exists
 
 TOGETHER_MAX = 50  # segments that are deleted one after the other by one thread
-KEPT_MAX = 100  # sentences
+KEPT_MAX = 100  # sentences, of each part of the search and in a status
+STORE = "store"  # the part of the search that looks whether it may begin
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -66,24 +67,30 @@ class Page(NamedTuple):
 
 
 class Kept:
-    """Sentences for what stays although nothing names it, by the part of the search."""
+    """Sentences for what stays although nothing names it, by the part of the search.
+
+    Threads add to it while a status reads it, so whoever reads makes a list in one step first.
+    """
 
     def __init__(self) -> None:
         self._sentences: dict[str, dict[str, str]] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._sentences.values()))
+        return sum(map(len, list(self._sentences.values())))
 
     def sentences(self) -> tuple[str, ...]:
-        told = chain.from_iterable(each.values() for each in self._sentences.values())
+        """What forbids all of it comes first."""
+        parts = sorted(self._sentences, key=lambda part: part != STORE)
+        told = chain.from_iterable(list(self._sentences[part].values()) for part in parts)
         return tuple(islice(told, KEPT_MAX))
 
     def clear(self, part: str) -> None:
         self._sentences.pop(part, None)
 
     def keep(self, part: str, key: str, why: str) -> None:
-        if len(self) < KEPT_MAX:
-            self._sentences.setdefault(part, {})[key] = f"{key}: {why}"
+        told = self._sentences.setdefault(part, {})
+        if len(told) < KEPT_MAX:
+            told[key] = f"{key}: {why}"
 
 
 class SearchTools(NamedTuple):

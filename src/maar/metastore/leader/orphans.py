@@ -19,6 +19,7 @@ from maar.metastore.decide import orphans
 from maar.metastore.leader.background import Deleting, deleter
 from maar.metastore.leader.orphan_search import (
     KEPT_MAX,
+    STORE,
     Attempts,
     Kept,
     Orphan,
@@ -48,7 +49,6 @@ SWEPT_MAX = 10_000  # objects in one run
 WAIT_NS = 5 * SECOND_NS  # somebody who waits for a sweep or a dry run waits no longer than this
 FOUND_AT_ONCE = 500  # keys that a dry run lists before it looks at the time
 RESTORED_MAX = 64  # how often a log may have been restored
-STORE = "store"  # the part of the search that looks whether it may begin
 
 
 class Orphans:
