@@ -26,7 +26,16 @@ from maar.metastore.records.entries import (
 from maar.metastore.state.state import MetaState
 from maar.model.plan import PlanState
 from maar.ports.plan_board import ConfirmDeletes
-from support.oracles.interleavings import POLICY, Actor, Broken, Planted, Visited, World, visit_all
+from support.oracles.interleavings import (
+    POLICY,
+    Actor,
+    Broken,
+    Faults,
+    Planted,
+    Visited,
+    World,
+    visit_all,
+)
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -41,7 +50,7 @@ def _tell(visited: Visited) -> None:
 
 @pytest.mark.parametrize("removable", [False, True], ids=["immutable", "removable"])
 def test_two_executors_and_a_cleaner(removable: bool) -> None:
-    visited = visit_all(World(removable=removable), (X, Y, CLEANER), jumps=2)
+    visited = visit_all(World(removable=removable), (X, Y, CLEANER), Faults(jumps=2))
     _tell(visited)
     assert visited.states > (3_000 if removable else 30_000)
     assert visited.ends > 1_000
@@ -50,7 +59,7 @@ def test_two_executors_and_a_cleaner(removable: bool) -> None:
 @pytest.mark.parametrize("removable", [False, True], ids=["immutable", "removable"])
 def test_two_cleaners_and_an_executor(removable: bool) -> None:
     jumps = 2 if removable else 1  # a plan that stays has no delay to wait for
-    visited = visit_all(World(removable=removable), (X, CLEANER, OTHER), jumps=jumps)
+    visited = visit_all(World(removable=removable), (X, CLEANER, OTHER), Faults(jumps))
     _tell(visited)
     assert visited.states > 1_000
 
@@ -58,9 +67,18 @@ def test_two_cleaners_and_an_executor(removable: bool) -> None:
 @pytest.mark.parametrize("removable", [False, True], ids=["immutable", "removable"])
 def test_without_the_guard_executors_fence_each_other(removable: bool) -> None:
     world = World(removable=removable, policy=UNGUARDED)
-    visited = visit_all(world, (X, Y), jumps=2)
+    visited = visit_all(world, (X, Y), Faults(jumps=2))
     _tell(visited)
     assert visited.states > 100
+
+
+@pytest.mark.parametrize("others", [(Y,), (CLEANER,)], ids=["executor", "cleaner"])
+@pytest.mark.parametrize("removable", [False, True], ids=["immutable", "removable"])
+def test_a_leader_is_killed_and_an_answer_is_lost(removable: bool, others: tuple[Actor]) -> None:
+    faults = Faults(jumps=2 if removable else 1, leaders=1, answers=1)
+    visited = visit_all(World(removable=removable), (X, *others), faults)
+    _tell(visited)
+    assert visited.states > 500
 
 
 # ── planted mistakes ───────────────────────────────────────────────────────────────────────────
@@ -136,9 +154,9 @@ MISTAKES = {
 def test_planted(mistake: str) -> None:
     removable, planted = MISTAKES[mistake]
     with pytest.raises(Broken):
-        visit_all(World(removable=removable, planted=planted), (X, Y, CLEANER), jumps=2)
+        visit_all(World(removable=removable, planted=planted), (X, Y, CLEANER), Faults(jumps=2))
 
 
 def test_a_rollback_that_wants_too_much_is_held_back_by_the_metastore() -> None:
     """The executor's word is not trusted: what may be deleted is decided where the tokens are."""
-    visit_all(World(removable=False, planted=Planted(greedy=True)), (X, CLEANER), jumps=2)
+    visit_all(World(removable=False, planted=Planted(greedy=True)), (X, CLEANER), Faults(jumps=2))

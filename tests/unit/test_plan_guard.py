@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from maar.metastore.decide import execution
+from maar.metastore.decide import execution, schedule
+from maar.metastore.decide.schedule import Wish
 from maar.metastore.records.effects import AttemptEnded, Completed, Leased, Refused
 from maar.metastore.records.entries import PlanBisected, PlanExcluded, PlansLeased
 from maar.metastore.state.digest import digest
@@ -143,7 +144,8 @@ def test_a_removable_plan_that_has_started_is_never_executed_again(ends: str) ->
     one.wait(10_000)
     one.set_aside()
     one.keep_house()
-    assert one.poll(W2, 4) == [], "no poll offers it"
+    wishes = [Wish(W2, 4)]
+    assert schedule.assign(one.fold.state, wishes, now=one.now) == [], "no poll offers it"
     assert one.plan(plan).state is PlanState.INFLIGHT, "nor is it divided or excluded"
 
 

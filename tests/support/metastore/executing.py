@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Protocol
 
 from maar.metastore.service import MetastoreService
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.plan import LeasedPlan, Plan, PlanKind, PlanResult, Rollback
+from maar.ports.clock import Clock
 from maar.ports.object_store import ObjectStore
 from maar.ports.operator import ListPlans
 from maar.ports.plan_board import (
@@ -27,7 +29,6 @@ from maar.services.clean.rules import CLEAN
 from maar.services.clean.run import Cleaned, clean
 from maar.services.publish import always
 from maar.worker.store_runner import Undoing
-from support.metastore.world import World
 from support.spark.plans import segment as real_segment
 
 SLOTS = 8  # more than a plan of any kind takes
@@ -64,10 +65,20 @@ def written(store: ObjectStore, plan: PlanId, token: FencingToken) -> set[str]:
     return {i.key for i in infos if keys.attempt_block(i.key, plan=plan, token=token) is not None}
 
 
+class Place(Protocol):
+    """Where plans are executed."""
+
+    @property
+    def store(self) -> ObjectStore: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+
 class Executor:
     """One who executes plans. It stops wherever its caller does, and may go on much later."""
 
-    def __init__(self, service: MetastoreService, world: World, scratch: Path, name: str) -> None:
+    def __init__(self, service: MetastoreService, world: Place, scratch: Path, name: str) -> None:
         self._service = service
         self._store = world.store
         self._scratch = scratch

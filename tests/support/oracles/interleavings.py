@@ -18,7 +18,13 @@ from maar.metastore.decide import execution, prepare, rollbacks, wishes
 from maar.metastore.fold import leftovers
 from maar.metastore.fold.apply import FoldEntry, Indexed, apply, fold_entry
 from maar.metastore.records.effects import Completed, Effect, Scheduled, Started
-from maar.metastore.records.entries import BlocksAdded, Entry, Envelope, PlansScheduled
+from maar.metastore.records.entries import (
+    BlocksAdded,
+    Entry,
+    Envelope,
+    PlansScheduled,
+    TermStarted,
+)
 from maar.metastore.state import snapshot_parts
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import MetaState
@@ -103,6 +109,16 @@ class Spot(NamedTuple):
     newest: Rank = -1  # token of the plan's last grant
     done: Rank = -1  # token under which the plan was completed
     begun: int = 0  # attempts that were told to be starting
+    terms: int = 0  # leaders that have begun since
+    lost: int = 0  # answers that did not arrive
+
+
+class Faults(NamedTuple):
+    """How much goes wrong, beside crashes, which are always among the orders."""
+
+    jumps: int  # of time, each of which ends all leases that are not renewed
+    leaders: int = 0  # that are killed
+    answers: int = 0  # that are lost
 
 
 Deletable = Callable[[Sequence[Effect], MetaState, ConfirmDeletes], tuple[str, ...]]
@@ -330,12 +346,17 @@ class World:
         self.removable = removable
         self.planted = planted
         self.came = sum(meta.profiles for meta in self.log.inputs)
+        self._inputs_live: dict[int, bool] = {}  # by state of the fold
+        self._made: dict[FencingToken, PlanResult] = {}
         self._settled: set[tuple[int, frozenset[Thing], Rank]] = set()
 
     # ── what things are called ──
 
     def made(self, known: Known, token: Rank) -> PlanResult:
-        return result(self.log.target, known.token(token), self.log.inputs)
+        held = known.token(token)
+        if held not in self._made:
+            self._made[held] = result(self.log.target, held, self.log.inputs)
+        return self._made[held]
 
     def key(self, known: Known, token: Rank) -> str:
         """One object stands for all of an attempt."""
@@ -346,14 +367,26 @@ class World:
 
     # ── the steps that may come next ──
 
-    def steps(self, spot: Spot, *, jumps: int) -> Iterator[Spot]:
-        if spot.time < jumps:
+    def steps(self, spot: Spot, faults: Faults) -> Iterator[Spot]:
+        if spot.time < faults.jumps:
             yield spot._replace(time=spot.time + 1)
+        if spot.terms < faults.leaders:
+            yield self.next_leader(spot)
         for number, actor in enumerate(spot.actors):
             if actor.at != "done":
                 for after, moved in self.moves(spot, actor):
                     actors = (*spot.actors[:number], moved, *spot.actors[number + 1 :])
                     yield after._replace(actors=actors)
+                    if after.fold != spot.fold and spot.lost < faults.answers:
+                        yield after._replace(lost=spot.lost + 1)  # it will ask again
+
+    def next_leader(self, spot: Spot) -> Spot:
+        """The leader is killed, and another one begins with what the log says."""
+        entry = TermStarted(2 + spot.terms, "another")
+        fold, _ = self.log.do(
+            *(spot.fold, spot.time, "term", spot.terms), how=lambda turn: turn.put([entry])
+        )
+        return spot._replace(fold=fold, terms=spot.terms + 1)
 
     def moves(self, spot: Spot, actor: Actor) -> Iterator[tuple[Spot, Actor]]:
         if actor.at == "report":  # it may also break at the very end
@@ -538,15 +571,22 @@ class World:
 
     def check(self, spot: Spot) -> None:
         """Of every state: profiles are there once, and so is what the index lists."""
-        state = self.known(spot).state
-        if sum(state.blocks.get(block).profiles for block in state.blocks.where) != self.came:
-            raise Broken("profiles are missing, or are there twice")
-        inputs_live = all(meta.id in state.blocks for meta in self.log.inputs)
-        if inputs_live != (spot.done < 0):
+        if self.inputs_live(spot.fold) != (spot.done < 0):
             raise Broken("inputs and outputs were not exchanged in one step")
         if spot.done >= 0 and not self.is_there(spot, spot.done):
             raise Broken("an object that the index lists was deleted")
         self.settle(spot)
+
+    def inputs_live(self, fold: int) -> bool:
+        if fold not in self._inputs_live:
+            blocks = self.log.states[fold].state.blocks
+            if sum(blocks.get(block).profiles for block in blocks.where) != self.came:
+                raise Broken("profiles are missing, or are there twice")
+            inputs = [meta.id in blocks for meta in self.log.inputs]
+            if all(inputs) != any(inputs):
+                raise Broken("some inputs are gone and others are not")
+            self._inputs_live[fold] = all(inputs)
+        return self._inputs_live[fold]
 
     def is_there(self, spot: Spot, token: Rank) -> bool:
         return any((thing.what, thing.token) == ("object", token) for thing in spot.store)
@@ -622,7 +662,7 @@ class Visited(NamedTuple):
     ends: int  # states in which nobody, or only one who has crashed, is left
 
 
-def visit_all(world: World, actors: Sequence[Actor], *, jumps: int) -> Visited:
+def visit_all(world: World, actors: Sequence[Actor], faults: Faults) -> Visited:
     """Every state that any order of steps leads to, each once; Broken at the first bad one."""
     first = Spot(0, 0, frozenset(), tuple(actors))
     came: dict[Spot, Spot | None] = {first: None}
@@ -632,7 +672,7 @@ def visit_all(world: World, actors: Sequence[Actor], *, jumps: int) -> Visited:
         spot = waiting.pop()
         ends += sum(actor.at != "done" for actor in spot.actors) <= 1
         try:
-            for after in world.steps(spot, jumps=jumps):
+            for after in world.steps(spot, faults):
                 if after not in came:
                     came[after] = spot
                     waiting.append(after)
