@@ -154,8 +154,8 @@ def test_the_cleaner_deletes_nothing_while_adopting() -> None:
     lake.merge([lake.push(1), lake.push(2)])
     lake.push(3)
     saved = lake.save()
-    before = lake.objects()
     lake.lose(saved)
+    before = lake.objects()
     lake.pass_time(30_000 * HOUR_NS)
     lake.clean()
     assert run_virtually(lake.cleaner.expire()) == 0

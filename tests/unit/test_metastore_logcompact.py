@@ -492,3 +492,40 @@ def test_a_block_says_that_it_is_being_joined_and_that_it_was() -> None:
     words = " ".join(explain(state, made.id, now=term.now).sentences)
     assert f"Plan {lease.plan} joined it from other segments" in words
     assert f"replaced by {made.id}" in " ".join(explain(state, blocks[-1], now=term.now).sentences)
+
+
+def words(term: LeaderDecisions, block: BlockId) -> str:
+    return " ".join(explain(term.fold.state, block, now=term.now).sentences)
+
+
+def test_a_block_of_a_plan_that_failed_says_that_it_is_rolled_back() -> None:
+    term = leader()
+    blocks = deep(term)
+    lease = begin(term)
+    assert "holds it under token" in words(term, blocks[-1])
+    term.fail(lease, cause="the disk is full")
+    said = words(term, blocks[-1])
+    assert "nobody works on it any more; last: the disk is full. It is not tried again" in said
+    assert f"`maar plans rollback {lease.plan}`" in said
+    assert "is tried again in" not in said
+
+
+def test_a_block_of_a_plan_whose_worker_is_gone_says_the_same() -> None:
+    term = leader()
+    blocks = deep(term)
+    begin(term)
+    term.fold.now += LEASE_NS
+    assert "holds it under token" in words(term, blocks[-1]), "until the lease has expired"
+    term.fold.now += 1
+    assert "a cleaning rolls it back" in words(term, blocks[-1])
+    assert "the next worker that asks gets the plan" not in words(term, blocks[-1])
+
+
+def test_a_block_in_its_lane_says_what_failed_there() -> None:
+    term = leader()
+    blocks = deep(term)
+    fail_once(term)
+    said = words(term, blocks[-1])
+    assert "Plans of the kind logcompact failed 1 time in a row in this lane; none is due" in said
+    term.fold.now += POLICY.probe_ns
+    assert "failed 1 time in a row in this lane." in words(term, blocks[-1])

@@ -84,8 +84,21 @@ def _explain_queued(
     rules = state.kinds.queue
     waits = rules.why_queued(state, meta, now=now, looked_at_max=looked_at_max)
     yield from waits.sentences
+    yield from _setbacks(state, meta, now)
     if waits.due:
         yield from _obstacles(state)
+
+
+def _setbacks(state: MetaState, meta: BlockMeta, now: LeaseTime) -> Iterator[str]:
+    """Which plans that it could be part of were rolled back, so that it waits for others."""
+    key = state.queue.places[meta.id].key
+    for kind in state.kinds:
+        setback = state.setback(kind, key)
+        if setback is not None:
+            rests = setback.until - now
+            next_one = f"; none is due for another {span_text(rests)}" if rests > 0 else ""
+            times = count_text(setback.failures, "time")
+            yield f"Plans of the kind {kind} failed {times} in a row in this lane{next_one}."
 
 
 def _obstacles(state: MetaState) -> Iterator[str]:
@@ -110,6 +123,13 @@ def _explain_owned(state: MetaState, plan: Plan, now: LeaseTime) -> Iterator[str
         f"Plan {plan.id} ({plan.kind}, {state.kinds[plan.kind].scope(plan.key)}) owns it, with "
         f"{count_text(len(plan.inputs) - 1, 'other block')}."
     )
+    if _awaits_rollback(plan, now):
+        yield (
+            f"The plan had begun, and nobody works on it any more{_last_cause(plan)}. It is not "
+            "tried again: a cleaning rolls it back, or the planner after services.hold_max_s, or "
+            f"`maar plans rollback {plan.id}` now. Then its blocks wait in their lanes again."
+        )
+        return
     if plan.lease is not None:
         yield _lease(plan, now)
     elif plan.eligible_at > now:
@@ -122,6 +142,11 @@ def _explain_owned(state: MetaState, plan: Plan, now: LeaseTime) -> Iterator[str
             f"It has failed {count_text(plan.failures, 'time')} of at most {limit}, and runs alone "
             f"on a worker now{_last_cause(plan)}."
         )
+
+
+def _awaits_rollback(plan: Plan, now: LeaseTime) -> bool:
+    held = plan.lease is not None and not plan.lease.is_expired(now)
+    return plan.removable and plan.state is PlanState.INFLIGHT and not held
 
 
 def _lease(plan: Plan, now: LeaseTime) -> str:
