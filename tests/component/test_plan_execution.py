@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 import maar.spark
 from maar.cli.client import Server
 from maar.cli.output.failure import EXIT_INTERRUPTED
+from maar.model.time import DAY_NS
 from maar.runner import session as sessions
 from maar.runner.session import ONCE
 from support.load.crowd import check_exactly_once, level0, profile
@@ -75,8 +76,8 @@ class Command:
         return code, json.loads(out)
 
 
-def executing(server: Served, plan: str) -> Command:
-    return Command(server, "plans", "execute", plan, "--spark-master", "local[1]", "--json")
+def executing(server: Served, plan: str, master: str = "local[1]") -> Command:
+    return Command(server, "plans", "execute", plan, "--spark-master", master, "--json")
 
 
 def told(server: Served, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -306,3 +307,37 @@ def test_an_executor_is_told_the_bucket_and_brings_its_own_credentials(
         code, found = executing(server, plan).told()
         assert (code, found["outcome"]) == (0, "completed")
         check_exactly_once(server, names)
+
+
+def test_a_closed_day_is_clustered_by_whoever_asks(tmp_path: Path, spark: SparkSession) -> None:
+    one_level = ("compaction.level_counts=20", "compaction.level_bytes=1000000000")
+    ages = "compaction.level_ages_s=36000"  # and blocks of level 1 are finished
+    others = [text for text in SETTINGS if "level_ages" not in text]
+    with run_server(tmp_path, *others, *one_level, ages, roles="metastore,query,front") as server:
+        then_ns = time.time_ns() - 3 * DAY_NS
+        for n in range(2):
+            push_old(server, f"lane_old{n}", then_ns + n)
+            plan = scheduled(server)
+            assert maar.spark.execute(spark, plan, url=server.url)["outcome"] == "completed"
+        day = time.strftime("%Y-%m-%d", time.gmtime(then_ns / 1e9))
+        wish = ("plans", "schedule", "cluster", "--tenant", "anonymous", "--window")
+        code, found = told(server, *wish, day)
+        assert (code, found["created"]) == (0, True), found
+        assert told(server, *wish, day)[1] == {**found, "created": False}
+        both = [executing(server, found["plan"], "local[2]") for _ in range(2)]
+        ends = sorted(end["outcome"] for _, end in (each.told() for each in both))
+        assert ends in (["already_completed", "completed"], ["completed", "lease_live"])
+        (block,) = server.get("/api/v1/blocks")["blocks"]
+        assert (block["shard"], block["profiles"]) == (0, 2)
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        code, found = told(server, *wish, today)
+        assert (code, found["plan"]) == (1, None)
+        assert "is open for another" in found["why"]
+
+
+def push_old(server: Served, name: str, time_ns: int) -> None:
+    api = Server(server.url)
+    try:
+        api.push([("service_name", "hardy")], profile(function=name, value=1, time_ns=time_ns))
+    finally:
+        api.close()

@@ -33,6 +33,7 @@ from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.ports.operator import FoundOrphans, OrphanObject
 from maar.ports.plan_board import PollReply, PollRequest
 from maar.ports.runner import AttemptFailed, RunnerDied
+from maar.runner.settings import SparkSettings
 from support.clock.virtual_time import Gate
 from support.http.command_line import Say, speaker
 from support.http.front import Front
@@ -64,7 +65,8 @@ class Engines:
         self.work: Work = merge
         self.started: list[ThreadRunner] = []
 
-    def start(self, *_: Any) -> ThreadRunner:
+    def start(self, *_: Any, slots: int) -> ThreadRunner:
+        assert slots == 1
         self.started.append(ThreadRunner(lambda plan, gate: self.work(plan, gate), slots=1))
         return self.started[-1]
 
@@ -381,6 +383,24 @@ def test_a_store_that_is_not_the_servers_is_refused(
     assert code == 2
     assert "is not the store of the metastore" in err
     assert board.fold.state.plans[plan].lease is None
+
+
+@pytest.mark.parametrize(
+    ("master", "given", "takes", "slots"),
+    [
+        ("local[*]", 1, 4, 1),
+        ("local[2]", 0, 4, 2),
+        ("local[8]", 0, 4, 4),
+        ("local[8]", 0, 1, 1),
+        ("spark://h:7077", 0, 4, 4),
+        ("spark://h:7077", 2, 4, 2),
+    ],
+)
+def test_an_engine_has_the_slots_that_its_plan_takes(
+    master: str, given: int, takes: int, slots: int
+) -> None:
+    spark = SparkSettings(master=master, slots=given)
+    assert execution.for_one_plan(spark, takes).slots == slots
 
 
 # ── roll back ──────────────────────────────────────────────────────────────────────────────────

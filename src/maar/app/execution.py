@@ -34,6 +34,7 @@ SECRETS = ("access_key_id", "secret_access_key", "session_token")
 ASK_AGAIN_S = 0.2
 AT_MOST_S = 5.0  # how long rollbacks that somebody else is at are waited for
 
+StartEngine = Callable[[StoreSettings, int], JobRunner]  # for a plan that takes so many slots
 FindPlan = Callable[[PlanId], Awaitable[PlanDetail]]  # NotFound when there is none
 
 
@@ -82,9 +83,7 @@ class Executor:
         if self._worker is not None:
             self._worker.stop()
 
-    async def execute(
-        self, plan: PlanId, find: FindPlan, engine: Callable[[StoreSettings], JobRunner]
-    ) -> PlanOutcome:
+    async def execute(self, plan: PlanId, find: FindPlan, engine: StartEngine) -> PlanOutcome:
         """The engine is started only for a plan that needs one and that can still be executed."""
         try:
             found = await find(plan)
@@ -98,7 +97,7 @@ class Executor:
         if kind not in KINDS:
             raise Rejected(f"this maar does not know plans of the kind {kind[:60]!r}")
         if kind in KINDS.on_engine():
-            return await self._run(plan, lambda: engine(self._site.store.settings()))
+            return await self._run(plan, lambda: engine(self._site.store.settings(), found.slots))
         return await self.roll_back(plan)
 
     async def roll_back(self, plan: PlanId) -> PlanOutcome:

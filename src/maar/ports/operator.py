@@ -103,6 +103,7 @@ class PlanDetail(msgspec.Struct, frozen=True):
     inputs: tuple[BlockMeta, ...]  # those that are still known
     rollbacks: tuple[PlanRollback, ...] = ()  # of this plan, oldest first
     execution: Execution | None = None  # what whoever wants to execute it now would be told
+    slots: int = 1  # of an engine, that it takes
 
 
 class Explanation(msgspec.Struct, frozen=True):

@@ -51,7 +51,6 @@ def execute(
     check(context)
     if bool(url) == bool(metastore) or (metastore and not store):
         raise InvalidInput("give either url, or metastore and store", reason="settings")
-    chosen = SparkSettings(slots=1, lifeline_port=lifeline_port)
     reach = _by_url(url, _own(store)) if url else _by_rpc(metastore, _own(store))
     loops: list[tuple[asyncio.AbstractEventLoop, Executor]] = []
 
@@ -62,8 +61,12 @@ def execute(
             outcome = await executor.execute(
                 plan_id,
                 find,
-                lambda opened: SparkRunner(
-                    chosen, opened, None, open_store=open_store, borrowed=context
+                lambda opened, slots: SparkRunner(
+                    SparkSettings(slots=slots, lifeline_port=lifeline_port),
+                    opened,
+                    None,
+                    open_store=open_store,
+                    borrowed=context,
                 ),
             )
             return outcome.told()

@@ -23,7 +23,7 @@ WROTE = "wrote"
 class HangingEngine:
     """Slow enough to be killed in the middle, whatever the machine does."""
 
-    def __init__(self, _settings: Settings, store: StoreSettings) -> None:
+    def __init__(self, _settings: Settings, store: StoreSettings, **_slots: int) -> None:
         self._store = open_store(store)
         self._cancelled = threading.Event()
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from maar.app.settings.config import Settings
     from maar.ports.object_store import StoreSettings
     from maar.ports.runner import JobRunner
+    from maar.runner.settings import SparkSettings
 
 SCHEDULED = ("plan", "kind", "state", "created", "why")
 NOTHING_TO_DO = "nothing_to_do"
@@ -79,7 +80,9 @@ def execute(
     plan, settings = PlanId.parse(plan_id), own_settings(config, others, **flags)
 
     async def work(executor: Executor, board: HttpBoard) -> PlanOutcome:
-        return await executor.execute(plan, board.plan, lambda store: engine(settings, store))
+        return await executor.execute(
+            plan, board.plan, lambda store, slots: engine(settings, store, slots=slots)
+        )
 
     outcome = carry_out(server, settings, work)
     print_json(outcome.told()) if as_json else _tell(outcome)
@@ -124,8 +127,8 @@ def own_settings(config: Path | None, others: tuple[str, ...], **flags: Any) -> 
     return load_here(file=config, flags=given_settings(others, **flags), roles_here=False)
 
 
-def engine(settings: Settings, store: StoreSettings) -> JobRunner:
-    """Spark for one plan at a time."""
+def engine(settings: Settings, store: StoreSettings, *, slots: int) -> JobRunner:
+    """Spark for one plan: with as many slots as that takes, if the master has them."""
     from maar.adapters.stores.open import open_store
     from maar.app.processes.process import take_the_session_along
     from maar.runner.runner import SparkRunner
@@ -133,8 +136,16 @@ def engine(settings: Settings, store: StoreSettings) -> JobRunner:
 
     check_java()
     take_the_session_along()
-    spark = msgspec.structs.replace(settings.spark, slots=1)
+    spark = for_one_plan(settings.spark, slots)
     return SparkRunner(spark, store, settings.scratch_dir, open_store=open_store)
+
+
+def for_one_plan(spark: SparkSettings, slots: int) -> SparkSettings:
+    """No slot is warmed up that the plan does not take."""
+    from maar.runner.session import is_local, local_slots
+
+    there = local_slots(spark) if is_local(spark) else spark.slots or slots
+    return msgspec.structs.replace(spark, slots=min(slots, there))
 
 
 def _tell(outcome: PlanOutcome) -> None:

@@ -112,7 +112,9 @@ def plan(state: MetaState, plan_id: PlanId, *, now: LeaseTime) -> PlanDetail:
     inputs = tuple(meta for meta in known if meta is not None)
     would = execution.preview(state, plan_id, now=now)
     told = msgspec.structs.replace(would, result=None)  # the plan itself has it
-    return PlanDetail(found, now, limit, inputs, tuple(_rollbacks_of(state, plan_id)), told)
+    undone = tuple(_rollbacks_of(state, plan_id))
+    slots = state.kinds[found.kind].slots(state.policy)
+    return PlanDetail(found, now, limit, inputs, undone, told, slots)
 
 
 def _rollbacks_of(state: MetaState, target: PlanId) -> Iterator[PlanRollback]:
