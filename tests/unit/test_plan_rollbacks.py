@@ -200,6 +200,24 @@ def test_a_cleaning_is_due_when_there_is_something_to_clean() -> None:
     assert due(one), "the rollback waits to be executed"
 
 
+def test_a_plan_that_stays_is_cleaned_up_after_when_no_worker_comes_any_more() -> None:
+    one = leader()
+    plan = scheduled(one, 1, 2, removable=False)
+    execute(one, plan)
+    one.wait(LEASE_S + 1000)
+    assert not due(one), "it had not begun to write"
+    begun(one, plan, W2)
+    one.wait(LEASE_S + 60)
+    one.fold.now -= 1
+    assert not due(one), "a worker may still come"
+    one.fold.now += 1
+    assert due(one)
+    (wish,) = survey(one).wishes
+    assert wish.target == plan
+    undone(one, plan)
+    assert not due(one)
+
+
 def test_a_rollback_that_rests_after_a_failure_is_nothing_to_clean() -> None:
     """Else a cleaning would come in vain, minute by minute, for as long as it is excluded."""
     one = leader(rollback_delay_ns=0)

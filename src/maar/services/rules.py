@@ -67,6 +67,10 @@ class PendingPlans(Protocol):
 
     def rollback_plans(self) -> Iterator[Plan]: ...
 
+    def abandoned(self, now: LeaseTime) -> Iterator[Plan]:
+        """Those whose lease has expired and that nobody took since, except removable ones."""
+        ...
+
     def has_pending(self, kind: PlanKind) -> bool:
         """Whether a plan of the kind is on the schedule."""
         ...

@@ -89,14 +89,11 @@ def _all_wishes(state: MetaState, now: LeaseTime) -> Iterator[RollbackWish]:
 
 def _abandoned(state: MetaState, now: LeaseTime) -> Iterator[Plan]:
     """Plans that stay, whose last attempt has begun to write and whose lease has expired."""
-    for held in state.plans.held.values():
-        for plan_id in sorted(held):
-            plan = state.plans[plan_id]
-            if plan.removable or is_live(plan, now) or plan.id in state.plans.rollbacks:
-                continue
-            begun = plan.attempts[-1].started_at is not None and state.kinds[plan.kind].writes
-            if begun and not rollback.dead_tokens(state, plan):  # else it is named already
-                yield plan
+    for plan in state.plans.abandoned(now):
+        begun = plan.attempts[-1].started_at is not None and state.kinds[plan.kind].writes
+        named = plan.id in state.plans.rollbacks or rollback.dead_tokens(state, plan)
+        if begun and not named:
+            yield plan
 
 
 def _dead_by_plan(state: MetaState) -> dict[PlanId, tuple[FencingToken, ...]]:

@@ -150,6 +150,12 @@ class Timeline:
     def rollback_plans(self) -> Iterator[Plan]:
         return (self.by_id[plan] for plan in self.rollbacks.values())
 
+    def abandoned(self, now: LeaseTime) -> Iterator[Plan]:
+        """Those whose lease has expired and that nobody took since, except removable ones."""
+        for bucket in sorted(self.lines):
+            if bucket.standing is PlanStanding.LEASED:
+                yield from (plan for plan in self.line(bucket, now) if not plan.removable)
+
     def has_pending(self, kind: PlanKind) -> bool:
         """Whether a plan of the kind is on the schedule."""
         return any(self.kinds.of_line(bucket.line).kind == kind for bucket in self.lines)
