@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 import msgspec
@@ -26,7 +27,7 @@ from support.worker.stand_ins import (
 )
 
 UNDONE = PlanResult(ROLLBACK, (), Account(0, 0, 0), removed=3)
-UNDO = PlanId(900, 0)
+UNDO = PlanId(901, 0)  # of plan 1
 DEAD = FencingToken(INCARNATION, 1)
 
 
@@ -36,12 +37,16 @@ class WithLeftovers(SmallMetastore):
 
     heard: list[str] = field(default_factory=list)
     deaf: bool = False  # starts are not folded
+    together: bool = False
+    slow: asyncio.Event | None = None  # before it answers a start
 
     def _grant(self, number: int) -> LeasedPlan:
         plan = super()._grant(number)
-        self.leased[UNDO] = plan.token
+        undo = PlanId(900 + number, 0)
+        self.leased[undo] = plan.token
+        self._index -= self.together  # those of one entry have one token
         return msgspec.structs.replace(
-            plan, rollbacks=(Rollback(UNDO, plan.token, plan.id, (DEAD,)),)
+            plan, rollbacks=(Rollback(undo, plan.token, plan.id, (DEAD,)),)
         )
 
     async def poll(self, request: PollRequest) -> PollReply:
@@ -49,6 +54,8 @@ class WithLeftovers(SmallMetastore):
         if started and self.deaf:
             raise Unavailable("the log does not answer")
         reply = await super().poll(request)
+        if started and self.slow is not None:
+            await self.slow.wait()
         self.heard += [f"start {renewal.plan}" for renewal in started]
         for report in request.reports:
             word = "result" if report.result else "failure"
@@ -56,9 +63,25 @@ class WithLeftovers(SmallMetastore):
         return reply
 
 
-def worker_of(metastore: WithLeftovers, undo_fails: MaarError | None = None) -> Worker:
+class Uncancelled(ThreadRunner):
+    """A plan may be cancelled that never came to run."""
+
+    def cancel(self, plan: LeasedPlan) -> None:
+        self.cancelled.setdefault(plan.token, Gate())
+        super().cancel(plan)
+
+
+def worker_of(
+    metastore: WithLeftovers,
+    undo_fails: MaarError | None = None,
+    may_undo: Gate | None = None,
+    free: PlanId | None = None,  # a plan that does not wait for that
+    slots: int = 1,
+) -> Worker:
     def undo(rollback: Rollback) -> PlanResult:
         metastore.heard.append(f"undo {rollback.plan}")
+        if may_undo is not None and rollback.target != free:
+            may_undo.wait()
         if undo_fails is not None:
             raise undo_fails
         return UNDONE
@@ -70,7 +93,7 @@ def worker_of(metastore: WithLeftovers, undo_fails: MaarError | None = None) -> 
     return Worker(
         BRISK,
         metastore,
-        ThreadRunner(work, slots=1),
+        Uncancelled(work, slots=slots),
         LoopClock(),
         CollectorRegistry(),
         WorkerId("w1"),
@@ -135,3 +158,42 @@ def test_an_intent_that_cannot_be_followed_does_not_hold_up_the_plan() -> None:
     run_virtually(test())
     assert metastore.heard[:3] == [f"undo {UNDO}", f"failure {UNDO}", "start 1.0"]
     assert metastore.failures == [("the intent a-0 is not followed", True)]
+
+
+def test_a_plan_that_was_lost_while_it_was_undone_does_not_keep_its_slot() -> None:
+    """Nobody tells the worker any more that its start is known: it must not wait for that."""
+    metastore, may_undo = WithLeftovers(waiting=[1]), Gate()
+
+    async def test() -> None:
+        async with working(worker_of(metastore, may_undo=may_undo)):
+            await until(lambda: f"undo {UNDO}" in metastore.heard)
+            metastore.take_away(1)
+            seen = len(metastore.renewals())
+            await until(lambda: len(metastore.renewals()) > seen)
+            await more_polls(metastore, 0)
+            may_undo.set()
+            metastore.waiting.append(2)
+            await until(lambda: PlanId(2, 0) in metastore.done)
+
+    run_virtually(test())
+    assert "run 1.0" not in metastore.heard
+
+
+def test_the_start_of_one_plan_is_not_that_of_another_of_the_same_entry() -> None:
+    """They have one token. The second begins while the start of the first is under way."""
+    metastore, may_undo = WithLeftovers(waiting=[1, 2], together=True), Gate()
+    worker = worker_of(metastore, may_undo=may_undo, free=PlanId(1, 0), slots=2)
+
+    async def test() -> None:
+        slow = metastore.slow = asyncio.Event()
+        async with working(worker):
+            await until(lambda: any(each.started for each in metastore.renewals()))
+            may_undo.set()
+            await until(lambda: "result 902.0" in metastore.heard)
+            slow.set()
+            await until(lambda: len(metastore.done) == 4)
+
+    run_virtually(test())
+    heard = metastore.heard
+    assert heard.index("start 1.0") < heard.index("run 1.0")
+    assert heard.index("start 2.0") < heard.index("run 2.0")

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from maar.background import Threads, wait_any
 from maar.model.errors import Corrupt, MaarError
-from maar.model.ids import FencingToken, PlanId, WorkerId
+from maar.model.ids import PlanId, WorkerId
 from maar.model.plan import ROLLBACK, LeasedPlan, PlanResult, Rollback
 from maar.ports.calls import Caller
 from maar.ports.clock import Clock
@@ -32,7 +32,7 @@ from maar.ports.plan_board import (
 from maar.ports.runner import AttemptFailed, JobRunner
 from maar.worker.backoff import Backoff
 from maar.worker.executed import Executed
-from maar.worker.keeper import LEAVING, OVERDUE, AttemptFailure, End, Keeper
+from maar.worker.keeper import LEAVING, OVERDUE, AttemptFailure, End, Keeper, Key
 from maar.worker.metrics import WorkerMetrics
 from maar.worker.settings import WorkerSettings
 
@@ -85,8 +85,8 @@ class Worker:
         self._silence = Backoff(settings.retry_min_ms * _MS, settings.retry_max_ms * _MS)
         self._faults = Backoff(settings.fault_min_ms * _MS, settings.fault_max_ms * _MS)
         self._faulty = 0  # plans that wait to be run again after a fault
-        self._given_up: dict[FencingToken, asyncio.Event] = {}  # of those that wait
-        self._announced: dict[FencingToken, asyncio.Event] = {}  # plans that wait to be begun
+        self._given_up: dict[Key, asyncio.Event] = {}  # of those that wait
+        self._announced: dict[Key, asyncio.Event] = {}  # plans that wait to be begun
         self._slots = 0  # what the runner said last
         self._asking: asyncio.Task[int] | None = None
         self._wake = asyncio.Event()
@@ -262,7 +262,7 @@ class Worker:
 
     def _end_wait(self, plan: LeasedPlan) -> None:
         for waits in (self._given_up, self._announced):
-            if event := waits.get(plan.token):
+            if event := waits.get((plan.id, plan.token)):
                 event.set()
 
     async def _cancel_one(self, plan: LeasedPlan) -> None:
@@ -332,15 +332,16 @@ class Worker:
         """Tell the metastore that the plan begins, and wait until it knows: before that, nothing is
         written. A removable plan that has begun can only be completed or rolled back.
         """
-        if self._stopping.is_set():
+        if self._stopping.is_set() or not self._keeper.holds(plan):
             raise _NotBegun
-        told = self._announced.setdefault(plan.token, asyncio.Event())
+        key = plan.id, plan.token
+        told = self._announced.setdefault(key, asyncio.Event())
         self._keeper.on_begun(plan, self._clock.monotonic_ns())
         self._wake.set()
         try:
             await told.wait()
         finally:
-            self._announced.pop(plan.token, None)
+            self._announced.pop(key, None)
         if not self._keeper.holds(plan):
             raise _NotBegun
 
@@ -381,11 +382,12 @@ class Worker:
             wait_ns // _MS,
             fault.cause,
         )
-        given_up = self._given_up.setdefault(plan.token, asyncio.Event())
+        key = plan.id, plan.token
+        given_up = self._given_up.setdefault(key, asyncio.Event())
         try:
             await wait_any(wait_ns / 1e9, self._stopping, given_up)
         finally:
-            del self._given_up[plan.token]
+            del self._given_up[key]
 
     def _on_end(self, plan: LeasedPlan, begun_ns: int, end: End) -> None:
         now_ns = self._clock.monotonic_ns()
