@@ -397,6 +397,31 @@ def test_a_rolled_back_clustering_is_due_again_after_its_setback(lake: Lake) -> 
     assert ask_for(lake).created  # type: ignore[attr-defined]
 
 
+def test_a_day_that_keeps_failing_is_left_out_until_somebody_asks_for_it(lake: Lake) -> None:
+    inputs = {lake.block(shard=shard) for shard in (1, 2)}
+    lake.until_s(CLOSED_S)
+    key = lake.due()[0].key
+    for failure in range(1, lake.state.policy.failure_limit + 1):
+        (lease,) = lake.ask()
+        lake.leader.renew(lease, started=True)
+        lake.leader.fail(lease)
+        lake.leader.wait(600)
+        lake.leader.put(rollbacks.survey(lake.state, now=lake.leader.now).entries())
+        setback = lake.state.setback(CLUSTER, key)
+        assert setback is not None
+        assert setback.failures == failure
+        lake.leader.fold.now = max(lake.leader.fold.now, setback.until)
+    lake.leader.wait(1000 * DAY_NS / SECOND_NS)
+    assert lake.due() == []
+    assert lake.leader.fold.live() == inputs
+    said = lake.words(min(inputs))
+    assert "it is left out" in said
+    assert f"schedule cluster --tenant {TENANT} --window 2024-10-04" in said
+    assert ask_for(lake).created  # type: ignore[attr-defined]
+    lake.cluster()
+    assert lake.state.setback(CLUSTER, key) is None
+
+
 def test_set_so_it_is_not_removable() -> None:
     terms = (KindTerms(CLUSTER, 15 * SECOND_NS, 1800 * SECOND_NS, removable=False),)
     lake = Lake(msgspec.structs.replace(TERMS, kinds=terms))

@@ -3,6 +3,8 @@
 import { el } from "./dom.js";
 import { formatBytes, formatCount, formatSeconds } from "./format.js";
 
+const CLUSTERED = 100; // the level of blocks of a whole day, of all shards
+
 export function renderStatus(strip, status) {
   const levels = status.levels ?? [];
   const queued = sum(levels, "queued");
@@ -29,7 +31,7 @@ function fact(name, value, tone = "", title = "") {
 function levelsFact(levels) {
   const stored = levels.filter(({ blocks }) => blocks > 0);
   const parts = stored.map(({ level, kind, blocks, bytes, profiles }) => {
-    const name = kind === "quarantine" ? "quarantine" : `L${level}`;
+    const name = kind === "quarantine" ? kind : level === CLUSTERED ? "clustered" : `L${level}`;
     const inside = `${formatCount(profiles)} profiles, ${formatBytes(bytes)}`;
     const title = `${name}: ${formatCount(blocks)} blocks, ${inside}`;
     const count = el("b", { textContent: formatCount(blocks) });

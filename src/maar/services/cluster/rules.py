@@ -18,7 +18,7 @@ from maar.model.time import DAY_NS, LeaseTime, utc_day
 from maar.model.words import count_text, size_text, span_text
 from maar.services.cluster import parts
 from maar.services.compact import accounting
-from maar.services.rules import NO_SHARD, Board, DayWindow, KindRules, PlanScope
+from maar.services.rules import NO_SHARD, Board, DayWindow, KindRules, PlanScope, Setback
 
 CLUSTER = PlanKind("cluster")
 INPUTS_MAX = 1_000  # blocks of one plan
@@ -36,8 +36,7 @@ class Clustering(KindRules):
         for window in board.windows_before(first_open):
             if not is_due(window, board.policy.cluster, wall_ns=wall_ns, now=now):
                 continue
-            setback = board.setback(CLUSTER, window.key)
-            if setback is not None and now < setback.until:
+            if _rests(board, window.key, now):
                 continue
             if pending is None:
                 pending = {plan.key for plan in board.plans.of_kind(CLUSTER)}
@@ -135,6 +134,18 @@ def _waited_ns(window: DayWindow, now: LeaseTime) -> int:
     return (now * window.blocks - window.times_ns) // window.blocks
 
 
+def _rests(board: Board, key: QueueKey, now: LeaseTime) -> bool:
+    """Whether its plans failed lately, or so often that its blocks are left out: then they stay as
+    they are, until a person asks for the window and that plan succeeds.
+    """
+    setback = board.setback(CLUSTER, key)
+    return setback is not None and (now < setback.until or _left_out(setback, board.policy))
+
+
+def _left_out(setback: Setback, policy: Policy) -> bool:
+    return setback.failures >= policy.failure_limit
+
+
 def _spec(board: Board, window: DayWindow) -> PlanSpec | None:
     """What came since, oldest first, and what is clustered already if there is room for all of it:
     so a day that is too large for one plan is not rewritten over and over.
@@ -185,6 +196,12 @@ def _words(board: Board, window: DayWindow, now: LeaseTime) -> str:
     if left_ns > 0:
         return f"{day} can be clustered when it is closed, in {span_text(left_ns)}."
     setback = board.setback(CLUSTER, window.key)
+    if setback is not None and _left_out(setback, board.policy):
+        return (
+            f"Clusterings of its day failed {count_text(setback.failures, 'time')} in a row, and "
+            "it is left out: its blocks stay as they are. `maar plans schedule cluster --tenant "
+            f"{window.key.tenant} --window {date_text(window.key.day)}` makes one more."
+        )
     if setback is not None and now < setback.until:
         return (
             f"Clusterings of its day failed {count_text(setback.failures, 'time')} in a row; the "
