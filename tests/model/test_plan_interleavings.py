@@ -27,6 +27,7 @@ from maar.metastore.state.state import MetaState
 from maar.model.plan import PlanState
 from maar.ports.plan_board import ConfirmDeletes
 from support.oracles.interleavings import (
+    PLANNER,
     POLICY,
     Actor,
     Broken,
@@ -72,11 +73,18 @@ def test_without_the_guard_executors_fence_each_other(removable: bool) -> None:
     assert visited.states > 100
 
 
-@pytest.mark.parametrize("others", [(Y,), (CLEANER,)], ids=["executor", "cleaner"])
+@pytest.mark.parametrize("other", [Y, CLEANER], ids=["executor", "cleaner"])
 @pytest.mark.parametrize("removable", [False, True], ids=["immutable", "removable"])
-def test_a_leader_is_killed_and_an_answer_is_lost(removable: bool, others: tuple[Actor]) -> None:
+def test_a_leader_is_killed_and_an_answer_is_lost(removable: bool, other: Actor) -> None:
     faults = Faults(jumps=2 if removable else 1, leaders=1, answers=1)
-    visited = visit_all(World(removable=removable), (X, *others), faults)
+    visited = visit_all(World(removable=removable), (X, other), faults)
+    _tell(visited)
+    assert visited.states > 500
+
+
+@pytest.mark.parametrize("other", [Y, CLEANER], ids=["executor", "cleaner"])
+def test_the_planner_takes_what_a_removable_plan_holds(other: Actor) -> None:
+    visited = visit_all(World(removable=True), (X, other, Actor(PLANNER)), Faults(jumps=2))
     _tell(visited)
     assert visited.states > 500
 

@@ -53,9 +53,11 @@ POLICY = msgspec.structs.replace(
     SMALL,
     lease_ns=15 * SECOND_NS,
     rollback_delay_ns=20 * SECOND_NS,  # over after the second jump
+    hold_max_ns=0,
     leftovers_ns=600 * SECOND_NS,
     failure_limit=9,
 )
+PLANNER = "planner"  # of compaction
 FAR = 10  # jumps: every lease and every delay is over
 SWEPT = 100  # jumps: no task can write any more
 
@@ -397,6 +399,8 @@ class World:
     def do_ask(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
         if actor.cleans:
             return self.begins_cleaning(spot, actor)
+        if actor.name == PLANNER:
+            return self.takes_what_is_held(spot, actor)
         target = self.log.target
         fold, (answer, token, undone) = self.log.do(
             *(spot.fold, spot.time, "execute", target, actor.name),
@@ -411,6 +415,14 @@ class World:
         undo = undone[0] if undone else None
         moved = actor._replace(at="look" if undo else "start", token=token, undo=undo)
         return spot._replace(fold=fold, newest=token), moved
+
+    def takes_what_is_held(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
+        """Compaction needs the inputs."""
+        fold, _ = self.log.do(
+            *(spot.fold, spot.time, "overheld"),
+            how=lambda turn: turn.put(rollbacks.overheld(turn.state, now=turn.now)),
+        )
+        return spot._replace(fold=fold), actor._replace(at="done")
 
     def begins_cleaning(self, spot: Spot, actor: Actor) -> tuple[Spot, Actor]:
         fold, (answer, token, plan) = self.log.do(
