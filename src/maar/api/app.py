@@ -16,6 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from maar.api.admin.admin import Admin, Disks, Processes, View, no_disks, no_processes
+from maar.api.admin.deletions import Deletions, DeletionWish
 from maar.api.admin.execution import (
     RESULT_BYTES_MAX,
     CleanWish,
@@ -127,6 +128,7 @@ def build_app(
             ),
             *_order_routes(guard, Orders(asked.metastore)),
             *_execution_routes(guard, PlanOrders(asked.metastore, asked.store, asked.addresses)),
+            *_deletion_routes(guard, Deletions(guard, asked.metastore)),
             _placement_route(guard, PlacementView(asked.metastore, asked.placed)),
             Route("/", pages.page),
             Route("/ui/{path:path}", pages.asset),
@@ -247,6 +249,14 @@ def _execution_routes(guard: RequestGuard, orders: PlanOrders) -> list[Route]:
     return [
         Route(executor, View(guard, executor, orders.executor), methods=["GET"]),
         *(Route(path, order, methods=["POST"]) for path, order in posts.items()),
+    ]
+
+
+def _deletion_routes(guard: RequestGuard, deletions: Deletions) -> list[Route]:
+    path = "/api/v1/deletions"
+    return [
+        Route(path, View(guard, path, deletions.pending), methods=["GET"]),
+        Route(path, Order(guard, path, DeletionWish, deletions.delete), methods=["POST"]),
     ]
 
 

@@ -10,22 +10,26 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import msgspec
+
 from maar.block.read.damage import damages
 from maar.metastore.decide import operator_commands, rollbacks, wishes
-from maar.metastore.fold import losing, retention, trust
+from maar.metastore.fold import deletion, losing, retention, trust
 from maar.metastore.leader.inbox import Add, PinRequest, Poll
 from maar.metastore.leader.term import LeaderTerm
 from maar.metastore.member import Replica
 from maar.metastore.replica.follower import Follower
 from maar.metastore.views import explain, reads
-from maar.model.block import BlockMeta
-from maar.model.errors import NotLeading, Rejected, Unavailable
+from maar.model.block import BlockMeta, Kind
+from maar.model.errors import NotLeading, Rejected, Retryable, Unavailable
 from maar.model.ids import BlockId, NodeId, PlanId, TenantId, Zone
 from maar.model.plan import Plan
+from maar.model.predicate import Mask
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime
 from maar.ports.calls import LocalPort
 from maar.ports.dead_letters import Letter, LetterRetried, LettersPage
+from maar.ports.deletions import Deletion, PendingDeletion
 from maar.ports.index_reader import IndexView, ViewRequest
 from maar.ports.log_time import Now
 from maar.ports.membership import Beat, BeatReply, RingView
@@ -78,12 +82,22 @@ class MetastoreService(Replica, LocalPort):
     async def view(self, request: ViewRequest) -> IndexView:
         if request.reader:
             await self._pin(request.reader)
-        state = (await self._current()).state
-        index, chunks = state.index, reads.chunks_for(state.blocks, request)
-        letters = reads.undelivered_blocks(state, request.letters)
-        if len(chunks) <= CHUNKS_INLINE_MAX:
-            return IndexView(index, reads.select(chunks, request), letters)
-        return IndexView(index, await asyncio.to_thread(reads.select, chunks, request), letters)
+        while True:
+            state = (await self._current()).state
+            index, chunks = state.index, reads.chunks_for(state.blocks, request)
+            letters = reads.undelivered_blocks(state, request.letters)
+            hides = deletion.of_tenant(state, request.tenant)
+            hidden = deletion.of_letters(state, letters, request.tenant)
+            if len(chunks) <= CHUNKS_INLINE_MAX:
+                blocks = reads.select(chunks, request)
+            else:
+                blocks = await asyncio.to_thread(reads.select, chunks, request)
+            if not hides:
+                return IndexView(index, blocks, letters)
+            # Which entry brought a segment is known as long as it is live: if one was merged while
+            # we looked in a thread, we look again.
+            if all(meta.kind is not Kind.SEGMENT or meta.id in state.blocks for meta in blocks):
+                return IndexView(index, blocks, letters, hidden | reads.hidden(state, blocks))
 
     async def _pin(self, reader: str) -> None:
         """Pin at the leader, wherever it is; an index that is read afterwards is protected."""
@@ -332,6 +346,29 @@ class MetastoreService(Replica, LocalPort):
 
     async def sweep_orphans(self, *, limit: int = 100) -> FoundOrphans:
         return await (await self._confirmed_leader()).orphans.sweep_now(limit=limit)
+
+    async def delete_profiles(self, mask: Mask, *, dry_run: bool) -> Deletion:
+        """The entry, then the object that a restore finds, then the reply."""
+        leader_term = await self._confirmed_leader()
+        deletion.check(mask)
+        found = await leader_term.eraser.count(mask)
+        if dry_run:
+            return found
+        predicate = await leader_term.command(
+            lambda state, _: deletion.order(state, mask),
+            lambda effects, _: deletion.taken(effects),
+        )
+        try:
+            await leader_term.eraser.keep(predicate)
+        except Retryable as error:
+            raise Unavailable(
+                f"deletion {predicate.id} is in force, but not in the store yet, so that a log "
+                f"that is restored might not know it ({error}); to ask again is harmless"
+            ) from error
+        return msgspec.structs.replace(found, predicate=predicate.id)
+
+    async def deletions(self) -> tuple[PendingDeletion, ...]:
+        return (await self._confirmed_leader()).eraser.pending()
 
     async def set_retention(self, tenant: TenantId, *, period_ns: int | None) -> RetentionStatus:
         leader_term = await self._leader()

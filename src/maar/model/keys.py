@@ -10,6 +10,7 @@
     metastore/v1/<incarnation>/entry-<index>-<hash>.msgpack     an entry too large for the log
     metastore/v1/<incarnation>/successor     the log was restored as another incarnation
     metastore/v1/claim     the incarnation of the log that began in this store
+    deletions/v1/<incarnation>-<index>.msgpack     a deletion by predicate, until it is carried out
     markers/v1/<incarnation>     the log of that incarnation keeps its blocks in this store
     dlq/v1/<incarnation>/<segment>.msgpack      a dead letter: a segment's metadata, not yet indexed
     dlq/v1/<incarnation>-held/<segment>.msgpack     one that cannot be delivered
@@ -37,6 +38,7 @@ MANIFESTS = "lake/v1/manifests/"
 QUARANTINES = "quarantine/v1/"
 ATTEMPTS = "attempts/v1/"  # the intents of all attempts
 MARKERS = "markers/v1/"
+DELETIONS = "deletions/v1/"  # of every incarnation
 SNAPSHOTS = "metastore/v1/"  # of every incarnation
 CLAIM = "metastore/v1/claim"  # one key, created once: of two logs that begin at once, one wins
 DEAD_LETTERS = "dlq/v1/"  # of every incarnation, held ones too
@@ -49,6 +51,7 @@ _WRITTEN = re.compile(  # by a plan: any object that an intent may name
 _INTENT = re.compile(r"attempts/v1/([^/]+)/([^/]+)/[^/]+-[0-9]+")
 _SEGMENT = re.compile(r"segments/v1/shard=([0-9]{1,9})/([0-9a-f]{32})-([^/-]+)\.parquet")
 _JOINED = re.compile(r"segments/v1/shard=([0-9]{1,9})/joined/[^/]+\.parquet")
+_DELETION = re.compile(r"deletions/v1/([^/-]+)-([0-9]{1,20})\.msgpack")
 _LETTER = re.compile(r"([0-9a-f]{32})\.msgpack")
 _ABOUT = re.compile(r"([0-9a-f]{32})(?:-[0-9a-f]+)*\.msgpack")
 _HELD = "-held"
@@ -210,6 +213,22 @@ def snapshot_prefix(incarnation: Incarnation) -> str:
 def successor(incarnation: Incarnation) -> str:
     """Says as which incarnation a log was restored: the old one must not be used any more."""
     return f"{snapshot_prefix(incarnation)}successor"
+
+
+class DeletionName(NamedTuple):
+    """What the key of a deletion says."""
+
+    incarnation: Incarnation
+    predicate: int  # its id
+
+
+def deletion(*, incarnation: Incarnation, index: int) -> str:
+    return f"{DELETIONS}{incarnation}-{index:020d}.msgpack"
+
+
+def deletion_name(key: str) -> DeletionName | None:
+    parts = _DELETION.fullmatch(key)
+    return DeletionName(Incarnation(parts[1]), int(parts[2])) if parts else None
 
 
 def marker(incarnation: Incarnation) -> str:

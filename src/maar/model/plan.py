@@ -19,6 +19,7 @@ from maar.model.ids import (
     WorkerId,
     Zone,
 )
+from maar.model.predicate import Mask
 from maar.model.time import LeaseTime
 
 PlanKind = NewType("PlanKind", str)  # what is done; the kinds that there are: services/kinds.py
@@ -88,9 +89,10 @@ class Account(msgspec.Struct, frozen=True, array_like=True):
     kept: int
     duplicates: int
     quarantined: int
+    deleted: int = 0  # by predicates that apply to the inputs (S8)
 
     def total(self) -> int:
-        return self.kept + self.duplicates + self.quarantined
+        return self.kept + self.duplicates + self.quarantined + self.deleted
 
 
 class PlanResult(msgspec.Struct, frozen=True, array_like=True):
@@ -189,3 +191,8 @@ class LeasedPlan(msgspec.Struct, frozen=True, array_like=True):
     slots: int = 1  # how many of the worker's it takes
     memory_bytes: int = 0  # that one of its tasks may use; 0: as the kind sees fit
     part: PlanPart | None = None  # of the copy that one task gets; None: the task takes all
+    masks: tuple[tuple[Mask, ...], ...] = ()  # of each input, what is to be deleted of it; (): none
+
+    def masks_of(self, at: int) -> tuple[Mask, ...]:
+        """What is to be deleted of an input, by its place."""
+        return self.masks[at] if self.masks else ()

@@ -245,6 +245,7 @@ class Policy(Struct, frozen=True, array_like=True):
     scopes_max: int = 10_000  # of plans whose failures or successes are remembered
     logcompact: LogcompactRule = logcompact_rule(_SERVICES.logcompact)
     cluster: ClusterTerms = cluster_terms(_SERVICES.cluster)
+    predicates_max: int = 100  # deletions that are not carried out everywhere yet
 
     def terms(self, kind: str) -> KindTerms:
         for terms in self.kinds:

@@ -47,4 +47,6 @@ class Refusal(StrEnum):
     UNEXPLAINED = (
         "passing time does not explain why the block is too old; an operator has to confirm"
     )
+    HIDDEN = "the result holds profiles that were deleted"
+    STILL_NEEDED = "something that the deletion applies to is left, or may still come"
     NOT_EXPIRED = "the block was not taken by retention, or not so lately that it can come back"

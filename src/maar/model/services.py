@@ -78,6 +78,15 @@ class ClusterService(KindService, frozen=True, kw_only=True):
     """What one of its tasks may use, about; a large day is cut into more tasks."""
 
 
+class EraseService(KindService, frozen=True, kw_only=True):
+    """Erasing writes a block again without the profiles that were deleted of it."""
+
+    lease_s: LeaseSeconds = 15.0
+    """How long a worker that sends no renewals keeps a block."""
+    limit_s: LimitSeconds = 1800.0
+    """A rewriting that runs longer counts as hung."""
+
+
 class RollbackService(KindService, frozen=True, kw_only=True):
     """Rollbacks delete what ended attempts wrote."""
 
@@ -119,5 +128,6 @@ class ServicesSettings(Struct, frozen=True, kw_only=True):
     compact: CompactService = CompactService()
     logcompact: LogcompactService = LogcompactService()
     cluster: ClusterService = ClusterService()
+    erase: EraseService = EraseService()
     rollback: RollbackService = RollbackService()
     clean: CleanService = CleanService()

@@ -9,6 +9,7 @@ import msgspec
 
 from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, TenantId
+from maar.model.predicate import Mask
 from maar.model.time import TimeRange
 from maar.ports.calls import Call
 from maar.ports.log_time import LogTime
@@ -21,6 +22,7 @@ class IndexView(msgspec.Struct, frozen=True):
     index: int
     blocks: tuple[BlockMeta, ...]
     letters: tuple[BlockId, ...] = ()  # of those asked about, the ones that the index has not seen
+    masks: dict[BlockId, tuple[Mask, ...]] = {}  # what of a block or letter was deleted (S8)
 
 
 class IndexReader(LogTime, Protocol):

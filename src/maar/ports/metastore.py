@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from maar.ports import (
     dead_letters,
+    deletions,
     index_reader,
     log_time,
     membership,
@@ -15,6 +16,7 @@ from maar.ports import (
     retention,
 )
 from maar.ports.calls import Call
+from maar.ports.deletions import Deleter
 from maar.ports.index_reader import IndexReader
 from maar.ports.membership import BeatListener
 from maar.ports.operator import Operator
@@ -22,7 +24,7 @@ from maar.ports.plan_board import PlanBoard
 from maar.ports.registrar import BlockRegistrar
 
 
-class Metastore(BlockRegistrar, BeatListener, PlanBoard, IndexReader, Operator, Protocol):
+class Metastore(BlockRegistrar, BeatListener, PlanBoard, IndexReader, Operator, Deleter, Protocol):
     """Reads of the index are answered by any replica, linearizably; what changes something, and
     what only a leader knows (heartbeats, rings, letters, the log's time), by the leader.
     """
@@ -37,5 +39,6 @@ CALLS: tuple[type[Call[Metastore, Any]], ...] = (
     *index_reader.CALLS,
     *retention.CALLS,
     *dead_letters.CALLS,
+    *deletions.CALLS,
     *operator.CALLS,
 )

@@ -84,6 +84,8 @@ class Status(msgspec.Struct, frozen=True):
     profiles_lost: int = 0
     rollbacks: int = 0  # that wait to be executed
     dead: int = 0  # attempts that have left objects to be rolled back
+    deletions: int = 0  # by predicate, that are not carried out everywhere yet
+    profiles_deleted: int = 0  # by them, since genesis
 
 
 class PlanRollback(msgspec.Struct, frozen=True):

@@ -12,13 +12,12 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from maar.block.decode import to_tables
-from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, InvalidInput, NotFound, Overloaded, Unavailable
 from maar.model.ids import TenantId, profile_id_text
 from maar.model.labels import Labels
 from maar.model.time import TimeRange
 from maar.ports.calls import Caller, LocalPort
-from maar.ports.index_reader import IndexReader, ViewRequest
+from maar.ports.index_reader import IndexReader, IndexView, ViewRequest
 from maar.ports.log_time import GetNow
 from maar.ports.object_store import ObjectStore
 from maar.ports.query import (
@@ -249,9 +248,11 @@ class DuckEngine(LocalPort):
         again: bool = False,
     ) -> T:
         service = service_of(scope.matchers)
-        view = await self._blocks(scope, service, f"{self._reader}/{slot}")
-        blocks = [meta for meta in view if meta.id not in scope.without]
-        parts = parts_of(blocks, tenant=scope.tenant, time=scope.range, service=service)
+        view = await self._view(scope, service, f"{self._reader}/{slot}")
+        blocks = [meta for meta in view.blocks if meta.id not in scope.without]
+        parts = parts_of(
+            blocks, tenant=scope.tenant, time=scope.range, service=service, masks=view.masks
+        )
         backlog = sum(each.profiles for _, some in parts.raw for each in some)
         if decodes and backlog > self._settings.level0_profiles_max:
             raise Overloaded(
@@ -282,7 +283,7 @@ class DuckEngine(LocalPort):
             stopping.add_done_callback(self._stopping.discard)
             raise
 
-    async def _blocks(self, scope: Scope, service: str, reader: str) -> tuple[BlockMeta, ...]:
+    async def _view(self, scope: Scope, service: str, reader: str) -> IndexView:
         """The blocks of the index, and those in dead letters that are not in it yet.
 
         Letters are read first: one that is delivered meanwhile is in the view then. The index says
@@ -292,7 +293,7 @@ class DuckEngine(LocalPort):
             tenant=scope.tenant, range=scope.range, service=service, reader=reader
         )
         if self.letters is None:
-            return (await self._metastore.call(request)).blocks
+            return await self._metastore.call(request)
         incarnation = (await self._metastore.call(GetNow())).incarnation
         found = await self.letters.waiting(incarnation)
         wanted = {
@@ -303,7 +304,7 @@ class DuckEngine(LocalPort):
         view = await self._metastore.call(msgspec.structs.replace(request, letters=tuple(wanted)))
         unseen = await self.letters.whole(incarnation, [wanted[block] for block in view.letters])
         self._metrics.letters.inc(len(unseen))
-        return (*view.blocks, *unseen)
+        return msgspec.structs.replace(view, blocks=(*view.blocks, *unseen))
 
     async def _take_slot(self, tenant: TenantId) -> int:
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()

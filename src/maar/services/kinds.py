@@ -17,6 +17,7 @@ from maar.model.time import LeaseTime
 from maar.services.clean.rules import CLEANING
 from maar.services.cluster.rules import CLUSTERING
 from maar.services.compact.rules import COMPACTION
+from maar.services.erase.rules import ERASING
 from maar.services.logcompact.rules import LOGCOMPACTION
 from maar.services.rollback.rules import ROLLING_BACK
 from maar.services.rules import Board, KindRules, QueueRules
@@ -88,6 +89,7 @@ class Kinds:
 
 KINDS = Kinds(
     COMPACTION,
+    ERASING,
     LOGCOMPACTION,
     CLUSTERING,
     ROLLING_BACK,

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from maar.block.format.hidden import hidden_rows
 from maar.block.format.writer import SCRATCH
 from maar.block.merge.build import SIZES, MergeSizes, build
 from maar.block.merge.duplicates import id_words, later_ones
@@ -24,10 +26,12 @@ from maar.block.merge.sorted_runs import BUDGET
 from maar.block.merge.split import places
 from maar.model.ids import TenantId
 from maar.model.plan import LeasedPlan
+from maar.model.predicate import Mask
 from maar.services.publish import Publisher
 
 log = logging.getLogger("maar.compact")
 
+_NO_IDS = pa.array([], pa.binary(16))
 FAN_IN = 10  # runs that are merged at once
 EVERYTHING = RunShare()
 
@@ -106,22 +110,61 @@ class Merger:
 
 
 class Repeats(NamedTuple):
-    """How many profiles runs hold, and how many of those an earlier run has too."""
+    """How many profiles runs hold, how many of those an earlier run has too, and how many are to be
+    deleted.
+    """
 
     profiles: int
     duplicates: int
+    deleted: int
+
+    @property
+    def kept(self) -> int:
+        return self.profiles - self.duplicates - self.deleted
 
 
-def drop_repeated(runs: Sequence[Run], share: RunShare = EVERYTHING) -> Repeats:
-    """Mark the profiles that an earlier run has too."""
-    columns = [_profile_ids(run, share) for run in runs]
+def drop_repeated(
+    runs: Sequence[Run],
+    share: RunShare = EVERYTHING,
+    masks: Sequence[tuple[Mask, ...]] = (),  # of each run
+) -> Repeats:
+    """Mark the profiles that are to be deleted, and of the others those that an earlier run has
+    too: a copy that is deleted must not stand for one that stays.
+    """
+    deleted = 0
+    columns: list[pa.Array] = []
+    for number, run in enumerate(runs):
+        if masks and masks[number]:
+            hidden, ids = _hidden_and_others(run, share, masks[number])
+            deleted += len(hidden)
+            run.dropped = hidden if len(hidden) else None
+            run.thinned = len(hidden) > 0
+        else:
+            ids = _profile_ids(run, share)
+        columns.append(ids)
     duplicates = 0
     flagged = later_ones([id_words(ids) for ids in columns])
     for run, ids, flags in zip(runs, columns, flagged, strict=True):
         if flags.any():
-            run.dropped = ids.filter(pa.array(flags))
-            duplicates += len(run.dropped)
-    return Repeats(sum(map(len, columns)), duplicates)
+            repeated = ids.filter(pa.array(flags))
+            duplicates += len(repeated)
+            before = [run.dropped] if run.dropped is not None else []
+            run.dropped = pa.concat_arrays([*before, repeated])
+    return Repeats(sum(map(len, columns)) + deleted, duplicates, deleted)
+
+
+def _hidden_and_others(
+    run: Run, share: RunShare, masks: tuple[Mask, ...]
+) -> tuple[pa.Array, pa.Array]:
+    """The ids of its profiles that are to be deleted, and those of the others."""
+    columns = ("service", "time", "profile_id", "time_nanos")
+    hidden: list[pa.Array] = [_NO_IDS]
+    others: list[pa.Array] = [_NO_IDS]
+    for piece in run.originals("profiles", budget=BUDGET, share=share, columns=columns):
+        flags = hidden_rows(piece, masks)
+        hidden += piece["profile_id"].filter(flags).chunks
+        others += piece["profile_id"].filter(pc.invert(flags)).chunks
+    return pa.concat_arrays(hidden), pa.concat_arrays(others)
 
 
 def _profile_ids(run: Run, share: RunShare) -> pa.Array:
@@ -130,4 +173,4 @@ def _profile_ids(run: Run, share: RunShare) -> pa.Array:
         columns = ("service", "time", "profile_id")  # those tell what is in the share
     pieces = run.originals("profiles", budget=BUDGET, share=share, columns=columns)
     chunks = [chunk for piece in pieces for chunk in piece["profile_id"].chunks]
-    return pa.concat_arrays(chunks) if chunks else pa.array([], pa.binary(16))
+    return pa.concat_arrays(chunks) if chunks else _NO_IDS

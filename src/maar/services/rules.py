@@ -235,11 +235,16 @@ class KindRules(ABC):
 
     @abstractmethod
     def refusal(
-        self, plan: Plan, inputs: Mapping[BlockId, BlockOutline], result: PlanResult
+        self,
+        plan: Plan,
+        inputs: Mapping[BlockId, BlockOutline],
+        result: PlanResult,
+        deletable: Mapping[TenantId, int],
     ) -> Refusal | None:
         """Why a result of its kind cannot be that of this plan, whose inputs are these.
 
-        That the objects of the outputs are the attempt's own is the fold's to see.
+        That the objects of the outputs are the attempt's own, and that no more than `deletable`
+        profiles were deleted, all tenants together, is the fold's to see.
         """
 
     def takes_fresh(self, _key: QueueKey) -> bool:

@@ -16,10 +16,12 @@ from maar.model.block import BlockMeta, Damage, Kind
 from maar.model.errors import InvalidInput, MaarError, NotFound, Rejected
 from maar.model.ids import BlockId, Incarnation, NodeId, PlanId, TenantId, Zone
 from maar.model.plan import Plan, PlanState
+from maar.model.predicate import Mask
 from maar.model.ring import Ring
 from maar.model.time import DAY_NS, LeaseTime
 from maar.ports.calls import LocalPort
 from maar.ports.dead_letters import Letter, LetterRetried, LettersPage, LettersStatus
+from maar.ports.deletions import Deletion, PendingDeletion
 from maar.ports.index_reader import IndexView, ViewRequest
 from maar.ports.log_time import Now
 from maar.ports.membership import Beat, BeatReply, RingView
@@ -64,6 +66,7 @@ class MemoryMetastore(LocalPort):
         self.periods: dict[str, int] = {}
         self.trouble = ""
         self.undone: list[str] = []
+        self.deleted: list[Mask] = []
         self.damages: tuple[Damage, ...] = ()
         self.lost: list[tuple[BlockId, str]] = []
         self.zones = Fold()  # rings, by the real decisions
@@ -154,6 +157,14 @@ class MemoryMetastore(LocalPort):
 
     async def retention(self) -> RetentionStatus:
         return RetentionStatus(90 * DAY_NS, dict(self.periods), NOW_NS, NOW_NS, self.trouble)
+
+    async def delete_profiles(self, mask: Mask, *, dry_run: bool) -> Deletion:
+        name = None if dry_run else 7
+        self.deleted += [] if dry_run else [mask]
+        return Deletion(name, 3, 2, at_most=mask.from_ns > 0)
+
+    async def deletions(self) -> tuple[PendingDeletion, ...]:
+        return tuple(PendingDeletion(7, mask, "2 blocks to be rewritten") for mask in self.deleted)
 
     async def set_retention(self, tenant: TenantId, *, period_ns: int | None) -> RetentionStatus:
         self.periods.pop(tenant, None)

@@ -22,6 +22,7 @@ from maar.model.ids import (
 )
 from maar.model.plan import ROLLBACK, Account, PlanKind, PlanResult, PlanSpec
 from maar.model.policy import KindTerms
+from maar.model.predicate import EVER_NS, Mask, Predicate
 from maar.model.ring import Writer, WriterState
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.services.clean.rules import CLEAN, WHOLE_LAKE
@@ -30,6 +31,7 @@ from support.metastore.fold import DAY_START_NS, INCARNATION, SMALL, TENANT, Fol
 
 TERMS = (KindTerms("clean", 5 * SECOND_NS, 60 * SECOND_NS, removable=True),)
 FIRST_LIFE, OTHER_LIFE = Incarnation("01dcafe0"), Incarnation("01dcafe1")
+FOUND = Predicate(2, FIRST_LIFE, LeaseTime(0), Mask(TENANT, "gone", 0, EVER_NS))  # in the store
 
 
 def every_kind_of_entry() -> Fold:
@@ -59,13 +61,14 @@ def every_kind_of_entry() -> Fold:
     put(e.PlansScheduled((spec(0, 1), spec(2, 3), spec(4), spec(5))))
     plans = [PlanId(fold.state.index, n) for n in range(4)]
     put(e.PinsTaken(("query-1", "query-2"), LeaseTime(50 * s)))
+    put(e.PredicateAdded(Mask(TENANT, "checkout", DAY_START_NS, DAY_START_NS + 1_000)))
     held = grant(*plans)
     put(e.PlansStarted((e.Start(plans[0], held), e.Start(plans[1], held))))
     put(e.LeasesRenewed((e.Extension(plans[0], held, LeaseTime(30 * s)),)))
     inputs = segments[:2]
-    good = output(plans[0], held, inputs, profiles=19)
+    good = output(plans[0], held, inputs, profiles=18)
     bad = output(plans[0], held, inputs, profiles=1, ordinal=1, kind=Kind.QUARANTINE)
-    made = PlanResult(COMPACT, (good, bad), Account(19, 1, 1), collisions=2, cpu_ms=7, wall_ms=9)
+    made = PlanResult(COMPACT, (good, bad), Account(18, 1, 1, 1), collisions=2, cpu_ms=7, wall_ms=9)
     put(e.PlanCompleted(plans[0], held, made))
     put(e.AttemptFenced(plans[3], held, "fenced by hand"))
     put(
@@ -109,6 +112,7 @@ def every_kind_of_entry() -> Fold:
     fold.now = 60 * s
     put(e.PinsDropped(("query-2",)))
     put(e.RegistrationFloor(LeaseTime(0)))
+    put(e.PredicatesDropped((FOUND.id,)))
     hashed, at = digest(fold.state), fold.state.index
     put(e.StateHashed(at, hashed))
     put(e.TermStarted(2, "two"))
@@ -152,7 +156,7 @@ def add_restore(fold: Fold) -> None:
     plan, token = PlanId(3, 0), FencingToken(FIRST_LIFE, 4)
     merged = output(plan, token, (lost,), profiles=9)
     entries: tuple[e.Entry, ...] = (
-        e.Reincarnated(INCARNATION, (OTHER_LIFE,)),
+        e.Reincarnated(INCARNATION, (OTHER_LIFE,), (FOUND,)),
         e.BlocksAdopted((found, merged)),
         e.BlocksMissed((lost.id,)),
         e.AdoptionEnded(),

@@ -62,7 +62,7 @@ def build(
     """Merge what the runs hold between two places into `directory`."""
     directory.mkdir(parents=True)
     shares = None
-    if first is not None or end is not None:
+    if first is not None or end is not None or any(run.thinned for run in runs):
         shares = [_share(run, first, end) for run in runs]
     facts = _Facts()
     paths: dict[str, Path] = {}

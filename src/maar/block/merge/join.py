@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from maar.block.format.hidden import without_hidden
 from maar.block.format.segment import (
     ROW_GROUP_BYTES,
     SCHEMA,
@@ -20,7 +22,10 @@ from maar.block.format.segment import (
 )
 from maar.model.block import BlockMeta, Dataset
 from maar.model.errors import Corrupt
-from maar.model.ids import TenantId, Zone
+from maar.model.ids import BlockId, TenantId, Zone
+from maar.model.predicate import Mask
+
+NO_MASKS: Mapping[BlockId, tuple[Mask, ...]] = {}
 
 Name = tuple[TenantId, str]  # of a dataset
 
@@ -31,8 +36,22 @@ def join(
     zone: Zone,
     row_group_bytes: int = ROW_GROUP_BYTES,
 ) -> SegmentBytes:
+    """One segment with all rows of all."""
+    joined = join_visible(segments, zone=zone, row_group_bytes=row_group_bytes)
+    assert joined is not None
+    return joined
+
+
+def join_visible(
+    segments: Iterable[tuple[BlockMeta, bytes]],
+    *,
+    zone: Zone,
+    row_group_bytes: int = ROW_GROUP_BYTES,
+    masks: Mapping[BlockId, tuple[Mask, ...]] = NO_MASKS,
+) -> SegmentBytes | None:
     """One segment with the rows of all, by tenant and service; within a dataset in the order in
-    which they were given. A profile that came twice stays twice: merging removes it.
+    which they were given. A profile that came twice stays twice: merging removes it. What masks
+    hide is left out; None when that is everything.
 
     Corrupt names the block whose bytes are not what the index says.
     """
@@ -42,12 +61,22 @@ def join(
     for meta, body in segments:
         table, first = _rows(meta, body), 0
         for dataset in _in_order(meta):
-            name = dataset.tenant, dataset.service
-            datasets[name].append(dataset)
-            rows[name].append(table.slice(first, dataset.profiles))
+            part, known = table.slice(first, dataset.profiles), dataset
             first += dataset.profiles
+            some = [mask for mask in masks.get(meta.id, ()) if mask.touches(dataset)]
+            if some:
+                before = part
+                part = without_hidden(part, some)
+                samples -= _samples(before) - _samples(part)
+                known = _known(dataset, part)
+            if part.num_rows:
+                name = dataset.tenant, dataset.service
+                datasets[name].append(known)
+                rows[name].append(part)
         samples += meta.samples
         dated_ns = max(dated_ns, meta.dated_ns)
+    if not rows:
+        return None
     writer = SegmentWriter(SCHEMA, zone=zone, dated_ns=dated_ns)
     for name in sorted(rows):
         table = pa.concat_tables(rows.pop(name)).combine_chunks()
@@ -88,6 +117,25 @@ def _check(meta: BlockMeta, parquet: pq.ParquetFile) -> None:
             f"it has {sum(groups)} profiles, and the index says {meta.profiles}. Restore the "
             "object from a copy."
         )
+
+
+def _samples(rows: pa.Table) -> int:
+    return pc.sum(rows["samples"]).as_py() or 0
+
+
+def _known(dataset: Dataset, rows: pa.Table) -> Dataset:
+    """What is known of a dataset of which only these rows are left."""
+    if not rows.num_rows:
+        return dataset
+    times = pc.min_max(rows["time_nanos"]).as_py()
+    return msgspec.structs.replace(
+        dataset,
+        types=tuple(sorted({kind for some in rows["types"].to_pylist() for kind in some})),
+        min_time_ns=times["min"],
+        max_time_ns=times["max"],
+        profiles=rows.num_rows,
+        size=pc.sum(pc.binary_length(rows["payload"])).as_py(),
+    )
 
 
 def _together(parts: Sequence[Dataset]) -> Dataset:

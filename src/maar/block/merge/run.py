@@ -49,7 +49,8 @@ class Run:
 
     name: str  # for the sentence that says which one is broken
     tables: dict[str, pa.Table | Path]
-    dropped: pa.Array | None = None  # profile ids that another run has: left out
+    dropped: pa.Array | None = None  # profile ids that another run has, or were deleted: left out
+    thinned: bool = False  # profiles were deleted, so what only they refer to is left out too
     rekeyed: dict[str, dict[int, int]] = field(default_factory=dict)  # by table (S17)
     rows_min: int = ROWS_MIN  # of one piece, whatever the budget
 

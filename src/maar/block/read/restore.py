@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from maar.block.format import hidden
 from maar.block.format.segment import open_segment
 from maar.block.format.tables import LAYOUTS
 from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.errors import Corrupt
 from maar.model.ids import ProfileId, TenantId
 from maar.model.labels import PROFILE_NAME
+from maar.model.predicate import Mask
 from maar.model.profile import profile_type, with_underscores
 from maar.ports.object_store import ObjectStore
 from maar.pprof.columns import NONE
@@ -84,9 +86,16 @@ def profile_from_block(store: ObjectStore, meta: BlockMeta, profile: ProfileId) 
 
 
 def profile_from_segment(
-    store: ObjectStore, meta: BlockMeta, profile: ProfileId, *, tenant: TenantId
+    store: ObjectStore,
+    meta: BlockMeta,
+    profile: ProfileId,
+    *,
+    tenant: TenantId,
+    masks: Sequence[Mask] = (),
 ) -> bytes | None:
-    """The payload from a segment or a quarantine block, as it came, or None."""
+    """The payload from a segment or a quarantine block, as it came; None when it is not there, or
+    is hidden.
+    """
     with store.open(meta.file(SEGMENT_TABLE).locations[0].key) as file:
         parquet = open_segment(file)
         for group in range(parquet.num_row_groups):
@@ -94,6 +103,9 @@ def profile_from_segment(
             here = pc.and_(
                 pc.equal(ids["tenant"], tenant), pc.equal(ids["profile_id"], _id(profile))
             )
+            if masks and pc.any(here).as_py():
+                told = parquet.read_row_group(group, columns=list(hidden.COLUMNS))
+                here = pc.and_not(here, hidden.hidden_rows(told, masks))
             if pc.any(here).as_py():
                 payloads = parquet.read_row_group(group, columns=["payload"])
                 return bytes(payloads.filter(here)["payload"][0].as_py())

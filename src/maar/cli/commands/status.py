@@ -105,6 +105,12 @@ def _remains(status: Json) -> Iterator[str]:
     rollbacks, dead = status.get("rollbacks", 0), status.get("dead", 0)
     if rollbacks or dead:
         yield f"{rollbacks:,} rollbacks wait; {dead:,} attempts failed and are not rolled back yet"
+    deletions, deleted = status.get("deletions", 0), status.get("profiles_deleted", 0)
+    if deletions or deleted:
+        yield (
+            f"{deletions:,} deletions are carried out (maar delete --list); {deleted:,} profiles "
+            "deleted since the beginning"
+        )
     kept, own = status["retention"], len(status["retention"]["tenants"])
     yield (
         f"profiles are kept {period(kept['default_ns'] / 1e9)}"

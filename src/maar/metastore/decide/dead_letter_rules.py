@@ -12,6 +12,7 @@ from maar.metastore.fold import registration
 from maar.metastore.state.state import NO_FLOOR, MetaState
 from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, block_time_ns
+from maar.model.predicate import key_of
 from maar.model.time import LeaseTime
 from maar.ports.object_store import ObjectInfo
 
@@ -78,6 +79,17 @@ def second_chance(state: MetaState, letter: FoundLetter, *, now: LeaseTime) -> b
         and not letter.absent
         and registration.below_floor(state, meta.id)
         and not registration.not_now(state, meta, now=now)
+    )
+
+
+def deleted_since(state: MetaState, meta: BlockMeta) -> bool:
+    """Whether some of its profiles were deleted after it was written: as another block, which is
+    named anew, they would come back (S8).
+    """
+    return any(
+        any(map(each.mask.touches, meta.datasets))
+        and each.is_after(block=meta.id, key=key_of(meta), entry=None)
+        for each in state.predicates.values()
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from maar.metastore.fold import (
     completion,
+    deletion,
     lease,
     leftovers,
     losing,
@@ -55,6 +56,8 @@ from maar.metastore.records.entries import (
     PlansStarted,
     PlansUnparked,
     PolicySet,
+    PredicateAdded,
+    PredicatesDropped,
     RegistrationFloor,
     Reincarnated,
     RetentionHeld,
@@ -118,6 +121,10 @@ def fold_entry(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
             return lease.fence(state, entry)
         case RollbacksScheduled():
             return rollback.schedule(state, entry)
+        case PredicateAdded():
+            return deletion.add(state, entry)
+        case PredicatesDropped():
+            return deletion.drop(state, entry)
         case RegistrationFloor():
             return registration.raise_floor(state, entry)
         case Tick():

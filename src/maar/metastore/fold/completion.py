@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from maar.metastore.fold import attempts, lease, leftovers, objects, registration
+from maar.metastore.fold import attempts, deletion, lease, leftovers, objects, registration
 from maar.metastore.fold import plan as plans
+from maar.metastore.fold.deletion import NOTHING, Deletable
 from maar.metastore.records.effects import Completed, Effects, Refused
 from maar.metastore.records.entries import PlanCompleted
-from maar.metastore.records.packs import pack
+from maar.metastore.records.packs import pack, unpack
 from maar.metastore.state.index import FoundBlock
 from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.state import MetaState, Scope
+from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, FencingToken
 from maar.model.lane import Item
 from maar.model.plan import Plan, PlanState
@@ -28,10 +30,15 @@ def complete(state: MetaState, entry: PlanCompleted) -> Effects:
     if plan is None:
         return (Refused(why, entry.plan, entry.token),)
     live = state.blocks.find_live(plan.inputs)
-    refusal = _refusal(state, plan, live, entry)
+    allowed = deletion.deletable(state, _inputs(live), entry.token) if state.predicates else NOTHING
+    refusal = _refusal(state, plan, live, entry, allowed)
     if refusal is not None:
         return (Refused(refusal, entry.plan, entry.token),)
     return (_replace(state, plan, live, entry),)
+
+
+def _inputs(live: Mapping[BlockId, FoundBlock]) -> Iterator[BlockMeta]:
+    return (unpack(found.packed) for found in live.values())
 
 
 def _again(done: Plan, token: FencingToken) -> Completed | Refused:
@@ -42,7 +49,11 @@ def _again(done: Plan, token: FencingToken) -> Completed | Refused:
 
 
 def _refusal(
-    state: MetaState, plan: Plan, live: Mapping[BlockId, FoundBlock], entry: PlanCompleted
+    state: MetaState,
+    plan: Plan,
+    live: Mapping[BlockId, FoundBlock],
+    entry: PlanCompleted,
+    allowed: Deletable,
 ) -> Refusal | None:
     if any(block not in live for block in plan.inputs):
         return Refusal.INPUT_GONE
@@ -53,7 +64,8 @@ def _refusal(
     if any(registration.why_malformed(meta) for meta in entry.result.outputs):
         return Refusal.OUTPUT
     inputs = {block: found.outline for block, found in live.items()}
-    refusal = state.kinds[plan.kind].refusal(plan, inputs, entry.result)
+    refusal = state.kinds[plan.kind].refusal(plan, inputs, entry.result, allowed.profiles)
+    refusal = refusal or deletion.refusal(allowed, entry.result)
     return refusal or _output_refusal(state, plan, entry)
 
 
@@ -105,14 +117,18 @@ def _replace(
     outputs = tuple(meta.id for meta in metas)
     place = _first_place(state, plan) if state.kinds[plan.kind].keeps_place else None
     state.blocks.drop(live)
+    # What was deleted whole has no successor, and needs none before its objects go.
+    emptied = not metas and result.account.deleted > 0
+    cause = Cause.DELETED if emptied else Cause.REPLACED
     for block in plan.inputs:
         state.queue.leave(block, state.policy)
         was = live[block].packed
-        gone = Retired(state.index, state.lease_time, outputs, was, Cause.REPLACED)
+        gone = Retired(state.index, state.lease_time, outputs, was, cause)
         state.retired[block] = gone
     for ordinal, meta in enumerate(metas):
         registration.admit(state, meta, pack(meta), ordinal=ordinal, place=place)
     state.tally.plans_completed += 1
     state.tally.duplicates_removed += result.account.duplicates
     state.tally.profiles_quarantined += result.account.quarantined
+    state.tally.profiles_deleted += result.account.deleted
     return Completed(plan.id, entry.token, plan.inputs, outputs)

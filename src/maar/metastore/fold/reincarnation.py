@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from maar.metastore.fold import objects, registration, trust
+from maar.metastore.fold import deletion, objects, registration, trust
 from maar.metastore.fold import plan as plans
 from maar.metastore.records.effects import (
     Adopted,
@@ -47,6 +47,7 @@ def reincarnate(state: MetaState, entry: Reincarnated) -> Effects:
     state.incarnation = entry.incarnation
     state.adopting = tuple(sorted(before))
     state.former = tuple(dict.fromkeys((*state.former, *before)))[-LIVES_MAX:]
+    deletion.restore(state, entry.predicates)
     ended: list[Effect] = []
     for plan in sorted((*state.plans, *state.parked)):
         ended += plans.cancel(state, plan, gone=frozenset(), cause=ENDED)

@@ -23,6 +23,7 @@ from maar.metastore.decide.dead_letter_rules import (
     Fate,
     FoundLetter,
     LetterVerdict,
+    deleted_since,
     deliverable,
     in_steps,
     reach,
@@ -314,6 +315,11 @@ class DeadLetters:
         """The block that the index knows now, and whether it had to be written again."""
         again = second_chance(self._leader.state, letter, now=self._leader.now())
         if again and letter.meta is not None:
+            if deleted_since(self._leader.state, letter.meta):
+                raise Rejected(
+                    f"{letter.name} cannot be delivered: some of its profiles were deleted since "
+                    "it was written, and would come back with it"
+                )
             letter = letter._replace(meta=await self._write_again(box, letter.meta))
         await self._add([letter])
         fate, cause = self._verdict(letter)

@@ -18,6 +18,7 @@ from maar.metastore.leader import inbox
 from maar.metastore.leader.adoption import Adoption
 from maar.metastore.leader.cleaner import Cleaner
 from maar.metastore.leader.dead_letters import DeadLetters
+from maar.metastore.leader.eraser import Eraser
 from maar.metastore.leader.inbox import (
     Add,
     Command,
@@ -109,6 +110,7 @@ class LeaderTerm:
         self._housekept_ns = 0
         self._worker_registry = WorkerRegistry(hearing_since=leader.state.lease_time)
         self._adoption = Adoption(leader, store, clock, self.append, metrics)
+        self.eraser = Eraser(leader, store, clock, self.append, timing=timing)
         self.orphans = Orphans(leader, store, clock, metrics)
         self.leader = leader
         self.rings = LeaderRings(leader, self.command, metrics, dead_after_ms=deps.dead_after_ms)
@@ -147,6 +149,7 @@ class LeaderTerm:
             self._adoption.forever,
             self.cleaner.forever,
             self.orphans.forever,
+            self.eraser.forever,
             lambda: self._deps.placement.forever(leader),
             self.letters.forever,
             lambda: self.snapshots.take_forever(leader),

@@ -9,6 +9,7 @@ import msgspec
 
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, WorkerId
 from maar.model.plan import AttemptEnd, PlanKind
+from maar.model.predicate import Predicate
 from maar.model.refusal import Refusal
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime
@@ -239,6 +240,20 @@ class Voted:
     digest: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class PredicateTaken:
+    """From now on what it names is hidden in blocks from before it."""
+
+    predicate: Predicate
+
+
+@dataclass(frozen=True, slots=True)
+class PredicateGone:
+    """Nothing is left that it applies to."""
+
+    predicate: Predicate
+
+
 Effect: TypeAlias = (
     Registered
     | Scheduled
@@ -269,6 +284,8 @@ Effect: TypeAlias = (
     | Adopted
     | Missed
     | AdoptionOver
+    | PredicateTaken
+    | PredicateGone
     | Refused
     | Compared
     | Voted

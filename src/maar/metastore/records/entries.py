@@ -17,6 +17,7 @@ from maar.model.errors import Corrupt, InvalidInput, Rejected
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, WorkerId, Zone
 from maar.model.plan import PlanResult, PlanSpec
 from maar.model.policy import Policy
+from maar.model.predicate import Mask, Predicate
 from maar.model.ring import Writer
 from maar.model.time import LeaseTime, WallTime
 
@@ -271,6 +272,7 @@ class Reincarnated(msgspec.Struct, frozen=True, array_like=True, tag=31):
 
     incarnation: Incarnation
     adopts: tuple[Incarnation, ...] = ()  # incarnations to adopt objects of, beside the last one
+    predicates: tuple[Predicate, ...] = ()  # that the store holds: the snapshot may lack them (S8)
 
 
 class BlocksAdopted(msgspec.Struct, frozen=True, array_like=True, tag=32):
@@ -335,6 +337,20 @@ class RollbacksScheduled(msgspec.Struct, frozen=True, array_like=True, tag=38):
     rollbacks: tuple[RollbackWish, ...]
 
 
+class PredicateAdded(msgspec.Struct, frozen=True, array_like=True, tag=39):
+    """From this entry on nobody sees these profiles in blocks from before it (S8); its index is the
+    id of the predicate.
+    """
+
+    mask: Mask
+
+
+class PredicatesDropped(msgspec.Struct, frozen=True, array_like=True, tag=40):
+    """Nothing is left that these predicates apply to."""
+
+    predicates: tuple[int, ...]
+
+
 Entry: TypeAlias = (
     Genesis
     | TermStarted
@@ -374,6 +390,8 @@ Entry: TypeAlias = (
     | RetentionUndone
     | RetentionHeld
     | RollbacksScheduled
+    | PredicateAdded
+    | PredicatesDropped
 )
 
 

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Container
 from typing import NamedTuple
+
+import msgspec
 
 from maar.metastore.fold import trust
 from maar.metastore.leader import claim
@@ -29,6 +32,7 @@ from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, Rejected
 from maar.model.ids import Incarnation
+from maar.model.predicate import Predicate
 from maar.model.time import WallTime
 from maar.ports.log import EMPTY, Head, Term, follow
 from maar.ports.object_store import ObjectStore
@@ -91,6 +95,23 @@ def other_lives(store: ObjectStore, state: MetaState) -> tuple[Incarnation, ...]
     return tuple(Incarnation(each) for each in marked if each not in own)
 
 
+def stored_predicates(store: ObjectStore, lives: Container[str]) -> tuple[Predicate, ...]:
+    """Deletions that logs of some incarnations were asked for and had not carried out (S8)."""
+    found: list[Predicate] = []
+    for info in store.list(keys.DELETIONS):
+        name = keys.deletion_name(info.key)
+        if name is None or name.incarnation not in lives:
+            continue
+        try:
+            found.append(msgspec.msgpack.decode(store.read(info.key), type=Predicate))
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            raise Corrupt(
+                f"{info.key} cannot be read ({error}), so that what it deletes would come back; "
+                "restore the object from a copy, or delete it to have those profiles again"
+            ) from error
+    return tuple(sorted(found, key=lambda each: each.id))
+
+
 def check_store(store: ObjectStore, state: MetaState) -> None:
     """InvalidInput when the blocks of a backup are in another store: all would seem lost."""
     prefix = keys.snapshot_prefix(state.incarnation)
@@ -131,7 +152,16 @@ async def restore(
         return _summary(begun.state, begun.head, resumed=True)
     listed = await asyncio.to_thread(snapshot.list_snapshots, store)
     above = max((index for index, _ in listed), default=0)
-    replica = await reborn(origin, incarnation=incarnation, adopts=adopts, wall=wall, above=above)
+    lives = {origin.state.incarnation, *origin.state.adopting, *origin.state.former, *adopts}
+    predicates = await asyncio.to_thread(stored_predicates, store, lives)
+    replica = await reborn(
+        origin,
+        incarnation=incarnation,
+        adopts=adopts,
+        wall=wall,
+        above=above,
+        predicates=predicates,
+    )
     state, head = replica.state, replica.head
     if state.incarnation != incarnation or not state.adopting:
         raise Rejected(f"the log cannot become {incarnation!r}: that incarnation was used before")
@@ -168,6 +198,7 @@ async def reborn(
     adopts: tuple[Incarnation, ...] = (),
     wall: WallTime,
     above: int = 0,
+    predicates: tuple[Predicate, ...] = (),
 ) -> LogFold:
     """The state that a restored log begins with, made by applying the entries that lead to it.
 
@@ -181,7 +212,7 @@ async def reborn(
     base = Head((last // LIFE + 2) * LIFE, hashlib.sha256(b"restored" + head.hash).digest())
     state.index = base.index
     term = Term(state.term + 1)
-    opening: list[Entry] = [TermStarted(term, NAME), Reincarnated(incarnation, adopts)]
+    opening: list[Entry] = [TermStarted(term, NAME), Reincarnated(incarnation, adopts, predicates)]
     if origin.lives:
         state.wall_time = wall
         trust.begin(state)

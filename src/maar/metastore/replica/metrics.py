@@ -69,6 +69,8 @@ class MetastoreMetrics:
             "dead_attempts", "Ended attempts that have left objects to be rolled back"
         )
         self.rollbacks = gauge("pending_rollbacks", "Rollbacks that wait to be executed")
+        self.deletions = gauge("pending_deletions", "Deletions not carried out everywhere yet")
+        self.deleted = gauge("deleted_profiles", "Profiles deleted since genesis")
         self.rollbacks_scheduled = counter("rollbacks_scheduled_total", "Rollbacks scheduled")
         self.rolled_back = counter(
             "rolled_back_plans_total", "Removable plans that were rolled back", "kind"
@@ -217,6 +219,8 @@ class MetastoreMetrics:
         self.leftovers.set(len(state.leftovers))
         self.dead.set(len(state.leftovers.dead))
         self.rollbacks.set(len(state.plans.rollbacks))
+        self.deletions.set(len(state.predicates))
+        self.deleted.set(state.tally.profiles_deleted)
         self.adopting.set(bool(state.adopting))
         self.adopted.set(state.tally.blocks_adopted)
         self.given_up.set(state.tally.blocks_lost)

@@ -57,6 +57,7 @@ def _parts(state: MetaState) -> Iterator[object]:
     yield "clock", state.clock, state.confirmed_ns, state.hold
     yield "spent", len(state.spent), _bytes(state.spent.hash)
     yield "setbacks", len(state.setbacks), _bytes(state.setbacks.hash)
+    yield "predicates", len(state.predicates), _bytes(state.predicates.hash)
     yield "successes", len(state.successes), _bytes(state.successes.hash)
 
 

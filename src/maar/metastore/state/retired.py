@@ -21,6 +21,7 @@ class Cause(IntEnum):
     REPLACED = 1
     EXPIRED = 2
     LOST = 3  # an operator gave it up
+    DELETED = 4  # predicates hid all of it
 
 
 class Retired(msgspec.Struct, frozen=True, gc=False):

@@ -45,6 +45,7 @@ from maar.model.errors import Corrupt
 from maar.model.ids import BlockId, Incarnation, TenantId
 from maar.model.plan import Plan, QueueKey
 from maar.model.policy import Policy
+from maar.model.predicate import Predicate
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime, WallTime
 from maar.services.rules import Setback
@@ -84,6 +85,7 @@ class Core(msgspec.Struct, frozen=True, array_like=True, tag=1):
     blocks_lost: int
     profiles_lost: int
     adopted_at: LeaseTime
+    profiles_deleted: int = 0
 
 
 class Plans(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -246,6 +248,12 @@ class WindowSums(msgspec.Struct, frozen=True, array_like=True, tag=24):
     windows: tuple[WindowRecord, ...]
 
 
+class Predicates(msgspec.Struct, frozen=True, array_like=True, tag=25):
+    """Deletions that are not carried out everywhere yet, oldest first."""
+
+    predicates: tuple[Predicate, ...]
+
+
 Part: TypeAlias = (
     Core
     | Plans
@@ -264,6 +272,7 @@ Part: TypeAlias = (
     | Setbacks
     | Successes
     | WindowSums
+    | Predicates
 )
 
 
@@ -300,6 +309,7 @@ def parts_of(state: MetaState) -> Iterator[Part]:
     yield from (Setbacks(some) for some in _some(setbacks))
     successes = (SuccessRecord(scope, at) for scope, at in state.successes.items())
     yield from (Successes(some) for some in _some(successes))
+    yield from (Predicates(some) for some in _some(state.predicates.values()))
     windows = (
         WindowRecord(key, _told(window.fresh), _told(window.clustered))
         for key, window in sorted(state.blocks.windows.by_key.items())
@@ -342,6 +352,7 @@ def _core(state: MetaState) -> Core:
         tally.blocks_lost,
         tally.profiles_lost,
         state.adopted_at,
+        tally.profiles_deleted,
     )
 
 
@@ -426,6 +437,9 @@ class _Loading:
             case Successes():
                 for success in part.successes:
                     state.successes[success.scope] = success.at
+            case Predicates():
+                for predicate in part.predicates:
+                    state.predicates[predicate.id] = predicate
             case WindowSums():
                 self._has_windows = True
                 for record in part.windows:
@@ -471,6 +485,7 @@ def _load_core(state: MetaState, core: Core) -> None:
         core.profiles_missed,
         core.blocks_lost,
         core.profiles_lost,
+        core.profiles_deleted,
     )
 
 

@@ -20,6 +20,7 @@ from maar.model.block import BlockOutline, Kind
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, Zone
 from maar.model.plan import Plan, PlanKind, QueueKey
 from maar.model.policy import Policy
+from maar.model.predicate import Predicate
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime, WallTime
 from maar.services.kinds import KINDS, Kinds
@@ -129,6 +130,7 @@ class Totals:
     profiles_missed: int = 0
     blocks_lost: int = 0
     profiles_lost: int = 0
+    profiles_deleted: int = 0
 
 
 @dataclass(slots=True)
@@ -156,6 +158,7 @@ class MetaState:
     setbacks: Marked[Scope, Setback] = field(default_factory=Marked)  # oldest scope first
     successes: Marked[Scope, LeaseTime] = field(default_factory=Marked)  # of plans without inputs
     retention: Marked[TenantId, int] = field(default_factory=Marked)  # of tenants that differ
+    predicates: Marked[int, Predicate] = field(default_factory=Marked)  # oldest first
     rings: Marked[Zone, Ring] = field(default_factory=Marked)  # of the zones that have writers
     raised: RaisedLimit = NOT_RAISED
     anchor: Anchor = NO_ANCHOR
@@ -277,6 +280,7 @@ BOUNDS: dict[str, Bound] = {
     "successes": Bound("scopes_max", ("PlanCompleted",)),
     "retention": Bound("tenants_max", ("RetentionSet",)),
     "spent": Bound("tenants_max", ("BlocksExpired", "RetentionHeld")),
+    "predicates": Bound("predicates_max", ("PredicatesDropped",)),
     "rings": Bound("zones_max", ("RingChanged",)),  # each is one value; see metastore/fold/ring.py
 }
 

@@ -254,5 +254,7 @@ def _why_retired(retired: Retired) -> str:
             return "Retention took it"
         case Cause.LOST:
             return "An operator gave it up as lost"
+        case Cause.DELETED:
+            return "All of its profiles were deleted"
         case _:
             assert_never(retired.cause)

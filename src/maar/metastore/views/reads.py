@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from maar.metastore.decide import execution
-from maar.metastore.fold import registration, retention, trust
+from maar.metastore.fold import deletion, registration, retention, trust
 from maar.metastore.fold.plan import all_plans
 from maar.metastore.records.packs import unpack
 from maar.metastore.state.index import Chunk, Index, blocks_in
@@ -20,6 +20,7 @@ from maar.model.block import BlockMeta, Kind
 from maar.model.errors import InvalidInput, NotFound
 from maar.model.ids import NO_TENANT, BlockId, PlanId
 from maar.model.plan import RENEWALS_PER_LEASE, LeasedPlan, Plan, PlanState, Rollback
+from maar.model.predicate import Mask
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.dead_letters import LettersStatus
 from maar.ports.index_reader import ViewRequest
@@ -61,6 +62,12 @@ def _may_hold(meta: BlockMeta, request: ViewRequest) -> bool:
         and request.range.overlaps(dataset.min_time_ns, dataset.max_time_ns)
         for dataset in meta.datasets
     )
+
+
+def hidden(state: MetaState, blocks: Iterable[BlockMeta]) -> dict[BlockId, tuple[Mask, ...]]:
+    """What of live blocks was deleted and is still in them; only those that it concerns (S8)."""
+    found = ((meta.id, deletion.applying(state, meta)) for meta in blocks)
+    return {block: masks for block, masks in found if masks}
 
 
 def undelivered_blocks(state: MetaState, letters: Iterable[BlockId]) -> tuple[BlockId, ...]:
@@ -194,12 +201,15 @@ def leased_plan(state: MetaState, plan_id: PlanId) -> LeasedPlan:
     found = state.plans[plan_id]
     assert found.lease is not None
     rules = state.kinds[found.kind]
+    inputs = tuple(state.blocks.get(block_id) for block_id in found.inputs)
+    token = found.lease.token
+    masks = tuple(deletion.applying(state, meta, before=token) for meta in inputs)
     return LeasedPlan(
         id=found.id,
         kind=found.kind,
-        token=found.lease.token,
+        token=token,
         key=found.key,
-        inputs=tuple(state.blocks.get(block_id) for block_id in found.inputs),
+        inputs=inputs,
         target_block_bytes=state.policy.target_block_bytes,
         lease_ns=found.lease.lease_ns,
         title=state.kinds.title(found),
@@ -208,6 +218,7 @@ def leased_plan(state: MetaState, plan_id: PlanId) -> LeasedPlan:
         rollbacks=tuple(_rollbacks(state, found)),
         slots=rules.slots(state.policy),
         memory_bytes=rules.memory_bytes(state.policy),
+        masks=masks if any(masks) else (),
     )
 
 
@@ -282,6 +293,8 @@ def status(
         profiles_lost=state.tally.profiles_lost,
         rollbacks=len(state.plans.rollbacks),
         dead=len(state.leftovers.dead),
+        deletions=len(state.predicates),
+        profiles_deleted=state.tally.profiles_deleted,
     )
 
 

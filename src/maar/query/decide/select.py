@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from maar.model.block import BlockMeta, Dataset, Kind
 from maar.model.errors import InvalidInput
-from maar.model.ids import TenantId
+from maar.model.ids import BlockId, TenantId
 from maar.model.labels import PROFILE_NAME, SERVICE_NAME
+from maar.model.predicate import Mask
 from maar.model.time import TimeRange
 from maar.ports.query import Matcher
 
 PROFILE_TYPE = "__profile_type__"
 SERVICE_TOO = "__service_name__"  # as Pyroscope's clients also call the service
+NO_MASKS: Mapping[BlockId, tuple[Mask, ...]] = {}
 OPERATORS = ("=", "!=", "=~", "!~")
 
 # Labels that are parts of the profile type's id, in its order.
@@ -35,6 +37,7 @@ class Parts:
     quarantined: tuple[BlockMeta, ...]
     datasets: tuple[Dataset, ...]  # of blocks and level 0
     samples: int  # about as many, as if all profiles of a part had equally many
+    masks: Mapping[BlockId, tuple[Mask, ...]] = field(default_factory=dict)  # deleted of a part
 
     @property
     def count(self) -> int:
@@ -42,14 +45,25 @@ class Parts:
 
 
 def parts_of(
-    blocks: Iterable[BlockMeta], *, tenant: TenantId, time: TimeRange, service: str = ""
+    blocks: Iterable[BlockMeta],
+    *,
+    tenant: TenantId,
+    time: TimeRange,
+    service: str = "",
+    masks: Mapping[BlockId, tuple[Mask, ...]] = NO_MASKS,
 ) -> Parts:
     """The parts that may hold profiles of a tenant (and a service) in a time range."""
     ordered = sorted(blocks, key=lambda meta: (-meta.level, meta.id))
     touched = [
         (meta, datasets)
         for meta in ordered
-        if (datasets := datasets_of(meta, tenant=tenant, time=time, service=service))
+        if (
+            datasets := [
+                dataset
+                for dataset in datasets_of(meta, tenant=tenant, time=time, service=service)
+                if not _is_hidden(dataset, time, masks.get(meta.id, ()))
+            ]
+        )
     ]
     return Parts(
         blocks=tuple(meta for meta, _ in touched if meta.kind is Kind.BLOCK),
@@ -68,6 +82,19 @@ def parts_of(
             for meta, datasets in touched
             if meta.kind is not Kind.QUARANTINE
         ),
+        masks={meta.id: masks[meta.id] for meta, _ in touched if meta.id in masks},
+    )
+
+
+def _is_hidden(dataset: Dataset, time: TimeRange, masks: Iterable[Mask]) -> bool:
+    """Whether all that a dataset may have in a time range was deleted."""
+    first = max(dataset.min_time_ns, time.start_ns)
+    last = min(dataset.max_time_ns, time.end_ns - 1)
+    return any(
+        mask.names(dataset.tenant, dataset.service)
+        and mask.from_ns <= first
+        and last < mask.until_ns
+        for mask in masks
     )
 
 

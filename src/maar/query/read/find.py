@@ -32,7 +32,10 @@ def _among_raw(
     for meta in metas:
         reading.check()
         with translate_errors():
-            if found := profile_from_segment(reading.store, meta, profile, tenant=tenant):
+            masks = reading.parts.masks.get(meta.id, ())
+            if found := profile_from_segment(
+                reading.store, meta, profile, tenant=tenant, masks=masks
+            ):
                 return found
     return None
 
@@ -43,7 +46,7 @@ def _among_blocks(reading: Reading, profile: ProfileId) -> bytes | None:
     if not blocks:
         return None
     statement = Statement()
-    ids = listed_files(blocks, "profiles", reading.store)
+    ids = listed_files(reading.parts, "profiles", reading.store)
     table = reading.run(
         f"SELECT min(block) AS block FROM ({ids}) WHERE profile_id = {statement.bind(profile)}",
         statement,

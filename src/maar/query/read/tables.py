@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from maar.model.block import BlockMeta
+from maar.block.format.hidden import without_hidden
+from maar.model.predicate import Mask
+from maar.model.time import TimeRange
 from maar.ports.object_store import ObjectStore
 from maar.query.decide.select import Parts
 from maar.query.read.level0 import COLUMNS, DecodedPart
 from maar.query.read.remote import PROTOCOL
+from maar.query.read.sql import micros
 
+TIMED = ("samples", "profiles")  # tables whose rows have a service and a time
 _WILD = re.compile(r"[*?\[\]]")
 
 
@@ -26,11 +31,15 @@ def tables_of(
     decode: Callable[..., list[DecodedPart]],
 ) -> dict[str, str]:
     """A SELECT per table, each row with the number of its part: ids are only joined with it."""
-    raw = [part for meta, datasets in parts.raw for part in decode(meta, datasets)]
+    raw = [
+        _visible(part, parts.masks.get(meta.id, ()))
+        for meta, datasets in parts.raw
+        for part in decode(meta, datasets)
+    ]
     return {
         table: " UNION ALL ".join(
             [
-                *([listed_files(parts.blocks, table, store)] if parts.blocks else []),
+                *([listed_files(parts, table, store)] if parts.blocks else []),
                 *_from_memory(cursor, raw, table, first=len(parts.blocks)),
             ]
         )
@@ -38,15 +47,45 @@ def tables_of(
     }
 
 
-def listed_files(blocks: Sequence[BlockMeta], table: str, store: ObjectStore) -> str:
-    """A table of at least one block, from the keys that the index lists and no others (S3)."""
+def _visible(part: DecodedPart, masks: Sequence[Mask]) -> DecodedPart:
+    """Without what was deleted. What others decoded and kept may hold services of which all was."""
+    if not masks:
+        return part
+    tables = {
+        name: without_hidden(rows, masks, time="time") if name in TIMED else rows
+        for name, rows in part.tables.items()
+    }
+    return replace(part, tables=tables)
+
+
+def listed_files(parts: Parts, table: str, store: ObjectStore) -> str:
+    """A table of at least one block, from the keys that the index lists and no others (S3), without
+    the rows that were deleted and are still in them (S8).
+    """
+    blocks = parts.blocks
     paths = [_path(store, meta.file(table).locations[0].key) for meta in blocks]
     listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
     # file_index counts in the order of the list, so it is the number of the part.
+    hidden = [
+        f"(file_index = {number} AND {_condition(mask)})"
+        for number, meta in enumerate(blocks)
+        for mask in parts.masks.get(meta.id, ())
+        if table in TIMED
+    ]
     return (
         f"SELECT file_index::BIGINT AS block, {', '.join(COLUMNS[table])} "
         f"FROM read_parquet([{listed}], hive_partitioning = false, union_by_name = false)"
+        + (f" WHERE NOT ({' OR '.join(hidden)})" if hidden else "")
     )
+
+
+def _condition(mask: Mask) -> str:
+    """Of a row that a mask hides; its bounds are whole microseconds."""
+    start, end = micros(TimeRange(mask.from_ns, mask.until_ns))
+    during = f"epoch_us(time) >= {start} AND epoch_us(time) < {end}"
+    if not mask.service:
+        return during
+    return "service = '" + mask.service.replace("'", "''") + f"' AND {during}"
 
 
 def _path(store: ObjectStore, key: str) -> str:

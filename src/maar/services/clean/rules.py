@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
 from maar.model.block import BlockOutline
-from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId
+from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, TenantId
 from maar.model.plan import ROLLBACK, Plan, PlanKind, PlanResult, PlanSpec, QueueKey
 from maar.model.policy import Policy
 from maar.model.refusal import Refusal
@@ -49,7 +49,11 @@ class Cleaning(KindRules):
         return Refusal.INPUT_KEY if spec.inputs or spec.key != WHOLE_LAKE else None
 
     def refusal(
-        self, _plan: Plan, _inputs: Mapping[BlockId, BlockOutline], result: PlanResult
+        self,
+        _plan: Plan,
+        _inputs: Mapping[BlockId, BlockOutline],
+        result: PlanResult,
+        _deletable: Mapping[TenantId, int],
     ) -> Refusal | None:
         return Refusal.OUTPUT if result.outputs else None
 

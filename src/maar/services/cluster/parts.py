@@ -98,17 +98,18 @@ def join(plan: LeasedPlan, results: Sequence[PlanResult]) -> PlanResult:
     """One result of all parts; Corrupt when they do not account for every profile together."""
     kept = sum(each.account.kept for each in results)
     duplicates = sum(each.account.duplicates for each in results)
+    deleted = sum(each.account.deleted for each in results)
     came = sum(meta.profiles for meta in plan.inputs)
-    if kept + duplicates != came:
+    if kept + duplicates + deleted != came:
         raise Corrupt(
             f"Plan {plan.id} has {came} profiles, and its {len(results)} tasks account for "
-            f"{kept} kept and {duplicates} duplicates. Its output is not used; this is a bug in "
-            "maar, please report it."
+            f"{kept} kept, {duplicates} duplicates and {deleted} deleted. Its output is not used; "
+            "this is a bug in maar, please report it."
         )
     return PlanResult(
         kind=plan.kind,
         outputs=tuple(meta for each in results for meta in each.outputs),
-        account=Account(kept, duplicates, 0),
+        account=Account(kept, duplicates, 0, deleted),
         collisions=sum(each.collisions for each in results),
         cpu_ms=sum(each.cpu_ms for each in results),
         wall_ms=max(each.wall_ms for each in results),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from maar.model.block import CLUSTERED, NO_DAY, BlockMeta, BlockOutline, Kind
-from maar.model.ids import NO_ZONE, BlockId
+from maar.model.ids import NO_ZONE, BlockId, TenantId
 from maar.model.keys import date_text
 from maar.model.plan import LeasedPlan, Plan, PlanKind, PlanResult, PlanSpec, QueueKey
 from maar.model.policy import ClusterTerms, Policy
@@ -83,14 +83,19 @@ class Clustering(KindRules):
         return parts.join(plan, results)
 
     def refusal(
-        self, plan: Plan, inputs: Mapping[BlockId, BlockOutline], result: PlanResult
+        self,
+        plan: Plan,
+        inputs: Mapping[BlockId, BlockOutline],
+        result: PlanResult,
+        deletable: Mapping[TenantId, int],
     ) -> Refusal | None:
         """Every input profile is accounted for, in clustered blocks of the window."""
         if not accounting.adds_up(inputs, result):
             return Refusal.ACCOUNT
         if not all(_belongs(meta, plan.key) for meta in result.outputs):
             return Refusal.OUTPUT
-        return None if accounting.possible(inputs, result, level=1) else Refusal.SHARE
+        possible = accounting.possible(inputs, result, deletable, level=1)
+        return None if possible else Refusal.SHARE
 
     def scope(self, key: QueueKey) -> str:
         return _day(key.day)

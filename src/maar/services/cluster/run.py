@@ -76,21 +76,21 @@ def load() -> None:
 
 def _merge(plan: LeasedPlan, part: PlanPart, store: ObjectStore, merger: Merger) -> Account:
     share = RunShare(first=_cut_point(part.first), end=_cut_point(part.end))
-    touched = [meta for meta in plan.inputs if touches(meta, part)]
-    runs = [run_of_block(store, meta, merger.work) for meta in touched]
-    repeats = drop_repeated(runs, share)
+    touched = [at for at, meta in enumerate(plan.inputs) if touches(meta, part)]
+    runs = [run_of_block(store, plan.inputs[at], merger.work) for at in touched]
+    repeats = drop_repeated(runs, share, [plan.masks_of(at) for at in touched])
     kept = 0
-    if repeats.profiles:
+    if repeats.kept:
         kept = merger.publish(
             runs, tenant=plan.key.tenant, day=plan.key.day, size=part.size, share=share
         )
-    if kept + repeats.duplicates != repeats.profiles:
+    if kept != repeats.kept:
         raise Corrupt(
             f"Part {part.number} of plan {plan.id} read {repeats.profiles} profiles and can "
-            f"account for {kept} kept and {repeats.duplicates} duplicates. Its output is not used; "
-            "this is a bug in maar, please report it."
+            f"account for {kept} kept, {repeats.duplicates} duplicates and {repeats.deleted} "
+            "deleted. Its output is not used; this is a bug in maar, please report it."
         )
-    return Account(kept, repeats.duplicates, 0)
+    return Account(kept, repeats.duplicates, 0, repeats.deleted)
 
 
 def _cut_point(place: Place | None) -> CutPoint | None:

@@ -21,28 +21,41 @@ Share: TypeAlias = tuple[TenantId, int]  # a tenant's day; of segments, which ha
 
 
 def adds_up(inputs: Mapping[BlockId, BlockOutline], result: PlanResult) -> bool:
-    """Every input profile was kept, was a duplicate, or is in quarantine, by the numbers."""
+    """Every input profile was kept, was a duplicate, is in quarantine, or was deleted, by the
+    numbers.
+    """
     account = result.account
     came = sum(each.profiles for each in inputs.values())
     kept = sum(m.profiles for m in result.outputs if m.kind is not Kind.QUARANTINE)
     quarantined = sum(m.profiles for m in result.outputs if m.kind is Kind.QUARANTINE)
     return (
-        min(account.kept, account.duplicates, account.quarantined) >= 0
+        min(account.kept, account.duplicates, account.quarantined, account.deleted) >= 0
         and account.total() == came
         and account.kept == kept
         and account.quarantined == quarantined
     )
 
 
-def possible(inputs: Mapping[BlockId, BlockOutline], result: PlanResult, *, level: int) -> bool:
-    """Of every share something is left, and of none more than came."""
+def possible(
+    inputs: Mapping[BlockId, BlockOutline],
+    result: PlanResult,
+    deletable: Mapping[TenantId, int],
+    *,
+    level: int,
+) -> bool:
+    """Of every share something is left, unless all of it may be deleted; of none more than came."""
     came = _from_segments(inputs.values()) if level == 0 else _from_blocks(inputs.values())
     left = Counter[Share]()
     for meta in result.outputs:
         left[_share(meta, by_day=level > 0)] += meta.profiles
     return left.keys() <= came.keys() and all(
-        min(1, profiles) <= left[share] <= profiles for share, profiles in came.items()
+        _least(share, profiles, deletable) <= left[share] <= profiles
+        for share, profiles in came.items()
     )
+
+
+def _least(share: Share, profiles: int, deletable: Mapping[TenantId, int]) -> int:
+    return min(1, max(0, profiles - deletable.get(share[0], 0)))
 
 
 class _Owner(msgspec.Struct, frozen=True, array_like=True, gc=False):

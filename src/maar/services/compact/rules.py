@@ -8,7 +8,7 @@ from itertools import islice, takewhile
 from typing import NamedTuple
 
 from maar.model.block import CLUSTERED, NO_DAY, BlockMeta, BlockOutline, Kind, day_of
-from maar.model.ids import NO_TENANT, NO_ZONE, BlockId, block_time_ns, is_joined_segment
+from maar.model.ids import NO_TENANT, NO_ZONE, BlockId, TenantId, block_time_ns, is_joined_segment
 from maar.model.keys import date_text
 from maar.model.lane import Front, Item
 from maar.model.plan import Plan, PlanKind, PlanResult, PlanSpec, QueueKey
@@ -88,14 +88,18 @@ class Compaction(KindRules, QueueRules):
         return len(plan.inputs) // 2 or None
 
     def refusal(
-        self, plan: Plan, inputs: Mapping[BlockId, BlockOutline], result: PlanResult
+        self,
+        plan: Plan,
+        inputs: Mapping[BlockId, BlockOutline],
+        result: PlanResult,
+        deletable: Mapping[TenantId, int],
     ) -> Refusal | None:
         """Every input profile is accounted for, in blocks of the next level of the same lane."""
         if not accounting.adds_up(inputs, result):
             return Refusal.ACCOUNT
         if not all(_belongs(meta, plan.key) for meta in result.outputs):
             return Refusal.OUTPUT
-        possible = accounting.possible(inputs, result, level=plan.key.level)
+        possible = accounting.possible(inputs, result, deletable, level=plan.key.level)
         return None if possible else Refusal.SHARE
 
     def takes_fresh(self, key: QueueKey) -> bool:

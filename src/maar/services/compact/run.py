@@ -14,13 +14,15 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from maar.block.decode import to_tables
 from maar.block.decode.to_tables import Decoded, decode_in_batches
+from maar.block.format import hidden as hiding
 from maar.block.format.hashing import ALL_BITS
 from maar.block.format.segment import open_segment, read_groups
 from maar.block.merge.duplicates import id_words, later_ones
@@ -30,6 +32,7 @@ from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.errors import Corrupt
 from maar.model.ids import TenantId
 from maar.model.plan import Account, LeasedPlan, PlanResult
+from maar.model.predicate import Mask
 from maar.model.profile import RawProfile
 from maar.model.time import utc_day
 from maar.ports.object_store import ObjectStore
@@ -92,7 +95,8 @@ def run(
         raise Corrupt(
             f"Plan {plan.id} read {came} profiles and can account for {account.total()}: "
             f"{account.kept} kept, {account.duplicates} duplicates, {account.quarantined} "
-            "quarantined. Its output is not used; this is a bug in maar, please report it."
+            f"quarantined, {account.deleted} deleted. Its output is not used; this is a bug in "
+            "maar, please report it."
         )
     return PlanResult(
         kind=COMPACT,
@@ -123,38 +127,52 @@ class _Compaction:
         """Level 0: tenant by tenant, so that one tenant's data is in memory at a time."""
         segments = [self._segment(meta) for meta in self.plan.inputs]
         tenants = sorted({each.tenant for meta in self.plan.inputs for each in meta.datasets})
-        kept = duplicates = quarantined = 0
+        kept = duplicates = quarantined = deleted = 0
         for tenant in tenants:
             pool = _Pool(self, tenant)
             groups = [_groups_of(meta, tenant) for meta in self.plan.inputs]
+            hidden = [
+                _hidden(segment, rows, self._masks(at, tenant))
+                for at, (segment, rows) in enumerate(zip(segments, groups, strict=True))
+            ]
             repeated = later_ones(
                 [
-                    id_words(segment.read_row_groups(rows, columns=["profile_id"])["profile_id"])
-                    for segment, rows in zip(segments, groups, strict=True)
+                    id_words(_ids(segment, rows).filter(pa.array(~gone)))
+                    for segment, rows, gone in zip(segments, groups, hidden, strict=True)
                 ]
             )
-            for segment, rows, flags in zip(segments, groups, repeated, strict=True):
-                for profile, again in zip(read_groups(segment, rows), flags, strict=True):
-                    if again:
-                        duplicates += 1
-                    else:
+            for segment, rows, gone, flags in zip(segments, groups, hidden, repeated, strict=True):
+                again = np.zeros(len(gone), np.bool_)
+                again[~gone] = flags
+                for profile, *dropped in zip(read_groups(segment, rows), gone, again, strict=True):
+                    if not any(dropped):
                         pool.add(profile)
+            duplicates += sum(int(flags.sum()) for flags in repeated)
+            deleted += sum(int(gone.sum()) for gone in hidden)
             kept += pool.publish()
             quarantined += pool.quarantined
-        return Account(kept, duplicates, quarantined)
+        return Account(kept, duplicates, quarantined, deleted)
+
+    def _masks(self, at: int, tenant: TenantId) -> list[Mask]:
+        return [mask for mask in self.plan.masks_of(at) if mask.tenant == tenant]
 
     def from_blocks(self) -> Account:
         """Level 1 and up: day by day, since a block belongs to one day."""
-        days: dict[int, list[BlockMeta]] = defaultdict(list)
-        for meta in self.plan.inputs:
-            days[meta.day].append(meta)
-        kept = duplicates = 0
+        days: dict[int, list[int]] = defaultdict(list)
+        for at, meta in enumerate(self.plan.inputs):
+            days[meta.day].append(at)
+        kept = duplicates = deleted = 0
         for day in sorted(days):
-            runs = [run_of_block(self.store, meta, self.merger.work) for meta in days[day]]
-            duplicates += drop_repeated(runs).duplicates
-            size = sum(meta.size for meta in days[day])
-            kept += self.publish(runs, tenant=self.plan.key.tenant, day=day, size=size)
-        return Account(kept, duplicates, 0)
+            metas = [self.plan.inputs[at] for at in days[day]]
+            runs = [run_of_block(self.store, meta, self.merger.work) for meta in metas]
+            masks = [self.plan.masks_of(at) for at in days[day]]
+            repeats = drop_repeated(runs, masks=masks)
+            duplicates += repeats.duplicates
+            deleted += repeats.deleted
+            if repeats.kept:
+                size = sum(meta.size for meta in metas)
+                kept += self.publish(runs, tenant=self.plan.key.tenant, day=day, size=size)
+        return Account(kept, duplicates, 0, deleted)
 
     def publish(self, runs: list[Run], *, tenant: TenantId, day: int, size: int) -> int:
         return self.merger.publish(runs, tenant=tenant, day=day, size=size)
@@ -249,6 +267,19 @@ class _Pool:
             )  # fmt: skip
             self.quarantined += len(self._bad)
         self._bad, self._bad_bytes = [], 0
+
+
+def _ids(segment: pq.ParquetFile, rows: list[int]) -> pa.ChunkedArray:
+    return segment.read_row_groups(rows, columns=["profile_id"])["profile_id"]
+
+
+def _hidden(segment: pq.ParquetFile, rows: list[int], masks: list[Mask]) -> Any:
+    """Which profiles of some row groups are to be deleted."""
+    if not masks:
+        count = sum(segment.metadata.row_group(row).num_rows for row in rows)
+        return np.zeros(count, np.bool_)
+    table = segment.read_row_groups(rows, columns=list(hiding.COLUMNS))
+    return hiding.hidden_rows(table, masks).to_numpy(zero_copy_only=False)
 
 
 def _groups_of(meta: BlockMeta, tenant: TenantId) -> list[int]:

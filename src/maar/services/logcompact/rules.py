@@ -73,17 +73,28 @@ class Logcompaction(KindRules):
         return len(plan.inputs) // 2 or None
 
     def refusal(
-        self, plan: Plan, inputs: Mapping[BlockId, BlockOutline], result: PlanResult
+        self,
+        plan: Plan,
+        inputs: Mapping[BlockId, BlockOutline],
+        result: PlanResult,
+        deletable: Mapping[TenantId, int],
     ) -> Refusal | None:
         """One segment of the same lane, with every profile of every input, dataset by dataset."""
-        if len(result.outputs) != 1 or not _belongs(result.outputs[0], plan):
+        if not result.outputs and not deletable:
             return Refusal.OUTPUT
-        (made,) = result.outputs
+        if len(result.outputs) > 1 or not all(_belongs(made, plan) for made in result.outputs):
+            return Refusal.OUTPUT
         came = sum(each.profiles for each in inputs.values())
-        if result.account != Account(came, 0, 0) or made.profiles != came:
+        kept = sum(made.profiles for made in result.outputs)
+        if result.account != Account(kept, 0, 0, came - kept) or (kept == 0) != (
+            not result.outputs
+        ):
             return Refusal.ACCOUNT
         parts = _shares(part for each in inputs.values() for part in _parts(each.datasets))
-        return None if parts == _shares(made.datasets) else Refusal.SHARE
+        left = _shares(part for made in result.outputs for part in made.datasets)
+        if not deletable:
+            return None if parts == left else Refusal.SHARE
+        return None if _within(left, parts, deletable) else Refusal.SHARE
 
     def level(self, _key: QueueKey) -> str:
         return "0"
@@ -194,6 +205,26 @@ def _together(one: _Share, other: _Share) -> _Share:
         one.profiles + other.profiles,
         min(one.min_time_ns, other.min_time_ns),
         max(one.max_time_ns, other.max_time_ns),
+    )
+
+
+def _within(
+    left: dict[tuple[TenantId, str], _Share],
+    came: dict[tuple[TenantId, str], _Share],
+    deletable: Mapping[TenantId, int],
+) -> bool:
+    """Tenants that nothing is deleted of have all that they had; the others no more than that."""
+    spared = {name: share for name, share in came.items() if not deletable.get(name[0])}
+    if any(left.get(name) != share for name, share in spared.items()):
+        return False
+    return all(name in came and _fits(share, came[name]) for name, share in left.items())
+
+
+def _fits(part: _Share, whole: _Share) -> bool:
+    return (
+        0 < part.profiles <= whole.profiles
+        and whole.min_time_ns <= part.min_time_ns
+        and part.max_time_ns <= whole.max_time_ns
     )
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from maar.block.merge.join import join
+from maar.block.merge.join import join_visible
 from maar.block.read.fetch import fetch
 from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.plan import Account, LeasedPlan, PlanResult
@@ -42,17 +42,22 @@ def run(
     work = scratch / f"{plan.id}-{plan.token}-{attempt}"
     work.mkdir(parents=True)
     try:
-        made = publisher.segment(join(_read_all(plan, store, work), zone=plan.key.zone))
+        masks = {meta.id: plan.masks_of(at) for at, meta in enumerate(plan.inputs)}
+        joined = join_visible(_read_all(plan, store, work), zone=plan.key.zone, masks=masks)
+        if joined is not None:
+            publisher.segment(joined)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    log.info(
-        "segments joined block=%s segments=%d profiles=%d bytes=%d",
-        made.id, len(plan.inputs), made.profiles, made.size,
-    )  # fmt: skip
+    came, kept = (sum(meta.profiles for meta in some) for some in (plan.inputs, publisher.outputs))
+    for made in publisher.outputs:
+        log.info(
+            "segments joined block=%s segments=%d profiles=%d bytes=%d",
+            made.id, len(plan.inputs), made.profiles, made.size,
+        )  # fmt: skip
     return PlanResult(
         kind=LOGCOMPACT,
         outputs=tuple(publisher.outputs),
-        account=Account(kept=made.profiles, duplicates=0, quarantined=0),
+        account=Account(kept, duplicates=0, quarantined=0, deleted=came - kept),
         cpu_ms=(time.process_time_ns() - cpu_ns) // 1_000_000,
         wall_ms=(time.perf_counter_ns() - began_ns) // 1_000_000,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from maar.model.block import BlockOutline
-from maar.model.ids import BlockId
+from maar.model.ids import BlockId, TenantId
 from maar.model.plan import ROLLBACK, Plan, PlanResult, PlanSpec, QueueKey
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
@@ -29,7 +29,11 @@ class RollingBack(KindRules):
         return Refusal.NOT_DEAD  # only the fold makes one, from attempts that have ended
 
     def refusal(
-        self, _plan: Plan, _inputs: Mapping[BlockId, BlockOutline], result: PlanResult
+        self,
+        _plan: Plan,
+        _inputs: Mapping[BlockId, BlockOutline],
+        result: PlanResult,
+        _deletable: Mapping[TenantId, int],
     ) -> Refusal | None:
         return Refusal.OUTPUT if result.outputs else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from maar.model.block import BlockOutline
-from maar.model.ids import BlockId
+from maar.model.ids import BlockId, TenantId
 from maar.model.plan import Plan, PlanKind, PlanResult, PlanSpec, QueueKey
 from maar.model.policy import Policy
 from maar.model.refusal import Refusal
@@ -34,7 +34,11 @@ class Stamping(KindRules):
         return 60 * SECOND_NS
 
     def refusal(
-        self, _plan: Plan, inputs: Mapping[BlockId, BlockOutline], result: PlanResult
+        self,
+        _plan: Plan,
+        inputs: Mapping[BlockId, BlockOutline],
+        result: PlanResult,
+        _deletable: Mapping[TenantId, int],
     ) -> Refusal | None:
         came = sum(each.profiles for each in inputs.values())
         return None if sum(m.profiles for m in result.outputs) == came else Refusal.ACCOUNT

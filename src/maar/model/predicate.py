@@ -1,0 +1,91 @@
+"""Deletion by predicate: which profiles are to go, and which blocks it applies to (S8).
+
+A predicate applies to what was pushed before it, never to what comes after. A block is from before
+it if the entry is that registered it (a segment) or granted the plan that wrote it (any other; the
+token is in its keys). A restored log numbers its entries far above those of the lost one, so tokens
+are compared across restores. The segments that it finds in the store have entries of its own: they
+count by the lease time in their ids, which is never earlier than the true one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from maar.model import keys
+from maar.model.block import BlockMeta, Dataset
+from maar.model.ids import BlockId, Incarnation, TenantId, block_time_ns
+from maar.model.time import LeaseTime
+
+EVER_NS = (1 << 63) - 1  # later than every profile
+STEP_NS = 1_000  # bounds are whole microseconds: tables say times in them
+
+
+class Mask(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Profiles of a tenant that nobody is to see any more."""
+
+    tenant: TenantId
+    service: str  # '': all of them
+    from_ns: int  # included
+    until_ns: int  # excluded
+
+    def names(self, tenant: TenantId, service: str) -> bool:
+        return self.tenant == tenant and self.service in ("", service)
+
+    def hides(self, service: str, time_ns: int) -> bool:
+        """A profile of its tenant."""
+        return self.service in ("", service) and self.from_ns <= time_ns < self.until_ns
+
+    def touches(self, dataset: Dataset) -> bool:
+        """Whether it may hide something of a dataset."""
+        return (
+            self.names(dataset.tenant, dataset.service)
+            and dataset.min_time_ns < self.until_ns
+            and dataset.max_time_ns >= self.from_ns
+        )
+
+    def covers(self, dataset: Dataset) -> bool:
+        """Whether it hides a whole dataset."""
+        return (
+            self.names(dataset.tenant, dataset.service)
+            and self.from_ns <= dataset.min_time_ns
+            and dataset.max_time_ns < self.until_ns
+        )
+
+
+class Predicate(msgspec.Struct, frozen=True, array_like=True):
+    """A deletion that not every block has been rewritten for yet."""
+
+    id: int  # the index of its entry
+    incarnation: Incarnation  # of the log then
+    at: LeaseTime
+    mask: Mask
+    # Incarnations that the log had since, whose lease times may repeat those of before it.
+    later: tuple[Incarnation, ...] = ()
+
+    def is_after(self, *, block: BlockId, key: str, entry: int | None) -> bool:
+        """Whether it came after a block, which is then from before it.
+
+        `key` is that of an object of the block. `entry` is the one that brought a segment into the
+        index; None when it is not there, or not known any more.
+        """
+        written = keys.output_name(key)
+        if written is not None:
+            return written.token.index <= self.id
+        if entry is not None and entry <= self.id:
+            return True
+        segment = keys.segment_name(key)
+        if segment is not None and segment.incarnation in self.later:
+            return False
+        return block_time_ns(block) < self.at
+
+
+def touched(masks: Iterable[Mask], meta: BlockMeta) -> tuple[Mask, ...]:
+    """Those of some masks that may hide something of a block."""
+    return tuple(mask for mask in masks if any(map(mask.touches, meta.datasets)))
+
+
+def key_of(meta: BlockMeta) -> str:
+    """The key of one of its objects."""
+    return meta.files[0].locations[0].key

@@ -1,0 +1,1 @@
+"""Rewriting blocks without what was deleted."""
