@@ -27,8 +27,8 @@ from maar.model.ids import (
 )
 from maar.ports.calls import Caller
 from maar.ports.index_reader import IndexView, ViewRequest
+from maar.ports.metastore import Metastore
 from maar.ports.object_store import ObjectStore
-from maar.ports.operator import Operator
 from maar.ports.query import DrawFlameGraph, GetProfile, Matcher, Scope
 from maar.pprof.gzip import gunzip
 from support.http.front import no_causes
@@ -145,7 +145,7 @@ def test_over_http_too_a_profile_is_only_its_own_tenants(
     app = Starlette(
         routes=admin_routes(
             RequestGuard(ApiSettings(), CollectorRegistry()),
-            Admin(cast(Caller[Operator], lake), ask.engine, lambda: ALWAYS, no_causes, list, list),
+            Admin(cast(Caller[Metastore], lake), ask.engine, lambda: ALWAYS, no_causes, list, list),
         )
     )
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar, cast
+from urllib.parse import quote, urlencode
 
 import httpx
 
-from maar.model.block import NO_DAY
+from maar.model.block import NO_DAY, BlockMeta
 from maar.model.errors import (
     InvalidInput,
     LeaseLost,
@@ -21,7 +22,7 @@ from maar.model.errors import (
     Unavailable,
     Unreachable,
 )
-from maar.model.ids import Incarnation, PlanId
+from maar.model.ids import Incarnation, PlanId, TenantId
 from maar.model.keys import date_text
 from maar.model.plain import plain, record
 from maar.model.plan import LeasedPlan
@@ -96,6 +97,22 @@ class HttpBoard:
 
     async def plan(self, plan: PlanId) -> PlanDetail:
         return record(PlanDetail, await self._ask("GET", f"{PLANS}/{plan}"))
+
+    async def period_ns(self, tenant: TenantId) -> int:
+        """How long a tenant's profiles are kept; 0: for ever."""
+        found = await self._ask("GET", f"/api/v1/retention/{quote(tenant, safe='')}")
+        return int(found["period_s"] * SECOND_NS)
+
+    async def blocks_of(self, tenant: TenantId, service: str) -> tuple[BlockMeta, ...]:
+        """All live blocks that hold profiles of a service, but those of which some was deleted:
+        what they still hold of it is not there for anybody.
+        """
+        query = urlencode({"tenant": tenant, "service": service})
+        found = await self._ask("GET", f"/api/v1/blocks?{query}")
+        masked = set(found["masked"])
+        return tuple(
+            record(BlockMeta, each) for each in found["blocks"] if each["id"] not in masked
+        )
 
     async def call(self, request: Call[PlanBoard, R], /) -> R:
         answer: Any

@@ -77,6 +77,10 @@ class Executor:
         self._worker: Worker | None = None
         self.stopped = False
 
+    @property
+    def store(self) -> ObjectStore:
+        return self._site.store
+
     def stop(self) -> None:
         """What runs is finished if that takes not long, else given up and its plan handed back."""
         self.stopped = True
@@ -96,9 +100,18 @@ class Executor:
             return refused(would)
         if kind not in KINDS:
             raise Rejected(f"this maar does not know plans of the kind {kind[:60]!r}")
+        if not KINDS[kind].open_to_all:
+            raise Rejected(
+                f"plan {plan} ({kind}) is carried out only by whoever has its source: run the same "
+                "command again that opened it"
+            )
         if kind in KINDS.on_engine():
             return await self._run(plan, lambda: engine(self._site.store.settings(), found.slots))
         return await self.roll_back(plan)
+
+    async def execute_with(self, plan: PlanId, engine: Callable[[], JobRunner]) -> PlanOutcome:
+        """Execute a plan whose source only the caller has, by an engine that knows it."""
+        return await self._run(plan, engine)
 
     async def roll_back(self, plan: PlanId) -> PlanOutcome:
         """Execute a plan that needs no engine: a rollback, or a cleaning."""

@@ -28,6 +28,7 @@ _COMMANDS = {
     "worker": ("cli.commands.worker", "Run one more compaction worker for a server elsewhere."),
     "spark": ("cli.commands.spark", "Pack maar for the executors of a Spark cluster."),
     "push": ("cli.commands.push", "Send profiles: pprof (gzip or not) or folded stacks."),
+    "backfill": ("cli.commands.backfill", "Write many old profiles at once, as blocks."),
     "load": ("tools.load.command", "Push as many services would, and report how it went."),
     "get": ("cli.commands.get", "Fetch one profile as pprof."),
     "query": ("cli.commands.query", "Ask: flamegraph, top, types, labels, series."),

@@ -111,6 +111,21 @@ def admit(
     )
 
 
+def admit_file(
+    labels: Labels,
+    body: bytes,
+    client_id: str,
+    *,
+    tenant: TenantId,
+    now_ns: int,
+    limits: Limits,
+    kept_ns: int,
+) -> RawProfile:
+    """A profile that comes from a file, and not from an agent."""
+    pushed = PushedProfile(labels, body, client_id)
+    return admit(pushed, tenant=tenant, now_ns=now_ns, limits=limits, kept_ns=kept_ns)
+
+
 def unpack(body: bytes, *, limit: int) -> tuple[bytes, bytes]:
     """The pprof bytes, and a gzip of exactly them: the one that was sent, if it is intact."""
     raw = gunzip(body, limit=limit)

@@ -15,6 +15,7 @@ import msgspec
 from maar.block.read.damage import damages
 from maar.metastore.decide import operator_commands, rollbacks, wishes
 from maar.metastore.fold import deletion, losing, retention, trust
+from maar.metastore.leader import committing
 from maar.metastore.leader.inbox import Add, PinRequest, Poll
 from maar.metastore.leader.term import LeaderTerm
 from maar.metastore.member import Replica
@@ -190,7 +191,12 @@ class MetastoreService(Replica, LocalPort):
         return await (await self._leader()).ask(Add(blocks))
 
     async def poll(self, request: PollRequest) -> PollReply:
-        return await (await self._leader()).ask(Poll(request))
+        leader_term = await self._leader()
+        reply = await leader_term.ask(Poll(request))
+        found = committing.to_write(leader_term.leader.state, request, reply)
+        for each in found:  # before the reply: a report that is not answered is repeated
+            await asyncio.to_thread(committing.write, self._store, each)
+        return reply
 
     async def schedule_plan(self, request: SchedulePlan) -> ScheduledPlan:
         leader_term = await self._leader()

@@ -13,6 +13,7 @@ TABLES = ("samples", "profiles", "stacks", "locations", "series")
 SEGMENT_TABLE = "segment"  # the one file of a segment or a quarantine block
 FORMAT_VERSION = 1
 NO_DAY = -1
+INGESTED = 99  # the level of blocks of a bulk write: clustering takes them, and compaction never
 CLUSTERED = 100  # the level of blocks of a whole day, of all shards; nothing queues them again
 
 

@@ -6,6 +6,7 @@
     lake/v1/manifests/tenant=<t>/date=<day>/<block>-<plan>-<token>-<attempt>.msgpack
     quarantine/v1/tenant=<t>/<block>-<plan>-<token>-<attempt>.parquet
     attempts/v1/<plan>/<token>/<attempt>-<n>     what the attempt is about to write, one key a line
+    commits/v1/<plan>-<token>     what a bulk write wrote, one key a line: all of it is in the index
     metastore/v1/<incarnation>/snapshot-<index>.maar
     metastore/v1/<incarnation>/entry-<index>-<hash>.msgpack     an entry too large for the log
     metastore/v1/<incarnation>/successor     the log was restored as another incarnation
@@ -18,6 +19,7 @@
     placement/v1/<incarnation>/stats-<created>.binpb     and from what
 
 Every key that a plan writes contains plan, token and task attempt: no two attempts share one (S3).
+The attempts of bulk writes begin with `ingest.`: what they wrote counts only with a commit object.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ LAKE = "lake/v1/"  # the files of all blocks, and their manifests
 MANIFESTS = "lake/v1/manifests/"
 QUARANTINES = "quarantine/v1/"
 ATTEMPTS = "attempts/v1/"  # the intents of all attempts
+COMMITS = "commits/v1/"  # of bulk writes
+INGEST = "ingest."  # how the attempts of bulk writes begin
 MARKERS = "markers/v1/"
 DELETIONS = "deletions/v1/"  # of every incarnation
 SNAPSHOTS = "metastore/v1/"  # of every incarnation
@@ -185,6 +189,22 @@ def attempt_block(key: str, *, plan: PlanId, token: FencingToken) -> BlockId | N
 
 def stem(*, block: BlockId, plan: PlanId, token: FencingToken, attempt: str) -> str:
     return f"{block}-{plan}-{token}-{attempt}"
+
+
+def ingest_attempt(attempt: str) -> str:
+    """The attempt of a bulk write, so named that every key tells."""
+    return f"{INGEST}{attempt}"
+
+
+def is_ingested(key: str) -> bool:
+    """Whether an object that a plan wrote is of a bulk write: none without its commit object."""
+    parts = _WRITTEN.fullmatch(key)
+    return parts is not None and key.rpartition("/")[2].split("-", 3)[3].startswith(INGEST)
+
+
+def commit(*, plan: PlanId, token: FencingToken) -> str:
+    """Written when a bulk write is in the index whole, before anybody is told."""
+    return f"{COMMITS}{plan}-{token}"
 
 
 def is_of_attempt(key: str, of_none: str) -> bool:

@@ -192,6 +192,7 @@ class LeasedPlan(msgspec.Struct, frozen=True, array_like=True):
     memory_bytes: int = 0  # that one of its tasks may use; 0: as the kind sees fit
     part: PlanPart | None = None  # of the copy that one task gets; None: the task takes all
     masks: tuple[tuple[Mask, ...], ...] = ()  # of each input, what is to be deleted of it; (): none
+    scheduled_at: LeaseTime = LeaseTime(0)  # what it writes is as old, if it has no inputs
 
     def masks_of(self, at: int) -> tuple[Mask, ...]:
         """What is to be deleted of an input, by its place."""

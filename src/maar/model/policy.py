@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from maar.model.block import CLUSTERED
+from maar.model.block import INGESTED
 from maar.model.bounds import Age, Count, Pause
 from maar.model.errors import InvalidInput
 from maar.model.services import ClusterService, KindService, LogcompactService, ServicesSettings
@@ -149,13 +149,20 @@ class KindTerms(Struct, frozen=True, array_like=True):
     lease_ns: int
     limit_ns: int  # a plan that runs longer is given up
     removable: bool = False
+    delayed: bool = True  # the rollback delay holds for one that was leased, too
 
 
 def kind_terms(services: ServicesSettings) -> tuple[KindTerms, ...]:
     """By the name of the kind, which is also that of its part of the settings."""
     parts = {name: getattr(services, name) for name in services.__struct_fields__}
     return tuple(
-        KindTerms(name, _ns(part.lease_s), _ns(part.limit_s), getattr(part, "removable", False))
+        KindTerms(
+            name,
+            _ns(part.lease_s),
+            _ns(part.limit_s),
+            getattr(part, "removable", False),
+            part.rollback_delayed,
+        )
         for name, part in sorted(parts.items())
         if isinstance(part, KindService)
     )
@@ -295,10 +302,10 @@ def _to_field(name: str, value: Any) -> tuple[str, Any]:
 
 def check_policy(policy: Policy) -> Policy:
     """Refuse numbers with which nothing could ever run."""
-    if len(policy.levels) >= CLUSTERED:
+    if len(policy.levels) >= INGESTED:
         raise InvalidInput(
-            f"compaction has {len(policy.levels)} levels, and there can be {CLUSTERED - 1}: "
-            f"level {CLUSTERED} is that of clustered blocks"
+            f"compaction has {len(policy.levels)} levels, and there can be {INGESTED - 1}: "
+            f"levels from {INGESTED} on are those of backfilled and of clustered blocks"
         )
     for number, level in enumerate(policy.levels):
         if level.count < 1 or level.bytes < 1 or level.age_ns < 0:

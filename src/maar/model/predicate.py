@@ -72,7 +72,9 @@ class Predicate(msgspec.Struct, frozen=True, array_like=True):
         """
         written = keys.output_name(key)
         if written is not None:
-            return written.token.index <= self.id
+            # A bulk write has its data from when it was opened, whenever it was granted.
+            bulk = keys.is_ingested(key)
+            return (written.plan.index if bulk else written.token.index) <= self.id
         if entry is not None and entry <= self.id:
             return True
         segment = keys.segment_name(key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
@@ -14,6 +14,8 @@ LimitSeconds = Annotated[float, Meta(gt=0, le=7 * 86_400)]
 
 class KindService(Struct, frozen=True, kw_only=True):
     """What is set for every kind of plan."""
+
+    rollback_delayed: ClassVar[bool] = True  # by `services.rollback_delay_s`, leased or not
 
     lease_s: LeaseSeconds = 15.0
     limit_s: LimitSeconds = 1800.0
@@ -87,6 +89,23 @@ class EraseService(KindService, frozen=True, kw_only=True):
     """A rewriting that runs longer counts as hung."""
 
 
+class IngestService(KindService, frozen=True, kw_only=True):
+    """Bulk writes (`maar backfill`): visible whole or not at all."""
+
+    rollback_delayed: ClassVar[bool] = False
+
+    removable: bool = True
+    """A bulk write that failed is rolled back and removed; the same command again begins anew. If
+    false, what it wrote is undone by that command, or by the cleaning, and its plan stays.
+    """
+    lease_s: LeaseSeconds = 15.0
+    """How long a bulk write that sends no renewals lives; then the next cleaning rolls it back."""
+    limit_s: LimitSeconds = 1800.0
+    """A bulk write that runs longer is given up. For a longer one raise `compaction.leftovers_s`
+    too.
+    """
+
+
 class RollbackService(KindService, frozen=True, kw_only=True):
     """Rollbacks delete what ended attempts wrote."""
 
@@ -116,7 +135,9 @@ class ServicesSettings(Struct, frozen=True, kw_only=True):
     """
 
     rollback_delay_s: Age = 600.0
-    """Cleaning leaves a removable plan alone that was scheduled less than so long ago."""
+    """Cleaning leaves a removable plan alone that was scheduled less than so long ago. A bulk write
+    that was ever leased does not wait for this.
+    """
     execution_guard: bool = True
     """Refuse to execute a plan that somebody holds a live lease on. Off, the newcomer takes the
     plan over, and the former holder can complete nothing any more.
@@ -129,5 +150,6 @@ class ServicesSettings(Struct, frozen=True, kw_only=True):
     logcompact: LogcompactService = LogcompactService()
     cluster: ClusterService = ClusterService()
     erase: EraseService = EraseService()
+    ingest: IngestService = IngestService()
     rollback: RollbackService = RollbackService()
     clean: CleanService = CleanService()

@@ -33,6 +33,18 @@ class Engine:
             running=sum(int(executor.numRunningTasks()) for executor in executors),
         )
 
+    def progress(self, group: str) -> tuple[int, int]:
+        """How many tasks of a job group have ended, and how many there are."""
+        done = tasks = 0
+        for job in self._tracker.getJobIdsForGroup(group):
+            info = self._tracker.getJobInfo(job)
+            for stage in info.stageIds() if info is not None else ():
+                seen = self._tracker.getStageInfo(stage)
+                if seen is not None:
+                    done += int(seen.numCompletedTasks())
+                    tasks += int(seen.numTasks())
+        return done, tasks
+
     def is_over(self) -> bool:
         """Stopped, or gone."""
         try:

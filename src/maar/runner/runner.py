@@ -33,12 +33,14 @@ from maar.runner.session import SparkHandle
 from maar.runner.settings import SparkSettings
 from maar.runner.task import (
     Answer,
+    CarryShare,
     Done,
     OpenStore,
     Task,
     TaskFailed,
     warm_up,
     work,
+    work_share,
 )
 from maar.services import runs
 from maar.services.kinds import KINDS
@@ -65,6 +67,16 @@ class RunnerTiming(NamedTuple):
 Key = tuple[PlanId, FencingToken]
 Cut = Callable[[LeasedPlan], tuple[LeasedPlan, ...]]
 Join = Callable[[LeasedPlan, Sequence[PlanResult]], PlanResult]
+
+
+class RowSource(NamedTuple):
+    """Where the rows of a plan come from that has a source of its own: Spark brings them, shuffled
+    or not, and each partition is a task that holds the plan's lifeline.
+    """
+
+    rows: Callable[[Any], Any]  # from a SparkContext to an RDD
+    carry_out: CarryShare  # in tasks
+    tell: Callable[[Sequence[bytes]], None]  # the notes of all tasks, when all have succeeded
 
 
 @dataclass(eq=False, slots=True)
@@ -99,6 +111,7 @@ class SparkRunner:
         kinds: tuple[PlanKind, ...] = KINDS.on_engine(),
         timing: RunnerTiming = RunnerTiming(),  # noqa: B008 - it is frozen
         borrowed: Any = None,  # a SparkContext of somebody else, who alone may stop it
+        source: RowSource | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -107,6 +120,7 @@ class SparkRunner:
         self._kinds = kinds
         self._open_store = open_store
         self._cut, self._join = cut, join
+        self._source = source
         self.task = functools.partial(work, open_store=open_store, carry_out=carry_out)
         self.timing = timing
         self._lock = threading.Lock()
@@ -179,6 +193,8 @@ class SparkRunner:
                     del self.runs[key]
         failures = [answer for answer in answers if isinstance(answer, TaskFailed)]
         if not failures:
+            if self._source is not None:
+                self._source.tell([each.note for each in answers if isinstance(each, Done)])
             return self._joined(plan, [each.result for each in answers if isinstance(each, Done)])
         failure = min(failures, key=lambda each: not each.plan_at_fault)
         stopped = line.wait_gone(wait_s=self.timing.stop_wait_s)
@@ -262,15 +278,41 @@ class SparkRunner:
 
     def _submit(self, run: _Run) -> list[Answer]:
         """One job, from the calling thread: its job group is the thread's own."""
-        tasks = [Task(part, self._store, run.line.address) for part in self._cut(run.plan)]
-        bodies = [msgspec.msgpack.encode(task) for task in tasks]
         context = self.session.context
         context.setJobGroup(run.group, run.plan.title, interruptOnCancel=True)
         context.setLocalProperty("spark.scheduler.pool", run.plan.kind)
-        answers = context.parallelize(bodies, len(bodies)).map(self.task).collect()
-        if len(answers) != len(bodies):  # the stream of results ended: the JVM went away under it
+        tasks = self._tasks(run)
+        answers = tasks.collect()
+        if len(answers) != tasks.getNumPartitions():  # the JVM went away under the results
             raise EOFError("Spark's answer was cut off")
         return [msgspec.msgpack.decode(answer, type=Answer) for answer in answers]
+
+    def _tasks(self, run: _Run) -> Any:
+        """An RDD whose partitions are the tasks of a plan, each with one answer."""
+        context, address = self.session.context, run.line.address
+        if self._source is None:
+            parts = [Task(part, self._store, address) for part in self._cut(run.plan)]
+            bodies = [msgspec.msgpack.encode(task) for task in parts]
+            return context.parallelize(bodies, len(bodies)).map(self.task)
+        task = functools.partial(
+            work_share,
+            body=msgspec.msgpack.encode(Task(run.plan, self._store, address)),
+            open_store=self._open_store,
+            carry_out=self._source.carry_out,
+        )
+        return self._source.rows(context).mapPartitionsWithIndex(task)
+
+    def progress(self) -> float:
+        """How much of the plans that run is done, by tasks; 0 while nothing is known."""
+        with self._lock:
+            groups = [run.group for run in self.runs.values()]
+        if self._engine is None or not groups:
+            return 0.0
+        try:
+            done, tasks = map(sum, zip(*map(self._engine.progress, groups), strict=True))
+        except engine.ERRORS:
+            return 0.0
+        return done / tasks if tasks else 0.0
 
     def _describe_failure(self, run: _Run, error: Exception) -> Exception:
         """The failure of a run without an answer, after waiting for its tasks to end."""

@@ -13,7 +13,9 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from pyspark import TaskContext
@@ -23,11 +25,12 @@ from maar.model.plan import LeasedPlan, PlanResult
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.runner.lifeline import hold_lifeline
 from maar.runner.scratch import WorkerScratch
-from maar.services.runs import CarryOut
+from maar.services.runs import CarryOut, Noted
 
 log = logging.getLogger("maar.spark")
 
 OpenStore = Callable[[StoreSettings], ObjectStore]
+CarryShare = Callable[..., Noted]  # a CarryOut that also takes `rows` and `share`
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -40,6 +43,7 @@ class Task(msgspec.Struct, frozen=True):
 
 class Done(msgspec.Struct, frozen=True, tag=True):
     result: PlanResult
+    note: bytes = b""  # what the task tells its driver beside that, and nobody else
 
 
 class TaskFailed(msgspec.Struct, frozen=True, tag=True):
@@ -52,7 +56,7 @@ Answer = Done | TaskFailed
 _NOT_OWN = (Retryable, OSError, LeaseLost)
 
 
-def work(body: bytes, *, open_store: OpenStore, carry_out: CarryOut) -> bytes:
+def work(body: bytes, *, open_store: OpenStore, carry_out: CarryOut | CarryShare) -> bytes:
     """Carry one task out and answer."""
     task = msgspec.msgpack.decode(body, type=Task)
     try:
@@ -65,13 +69,21 @@ def work(body: bytes, *, open_store: OpenStore, carry_out: CarryOut) -> bytes:
                 wall_ns=time.time_ns(),
                 guard=hold.check,
             )
-        answer: Answer = Done(result)
+        answer: Answer = Done(*result) if isinstance(result, Noted) else Done(result)
     except Exception as error:
         # Whatever went wrong is returned to the driver as the plan's failure.
         if not isinstance(error, MaarError):  # our own errors say it all in their sentence
             log.exception("task failed plan=%s token=%s", task.plan.id, task.plan.token)
         answer = TaskFailed(sentence(error), plan_at_fault=not isinstance(error, _NOT_OWN))
     return msgspec.msgpack.encode(answer)
+
+
+def work_share(
+    share: int, rows: Iterator[Any], *, body: bytes, open_store: OpenStore, carry_out: CarryShare
+) -> Iterator[bytes]:
+    """Carry out the share of a plan that a partition of rows is."""
+    mine = partial(carry_out, rows=rows, share=share)
+    yield work(body, open_store=open_store, carry_out=mine)
 
 
 def warm_up(

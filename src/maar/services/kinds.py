@@ -18,6 +18,7 @@ from maar.services.clean.rules import CLEANING
 from maar.services.cluster.rules import CLUSTERING
 from maar.services.compact.rules import COMPACTION
 from maar.services.erase.rules import ERASING
+from maar.services.ingest.rules import INGESTION
 from maar.services.logcompact.rules import LOGCOMPACTION
 from maar.services.rollback.rules import ROLLING_BACK
 from maar.services.rules import Board, KindRules, QueueRules
@@ -57,8 +58,8 @@ class Kinds:
         return iter(self._rules)
 
     def on_engine(self) -> tuple[PlanKind, ...]:
-        """Those that need Spark."""
-        return tuple(each.kind for each in self._ranked if each.on_engine)
+        """Those that need Spark, and that any worker can carry out."""
+        return tuple(each.kind for each in self._ranked if each.on_engine and each.open_to_all)
 
     def line(self, kind: PlanKind, key: QueueKey) -> PlanLine:
         rules = self[kind]
@@ -92,6 +93,7 @@ KINDS = Kinds(
     ERASING,
     LOGCOMPACTION,
     CLUSTERING,
+    INGESTION,
     ROLLING_BACK,
     CLEANING,
 )

@@ -11,7 +11,7 @@ from maar.block.format.segment import SegmentBytes, segment_meta, write_segment
 from maar.block.merge.build import BuiltBlock
 from maar.model import keys
 from maar.model.block import FORMAT_VERSION, TABLES, BlockMeta, File, Kind, Location
-from maar.model.ids import BlockId, TenantId, joined_segment_id, output_id
+from maar.model.ids import BlockId, TenantId, joined_segment_id, output_id, segment_id
 from maar.model.plan import LeasedPlan
 from maar.model.profile import RawProfile
 from maar.ports.object_store import ObjectStore
@@ -137,7 +137,9 @@ class Publisher:
         return self._first_ordinal + len(self.outputs)
 
     def _names(self) -> tuple[BlockId, str]:
-        oldest = min(block.id for block in self._plan.inputs)
+        """As old as its oldest input, or, without any, as the plan."""
+        plan_id = segment_id(lease_time_ns=self._plan.scheduled_at, entropy=0)
+        oldest = min((block.id for block in self._plan.inputs), default=plan_id)
         block = output_id(plan=self._plan.id, oldest_input=oldest, ordinal=self._ordinal())
         return block, self._stem(block)
 

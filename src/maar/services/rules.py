@@ -201,6 +201,9 @@ class KindRules(ABC):
     writes: bool = True  # objects, which an attempt that fails leaves behind
     on_engine: bool = True  # it needs Spark; else the store and the metastore are enough
     keeps_place: bool = False  # its one output waits where the first of its inputs waited
+    open_to_all: bool = True  # whoever polls may carry it out; else only who has its source
+    commits: bool = False  # what it wrote is adopted only with an object that says it was whole
+    answers_again: bool = True  # when finished, it still answers the request that made it
 
     def lease_ns(self, policy: Policy) -> int:
         """How long a worker may be silent."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from maar.model.errors import Rejected
 from maar.model.plan import LeasedPlan, PlanKind, PlanResult
@@ -19,6 +19,13 @@ from maar.services.kinds import KINDS, Kinds
 PACKAGE = "maar.services"
 
 Guard = Callable[[], None]  # before every write: LeaseLost when the attempt may write no more
+
+
+class Noted(NamedTuple):
+    """A task's result, and what it tells whoever asked for the plan beside that."""
+
+    result: PlanResult
+    note: bytes
 
 
 class CarryOut(Protocol):

@@ -51,7 +51,7 @@ def execute(
     check(context)
     if bool(url) == bool(metastore) or (metastore and not store):
         raise InvalidInput("give either url, or metastore and store", reason="settings")
-    reach = _by_url(url, _own(store)) if url else _by_rpc(metastore, _own(store))
+    reach = _by_url(url, own_store(store)) if url else _by_rpc(metastore, own_store(store))
     loops: list[tuple[asyncio.AbstractEventLoop, Executor]] = []
 
     async def work(plan_id: PlanId) -> dict[str, Any]:
@@ -145,11 +145,11 @@ def clean(
 
 
 async def _executor(board: HttpBoard, url: str, store: str | StoreSettings) -> Executor:
-    site = await site_of(board, await board.setup(), _own(store), server=url)
+    site = await site_of(board, await board.setup(), own_store(store), server=url)
     return Executor(site, WorkerSettings())
 
 
-def _own(store: str | StoreSettings) -> StoreSettings:
+def own_store(store: str | StoreSettings) -> StoreSettings:
     return store if isinstance(store, StoreSettings) else StoreSettings(MAIN_STORE, store)
 
 

@@ -17,13 +17,15 @@ from maar.api.guard import Endpoint, RequestGuard
 from maar.api.query.querier import check_type
 from maar.api.times import range_of_ms, unix_ms
 from maar.model.errors import InvalidInput
-from maar.model.ids import BlockId, PlanId, TenantId, parse_profile_id, tenant_id
+from maar.model.ids import ANONYMOUS, BlockId, PlanId, TenantId, parse_profile_id, tenant_id
 from maar.model.plain import plain
 from maar.model.plan import Plan
 from maar.model.time import SECOND_NS, TimeRange
 from maar.ports.calls import Caller
 from maar.ports.dead_letters import GetLetter, ListLetters
+from maar.ports.index_reader import ViewRequest
 from maar.ports.membership import ListRings
+from maar.ports.metastore import Metastore
 from maar.ports.operator import (
     ExplainBlock,
     GetBlock,
@@ -31,7 +33,6 @@ from maar.ports.operator import (
     GetStatus,
     ListBlocks,
     ListPlans,
-    Operator,
     PlanDetail,
     WeighLoss,
 )
@@ -40,6 +41,7 @@ from maar.ports.query import Scope as QueryScope
 from maar.ports.retention import GetRetention, ListExpiring, RetentionStatus
 from maar.query.decide.selector import parse_selector
 
+ALL_TIME = TimeRange(-(1 << 63), (1 << 63) - 1)
 LIMIT_DEFAULT = 1000
 LIMIT_MAX = 100_000
 PREVIEW_MAX = 10_000  # each with all that the index knows of it
@@ -79,7 +81,7 @@ class View(Endpoint):
 class Admin:
     def __init__(
         self,
-        metastore: Caller[Operator],
+        metastore: Caller[Metastore],
         engine: Caller[QueryEngine],
         whole_range: Callable[[], TimeRange],
         causes: Causes,
@@ -99,6 +101,11 @@ class Admin:
 
     async def blocks(self, _tenant: TenantId, request: Request) -> Response:
         query = request.query_params
+        if service := query.get("service", ""):
+            tenant = tenant_id(query.get("tenant", "") or ANONYMOUS)
+            view = await self._metastore.call(ViewRequest(tenant, ALL_TIME, service))
+            masked = sorted(set(view.masks))  # something of these was deleted
+            return JSONResponse({"blocks": plain(view.blocks), "masked": masked})
         blocks = await self._metastore.call(
             ListBlocks(
                 level=_integer(query, "level", default=-1),

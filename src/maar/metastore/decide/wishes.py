@@ -36,11 +36,12 @@ def check(state: MetaState, request: SchedulePlan) -> None:
 
 def find_same(state: MetaState, request: SchedulePlan) -> Plan | None:
     """A plan that the same request made, or a pending one of the same kind and scope."""
+    rules, scope = state.kinds[request.kind], scope_of(request)
     if request.request_id:
-        for plan in all_plans(state):
+        asked = all_plans(state) if rules.answers_again else state.plans.values()
+        for plan in asked:
             if plan.kind == request.kind and plan.request_id == request.request_id:
                 return plan
-    rules, scope = state.kinds[request.kind], scope_of(request)
     pending = (plan for plan in state.plans.values() if plan.kind == request.kind)
     return min(
         (plan for plan in pending if rules.is_about(plan.key, scope)),

@@ -159,6 +159,8 @@ def unfinished(state: MetaState, predicate: Predicate) -> str:
     for plan in state.plans.values():
         if plan.lease is not None and plan.lease.token.index <= predicate.id:
             return f"plan {plan.id} was granted before it and is at work"
+        if state.kinds[plan.kind].commits and plan.id.index <= predicate.id:
+            return f"plan {plan.id} was opened before it and may still bring blocks"
     for attempt in state.leftovers:
         if attempt.token.index <= predicate.id:
             return "attempts from before it are not swept yet"

@@ -4,8 +4,9 @@ A restored log lacks what happened after its snapshot. What was written since is
 the store: segments that nobody merged, and blocks whose manifests say that they are whole. Which
 block replaced which is not known any more, so all are adopted; queries still count every profile
 once (S9). Blocks whose objects are gone leave the index, and blocks that they had replaced come
-back if they still exist. Meanwhile nothing is deleted, no plan is made, and the registration floor
-does not advance.
+back if they still exist. Blocks of a bulk write replaced nothing: they are adopted only if its
+commit object names them, all or none. Meanwhile nothing is deleted, no plan is made, and the
+registration floor does not advance.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from maar.background import Loop, Threads
 from maar.metastore.decide import prepare
 from maar.metastore.decide.dead_letter_rules import FoundLetter
 from maar.metastore.fold import registration, reincarnation
+from maar.metastore.leader import committing
 from maar.metastore.leader.background import Append, Led
 from maar.metastore.leader.letter_box import Box
 from maar.metastore.leader.store_inventory import (
@@ -43,6 +45,7 @@ from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, MaarError, NotFound, NotLeading
 from maar.model.ids import BlockId, PlanId
+from maar.model.keys import AttemptName, OutputName
 from maar.model.time import LeaseTime
 from maar.ports.clock import Clock
 from maar.ports.object_store import ObjectInfo, ObjectStore
@@ -108,7 +111,7 @@ class Adoption:
         self._left.clear()
         began_ns = self._clock.monotonic_ns()
         listing = StoreListing(self._store)
-        found = await self._unknown(listing)
+        found = await self._committed(await self._unknown(listing))
         blocks = [block for block, some in found.items() if not _is_quarantined(some[0])]
         held = [block for block, some in found.items() if _is_quarantined(some[0])]
         log_.info("adoption found blocks=%d quarantined=%d", len(blocks), len(held))
@@ -151,6 +154,28 @@ class Adoption:
                 if self._is_wanted(one):
                     found.setdefault(one.block, []).append(one)
         return {block: best_first(some) for block, some in found.items()}
+
+    async def _committed(
+        self, found: dict[BlockId, list[StoredBlock]]
+    ) -> dict[BlockId, list[StoredBlock]]:
+        """Without the blocks of bulk writes that were never whole: nothing says which of them are
+        missing. Orphans are swept later, and these with them.
+        """
+        bulk = [one for some in found.values() for one in some if keys.is_ingested(one.key)]
+        names = sorted({AttemptName(name.plan, name.token) for name in map(_name_of, bulk)})
+        read = await self._threads.each(partial(_commit_of, self._store), names, catching=MaarError)
+        whole: set[str] = set()
+        for outcome in read:
+            if isinstance(outcome, MaarError):
+                raise outcome
+            whole |= outcome
+        left = {one.key for one in bulk if one.key not in whole}
+        if left:
+            log_.warning("adoption skipped bulk writes without a commit objects=%d", len(left))
+        kept = {
+            block: [one for one in some if one.key not in left] for block, some in found.items()
+        }
+        return {block: some for block, some in kept.items() if some}
 
     def _is_wanted(self, one: StoredBlock) -> bool:
         """Skip unknown segments below the floor: never acknowledged, or merged and forgotten."""
@@ -271,6 +296,16 @@ class Adoption:
         await self._threads.do(partial(self._store.delete, letter.info.key))
         self._metrics.letters_delivered.inc()
         return True
+
+
+def _name_of(one: StoredBlock) -> OutputName:
+    name = keys.output_name(one.key)
+    assert name is not None, "it was found by its name"
+    return name
+
+
+def _commit_of(store: ObjectStore, name: AttemptName) -> frozenset[str]:
+    return committing.read(store, plan=name.plan, token=name.token)
 
 
 def _first_whole(

@@ -219,6 +219,7 @@ def leased_plan(state: MetaState, plan_id: PlanId) -> LeasedPlan:
         slots=rules.slots(state.policy),
         memory_bytes=rules.memory_bytes(state.policy),
         masks=masks if any(masks) else (),
+        scheduled_at=found.scheduled_at,
     )
 
 

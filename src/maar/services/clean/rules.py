@@ -74,7 +74,9 @@ def why_left_alone(plan: Plan, policy: Policy, *, now: LeaseTime) -> SkipReason 
     if is_live(plan, now):
         return SkipReason.LIVE_LEASE
     young = now - plan.scheduled_at < policy.rollback_delay_ns
-    return SkipReason.TOO_YOUNG if young else None
+    # Whoever opened a bulk write executes it at once: when its lease has ended, nobody comes back.
+    delayed = policy.terms(plan.kind).delayed or not plan.attempts
+    return SkipReason.TOO_YOUNG if young and delayed else None
 
 
 def _can_be_executed(rollback: Plan, now: LeaseTime) -> bool:

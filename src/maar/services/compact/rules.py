@@ -7,7 +7,7 @@ from heapq import heappop, heappush, merge
 from itertools import islice, takewhile
 from typing import NamedTuple
 
-from maar.model.block import CLUSTERED, NO_DAY, BlockMeta, BlockOutline, Kind, day_of
+from maar.model.block import CLUSTERED, INGESTED, NO_DAY, BlockMeta, BlockOutline, Kind, day_of
 from maar.model.ids import NO_TENANT, NO_ZONE, BlockId, TenantId, block_time_ns, is_joined_segment
 from maar.model.keys import date_text
 from maar.model.lane import Front, Item
@@ -180,6 +180,11 @@ class Compaction(KindRules, QueueRules):
             return (
                 "It is finished: it was clustered, from blocks of all shards, and is only touched "
                 "again when enough profiles of its day come late."
+            )
+        if meta.level == INGESTED:
+            return (
+                "It is finished: a backfill wrote it. Compaction leaves it as it is, and it is "
+                "clustered with the other blocks of its day."
             )
         if policy.level(meta.level) is None:
             return f"It is finished: nothing merges blocks of level {meta.level}, which is the top."

@@ -7,11 +7,10 @@ files once there are many, and merging holds a little of each sorted run.
 
 from __future__ import annotations
 
-import logging
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from maar.block.decode import to_tables
-from maar.block.decode.to_tables import Decoded, decode_in_batches
 from maar.block.format import hidden as hiding
 from maar.block.format.hashing import ALL_BITS
 from maar.block.format.segment import open_segment, read_groups
@@ -33,24 +31,24 @@ from maar.model.errors import Corrupt
 from maar.model.ids import TenantId
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.predicate import Mask
-from maar.model.profile import RawProfile
-from maar.model.time import utc_day
 from maar.ports.object_store import ObjectStore
 from maar.services.compact.rules import COMPACT
+from maar.services.decoding import SIZES as DECODING
+from maar.services.decoding import DecodeSizes, ProfilePool
 from maar.services.merging import FAN_IN, Merger, drop_repeated
 from maar.services.publish import Publisher, always
-
-log = logging.getLogger("maar.compact")
-
-QUARANTINE_BYTES = 64 << 20  # payloads of one quarantine block
 
 
 class CompactSizes(NamedTuple):
     """How much is in memory at a time; the result is the same for any."""
 
-    batch_raw_bytes: int = 16 << 20  # decompressed bytes that are decoded at once
-    memory_run_bytes: int = 48 << 20  # decoded tables of a day that stay in memory
+    batch_raw_bytes: int = DECODING.batch_raw_bytes
+    memory_run_bytes: int = DECODING.memory_run_bytes
     fan_in: int = FAN_IN  # runs that are merged at once
+
+    @property
+    def decoding(self) -> DecodeSizes:
+        return DecodeSizes(self.batch_raw_bytes, self.memory_run_bytes)
 
 
 SIZES = CompactSizes()
@@ -129,7 +127,7 @@ class _Compaction:
         tenants = sorted({each.tenant for meta in self.plan.inputs for each in meta.datasets})
         kept = duplicates = quarantined = deleted = 0
         for tenant in tenants:
-            pool = _Pool(self, tenant)
+            pool = ProfilePool(self.merger, tenant, sizes=self.sizes.decoding, id_mask=self.id_mask)
             groups = [_groups_of(meta, tenant) for meta in self.plan.inputs]
             hidden = [
                 _hidden(segment, rows, self._masks(at, tenant))
@@ -177,9 +175,6 @@ class _Compaction:
     def publish(self, runs: list[Run], *, tenant: TenantId, day: int, size: int) -> int:
         return self.merger.publish(runs, tenant=tenant, day=day, size=size)
 
-    def spill(self, runs: list[Run], *, tenant: TenantId) -> Run:
-        return self.merger.spill(runs, tenant=tenant, first=None, end=None)
-
     def _segment(self, meta: BlockMeta) -> pq.ParquetFile:
         path = fetch(self.store, meta, meta.file(SEGMENT_TABLE), self.merger.work)
         try:
@@ -193,80 +188,6 @@ class _Compaction:
                 f"datasets, and the index says {meta.profiles}. Restore the object from a copy."
             )
         return parquet
-
-
-class _Pool:
-    """Raw profiles of one tenant on their way to runs, by day."""
-
-    def __init__(self, job: _Compaction, tenant: TenantId) -> None:
-        self._job = job
-        self._tenant = tenant
-        self._waiting: dict[int, list[RawProfile]] = defaultdict(list)
-        self._waiting_bytes = 0
-        self._memory: dict[int, list[Run]] = defaultdict(list)
-        self._memory_bytes = 0
-        self._files: dict[int, list[Run]] = defaultdict(list)
-        self._bad: list[tuple[RawProfile, str]] = []
-        self._bad_bytes = 0
-        self.quarantined = 0
-
-    def add(self, profile: RawProfile) -> None:
-        self._waiting[utc_day(profile.time_ns)].append(profile)
-        self._waiting_bytes += profile.raw_size + len(profile.payload)
-        if self._waiting_bytes >= self._job.sizes.batch_raw_bytes:
-            self._decode()
-
-    def publish(self) -> int:
-        """Write the blocks of all days, and what is in quarantine; how many profiles were kept."""
-        self._decode()
-        self._quarantine()
-        kept = 0
-        for day in sorted({*self._memory, *self._files}):
-            runs = [*self._files.pop(day, []), *self._memory.pop(day, [])]
-            size = sum(_size(run) for run in runs)
-            kept += self._job.publish(runs, tenant=self._tenant, day=day, size=size)
-        return kept
-
-    def _decode(self) -> None:
-        for day, profiles in self._waiting.items():
-            for decoded in decode_in_batches(profiles, mask=self._job.id_mask):
-                self._take(day, decoded)
-        self._waiting.clear()
-        self._waiting_bytes = 0
-
-    def _take(self, day: int, decoded: Decoded) -> None:
-        self._job.merger.collisions += decoded.collisions
-        self._hold(decoded.quarantined)
-        if decoded.tables["profiles"].num_rows:
-            run = Run(name=f"Day {day} of {self._tenant}", tables=dict(decoded.tables))
-            self._memory[day].append(run)
-            self._memory_bytes += sum(table.nbytes for table in decoded.tables.values())
-        if self._memory_bytes >= self._job.sizes.memory_run_bytes:
-            self._spill()
-        pa.default_memory_pool().release_unused()  # the next batch differs in its sizes
-
-    def _spill(self) -> None:
-        for day, runs in self._memory.items():
-            self._files[day].append(self._job.spill(runs, tenant=self._tenant))
-        self._memory.clear()
-        self._memory_bytes = 0
-
-    def _hold(self, bad: Sequence[tuple[RawProfile, str]]) -> None:
-        for profile, cause in bad:
-            self._bad.append((profile, cause))
-            self._bad_bytes += len(profile.payload)
-            if self._bad_bytes >= QUARANTINE_BYTES:
-                self._quarantine()
-
-    def _quarantine(self) -> None:
-        if self._bad:
-            meta = self._job.merger.publisher.quarantine(self._bad, tenant=self._tenant)
-            log.warning(
-                "profiles quarantined block=%s tenant=%s profiles=%d cause=%r",
-                meta.id, self._tenant, len(self._bad), self._bad[0][1],
-            )  # fmt: skip
-            self.quarantined += len(self._bad)
-        self._bad, self._bad_bytes = [], 0
 
 
 def _ids(segment: pq.ParquetFile, rows: list[int]) -> pa.ChunkedArray:
@@ -292,11 +213,3 @@ def _groups_of(meta: BlockMeta, tenant: TenantId) -> list[int]:
             dataset.row_group_first, dataset.row_group_first + dataset.row_group_count
         )
     ]
-
-
-def _size(run: Run) -> int:
-    """About how many bytes a run will have as a block."""
-    return sum(
-        table.stat().st_size // 2 if isinstance(table, Path) else table.nbytes // 8
-        for table in run.tables.values()
-    )
