@@ -16,11 +16,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 import maar.spark
+from maar.adapters.stores.open import open_store
+from maar.app.backfill import list_files
+from maar.model.errors import InvalidInput
 from maar.runner import session as sessions
 from maar.runner.session import ONCE
 from support.load.crowd import profile
 from support.processes import dying_backfill
 from support.processes.serving import Served, run_server, wait_for
+from support.stores.s3_server import S3Server
 
 pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -235,3 +239,18 @@ def test_a_worker_is_never_given_a_backfill_and_nobody_executes_one_without_its_
     assert "whoever has its source" in said.stderr
     skipped = json.loads(server.cli("clean", "--dry-run", "--json").stdout)["skipped"]
     assert {"plan": opened["plan"], "why": "too_young"} in skipped
+
+
+def test_the_files_of_a_bucket_are_found_by_a_pattern_and_read(s3_server: S3Server) -> None:
+    bucket = s3_server.bucket()
+    store = open_store(bucket)
+    for key in ("old/2026/a.pb.gz", "old/2026/b.pb.gz", "old/2026/notes.txt", "new/c.pb.gz"):
+        store.create(key, key.encode())
+    for pattern in ("old/2026/*.pb.gz", "old/*/*.pb.gz"):
+        found = list_files([f"{bucket.url}/{pattern}"], bucket)
+        assert {file.name: found.read(file.name) for file in found.files} == {
+            f"{bucket.url}/old/2026/a.pb.gz": b"old/2026/a.pb.gz",
+            f"{bucket.url}/old/2026/b.pb.gz": b"old/2026/b.pb.gz",
+        }
+    with pytest.raises(InvalidInput, match="no file matches"):
+        list_files([f"{bucket.url}/old/*.gone"], bucket)
