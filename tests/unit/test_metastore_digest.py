@@ -23,10 +23,12 @@ from maar.metastore.state.index import Index, blocks_in
 from maar.metastore.state.marks import mark_of_bytes
 from maar.metastore.state.retired import Retired
 from maar.metastore.state.state import MetaState, Scope
+from maar.metastore.state.windows import Window, WindowSum
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt
-from maar.model.ids import BlockId, PlanId, WorkerId
+from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, PlanId, Shard, WorkerId
 from maar.model.lane import Item
+from maar.model.plan import QueueKey
 from maar.ports.log import Head
 from support.metastore.fold import segment
 
@@ -39,6 +41,7 @@ def first(found: Any) -> Any:
     return next(iter(found.values()))
 
 
+KEY = QueueKey(MAIN_STORE, NO_TENANT, Shard(0), 0, day=7)
 LEFT_OUT: dict[str, tuple[str, Lie]] = {
     "index": ("stated in the next entry", lambda s: setattr(s, "index", s.index + 1)),
     "lease_time": ("stated in the next entry", lambda s: setattr(s, "lease_time", 7)),
@@ -73,6 +76,18 @@ LEFT_OUT: dict[str, tuple[str, Lie]] = {
         lambda s: s.plans.held.__setitem__(WorkerId("w9"), set()),
     ),
     "plans.leases": ("follows from the plans", lambda s: setattr(s.plans, "leases", 9)),
+    "blocks.windows.by_key": (
+        "follows from the blocks; audited",
+        lambda s: s.blocks.windows.by_key.__setitem__(KEY, Window(WindowSum(1), WindowSum())),
+    ),
+    "blocks.windows.mixed": (
+        "follows from the windows",
+        lambda s: s.blocks.windows.mixed.setdefault(7, {}).__setitem__(KEY, None),
+    ),
+    "queue.placed": (
+        "follows from places",
+        lambda s: s.queue.placed.__setitem__(KEY, WindowSum(1)),
+    ),
     "plans.removable": (
         "follows from the plans",
         lambda s: s.plans.removable.__setitem__(PlanId(7, 7), None),
