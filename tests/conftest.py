@@ -1,7 +1,5 @@
 """Puts this directory on the path, so that every test can import `support`; shares fixtures."""
 
-import os
-
 import pytest
 from hypothesis import settings
 
@@ -15,9 +13,6 @@ __all__ = ["cluster", "etcd", "s3_server", "three_members"]
 settings.register_profile("maar", deadline=None, derandomize=True, database=None)
 settings.register_profile("wander", deadline=None, derandomize=False)
 settings.load_profile("maar")
-
-# The JVM of a test lives for seconds: to compile its code well costs more than that brings.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

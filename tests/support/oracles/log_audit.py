@@ -38,7 +38,9 @@ from maar.metastore.records.entries import (
     TermStarted,
 )
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, block_time_ns
+from maar.model.plan import ROLLBACK
 from maar.model.time import LeaseTime
+from maar.services.clean.rules import CLEAN
 
 NO_LOG = Incarnation("")
 
@@ -99,6 +101,7 @@ class Audit:
     late: Counter[str] = field(default_factory=Counter)  # reports that had to be refused
     ended: set[tuple[PlanId, FencingToken]] = field(default_factory=set)
     swept: set[tuple[PlanId, FencingToken]] = field(default_factory=set)
+    chores: set[PlanId] = field(default_factory=set)  # rollbacks and cleanings that were completed
     retired: set[BlockId] = field(default_factory=set)
     forgotten: set[BlockId] = field(default_factory=set)
     profiles: int = 0
@@ -157,6 +160,10 @@ class Audit:
                     self._end(entry.plan)
                 else:
                     self.late["failure"] += 1
+            case entries.RollbacksScheduled():
+                for wish in entry.rollbacks:  # a lease that has expired ends with it
+                    if wish.presumes and self._is_presumed(now, wish.target, wish.presumes):
+                        self._end(wish.target)
             case PlanExcluded():
                 if self._is_presumed(now, entry.plan, entry.presumes):
                     self.excluded += 1
@@ -202,6 +209,9 @@ class Audit:
         life.grants += 1
 
     def _complete(self, index: int, entry: PlanCompleted) -> None:
+        if entry.result.kind in (ROLLBACK, CLEAN):  # in the end somebody completes each of them
+            self.chores.add(entry.plan)
+            return
         life = self.plans.get(entry.plan)
         if life is not None and life.completed and self.winners[entry.plan] == entry.token:
             return  # the same again

@@ -59,8 +59,9 @@ def log_faults(audit: Audit, status: Status, live: Iterable[BlockMeta]) -> list[
     for block in found.keys() & audit.live.keys():
         if found[block] != audit.live[block]:
             faults.append(f"block {block} has {found[block]} profiles, not {audit.live[block]}")
-    if status.completed != len(audit.winners):
-        faults.append(f"{status.completed} plans are said to be done, not {len(audit.winners)}")
+    done = len(audit.winners) + len(audit.chores)
+    if status.completed != done:
+        faults.append(f"{status.completed} plans are said to be done, not {done}")
     for attempt in audit.ended - audit.swept:
         faults.append(f"attempt {attempt} was never swept")
     for block in audit.retired - audit.forgotten:

@@ -9,10 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+import msgspec
+
 from maar.adapters.rpc import MetastoreClient
 from maar.model.block import BlockMeta
 from maar.model.errors import MaarError
+from maar.model.plan import PlanKind
+from maar.model.services import ServicesSettings
 from maar.ports.operator import GetStatus, ListBlocks, Status
+from maar.services.kinds import KINDS
 from support.oracles.log_audit import Audit, Tail
 from support.soak import checks
 from support.soak.fault_injector import FaultInjector
@@ -29,7 +34,11 @@ def settings(*, write_s: float, leftovers_s: float) -> tuple[str, ...]:
     longer than any task writes, and than it can be stopped for.
     """
     return (
-        f"services.compact.limit_s={write_s:g}",
+        *(
+            f"services.{kind}.limit_s={write_s:g}"
+            for kind in msgspec.structs.asdict(ServicesSettings())
+            if kind in KINDS and KINDS[PlanKind(kind)].writes
+        ),
         "worker.cancel_ms=4000",
         "compaction.level_counts=6,4,4",
         "compaction.level_ages_s=1,2,3",
