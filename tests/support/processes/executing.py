@@ -191,8 +191,13 @@ class ExecutorProcess:
         return found
 
     def end(self) -> None:
+        """Nothing of it is left: one that nobody listened to has pipes that are still open."""
         if self._process.poll() is None:
-            self.kill()
+            self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 if __name__ == "__main__":
