@@ -23,7 +23,7 @@ from maar.adapters.sqlite.log import DATABASE, SqliteLog
 from maar.metastore.records import entries as e
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.log_fold import LogFold
-from maar.metastore.state import snapshot_parts
+from maar.metastore.state import audit
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import MetaState
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
@@ -151,13 +151,13 @@ def test_the_snapshot_is_the_state_that_it_was() -> None:
     state, head = snapshot.decode((GOLDEN / SNAPSHOT).read_bytes())
     assert told(state) == golden()
     assert head.index == state.index
-    snapshot_parts.audit(state)
+    audit.check_sums(state)
 
 
 def test_a_snapshot_written_today_of_that_state_is_that_state() -> None:
     again, _ = snapshot.decode(snapshot.encode(*snapshot.decode((GOLDEN / SNAPSHOT).read_bytes())))
     assert told(again) == golden()
-    snapshot_parts.audit(again)
+    audit.check_sums(again)
 
 
 def test_entries_are_written_as_they_were(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from maar.metastore.records.entries import AttemptFenced, BlocksAdded, RegistrationFloor
-from maar.metastore.state import snapshot_parts
+from maar.metastore.state import audit
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.ids import FencingToken, Incarnation, PlanId, block_time_ns
@@ -208,7 +208,7 @@ class LostLog(RuleBasedStateMachine):
         assert self.lake.orphans.blocked == ()
         assert self.lake.objects(keys.LAKE) <= self.lake.listed_keys(), "orphans are left"
         assert self.lake.objects(keys.ATTEMPTS) == set(), "intents are left"
-        snapshot_parts.audit(self.lake.state)
+        audit.check_sums(self.lake.state)
         self.lake.adoption.close()
         self.lake.orphans.close()
         self.lake.cleaner.close()

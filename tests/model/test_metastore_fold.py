@@ -59,7 +59,7 @@ from maar.metastore.records.entries import (
     TermStarted,
 )
 from maar.metastore.replica.snapshot import decode, encode
-from maar.metastore.state import snapshot_parts
+from maar.metastore.state import audit
 from maar.metastore.state.digest import digest
 from maar.model.block import BlockMeta
 from maar.model.errors import Rejected
@@ -419,8 +419,8 @@ class MetastoreFold(ModelledFold):
         state, head = decode(encode(self.state, Head(self.state.index, b"h" * 32)))
         assert head.index == self.state.index
         assert digest(state) == digest(self.state)
-        snapshot_parts.audit(state)
-        snapshot_parts.compare(self.state, state)
+        audit.check_sums(state)
+        audit.check_derived(self.state, state)
         self.fold.state = state
 
 

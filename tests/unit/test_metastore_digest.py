@@ -17,7 +17,7 @@ from test_metastore_snapshot import change_chunk, everything, first_chunk
 
 from maar.metastore.records.packs import Pack, Packed, outline, pack, unpack
 from maar.metastore.replica import snapshot
-from maar.metastore.state import snapshot_parts
+from maar.metastore.state import audit
 from maar.metastore.state.digest import digest
 from maar.metastore.state.index import Index, blocks_in
 from maar.metastore.state.marks import mark_of_bytes
@@ -109,11 +109,11 @@ SAYS_NOTHING = {
 def test_what_the_hash_leaves_out_is_compared_when_a_snapshot_is_made(name: str) -> None:
     state = everything(12).state
     again, _ = snapshot.decode(snapshot.encode(state, Head(state.index, b"h" * 32)))
-    snapshot_parts.compare(state, again)
+    audit.check_derived(state, again)
     _, lie = LEFT_OUT[name]
     lie(state)
     with pytest.raises(Corrupt, match="bug in maar"):
-        snapshot_parts.compare(state, again)
+        audit.check_derived(state, again)
 
 
 # ── every way in which a state can be another one ──────────────────────────────────────────────
@@ -313,7 +313,7 @@ def test_a_block_that_changed_where_it_is_kept_fails_the_audit() -> None:
         change_chunk(state, loose=(*chunk.loose[:at], other, *chunk.loose[at + 1 :]))
         before = digest(state)
         with pytest.raises(Corrupt):
-            snapshot_parts.audit(state)
+            audit.check_sums(state)
         assert digest(state) == before
 
 

@@ -20,6 +20,7 @@ from maar.metastore.views import reads
 from maar.metastore.views.explain import explain
 from maar.model import keys
 from maar.model.block import INGESTED, BlockMeta, Kind
+from maar.model.errors import Corrupt
 from maar.model.ids import FencingToken, PlanId, Shard, TenantId, block_time_ns, segment_id
 from maar.model.plan import Account, PlanResult, PlanSpec, PlanState
 from maar.model.policy import HOUR_NS, KindTerms
@@ -310,6 +311,20 @@ def test_half_a_bulk_write_is_never_adopted_and_is_swept_as_orphans() -> None:
     bulk.lake.pass_time(POLICY.leftovers_ns + HOUR_NS)
     bulk.lake.clean()
     assert not list(bulk.lake.store.list(keys.LAKE))
+
+
+def test_a_damaged_commit_object_stops_adoption_rather_than_halve_a_bulk_write() -> None:
+    bulk = Bulk()
+    bulk.complete()
+    bulk.commit()
+    store = bulk.lake.store
+    (commit,) = store.list(keys.COMMITS)
+    body = store.read(commit.key)
+    store.delete(commit.key)
+    store.create(commit.key, b"\xff" + body[1:])
+    with pytest.raises(Corrupt, match=f"the commit object {commit.key} is not text"):
+        bulk.lost_and_adopted()
+    assert bulk.lake.visible_profiles() == set()
 
 
 def test_of_two_copies_of_a_block_only_the_one_that_the_commit_names_is_adopted() -> None:

@@ -24,7 +24,7 @@ from maar.metastore.records.entries import (
     Tick,
 )
 from maar.metastore.replica import snapshot
-from maar.metastore.state import snapshot_parts
+from maar.metastore.state import audit, snapshot_parts
 from maar.metastore.state.digest import digest
 from maar.metastore.state.index import Chunk, Index, blocks_in
 from maar.metastore.state.marks import KnownMarks
@@ -103,7 +103,7 @@ def test_a_state_with_everything_in_it_comes_back(segments: int) -> None:
     assert head == Head(state.index, HEAD_HASH)
     assert without_order(plain(again)) == without_order(plain(state))
     assert digest(again) == digest(state)
-    snapshot_parts.audit(again)
+    audit.check_sums(again)
 
 
 def vars_of(state: MetaState) -> Iterator[tuple[str, Any]]:
@@ -236,10 +236,10 @@ LIES: list[Callable[[MetaState], object]] = [
 @pytest.mark.parametrize("lie", LIES)
 def test_what_is_kept_beside_the_blocks_is_audited(lie: Callable[[MetaState], object]) -> None:
     state = everything(100).state
-    snapshot_parts.audit(state)
+    audit.check_sums(state)
     lie(state)
     with pytest.raises(Corrupt):
-        snapshot_parts.audit(state)
+        audit.check_sums(state)
 
 
 def test_blocks_out_of_order_and_halves_of_places_are_refused() -> None:

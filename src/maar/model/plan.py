@@ -117,7 +117,6 @@ class PlanSpec(msgspec.Struct, frozen=True, array_like=True):
     failure_limit: int
     eligible_at: LeaseTime = LeaseTime(0)
     resources: tuple[str, ...] = ()
-    rolls_back: PlanId | None = None
     request_id: str = ""  # of whoever asked for it: the same request is the same plan
 
 

@@ -68,7 +68,7 @@ class PendingPlans(Protocol):
     def rollback_plans(self) -> Iterator[Plan]: ...
 
     def abandoned(self, now: LeaseTime) -> Iterator[Plan]:
-        """Those whose lease has expired and that nobody took since, except removable ones."""
+        """Plans that stay, whose last attempt has begun to write and whose lease has expired."""
         ...
 
     def has_pending(self, kind: PlanKind) -> bool:

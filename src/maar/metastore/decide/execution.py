@@ -6,14 +6,13 @@ from maar.metastore.decide import verdict
 from maar.metastore.fold import lease as leases
 from maar.metastore.fold import plan as plans
 from maar.metastore.fold import rollback
-from maar.metastore.records.entries import Entry, Extension, Grant, LeasesRenewed, PlansLeased
+from maar.metastore.records.entries import Entry, Grant, LeasesRenewed, PlansLeased
 from maar.metastore.state.state import MetaState
 from maar.model.ids import PlanId, WorkerId
 from maar.model.plan import Lease, Plan, PlanState
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.plan_board import Answer, Execution
 
-NOBODY = WorkerId("")
 ADOPTING = "the metastore is adopting what the store holds; ask again when that is over"
 
 
@@ -29,16 +28,17 @@ def entries(
     plan = state.plans.get(plan_id)
     if plan is None or state.adopting:
         return []
-    lease_ns = state.kinds[plan.kind].lease_ns(state.policy)
-    until = LeaseTime(now + lease_ns)
     if _waits_for(plan, worker, now):  # the answer to its first wish was lost
         assert plan.lease is not None
-        return [LeasesRenewed((Extension(plan.id, plan.lease.token, until),))]
+        return [LeasesRenewed((leases.extension(state, plan.id, plan.lease.token, now=now),))]
+    if _why_not(state, plan, now) is not None:
+        return []
+    until = LeaseTime(now + state.kinds[plan.kind].lease_ns(state.policy))
     seen = plan.lease.token if plan.lease else None
-    guarded = state.policy.execution_guard
     counts = verdict.expiry_counts(state, plan, hearing_since=hearing_since)
+    guarded = state.policy.execution_guard
     grant = Grant(plan.id, worker, until, seen, counts, by_hand=True, guarded=guarded)
-    return [PlansLeased((grant,))] if _why_not(state, plan, grant, now) is None else []
+    return [PlansLeased((grant,))]
 
 
 def _waits_for(plan: Plan, worker: WorkerId, now: LeaseTime) -> bool:
@@ -53,17 +53,12 @@ def _waits_for(plan: Plan, worker: WorkerId, now: LeaseTime) -> bool:
 def answer(state: MetaState, plan_id: PlanId, worker: WorkerId, *, now: LeaseTime) -> Execution:
     """After the entries were folded: a plan is granted if its asker holds it now."""
     plan = state.plans.get(plan_id)
-    if plan is None:
-        return _answer_ended(state, plan_id)
-    if _waits_for(plan, worker, now):
+    if plan is not None and _waits_for(plan, worker, now):
         return Execution(plan_id, Answer.GRANTED)
-    if state.adopting:
-        return Execution(plan_id, Answer.BUSY, ADOPTING)
-    guarded = state.policy.execution_guard
-    seen = plan.lease.token if plan.lease else None
-    grant = Grant(plan_id, worker, now, seen, by_hand=True, guarded=guarded)
-    found = _why_not(state, plan, grant, now)
-    return found or Execution(plan_id, Answer.BUSY, "the plan changed meanwhile; ask again")
+    found = preview(state, plan_id, now=now)
+    if found.answer is not Answer.GRANTED:
+        return found
+    return Execution(plan_id, Answer.BUSY, "the plan changed meanwhile; ask again")
 
 
 def preview(state: MetaState, plan_id: PlanId, *, now: LeaseTime) -> Execution:
@@ -73,16 +68,13 @@ def preview(state: MetaState, plan_id: PlanId, *, now: LeaseTime) -> Execution:
         return _answer_ended(state, plan_id)
     if state.adopting:
         return Execution(plan_id, Answer.BUSY, ADOPTING)
-    seen = plan.lease.token if plan.lease else None
-    guarded = state.policy.execution_guard
-    grant = Grant(plan_id, NOBODY, now, seen, by_hand=True, guarded=guarded)
-    return _why_not(state, plan, grant, now) or Execution(plan_id, Answer.GRANTED)
+    return _why_not(state, plan, now) or Execution(plan_id, Answer.GRANTED)
 
 
-def _why_not(state: MetaState, plan: Plan, grant: Grant, now: LeaseTime) -> Execution | None:
+def _why_not(state: MetaState, plan: Plan, now: LeaseTime) -> Execution | None:
     """In the order of the fold, at a time that may be later than the last entry's."""
-    lease = plan.lease
-    if grant.guarded and lease is not None and not lease.is_expired(now):
+    lease, guarded = plan.lease, state.policy.execution_guard
+    if guarded and lease is not None and not lease.is_expired(now):
         return _lease_live(plan, lease, now, doing="executes")
     if plan.removable and plan.state is PlanState.INFLIGHT:
         return Execution(
@@ -92,7 +84,7 @@ def _why_not(state: MetaState, plan: Plan, grant: Grant, now: LeaseTime) -> Exec
             f"back (`maar plans rollback {plan.id}`), or leave that to the next cleaning",
         )
     undoing = rollback.live_holder(state, plan.id, now)
-    if grant.guarded and undoing is not None:
+    if guarded and undoing is not None:
         return _lease_live(plan, undoing, now, doing="rolls back")
     if plan.state is PlanState.EXCLUDED and not leases.eligible(state, plan, now):
         return _excluded(plan)

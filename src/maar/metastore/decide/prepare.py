@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from maar.metastore.decide import execution, schedule, verdict
 from maar.metastore.decide.workers import WorkerRegistry
-from maar.metastore.fold import attempts, parking, retirement
+from maar.metastore.fold import attempts, lease, parking, retirement
 from maar.metastore.records.entries import (
     BlocksAdded,
     BlocksAdopted,
     Entry,
-    Extension,
     LeasesRenewed,
     PinsDropped,
     PinsTaken,
@@ -29,7 +28,7 @@ from maar.metastore.state.state import NO_FLOOR, MetaState
 from maar.model.block import BlockMeta
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.log import ENTRY_BYTES_MAX
-from maar.ports.plan_board import PollRequest, Renewal, Report
+from maar.ports.plan_board import PollRequest, Report
 
 ADDED_BYTES_MAX = ENTRY_BYTES_MAX // 4  # so that an entry is folded in a few milliseconds
 ARCHIVED_AT_ONCE_MAX = 1_000
@@ -67,18 +66,12 @@ def poll_entries(state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTi
     ]
     renewals = [renewal for poll in polls for renewal in poll.renewals]
     if renewals:
-        entries.append(LeasesRenewed(tuple(_extension(state, each, now=now) for each in renewals)))
+        extensions = (lease.extension(state, r.plan, r.token, now=now) for r in renewals)
+        entries.append(LeasesRenewed(tuple(extensions)))
     starts = tuple(Start(r.plan, r.token) for r in renewals if r.started)
     if starts:
         entries.append(PlansStarted(starts))
     return entries
-
-
-def _extension(state: MetaState, renewal: Renewal, *, now: LeaseTime) -> Extension:
-    """By as much as was granted. A plan that is not there any more is refused by the fold."""
-    plan = state.plans.get(renewal.plan)
-    lease_ns = plan.lease.lease_ns if plan and plan.lease else 0
-    return Extension(renewal.plan, renewal.token, LeaseTime(now + lease_ns))
 
 
 def _report_entry(state: MetaState, report: Report, *, now: LeaseTime) -> Entry:

@@ -19,7 +19,6 @@ from maar.metastore.records.effects import Effect, Refused, Renewed, RollbackSch
 from maar.metastore.records.entries import (
     AttemptKey,
     Entry,
-    Extension,
     LeasesRenewed,
     RollbacksScheduled,
     RollbackWish,
@@ -62,7 +61,7 @@ def survey(
 ) -> Survey:
     wishes = tuple(islice(_all_wishes(state, now), AT_ONCE_MAX))
     judged = tuple(_judged(state, wish, hearing_since=hearing_since) for wish in wishes)
-    return Survey(judged, tuple(islice(_skipped(state, now), SKIPPED_MAX)))
+    return Survey(judged, _skipped(state, now))
 
 
 def _judged(state: MetaState, wish: RollbackWish, *, hearing_since: LeaseTime) -> RollbackWish:
@@ -90,9 +89,8 @@ def _all_wishes(state: MetaState, now: LeaseTime) -> Iterator[RollbackWish]:
 def _abandoned(state: MetaState, now: LeaseTime) -> Iterator[Plan]:
     """Plans that stay, whose last attempt has begun to write and whose lease has expired."""
     for plan in state.plans.abandoned(now):
-        begun = plan.attempts[-1].started_at is not None and state.kinds[plan.kind].writes
         named = plan.id in state.plans.rollbacks or rollback.dead_tokens(state, plan)
-        if begun and not named:
+        if not named:
             yield plan
 
 
@@ -129,7 +127,11 @@ def _wish_for(
     return RollbackWish(target, tokens, seen, cause, scope_rests_until)
 
 
-def _skipped(state: MetaState, now: LeaseTime) -> Iterator[SkippedPlan]:
+def _skipped(state: MetaState, now: LeaseTime) -> tuple[SkippedPlan, ...]:
+    return tuple(islice(_all_skipped(state, now), SKIPPED_MAX))
+
+
+def _all_skipped(state: MetaState, now: LeaseTime) -> Iterator[SkippedPlan]:
     for plan in state.plans.values():
         if plan.rolls_back is not None or not state.kinds[plan.kind].writes:
             continue
@@ -216,7 +218,7 @@ def clean_entries(
     """Only under the lease of the cleaning, whose length begins anew."""
     assert request.plan is not None
     assert request.token is not None
-    renewal = _renewal(state, request.plan, request.token, now)
+    renewal = LeasesRenewed((lease.extension(state, request.plan, request.token, now=now),))
     held, _ = lease.plan_under_token(state, request.plan, request.token)
     if held is None:
         return [renewal]
@@ -230,7 +232,7 @@ def clean_step(effects: Sequence[Effect], state: MetaState, *, now: LeaseTime) -
         for effect in effects
         if isinstance(effect, RollbackScheduled)
     )
-    return CleanStep(scheduled, survey(state, now=now).skipped, _pending(state))
+    return CleanStep(scheduled, _skipped(state, now), _pending(state))
 
 
 def dry_run(state: MetaState, *, now: LeaseTime) -> CleanStep:
@@ -247,12 +249,6 @@ def _pending(state: MetaState) -> tuple[RollbackRef, ...]:
     )
 
 
-def _renewal(state: MetaState, plan: PlanId, token: FencingToken, now: LeaseTime) -> LeasesRenewed:
-    found = state.plans.get(plan)
-    lease_ns = found.lease.lease_ns if found and found.lease else 0
-    return LeasesRenewed((Extension(plan, token, LeaseTime(now + lease_ns)),))
-
-
 def _check_held(effects: Sequence[Effect]) -> None:
     """The first entry renewed the lease of whoever asks."""
     if not effects or not isinstance(effects[0], Renewed):
@@ -264,7 +260,7 @@ def _check_held(effects: Sequence[Effect]) -> None:
 
 
 def confirm_entries(state: MetaState, request: ConfirmDeletes, *, now: LeaseTime) -> list[Entry]:
-    return [_renewal(state, request.plan, request.token, now)]
+    return [LeasesRenewed((lease.extension(state, request.plan, request.token, now=now),))]
 
 
 def deletable(

@@ -89,6 +89,15 @@ def attempts_left(state: MetaState) -> int:
     return state.policy.leftovers_max - len(state.leftovers) - state.plans.leases
 
 
+def extension(
+    state: MetaState, plan_id: PlanId, token: FencingToken, *, now: LeaseTime
+) -> Extension:
+    """By as much as was granted. A plan that is not there any more is refused by the fold."""
+    plan = state.plans.get(plan_id)
+    lease_ns = plan.lease.lease_ns if plan and plan.lease else 0
+    return Extension(plan_id, token, LeaseTime(now + lease_ns))
+
+
 def renew(state: MetaState, entry: LeasesRenewed) -> Effects:
     return tuple(_renew_one(state, item) for item in entry.extensions)
 

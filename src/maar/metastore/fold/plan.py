@@ -66,7 +66,6 @@ def _schedule_one(state: MetaState, spec: PlanSpec, plan: PlanId) -> Effect:
             failure_limit=max(1, spec.failure_limit),
             eligible_at=spec.eligible_at,
             resources=spec.resources,
-            rolls_back=spec.rolls_back,
             request_id=spec.request_id,
         ),
     )

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind
-from maar.model.errors import AlreadyExists, NotFound
+from maar.model.errors import AlreadyExists, Corrupt, NotFound
 from maar.model.ids import FencingToken, PlanId
 from maar.ports.object_store import ObjectStore
 from maar.ports.plan_board import PollReply, PollRequest
@@ -50,7 +50,11 @@ def read(store: ObjectStore, *, plan: PlanId, token: FencingToken) -> frozenset[
         body = store.read(keys.commit(plan=plan, token=token))
     except NotFound:
         return frozenset()
-    return frozenset(body.decode("utf-8", "replace").split("\n"))
+    try:
+        return frozenset(body.decode("ascii").split("\n"))
+    except UnicodeDecodeError as error:
+        key = keys.commit(plan=plan, token=token)
+        raise Corrupt(f"the commit object {key} is not text; restore it from a copy") from error
 
 
 def _stands_for(meta: BlockMeta) -> str:

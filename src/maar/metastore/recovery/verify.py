@@ -15,7 +15,7 @@ from maar.metastore.records.entries import StateHashed, decode
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.integrity import StateVotes
 from maar.metastore.replica.log_fold import LogFold
-from maar.metastore.state import snapshot_parts as parts
+from maar.metastore.state import audit
 from maar.metastore.state.digest import digest
 from maar.metastore.state.index import blocks_in
 from maar.metastore.state.state import NO_INCARNATION, MetaState
@@ -105,7 +105,7 @@ def _tell_damaged(found: Findings, damaged: dict[str, str], own: str = "") -> No
 
 def _load_snapshot(store: ObjectStore, key: str) -> tuple[MetaState, Head]:
     state, at = snapshot.decode(store.read(key))
-    parts.audit(state)
+    audit.check_sums(state)
     return state, at
 
 

@@ -23,6 +23,7 @@ from maar.metastore.records.entries import decode as decode_record
 from maar.metastore.records.former_formats import MARK, is_former, way_over
 from maar.metastore.replica.integrity import ReplicaHealth, StateVotes
 from maar.metastore.replica.log_fold import NEWEST, Edition, LogFold
+from maar.metastore.state import audit
 from maar.metastore.state import snapshot_parts as parts
 from maar.metastore.state.digest import digest
 from maar.metastore.state.state import MetaState
@@ -187,8 +188,8 @@ async def make(log: Log, store: ObjectStore, *, edition: Edition = NEWEST) -> in
         return head.index
     body = encode(state, head)
     again, _ = decode(body, knows=edition.version)  # it must read back, or nothing is written
-    parts.audit(again)
-    parts.compare(state, again)
+    audit.check_sums(again)
+    audit.check_derived(state, again)
     key = keys.snapshot(incarnation=state.incarnation, index=head.index)
     try:
         await asyncio.to_thread(store.create, key, body)

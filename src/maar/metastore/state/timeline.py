@@ -151,10 +151,13 @@ class Timeline:
         return (self.by_id[plan] for plan in self.rollbacks.values())
 
     def abandoned(self, now: LeaseTime) -> Iterator[Plan]:
-        """Those whose lease has expired and that nobody took since, except removable ones."""
+        """Plans that stay, whose last attempt has begun to write and whose lease has expired."""
         for bucket in sorted(self.lines):
-            if bucket.standing is PlanStanding.LEASED:
-                yield from (plan for plan in self.line(bucket, now) if not plan.removable)
+            writes = self.kinds.of_line(bucket.line).writes
+            if writes and bucket.standing is PlanStanding.LEASED:
+                for plan in self.line(bucket, now):
+                    if not plan.removable and plan.attempts[-1].started_at is not None:
+                        yield plan
 
     def has_pending(self, kind: PlanKind) -> bool:
         """Whether a plan of the kind is on the schedule."""

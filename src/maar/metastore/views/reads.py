@@ -11,7 +11,7 @@ import msgspec
 
 from maar.metastore.decide import execution
 from maar.metastore.fold import deletion, registration, retention, trust
-from maar.metastore.fold.plan import all_plans
+from maar.metastore.fold.plan import all_plans, find
 from maar.metastore.records.packs import unpack
 from maar.metastore.state.index import Chunk, Index, blocks_in
 from maar.metastore.state.rows import raw_id
@@ -111,7 +111,7 @@ def block(state: MetaState, block_id: BlockId) -> BlockMeta:
 
 
 def plan(state: MetaState, plan_id: PlanId, *, now: LeaseTime) -> PlanDetail:
-    found = state.plans.get(plan_id) or state.parked.get(plan_id) or state.finished.get(plan_id)
+    found = find(state, plan_id)
     if found is None:
         raise NotFound(f"there is no plan {plan_id}; finished plans are archived after a while")
     limit = max(found.failure_limit, state.raised_limit(now))

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from maar.model.block import BlockOutline
 from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, TenantId
-from maar.model.plan import ROLLBACK, Plan, PlanKind, PlanResult, PlanSpec, QueueKey
+from maar.model.plan import Plan, PlanKind, PlanResult, PlanSpec, QueueKey
 from maar.model.policy import Policy
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
@@ -87,8 +87,7 @@ def _can_be_executed(rollback: Plan, now: LeaseTime) -> bool:
 def _was_left(plan: Plan, policy: Policy, now: LeaseTime) -> bool:
     """It began to write and died, and no worker has come since to roll that back."""
     assert plan.lease is not None
-    begun = plan.kind not in (ROLLBACK, CLEAN) and plan.attempts[-1].started_at is not None
-    return begun and now - plan.lease.expires_at >= policy.clean_interval_ns
+    return now - plan.lease.expires_at >= policy.clean_interval_ns
 
 
 def _has_work(board: Board, now: LeaseTime) -> bool:
