@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec import inspect as types
 
 from maar.app.settings.config import SECTIONS, Settings
-from maar.app.settings.layers import setting_types
+from maar.app.settings.layers import entry_type, setting_types
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 HEAD = "| setting | default | allowed | meaning |\n|---|---|---|---|"
@@ -33,8 +33,9 @@ def page(before: str) -> str:
 
 
 def _section(section: str) -> str:
-    kind = SECTIONS[section]
-    rows = _rows(f"{section}.", kind, getattr(Settings(), section))
+    kind = entry_type(SECTIONS[section]) or SECTIONS[section]
+    listed = kind is not SECTIONS[section]
+    rows = _rows(f"{section}.", kind, kind() if listed else getattr(Settings(), section))
     return "\n".join([inspect.cleandoc(kind.__doc__ or ""), "", HEAD, *rows])
 
 

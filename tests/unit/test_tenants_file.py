@@ -50,7 +50,7 @@ def test_a_tenant_has_what_it_names_and_the_rest_as_everybody(tmp_path: Path) ->
     ("text", "said"),
     [
         ("acme = 1\n", r"must be a table, like \[acme\]"),
-        ("[acme]\nrate = 1\n", "knows rate_bytes, burst_bytes and nothing else"),
+        ("[acme]\nrate = 1\n", "knows rate_bytes, burst_bytes, stores, placement and nothing else"),
         ("[acme]\nrate_bytes = -1\n", "not allowed"),
         ('[acme]\nplacement = "all"\n', r"\[acme.placement\]"),
         ("[acme.placement]\nunit_bytes = 0\n", "not allowed"),

@@ -37,16 +37,18 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 class LocalStore:
     """See ports.object_store. Objects are written to a temporary file, then linked."""
 
-    def __init__(self, root: Path, settings: StoreSettings) -> None:
+    def __init__(self, root: Path, settings: StoreSettings, *, make: bool = True) -> None:
         self.root = root
         self._settings = settings
         self._temporary = root / TEMPORARY
         self._durable: set[Path] = set()  # directories whose own entry this process has synced
         self._lock = threading.Lock()
+        if not make:
+            self._check_root()
         try:
-            self._temporary.mkdir(parents=True, exist_ok=True)
+            self._temporary.mkdir(parents=make, exist_ok=True)
         except OSError as error:
-            raise _error_of(error, str(root)) from error
+            raise _error_of(error, str(root), creating=True) from error
         self._remove_leftovers()
 
     def create(self, key: str, body: bytes) -> None:
@@ -73,6 +75,7 @@ class LocalStore:
         path = self.local_path(key)
         info = self._guard(key, path.stat)
         if not path.is_file():
+            self._check_root()
             raise NotFound(f"object {key} does not exist")
         return info.st_size
 
@@ -184,6 +187,7 @@ class LocalStore:
                 found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
         except OSError as error:
             if error.errno in _ABSENT:
+                self._check_root()
                 return
             raise _error_of(error, prefix) from error
         # A directory sorts as its keys do: with the slash that follows its name.
@@ -211,7 +215,16 @@ class LocalStore:
         try:
             return call()
         except OSError as error:
+            self._check_root()
             raise _error_of(error, key) from error
+
+    def _check_root(self) -> None:
+        """A disk that is not mounted has lost nothing: that is not the same as a missing object."""
+        if not self.root.is_dir():
+            raise Unavailable(
+                f"the directory {self.root} of store {self._settings.name} is not there; mount it, "
+                "or make it if the store is new"
+            )
 
 
 def _sync_directory(directory: Path) -> None:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from maar.api.settings import ApiSettings
+from maar.app.settings import stores
 from maar.app.settings.layers import (
     Key,
     build,
@@ -27,19 +28,22 @@ from maar.app.settings.sections import (
     RingSettings,
     RoleAddresses,
     ServerSettings,
+    StoreEntry,
     StoreSection,
+    TenantDefaults,
     TenantsSettings,
 )
 from maar.distributor.settings import Limits, RouterSettings
 from maar.model.addresses import addresses_in
 from maar.model.errors import InvalidInput
-from maar.model.ids import MAIN_STORE
+from maar.model.ids import Zone
 from maar.model.plan import PlanKind
 from maar.model.policy import CompactionSettings, Policy, RetentionSettings, kind_terms, policy_of
 from maar.model.services import ServicesSettings
 from maar.model.time import SECOND_NS
 from maar.placement.rules import PlacementSettings
 from maar.ports.object_store import StoreSettings
+from maar.ports.stores import StorePlaces
 from maar.query.settings import QuerySettings
 from maar.runner.settings import SparkSettings
 from maar.segment.settings import DeadLetterSettings, SegmentSettings
@@ -63,6 +67,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """A replica of the metastore"""
     store: StoreSection = StoreSection()
     """The object store"""
+    stores: tuple[StoreEntry, ...] = ()
+    """Several stores"""
+    tenant_defaults: TenantDefaults = TenantDefaults()
+    """All tenants"""
     roles: RoleAddresses = RoleAddresses()
     """Roles that run by themselves"""
     ring: RingSettings = RingSettings()
@@ -126,13 +134,15 @@ class Settings(Struct, frozen=True, kw_only=True):
         """The metastore's policy; it reaches the state as an entry of the log."""
         return policy_of(self.compaction, self.retention, self.services)
 
+    def store_places(self) -> StorePlaces:
+        """All stores, as seen from the zone of this process."""
+        default_url = (self.data_dir / "store").as_uri()
+        zone = Zone(self.ring.zone)
+        return stores.places(self.stores, self.store, default_url=default_url, zone=zone)
+
     def store_settings(self) -> StoreSettings:
-        url = self.store.url or (self.data_dir / "store").as_uri()
-        given = msgspec.structs.asdict(self.store)
-        options = {name: value for name, value in given.items() if name != "url" and value}
-        if "allow_http" in options:
-            options["allow_http"] = "true"
-        return StoreSettings(MAIN_STORE, url, tuple(sorted(options.items())))
+        """The home store of this process."""
+        return self.store_places().home.settings
 
     def listen_address(self) -> tuple[str, int]:
         return host_and_port("server.listen", self.server.listen)
@@ -158,6 +168,12 @@ def load(
     settings = Settings(**build(SECTIONS, layer))
     _check_addresses(settings, roles_here=roles_here)
     _check_bounds(settings)
+    stores.check(
+        settings.stores,
+        settings.store,
+        wanted=settings.tenant_defaults.stores,
+        zone=Zone(settings.ring.zone),
+    )
     return settings
 
 

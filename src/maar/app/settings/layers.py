@@ -1,13 +1,18 @@
-"""Settings from a file, the environment and flags, in rising order; each remembers its source."""
+"""Settings from a file, the environment and flags, in rising order; each remembers its source.
+
+A section may be a list of tables, as `[[stores]]` is. What is in one of them is set elsewhere by
+the table's name, or its number where it has none: MAAR_STORES__EU__URL, --set stores.eu.url=….
+"""
 
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -15,6 +20,8 @@ from maar.model.errors import InvalidInput
 
 ENVIRONMENT_PREFIX = "MAAR_"
 _SEPARATOR = "__"
+NAME = "name"  # of a table in a list of tables
+_ENTRY = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")
 _SECRET_WORDS = ("secret", "token", "key_id", "password")
 
 # Former names whose replacement is not the most similar one, for the hint in the error.
@@ -64,11 +71,30 @@ def from_file(path: Path) -> Layer:
         raise _wrong(f"the settings file {path} is not valid TOML: {error}") from error
     layer: Layer = {}
     for section, values in tree.items():
-        if not isinstance(values, dict):
+        given = _by_name(section, values, path) if isinstance(values, list) else values
+        if not isinstance(given, dict):
             raise _wrong(f"{section} in {path} must be a table, like [{section}]")
-        for name, value in _leaves(values):
+        for name, value in _leaves(given):
             layer[Key(section, name)] = Given(value, f"file {path}", False)
     return layer
+
+
+def _by_name(section: str, tables: list[Any], path: Path) -> dict[str, Any]:
+    """A list of tables, by the name of each or by its number."""
+    found: dict[str, Any] = {}
+    for number, table in enumerate(tables, 1):
+        if not isinstance(table, dict):
+            raise _wrong(f"{section} in {path} must be tables, like [[{section}]]")
+        name = table.get(NAME, str(number))
+        if not isinstance(name, str) or not _ENTRY.fullmatch(name):
+            raise _wrong(
+                f"{section} number {number} in {path} has the name {name!r}; a name is made of up "
+                "to 31 small letters, digits, - and _"
+            )
+        if name in found:
+            raise _wrong(f"two {section} in {path} are both named {name!r}")
+        found[name] = table
+    return found
 
 
 def from_environment(environ: Mapping[str, str]) -> Layer:
@@ -100,14 +126,24 @@ def build(sections: Mapping[str, type[Any]], layer: Layer) -> dict[str, Any]:
     """One value of its type per section; a wrong or unknown setting is an error that names it."""
     for key, given in layer.items():
         _check_known(sections, key, given)
-    return {
-        section: _section(kind, {key: given for key, given in layer.items() if key[0] == section})
-        for section, kind in sections.items()
-    }
+    built: dict[str, Any] = {}
+    for section, kind in sections.items():
+        mine = {key: given for key, given in layer.items() if key.section == section}
+        entry = entry_type(kind)
+        built[section] = _section(kind, mine) if entry is None else _entries(entry, mine)
+    return built
+
+
+def entry_type(kind: Any) -> type[Any] | None:
+    """Of a section that is a list of tables, what each of them is."""
+    return get_args(kind)[0] if get_origin(kind) is tuple else None
 
 
 def setting_types(kind: type[Any]) -> dict[str, Any]:
-    """The settings of a section and their types, those of its parts by dotted names."""
+    """The settings of a section and their types, those of its parts by dotted names; of a list of
+    tables those of each table.
+    """
+    kind = entry_type(kind) or kind
     types: dict[str, Any] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         if _is_part(hint):
@@ -125,6 +161,19 @@ def _section(kind: type[S], layer: Layer) -> S:
     except (ValueError, InvalidInput) as error:  # what a section checks across its settings
         where = " and ".join(f"{key} ({given.source})" for key, given in layer.items())
         raise _wrong(f"{where}: {error}") from error
+
+
+def _entries(kind: type[S], layer: Layer) -> tuple[S, ...]:
+    """The tables of a list, in the order in which they were first named."""
+    tables: dict[str, Layer] = {}
+    for key, given in layer.items():
+        entry, _, name = key.name.partition(".")
+        tables.setdefault(entry, {})[Key(f"{key.section}.{entry}", name)] = given
+    for entry, table in tables.items():
+        own = next(iter(table))._replace(name=NAME)
+        if NAME in setting_types(kind):
+            table.setdefault(own, Given(entry, table[next(iter(table))].source, False))
+    return tuple(_section(kind, table) for table in tables.values())
 
 
 def _make(kind: type[S], values: Mapping[str, Any]) -> S:
@@ -156,9 +205,18 @@ def _check_known(sections: Mapping[str, type[Any]], key: Key, given: Given) -> N
     if known is None:
         names = ", ".join(sections)
         raise _wrong(f"{key} ({given.source}): there is no section {key.section!r}; use {names}")
-    if key.name not in setting_types(known):
-        near = difflib.get_close_matches(key.name, setting_types(known), n=1)
-        meant = RENAMED.get(str(key)) or (f"{key.section}.{near[0]}" if near else "")
+    section, name = key
+    if entry_type(known) is not None:
+        entry, _, name = key.name.partition(".")
+        section = f"{key.section}.{entry}"
+        if not _ENTRY.fullmatch(entry) or not name:
+            raise _wrong(
+                f"{key} ({given.source}): {key.section} are tables with names, and a setting of "
+                f"one of them is called {key.section}.NAME.SETTING"
+            )
+    if name not in setting_types(known):
+        near = difflib.get_close_matches(name, setting_types(known), n=1)
+        meant = RENAMED.get(str(key)) or (f"{section}.{near[0]}" if near else "")
         hint = f"; did you mean {meant}?" if meant else ""
         raise _wrong(f"{key} ({given.source}) is not a setting{hint}")
 

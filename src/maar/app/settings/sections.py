@@ -119,7 +119,9 @@ class MetastoreSettings(Struct, frozen=True, kw_only=True):
 
 
 class StoreSection(Struct, frozen=True, kw_only=True):
-    """Where segments, blocks and snapshots are kept."""
+    """Where segments, blocks and snapshots are kept: the short form for a single store, which is
+    called `main`.
+    """
 
     url: str = ""
     """The object store: `file:///dir` or `s3://bucket/prefix`. Empty: `store` in the data
@@ -137,6 +139,47 @@ class StoreSection(Struct, frozen=True, kw_only=True):
     """For temporary credentials. Never logged."""
     allow_http: bool = False
     """Let an S3 endpoint be plain HTTP."""
+
+
+class StoreEntry(Struct, frozen=True, kw_only=True):
+    """Several stores, each a table `[[stores]]`, in place of `[store]`. In the environment and in
+    flags a store's settings are found by its name: `MAAR_STORES__EU__SECRET_ACCESS_KEY`,
+    `--set stores.NAME.url=…`. All processes need the same list.
+    """
+
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,30}$")] = ""
+    """What the log, the index and the commands call it, for ever: small letters, digits, `-` and
+    `_`. A store that was set up by `[store]` is called `main`.
+    """
+    url: str = ""
+    """`file:///dir` or `s3://bucket/prefix`."""
+    region: str = ""
+    """Where it is. Stores of one region are near each other; of a bucket it is S3's own region.
+    Empty: near to no other.
+    """
+    zones: tuple[str, ...] = ()
+    """The zones (`ring.zone`) whose home it is: their segment writers write there. When no store
+    names any, the first store is home to all.
+    """
+    endpoint: str = ""
+    """The URL of an S3 server that is not Amazon's."""
+    access_key_id: str = ""
+    """S3 credentials. Better given by the environment: `MAAR_STORES__EU__ACCESS_KEY_ID`."""
+    secret_access_key: str = ""
+    """As above. Never logged."""
+    session_token: str = ""
+    """For temporary credentials. Never logged."""
+    allow_http: bool = False
+    """Let an S3 endpoint be plain HTTP."""
+
+
+class TenantDefaults(Struct, frozen=True, kw_only=True):
+    """What holds for every tenant whose table in the tenants file does not say otherwise."""
+
+    stores: tuple[str, ...] = ()
+    """Names of the stores that hold copies of a tenant's blocks, beside the store where they are
+    written, which always does. Empty: that one alone.
+    """
 
 
 class RoleAddresses(Struct, frozen=True, kw_only=True):
@@ -205,6 +248,7 @@ class TenantsSettings(Struct, frozen=True, kw_only=True):
 
     file: str = ""
     """A TOML file with a table for each tenant whose limits differ: `rate_bytes`, `burst_bytes`,
-    and a table `placement` with the settings of `placement.tenant`. It is read again when it
-    changes; the metastore and the distributors need it.
+    `stores` (see `tenant_defaults.stores`), and a table `placement` with the settings of
+    `placement.tenant`. It is read again when it changes; the metastore and the distributors need
+    it.
     """

@@ -3,6 +3,7 @@
     [acme]
     rate_bytes = 8_000_000
     burst_bytes = 32_000_000
+    stores = ["eu", "us"]
 
     [acme.placement]
     dataset_shards_max = 16
@@ -20,11 +21,12 @@ from typing import Any
 
 import msgspec
 
+from maar.app.settings import stores
 from maar.app.settings.config import Settings
 from maar.background import Loop
 from maar.distributor.settings import Rate
 from maar.model.errors import InvalidInput
-from maar.model.ids import TenantId, tenant_id
+from maar.model.ids import StoreName, TenantId, tenant_id
 from maar.placement.rules import TenantLimits
 
 log = logging.getLogger("maar.tenants")
@@ -35,12 +37,18 @@ LOOK_S = 5.0
 class Tenant(msgspec.Struct, frozen=True):
     rate: Rate
     placement: TenantLimits
+    stores: tuple[StoreName, ...]  # that hold copies of its blocks beside their home
 
 
 class Tenants:
     def __init__(self, settings: Settings) -> None:
         self._path = Path(settings.tenants.file) if settings.tenants.file else None
-        self._default = Tenant(settings.limits.rate(), settings.placement.tenant)
+        self._known = stores.names(settings.stores)
+        self._default = Tenant(
+            settings.limits.rate(),
+            settings.placement.tenant,
+            tuple(StoreName(name) for name in settings.tenant_defaults.stores),
+        )
         self._read_ns = self._mtime_ns()
         self._tenants = self._read()
 
@@ -49,6 +57,14 @@ class Tenants:
 
     def placement(self, tenant: TenantId) -> TenantLimits:
         return self._of(tenant).placement
+
+    def stores(self) -> dict[TenantId, tuple[StoreName, ...]]:
+        """Of the tenants whose stores differ from the default."""
+        return {
+            name: tenant.stores
+            for name, tenant in self._tenants.items()
+            if tenant.stores != self._default.stores
+        }
 
     async def follow(self) -> None:
         """For ever."""
@@ -87,16 +103,30 @@ class Tenants:
         if not isinstance(given, dict):
             raise _wrong(f"{name} in {self._path} must be a table, like [{name}]")
         placement = given.pop("placement", {})
+        wanted = self._stores(given.pop("stores", self._default.stores), name)
         return Tenant(
             self._over(self._default.rate, given, name),
             self._over(self._default.placement, placement, f"{name}.placement"),
+            wanted,
         )
+
+    def _stores(self, given: Any, name: str) -> tuple[StoreName, ...]:
+        where = f"stores of [{name}] in {self._path}"
+        try:
+            wanted = msgspec.convert(given, tuple[StoreName, ...])
+        except msgspec.ValidationError as error:
+            raise _wrong(f'{where} must be a list like ["eu", "us"]: {error}') from error
+        stores.check_names(wanted, self._known, where=where)
+        return wanted
 
     def _over(self, default: Any, given: Any, where: str) -> Any:
         """The default with what is given instead, checked."""
         known = msgspec.structs.asdict(default)
         if not isinstance(given, dict) or not given.keys() <= known.keys():
-            raise _wrong(f"[{where}] in {self._path} knows {', '.join(known)} and nothing else")
+            more = "" if "." in where else ", stores, placement"
+            raise _wrong(
+                f"[{where}] in {self._path} knows {', '.join(known)}{more} and nothing else"
+            )
         try:
             return msgspec.convert(known | given, type(default))
         except msgspec.ValidationError as error:
