@@ -11,19 +11,21 @@ from maar.metastore.fold import rollback
 from maar.metastore.records.effects import Completed, Effect, Leased, Refused, Scheduled
 from maar.metastore.records.entries import PlansScheduled, PolicySet
 from maar.metastore.state import audit, snapshot_parts
-from maar.metastore.state.state import MetaState
+from maar.metastore.state.state import MetaState, Scope
 from maar.metastore.views import reads
 from maar.metastore.views.explain import explain
 from maar.model import keys
 from maar.model.block import CLUSTERED, Kind
 from maar.model.ids import BlockId, Shard, TenantId, WorkerId
-from maar.model.plan import Account, Plan, PlanResult, PlanSpec, PlanState
+from maar.model.plan import Account, JobId, Plan, PlanResult, PlanSpec, PlanState
 from maar.model.policy import KindTerms, Policy
 from maar.model.refusal import Refusal
+from maar.model.schedule import Schedule
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.ports.plan_board import Report, SchedulePlan
 from maar.services.cluster.rules import CLUSTER, CLUSTERING
 from maar.services.compact.rules import COMPACT
+from maar.services.rules import JobState, Setback
 from support.metastore.fold import DAY, SMALL, TENANT, Fold, output
 from support.metastore.leader_term import W1, W2, LeaderDecisions
 
@@ -496,3 +498,38 @@ def test_windows_are_gone_with_their_last_block(lake: Lake) -> None:
     lake.state.queue.leave(meta.id, lake.state.policy)
     assert (len(windows), len(windows.mixed), len(placed)) == (0, 0, 0)
     assert keys.date_text(meta.day) == "2024-10-04"
+
+
+# ── its jobs ───────────────────────────────────────────────────────────────────────────────────
+
+
+def job_of(lake: Lake) -> JobState:
+    (job,) = CLUSTERING.job_ids(lake.state)
+    assert job == JobId(TENANT, CLUSTER)
+    weekly = Schedule(interval_ns=7 * DAY_NS)
+    found = CLUSTERING.job(lake.state, job, weekly, now=lake.leader.now)
+    assert found is not None
+    return found
+
+
+def test_a_tenants_job_has_waited_as_long_as_its_oldest_day(lake: Lake) -> None:
+    assert list(CLUSTERING.job_ids(lake.state)) == [], "one block of a day is nothing to cluster"
+    lake.block()
+    lake.block(shard=2)
+    assert job_of(lake).nothing
+    lake.until_s(CLOSED_S + 90)
+    found = job_of(lake)
+    assert not found.nothing
+    assert lake.leader.now - found.last_success == 7 * DAY_NS + 90 * SECOND_NS  # type: ignore[operator]
+
+
+def test_a_day_that_is_left_out_is_not_forgotten(lake: Lake) -> None:
+    lake.block()
+    lake.block(shard=2)
+    lake.until_s(CLOSED_S)
+    assert not job_of(lake).why_not
+    window = next(lake.state.windows_to_cluster(TENANT)).key
+    lake.state.setbacks[Scope(CLUSTER, window)] = Setback(9, LeaseTime(0))
+    found = job_of(lake)
+    assert "rest after failures" in found.why_not
+    assert not found.nothing, "a day waits, and one day an alarm says so"

@@ -84,6 +84,10 @@ LEFT_OUT: dict[str, tuple[str, Lie]] = {
         "follows from the windows",
         lambda s: s.blocks.windows.mixed.setdefault(7, {}).__setitem__(KEY, None),
     ),
+    "blocks.windows.of_tenant": (
+        "follows from the windows",
+        lambda s: s.blocks.windows.of_tenant.setdefault(NO_TENANT, {}).__setitem__(KEY, None),
+    ),
     "queue.placed": (
         "follows from places",
         lambda s: s.queue.placed.__setitem__(KEY, WindowSum(1)),

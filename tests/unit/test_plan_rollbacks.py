@@ -30,7 +30,7 @@ from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.plan_board import ConfirmDeletes, Report
 from maar.services.clean.rules import CLEANING
-from maar.services.rules import PlanScope, Setback
+from maar.services.rules import JobState, PlanScope, Setback
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, result
 from support.metastore.leader_term import W1, W2, W3, LeaderDecisions
 from support.metastore.plan_steps import (
@@ -230,6 +230,25 @@ def test_a_rollback_that_rests_after_a_failure_is_nothing_to_clean() -> None:
     assert not due(one)
     one.wait(100)
     assert due(one)
+
+
+def test_the_job_of_cleaning_counts_from_when_there_was_something_to_clean() -> None:
+    one = leader()
+    (job,) = CLEANING.job_ids(one.fold.state)
+    schedule = CLEANING.default_schedule(one.fold.policy, job)
+    assert schedule.interval_ns == one.fold.policy.clean_interval_ns
+
+    def found() -> JobState:
+        state = CLEANING.job(one.fold.state, job, schedule, now=one.now)
+        assert state is not None
+        return state
+
+    one.wait(10 * DELAY_S)
+    assert found().nothing, "no alarm, however long ago the last cleaning was"
+    scheduled(one, 1, 2, removable=True)
+    since = one.now
+    one.wait(DELAY_S)
+    assert (found().nothing, found().waiting_since) == ("", since)
 
 
 def test_on_demand_only_means_never_by_itself() -> None:

@@ -9,6 +9,7 @@ import msgspec
 
 from maar.model.block import NO_DAY, BlockMeta
 from maar.model.ids import (
+    NO_TENANT,
     NO_ZONE,
     BlockId,
     FencingToken,
@@ -107,6 +108,27 @@ class PlanResult(msgspec.Struct, frozen=True, array_like=True):
     removed: int = 0  # objects that it deleted
 
 
+class JobId(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """What is done again and again, and for whom; a kind with one way of doing it has no types."""
+
+    tenant: TenantId  # NO_TENANT: the whole lake
+    kind: PlanKind
+    type: str = ""
+
+    def __str__(self) -> str:
+        what = f"{self.kind} ({self.type})" if self.type else self.kind
+        return f"{what} of {self.tenant}" if self.tenant != NO_TENANT else what
+
+
+class PlanJob(msgspec.Struct, frozen=True, array_like=True):
+    """Of which job a plan is a session, and what follows from its end."""
+
+    id: JobId
+    unwind_permille: int = 0  # of its work, as a pause of the job after it
+    backoff_ns: int = 0  # before it is tried again after a failure; 0: as all plans rest
+    on_demand: bool = False  # somebody asked for it
+
+
 class PlanSpec(msgspec.Struct, frozen=True, array_like=True):
     """A plan to be; it presumes that its inputs are live and unowned."""
 
@@ -118,6 +140,7 @@ class PlanSpec(msgspec.Struct, frozen=True, array_like=True):
     eligible_at: LeaseTime = LeaseTime(0)
     resources: tuple[str, ...] = ()
     request_id: str = ""  # of whoever asked for it: the same request is the same plan
+    job: PlanJob | None = None  # the schedule's, if it is a session of one
 
 
 class Plan(msgspec.Struct, frozen=True, array_like=True):
@@ -146,6 +169,7 @@ class Plan(msgspec.Struct, frozen=True, array_like=True):
     note: str = ""  # why it is excluded, parked, cancelled or rolled back, in a sentence
     tokens: tuple[FencingToken, ...] = ()  # the attempts that it undoes, if it rolls a plan back
     request_id: str = ""  # of whoever asked for it
+    job: PlanJob | None = None  # the schedule's, if it is a session of one
 
 
 class Rollback(msgspec.Struct, frozen=True, array_like=True):

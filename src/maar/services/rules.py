@@ -15,9 +15,10 @@ from maar.model.block import NO_DAY, BlockMeta, BlockOutline
 from maar.model.ids import NO_TENANT, BlockId, Shard, TenantId
 from maar.model.keys import date_text
 from maar.model.lane import Front, Item
-from maar.model.plan import LeasedPlan, Plan, PlanKind, PlanResult, PlanSpec, QueueKey
+from maar.model.plan import JobId, LeasedPlan, Plan, PlanKind, PlanResult, PlanSpec, QueueKey
 from maar.model.policy import Policy
 from maar.model.refusal import Refusal
+from maar.model.schedule import Schedule
 from maar.model.time import LeaseTime, WallTime
 
 Listed = TypeVar("Listed", covariant=True)
@@ -137,11 +138,37 @@ class Board(Protocol):
         """Those of one tenant's day: one in each store and zone."""
         ...
 
+    def tenants_to_cluster(self) -> Iterator[TenantId]:
+        """Tenants that have a window with a block that is not clustered, and another one."""
+        ...
+
+    def windows_to_cluster(self, tenant: TenantId) -> Iterator[DayWindow]:
+        """Those windows of a tenant, oldest day first."""
+        ...
+
     def finished_of(self, window: QueueKey) -> Iterator[BlockOutline]:
         """The blocks of a window that no lane wants any more and no plan owns, clustered ones
         too.
         """
         ...
+
+
+class JobState(NamedTuple):
+    """What a kind knows of one of its jobs now. Times are lease time."""
+
+    id: JobId
+    # The oldest success over what can run now, not over what cannot: a part that waits for a store
+    # that is away must not make the rest look late. None: there was none yet, and the schedule
+    # assumes one.
+    last_success: LeaseTime | None
+    resources: tuple[str, ...] = ()  # that its next session occupies, sorted
+    nothing: str = ""  # why there is nothing to do, in a sentence; then it counts as done
+    why_not: str = ""  # why it cannot run now, although there is something to do
+    waiting_since: LeaseTime | None = None  # there was nothing to do before: no alarm counts it
+    expected_ns: int = 0  # how long the work takes; 0: as long as the last time
+    done: int = 0  # parts that are done in the present run …
+    parts: int = 0  # … of so many
+    on_demand: bool = False  # a person waits for it: highest weight, and not paced
 
 
 class PlanScope(NamedTuple):
@@ -195,6 +222,41 @@ class KindRules(ABC):
         """Whether a plan of this key is one for the scope."""
         same = (key.tenant, key.shard, key.level) == (scope.tenant, scope.shard, scope.level)
         return same and scope.day in (NO_DAY, key.day)
+
+    # ── if it is scheduled: its jobs, and their sessions ──
+
+    scheduled: bool = False  # its work comes due by a schedule, per tenant and type
+    # Its jobs are ordered by the schedule, and `session` makes their plans. Else `due` says what
+    # there is to do, in the kind's own order, and the schedule only holds it back.
+    by_interval: bool = False
+
+    def default_schedule(self, _policy: Policy, _job: JobId) -> Schedule:
+        """What is in force for a job for which nobody set anything."""
+        return Schedule(interval_ns=0)
+
+    def job_of(self, key: QueueKey) -> JobId:
+        """Of which job a plan of this key is a session, unless the plan says so itself."""
+        return JobId(key.tenant, self.kind)
+
+    def job_ids(self, _board: Board) -> Iterable[JobId]:
+        """All its jobs. It is asked about once a minute, so that it may go through all tenants."""
+        return ()
+
+    def job(
+        self, board: Board, job: JobId, schedule: Schedule, *, now: LeaseTime
+    ) -> JobState | None:
+        """How a job is now; None when there is no such job any more. It is asked after every
+        session of the job, and else about once a minute.
+        """
+        raise NotImplementedError(f"{self.kind} has no jobs")
+
+    def session(
+        self, board: Board, job: JobState, schedule: Schedule, *, now: LeaseTime
+    ) -> PlanSpec | None:
+        """The plan of a job's next session; None when there is nothing to do after all. The
+        schedule adds the job's name and resources.
+        """
+        raise NotImplementedError(f"{self.kind} has no jobs")
 
     # ── how it runs, and how it fails ──
 

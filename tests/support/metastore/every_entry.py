@@ -12,6 +12,7 @@ from maar.metastore.state.digest import digest
 from maar.model.block import Kind
 from maar.model.ids import (
     HOME,
+    NO_TENANT,
     FencingToken,
     Incarnation,
     NodeId,
@@ -20,7 +21,7 @@ from maar.model.ids import (
     WorkerId,
     Zone,
 )
-from maar.model.plan import ROLLBACK, Account, PlanKind, PlanResult, PlanSpec
+from maar.model.plan import ROLLBACK, Account, JobId, PlanJob, PlanKind, PlanResult, PlanSpec
 from maar.model.policy import KindTerms
 from maar.model.predicate import EVER_NS, Mask, Predicate
 from maar.model.ring import Writer, WriterState
@@ -144,7 +145,8 @@ def rollbacks(put: Callable[[e.Entry], None], fold: Fold, dead: e.RollbackWish) 
     fold.now += 6 * SECOND_NS
     rest = LeaseTime(fold.now + 60 * SECOND_NS)
     abandoned = e.RollbackWish(removable, (token,), token, "nobody finished it", rest)
-    put(e.PlansScheduled((PlanSpec(CLEAN, False, WHOLE_LAKE, (), 2),)))
+    job = PlanJob(JobId(NO_TENANT, CLEAN, "whole"), 500, 60 * SECOND_NS, on_demand=True)
+    put(e.PlansScheduled((PlanSpec(CLEAN, False, WHOLE_LAKE, (), 2, job=job),)))
     complete(PlanId(fold.state.index, 0), CLEAN, 0)
     put(e.RollbacksScheduled((abandoned,)))
 

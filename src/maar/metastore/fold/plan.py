@@ -67,6 +67,7 @@ def _schedule_one(state: MetaState, spec: PlanSpec, plan: PlanId) -> Effect:
             eligible_at=spec.eligible_at,
             resources=spec.resources,
             request_id=spec.request_id,
+            job=spec.job,
         ),
     )
     return Scheduled(plan)

@@ -76,6 +76,7 @@ _KEPT: dict[str, Callable[[MetaState], object]] = {
     "what waits": lambda state: (state.queue.waiting, state.queue.queued),
     "windows": lambda state: (
         {key: sorted(some) for key, some in state.blocks.windows.mixed.items()},
+        {key: sorted(some) for key, some in state.blocks.windows.of_tenant.items()},
         state.blocks.windows.by_key,
         state.queue.placed,
     ),

@@ -214,6 +214,16 @@ class MetaState:
             assert window is not None
             yield self._window(key, window)
 
+    def tenants_to_cluster(self) -> Iterator[TenantId]:
+        """Tenants that have a window with a block that is not clustered, and another one."""
+        return iter(self.blocks.windows.of_tenant)
+
+    def windows_to_cluster(self, tenant: TenantId) -> Iterator[DayWindow]:
+        """Those windows of a tenant, oldest day first."""
+        windows = self.blocks.windows
+        for key in sorted(windows.of_tenant.get(tenant, ()), key=lambda key: (key.day, key)):
+            yield self._window(key, windows.by_key[key])
+
     def _window(self, key: QueueKey, window: Window) -> DayWindow:
         """Finished is what no lane has a place for."""
         fresh, placed = window.fresh, self.queue.placed.get(key, NOTHING)
@@ -258,6 +268,7 @@ BOUNDS: dict[str, Bound] = {
     "blocks.totals": Bound("blocks.where", ("PlanCompleted",)),
     "blocks.windows.by_key": Bound("blocks.where", ("PlanCompleted",)),
     "blocks.windows.mixed": Bound("blocks.where", ("PlanCompleted",)),
+    "blocks.windows.of_tenant": Bound("blocks.where", ("PlanCompleted",)),
     "queue.places": Bound("blocks.where", ("PlanCompleted",)),
     "queue.placed": Bound("queue.places", ("PlanCompleted",)),
     "queue.lanes": Bound("queue.places", ("PlansScheduled",)),

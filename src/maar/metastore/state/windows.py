@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from maar.model.block import CLUSTERED, BlockOutline, Kind
-from maar.model.ids import BlockId, Shard, block_time_ns
+from maar.model.ids import BlockId, Shard, TenantId, block_time_ns
 from maar.model.plan import QueueKey
 
 _ALL_SHARDS = Shard(0)
+
+T = TypeVar("T")
 
 
 def window_of(meta: BlockOutline) -> QueueKey | None:
@@ -59,6 +62,7 @@ class Windows:
 
     by_key: dict[QueueKey, Window] = field(default_factory=dict)
     mixed: dict[int, dict[QueueKey, None]] = field(default_factory=dict)
+    of_tenant: dict[TenantId, dict[QueueKey, None]] = field(default_factory=dict)  # the same ones
 
     def __len__(self) -> int:
         return len(self.by_key)
@@ -95,10 +99,17 @@ class Windows:
         blocks = window.fresh.blocks + window.clustered.blocks
         if window.fresh.blocks and blocks > 1:
             self.mixed.setdefault(key.day, {})[key] = None
-        elif key.day in self.mixed:
-            of_day = self.mixed[key.day]
-            of_day.pop(key, None)
-            if not of_day:
-                del self.mixed[key.day]
+            self.of_tenant.setdefault(key.tenant, {})[key] = None
+        else:
+            _drop(self.mixed, key.day, key)
+            _drop(self.of_tenant, key.tenant, key)
         if not blocks:
             del self.by_key[key]
+
+
+def _drop(keys: dict[T, dict[QueueKey, None]], of: T, key: QueueKey) -> None:
+    some = keys.get(of)
+    if some is not None:
+        some.pop(key, None)
+        if not some:
+            del keys[of]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 
 from maar.model.block import BlockOutline
 from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, TenantId
-from maar.model.plan import Plan, PlanKind, PlanResult, PlanSpec, QueueKey
-from maar.model.policy import Policy
+from maar.model.plan import JobId, Plan, PlanKind, PlanResult, PlanSpec, QueueKey
+from maar.model.policy import HOUR_NS, MINUTE_NS, Policy
 from maar.model.refusal import Refusal
+from maar.model.schedule import Schedule
 from maar.model.time import LeaseTime
-from maar.services.rules import NO_SHARD, Board, KindRules, PlanScope
+from maar.services.rules import NO_SHARD, Board, JobState, KindRules, PlanScope
 
 CLEAN = PlanKind("clean")
 WHOLE_LAKE = QueueKey(MAIN_STORE, NO_TENANT, NO_SHARD, 0)
+LAKE_JOB = JobId(NO_TENANT, CLEAN)
 
 
 class SkipReason(StrEnum):
@@ -44,6 +46,34 @@ class Cleaning(KindRules):
 
     def _spec(self, policy: Policy) -> PlanSpec:
         return PlanSpec(CLEAN, False, WHOLE_LAKE, (), policy.failure_limit)
+
+    # ── its one job ──
+
+    scheduled = True
+
+    def default_schedule(self, policy: Policy, _job: JobId) -> Schedule:
+        """As often as the settings of cleaning say; an alarm only after many times that."""
+        return Schedule(
+            interval_ns=policy.clean_interval_ns, warning_ns=15 * MINUTE_NS, error_ns=HOUR_NS
+        )
+
+    def job_of(self, _key: QueueKey) -> JobId:
+        return LAKE_JOB
+
+    def job_ids(self, _board: Board) -> Iterable[JobId]:
+        return (LAKE_JOB,)
+
+    def job(
+        self, board: Board, job: JobId, schedule: Schedule, *, now: LeaseTime
+    ) -> JobState | None:
+        if not board.policy.clean_interval_ns:
+            return JobState(job, now, nothing="cleanings are made on demand only")
+        since = min(_waits_since(board, now), default=None)
+        if since is None:
+            return JobState(job, now, nothing="nothing is to be rolled back")
+        last = board.last_success(CLEAN, WHOLE_LAKE)
+        last = last if last is not None else LeaseTime(since - schedule.interval_ns)
+        return JobState(job, last, waiting_since=since)
 
     def misfit(self, _board: Board, spec: PlanSpec) -> Refusal | None:
         return Refusal.INPUT_KEY if spec.inputs or spec.key != WHOLE_LAKE else None
@@ -91,13 +121,21 @@ def _was_left(plan: Plan, policy: Policy, now: LeaseTime) -> bool:
 
 
 def _has_work(board: Board, now: LeaseTime) -> bool:
+    return any(True for _ in _waits_since(board, now))
+
+
+def _waits_since(board: Board, now: LeaseTime) -> Iterator[LeaseTime]:
+    """What there is to clean: since when each has waited."""
     dead_at = board.oldest_dead_at()
-    return (
-        (dead_at is not None and now - dead_at >= board.policy.clean_interval_ns)
-        or any(_can_be_executed(plan, now) for plan in board.plans.rollback_plans())
-        or any(_was_left(plan, board.policy, now) for plan in board.plans.abandoned(now))
-        or any(
-            why_left_alone(plan, board.policy, now=now) is None
-            for plan in board.plans.removable_plans()
-        )
-    )
+    if dead_at is not None and now - dead_at >= board.policy.clean_interval_ns:
+        yield dead_at
+    for plan in board.plans.rollback_plans():
+        if _can_be_executed(plan, now):
+            yield LeaseTime(max(plan.scheduled_at, plan.eligible_at))
+    for plan in board.plans.abandoned(now):
+        if _was_left(plan, board.policy, now):
+            assert plan.lease is not None
+            yield plan.lease.expires_at
+    for plan in board.plans.removable_plans():
+        if why_left_alone(plan, board.policy, now=now) is None:
+            yield plan.lease.expires_at if plan.lease else plan.scheduled_at

@@ -6,19 +6,20 @@ wants none of its blocks any more, or has wanted some for too long; and again wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from maar.model.block import CLUSTERED, NO_DAY, BlockMeta, BlockOutline, Kind
 from maar.model.ids import NO_ZONE, BlockId, TenantId
 from maar.model.keys import date_text
-from maar.model.plan import LeasedPlan, Plan, PlanKind, PlanResult, PlanSpec, QueueKey
+from maar.model.plan import JobId, LeasedPlan, Plan, PlanKind, PlanResult, PlanSpec, QueueKey
 from maar.model.policy import ClusterTerms, Policy
 from maar.model.refusal import Refusal
+from maar.model.schedule import Schedule
 from maar.model.time import DAY_NS, LeaseTime, utc_day
 from maar.model.words import count_text, size_text, span_text
 from maar.services.cluster import parts
 from maar.services.compact import accounting
-from maar.services.rules import NO_SHARD, Board, DayWindow, KindRules, PlanScope, Setback
+from maar.services.rules import NO_SHARD, Board, DayWindow, JobState, KindRules, PlanScope, Setback
 
 CLUSTER = PlanKind("cluster")
 INPUTS_MAX = 1_000  # blocks of one plan
@@ -61,6 +62,37 @@ class Clustering(KindRules):
             f"nothing to cluster in {scope}: it takes two blocks at least that compaction does "
             "not want any more, and one of them not clustered yet"
         )
+
+    # ── its jobs: one for each tenant ──
+
+    scheduled = True
+
+    def default_schedule(self, _policy: Policy, _job: JobId) -> Schedule:
+        """A tenant has a day to cluster each day; one that waits for a second day is late."""
+        return Schedule(interval_ns=DAY_NS, warning_ns=2 * DAY_NS, error_ns=4 * DAY_NS)
+
+    def job_ids(self, board: Board) -> Iterable[JobId]:
+        return [JobId(tenant, CLUSTER) for tenant in board.tenants_to_cluster()]
+
+    def job(
+        self, board: Board, job: JobId, schedule: Schedule, *, now: LeaseTime
+    ) -> JobState | None:
+        """How long its oldest day has waited to be clustered; an interval before that, it was done.
+
+        A day that is left out after failures waits too: nobody clusters it until a person asks.
+        """
+        terms, wall_ns = board.policy.cluster, board.wall_at(now)
+        windows = [
+            window
+            for window in board.windows_to_cluster(job.tenant)
+            if is_due(window, terms, wall_ns=wall_ns, now=now)
+        ]
+        if not windows:
+            return JobState(job, now, nothing="no closed day waits to be clustered")
+        since = min(_due_since(window, terms, wall_ns=wall_ns, now=now) for window in windows)
+        resting = all(_rests(board, window.key, now) for window in windows)
+        why_not = "the clusterings of its days rest after failures" if resting else ""
+        return JobState(job, LeaseTime(since - schedule.interval_ns), why_not=why_not)
 
     def misfit(self, board: Board, spec: PlanSpec) -> Refusal | None:
         """All inputs are finished blocks of one window."""
@@ -128,6 +160,13 @@ def is_due(window: DayWindow, terms: ClusterTerms, *, wall_ns: int, now: LeaseTi
         return False
     many = 1000 * window.bytes >= terms.dirty_permille * window.clustered_bytes
     return many or _waited_ns(window, now) >= terms.dirty_age_ns
+
+
+def _due_since(window: DayWindow, terms: ClusterTerms, *, wall_ns: int, now: LeaseTime) -> int:
+    """Since when a window that is due has been so; of one that is due again, about."""
+    if window.clustered:
+        return now - _waited_ns(window, now)
+    return now - (wall_ns - _closes_ns(window.key.day, terms))
 
 
 def _closes_ns(day: int, terms: ClusterTerms) -> int:
