@@ -253,6 +253,7 @@ class Policy(Struct, frozen=True, array_like=True):
     logcompact: LogcompactRule = logcompact_rule(_SERVICES.logcompact)
     cluster: ClusterTerms = cluster_terms(_SERVICES.cluster)
     predicates_max: int = 100  # deletions that are not carried out everywhere yet
+    tombstones_max: int = 100_000  # copies in one store that are still to be deleted there
 
     def terms(self, kind: str) -> KindTerms:
         for terms in self.kinds:
@@ -323,6 +324,7 @@ def check_policy(policy: Policy) -> Policy:
         "attempts_max",
         "pins_max",
         "leftovers_max",
+        "tombstones_max",
     )
     for name in (*bounds, "zones_max", "writers_max", "shards_max"):
         if getattr(policy, name) < 1:

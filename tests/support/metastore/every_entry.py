@@ -9,7 +9,7 @@ import msgspec
 from maar.metastore.records import entries as e
 from maar.metastore.records.effects import Refused
 from maar.metastore.state.digest import digest
-from maar.model.block import Kind
+from maar.model.block import BlockMeta, Kind
 from maar.model.ids import (
     HOME,
     NO_TENANT,
@@ -28,6 +28,7 @@ from maar.model.ring import Writer, WriterState
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.services.clean.rules import CLEAN, WHOLE_LAKE
 from maar.services.compact.rules import COMPACT
+from support.metastore.copies import EU, US, Repairing, stores
 from support.metastore.fold import DAY_START_NS, INCARNATION, SMALL, TENANT, Fold, output, segment
 
 TERMS = (KindTerms("clean", 5 * SECOND_NS, 60 * SECOND_NS, removable=True),)
@@ -110,6 +111,7 @@ def every_kind_of_entry() -> Fold:
     rollbacks(put, fold, dead)
     put(e.PlansArchived((plans[1],)))
     put(e.BlocksForgotten((ids[1],)))
+    copies(put, fold, good, bad)
     fold.now = 60 * s
     put(e.PinsDropped(("query-2",)))
     put(e.RegistrationFloor(LeaseTime(0)))
@@ -149,6 +151,26 @@ def rollbacks(put: Callable[[e.Entry], None], fold: Fold, dead: e.RollbackWish) 
     put(e.PlansScheduled((PlanSpec(CLEAN, False, WHOLE_LAKE, (), 2, job=job),)))
     complete(PlanId(fold.state.index, 0), CLEAN, 0)
     put(e.RollbacksScheduled((abandoned,)))
+
+
+def copies(put: Callable[[e.Entry], None], fold: Fold, good: BlockMeta, bad: BlockMeta) -> None:
+    """Two blocks are copied to other stores. One copy is bad, one was in a store that leaves, and
+    one store drops out of the settings.
+    """
+    put(e.StoresSet(stores(EU, globex=(US,))))
+    repair = Repairing(fold)
+    put(repair.entry((good.id, EU), (bad.id, EU), lost=(good.id,)))
+    put(repair.entry((good.id, EU), ended=((good.id, EU),), attempt="r2"))
+    put(e.StoreLeaves(US))
+    put(e.StoreLeaves(EU))
+    put(e.CopiesEnded(EU, (bad.id,), gone=False, why="the store leaves"))
+    put(e.StoreLeaves(EU, leaves=False))
+    (key,) = (each.key for each in fold.state.tombstones.of_store(EU) if "quarantine" in each.key)
+    put(e.TombstonesEnded(EU, (key,)))
+    result = PlanResult(CLEAN, (), Account(0, 0, 0))
+    put(e.PlanCompleted(repair.plan, repair.token, result))
+    assert fold.state.tombstones
+    assert fold.state.blocks.copies.lacking
 
 
 def add_restore(fold: Fold) -> None:

@@ -9,6 +9,7 @@ import msgspec
 
 from maar.metastore.fold import (
     completion,
+    copies,
     deletion,
     lease,
     leftovers,
@@ -36,6 +37,7 @@ from maar.metastore.records.entries import (
     BlocksLost,
     BlocksMissed,
     BlocksOutlined,
+    CopiesEnded,
     Entry,
     Envelope,
     Genesis,
@@ -67,8 +69,12 @@ from maar.metastore.records.entries import (
     RollbacksScheduled,
     StateHashed,
     Stored,
+    StoreLeaves,
+    StoresSet,
+    SubrangeRepaired,
     TermStarted,
     Tick,
+    TombstonesEnded,
     VersionActivated,
 )
 from maar.metastore.records.packs import pack
@@ -172,6 +178,16 @@ def fold_entry(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
             return reincarnation.miss(state, entry)
         case AdoptionEnded():
             return reincarnation.end(state)
+        case StoresSet():
+            return copies.set_stores(state, entry)
+        case StoreLeaves():
+            return copies.leave(state, entry)
+        case SubrangeRepaired():
+            return copies.repair(state, entry)
+        case CopiesEnded():
+            return copies.end(state, entry)
+        case TombstonesEnded():
+            return copies.end_tombstones(state, entry)
         case Stored():
             raise Corrupt(
                 f"entry {state.index} is kept as the object {entry.key}, which was not read before "

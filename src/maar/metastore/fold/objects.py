@@ -47,8 +47,11 @@ def wrong_with_files(meta: BlockOutline) -> str:
     for file in meta.files:
         if file.size < 1:
             return f"block {meta.id} has no bytes in {file.table}"
-        if meta.store not in [at.store for at in file.locations]:
+        stores = [at.store for at in file.locations]
+        if meta.store not in stores:
             return f"block {meta.id} has no {file.table} in its own store {meta.store!r}"
+        if stores != [at.store for at in meta.files[0].locations] or len(set(stores)) < len(stores):
+            return f"block {meta.id} has files in some stores that lack others, or one twice"
     return ""
 
 

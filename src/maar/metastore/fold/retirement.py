@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from itertools import takewhile
 
+from maar.metastore.fold import copies
 from maar.metastore.records.effects import Effect, Effects, Forgotten, Pinned, Refused
 from maar.metastore.records.entries import BlocksForgotten, PinsDropped, PinsTaken
 from maar.metastore.records.packs import outline, unpack
@@ -97,10 +98,15 @@ def forget(state: MetaState, entry: BlocksForgotten) -> Effects:
     effects: list[Effect] = []
     forgotten = 0
     for block in entry.blocks:
-        retired = state.retired.pop(block, None)
+        retired = state.retired.get(block)
         if retired is None:
             effects.append(Refused(Refusal.NOT_RETIRED, what=block))
             continue
+        if entry.copies_stay and not copies.bury(state, block, retired, entry.copies_stay):
+            effects.append(Refused(Refusal.TOO_MANY, what=block))
+            continue
+        del state.retired[block]
+        copies.pass_on(state, block, retired)
         forgotten += 1
         if (
             outline(retired.packed).kind is Kind.SEGMENT

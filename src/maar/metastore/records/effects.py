@@ -7,11 +7,20 @@ from typing import TypeAlias
 
 import msgspec
 
-from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, WorkerId
+from maar.model.ids import (
+    BlockId,
+    FencingToken,
+    Incarnation,
+    PlanId,
+    StoreName,
+    TenantId,
+    WorkerId,
+)
 from maar.model.plan import AttemptEnd, PlanKind
 from maar.model.predicate import Predicate
 from maar.model.refusal import Refusal
 from maar.model.ring import Ring
+from maar.model.stores import StoreSet
 from maar.model.time import LeaseTime
 
 
@@ -254,6 +263,46 @@ class PredicateGone:
     predicate: Predicate
 
 
+@dataclass(frozen=True, slots=True)
+class StoresChanged:
+    """The stores, or which of them are wanted for whom."""
+
+    before: StoreSet
+    after: StoreSet
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAdded:
+    """A store holds one more block."""
+
+    block: BlockId
+    store: StoreName
+
+
+@dataclass(frozen=True, slots=True)
+class CopyEnded:
+    """A store's copy of a live block does not count any more."""
+
+    block: BlockId
+    store: StoreName
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesLost:
+    """No copy of these blocks is whole."""
+
+    blocks: tuple[BlockId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TombstonesGone:
+    """Copies that were to be deleted in a store are."""
+
+    store: StoreName
+    copies: int
+
+
 Effect: TypeAlias = (
     Registered
     | Scheduled
@@ -286,6 +335,11 @@ Effect: TypeAlias = (
     | AdoptionOver
     | PredicateTaken
     | PredicateGone
+    | StoresChanged
+    | CopyAdded
+    | CopyEnded
+    | CopiesLost
+    | TombstonesGone
     | Refused
     | Compared
     | Voted

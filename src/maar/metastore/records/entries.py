@@ -14,11 +14,21 @@ import msgspec
 from maar.metastore.records.former_formats import MARK, FormerFormat, is_former
 from maar.model.block import BlockMeta, BlockOutline
 from maar.model.errors import Corrupt, InvalidInput, Rejected
-from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, WorkerId, Zone
+from maar.model.ids import (
+    BlockId,
+    FencingToken,
+    Incarnation,
+    PlanId,
+    StoreName,
+    TenantId,
+    WorkerId,
+    Zone,
+)
 from maar.model.plan import PlanResult, PlanSpec
 from maar.model.policy import Policy
 from maar.model.predicate import Mask, Predicate
 from maar.model.ring import Writer
+from maar.model.stores import CopyBad, CopyMade, StoreSet
 from maar.model.time import LeaseTime, WallTime
 
 VERSION = 1
@@ -155,9 +165,12 @@ class PlansArchived(msgspec.Struct, frozen=True, array_like=True, tag=16):
 
 
 class BlocksForgotten(msgspec.Struct, frozen=True, array_like=True, tag=17):
-    """Retired blocks whose objects are deleted."""
+    """Retired blocks whose objects are deleted, but for their copies in some stores: those become
+    tombstones, which wait for each store by itself.
+    """
 
     blocks: tuple[BlockId, ...]
+    copies_stay: tuple[StoreName, ...] = ()
 
 
 class PinsTaken(msgspec.Struct, frozen=True, array_like=True, tag=18):
@@ -351,6 +364,55 @@ class PredicatesDropped(msgspec.Struct, frozen=True, array_like=True, tag=40):
     predicates: tuple[int, ...]
 
 
+class StoresSet(msgspec.Struct, frozen=True, array_like=True, tag=41):
+    """The stores of the settings, and which of them hold copies of whose blocks."""
+
+    stores: StoreSet
+
+
+class StoreLeaves(msgspec.Struct, frozen=True, array_like=True, tag=42):
+    """A store is to be drained: it is wanted for nothing any more. Or it stays after all."""
+
+    store: StoreName
+    leaves: bool = True
+
+
+class SubrangeRepaired(msgspec.Struct, frozen=True, array_like=True, tag=43):
+    """A partial result of a repair under its current token: what it found and healed in some
+    tokens. Copies that are whole cost nothing here: the range says when they were verified.
+    """
+
+    plan: PlanId
+    token: FencingToken
+    subrange: tuple[int, int] | None  # tokens above the first, up to the second; None: of no range
+    started_at: LeaseTime
+    stores: tuple[StoreName, ...]  # that were looked at
+    copies: tuple[CopyMade, ...] = ()
+    ended: tuple[CopyBad, ...] = ()  # before the copies come: a bad copy may be replaced at once
+    lost: tuple[BlockId, ...] = ()  # no copy is whole; nothing happens to them
+    checked: int = 0  # copies
+    bytes: int = 0  # read
+
+
+class CopiesEnded(msgspec.Struct, frozen=True, array_like=True, tag=44):
+    """A store's copies of some live blocks are given up; never the last one of a block.
+
+    `gone`: there are no objects any more, or nobody can reach them. Else they become tombstones.
+    """
+
+    store: StoreName
+    blocks: tuple[BlockId, ...]
+    gone: bool
+    why: str = ""
+
+
+class TombstonesEnded(msgspec.Struct, frozen=True, array_like=True, tag=45):
+    """Copies that were to be deleted in a store, each by the key of its first file: they are."""
+
+    store: StoreName
+    keys: tuple[str, ...]
+
+
 Entry: TypeAlias = (
     Genesis
     | TermStarted
@@ -392,6 +454,11 @@ Entry: TypeAlias = (
     | RollbacksScheduled
     | PredicateAdded
     | PredicatesDropped
+    | StoresSet
+    | StoreLeaves
+    | SubrangeRepaired
+    | CopiesEnded
+    | TombstonesEnded
 )
 
 

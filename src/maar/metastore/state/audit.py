@@ -23,6 +23,7 @@ T = TypeVar("T")
 def check_sums(state: MetaState) -> None:
     """Check that places and sums match the blocks; Corrupt when they do not."""
     again = Index()
+    again.copies.stores = state.stores
     queue, placed, places_hash = state.queue, 0, 0
     for partition in state.blocks.partitions():
         for chunk in partition.chunks:
@@ -41,6 +42,8 @@ def check_sums(state: MetaState) -> None:
         raise Corrupt("its totals do not match its blocks")
     if again.windows.by_key != state.blocks.windows.by_key:
         raise Corrupt("its sums of days do not match its blocks")
+    if _copies(again) != _copies(state.blocks):
+        raise Corrupt("its sums of copies do not match its blocks")
     if (placed, places_hash) != (len(queue.places), queue.hash):
         raise Corrupt("its queue does not hold exactly the blocks that wait to be merged")
 
@@ -85,7 +88,15 @@ _KEPT: dict[str, Callable[[MetaState], object]] = {
     "removable plans": lambda state: sorted(state.plans.removable),
     "rollbacks": lambda state: state.plans.rollbacks,
     "dead attempts": lambda state: list(state.leftovers.dead),
+    "copies": lambda state: _copies(state.blocks),
+    "tombstones": lambda state: list(state.tombstones.derived()),
 }
+
+
+def _copies(index: Index) -> object:
+    copies = index.copies
+    lacking = {tenant: b"".join(ids.raw()) for tenant, ids in copies.lacking.items()}
+    return copies.stores, copies.sums, lacking
 
 
 def _as_lists(lists: Mapping[T, Iterable[object]]) -> dict[T, list[object]]:

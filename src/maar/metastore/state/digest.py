@@ -59,6 +59,7 @@ def _parts(state: MetaState) -> Iterator[object]:
     yield "setbacks", len(state.setbacks), _bytes(state.setbacks.hash)
     yield "predicates", len(state.predicates), _bytes(state.predicates.hash)
     yield "successes", len(state.successes), _bytes(state.successes.hash)
+    yield "stores", state.stores, "tombstones", len(state.tombstones), _bytes(state.tombstones.hash)
 
 
 def _plans(state: MetaState) -> bytes:

@@ -27,6 +27,7 @@ from maar.metastore.records.packs import (
     seal,
     unpack,
 )
+from maar.metastore.state.copies import Copies
 from maar.metastore.state.marks import add_mark, mark_of_bytes
 from maar.metastore.state.rows import ID_BYTES, Numbers, Rows, block_id, raw_id
 from maar.metastore.state.windows import Windows
@@ -368,6 +369,7 @@ class Index:
     totals: dict[tuple[int, Kind], Total] = field(default_factory=dict)
     hash: int = 0  # over blocks as they are kept, every byte of them
     windows: Windows = field(default_factory=Windows)
+    copies: Copies = field(default_factory=Copies)
 
     def __len__(self) -> int:
         return len(self.where)
@@ -424,7 +426,7 @@ class Index:
         return shelf
 
     def count(self, meta: BlockOutline, packed: bytes, sign: int) -> None:
-        """Keep totals, windows and hash, as a block comes or goes."""
+        """Keep totals, windows, copies and hash, as a block comes or goes."""
         total = self.totals.get((meta.level, meta.kind))
         if total is None:
             total = self.totals[meta.level, meta.kind] = Total()
@@ -435,6 +437,7 @@ class Index:
             del self.totals[(meta.level, meta.kind)]
         self.hash = add_mark(self.hash, sign * mark_of_bytes(packed))
         self.windows.count(meta, sign)
+        self.copies.count(meta, sign)
 
     def get(self, block: BlockId) -> BlockMeta:
         """A live block; the caller has checked that it is."""
@@ -470,7 +473,7 @@ class Index:
     def load(self, chunks: list[tuple[PartitionKey, Chunk]]) -> bool:
         """Chunks in the order of keys and ids, instead of what was there; whether they are so.
 
-        `totals`, `windows` and `hash` are the caller's to set.
+        `totals`, `windows`, `copies` and `hash` are the caller's to set.
         """
         self.tenants = {}
         last: tuple[PartitionKey, bytes] | None = None

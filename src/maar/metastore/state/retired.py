@@ -22,6 +22,7 @@ class Cause(IntEnum):
     EXPIRED = 2
     LOST = 3  # an operator gave it up
     DELETED = 4  # predicates hid all of it
+    COPY = 5  # only a copy left: its block lives on in other stores
 
 
 class Retired(msgspec.Struct, frozen=True, gc=False):

@@ -224,6 +224,13 @@ class Ids:
     def add(self, block: BlockId) -> None:
         self._rows.add(raw_id(block))
 
+    def discard(self, block: BlockId) -> None:
+        self._rows.remove(raw_id(block))
+
+    def load(self, raw: bytes) -> bool:
+        """Ids as `raw` gives them, instead of what was there; whether they are unique."""
+        return self._rows.load(raw[at : at + ID_BYTES] for at in range(0, len(raw), ID_BYTES))
+
     def drop_below(self, start: str) -> int:
         """Remove the ids that sort before some hex digits; how many there were."""
         return self._rows.drop_below(bytes.fromhex(start))

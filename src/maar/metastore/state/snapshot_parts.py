@@ -15,6 +15,7 @@ import msgspec
 
 from maar.metastore.records.entries import AttemptKey
 from maar.metastore.records.packs import Pack, alone, outline
+from maar.metastore.state.copies import CopySum, Held
 from maar.metastore.state.index import (
     Chunk,
     ChunkBounds,
@@ -24,7 +25,7 @@ from maar.metastore.state.index import (
 )
 from maar.metastore.state.queue import PLACE_BYTES
 from maar.metastore.state.retired import Cause, Retired
-from maar.metastore.state.rows import ID_BYTES, raw_id
+from maar.metastore.state.rows import ID_BYTES, Ids, raw_id
 from maar.metastore.state.state import (
     Anchor,
     EndedAttempt,
@@ -36,14 +37,16 @@ from maar.metastore.state.state import (
     Spent,
     Totals,
 )
+from maar.metastore.state.tombstones import Buried, Tombstone
 from maar.metastore.state.windows import Window, WindowSum
 from maar.model.block import Kind
 from maar.model.errors import Corrupt
-from maar.model.ids import BlockId, Incarnation, TenantId
+from maar.model.ids import BlockId, Incarnation, StoreName, TenantId
 from maar.model.plan import Plan, QueueKey
 from maar.model.policy import Policy
 from maar.model.predicate import Predicate
 from maar.model.ring import Ring
+from maar.model.stores import NO_STORES, StoreSet
 from maar.model.time import LeaseTime, WallTime
 from maar.services.rules import Setback
 
@@ -83,6 +86,7 @@ class Core(msgspec.Struct, frozen=True, array_like=True, tag=1):
     profiles_lost: int
     adopted_at: LeaseTime
     profiles_deleted: int = 0
+    stores: StoreSet = NO_STORES
 
 
 class Plans(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -251,6 +255,44 @@ class Predicates(msgspec.Struct, frozen=True, array_like=True, tag=25):
     predicates: tuple[Predicate, ...]
 
 
+class CopySumRecord(msgspec.Struct, frozen=True, array_like=True):
+    tenant: TenantId
+    home: StoreName
+    stores: tuple[StoreName, ...]
+    blocks: int
+    bytes: int
+
+
+class CopySums(msgspec.Struct, frozen=True, array_like=True, tag=26):
+    """How many blocks are held by which stores; one part at least, also when there are none."""
+
+    sums: tuple[CopySumRecord, ...]
+
+
+class LackingBlocks(msgspec.Struct, frozen=True, array_like=True, tag=27):
+    """The blocks of a tenant that are not yet in all the stores that should hold them."""
+
+    tenant: TenantId
+    ids: bytes  # 16 of each
+
+
+class TombstoneRecord(msgspec.Struct, frozen=True, array_like=True):
+    store: StoreName
+    key: str
+    block: BlockId
+    entry: int
+    at: LeaseTime
+    outputs: tuple[BlockId, ...]
+    packed: bytes
+    cause: Cause
+
+
+class TombstonePart(msgspec.Struct, frozen=True, array_like=True, tag=28):
+    """In the order in which they were made."""
+
+    tombstones: tuple[TombstoneRecord, ...]
+
+
 Part: TypeAlias = (
     Core
     | Plans
@@ -270,6 +312,9 @@ Part: TypeAlias = (
     | Successes
     | WindowSums
     | Predicates
+    | CopySums
+    | LackingBlocks
+    | TombstonePart
 )
 
 
@@ -313,6 +358,23 @@ def parts_of(state: MetaState) -> Iterator[Part]:
     )
     yield WindowSums(tuple(islice(windows, PART_ITEMS)))
     yield from (WindowSums(some) for some in _some(windows))
+    yield from _copies(state)
+
+
+def _copies(state: MetaState) -> Iterator[Part]:
+    sums = (
+        CopySumRecord(*held, total.blocks, total.bytes)
+        for held, total in sorted(state.blocks.copies.sums.items())
+    )
+    yield CopySums(tuple(islice(sums, PART_ITEMS)))
+    yield from (CopySums(some) for some in _some(sums))
+    for tenant, ids in sorted(state.blocks.copies.lacking.items()):
+        yield from (LackingBlocks(tenant, bytes(some)) for some in ids.raw())
+    tombstones = (
+        TombstoneRecord(*key, t.block, t.entry, t.at, t.outputs, alone(t.packed), t.cause)
+        for key, t in state.tombstones.items()
+    )
+    yield from (TombstonePart(some) for some in _some(tombstones))
 
 
 def _told(sums: WindowSum) -> tuple[int, int, int]:
@@ -350,6 +412,7 @@ def _core(state: MetaState) -> Core:
         tally.profiles_lost,
         state.adopted_at,
         tally.profiles_deleted,
+        state.stores,
     )
 
 
@@ -394,6 +457,8 @@ class _Loading:
         self._places: dict[QueueKey, list[bytes]] = {}
         self._retired: list[RetiredBlock] = []
         self._has_windows = False  # a part of its own, though there may be none
+        self._has_copies = False  # as above
+        self._lacking: dict[TenantId, list[bytes]] = {}
 
     def take(self, part: Part) -> None:
         state = self._state
@@ -442,6 +507,18 @@ class _Loading:
                 for record in part.windows:
                     window = Window(WindowSum(*record.fresh), WindowSum(*record.clustered))
                     state.blocks.windows.put(record.key, window)
+            case CopySums():
+                self._has_copies = True
+                for each in part.sums:
+                    held = Held(each.tenant, each.home, each.stores)
+                    state.blocks.copies.sums[held] = CopySum(each.blocks, each.bytes)
+            case LackingBlocks():
+                self._lacking.setdefault(part.tenant, []).append(part.ids)
+            case TombstonePart():
+                for t in part.tombstones:
+                    state.tombstones[Buried(t.store, t.key)] = Tombstone(
+                        t.block, t.entry, t.at, t.outputs, t.packed, t.cause
+                    )
             case _:
                 assert_never(part)
 
@@ -460,6 +537,14 @@ class _Loading:
             raise Corrupt("a block has two places in its queue")
         if not self._has_windows:
             raise Corrupt("it has no sums of days")
+        if not self._has_copies:
+            raise Corrupt("it has no sums of copies")
+        for tenant, raws in self._lacking.items():
+            ids = state.blocks.copies.lacking[tenant] = Ids()
+            if not ids.load(b"".join(raws)):
+                raise Corrupt("a block lacks a copy twice")
+        if not state.blocks.copies.is_consistent():
+            raise Corrupt("its list of blocks that lack copies does not match its sums of copies")
         return state
 
 
@@ -470,6 +555,7 @@ def _load_core(state: MetaState, core: Core) -> None:
     state.registration_floor, state.policy = core.registration_floor, core.policy
     state.raised, state.anchor, state.adopting = core.raised, core.anchor, core.adopting
     state.former, state.adopted_at = core.former, core.adopted_at
+    state.blocks.copies.stores = core.stores
     state.clock, state.confirmed_ns, state.hold = core.clock, core.confirmed_ns, core.hold
     state.tally = Totals(
         core.profiles_added,

@@ -15,6 +15,7 @@ from maar.metastore.state.queue import Queue
 from maar.metastore.state.retired import RetiredBlocks
 from maar.metastore.state.rows import Ids
 from maar.metastore.state.timeline import Timeline
+from maar.metastore.state.tombstones import Tombstones
 from maar.metastore.state.windows import Window, WindowSum, window_of
 from maar.model.block import BlockOutline, Kind
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, Zone
@@ -22,6 +23,7 @@ from maar.model.plan import Plan, PlanKind, QueueKey
 from maar.model.policy import Policy
 from maar.model.predicate import Predicate
 from maar.model.ring import Ring
+from maar.model.stores import StoreSet
 from maar.model.time import LeaseTime, WallTime
 from maar.services.kinds import KINDS, Kinds
 from maar.services.rules import DayWindow, Setback
@@ -151,6 +153,7 @@ class MetaState:
     plans: Timeline = field(default_factory=Timeline)  # requested, inflight, excluded
     finished: dict[PlanId, Plan] = field(default_factory=dict)  # the rest, oldest end first
     retired: RetiredBlocks = field(default_factory=RetiredBlocks)  # oldest first
+    tombstones: Tombstones = field(default_factory=Tombstones)  # copies that wait for their store
     remembered: Ids = field(default_factory=Ids)  # gone, above the floor
     pins: dict[str, Pin] = field(default_factory=dict)
     parked: dict[PlanId, Plan] = field(default_factory=dict)  # they own their inputs
@@ -180,6 +183,11 @@ class MetaState:
     def __post_init__(self) -> None:
         self.plans.kinds = self.kinds
         self.queue.rules = self.kinds.queue
+
+    @property
+    def stores(self) -> StoreSet:
+        """The stores that the log knows of the settings."""
+        return self.blocks.copies.stores
 
     def token(self) -> FencingToken:
         """The token of leases that the entry being folded grants (S3)."""
@@ -269,6 +277,8 @@ BOUNDS: dict[str, Bound] = {
     "blocks.windows.by_key": Bound("blocks.where", ("PlanCompleted",)),
     "blocks.windows.mixed": Bound("blocks.where", ("PlanCompleted",)),
     "blocks.windows.of_tenant": Bound("blocks.where", ("PlanCompleted",)),
+    "blocks.copies.sums": Bound("blocks.where", ("PlanCompleted",)),
+    "blocks.copies.lacking": Bound("blocks.where", ("SubrangeRepaired", "PlanCompleted")),
     "queue.places": Bound("blocks.where", ("PlanCompleted",)),
     "queue.placed": Bound("queue.places", ("PlanCompleted",)),
     "queue.lanes": Bound("queue.places", ("PlansScheduled",)),
@@ -283,6 +293,7 @@ BOUNDS: dict[str, Bound] = {
     "plans.rollbacks": Bound("plans.by_id", ("PlanCompleted",)),
     "finished": Bound("finished_max", ("PlansArchived", "PlanCompleted")),
     "retired": Bound("blocks_max", ("BlocksForgotten",)),
+    "tombstones": Bound("tombstones_max", ("TombstonesEnded",)),  # so many in each store
     "remembered": Bound("blocks_max", ("RegistrationFloor",)),
     "pins": Bound("pins_max", ("PinsDropped",)),
     "parked": Bound("parked_max", ("PlansUnparked", "PlanRequeued", "BlocksExpired", "BlocksLost")),

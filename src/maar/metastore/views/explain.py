@@ -256,5 +256,7 @@ def _why_retired(retired: Retired) -> str:
             return "An operator gave it up as lost"
         case Cause.DELETED:
             return "All of its profiles were deleted"
+        case Cause.COPY:
+            return "A copy of it ended"  # of copies only: a retired block has another cause
         case _:
             assert_never(retired.cause)

@@ -1,0 +1,154 @@
+"""How many blocks each store holds, in sums, and which blocks lack a copy (S14).
+
+The sums are kept as blocks come and go, by the set of stores that hold a block: whatever is asked
+of copies (held, missing, whole) follows from few of them, also when other stores are wanted than
+before. Segments stay at home and are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from maar.metastore.state.rows import Ids
+from maar.model.block import BlockOutline
+from maar.model.ids import BlockId, StoreName, TenantId
+from maar.model.stores import NO_STORES, StoreSet, is_copied, stores_of
+
+
+class Held(NamedTuple):
+    """Whose blocks, written where, and all the stores that hold them, sorted."""
+
+    tenant: TenantId
+    home: StoreName
+    stores: tuple[StoreName, ...]
+
+
+@dataclass(slots=True)
+class CopySum:
+    blocks: int = 0
+    bytes: int = 0
+
+    def add(self, other: CopySum) -> None:
+        self.blocks += other.blocks
+        self.bytes += other.bytes
+
+
+@dataclass(slots=True)
+class StoreCopies:
+    """What a store holds of live blocks, and what it should hold and does not."""
+
+    held: CopySum = field(default_factory=CopySum)
+    missing: CopySum = field(default_factory=CopySum)
+
+
+class Whole(NamedTuple):
+    """Of all live blocks, those that are at every store that should hold them."""
+
+    blocks: int
+    bytes: int
+    all_blocks: int
+    all_bytes: int
+
+
+@dataclass(slots=True)
+class Copies:
+    stores: StoreSet = NO_STORES
+    sums: dict[Held, CopySum] = field(default_factory=dict)
+    lacking: dict[TenantId, Ids] = field(default_factory=dict)  # blocks not yet at all their stores
+
+    def count(self, meta: BlockOutline, sign: int) -> None:
+        """A block comes or goes."""
+        if not is_copied(meta):
+            return
+        held = Held(meta.tenant, meta.store, stores_of(meta))
+        total = self.sums.get(held)
+        if total is None:
+            total = self.sums[held] = CopySum()
+        total.blocks += sign
+        total.bytes += sign * meta.size
+        if not total.blocks:
+            del self.sums[held]
+        if not self.is_whole(held):
+            self._list(meta.tenant, meta.id, sign)
+
+    def is_whole(self, held: Held) -> bool:
+        """Whether blocks that these stores hold are at all the stores that should hold them."""
+        if held.stores == (held.home,) and not self.stores.stores:
+            return True  # there are no others: the usual case costs nothing
+        return all(name in held.stores for name in self.stores.wanted(held.tenant, held.home))
+
+    def lacking_of(self, tenant: TenantId) -> Iterator[BlockId]:
+        """The tenant's live blocks that some store lacks, oldest first."""
+        return iter(self.lacking.get(tenant, ()))
+
+    def tenants(self) -> list[TenantId]:
+        """Those that have blocks, sorted."""
+        return sorted({held.tenant for held in self.sums})
+
+    def known(self) -> set[StoreName]:
+        """The stores that hold a block, whether the settings have them or not."""
+        return {name for held in self.sums for name in held.stores}
+
+    def of_stores(self, tenants: Iterable[TenantId] | None = None) -> dict[StoreName, StoreCopies]:
+        """What every store holds and lacks, of all tenants or of some."""
+        asked = None if tenants is None else set(tenants)
+        found = {name: StoreCopies() for name in sorted({*self.stores.names(), *self.known()})}
+        for held, total in self.sums.items():
+            if asked is not None and held.tenant not in asked:
+                continue
+            for name in held.stores:
+                found[name].held.add(total)
+            for name in self.stores.wanted(held.tenant, held.home):
+                if name not in held.stores:
+                    found.setdefault(name, StoreCopies()).missing.add(total)
+        return found
+
+    def whole_of(self, tenant: TenantId | None = None) -> Whole:
+        """How much of a tenant's blocks, or of everybody's, has all its copies."""
+        every, whole = CopySum(), CopySum()
+        for held, total in self.sums.items():
+            if tenant is not None and held.tenant != tenant:
+                continue
+            every.add(total)
+            if self.is_whole(held):
+                whole.add(total)
+        return Whole(whole.blocks, whole.bytes, every.blocks, every.bytes)
+
+    def set_stores(self, stores: StoreSet) -> set[TenantId]:
+        """Other stores are wanted now; the tenants whose blocks have to be looked at again, since
+        some that were whole are not, or the other way round.
+        """
+        was = {held: self.is_whole(held) for held in self.sums}
+        self.stores = stores
+        changed = {held.tenant for held in self.sums if self.is_whole(held) != was[held]}
+        for tenant in changed:
+            self.lacking.pop(tenant, None)
+        return changed
+
+    def look_again(self, metas: Iterable[BlockOutline]) -> None:
+        """All blocks of tenants for which `set_stores` asked."""
+        for meta in metas:
+            if is_copied(meta) and not self.is_whole(
+                Held(meta.tenant, meta.store, stores_of(meta))
+            ):
+                self._list(meta.tenant, meta.id, +1)
+
+    def is_consistent(self) -> bool:
+        """Whether as many blocks are listed as the sums say."""
+        said: dict[TenantId, int] = {}
+        for held, total in self.sums.items():
+            if not self.is_whole(held):
+                said[held.tenant] = said.get(held.tenant, 0) + total.blocks
+        return said == {tenant: len(ids) for tenant, ids in self.lacking.items()}
+
+    def _list(self, tenant: TenantId, block: BlockId, sign: int) -> None:
+        if sign > 0:
+            self.lacking.setdefault(tenant, Ids()).add(block)
+            return
+        ids = self.lacking.get(tenant)
+        if ids is not None:
+            ids.discard(block)
+            if not len(ids):
+                del self.lacking[tenant]

@@ -1,0 +1,106 @@
+"""Copies that are to be deleted in one store, when that store allows it (S14).
+
+A block is forgotten when its objects are gone wherever they can be deleted now. What waits for a
+single store, because it is away or still lacks what replaced the block, is remembered here: it
+counts neither as a block nor against other stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from maar.metastore.records.packs import Bytes, alone
+from maar.metastore.state.marks import Marked, bulk_mark
+from maar.metastore.state.retired import Cause
+from maar.model.ids import BlockId, StoreName
+from maar.model.time import LeaseTime
+
+NO_BLOCK = b""  # of a copy whose block lives on
+
+
+class Buried(NamedTuple):
+    """A copy, by its store and the key of its first file."""
+
+    store: StoreName
+    key: str
+
+
+class Tombstone(msgspec.Struct, frozen=True, gc=False):
+    block: BlockId
+    entry: int  # the index of the one that took the copy, or its block
+    at: LeaseTime
+    outputs: tuple[BlockId, ...]  # what replaced the block: must be in this store first
+    packed: Bytes  # the block as it was; NO_BLOCK when only this copy has ended
+    cause: Cause
+
+
+class Tombstones(Marked[Buried, Tombstone]):
+    """Oldest first, and by store, by block, and by the blocks that they wait for."""
+
+    __slots__ = ("_awaited", "_blocks", "_stores")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stores: dict[StoreName, dict[Buried, None]] = {}
+        self._blocks: dict[BlockId, dict[Buried, None]] = {}
+        self._awaited: dict[BlockId, dict[Buried, None]] = {}
+
+    def mark_of(self, key: Buried, value: Tombstone) -> int:
+        kept = alone(value.packed)
+        parts = (value.block, value.entry, value.at, value.outputs, kept, value.cause)
+        return bulk_mark((key, parts))
+
+    def __setitem__(self, key: Buried, value: Tombstone) -> None:
+        if key in self:
+            self._unlist(key)
+        super().__setitem__(key, value)
+        self._stores.setdefault(key.store, {})[key] = None
+        self._blocks.setdefault(value.block, {})[key] = None
+        for output in value.outputs:
+            self._awaited.setdefault(output, {})[key] = None
+
+    def __delitem__(self, key: Buried) -> None:
+        self._unlist(key)
+        super().__delitem__(key)
+
+    def pop(self, key: Buried, *default: Any) -> Any:
+        if key in self:
+            self._unlist(key)
+        return super().pop(key, *default)
+
+    def _unlist(self, key: Buried) -> None:
+        value = self[key]
+        _drop(self._stores, key.store, key)
+        _drop(self._blocks, value.block, key)
+        for output in value.outputs:
+            _drop(self._awaited, output, key)
+
+    def stores(self) -> list[StoreName]:
+        return sorted(self._stores)
+
+    def of_store(self, store: StoreName) -> dict[Buried, None]:
+        """Oldest first; not to be changed."""
+        return self._stores.get(store, {})
+
+    def of_block(self, block: BlockId) -> list[Buried]:
+        return list(self._blocks.get(block, ()))
+
+    def waiting_for(self, block: BlockId) -> list[Buried]:
+        """Those of blocks that this one replaced."""
+        return list(self._awaited.get(block, ()))
+
+    def derived(self) -> Iterator[object]:
+        """For audits: what is kept beside the records, in an order that does not matter."""
+        for lists in (self._stores, self._blocks, self._awaited):
+            yield {key: set(some) for key, some in lists.items()}
+
+
+def _drop(lists: dict[Any, dict[Buried, None]], of: object, key: Buried) -> None:
+    some = lists.get(of)
+    if some is not None:
+        some.pop(key, None)
+        if not some:
+            del lists[of]
