@@ -143,6 +143,10 @@ class Board(Protocol):
         """
         ...
 
+    def outlines(self, blocks: Iterable[BlockId]) -> Iterator[BlockOutline]:
+        """Those of live blocks, by their ids."""
+        ...
+
 
 class PlanScope(NamedTuple):
     """What somebody asks a plan about; what a kind does not know of is left at its default."""

@@ -12,7 +12,7 @@ from maar.metastore.records.entries import Entry, PlansScheduled
 from maar.metastore.state.state import MetaState
 from maar.model.errors import InvalidInput, Overloaded
 from maar.model.ids import Shard, TenantId
-from maar.model.plan import Plan
+from maar.model.plan import Plan, PlanState
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 from maar.ports.plan_board import ScheduledPlan, SchedulePlan
@@ -35,14 +35,21 @@ def check(state: MetaState, request: SchedulePlan) -> None:
 
 
 def find_same(state: MetaState, request: SchedulePlan) -> Plan | None:
-    """A plan that the same request made, or a pending one of the same kind and scope."""
+    """A plan that the same request made, or a pending one of the same kind and scope. One that is
+    excluded does not answer for its scope: a bad block must not keep the others from being asked
+    for.
+    """
     rules, scope = state.kinds[request.kind], scope_of(request)
     if request.request_id:
         asked = all_plans(state) if rules.answers_again else state.plans.values()
         for plan in asked:
             if plan.kind == request.kind and plan.request_id == request.request_id:
                 return plan
-    pending = (plan for plan in state.plans.values() if plan.kind == request.kind)
+    pending = (
+        plan
+        for plan in state.plans.values()
+        if plan.kind == request.kind and plan.state is not PlanState.EXCLUDED
+    )
     return min(
         (plan for plan in pending if rules.is_about(plan.key, scope)),
         key=lambda plan: plan.id,

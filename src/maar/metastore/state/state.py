@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -233,6 +233,9 @@ class MetaState:
             wanted = meta.id in self.queue.places or meta.id in self.owners
             if window_of(meta) == window and not wanted:
                 yield meta
+
+    def outlines(self, blocks: Iterable[BlockId]) -> Iterator[BlockOutline]:
+        return (found.outline for found in self.blocks.find_live(blocks).values())
 
     def _blocks_of(self, tenant: TenantId, day: int) -> Iterator[BlockOutline]:
         return (meta for meta in self.blocks.of_day(tenant, day) if meta.kind is Kind.BLOCK)
