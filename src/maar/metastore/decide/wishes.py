@@ -8,7 +8,7 @@ import msgspec
 
 from maar.metastore.fold.plan import all_plans, find
 from maar.metastore.records.effects import Effect, Refused, Scheduled
-from maar.metastore.records.entries import Entry, PlansScheduled
+from maar.metastore.records.entries import Entry, PlanAsked, PlansScheduled
 from maar.metastore.state.state import MetaState
 from maar.model.errors import InvalidInput, Overloaded
 from maar.model.ids import Shard, TenantId
@@ -43,7 +43,7 @@ def find_same(state: MetaState, request: SchedulePlan) -> Plan | None:
     if request.request_id:
         asked = all_plans(state) if rules.answers_again else state.plans.values()
         for plan in asked:
-            if plan.kind == request.kind and plan.request_id == request.request_id:
+            if plan.kind == request.kind and plan.answers(request.request_id):
                 return plan
     pending = (
         plan
@@ -58,9 +58,14 @@ def find_same(state: MetaState, request: SchedulePlan) -> Plan | None:
 
 
 def entries(state: MetaState, request: SchedulePlan, *, now: LeaseTime) -> list[Entry]:
+    """What schedules it. A request that finds a plan of its scope is noted with that plan: repeated
+    when the plan is completed, it must not make another one.
+    """
     check(state, request)
-    if find_same(state, request) is not None:
-        return []
+    same = find_same(state, request)
+    if same is not None:
+        known = not request.request_id or same.answers(request.request_id)
+        return [] if known else [PlanAsked(same.id, request_id=request.request_id)]
     made = state.kinds[request.kind].asked(state, scope_of(request), now=now)
     if isinstance(made, str):
         return []

@@ -337,6 +337,17 @@ class RollbacksScheduled(msgspec.Struct, frozen=True, array_like=True, tag=38):
     rollbacks: tuple[RollbackWish, ...]
 
 
+class PlanAsked(msgspec.Struct, frozen=True, array_like=True, tag=41):
+    """Somebody asked for a plan that is on the schedule already.
+
+    From now on his request finds it, as long as it is known; or it is urgent from now on.
+    """
+
+    plan: PlanId
+    request_id: str = ""  # '': none to remember
+    urgent: bool = False  # the next worker that can carry it out is to get it
+
+
 class PredicateAdded(msgspec.Struct, frozen=True, array_like=True, tag=39):
     """From this entry on nobody sees these profiles in blocks from before it (S8); its index is the
     id of the predicate.
@@ -392,6 +403,7 @@ Entry: TypeAlias = (
     | RollbacksScheduled
     | PredicateAdded
     | PredicatesDropped
+    | PlanAsked
 )
 
 

@@ -272,6 +272,7 @@ BOUNDS: dict[str, Bound] = {
     "plans.lines": Bound("plans.by_id", ("PlanCompleted", "PlansParked")),
     "plans.held": Bound("plans.by_id", ("PlanCompleted", "PlansParked")),
     "plans.removable": Bound("plans.by_id", ("PlanCompleted", "RollbacksScheduled")),
+    "plans.urgent": Bound("plans.by_id", ("PlansLeased", "PlanCompleted")),
     "plans.rollbacks": Bound("plans.by_id", ("PlanCompleted",)),
     "finished": Bound("finished_max", ("PlansArchived", "PlanCompleted")),
     "retired": Bound("blocks_max", ("BlocksForgotten",)),
