@@ -106,6 +106,44 @@ def test_refusals_have_a_status_a_message_and_the_outcome(front: Front, board: F
     assert found["why"]
 
 
+def test_run_now_asks_a_worker(front: Front, board: FoldBoard) -> None:
+    plan = compact_plan(board)
+    status, found = asked(front, f"plans/{plan}/run-now", {})
+    assert (status, found["plan"], found["outcome"]) == (200, str(plan), "asked")
+    assert found["workers"] == 1
+    assert board.fold.state.plans[plan].urgent
+    assert board.fold.state.plans[plan].lease is None
+    granted(front, plan)
+    status, found = asked(front, f"plans/{plan}/run-now", {})
+    assert (status, found["outcome"], found["holder"]) == (409, "lease_live", ME)
+    assert asked(front, "plans/999.0/run-now", {})[0] == 404
+    assert asked(front, f"plans/{plan}/run-now", {"token": "x"})[0] == 400
+
+
+def test_who_says_which_kinds_it_carries_out_is_granted_no_other(
+    front: Front, board: FoldBoard
+) -> None:
+    plan = compact_plan(board)
+    wish = {"worker": ME, "kinds": ["logcompact", "cluster"]}
+    status, found = asked(front, f"plans/{plan}/grant", wish)
+    assert (status, found["outcome"]) == (409, "wrong_kind")
+    assert "carries out cluster, logcompact only" in found["why"]
+    wish = {"worker": ME, "kinds": ["logcompact", "compact"]}
+    assert asked(front, f"plans/{plan}/grant", wish)[0] == 200
+
+
+def test_only_what_may_succeed_later_says_when_to_come_again(
+    front: Front, board: FoldBoard
+) -> None:
+    plan = compact_plan(board)
+    stale = granted(front, plan)
+    board.pass_time(LEASE_S + 1)
+    granted(front, plan, "other")
+    lost = front.post(f"/api/v1/plans/{plan}/renew", json={"token": stale})
+    assert (lost.status_code, lost.json()["outcome"]) == (409, "lost")
+    assert "Retry-After" not in lost.headers, "a token that is gone never comes back"
+
+
 def test_a_stale_token_can_do_nothing(front: Front, board: FoldBoard) -> None:
     plan = compact_plan(board)
     stale = granted(front, plan)

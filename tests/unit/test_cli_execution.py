@@ -114,6 +114,24 @@ def told(say: Say, *arguments: str) -> tuple[int, dict[str, Any]]:
     return code, json.loads(out)
 
 
+# ── run now ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_worker_is_asked_to_execute_a_plan_now(say: Say, board: FoldBoard) -> None:
+    plan = compact_plan(board)
+    code, found = told(say, "plans", "run-now", str(plan))
+    assert (code, found["plan"], found["outcome"], found["workers"]) == (0, str(plan), "asked", 1)
+    code, out, _ = say("plans", "run-now", str(plan))
+    assert code == 0
+    assert out == f"the next worker with room that carries out compact gets plan {plan}\n"
+    lease(board, plan)
+    code, found = told(say, "plans", "run-now", str(plan))
+    assert (code, found["outcome"], found["holder"]) == (3, "lease_live", OTHER)
+    code, out, err = say("plans", "run-now", "999.0")
+    assert (code, out) == (1, "")
+    assert err.startswith("maar: not_found: there is no plan 999.0")
+
+
 # ── schedule ───────────────────────────────────────────────────────────────────────────────────
 
 

@@ -17,7 +17,7 @@ from maar.metastore.views.explain import explain
 from maar.model import keys
 from maar.model.block import CLUSTERED, Kind
 from maar.model.ids import BlockId, Shard, TenantId, WorkerId
-from maar.model.plan import Account, JobId, Plan, PlanResult, PlanSpec, PlanState
+from maar.model.plan import Account, JobId, Plan, PlanResult, PlanSpec, PlanState, QueueKey
 from maar.model.policy import KindTerms, Policy
 from maar.model.refusal import Refusal
 from maar.model.schedule import Schedule
@@ -399,29 +399,88 @@ def test_a_rolled_back_clustering_is_due_again_after_its_setback(lake: Lake) -> 
     assert ask_for(lake).created  # type: ignore[attr-defined]
 
 
-def test_a_day_that_keeps_failing_is_left_out_until_somebody_asks_for_it(lake: Lake) -> None:
-    inputs = {lake.block(shard=shard) for shard in (1, 2)}
-    lake.until_s(CLOSED_S)
-    key = lake.due()[0].key
+def fails(lake: Lake, lease: Leased) -> None:
+    lake.leader.renew(lease, started=True)
+    lake.leader.fail(lease)
+
+
+def keeps_failing(lake: Lake) -> QueueKey:
+    """Until the day is at its limit."""
+    key, said = lake.due()[0].key, ""
     for failure in range(1, lake.state.policy.failure_limit + 1):
         (lease,) = lake.ask()
-        lake.leader.renew(lease, started=True)
-        lake.leader.fail(lease)
+        assert lake.plan(lease).removable
+        fails(lake, lease)
         lake.leader.wait(600)
         lake.leader.put(rollbacks.survey(lake.state, now=lake.leader.now).entries())
         setback = lake.state.setback(CLUSTER, key)
         assert setback is not None
         assert setback.failures == failure
-        lake.leader.fold.now = max(lake.leader.fold.now, setback.until)
-    lake.leader.wait(1000 * DAY_NS / SECOND_NS)
-    assert lake.due() == []
-    assert lake.leader.fold.live() == inputs
-    said = lake.words(min(inputs))
-    assert "it is left out" in said
-    assert f"schedule cluster --tenant {TENANT} --window 2024-10-04" in said
-    assert ask_for(lake).created  # type: ignore[attr-defined]
-    lake.cluster()
+        lake.leader.fold.now = max(lake.leader.fold.now, setback.until - 1)
+        assert lake.due() == []
+        said = lake.words(min(lake.leader.fold.live()))
+        lake.leader.fold.now += 1
+    assert "divided until the block at fault is found" in said
+    return key
+
+
+def search(lake: Lake, bad: BlockId) -> int:
+    """Whoever has the bad block fails, until nothing is due; how many plans that were."""
+    plans = 0
+    while leases := lake.ask():
+        (lease,) = leases
+        plans += 1
+        assert not lake.plan(lease).removable, "it stays, so that it can be divided"
+        if bad in lake.plan(lease).inputs:
+            fails(lake, lease)
+        else:
+            lake.leader.renew(lease, started=True)
+            (done,) = lake.complete(lease, lake.result(lease, size=FINISHED))
+            assert isinstance(done, Completed), done
+        lake.leader.wait(60)
+    return plans
+
+
+@pytest.mark.parametrize("at_fault", [0, 3, 6])
+def test_of_a_day_that_keeps_failing_only_the_block_at_fault_is_left_out(
+    lake: Lake, at_fault: int
+) -> None:
+    blocks = sorted(lake.block(shard=shard) for shard in range(1, 8))
+    bad = blocks[at_fault]
+    lake.until_s(CLOSED_S)
+    key = keeps_failing(lake)
+    assert search(lake, bad) < 20
+    (left_out,) = lake.state.plans.of_kind(CLUSTER)
+    assert (left_out.state, left_out.inputs) == (PlanState.EXCLUDED, (bad,))
+    assert f"Plan {left_out.id} holds it and is excluded" in lake.words(bad)
+    metas = lake.leader.fold.metas(tuple(lake.leader.fold.live() - {bad}))
+    assert {meta.level for meta in metas} == {CLUSTERED}
+    assert sum(meta.profiles for meta in metas) == 6 * 10
     assert lake.state.setback(CLUSTER, key) is None
+
+
+def test_what_comes_late_is_clustered_beside_a_block_that_is_left_out(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = lake.block(shard=1)
+    lake.block(shard=2)
+    lake.until_s(CLOSED_S)
+    keeps_failing(lake)
+    search(lake, bad)
+    with monkeypatch.context() as patch:  # workers ask every second
+        patch.setattr(MetaState, "finished_of", lambda *_: pytest.fail("it looks at all blocks"))
+        assert lake.due() == []
+    (excluded,) = lake.state.plans.of_kind(CLUSTER)
+    asked = ask_for(lake)
+    assert asked.plan is None, "the excluded plan does not answer for its day"  # type: ignore[attr-defined]
+    late = lake.block(shard=3)
+    (spec,) = lake.due()
+    assert late in spec.inputs
+    assert bad not in spec.inputs
+    assert spec.removable
+    made = ask_for(lake)
+    assert made.created  # type: ignore[attr-defined]
+    assert made.plan != excluded.id  # type: ignore[attr-defined]
 
 
 def test_set_so_it_is_not_removable() -> None:
@@ -523,13 +582,13 @@ def test_a_tenants_job_has_waited_as_long_as_its_oldest_day(lake: Lake) -> None:
     assert lake.leader.now - found.last_success == 7 * DAY_NS + 90 * SECOND_NS  # type: ignore[operator]
 
 
-def test_a_day_that_is_left_out_is_not_forgotten(lake: Lake) -> None:
+def test_a_day_that_rests_after_failures_is_not_forgotten(lake: Lake) -> None:
     lake.block()
     lake.block(shard=2)
     lake.until_s(CLOSED_S)
     assert not job_of(lake).why_not
     window = next(lake.state.windows_to_cluster(TENANT)).key
-    lake.state.setbacks[Scope(CLUSTER, window)] = Setback(9, LeaseTime(0))
+    lake.state.setbacks[Scope(CLUSTER, window)] = Setback(1, LeaseTime(1 << 62))
     found = job_of(lake)
     assert "rest after failures" in found.why_not
     assert not found.nothing, "a day waits, and one day an alarm says so"

@@ -96,6 +96,10 @@ LEFT_OUT: dict[str, tuple[str, Lie]] = {
         "follows from the plans",
         lambda s: s.plans.removable.__setitem__(PlanId(7, 7), None),
     ),
+    "plans.urgent": (
+        "follows from the plans",
+        lambda s: s.plans.urgent.__setitem__(PlanId(7, 7), None),
+    ),
     "plans.rollbacks": (
         "follows from the plans",
         lambda s: s.plans.rollbacks.__setitem__(PlanId(7, 7), PlanId(7, 8)),

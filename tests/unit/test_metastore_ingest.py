@@ -11,6 +11,7 @@ from maar.metastore.fold import deletion
 from maar.metastore.leader import committing
 from maar.metastore.records.effects import Completed, Effect, Refused
 from maar.metastore.records.entries import (
+    BlocksLost,
     PlanCompleted,
     PlansScheduled,
     PredicateAdded,
@@ -346,3 +347,73 @@ def test_only_an_accepted_report_of_a_bulk_write_leaves_a_commit_object() -> Non
     refused = PollReply((), (), (Outcome(bulk.plan, bulk.token, False, "no"),))
     assert committing.to_write(bulk.lake.state, request, refused) == []
     assert not list(bulk.lake.store.list(keys.COMMITS))
+
+
+def gone(bulk: Bulk, meta: BlockMeta) -> None:
+    """A block is out of the index, and all of its time has passed."""
+    bulk.lake.fold.put(BlocksLost((meta.id,), "a test"))
+    assert meta.id in bulk.lake.state.retired
+    bulk.lake.clean()
+    assert commits(bulk), "its objects are there, until readers have let go of them"
+    bulk.lake.pass_time(POLICY.leftovers_ns + HOUR_NS)
+    bulk.lake.clean()
+
+
+def commits(bulk: Bulk) -> list[str]:
+    return [info.key for info in bulk.lake.store.list(keys.COMMITS)]
+
+
+def test_a_commit_object_goes_with_the_last_block_that_it_names() -> None:
+    bulk = Bulk()
+    bulk.complete()
+    bulk.commit()
+    bulk.lake.pass_time(POLICY.leftovers_ns + HOUR_NS)
+    bulk.lake.clean()
+    assert commits(bulk), "all of its blocks are live"
+    gone(bulk, bulk.blocks[0])
+    assert commits(bulk), "a lost log would need it for the other one"
+    assert bulk.lost_and_adopted() == {1}
+    bulk.lake.pass_time(POLICY.leftovers_ns + HOUR_NS)
+    gone(bulk, bulk.blocks[1])
+    assert not commits(bulk)
+    assert not list(bulk.lake.store.list(keys.LAKE))
+
+
+@pytest.mark.parametrize("wrong", ["an object is there", "damaged", "a stranger's", "unparsed"])
+def test_a_commit_object_in_doubt_stays(wrong: str) -> None:
+    bulk = Bulk()
+    bulk.complete()
+    bulk.commit()
+    store, (key,) = bulk.lake.store, commits(bulk)
+    body = store.read(key)
+    for meta in bulk.blocks:
+        bulk.lake.fold.put(BlocksLost((meta.id,), "a test"))
+    bulk.lake.pass_time(POLICY.leftovers_ns + HOUR_NS)
+    if wrong != "an object is there":
+        store.delete(key)
+    match wrong:
+        case "an object is there":  # that the index does not know
+            put_back = bulk.blocks[1]
+            bulk.lake.clean()
+            bulk.commit()
+            store.create(manifest_key(put_back), b"somebody restored it")
+        case "damaged":
+            store.create(key, b"\xff" + body[1:])
+        case "a stranger's":
+            store.create(key, b"lake/v1/manifests/of/somebody")
+        case _:
+            store.create(key := f"{keys.COMMITS}notes.txt", body)
+    bulk.lake.clean()
+    assert commits(bulk) == [key]
+
+
+def test_a_commit_object_stays_while_the_index_has_a_block_whose_objects_may_be_restored() -> None:
+    bulk = Bulk()
+    bulk.complete()
+    bulk.commit()
+    for meta in bulk.blocks:
+        bulk.lake.store.delete(manifest_key(meta))
+    bulk.lake.fold.put(BlocksLost((bulk.blocks[0].id,), "a test"))
+    bulk.lake.pass_time(POLICY.leftovers_ns + HOUR_NS)
+    bulk.lake.clean()
+    assert commits(bulk)

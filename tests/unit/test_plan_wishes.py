@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from maar.metastore.decide import wishes
-from maar.metastore.records.entries import PlansArchived
+from maar.metastore.records.entries import PlanBisected, PlansArchived
 from maar.model.errors import InvalidInput, Overloaded
 from maar.model.plan import PlanKind
 from maar.ports.plan_board import ScheduledPlan, SchedulePlan
@@ -114,3 +114,51 @@ def test_a_full_schedule_is_told() -> None:
     asked(one)
     with pytest.raises(Overloaded):
         asked(one, shard=2)
+
+
+def test_a_request_that_found_a_plan_of_its_scope_finds_it_again_when_that_has_ended() -> None:
+    one = LeaderDecisions()
+    one.add(1, 2)
+    first = asked(one)
+    met = asked(one, request_id="dag-7")
+    assert (met.plan, met.created) == (first.plan, False)
+    one.add(3, 4)
+    completed(one, first)
+    again = asked(one, request_id="dag-7")
+    assert (again.plan, again.state, again.created) == (first.plan, "completed", False)
+    assert asked(one, request_id="dag-8").created
+
+
+def test_a_request_is_noted_once() -> None:
+    one = LeaderDecisions()
+    one.add(1, 2)
+    asked(one, request_id="dag-1")
+    asked(one, request_id="dag-2")
+    index = one.fold.state.index
+    asked(one, request_id="dag-1")
+    asked(one, request_id="dag-2")
+    assert one.fold.state.index == index
+
+
+def test_a_plan_remembers_the_last_requests_that_found_it() -> None:
+    one = LeaderDecisions()
+    one.add(1, 2)
+    first = asked(one, request_id="mine")
+    for number in range(40):
+        asked(one, request_id=f"dag-{number}")
+    assert first.plan is not None
+    plan = one.plan(first.plan)
+    assert plan.other_requests == tuple(f"dag-{number}" for number in range(8, 40))
+    assert plan.request_id == "mine"
+
+
+def test_the_halves_of_a_plan_answer_no_request_of_it() -> None:
+    one = LeaderDecisions()
+    one.add(1, 2)
+    first = asked(one, request_id="dag-7")
+    asked(one, request_id="dag-8")
+    assert first.plan is not None
+    one.put([PlanBisected(first.plan, None, 1)])
+    for request in ("dag-7", "dag-8"):
+        again = asked(one, request_id=request)
+        assert (again.plan, again.state) == (first.plan, "cancelled")

@@ -141,7 +141,7 @@ class HttpBoard:
         kept = await asyncio.gather(*map(self._renew, request.renewals))
         granted, execution = None, None
         if request.execute is not None and request.capacity > 0:
-            granted, execution = await self._grant(request.execute, request.worker)
+            granted, execution = await self._grant(request.execute, request)
         return PollReply(
             granted=(granted,) if granted else (),
             kept=tuple(each for each in kept if each is not None),
@@ -168,8 +168,9 @@ class HttpBoard:
             return None
         return Kept(renewal.plan, renewal.token, int(found["lease_s"] * SECOND_NS))
 
-    async def _grant(self, plan: PlanId, worker: str) -> tuple[LeasedPlan | None, Execution]:
-        found = await self.order(f"{PLANS}/{plan}/grant", {"worker": worker})
+    async def _grant(self, plan: PlanId, asked: PollRequest) -> tuple[LeasedPlan | None, Execution]:
+        body = {"worker": asked.worker, "kinds": asked.kinds}
+        found = await self.order(f"{PLANS}/{plan}/grant", body)
         if "outcome" not in found:
             return record(LeasedPlan, found["plan"]), Execution(plan, Answer.GRANTED)
         answer, result = Answer(found["outcome"]), None

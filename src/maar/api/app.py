@@ -27,6 +27,7 @@ from maar.api.admin.execution import (
     Held,
     PlanOrders,
     RollbackWish,
+    RunWish,
     Wish,
 )
 from maar.api.admin.operator_commands import (
@@ -233,6 +234,7 @@ def _execution_routes(guard: RequestGuard, orders: PlanOrders) -> list[Route]:
         for path, kind, carry_out in (
             (plans, Wish, orders.schedule),
             (f"{plan}/grant", GrantWish, orders.grant),
+            (f"{plan}/run-now", RunWish, orders.run_now),
             (f"{plan}/renew", Held, orders.renew),
             (f"{plan}/start", Held, orders.start),
             (f"{plan}/fail", Failure, orders.fail),

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from maar.cli.output.failure import EXIT_REFUSED, EXIT_UNAVAILABLE
-from maar.ports.plan_outcome import ASK_AGAIN, DONE, OutcomeName
+from maar.ports.plan_outcome import ASK_AGAIN, TAKEN, OutcomeName
 
 if TYPE_CHECKING:
     from maar.adapters.http_board import HttpBoard
@@ -22,7 +22,7 @@ Work = Callable[["Executor", "HttpBoard"], Awaitable[T]]
 
 def exit_code_of(outcome: OutcomeName) -> int:
     """As documented in docs/cli.md."""
-    if outcome in DONE:
+    if outcome in TAKEN:
         return 0
     return EXIT_UNAVAILABLE if outcome in ASK_AGAIN else EXIT_REFUSED
 

@@ -13,7 +13,7 @@ import logging
 import msgspec
 
 from maar.block.read.damage import damages
-from maar.metastore.decide import operator_commands, rollbacks, wishes
+from maar.metastore.decide import execution, operator_commands, rollbacks, wishes
 from maar.metastore.fold import deletion, losing, retention, trust
 from maar.metastore.leader import committing
 from maar.metastore.leader.inbox import Add, PinRequest, Poll
@@ -38,6 +38,7 @@ from maar.ports.operator import Explanation, FoundOrphans, ListPlans, Loss, Plan
 from maar.ports.plan_board import (
     CleanStep,
     ConfirmDeletes,
+    Execution,
     PollReply,
     PollRequest,
     RollbackReply,
@@ -204,6 +205,15 @@ class MetastoreService(Replica, LocalPort):
             lambda state, now: wishes.entries(state, request, now=now),
             lambda effects, state: wishes.answer(
                 effects, state, request, now=leader_term.leader.now()
+            ),
+        )
+
+    async def run_now(self, plan: PlanId) -> Execution:
+        leader_term = await self._leader()
+        return await leader_term.command(
+            lambda state, now: execution.run_now_entries(state, plan, now=now),
+            lambda _, state: execution.run_now_answer(
+                state, plan, now=leader_term.leader.now(), workers=leader_term.able(plan)
             ),
         )
 

@@ -53,6 +53,7 @@ _WRITTEN = re.compile(  # by a plan: any object that an intent may name
     r"/([0-9a-f]{32})-([^/-]+)-([^/-]+)-[^/]+\.(?:parquet|msgpack)"
 )
 _INTENT = re.compile(r"attempts/v1/([^/]+)/([^/]+)/[^/]+-[0-9]+")
+_COMMIT = re.compile(r"commits/v1/([^/-]+)-([^/-]+)")
 _SEGMENT = re.compile(r"segments/v1/shard=([0-9]{1,9})/([0-9a-f]{32})-([^/-]+)\.parquet")
 _JOINED = re.compile(r"segments/v1/shard=([0-9]{1,9})/joined/[^/]+\.parquet")
 _DELETION = re.compile(r"deletions/v1/([^/-]+)-([0-9]{1,20})\.msgpack")
@@ -128,7 +129,7 @@ class OutputName(NamedTuple):
 
 
 class AttemptName(NamedTuple):
-    """What the key of an intent says."""
+    """What the key of an intent or a commit object says."""
 
     plan: PlanId
     token: FencingToken
@@ -205,6 +206,18 @@ def is_ingested(key: str) -> bool:
 def commit(*, plan: PlanId, token: FencingToken) -> str:
     """Written when a bulk write is in the index whole, before anybody is told."""
     return f"{COMMITS}{plan}-{token}"
+
+
+def commit_name(key: str) -> AttemptName | None:
+    """The attempt that a commit object is of; None when it is no such key."""
+    parts = _COMMIT.fullmatch(key)
+    if parts is None:
+        return None
+    try:
+        named = AttemptName(PlanId.parse(parts[1]), FencingToken.parse(parts[2]))
+    except InvalidInput:
+        return None
+    return named if key == commit(plan=named.plan, token=named.token) else None
 
 
 def is_of_attempt(key: str, of_none: str) -> bool:

@@ -169,7 +169,13 @@ class Plan(msgspec.Struct, frozen=True, array_like=True):
     note: str = ""  # why it is excluded, parked, cancelled or rolled back, in a sentence
     tokens: tuple[FencingToken, ...] = ()  # the attempts that it undoes, if it rolls a plan back
     request_id: str = ""  # of whoever asked for it
+    other_requests: tuple[str, ...] = ()  # that found it on the schedule, newest last
+    urgent: bool = False  # the next worker that can carry it out gets it, rested or not
     job: PlanJob | None = None  # the schedule's, if it is a session of one
+
+    def answers(self, request_id: str) -> bool:
+        """Whether this request made the plan, or found it."""
+        return request_id in (self.request_id, *self.other_requests)
 
 
 class Rollback(msgspec.Struct, frozen=True, array_like=True):

@@ -54,6 +54,7 @@ class Answer(StrEnum):
     """What comes of the wish to execute one plan; nobody ever waits for another."""
 
     GRANTED = "granted"
+    ASKED = "asked"  # the next worker that can carry it out gets it
     ALREADY_COMPLETED = "already_completed"
     LEASE_LIVE = "lease_live"
     BUSY = "busy"
@@ -62,6 +63,7 @@ class Answer(StrEnum):
     EXCLUDED = "excluded"
     CANCELLED = "cancelled"
     NOT_FOUND = "not_found"
+    WRONG_KIND = "wrong_kind"  # the asker said that it carries out others only
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -74,6 +76,7 @@ class Execution(msgspec.Struct, frozen=True):
     seconds_left: float = 0.0  # of that lease
     children: tuple[PlanId, ...] = ()  # that a cancelled plan was divided into
     result: PlanResult | None = None  # of a completed plan
+    workers: int = 0  # heard of lately, that can carry out a plan that was asked for
 
 
 class PollReply(msgspec.Struct, frozen=True):
@@ -128,6 +131,10 @@ class PlanBoard(Protocol):
         """Put a plan on the schedule that somebody asks for; the same wish finds the same plan."""
         ...
 
+    async def run_now(self, plan: PlanId) -> Execution:
+        """Have the next worker that polls and can carry the plan out given it, rested or not."""
+        ...
+
     async def roll_back(self, plan: PlanId) -> RollbackReply:
         """Fence a plan's ended attempts, and schedule the rollback of what they wrote."""
         ...
@@ -171,6 +178,15 @@ class SchedulePlan(MetastoreCall[PlanBoard, ScheduledPlan], frozen=True):
         return port.schedule_plan(self)
 
 
+class RunPlanNow(MetastoreCall[PlanBoard, Execution], frozen=True):
+    """Make a plan the next one that a worker is given."""
+
+    plan: PlanId
+
+    def answer(self, port: PlanBoard) -> Awaitable[Execution]:
+        return port.run_now(self.plan)
+
+
 class RollBackPlan(MetastoreCall[PlanBoard, RollbackReply], frozen=True):
     """Schedule the rollback of one plan."""
 
@@ -204,6 +220,7 @@ class ConfirmDeletes(MetastoreCall[PlanBoard, tuple[str, ...]], frozen=True):
 CALLS: tuple[type[Call[PlanBoard, Any]], ...] = (
     PollRequest,
     SchedulePlan,
+    RunPlanNow,
     RollBackPlan,
     ScheduleRollbacks,
     ConfirmDeletes,

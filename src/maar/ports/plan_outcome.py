@@ -15,6 +15,7 @@ from maar.ports.plan_board import Execution
 
 
 class OutcomeName(StrEnum):
+    ASKED = "asked"  # of a worker: it is not carried out yet
     COMPLETED = "completed"
     ALREADY_COMPLETED = "already_completed"
     LEASE_LIVE = "lease_live"
@@ -26,9 +27,11 @@ class OutcomeName(StrEnum):
     EXCLUDED = "excluded"
     CANCELLED = "cancelled"
     NOT_FOUND = "not_found"
+    WRONG_KIND = "wrong_kind"
 
 
 DONE = (OutcomeName.COMPLETED, OutcomeName.ALREADY_COMPLETED)
+TAKEN = (*DONE, OutcomeName.ASKED)  # what was asked for is done, or will be
 # The same again may succeed without anybody's help.
 ASK_AGAIN = (OutcomeName.LEASE_LIVE, OutcomeName.BUSY, OutcomeName.LOST, OutcomeName.FAILED)
 
@@ -46,6 +49,7 @@ class PlanOutcome(msgspec.Struct, frozen=True):
     seconds_left: float = 0.0  # of that lease
     cause: str = ""  # of a failure
     children: tuple[PlanId, ...] = ()  # that a cancelled plan was divided into
+    workers: int = 0  # heard of lately, that can carry out a plan that was asked for
 
     def told(self) -> dict[str, Any]:
         """As JSON: what belongs to its outcome, and nothing else."""
@@ -53,6 +57,8 @@ class PlanOutcome(msgspec.Struct, frozen=True):
         match self.outcome:
             case OutcomeName.COMPLETED | OutcomeName.ALREADY_COMPLETED:
                 found["outputs"] = plain(self.outputs)
+            case OutcomeName.ASKED:
+                found["workers"] = self.workers
             case OutcomeName.LEASE_LIVE:
                 found |= {"holder": self.holder, "seconds_left": self.seconds_left}
             case OutcomeName.FAILED:
@@ -65,7 +71,7 @@ class PlanOutcome(msgspec.Struct, frozen=True):
 
 
 def refused(execution: Execution) -> PlanOutcome:
-    """The outcome of a wish that was not granted."""
+    """The outcome of a wish that was not granted; perhaps it is done already, or left to others."""
     return PlanOutcome(
         execution.plan,
         OutcomeName(execution.answer),
@@ -74,6 +80,7 @@ def refused(execution: Execution) -> PlanOutcome:
         holder=execution.holder,
         seconds_left=round(execution.seconds_left, 3),
         children=execution.children,
+        workers=execution.workers,
     )
 
 

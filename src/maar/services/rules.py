@@ -152,6 +152,10 @@ class Board(Protocol):
         """
         ...
 
+    def outlines(self, blocks: Iterable[BlockId]) -> Iterator[BlockOutline]:
+        """Those of live blocks, by their ids."""
+        ...
+
 
 class JobState(NamedTuple):
     """What a kind knows of one of its jobs now. Times are lease time."""

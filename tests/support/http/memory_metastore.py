@@ -38,6 +38,7 @@ from maar.ports.operator import (
 from maar.ports.plan_board import (
     CleanStep,
     ConfirmDeletes,
+    Execution,
     PollReply,
     PollRequest,
     RollbackReply,
@@ -97,6 +98,9 @@ class MemoryMetastore(LocalPort):
     async def schedule_plan(self, request: SchedulePlan) -> ScheduledPlan:
         self._fail()
         return await self.board.schedule_plan(request)
+
+    async def run_now(self, plan: PlanId) -> Execution:
+        return await self.board.run_now(plan)
 
     async def roll_back(self, plan: PlanId) -> RollbackReply:
         return await self.board.roll_back(plan)

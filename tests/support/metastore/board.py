@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maar.metastore.decide import prepare, rollbacks, verdict, wishes
+from maar.metastore.decide import execution, prepare, rollbacks, verdict, wishes
 from maar.metastore.leader.inbox import Poll, answer
 from maar.metastore.records.effects import Effect
 from maar.metastore.records.entries import Entry
@@ -15,6 +15,7 @@ from maar.ports.operator import PlanDetail
 from maar.ports.plan_board import (
     CleanStep,
     ConfirmDeletes,
+    Execution,
     PollReply,
     PollRequest,
     RollbackReply,
@@ -48,6 +49,10 @@ class FoldBoard(LocalPort):
     async def schedule_plan(self, request: SchedulePlan) -> ScheduledPlan:
         effects = self._put(wishes.entries(self.fold.state, request, now=self._now))
         return wishes.answer(effects, self.fold.state, request, now=self._now)
+
+    async def run_now(self, plan: PlanId) -> Execution:
+        self._put(execution.run_now_entries(self.fold.state, plan, now=self._now))
+        return execution.run_now_answer(self.fold.state, plan, now=self._now, workers=1)
 
     async def roll_back(self, plan: PlanId) -> RollbackReply:
         self._put(rollbacks.by_hand(self.fold.state, plan, now=self._now))

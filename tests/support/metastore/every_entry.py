@@ -142,6 +142,7 @@ def rollbacks(put: Callable[[e.Entry], None], fold: Fold, dead: e.RollbackWish) 
     complete(PlanId(fold.state.index, 0), ROLLBACK, 3)
     put(e.PlansScheduled((PlanSpec(COMPACT, True, key, (east.id,), 2, request_id="once"),)))
     removable = PlanId(fold.state.index, 0)
+    put(e.PlanAsked(removable, "another", urgent=True))
     token = grant(removable)
     put(e.PlansStarted((e.Start(removable, token),)))
     fold.now += 6 * SECOND_NS

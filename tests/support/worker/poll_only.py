@@ -7,6 +7,7 @@ from maar.ports.calls import LocalPort
 from maar.ports.plan_board import (
     CleanStep,
     ConfirmDeletes,
+    Execution,
     RollbackReply,
     ScheduledPlan,
     SchedulePlan,
@@ -19,6 +20,9 @@ class PollOnly(LocalPort):
 
     async def schedule_plan(self, request: SchedulePlan) -> ScheduledPlan:
         raise NotImplementedError(request)
+
+    async def run_now(self, plan: PlanId) -> Execution:
+        raise NotImplementedError(plan)
 
     async def roll_back(self, plan: PlanId) -> RollbackReply:
         raise NotImplementedError(plan)

@@ -38,12 +38,13 @@ from maar.ports.plan_board import (
     Report,
     RollBackPlan,
     RollbackRef,
+    RunPlanNow,
     SchedulePlan,
     ScheduleRollbacks,
 )
 from maar.ports.plan_outcome import (
-    ASK_AGAIN,
     DONE,
+    TAKEN,
     OutcomeName,
     PlanOutcome,
     refused,
@@ -52,6 +53,7 @@ from maar.ports.plan_outcome import (
 from maar.services.clean.rules import CLEAN
 
 RESULT_BYTES_MAX = 16 << 20  # it lists every object that a plan wrote
+KINDS_MAX = 100  # that somebody says that it carries out
 KEYS_MAX = 1000  # objects to delete that are confirmed together
 CALLER = WorkerId("http")  # who reports under a token and does not say
 OPEN_TO_ALL = ("endpoint", "region", "allow_http")  # options of a store that are no secret
@@ -77,6 +79,7 @@ class GrantWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     worker: Name
+    kinds: Annotated[tuple[Name, ...], msgspec.Meta(max_length=KINDS_MAX)] = ()  # (): any
 
 
 class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,6 +99,10 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token: str
     cause: str
     plan_at_fault: bool = True
+
+
+class RunWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The plan's own id says it all."""
 
 
 class RollbackWish(msgspec.Struct, frozen=True):
@@ -171,7 +178,9 @@ class PlanOrders:
 
     async def grant(self, request: Request, asked: GrantWish) -> Any:
         plan = _plan(request)
-        reply = await self._metastore.call(PollRequest(WorkerId(asked.worker), 1, execute=plan))
+        kinds = tuple(map(PlanKind, asked.kinds))
+        wish = PollRequest(WorkerId(asked.worker), 1, kinds=kinds, execute=plan)
+        reply = await self._metastore.call(wish)
         if not reply.granted:
             assert reply.execution is not None
             return _outcome(refused(reply.execution))
@@ -181,6 +190,11 @@ class PlanOrders:
             "lease_s": leased.lease_ns / SECOND_NS,
             "plan": plain(leased),
         }
+
+    async def run_now(self, request: Request, _asked: RunWish) -> Any:
+        """Asks a worker: the next one with room that carries out such plans gets it."""
+        found = await self._metastore.call(RunPlanNow(_plan(request)))
+        return _outcome(refused(found))
 
     async def renew(self, request: Request, asked: Held) -> Any:
         return await self._renew(_plan(request), asked.token, started=False)
@@ -342,7 +356,7 @@ def _lost(plan: PlanId, why: str) -> Response:
 
 
 def _outcome(outcome: PlanOutcome) -> Response:
-    if outcome.outcome in DONE:
+    if outcome.outcome in TAKEN:
         return JSONResponse(outcome.told())
     return _refusal(_status(outcome), outcome.why, outcome.told())
 
@@ -361,7 +375,8 @@ CODES = {404: "not_found", 409: "failed_precondition", 503: "unavailable"}
 
 
 def _refusal(status: int, message: str, told: dict[str, Any]) -> Response:
-    again = status == 503 or told.get("outcome") in ASK_AGAIN
+    # What was lost or refused stays so, whoever says the same again.
+    again = status == 503 or told.get("outcome") == OutcomeName.LEASE_LIVE
     headers = {"Retry-After": f"{RETRY_AFTER_S:.0f}"} if again else None
     body = {**told, "code": CODES[status], "message": message}
     return JSONResponse(body, status, headers=headers)

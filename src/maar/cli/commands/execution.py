@@ -89,6 +89,26 @@ def execute(
     raise SystemExit(exit_code_of(outcome.outcome))
 
 
+@click.command("run-now")
+@click.argument("plan_id")
+@json_option
+@server_option
+def run_now(plan_id: str, as_json: bool, server: str) -> None:
+    """Have a worker execute PLAN_ID next, also while it rests after a failure."""
+    plan = PlanId.parse(plan_id)
+    found = connect(server).ask(f"/api/v1/plans/{plan}/run-now", {})
+    told = {name: value for name, value in found.items() if name not in ("code", "message")}
+    outcome, why = OutcomeName(found["outcome"]), found.get("why", "")
+    if as_json:
+        print_json(told)
+    elif outcome is OutcomeName.ALREADY_COMPLETED:
+        say(f"plan {plan} was completed already: {len(found['outputs']):,} blocks")
+    else:
+        asked = outcome is OutcomeName.ASKED
+        say(why if asked else f"maar: {outcome}: {why}", err=not asked)
+    raise SystemExit(exit_code_of(outcome))
+
+
 @click.command("rollback")
 @click.argument("plan_id")
 @config_option

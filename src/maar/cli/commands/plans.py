@@ -120,5 +120,5 @@ def limit(failures: int | None, span: str, reset: bool, server: str) -> None:
         click.echo(f"plans may fail {done['limit']} times for {duration(done['for_s'])}")
 
 
-for each in (execution.schedule, execution.execute, execution.rollback):
+for each in (execution.schedule, execution.execute, execution.run_now, execution.rollback):
     command.add_command(each)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from maar.metastore.decide import verdict
 from maar.metastore.fold import lease as leases
 from maar.metastore.fold import plan as plans
 from maar.metastore.fold import rollback
-from maar.metastore.records.entries import Entry, Grant, LeasesRenewed, PlansLeased
+from maar.metastore.records.entries import Entry, Grant, LeasesRenewed, PlanAsked, PlansLeased
 from maar.metastore.state.state import MetaState
+from maar.model.errors import Rejected
 from maar.model.ids import PlanId, WorkerId
-from maar.model.plan import Lease, Plan, PlanState
+from maar.model.plan import Lease, Plan, PlanKind, PlanState
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.plan_board import Answer, Execution
 
@@ -22,11 +25,12 @@ def entries(
     worker: WorkerId,
     *,
     now: LeaseTime,
+    kinds: Collection[PlanKind] = (),
     hearing_since: LeaseTime = verdict.ALWAYS,
 ) -> list[Entry]:
     """What grants the plan, if it can be granted: `answer` says what came of it."""
     plan = state.plans.get(plan_id)
-    if plan is None or state.adopting:
+    if plan is None or state.adopting or _unable(plan, kinds):
         return []
     if _waits_for(plan, worker, now):  # the answer to its first wish was lost
         assert plan.lease is not None
@@ -41,6 +45,19 @@ def entries(
     return [PlansLeased((grant,))]
 
 
+def _unable(plan: Plan | None, kinds: Collection[PlanKind]) -> Execution | None:
+    """Whoever says which kinds of plans it can carry out is given no others."""
+    if plan is None or not kinds or plan.kind in kinds:
+        return None
+    able = ", ".join(sorted(kinds))
+    return Execution(
+        plan.id,
+        Answer.WRONG_KIND,
+        f"plan {plan.id} is of the kind {plan.kind}, and whoever asks for it carries out {able} "
+        "only",
+    )
+
+
 def _waits_for(plan: Plan, worker: WorkerId, now: LeaseTime) -> bool:
     """Whether it was granted to a worker that may not know of it. One that has started does; if two
     of the same name ask, the second must not get the token of the first.
@@ -50,9 +67,18 @@ def _waits_for(plan: Plan, worker: WorkerId, now: LeaseTime) -> bool:
     return held and plan.attempts[-1].started_at is None
 
 
-def answer(state: MetaState, plan_id: PlanId, worker: WorkerId, *, now: LeaseTime) -> Execution:
+def answer(
+    state: MetaState,
+    plan_id: PlanId,
+    worker: WorkerId,
+    *,
+    now: LeaseTime,
+    kinds: Collection[PlanKind] = (),
+) -> Execution:
     """After the entries were folded: a plan is granted if its asker holds it now."""
     plan = state.plans.get(plan_id)
+    if unable := _unable(plan, kinds):
+        return unable
     if plan is not None and _waits_for(plan, worker, now):
         return Execution(plan_id, Answer.GRANTED)
     found = preview(state, plan_id, now=now)
@@ -71,9 +97,58 @@ def preview(state: MetaState, plan_id: PlanId, *, now: LeaseTime) -> Execution:
     return _why_not(state, plan, now) or Execution(plan_id, Answer.GRANTED)
 
 
-def _why_not(state: MetaState, plan: Plan, now: LeaseTime) -> Execution | None:
-    """In the order of the fold, at a time that may be later than the last entry's."""
-    lease, guarded = plan.lease, state.policy.execution_guard
+# ── by the next worker that asks for work ──────────────────────────────────────────────────────
+
+
+def may_run_now(state: MetaState, plan: Plan, now: LeaseTime) -> bool:
+    """Whether a worker that polls may be given the plan, rested or not. It takes over nothing, also
+    when the guard is off: nobody there knows of the holder.
+    """
+    return _why_not(state, plan, now, guarded=True) is None
+
+
+def run_now_entries(state: MetaState, plan_id: PlanId, *, now: LeaseTime) -> list[Entry]:
+    """Rejected when no worker can carry out such a plan."""
+    plan = state.plans.get(plan_id)
+    if plan is None or state.adopting or plan.urgent or not may_run_now(state, plan, now):
+        return []
+    if not state.kinds[plan.kind].open_to_all:
+        raise Rejected(
+            f"plan {plan_id} ({plan.kind}) is carried out only by whoever has its source, by no "
+            "worker: run the same command again that opened it"
+        )
+    return [PlanAsked(plan_id, urgent=True)]
+
+
+def run_now_answer(state: MetaState, plan_id: PlanId, *, now: LeaseTime, workers: int) -> Execution:
+    """After the entries: the plan is urgent, or why it is not. `workers` were heard of lately that
+    can carry it out.
+    """
+    plan = state.plans.get(plan_id)
+    if plan is None or state.adopting:
+        return preview(state, plan_id, now=now)
+    refused = _why_not(state, plan, now, guarded=True)
+    if refused is not None:
+        return refused
+    if not plan.urgent:
+        return Execution(plan_id, Answer.BUSY, "the plan changed meanwhile; ask again")
+    sentence = (
+        f"the next worker with room that carries out {plan.kind} gets plan {plan_id}"
+        if workers
+        else f"plan {plan_id} waits for a worker that carries out {plan.kind}: none was heard of "
+        "lately"
+    )
+    return Execution(plan_id, Answer.ASKED, sentence, workers=workers)
+
+
+def _why_not(
+    state: MetaState, plan: Plan, now: LeaseTime, *, guarded: bool | None = None
+) -> Execution | None:
+    """In the order of the fold, at a time that may be later than the last entry's. The guard is as
+    it is set, unless the caller says otherwise.
+    """
+    lease = plan.lease
+    guarded = state.policy.execution_guard if guarded is None else guarded
     if guarded and lease is not None and not lease.is_expired(now):
         return _lease_live(plan, lease, now, doing="executes")
     if plan.removable and plan.state is PlanState.INFLIGHT:

@@ -1,4 +1,5 @@
-"""Which objects of the store no entry names, and none ever can: segments, intents and outputs.
+"""Which objects of the store no entry names, and none ever can: segments, intents, outputs and
+commit objects.
 
 Each class has an entry that fences it, before anything of it is deleted (S1):
 
@@ -8,6 +9,8 @@ Each class has an entry that fences it, before anything of it is deleted (S1):
   ever accepted again, and `AdoptionEnded`, since until then the index may come to list what it
   wrote (S5).
 - What an attempt of this incarnation wrote after its last sweep: the entry that ended the attempt.
+- A commit object: whatever took the last of its blocks out of the index. No block comes back under
+  the name that a bulk write gave it, once its objects are gone.
 
 Everything here only reads.
 """

@@ -116,7 +116,12 @@ def executions(
         for poll in polls
         if poll.execute is not None and poll.capacity > 0
         for entry in execution.entries(
-            state, poll.execute, poll.worker, now=now, hearing_since=hearing_since
+            state,
+            poll.execute,
+            poll.worker,
+            now=now,
+            kinds=poll.kinds,
+            hearing_since=hearing_since,
         )
     ]
 

@@ -13,6 +13,7 @@ from itertools import chain, groupby, islice
 from typing import NamedTuple
 
 from maar.metastore.decide import shares, verdict
+from maar.metastore.decide.execution import may_run_now
 from maar.metastore.decide.workers import PRESENT_NS, WorkerRegistry
 from maar.metastore.fold import lease, parking, rollback
 from maar.metastore.fold import plan as plans
@@ -151,7 +152,8 @@ def probes(state: MetaState, now: LeaseTime) -> list[Plan]:
     found: list[Plan] = []
     for buckets in kinds.values():
         lines = (state.plans.line(bucket, now) for bucket in buckets)
-        found += islice(merge(*lines, key=place_of), FAILING_SEEN_MAX)
+        calm = (plan for plan in merge(*lines, key=place_of) if not plan.urgent)
+        found += islice(calm, FAILING_SEEN_MAX)
     return sorted(found, key=place_of)
 
 
@@ -171,10 +173,20 @@ def _waiting(
 def _in_order(
     state: MetaState, now: LeaseTime, wanted: Callable[[PlanBucket], bool]
 ) -> Iterator[Plan]:
-    """Sorts by line, standing, fewest failures, longest wait, order of planning."""
+    """Sorts by line, standing, fewest failures, longest wait, order of planning. Urgent plans are
+    not among them: those go first, and nobody is given a plan twice.
+    """
     lines = sorted(filter(wanted, state.plans.lines))
     for _, same in groupby(lines, key=lambda line: line[:3]):
-        yield from merge(*(state.plans.line(line, now) for line in same), key=place_of)
+        for plan in merge(*(state.plans.line(line, now) for line in same), key=place_of):
+            if not plan.urgent:
+                yield plan
+
+
+def urgent(state: MetaState, now: LeaseTime) -> list[Plan]:
+    """Plans that somebody wants to be carried out now, and that can be, the oldest first."""
+    able = (plan for plan in state.plans.urgent_plans() if may_run_now(state, plan, now))
+    return list(islice(able, GRANTED_AT_ONCE))
 
 
 # ── a round of handing out ─────────────────────────────────────────────────────────────────────
@@ -241,6 +253,7 @@ class _Round:
         self._new_max = room if room > 0 else parking.room(state)
         since = worker_registry.hearing_since
         lines = sorted({*state.kinds.lines(state.policy), *(one.line for one in state.plans.lines)})
+        self._urgent = urgent(state, now)
         self._lines = {
             line: _Line(
                 chain(
@@ -255,7 +268,7 @@ class _Round:
             for line in lines
         }
         self._failing[PROBE] = probes(state, now)
-        if not any(self._failing.values()):
+        if not any(self._failing.values()) and not any(plan.failures for plan in self._urgent):
             worker_registry.drained = None  # other workers took those plans
 
     # ── which worker ──
@@ -264,18 +277,48 @@ class _Round:
         work = self._work_of(worker)
         if any(plan.failures for plan in work):
             return  # it runs alone until it ends
+        given = self._give_urgent(worker, capacity, busy=bool(work))
+        if given is None:
+            return
         if self._worker_registry.drained == worker:
             if work:
                 return
             self._worker_registry.drained = None
-            if self._left > 0 and capacity > 0 and self._give_alone(worker):
+            if self._left > 0 and capacity > given == 0 and self._give_alone(worker):
                 return
-        given = 0
         while given < capacity and self._left > 0:
             taken = self._serve_one(worker, alone=not work and not given)
             if not taken:
                 return
             given += taken
+
+    def _give_urgent(self, worker: WorkerId, capacity: int, *, busy: bool) -> int | None:
+        """How many slots go to plans that were asked for; None when the worker gets nothing else.
+
+        One that has failed runs alone, like any other: a busy worker is drained for it.
+        """
+        registry, given = self._worker_registry, 0
+        for plan in list(self._urgent):
+            if (
+                given >= capacity
+                or self._left <= 0
+                or plan.kind not in registry.heard[worker].kinds
+            ):
+                continue
+            if plan.failures and (busy or given):
+                if registry.drained is None:
+                    registry.drained = worker
+                if registry.drained == worker:
+                    return None
+                continue
+            self._urgent.remove(plan)
+            self._give(Offer(plan), worker)
+            if plan.failures:
+                if registry.drained == worker:
+                    registry.drained = None
+                return None
+            given += self._state.kinds[plan.kind].slots(self._state.policy)
+        return given
 
     def _work_of(self, worker: WorkerId) -> list[Plan]:
         """A rollback comes with the plan that it precedes, and takes no slot of its own."""
@@ -425,4 +468,4 @@ class _Round:
         seen = plan.lease.token if plan.lease else None
         since = self._worker_registry.hearing_since
         counts_as_failure = verdict.expiry_counts(self._state, plan, hearing_since=since)
-        return Grant(plan.id, worker, expires_at, seen, counts_as_failure)
+        return Grant(plan.id, worker, expires_at, seen, counts_as_failure, by_hand=plan.urgent)

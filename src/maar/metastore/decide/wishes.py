@@ -8,11 +8,11 @@ import msgspec
 
 from maar.metastore.fold.plan import all_plans, find
 from maar.metastore.records.effects import Effect, Refused, Scheduled
-from maar.metastore.records.entries import Entry, PlansScheduled
+from maar.metastore.records.entries import Entry, PlanAsked, PlansScheduled
 from maar.metastore.state.state import MetaState
 from maar.model.errors import InvalidInput, Overloaded
 from maar.model.ids import Shard, TenantId
-from maar.model.plan import Plan
+from maar.model.plan import Plan, PlanState
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 from maar.ports.plan_board import ScheduledPlan, SchedulePlan
@@ -35,14 +35,21 @@ def check(state: MetaState, request: SchedulePlan) -> None:
 
 
 def find_same(state: MetaState, request: SchedulePlan) -> Plan | None:
-    """A plan that the same request made, or a pending one of the same kind and scope."""
+    """A plan that the same request made, or a pending one of the same kind and scope. One that is
+    excluded does not answer for its scope: a bad block must not keep the others from being asked
+    for.
+    """
     rules, scope = state.kinds[request.kind], scope_of(request)
     if request.request_id:
         asked = all_plans(state) if rules.answers_again else state.plans.values()
         for plan in asked:
-            if plan.kind == request.kind and plan.request_id == request.request_id:
+            if plan.kind == request.kind and plan.answers(request.request_id):
                 return plan
-    pending = (plan for plan in state.plans.values() if plan.kind == request.kind)
+    pending = (
+        plan
+        for plan in state.plans.values()
+        if plan.kind == request.kind and plan.state is not PlanState.EXCLUDED
+    )
     return min(
         (plan for plan in pending if rules.is_about(plan.key, scope)),
         key=lambda plan: plan.id,
@@ -51,9 +58,14 @@ def find_same(state: MetaState, request: SchedulePlan) -> Plan | None:
 
 
 def entries(state: MetaState, request: SchedulePlan, *, now: LeaseTime) -> list[Entry]:
+    """What schedules it. A request that finds a plan of its scope is noted with that plan: repeated
+    when the plan is completed, it must not make another one.
+    """
     check(state, request)
-    if find_same(state, request) is not None:
-        return []
+    same = find_same(state, request)
+    if same is not None:
+        known = not request.request_id or same.answers(request.request_id)
+        return [] if known else [PlanAsked(same.id, request_id=request.request_id)]
     made = state.kinds[request.kind].asked(state, scope_of(request), now=now)
     if isinstance(made, str):
         return []

@@ -48,6 +48,12 @@ class WorkerRegistry:
         if self.drained not in self.heard:
             self.drained = None
 
+    def able(self, kind: PlanKind, now: LeaseTime) -> int:
+        """How many workers are present that support this kind of plan."""
+        return sum(
+            kind in heard.kinds and now - heard.at <= PRESENT_NS for heard in self.heard.values()
+        )
+
     def others(self, worker: WorkerId, kind: PlanKind) -> bool:
         """Whether another worker is present that supports this kind of plan."""
         return any(kind in heard.kinds for other, heard in self.heard.items() if other != worker)

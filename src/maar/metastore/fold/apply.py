@@ -46,6 +46,7 @@ from maar.metastore.records.entries import (
     LimitRaised,
     PinsDropped,
     PinsTaken,
+    PlanAsked,
     PlanBisected,
     PlanCompleted,
     PlanExcluded,
@@ -109,6 +110,8 @@ def fold_entry(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
             return registration.add(state, entry.blocks)
         case PlansScheduled():
             return plan.schedule(state, entry)
+        case PlanAsked():
+            return plan.ask(state, entry)
         case PlansLeased():
             return lease.grant(state, entry)
         case LeasesRenewed():

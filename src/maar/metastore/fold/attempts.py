@@ -25,6 +25,7 @@ def begin_attempt(
         state=PlanState.REQUESTED,
         lease=Lease(token, worker, now, expires_at, lease_ns=expires_at - now),
         attempts=(*plan.attempts, attempt)[-state.policy.attempts_max :],
+        urgent=False,
     )
     return Leased(plan.id, token, worker)
 

@@ -18,7 +18,13 @@ from maar.metastore.records.effects import (
     Refused,
     Scheduled,
 )
-from maar.metastore.records.entries import PlanBisected, PlanExcluded, PlansArchived, PlansScheduled
+from maar.metastore.records.entries import (
+    PlanAsked,
+    PlanBisected,
+    PlanExcluded,
+    PlansArchived,
+    PlansScheduled,
+)
 from maar.metastore.state.marks import Marked
 from maar.metastore.state.state import MetaState
 from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, PlanId, Shard
@@ -26,6 +32,7 @@ from maar.model.plan import AttemptEnd, Plan, PlanSpec, PlanState, QueueKey
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 
+OTHER_REQUESTS_MAX = 32  # that a plan remembers: it ends, and they with it
 NO_KEY = QueueKey(MAIN_STORE, NO_TENANT, Shard(0), 0)  # of plans that are about no lane
 
 # ── decisions of the leader: they only read ────────────────────────────────────────────────────
@@ -90,6 +97,19 @@ def _own(state: MetaState, plan: Plan) -> None:
     state.queue.take_all(plan.inputs, state.policy)
 
 
+def ask(state: MetaState, entry: PlanAsked) -> Effects:
+    """Somebody wants a plan that is there: he finds it again, or it goes first (S6)."""
+    plan = state.plans.get(entry.plan)
+    if plan is None:
+        return (Refused(Refusal.UNKNOWN_PLAN, entry.plan),)
+    others = plan.other_requests
+    if entry.request_id and not plan.answers(entry.request_id):
+        others = (*others, entry.request_id)[-OTHER_REQUESTS_MAX:]
+    urgent = plan.urgent or entry.urgent
+    state.plans[plan.id] = msgspec.structs.replace(plan, other_requests=others, urgent=urgent)
+    return ()
+
+
 def bisect(state: MetaState, entry: PlanBisected) -> Effects:
     """The plan ends, and two plans own its inputs in the same entry: none is ever free (S17)."""
     plan = state.plans[entry.plan]
@@ -113,6 +133,9 @@ def bisect(state: MetaState, entry: PlanBisected) -> Effects:
                 excused=0,
                 eligible_at=LeaseTime(0),
                 parent=plan.id,
+                request_id="",  # requests find the plan that they made: it names its halves
+                other_requests=(),
+                urgent=False,
             ),
         )
     return (Bisected(plan.id, children),)

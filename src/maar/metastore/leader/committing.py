@@ -3,7 +3,8 @@
 The blocks of a bulk write replace nothing, so a part of it would be adopted like any other block.
 Its commit object names all of its blocks; it is written when the log has it completed and before
 whoever wrote it is told. So a bulk write that was acknowledged is adopted whole, and any other not
-at all. They are small, and stay: a block may outlive the log that knew it by years.
+at all. One is needed as long as the store holds a block that it names, which may be years; then it
+goes as orphans do (`orphan_commits`).
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def _poll_reply(
     outcomes = _outcomes(effects)
     execution, plans = None, [lease.plan for lease in granted]
     if poll.execute is not None and poll.capacity > 0:
-        execution = execute.answer(state, poll.execute, poll.worker, now=now)
+        execution = execute.answer(state, poll.execute, poll.worker, now=now, kinds=poll.kinds)
         plans = [poll.execute] if execution.answer is Answer.GRANTED else []
     return PollReply(
         granted=tuple(reads.leased_plan(state, plan) for plan in plans),

@@ -50,6 +50,7 @@ class OrphanKind(StrEnum):
     SEGMENT = "segment"  # uploaded, and never registered
     OUTPUT = "output"  # a table, a manifest or a quarantine file that the index does not list
     INTENT = "intent"  # of an attempt that no entry speaks of any more
+    COMMIT = "commit"  # of a bulk write of which no block is left
 
 
 class Orphan(NamedTuple):

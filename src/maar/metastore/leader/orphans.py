@@ -17,6 +17,7 @@ from itertools import chain
 from maar.background import Loop, Threads
 from maar.metastore.decide import orphans
 from maar.metastore.leader.background import Deleting, deleter
+from maar.metastore.leader.orphan_commits import Commits
 from maar.metastore.leader.orphan_search import (
     KEPT_MAX,
     STORE,
@@ -287,4 +288,5 @@ def _summary(gone: Sequence[Orphan], limit: int, *, complete: bool, kept: Kept) 
 
 
 def _parts(tools: SearchTools) -> tuple[Part, ...]:
-    return Attempts(tools), Segments(tools), Outputs(tools)  # the largest one last
+    # The largest one last; what is left without its blocks by one round goes in the next.
+    return Attempts(tools), Segments(tools), Commits(tools), Outputs(tools)

@@ -52,6 +52,7 @@ from maar.model.errors import (
     StoreFull,
     TermLost,
 )
+from maar.model.ids import PlanId
 from maar.model.policy import Policy
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.clock import Clock
@@ -220,6 +221,11 @@ class LeaderTerm:
     def hearing_since(self) -> LeaseTime:
         """Since when workers could be heard: who fell silent before that is not to blame (S11)."""
         return self._worker_registry.hearing_since
+
+    def able(self, plan: PlanId) -> int:
+        """How many workers were heard of lately that can carry the plan out."""
+        found = self.leader.state.plans.get(plan)
+        return self._worker_registry.able(found.kind, self.leader.now()) if found else 0
 
     async def _serve(self) -> None:
         try:

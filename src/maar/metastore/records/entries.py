@@ -350,6 +350,17 @@ class RollbacksScheduled(msgspec.Struct, frozen=True, array_like=True, tag=38):
     rollbacks: tuple[RollbackWish, ...]
 
 
+class PlanAsked(msgspec.Struct, frozen=True, array_like=True, tag=41):
+    """Somebody asked for a plan that is on the schedule already.
+
+    From now on his request finds it, as long as it is known; or it is urgent from now on.
+    """
+
+    plan: PlanId
+    request_id: str = ""  # '': none to remember
+    urgent: bool = False  # the next worker that can carry it out is to get it
+
+
 class PredicateAdded(msgspec.Struct, frozen=True, array_like=True, tag=39):
     """From this entry on nobody sees these profiles in blocks from before it (S8); its index is the
     id of the predicate.
@@ -364,20 +375,20 @@ class PredicatesDropped(msgspec.Struct, frozen=True, array_like=True, tag=40):
     predicates: tuple[int, ...]
 
 
-class StoresSet(msgspec.Struct, frozen=True, array_like=True, tag=41):
+class StoresSet(msgspec.Struct, frozen=True, array_like=True, tag=42):
     """The stores of the settings, and which of them hold copies of whose blocks."""
 
     stores: StoreSet
 
 
-class StoreLeaves(msgspec.Struct, frozen=True, array_like=True, tag=42):
+class StoreLeaves(msgspec.Struct, frozen=True, array_like=True, tag=43):
     """A store is to be drained: it is wanted for nothing any more. Or it stays after all."""
 
     store: StoreName
     leaves: bool = True
 
 
-class SubrangeRepaired(msgspec.Struct, frozen=True, array_like=True, tag=43):
+class SubrangeRepaired(msgspec.Struct, frozen=True, array_like=True, tag=44):
     """A partial result of a repair under its current token: what it found and healed in some
     tokens. Copies that are whole cost nothing here: the range says when they were verified.
     """
@@ -394,7 +405,7 @@ class SubrangeRepaired(msgspec.Struct, frozen=True, array_like=True, tag=43):
     bytes: int = 0  # read
 
 
-class CopiesEnded(msgspec.Struct, frozen=True, array_like=True, tag=44):
+class CopiesEnded(msgspec.Struct, frozen=True, array_like=True, tag=45):
     """A store's copies of some live blocks are given up; never the last one of a block.
 
     `gone`: there are no objects any more, or nobody can reach them. Else they become tombstones.
@@ -406,7 +417,7 @@ class CopiesEnded(msgspec.Struct, frozen=True, array_like=True, tag=44):
     why: str = ""
 
 
-class TombstonesEnded(msgspec.Struct, frozen=True, array_like=True, tag=45):
+class TombstonesEnded(msgspec.Struct, frozen=True, array_like=True, tag=46):
     """Copies that were to be deleted in a store, each by the key of its first file: they are."""
 
     store: StoreName
@@ -459,6 +470,7 @@ Entry: TypeAlias = (
     | SubrangeRepaired
     | CopiesEnded
     | TombstonesEnded
+    | PlanAsked
 )
 
 

@@ -86,6 +86,7 @@ _KEPT: dict[str, Callable[[MetaState], object]] = {
     "plans that wait": lambda state: _as_lists(state.plans.lines),
     "leases": lambda state: (state.plans.held, state.plans.leases),
     "removable plans": lambda state: sorted(state.plans.removable),
+    "urgent plans": lambda state: sorted(state.plans.urgent),
     "rollbacks": lambda state: state.plans.rollbacks,
     "dead attempts": lambda state: list(state.leftovers.dead),
     "copies": lambda state: _copies(state.blocks),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -252,6 +252,9 @@ class MetaState:
             if window_of(meta) == window and not wanted:
                 yield meta
 
+    def outlines(self, blocks: Iterable[BlockId]) -> Iterator[BlockOutline]:
+        return (found.outline for found in self.blocks.find_live(blocks).values())
+
     def _blocks_of(self, tenant: TenantId, day: int) -> Iterator[BlockOutline]:
         return (meta for meta in self.blocks.of_day(tenant, day) if meta.kind is Kind.BLOCK)
 
@@ -290,6 +293,7 @@ BOUNDS: dict[str, Bound] = {
     "plans.lines": Bound("plans.by_id", ("PlanCompleted", "PlansParked")),
     "plans.held": Bound("plans.by_id", ("PlanCompleted", "PlansParked")),
     "plans.removable": Bound("plans.by_id", ("PlanCompleted", "RollbacksScheduled")),
+    "plans.urgent": Bound("plans.by_id", ("PlansLeased", "PlanCompleted")),
     "plans.rollbacks": Bound("plans.by_id", ("PlanCompleted",)),
     "finished": Bound("finished_max", ("PlansArchived", "PlanCompleted")),
     "retired": Bound("blocks_max", ("BlocksForgotten",)),

@@ -70,6 +70,7 @@ class Timeline:
     leases: int = 0
     removable: dict[PlanId, None] = field(default_factory=dict)
     rollbacks: dict[PlanId, PlanId] = field(default_factory=dict)  # pending, by their target
+    urgent: dict[PlanId, None] = field(default_factory=dict)
     kinds: Kinds = KINDS
 
     def __len__(self) -> int:
@@ -103,6 +104,8 @@ class Timeline:
             self.removable[plan_id] = None
         if plan.rolls_back is not None:
             self.rollbacks[plan.rolls_back] = plan_id
+        if plan.urgent:
+            self.urgent[plan_id] = None
         if plan.lease is not None:
             self.held.setdefault(plan.lease.worker, set()).add(plan_id)
             self.leases += 1
@@ -113,6 +116,7 @@ class Timeline:
     def _leave(self, plan: Plan) -> None:
         discard_from(self.lines, self.line_of(plan), place_of(plan))
         self.removable.pop(plan.id, None)
+        self.urgent.pop(plan.id, None)
         if plan.rolls_back is not None:
             del self.rollbacks[plan.rolls_back]
         if plan.lease is not None:
@@ -146,6 +150,10 @@ class Timeline:
 
     def removable_plans(self) -> Iterator[Plan]:
         return (self.by_id[plan] for plan in self.removable)
+
+    def urgent_plans(self) -> Iterator[Plan]:
+        """The oldest first."""
+        return (self.by_id[plan] for plan in sorted(self.urgent))
 
     def rollback_plans(self) -> Iterator[Plan]:
         return (self.by_id[plan] for plan in self.rollbacks.values())

@@ -2,16 +2,29 @@
 
 A window is a tenant's day in one store and zone. It is due when the day is closed and compaction
 wants none of its blocks any more, or has wanted some for too long; and again when enough came late.
+
+A window that keeps failing has a block at fault. Its next plan is one that stays and is divided, as
+those of compaction are, until that block is alone and excluded; the rest of the day is clustered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from maar.model.block import CLUSTERED, NO_DAY, BlockMeta, BlockOutline, Kind
 from maar.model.ids import NO_ZONE, BlockId, TenantId
 from maar.model.keys import date_text
-from maar.model.plan import JobId, LeasedPlan, Plan, PlanKind, PlanResult, PlanSpec, QueueKey
+from maar.model.plan import (
+    JobId,
+    LeasedPlan,
+    Plan,
+    PlanKind,
+    PlanResult,
+    PlanSpec,
+    PlanState,
+    QueueKey,
+)
 from maar.model.policy import ClusterTerms, Policy
 from maar.model.refusal import Refusal
 from maar.model.schedule import Schedule
@@ -23,6 +36,7 @@ from maar.services.rules import NO_SHARD, Board, DayWindow, JobState, KindRules,
 
 CLUSTER = PlanKind("cluster")
 INPUTS_MAX = 1_000  # blocks of one plan
+SEARCH_LIMIT = 2  # failures of a part of a day that has failed before: the second time it ran alone
 
 
 class Clustering(KindRules):
@@ -33,15 +47,17 @@ class Clustering(KindRules):
     def due(self, board: Board, _line: int, *, now: LeaseTime) -> Iterator[PlanSpec]:
         wall_ns = board.wall_at(now)
         first_open = utc_day(wall_ns - board.policy.cluster.closed_after_ns)
-        pending: set[QueueKey] | None = None
+        pending: _Pending | None = None
         for window in board.windows_before(first_open):
             if not is_due(window, board.policy.cluster, wall_ns=wall_ns, now=now):
                 continue
             if _rests(board, window.key, now):
                 continue
             if pending is None:
-                pending = {plan.key for plan in board.plans.of_kind(CLUSTER)}
-            if window.key not in pending and (spec := _spec(board, window)):
+                pending = _pending(board)
+            if pending.takes_all(board, window):
+                continue
+            if spec := _spec(board, window):
                 yield spec
 
     def asked(self, board: Board, scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:
@@ -53,9 +69,9 @@ class Clustering(KindRules):
         left_ns = _closes_ns(scope.day, board.policy.cluster) - board.wall_at(now)
         if left_ns > 0:
             return f"{_day(scope.day)} is open for another {span_text(left_ns)}"
-        pending = {plan.key for plan in board.plans.of_kind(CLUSTER)}
+        pending = _pending(board)
         for window in board.windows_of(scope.tenant, scope.day):
-            spec = _spec(board, window) if window.key not in pending else None
+            spec = None if pending.takes_all(board, window) else _spec(board, window)
             if spec is not None:
                 return spec
         return (
@@ -107,6 +123,10 @@ class Clustering(KindRules):
 
     def memory_bytes(self, policy: Policy) -> int:
         return policy.cluster.memory_bytes
+
+    def divides_at(self, plan: Plan) -> int | None:
+        """Of one that stays: so that the input at fault is found, and only that is left out."""
+        return len(plan.inputs) // 2 or None
 
     def cut(self, plan: LeasedPlan) -> tuple[LeasedPlan, ...]:
         return parts.cut(plan)
@@ -178,16 +198,40 @@ def _waited_ns(window: DayWindow, now: LeaseTime) -> int:
     return (now * window.blocks - window.times_ns) // window.blocks
 
 
+class _Pending(NamedTuple):
+    """Windows that have a plan already, and what excluded plans hold of others."""
+
+    windows: set[QueueKey]
+    held: dict[QueueKey, list[BlockId]]
+
+    def takes_all(self, board: Board, window: DayWindow) -> bool:
+        """Whether nothing is left of a window for another plan, as far as is known without a look
+        at its blocks: one at fault may be excluded for months, and workers ask every second.
+        """
+        held = board.outlines(self.held.get(window.key, ()))
+        fresh = sum(1 for meta in held if meta.level != CLUSTERED)
+        return window.key in self.windows or window.blocks <= fresh
+
+
+def _pending(board: Board) -> _Pending:
+    found = _Pending(set(), {})
+    for plan in board.plans.of_kind(CLUSTER):
+        if plan.state is PlanState.EXCLUDED:
+            found.held.setdefault(plan.key, []).extend(plan.inputs)
+        else:
+            found.windows.add(plan.key)
+    return found
+
+
 def _rests(board: Board, key: QueueKey, now: LeaseTime) -> bool:
-    """Whether its plans failed lately, or so often that its blocks are left out: then they stay as
-    they are, until a person asks for the window and that plan succeeds.
-    """
+    """Whether its plans failed lately."""
     setback = board.setback(CLUSTER, key)
-    return setback is not None and (now < setback.until or _left_out(setback, board.policy))
+    return setback is not None and now < setback.until
 
 
-def _left_out(setback: Setback, policy: Policy) -> bool:
-    return setback.failures >= policy.failure_limit
+def _is_searched(setback: Setback | None, policy: Policy) -> bool:
+    """Whether it failed so often that the block at fault is looked for."""
+    return setback is not None and setback.failures >= policy.failure_limit
 
 
 def _spec(board: Board, window: DayWindow) -> PlanSpec | None:
@@ -211,9 +255,12 @@ def _spec(board: Board, window: DayWindow) -> PlanSpec | None:
         taken += clustered
     if not fresh or (len(taken) < 2 and not clustered):
         return None
-    removable = board.policy.terms(CLUSTER).removable
+    policy = board.policy
+    removable, limit = policy.terms(CLUSTER).removable, policy.failure_limit
+    if _is_searched(board.setback(CLUSTER, window.key), policy):
+        removable, limit = False, min(SEARCH_LIMIT, limit)
     inputs = tuple(sorted(meta.id for meta in taken))
-    return PlanSpec(CLUSTER, removable, window.key, inputs, board.policy.failure_limit)
+    return PlanSpec(CLUSTER, removable, window.key, inputs, limit)
 
 
 # ── what must come of it, and words ────────────────────────────────────────────────────────────
@@ -232,6 +279,12 @@ def _day(day: int) -> str:
     return f"day {date_text(day)}" if day != NO_DAY else "a day"
 
 
+def _then(setback: Setback, board: Board) -> str:
+    if _is_searched(setback, board.policy):
+        return "is divided until the block at fault is found, which alone is left out"
+    return "pauses double"
+
+
 def _words(board: Board, window: DayWindow, now: LeaseTime) -> str:
     """What clustering will do with a block that is finished and not clustered."""
     terms, wall_ns = board.policy.cluster, board.wall_at(now)
@@ -240,16 +293,10 @@ def _words(board: Board, window: DayWindow, now: LeaseTime) -> str:
     if left_ns > 0:
         return f"{day} can be clustered when it is closed, in {span_text(left_ns)}."
     setback = board.setback(CLUSTER, window.key)
-    if setback is not None and _left_out(setback, board.policy):
-        return (
-            f"Clusterings of its day failed {count_text(setback.failures, 'time')} in a row, and "
-            "it is left out: its blocks stay as they are. `maar plans schedule cluster --tenant "
-            f"{window.key.tenant} --window {date_text(window.key.day)}` makes one more."
-        )
     if setback is not None and now < setback.until:
         return (
             f"Clusterings of its day failed {count_text(setback.failures, 'time')} in a row; the "
-            f"next one is due in {span_text(setback.until - now)}, and pauses double."
+            f"next one is due in {span_text(setback.until - now)}, and {_then(setback, board)}."
         )
     if is_due(window, terms, wall_ns=wall_ns, now=now):
         return f"{day} is due to be clustered when a worker asks for work."
