@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from maar.adapters.stores.open import open_stores
+from maar.adapters.stores.open import open_store
 from maar.model.block import Location
 from maar.model.errors import Corrupt, NotFound, Unavailable
 from maar.model.ids import BlockId, StoreName, Zone
@@ -42,7 +42,8 @@ class World:
             self.objects[at.store].create(at.key, at.store.encode())
         self.stores = Stores(places, self.open, told=self.told.append, now_s=lambda: self.now_s)
 
-    def open(self, settings: StoreSettings) -> ObjectStore:
+    def open(self, settings: StoreSettings, *, make: bool = True) -> ObjectStore:
+        assert not make
         self.opened.append(settings.name)
         if settings.name in self.away:
             raise Unavailable(f"{settings.name} does not answer")
@@ -123,9 +124,13 @@ def test_when_no_copy_is_whole_it_fails_and_says_what_is_wrong_with_each() -> No
     world = World()
     for at in COPIES:
         world.objects[at.store].delete(at.key)
-    with pytest.raises(Corrupt, match=r"No copy is whole: in store home: .*in store near: .*far"):
+    with pytest.raises(NotFound, match=r"no copy is there: in store home: .*in store near: .*far"):
         world.read()
-    world.away = {"far"}
+    world.objects["near"].create("near/x", b"other bytes")
+    damaged = raising(Corrupt("other bytes"), NEAR)
+    with pytest.raises(Corrupt, match="No copy is whole"):
+        world.stores.read(BLOCK, COPIES, damaged)
+    world.objects["near"].delete("near/x")
     fresh = World()
     fresh.objects = world.objects
     fresh.away = {"far"}
@@ -159,12 +164,12 @@ def test_a_directory_that_is_not_there_is_away_and_is_not_made(tmp_path: Path) -
     places = StorePlaces(
         tuple(StorePlace(StoreSettings(n, (tmp_path / n).as_uri())) for n in ("home", "near"))
     )
-    stores = open_stores(places)
-    stores.home.create("x", b"1")
+    stores = Stores(places, open_store)
     with pytest.raises(Unavailable, match="mount it, or make it if the store is new"):
         stores.named(NEAR)
     assert not (tmp_path / "near").exists()
-    stores.make(NEAR).create("x", b"1")
+    (tmp_path / "near").mkdir()
+    stores.named(NEAR).create("x", b"1")
     (tmp_path / "near").rename(tmp_path / "gone")
     for ask in (lambda s: s.read("x"), lambda s: s.size("x"), lambda s: list(s.list(""))):
         with pytest.raises(Unavailable, match="is not there"):

@@ -19,7 +19,8 @@ MaarError
 │   ├── StoreFull        the object store has no room
 │   └── OutcomeUnknown   it may or may not have happened; read before writing again
 └── Corrupt            stored bytes are damaged; an operator must look            500
-    └── Damaged          it is known which blocks
+    ├── Damaged          it is known which blocks
+    └── Missing          an object that the index lists is not there
 """
 
 from __future__ import annotations
@@ -116,6 +117,10 @@ class OutcomeUnknown(Retryable):
 
 class Corrupt(MaarError):
     """Stored bytes are not what was written; an operator must look."""
+
+
+class Missing(Corrupt):
+    """An object that the index lists is not there."""
 
 
 class Damaged(Corrupt):

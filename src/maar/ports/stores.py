@@ -10,12 +10,12 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from maar.model.block import Location
-from maar.model.errors import Corrupt, NotFound, Retryable, Unavailable
+from maar.model.errors import Corrupt, Missing, NotFound, Retryable, Unavailable
 from maar.model.ids import MAIN_STORE, NO_ZONE, BlockId, StoreName, Zone
 from maar.ports.object_store import ObjectStore, StoreSettings
 
@@ -24,8 +24,13 @@ AVOIDED_S = 600.0  # a copy that was found bad is; repair takes it from the inde
 AVOIDED_MAX = 10_000
 
 Why = Literal["away", "missing", "damaged"]
-Open = Callable[[StoreSettings], ObjectStore]
 T = TypeVar("T")
+
+
+class OpenStore(Protocol):
+    """Opens a store; `make` says whether a directory that is missing may be made."""
+
+    def __call__(self, settings: StoreSettings, *, make: bool = True) -> ObjectStore: ...
 
 
 class StorePlace(NamedTuple):
@@ -50,6 +55,11 @@ class StorePlaces(NamedTuple):
     def home(self) -> StorePlace:
         """Where this zone writes: the store that names it, or else the first."""
         return next((each for each in self.places if self.zone in each.zones), self.places[0])
+
+    def homes(self) -> tuple[StoreName, ...]:
+        """The stores that segment writers of some zone write to."""
+        named = tuple(each.name for each in self.places if each.zones)
+        return named or (self.places[0].name,)
 
     def by_distance(self) -> tuple[StoreName, ...]:
         """The home store, those of its region, all others; else in the order of the settings."""
@@ -95,15 +105,13 @@ class Stores:
     def __init__(
         self,
         places: StorePlaces,
-        open_store: Open,
+        open_store: OpenStore,
         *,
-        make_store: Open | None = None,
         told: Callable[[Trouble], None] = ignore,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.places = places
         self._open = open_store
-        self._make = make_store or open_store
         self._told = told
         self._now_s = now_s
         self._settings = {place.name: place.settings for place in places.places}
@@ -134,18 +142,22 @@ class Stores:
             )
         with self._lock:
             if name not in self._opened:
-                self._opened[name] = self._open(settings)
+                # The directory of a disk that is not mounted must not pass for an empty store.
+                self._opened[name] = self._open(settings, make=len(self._settings) == 1)
             return self._opened[name]
 
-    def make(self, name: StoreName) -> ObjectStore:
-        """Open a store that is new, and make what it needs: a directory that nobody has used yet.
-
-        `named` makes nothing for any but the home store: the directory of a disk that is not
-        mounted must not pass for an empty store.
+    def choose(self, block: BlockId, locations: Sequence[Location]) -> Location:
+        """The nearest copy whose store can be opened, and is not known to be bad, for whoever reads
+        it without `read`; what is left when there is none.
         """
-        with self._lock:
-            self._opened[name] = self._make(self._settings[name])
-            return self._opened[name]
+        ordered = self.nearest(locations)
+        for at in ordered:
+            try:
+                self.named(at.store)
+                return at
+            except Retryable as error:
+                self.note(block, at, error, another=len(ordered) > 1)
+        return ordered[0]
 
     def nearest(self, locations: Iterable[Location]) -> list[Location]:
         """All of them: first those that may be whole, the nearest first, then what is worth a try
@@ -201,9 +213,9 @@ class Stores:
 
 
 def why_of(error: Exception) -> Why:
-    if isinstance(error, Corrupt):
-        return "damaged"
-    return "missing" if isinstance(error, NotFound) else "away"
+    if isinstance(error, NotFound | Missing):
+        return "missing"
+    return "damaged" if isinstance(error, Corrupt) else "away"
 
 
 def _worst(failures: Sequence[tuple[Location, Exception]]) -> Exception:
@@ -216,6 +228,8 @@ def _worst(failures: Sequence[tuple[Location, Exception]]) -> Exception:
     told = "; ".join(f"in store {at.store}: {error}" for at, error in failures)
     if any(isinstance(error, Retryable) for _, error in failures):
         return Unavailable(f"no copy can be read now: {told}")
+    if all(isinstance(error, NotFound) for _, error in failures):
+        return NotFound(f"no copy is there: {told}")  # the block may have been replaced meanwhile
     return Corrupt(f"No copy is whole: {told}")
 
 
@@ -223,11 +237,15 @@ class _Alone(Stores):
     """One store that is open already, and all that there is, by whatever name."""
 
     def __init__(self, store: ObjectStore) -> None:
-        super().__init__(one_place(StoreSettings(MAIN_STORE, "")), lambda _: store)
+        super().__init__(one_place(StoreSettings(MAIN_STORE, "")), _never)
         self._store = store
 
     def named(self, name: StoreName) -> ObjectStore:  # noqa: ARG002  (there is no other)
         return self._store
+
+
+def _never(settings: StoreSettings, *, make: bool = True) -> ObjectStore:
+    raise AssertionError(f"{settings.name} is open already, and need not be made ({make})")
 
 
 def stores_of(store: ObjectStore | Stores) -> Stores:

@@ -34,6 +34,7 @@ from maar.ports.query import (
     SeriesPoints,
     Top,
 )
+from maar.ports.stores import Stores, stores_of
 from maar.query import answers
 from maar.query.decide.budget import AnswerBudget
 from maar.query.decide.select import (
@@ -46,7 +47,7 @@ from maar.query.decide.select import (
 )
 from maar.query.decide.turns import NoTurn, TurnLimits, Turns
 from maar.query.metrics import Metrics
-from maar.query.read.damaged import name_damage
+from maar.query.read.damaged import find_bad_copies, name_damage
 from maar.query.read.database import QueryDatabase
 from maar.query.read.find import find
 from maar.query.read.letters import Letters
@@ -70,7 +71,7 @@ class DuckEngine(LocalPort):
         self,
         settings: QuerySettings,
         metastore: Caller[IndexReader],
-        store: ObjectStore,
+        store: ObjectStore | Stores,
         registry: CollectorRegistry,
         *,
         reader: str = "query",
@@ -79,16 +80,16 @@ class DuckEngine(LocalPort):
         self._reader = reader  # names our pins: no two processes may share them (S10)
         self._settings = settings
         self._metastore = metastore
-        self._store = store
+        self._stores = stores_of(store)
         self._metrics = Metrics(registry)
         self.level0 = Level0(
-            store,
+            self._stores,
             bytes_max=settings.level0_cache_bytes_max,
             metrics=self._metrics,
         )
         self._metrics.level0_cache.set_function(lambda: self.level0.bytes)
-        self.letters = Letters(store, self._metrics) if letters else None
-        self._database = QueryDatabase(settings, store)
+        self.letters = Letters(self._stores, self._metrics) if letters else None
+        self._database = QueryDatabase(settings, self._stores)
         # Not `background.Threads`: closing waits for each thread, without an event loop.
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="maar-query")
         # A slot is a permission to run and the name of a pin: one that another query takes
@@ -265,7 +266,7 @@ class DuckEngine(LocalPort):
         reading = Reading(
             self._database.cursor(parts.blocks, alone=not self._readings),
             parts,
-            store=self._store,
+            stores=self._stores,
             level0=self.level0,
             budget=AnswerBudget(self._settings.answer_bytes_max),
         )
@@ -367,11 +368,18 @@ class DuckEngine(LocalPort):
 def _run_work(reading: Reading, scope: Scope, work: Callable[[Reading], T], again: bool) -> T:
     try:
         reading.compile([m.value for m in scope.matchers if m.op in ("=~", "!~")])
-        return work(reading)
-    except (Corrupt, PartGone) as error:
-        if isinstance(error, PartGone) and not again:
-            raise  # the view may have been too old
-        raise name_damage(reading.store, reading.parts, error) from error
+        while True:
+            try:
+                return work(reading)
+            except (Corrupt, PartGone, Unavailable) as error:
+                if isinstance(error, PartGone) and not again:
+                    raise  # the view may have been too old
+                if find_bad_copies(reading.stores, reading.parts, error):
+                    reading.choose_copies_again()
+                elif isinstance(error, Unavailable):
+                    raise
+                else:
+                    raise name_damage(reading.stores, reading.parts, error) from error
     finally:
         reading.close()
 

@@ -17,8 +17,8 @@ import msgspec
 from maar.model.errors import NotFound
 from maar.model.plan import LeasedPlan
 from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.stores import Stores
 from maar.runner.runner import RowSource
-from maar.runner.task import OpenStore
 from maar.services.ingest import run
 from maar.services.ingest.known import KnownBlock
 from maar.services.ingest.run import NOTHING, Told
@@ -31,6 +31,7 @@ TASKS_MAX = 1_000
 
 Row = tuple[str, int, bytes | None]  # a file's name, its size, and its bytes if they are at hand
 Read = Callable[[str], bytes]
+OpenSource = Callable[[StoreSettings], ObjectStore]
 
 
 class Bulk(NamedTuple):
@@ -101,7 +102,7 @@ def read_share(
 def write_share(
     plan: LeasedPlan,
     *,
-    store: ObjectStore,
+    store: ObjectStore | Stores,
     attempt: str,
     scratch: Path,
     wall_ns: int,
@@ -135,11 +136,11 @@ def read_local(name: str) -> bytes:
         raise NotFound(f"it cannot be read: {error.strerror or error}") from error
 
 
-def read_object(name: str, *, settings: StoreSettings, open_store: OpenStore) -> bytes:
+def read_object(name: str, *, settings: StoreSettings, open_store: OpenSource) -> bytes:
     """An object below a store's own address."""
     return _opened(settings, open_store).read(name.removeprefix(f"{settings.url}/"))
 
 
 @functools.lru_cache(maxsize=4)
-def _opened(settings: StoreSettings, open_store: OpenStore) -> ObjectStore:
+def _opened(settings: StoreSettings, open_store: OpenSource) -> ObjectStore:
     return open_store(settings)

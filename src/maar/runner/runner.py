@@ -23,6 +23,7 @@ from maar.model.ids import FencingToken, PlanId
 from maar.model.plan import LeasedPlan, PlanKind, PlanResult
 from maar.ports.object_store import StoreSettings
 from maar.ports.runner import AttemptFailed, RunnerDied
+from maar.ports.stores import OpenStore, StorePlaces, Trouble, ignore, places_of
 from maar.runner import engine, failure, seats
 from maar.runner.engine import Engine
 from maar.runner.failure import JobFailure
@@ -35,7 +36,6 @@ from maar.runner.task import (
     Answer,
     CarryShare,
     Done,
-    OpenStore,
     Task,
     TaskFailed,
     warm_up,
@@ -100,7 +100,7 @@ class SparkRunner:
     def __init__(
         self,
         settings: SparkSettings,
-        store: StoreSettings,
+        stores: StoreSettings | StorePlaces,
         scratch: Path | None,  # None for a Spark that we do not own
         *,
         open_store: OpenStore,
@@ -112,9 +112,11 @@ class SparkRunner:
         timing: RunnerTiming = RunnerTiming(),  # noqa: B008 - it is frozen
         borrowed: Any = None,  # a SparkContext of somebody else, who alone may stop it
         source: RowSource | None = None,
+        told: Callable[[Trouble], None] = ignore,  # of copies that tasks could not read
     ) -> None:
         self._settings = settings
-        self._store = store
+        self._stores = places_of(stores)
+        self._told = told
         self.session = SparkHandle(settings, scratch, borrowed, jvm_leaves_s=timing.jvm_leaves_s)
         self._load = load
         self._kinds = kinds
@@ -191,6 +193,8 @@ class SparkRunner:
             with self._lock:
                 if self.runs.get(key) is run:
                     del self.runs[key]
+        for trouble in (each for answer in answers for each in answer.troubles):
+            self._told(trouble)
         failures = [answer for answer in answers if isinstance(answer, TaskFailed)]
         if not failures:
             if self._source is not None:
@@ -249,7 +253,7 @@ class SparkRunner:
         self._warming = f"maar warm-up {secrets.token_hex(4)}"
         task = functools.partial(
             warm_up,
-            store=self._store,
+            store=self._stores.home.settings,
             open_store=self._open_store,
             load=self._load,
             lifeline=line.address,
@@ -291,12 +295,12 @@ class SparkRunner:
         """An RDD whose partitions are the tasks of a plan, each with one answer."""
         context, address = self.session.context, run.line.address
         if self._source is None:
-            parts = [Task(part, self._store, address) for part in self._cut(run.plan)]
+            parts = [Task(part, self._stores, address) for part in self._cut(run.plan)]
             bodies = [msgspec.msgpack.encode(task) for task in parts]
             return context.parallelize(bodies, len(bodies)).map(self.task)
         task = functools.partial(
             work_share,
-            body=msgspec.msgpack.encode(Task(run.plan, self._store, address)),
+            body=msgspec.msgpack.encode(Task(run.plan, self._stores, address)),
             open_store=self._open_store,
             carry_out=self._source.carry_out,
         )

@@ -12,6 +12,7 @@ import os
 import secrets
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -22,14 +23,16 @@ from pyspark import TaskContext
 
 from maar.model.errors import LeaseLost, MaarError, Retryable
 from maar.model.plan import LeasedPlan, PlanResult
-from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.object_store import StoreSettings
+from maar.ports.stores import OpenStore, StorePlaces, Stores, Trouble
 from maar.runner.lifeline import hold_lifeline
 from maar.runner.scratch import WorkerScratch
 from maar.services.runs import CarryOut, Noted
 
 log = logging.getLogger("maar.spark")
 
-OpenStore = Callable[[StoreSettings], ObjectStore]
+TROUBLES_MAX = 100  # copies that one task tells of; repair finds the others itself
+
 CarryShare = Callable[..., Noted]  # a CarryOut that also takes `rows` and `share`
 
 
@@ -37,18 +40,20 @@ class Task(msgspec.Struct, frozen=True):
     """A plan on its way into a Python worker."""
 
     plan: LeasedPlan
-    store: StoreSettings
+    stores: StorePlaces
     lifeline: str
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
     result: PlanResult
     note: bytes = b""  # what the task tells its driver beside that, and nobody else
+    troubles: tuple[Trouble, ...] = ()  # copies that it could not read
 
 
 class TaskFailed(msgspec.Struct, frozen=True, tag=True):
     cause: str
     plan_at_fault: bool  # False: the store or the host was at fault, not the plan
+    troubles: tuple[Trouble, ...] = ()
 
 
 Answer = Done | TaskFailed
@@ -59,22 +64,25 @@ _NOT_OWN = (Retryable, OSError, LeaseLost)
 def work(body: bytes, *, open_store: OpenStore, carry_out: CarryOut | CarryShare) -> bytes:
     """Carry one task out and answer."""
     task = msgspec.msgpack.decode(body, type=Task)
+    troubles: deque[Trouble] = deque(maxlen=TROUBLES_MAX)
     try:
         with hold_lifeline(task.lifeline) as hold, _room() as scratch:
             result = carry_out(
                 task.plan,
-                store=open_store(task.store),
+                store=Stores(task.stores, open_store, told=troubles.append),
                 attempt=attempt_id(),
                 scratch=scratch,
                 wall_ns=time.time_ns(),
                 guard=hold.check,
             )
-        answer: Answer = Done(*result) if isinstance(result, Noted) else Done(result)
+        done, note = result if isinstance(result, Noted) else (result, b"")
+        answer: Answer = Done(done, note, tuple(troubles))
     except Exception as error:
         # Whatever went wrong is returned to the driver as the plan's failure.
         if not isinstance(error, MaarError):  # our own errors say it all in their sentence
             log.exception("task failed plan=%s token=%s", task.plan.id, task.plan.token)
-        answer = TaskFailed(sentence(error), plan_at_fault=not isinstance(error, _NOT_OWN))
+        at_fault = not isinstance(error, _NOT_OWN)
+        answer = TaskFailed(sentence(error), plan_at_fault=at_fault, troubles=tuple(troubles))
     return msgspec.msgpack.encode(answer)
 
 

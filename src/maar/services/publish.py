@@ -15,6 +15,7 @@ from maar.model.ids import BlockId, TenantId, joined_segment_id, output_id, segm
 from maar.model.plan import LeasedPlan
 from maar.model.profile import RawProfile
 from maar.ports.object_store import ObjectStore
+from maar.ports.stores import Stores, stores_of
 
 
 def always() -> None:
@@ -33,7 +34,7 @@ class Publisher:
         plan: LeasedPlan,
         *,
         level: int,  # of what it writes
-        store: ObjectStore,
+        store: ObjectStore | Stores,  # of several it writes to the one of its plan
         attempt: str,
         wall_ns: int,
         guard: Callable[[], None] = always,
@@ -44,7 +45,7 @@ class Publisher:
         self._guard = guard
         self._plan = plan
         self._level = level
-        self._store = store
+        self._store = stores_of(store).named(plan.key.store)
         self._attempt = attempt
         self._wall_ns = wall_ns
 

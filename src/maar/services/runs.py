@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, cast
 from maar.model.errors import Rejected
 from maar.model.plan import LeasedPlan, PlanKind, PlanResult
 from maar.ports.object_store import ObjectStore
+from maar.ports.stores import Stores
 from maar.services.kinds import KINDS, Kinds
 
 PACKAGE = "maar.services"
@@ -35,7 +36,7 @@ class CarryOut(Protocol):
         self,
         plan: LeasedPlan,
         *,
-        store: ObjectStore,
+        store: ObjectStore | Stores,
         attempt: str,
         scratch: Path,
         wall_ns: int,
@@ -63,7 +64,7 @@ def task_of(kind: PlanKind, *, kinds: Kinds = KINDS, package: str = PACKAGE) -> 
 def carry_out(
     plan: LeasedPlan,
     *,
-    store: ObjectStore,
+    store: ObjectStore | Stores,
     attempt: str,
     scratch: Path,
     wall_ns: int,

@@ -34,6 +34,7 @@ from maar.model.time import LeaseTime
 from maar.ports.log_time import Now
 from maar.ports.object_store import ObjectStore
 from maar.ports.plan_board import Kept, Outcome, PollReply, PollRequest
+from maar.ports.stores import Stores, stores_of
 from maar.pprof import gzip
 from maar.pprof.encode import encode
 from maar.pprof.plain import (
@@ -59,13 +60,14 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 def pretend(
     plan: LeasedPlan,
     *,
-    store: ObjectStore,
+    store: ObjectStore | Stores,
     attempt: str,
     scratch: Path,
     wall_ns: int,
     guard: Guard,
 ) -> PlanResult:
     """What a plan does is written in the name of its store: '<verb> <argument>'."""
+    store = stores_of(store).home
     if plan.key.store == MAIN_STORE:
         return carry_out(
             plan, store=store, attempt=attempt, scratch=scratch, wall_ns=wall_ns, guard=guard

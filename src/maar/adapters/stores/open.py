@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -11,20 +10,8 @@ from maar.adapters.stores.local import LocalStore
 from maar.adapters.stores.s3 import S3Store
 from maar.model.errors import AlreadyExists, InvalidInput
 from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.ports.stores import StorePlaces, Stores, Trouble, ignore
 
 PROBE_PREFIX = "probe"
-
-
-def open_stores(places: StorePlaces, *, told: Callable[[Trouble], None] = ignore) -> Stores:
-    """The stores of the settings. Of several only the home store's directory is made if missing."""
-    home = places.home.name
-    return Stores(
-        places,
-        lambda settings: open_store(settings, make=settings.name == home),
-        make_store=open_store,
-        told=told,
-    )
 
 
 def open_store(settings: StoreSettings, *, make: bool = True) -> ObjectStore:

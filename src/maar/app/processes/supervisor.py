@@ -29,6 +29,7 @@ from maar.app.processes.status_file import ProcessState
 from maar.app.processes.watcher import session_members
 from maar.app.roles.replica import replica_place
 from maar.app.roles.run import ProcessName
+from maar.app.roles.wiring import make_new_stores
 from maar.app.settings.config import Settings
 from maar.app.settings.sections import RoleAddresses
 from maar.background import cancel, wait_any
@@ -119,6 +120,7 @@ class Supervisor:
         for number in stop_signals():
             loop.add_signal_handler(number, self._on_signal, number)
         log.info("maar starts url=%s data=%s", self._url, self._settings.data_dir)
+        make_new_stores(self._settings)
         async with asyncio.TaskGroup() as group:
             keepers = [group.create_task(self._keep(role)) for role in self._roles]
             announcer = group.create_task(self._announce())

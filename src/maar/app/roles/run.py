@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from maar.app.processes.process import CANNOT_RUN
-from maar.app.roles.wiring import Here
+from maar.app.roles.wiring import Here, make_new_stores
 from maar.app.settings.config import Settings
 from maar.model.errors import Corrupt, InvalidInput, MaarError
 from maar.ports.runner import RunnerDied
@@ -73,6 +73,7 @@ async def run(
 
     `started` is called when all of them run and the event loop is responsive.
     """
+    make_new_stores(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

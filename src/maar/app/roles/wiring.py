@@ -7,7 +7,9 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
@@ -21,6 +23,9 @@ from maar.ports.calls import Caller
 from maar.ports.log import Log
 from maar.ports.object_store import ObjectStore
 from maar.ports.segment_writer import SegmentWriter
+from maar.ports.stores import Stores, Trouble, ignore
+
+SEEN_STORES = "seen-stores"  # a file for each, in the data directory
 
 
 def new_registry(role: str) -> CollectorRegistry:
@@ -42,7 +47,28 @@ def writer_node(settings: Settings) -> NodeId:
 
 
 def build_store(settings: Settings) -> ObjectStore:
-    return open_store(settings.store_settings())
+    """The home store of this process."""
+    return build_stores(settings).home
+
+
+def build_stores(settings: Settings, *, told: Callable[[Trouble], None] = ignore) -> Stores:
+    return Stores(settings.store_places(), open_store, told=told)
+
+
+def make_new_stores(settings: Settings) -> None:
+    """Make the directories of stores that this host has not seen before.
+
+    One that it has seen, and that is gone, is a disk that is not mounted: an empty directory in its
+    place would pass for a store that lost everything.
+    """
+    seen = settings.data_dir / SEEN_STORES
+    places = settings.store_places().places
+    for place in places if len(places) > 1 else ():
+        url = urlsplit(place.settings.url)
+        if url.scheme == "file" and not (seen / place.name).exists():
+            Path(unquote(url.path)).mkdir(parents=True, exist_ok=True)
+            seen.mkdir(parents=True, exist_ok=True)
+            (seen / place.name).touch()
 
 
 async def open_log(settings: Settings, registry: CollectorRegistry | None = None) -> Log:

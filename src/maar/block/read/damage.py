@@ -9,23 +9,30 @@ import xxhash
 from maar.model.block import BlockMeta, Damage, File, Location
 from maar.model.errors import NotFound
 from maar.ports.object_store import ObjectStore
+from maar.ports.stores import Stores, stores_of
 
+MISSING = "is missing"
 _RANGE = 8 << 20  # bytes of one ranged read
 
 
-def damages(store: ObjectStore, meta: BlockMeta, *, bytes_max: int = 1 << 62) -> Iterator[Damage]:
-    """Every object of a block that is not as it was written.
+def damages(
+    store: ObjectStore | Stores, meta: BlockMeta, *, bytes_max: int = 1 << 62
+) -> Iterator[Damage]:
+    """Every object of a block that is not as it was written, of all its copies.
 
     Bytes are read and compared only as far as all of them are no more than `bytes_max`.
     """
-    compare = meta.size <= bytes_max
+    stores, compare = stores_of(store), meta.size <= bytes_max
     for file in meta.files:
         for at in file.locations:
-            if what := _wrong(store, file, at, compare=compare):
+            if what := wrong(stores.named(at.store), file, at, compare=compare):
                 yield Damage(meta.id, at.key, what)
 
 
-def _wrong(store: ObjectStore, file: File, at: Location, *, compare: bool) -> str:
+def wrong(store: ObjectStore, file: File, at: Location, *, compare: bool) -> str:
+    """What is wrong with one copy, in words that follow its key; '' when it is whole, or when only
+    its size was asked for and is right.
+    """
     try:
         size = store.size(at.key)
         if size != file.size:
@@ -33,7 +40,7 @@ def _wrong(store: ObjectStore, file: File, at: Location, *, compare: bool) -> st
         if compare and _checksum(store, at.key, size) != file.checksum:
             return "has other bytes than were written: its checksum differs"
     except NotFound:
-        return "is missing"
+        return MISSING
     return ""
 
 

@@ -1,7 +1,11 @@
-"""Objects of a block as local files, each compared with the index before anyone reads it."""
+"""Objects of a block as local files, each compared with the index before anyone reads it.
+
+The nearest copy is taken, and another one when it is not what was written (S14).
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import xxhash
@@ -9,15 +13,22 @@ import xxhash
 from maar.block.format import checksum
 from maar.block.merge.run import Run, open_table
 from maar.model.block import TABLES, BlockMeta, File
-from maar.model.errors import Corrupt, NotFound
+from maar.model.errors import Corrupt, Missing, NotFound
 from maar.ports.object_store import ObjectStore
+from maar.ports.stores import Stores, stores_of
 
 _RANGE = 8 << 20  # bytes of one ranged read
 
 
-def fetch(store: ObjectStore, meta: BlockMeta, file: File, scratch: Path) -> Path:
+def fetch(store: ObjectStore | Stores, meta: BlockMeta, file: File, scratch: Path) -> Path:
     """A local file with the object's bytes; Corrupt names the block when they are not right."""
-    key = file.locations[0].key
+    read = partial(_fetch_copy, meta=meta, file=file, scratch=scratch)
+    return stores_of(store).read(meta.id, file.locations, read)
+
+
+def _fetch_copy(
+    store: ObjectStore, key: str, *, meta: BlockMeta, file: File, scratch: Path
+) -> Path:
     try:
         path = store.local_path(key)
         if path is None:
@@ -27,7 +38,7 @@ def fetch(store: ObjectStore, meta: BlockMeta, file: File, scratch: Path) -> Pat
             store.size(key)  # NotFound, in the store's own words, when it is gone
             digest = checksum.of_file(path)
     except NotFound as error:
-        raise Corrupt(
+        raise Missing(
             f"Block {meta.id} is in the index, and its object {key} is missing from the store. "
             f"Restore it from a copy, or give the block up: `maar blocks lose {meta.id}`."
         ) from error
@@ -41,7 +52,7 @@ def fetch(store: ObjectStore, meta: BlockMeta, file: File, scratch: Path) -> Pat
     return path
 
 
-def run_of_block(store: ObjectStore, meta: BlockMeta, scratch: Path) -> Run:
+def run_of_block(store: ObjectStore | Stores, meta: BlockMeta, scratch: Path) -> Run:
     """A block as a run; every file is checked, and has the rows that the index says."""
     name = f"Block {meta.id}"
     tables = {table: fetch(store, meta, meta.file(table), scratch) for table in TABLES}

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from maar.block.format import hidden
 from maar.block.format.segment import open_segment
 from maar.block.format.tables import LAYOUTS
+from maar.block.read.copies import read_copy
 from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.errors import Corrupt
 from maar.model.ids import ProfileId, TenantId
@@ -20,6 +21,7 @@ from maar.model.labels import PROFILE_NAME
 from maar.model.predicate import Mask
 from maar.model.profile import profile_type, with_underscores
 from maar.ports.object_store import ObjectStore
+from maar.ports.stores import Stores, stores_of
 from maar.pprof.columns import NONE
 from maar.pprof.encode import encode
 from maar.pprof.gzip import compress
@@ -79,14 +81,17 @@ def restore(
     return compress(encode(profile))
 
 
-def profile_from_block(store: ObjectStore, meta: BlockMeta, profile: ProfileId) -> bytes | None:
+def profile_from_block(
+    store: ObjectStore | Stores, meta: BlockMeta, profile: ProfileId
+) -> bytes | None:
     """The profile from a block's files, or None when the block does not have it."""
-    found = _Files(store, meta).find("profiles", "profile_id", [profile])
-    return _from_block(_Files(store, meta), found.to_pylist()[0]) if found.num_rows else None
+    files = _Files(stores_of(store), meta)
+    found = files.find("profiles", "profile_id", [profile])
+    return _from_block(files, found.to_pylist()[0]) if found.num_rows else None
 
 
 def profile_from_segment(
-    store: ObjectStore,
+    store: ObjectStore | Stores,
     meta: BlockMeta,
     profile: ProfileId,
     *,
@@ -96,7 +101,8 @@ def profile_from_segment(
     """The payload from a segment or a quarantine block, as it came; None when it is not there, or
     is hidden.
     """
-    with store.open(meta.file(SEGMENT_TABLE).locations[0].key) as file:
+
+    def read(file: Any) -> bytes | None:
         parquet = open_segment(file)
         for group in range(parquet.num_row_groups):
             ids = parquet.read_row_group(group, columns=["tenant", "profile_id"])
@@ -109,7 +115,9 @@ def profile_from_segment(
             if pc.any(here).as_py():
                 payloads = parquet.read_row_group(group, columns=["payload"])
                 return bytes(payloads.filter(here)["payload"][0].as_py())
-    return None
+        return None
+
+    return read_copy(stores_of(store), meta, SEGMENT_TABLE, read)
 
 
 def _from_block(files: _Files, profile_row: Row) -> bytes:
@@ -133,8 +141,8 @@ def _from_block(files: _Files, profile_row: Row) -> bytes:
 class _Files:
     """The tables of one block, read no further than needed."""
 
-    def __init__(self, store: ObjectStore, meta: BlockMeta) -> None:
-        self._store = store
+    def __init__(self, stores: Stores, meta: BlockMeta) -> None:
+        self._stores = stores
         self._meta = meta
 
     def find(
@@ -151,8 +159,9 @@ class _Files:
         names = [name for name in schema.names if name not in skip]
         kind = schema.field(column).type
         values = pc.unique(pa.array(wanted, kind) if isinstance(wanted, list) else wanted)
-        parts = []
-        with self._store.open(self._meta.file(table).locations[0].key) as file:
+
+        def read(file: Any) -> list[pa.Table]:
+            parts = []
             parquet = pq.ParquetFile(file)
             for group in range(parquet.num_row_groups):
                 if not all(_may_hold(parquet, group, *item) for item in where.items()):
@@ -160,6 +169,9 @@ class _Files:
                 here = pc.is_in(parquet.read_row_group(group, columns=[column])[column], values)
                 if pc.any(here).as_py():
                     parts.append(parquet.read_row_group(group, columns=names).filter(here))
+            return parts
+
+        parts = read_copy(self._stores, self._meta, table, read)
         if not parts:
             return pa.schema([schema.field(name) for name in names]).empty_table()
         return pa.concat_tables(parts)

@@ -1,13 +1,13 @@
-"""After a query failed, finds out which objects are damaged."""
+"""After a query failed, finds out which objects are damaged, and which copies to read instead."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from maar.block.read.damage import damages
+from maar.block.read.damage import MISSING, wrong
 from maar.model.block import BlockMeta, Damage
-from maar.model.errors import Corrupt, Damaged
-from maar.ports.object_store import ObjectStore
+from maar.model.errors import Corrupt, Damaged, Missing, Retryable, Unavailable
+from maar.ports.stores import Stores
 from maar.query.decide.select import Parts
 
 COMPARED_BYTES_MAX = 512 << 20  # of objects that are read for one error: its query waits
@@ -17,32 +17,110 @@ NAMED_MAX = 20  # blocks
 Found = tuple[BlockMeta, list[Damage]]
 
 
-def name_damage(store: ObjectStore, parts: Parts, error: Exception) -> Corrupt:
-    """The error, with the names of the damaged objects."""
-    metas = (*(meta for meta, _ in parts.raw), *parts.blocks, *parts.quarantined)
-    found = list(_by_size(store, metas)) or list(_by_bytes(store, metas))
+def find_bad_copies(stores: Stores, parts: Parts, error: Exception) -> bool:
+    """Whether a copy that was read is bad, or its store away, and there is another one to try.
+
+    Those that the error names are looked at first: a query may be about thousands of files. Each
+    call finds a bad copy that none has found before, so that asking again comes to an end.
+    """
+    copied = [meta for meta in _metas(parts) if any(len(f.locations) > 1 for f in meta.files)]
+    text = str(error)
+    named = [meta for meta in copied if _is_named(meta, text)]
+    for metas in filter(None, (named, copied)):
+        if any([_note_bad(stores, meta, compare=False) for meta in metas]):
+            return True
+        if any([_note_bad(stores, meta, compare=True) for meta in _bounded(metas)]):
+            return True
+    return False
+
+
+def _is_named(meta: BlockMeta, text: str) -> bool:
+    return any(at.key in text for file in meta.files for at in file.locations)
+
+
+def _note_bad(stores: Stores, meta: BlockMeta, *, compare: bool) -> bool:
+    """Look at the copies that were read; those of a store that is away are not looked at twice."""
+    found = False
+    for file in meta.files:
+        at, *others = stores.nearest(file.locations)
+        if not others or stores.is_doubtful(at):
+            continue
+        try:
+            what = wrong(stores.named(at.store), file, at, compare=compare)
+        except Retryable as error:
+            stores.note(meta.id, at, error, another=True)
+            found = True
+            continue
+        if what:
+            damage = Damage(meta.id, at.key, what)
+            stores.note(meta.id, at, _error(damage), another=True)
+            found = True
+    return found
+
+
+def name_damage(stores: Stores, parts: Parts, error: Exception) -> Corrupt | Unavailable:
+    """The error, with the names of the damaged objects; Unavailable when the copy that is left of
+    one is in a store that is away.
+    """
+    metas = _metas(parts)
+    try:
+        found = list(_by_size(stores, metas)) or list(_by_bytes(stores, metas))
+    except Unavailable as away:
+        return away
     if not found:
         return Corrupt(str(error))
-    wrong = [str(each) for _, some in found for each in some]
-    more = f", and {len(wrong) - TOLD_MAX} more" if len(wrong) > TOLD_MAX else ""
+    told = [str(each) for _, some in found for each in some]
+    more = f", and {len(told) - TOLD_MAX} more" if len(told) > TOLD_MAX else ""
     return Damaged(
-        f"{'; '.join(wrong[:TOLD_MAX])}{more}. Restore it from a copy, or see what giving it up "
+        f"{'; '.join(told[:TOLD_MAX])}{more}. Restore it from a copy, or see what giving it up "
         f"would cost: maar blocks lose {found[0][0].id} --dry-run (met as: {error})",
         blocks=tuple((m.id, m.min_time_ns, m.max_time_ns) for m, _ in found[:NAMED_MAX]),
     )
 
 
-def _by_size(store: ObjectStore, metas: Iterable[BlockMeta]) -> Iterator[Found]:
+def _metas(parts: Parts) -> Sequence[BlockMeta]:
+    return (*(meta for meta, _ in parts.raw), *parts.blocks, *parts.quarantined)
+
+
+def _by_size(stores: Stores, metas: Iterable[BlockMeta]) -> Iterator[Found]:
     for meta in metas:
-        if wrong := list(damages(store, meta, bytes_max=0)):
-            yield meta, wrong
+        if damages := list(_damages(stores, meta, compare=False)):
+            yield meta, damages
 
 
-def _by_bytes(store: ObjectStore, metas: Iterable[BlockMeta]) -> Iterator[Found]:
+def _by_bytes(stores: Stores, metas: Iterable[BlockMeta]) -> Iterator[Found]:
+    for meta in _bounded(metas):
+        if damages := list(_damages(stores, meta, compare=True)):
+            yield meta, damages
+
+
+def _bounded(metas: Iterable[BlockMeta]) -> Iterator[BlockMeta]:
     left = COMPARED_BYTES_MAX
     for meta in metas:
         left -= meta.size
         if left < 0:
             return
-        if wrong := list(damages(store, meta)):
-            yield meta, wrong
+        yield meta
+
+
+def _damages(stores: Stores, meta: BlockMeta, *, compare: bool) -> Iterator[Damage]:
+    """Of the objects of which no copy is whole."""
+    for file in meta.files:
+        bad, away = [], []
+        for at in file.locations:
+            try:
+                what = wrong(stores.named(at.store), file, at, compare=compare)
+            except Retryable as error:
+                away.append(str(error))  # whether it is whole is not known
+                continue
+            if what:
+                bad.append(Damage(meta.id, at.key, what))
+                stores.note(meta.id, at, _error(bad[-1]), another=False)
+        if away and len(bad) + len(away) == len(file.locations):
+            raise Unavailable("; ".join([*map(str, bad), *away]))
+        if len(bad) == len(file.locations):
+            yield from bad
+
+
+def _error(damage: Damage) -> Corrupt:
+    return Missing(str(damage)) if damage.what == MISSING else Corrupt(str(damage))

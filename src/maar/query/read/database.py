@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 
 from maar.model.block import BlockMeta
-from maar.ports.object_store import ObjectStore
+from maar.ports.stores import Stores
 from maar.query.read.level0 import COLUMNS
 from maar.query.read.remote import StoreFileSystem
 from maar.query.settings import QuerySettings
@@ -22,9 +22,9 @@ FOOTER_FACTOR = 9
 class QueryDatabase:
     """DuckDB in memory; the footers that it has parsed are kept, within a bound."""
 
-    def __init__(self, settings: QuerySettings, store: ObjectStore) -> None:
+    def __init__(self, settings: QuerySettings, stores: Stores) -> None:
         self._settings = settings
-        self._store = store
+        self._stores = stores
         self._open()
 
     def cursor(self, blocks: Iterable[BlockMeta], *, alone: bool) -> Any:
@@ -34,7 +34,7 @@ class QueryDatabase:
         new database can take the place of the full one.
         """
         footers = {
-            file.locations[0].key: file.footer_size
+            self._stores.nearest(file.locations)[0].key: file.footer_size
             for meta in blocks
             for file in meta.files
             if file.table in COLUMNS
@@ -58,10 +58,10 @@ class QueryDatabase:
 
     def _open(self) -> None:
         self._kept: dict[str, int] = {}  # bytes of footers, by key
-        self._database, self._scratch = open_database(self._settings, self._store)
+        self._database, self._scratch = open_database(self._settings, self._stores)
 
 
-def open_database(settings: QuerySettings, store: ObjectStore) -> tuple[Any, ExitStack]:
+def open_database(settings: QuerySettings, stores: Stores) -> tuple[Any, ExitStack]:
     """A database in memory, and what to close after it."""
     scratch = ExitStack()
     spill = settings.spill_dir or scratch.enter_context(TemporaryDirectory(prefix="maar-query-"))
@@ -77,5 +77,5 @@ def open_database(settings: QuerySettings, store: ObjectStore) -> tuple[Any, Exi
             "python_enable_replacements": False,  # no Python variable is ever a table
         },
     )
-    database.register_filesystem(StoreFileSystem(store))
+    database.register_filesystem(StoreFileSystem(stores))
     return database, scratch

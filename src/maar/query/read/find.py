@@ -34,7 +34,7 @@ def _among_raw(
         with translate_errors():
             masks = reading.parts.masks.get(meta.id, ())
             if found := profile_from_segment(
-                reading.store, meta, profile, tenant=tenant, masks=masks
+                reading.stores, meta, profile, tenant=tenant, masks=masks
             ):
                 return found
     return None
@@ -46,7 +46,7 @@ def _among_blocks(reading: Reading, profile: ProfileId) -> bytes | None:
     if not blocks:
         return None
     statement = Statement()
-    ids = listed_files(reading.parts, "profiles", reading.store)
+    ids = listed_files(reading.parts, "profiles", reading.stores)
     table = reading.run(
         f"SELECT min(block) AS block FROM ({ids}) WHERE profile_id = {statement.bind(profile)}",
         statement,
@@ -55,4 +55,4 @@ def _among_blocks(reading: Reading, profile: ProfileId) -> bytes | None:
     if place is None:
         return None
     with translate_errors():
-        return profile_from_block(reading.store, blocks[place], profile)
+        return profile_from_block(reading.stores, blocks[place], profile)

@@ -1,4 +1,7 @@
-"""Dead letters in queries: listed before the view is taken, each read once (S20)."""
+"""Dead letters in queries: listed before the view is taken, each read once (S20).
+
+They lie where segments are written, in the home store of each zone, and are not copied.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, NotFound, Overloaded
 from maar.model.ids import BlockId, Incarnation, StoreName
 from maar.ports.object_store import ObjectInfo, ObjectStore
+from maar.ports.stores import Stores, stores_of
 from maar.query.metrics import Metrics
 
 log = logging.getLogger("maar.query")
@@ -23,6 +27,7 @@ log = logging.getLogger("maar.query")
 THREADS = 8
 LETTERS_MAX = 20_000  # that a query looks through; the leader delivers hundreds a second
 
+Place = tuple[StoreName, str]  # of a letter: its store and key
 Item = TypeVar("Item")
 T = TypeVar("T")
 
@@ -31,16 +36,15 @@ class Letters:
     """Used by one event loop. Letters are never changed: each is read once while it is there."""
 
     def __init__(
-        self, store: ObjectStore, metrics: Metrics, *, letters_max: int = LETTERS_MAX
+        self, store: ObjectStore | Stores, metrics: Metrics, *, letters_max: int = LETTERS_MAX
     ) -> None:
-        self._store = store
+        self._stores = stores_of(store)
         self.letters_max = letters_max
-        self._name = StoreName(store.settings().name)
         self._metrics = metrics
         self._threads = Threads(THREADS, "maar-letters")
-        self._read: dict[str, BlockMeta] = {}  # by key
+        self._read: dict[Place, BlockMeta] = {}
         self._present: set[BlockId] = set()  # whose segments were seen to be there
-        self._told: set[str] = set()  # keys of those that had to be left out
+        self._told: set[Place] = set()  # those that had to be left out
 
     @property
     def remembered(self) -> int:
@@ -50,23 +54,27 @@ class Letters:
     async def waiting(self, incarnation: Incarnation) -> list[BlockMeta]:
         """Every letter that is there now and can be read; the others are the leader's to hold."""
         prefix = keys.dead_letters(incarnation)
-        infos = await self._threads.do(
-            lambda: list(islice(self._store.list(prefix), self.letters_max + 1))
-        )
+        homes = self._stores.places.homes()
+        listed = await self._each(lambda store: self._list(store, prefix), homes)
+        infos = {(store, info.key): info for store, some in listed for info in some}
         if len(infos) > self.letters_max:
             raise Overloaded(
                 f"more than {self.letters_max} segments wait to be added to the index, too many to "
                 "look through for one query; the metastore is adding them: ask again later"
             )
-        known = {info.key: meta for info in infos if (meta := self._read.get(info.key))}
-        new = [info for info in infos if info.key not in known and info.key not in self._told]
-        for info, found in await self._each(partial(self._open, incarnation), new):
+        known = {place: meta for place in infos if (meta := self._read.get(place))}
+        new = [
+            (place, info)
+            for place, info in infos.items()
+            if place not in known and place not in self._told
+        ]
+        for (place, _), found in await self._each(partial(self._open, incarnation), new):
             if isinstance(found, BlockMeta):
-                known[info.key] = found
+                known[place] = found
             elif found:
-                self._leave_out(info.key, found)
+                self._leave_out(place, found)
         self._read = known
-        self._told &= {info.key for info in infos}
+        self._told &= infos.keys()
         self._present &= {meta.id for meta in known.values()}
         return list(known.values())
 
@@ -80,10 +88,11 @@ class Letters:
         # What was known before counts: others who ask meanwhile forget what has been delivered.
         lost: set[BlockId] = set()
         unsure = [meta for meta in letters if meta.id not in self._present]
-        for meta, trouble in await self._each(partial(dead_letter.absent, self._store), unsure):
+        for meta, trouble in await self._each(self._absent, unsure):
             if trouble:
                 lost.add(meta.id)
-                self._leave_out(keys.dead_letter(incarnation=incarnation, block=meta.id), trouble)
+                key = keys.dead_letter(incarnation=incarnation, block=meta.id)
+                self._leave_out((meta.store, key), trouble)
             else:
                 self._present.add(meta.id)
         return [meta for meta in letters if meta.id not in lost]
@@ -91,28 +100,38 @@ class Letters:
     def close(self) -> None:
         self._threads.close()
 
-    def _open(self, incarnation: Incarnation, info: ObjectInfo) -> BlockMeta | str:
+    def _list(self, store: StoreName, prefix: str) -> list[ObjectInfo]:
+        return list(islice(self._stores.named(store).list(prefix), self.letters_max + 1))
+
+    def _absent(self, meta: BlockMeta) -> str:
+        return dead_letter.absent(self._stores.named(meta.store), meta)
+
+    def _open(self, incarnation: Incarnation, found: tuple[Place, ObjectInfo]) -> BlockMeta | str:
         """Its metadata, or why it cannot be trusted; '' when it is gone, for it was delivered."""
+        (name_of_store, _), info = found
+        store = self._stores.named(name_of_store)
         _, _, name = keys.letter_place(info.key)
         if keys.letter_block(name) is None:
             return "it is not named like a dead letter"
         if info.size > dead_letter.BYTES_MAX:
             return f"it has {info.size} bytes, too many for a dead letter"
         try:
-            meta = dead_letter.decode(self._store.read(info.key), key=info.key)
+            meta = dead_letter.decode(store.read(info.key), key=info.key)
+            own = StoreName(store.settings().name)
             return dead_letter.check(
-                meta, key=info.key, name=name, incarnation=incarnation, store=self._name
+                meta, key=info.key, name=name, incarnation=incarnation, store=own
             )
         except NotFound:
             return ""
         except Corrupt as error:
             return str(error)
 
-    def _leave_out(self, key: str, cause: str) -> None:
-        if key not in self._told:
-            self._told.add(key)
+    def _leave_out(self, place: Place, cause: str) -> None:
+        if place not in self._told:
+            self._told.add(place)
             self._metrics.letters_unreadable.inc()
-            log.error("dead letter skipped by queries key=%s cause=%s", key, cause)
+            store, key = place
+            log.error("dead letter skipped by queries store=%s key=%s cause=%s", store, key, cause)
 
     async def _each(self, act: Callable[[Item], T], items: Iterable[Item]) -> list[tuple[Item, T]]:
         given = list(items)

@@ -7,16 +7,19 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from maar.block.decode.to_tables import decode_in_batches
 from maar.block.format import segment
 from maar.block.format.tables import LAYOUTS
+from maar.block.read.copies import read_copy
 from maar.model.block import SEGMENT_TABLE, BlockMeta, Dataset
 from maar.model.errors import Overloaded
 from maar.model.profile import RawProfile
 from maar.ports.object_store import ObjectStore
+from maar.ports.stores import Stores, stores_of
 from maar.query.metrics import Metrics
 
 RAW_BYTES_MAX = 256 << 20  # of profiles that are decoded together
@@ -53,14 +56,14 @@ class Level0:
 
     def __init__(
         self,
-        store: ObjectStore,
+        store: ObjectStore | Stores,
         *,
         bytes_max: int,
         metrics: Metrics,
         raw_bytes_max: int = RAW_BYTES_MAX,
         weight_max: int = WEIGHT_MAX,
     ) -> None:
-        self._store = store
+        self._stores = stores_of(store)
         self._bytes_max = bytes_max
         self.raw_bytes_max = raw_bytes_max
         self.weight_max = weight_max
@@ -153,12 +156,13 @@ class Level0:
         return whole
 
     def _read(self, meta: BlockMeta, datasets: list[Dataset]) -> list[RawProfile]:
-        key = meta.file(SEGMENT_TABLE).locations[0].key
-        once: dict[bytes, RawProfile] = {}  # a push sent twice may sit in one segment twice
-        with self._store.open(key) as file:
+        def read(file: Any) -> list[RawProfile]:
+            once: dict[bytes, RawProfile] = {}  # a push sent twice may sit in one segment twice
             for profile in segment.read_datasets(file, datasets):
                 once.setdefault(profile.id, profile)
-        return list(once.values())
+            return list(once.values())
+
+        return read_copy(self._stores, meta, SEGMENT_TABLE, read)
 
     def _decode_some(self, profiles: Sequence[RawProfile]) -> Iterator[DecodedPart]:
         """What cannot be decoded is left out: compaction will put it into quarantine."""

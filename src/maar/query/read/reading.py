@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from maar.model.block import BlockMeta, Dataset
 from maar.model.errors import Corrupt, InvalidInput, NotFound, Overloaded, Unavailable
-from maar.ports.object_store import ObjectStore
+from maar.ports.stores import Stores
 from maar.query.decide.budget import LEVEL_0, OBJECT_FACTOR, ROWS, AnswerBudget
 from maar.query.decide.select import Parts
 from maar.query.read.level0 import DecodedPart, Level0, TooMuch
@@ -41,10 +41,10 @@ class Reading:
     """Used by one thread; only `stop` may come from another."""
 
     def __init__(
-        self, cursor: Any, parts: Parts, *, store: ObjectStore, level0: Level0, budget: AnswerBudget
+        self, cursor: Any, parts: Parts, *, stores: Stores, level0: Level0, budget: AnswerBudget
     ) -> None:
         self.parts = parts
-        self.store = store
+        self.stores = stores
         self.level0 = level0
         self.budget = budget
         self._cursor = cursor
@@ -74,7 +74,11 @@ class Reading:
     @cached_property
     def tables(self) -> dict[str, str]:
         with translate_errors():
-            return tables_of(self._cursor, self.parts, store=self.store, decode=self._decode)
+            return tables_of(self._cursor, self.parts, stores=self.stores, decode=self._decode)
+
+    def choose_copies_again(self) -> None:
+        """After a copy was found bad, the files to read are others."""
+        self.__dict__.pop("tables", None)
 
     def run(self, text: str, statement: Statement, *, objects: bool = False) -> pa.Table:
         """The rows, counted as they come; `objects` when they will be made into Python's."""

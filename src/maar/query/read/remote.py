@@ -1,4 +1,4 @@
-"""Lets DuckDB read the objects of a store that is no directory: a file system over ranged reads."""
+"""Lets DuckDB read objects of stores that are no directories: a file system over ranged reads."""
 
 from __future__ import annotations
 
@@ -7,31 +7,39 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
-from maar.ports.object_store import ObjectStore
+from maar.model.ids import StoreName
+from maar.ports.stores import Stores
 
 PROTOCOL = "maar"
 _NEVER_CHANGED = datetime(1970, 1, 1, tzinfo=UTC)  # objects are written once
 
 
 class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """maar://key, for reading only."""
+    """maar://store/key, for reading only."""
 
     protocol = PROTOCOL
-    cachable = False  # an instance belongs to its store
+    cachable = False  # an instance belongs to its stores
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, stores: Stores) -> None:
         super().__init__()
-        self._store = store
+        self._stores = stores
 
     def _open(self, path: str, mode: str = "rb", **_options: Any) -> Any:
         if mode != "rb":
             raise PermissionError(f"{path} is an object, and objects are only read here")
-        return self._store.open(self._strip_protocol(path))
+        return self._open_object(path)
 
     def info(self, path: str, **_options: Any) -> dict[str, Any]:
-        key = self._strip_protocol(path)
-        with self._store.open(key) as file:
-            return {"name": key, "size": file.seek(0, 2), "type": "file"}
+        with self._open_object(path) as file:
+            return {
+                "name": self._strip_protocol(path),
+                "size": file.seek(0, 2),
+                "type": "file",
+            }
+
+    def _open_object(self, path: str) -> Any:
+        store, _, key = self._strip_protocol(path).partition("/")
+        return self._stores.named(StoreName(store)).open(key)
 
     def glob(self, path: str, **_options: Any) -> list[str]:
         """The key itself: only listed keys are read, so nothing is ever searched for (S3)."""

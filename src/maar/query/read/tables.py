@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from maar.block.format.hidden import without_hidden
+from maar.model.block import Location
 from maar.model.predicate import Mask
 from maar.model.time import TimeRange
-from maar.ports.object_store import ObjectStore
+from maar.ports.stores import Stores
 from maar.query.decide.select import Parts
 from maar.query.read.level0 import COLUMNS, DecodedPart
 from maar.query.read.remote import PROTOCOL
@@ -27,7 +28,7 @@ def tables_of(
     cursor: Any,
     parts: Parts,
     *,
-    store: ObjectStore,
+    stores: Stores,
     decode: Callable[..., list[DecodedPart]],
 ) -> dict[str, str]:
     """A SELECT per table, each row with the number of its part: ids are only joined with it."""
@@ -39,7 +40,7 @@ def tables_of(
     return {
         table: " UNION ALL ".join(
             [
-                *([listed_files(parts, table, store)] if parts.blocks else []),
+                *([listed_files(parts, table, stores)] if parts.blocks else []),
                 *_from_memory(cursor, raw, table, first=len(parts.blocks)),
             ]
         )
@@ -58,12 +59,13 @@ def _visible(part: DecodedPart, masks: Sequence[Mask]) -> DecodedPart:
     return replace(part, tables=tables)
 
 
-def listed_files(parts: Parts, table: str, store: ObjectStore) -> str:
+def listed_files(parts: Parts, table: str, stores: Stores) -> str:
     """A table of at least one block, from the keys that the index lists and no others (S3), without
     the rows that were deleted and are still in them (S8).
     """
     blocks = parts.blocks
-    paths = [_path(store, meta.file(table).locations[0].key) for meta in blocks]
+    copies = (stores.choose(meta.id, meta.file(table).locations) for meta in blocks)
+    paths = [_path(stores, at) for at in copies]
     listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
     # file_index counts in the order of the list, so it is the number of the part.
     hidden = [
@@ -88,10 +90,10 @@ def _condition(mask: Mask) -> str:
     return "service = '" + mask.service.replace("'", "''") + f"' AND {during}"
 
 
-def _path(store: ObjectStore, key: str) -> str:
-    path = store.local_path(key)
+def _path(stores: Stores, at: Location) -> str:
+    path = stores.named(at.store).local_path(at.key)
     if path is None or _WILD.search(str(path)):  # DuckDB would expand wildcards in a path
-        return f"{PROTOCOL}://{key}"
+        return f"{PROTOCOL}://{at.store}/{at.key}"
     return str(path)
 
 

@@ -19,6 +19,7 @@ from maar.model.block import CLUSTERED
 from maar.model.errors import Corrupt
 from maar.model.plan import Account, LeasedPlan, Place, PlanPart, PlanResult
 from maar.ports.object_store import ObjectStore
+from maar.ports.stores import Stores
 from maar.services.cluster.parts import MEMORY_BYTES, touches
 from maar.services.cluster.rules import CLUSTER
 from maar.services.merging import Merger, drop_repeated
@@ -32,7 +33,7 @@ BUDGET_PER_MEMORY = BUDGET / MEMORY_BYTES
 def run(
     plan: LeasedPlan,
     *,
-    store: ObjectStore,
+    store: ObjectStore | Stores,
     attempt: str,
     scratch: Path,
     wall_ns: int,
@@ -74,7 +75,9 @@ def load() -> None:
     """Nothing has to be compiled: profiles are decoded already."""
 
 
-def _merge(plan: LeasedPlan, part: PlanPart, store: ObjectStore, merger: Merger) -> Account:
+def _merge(
+    plan: LeasedPlan, part: PlanPart, store: ObjectStore | Stores, merger: Merger
+) -> Account:
     share = RunShare(first=_cut_point(part.first), end=_cut_point(part.end))
     touched = [at for at, meta in enumerate(plan.inputs) if touches(meta, part)]
     runs = [run_of_block(store, plan.inputs[at], merger.work) for at in touched]

@@ -32,6 +32,7 @@ from maar.model.ids import TenantId
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.predicate import Mask
 from maar.ports.object_store import ObjectStore
+from maar.ports.stores import Stores
 from maar.services.compact.rules import COMPACT
 from maar.services.decoding import SIZES as DECODING
 from maar.services.decoding import DecodeSizes, ProfilePool
@@ -57,7 +58,7 @@ SIZES = CompactSizes()
 def run(
     plan: LeasedPlan,
     *,
-    store: ObjectStore,
+    store: ObjectStore | Stores,
     attempt: str,
     scratch: Path,
     wall_ns: int,
@@ -116,7 +117,7 @@ class _Compaction:
     """One attempt at one plan."""
 
     plan: LeasedPlan
-    store: ObjectStore
+    store: ObjectStore | Stores
     merger: Merger
     id_mask: int
     sizes: CompactSizes

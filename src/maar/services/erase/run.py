@@ -17,6 +17,7 @@ from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.predicate import Mask
 from maar.model.profile import RawProfile
 from maar.ports.object_store import ObjectStore
+from maar.ports.stores import Stores
 from maar.services.erase.rules import ERASE
 from maar.services.merging import Merger, drop_repeated
 from maar.services.publish import Publisher, always
@@ -27,7 +28,7 @@ ONE_BLOCK = 1 << 62  # bytes: what is left of a block is never cut
 def run(
     plan: LeasedPlan,
     *,
-    store: ObjectStore,
+    store: ObjectStore | Stores,
     attempt: str,
     scratch: Path,
     wall_ns: int,
@@ -64,7 +65,9 @@ def load() -> None:
     """Nothing has to be compiled: profiles are decoded already."""
 
 
-def _rewrite(plan: LeasedPlan, store: ObjectStore, work: Path, publisher: Publisher) -> int:
+def _rewrite(
+    plan: LeasedPlan, store: ObjectStore | Stores, work: Path, publisher: Publisher
+) -> int:
     (meta,) = plan.inputs
     whole = msgspec.structs.replace(plan, target_block_bytes=ONE_BLOCK)
     merger = Merger(plan=whole, work=work, publisher=publisher)
@@ -85,7 +88,7 @@ def _rewrite(plan: LeasedPlan, store: ObjectStore, work: Path, publisher: Publis
 def _rewrite_raw(
     meta: BlockMeta,
     masks: tuple[Mask, ...],
-    store: ObjectStore,
+    store: ObjectStore | Stores,
     work: Path,
     publisher: Publisher,
 ) -> None:
@@ -104,7 +107,9 @@ def _rewrite_raw(
         publisher.quarantine(left, tenant=meta.tenant)
 
 
-def _held(meta: BlockMeta, store: ObjectStore, work: Path) -> Iterator[tuple[RawProfile, str]]:
+def _held(
+    meta: BlockMeta, store: ObjectStore | Stores, work: Path
+) -> Iterator[tuple[RawProfile, str]]:
     """What is in a quarantine block, each profile with the cause."""
     parquet = open_segment(fetch(store, meta, meta.file(SEGMENT_TABLE), work))
     for group in range(parquet.num_row_groups):

@@ -20,6 +20,7 @@ from maar.model.errors import Corrupt
 from maar.model.ids import ProfileId
 from maar.model.profile import RawProfile
 from maar.ports.object_store import ObjectStore
+from maar.ports.stores import Stores
 from maar.services.ingest.source import Whose
 
 
@@ -48,7 +49,9 @@ def known_blocks(metas: Sequence[BlockMeta], whose: Whose) -> tuple[KnownBlock, 
 class KnownProfiles:
     """The ids in these blocks, as far as somebody asked for a profile that they may hold."""
 
-    def __init__(self, blocks: Sequence[KnownBlock], store: ObjectStore, work: Path) -> None:
+    def __init__(
+        self, blocks: Sequence[KnownBlock], store: ObjectStore | Stores, work: Path
+    ) -> None:
         self._unread = list(blocks)
         self._store = store
         self._work = work

@@ -20,6 +20,7 @@ from maar.model.errors import Corrupt
 from maar.model.ids import ProfileId
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.ports.object_store import ObjectStore
+from maar.ports.stores import Stores
 from maar.services.decoding import ProfilePool
 from maar.services.ingest.known import KnownBlock, KnownProfiles
 from maar.services.ingest.rules import INGEST
@@ -62,7 +63,7 @@ NOTHING = Told(0, 0, 0, (), ())
 def run(
     plan: LeasedPlan,
     *,
-    store: ObjectStore,
+    store: ObjectStore | Stores,
     attempt: str,
     scratch: Path,
     wall_ns: int,

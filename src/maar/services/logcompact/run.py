@@ -15,6 +15,7 @@ from maar.block.read.fetch import fetch
 from maar.model.block import SEGMENT_TABLE, BlockMeta
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.ports.object_store import ObjectStore
+from maar.ports.stores import Stores
 from maar.services.logcompact.rules import LOGCOMPACT
 from maar.services.publish import Publisher, always
 
@@ -26,7 +27,7 @@ READERS = 8  # threads: a small object is mostly a wait for the store
 def run(
     plan: LeasedPlan,
     *,
-    store: ObjectStore,
+    store: ObjectStore | Stores,
     attempt: str,
     scratch: Path,
     wall_ns: int,
@@ -68,7 +69,7 @@ def load() -> None:
 
 
 def _read_all(
-    plan: LeasedPlan, store: ObjectStore, work: Path
+    plan: LeasedPlan, store: ObjectStore | Stores, work: Path
 ) -> Iterator[tuple[BlockMeta, bytes]]:
     """In queue order, each compared with the index."""
     with ThreadPoolExecutor(READERS, "logcompact") as readers:
@@ -76,7 +77,7 @@ def _read_all(
         yield from zip(plan.inputs, bodies, strict=True)
 
 
-def _read(store: ObjectStore, work: Path, meta: BlockMeta) -> bytes:
+def _read(store: ObjectStore | Stores, work: Path, meta: BlockMeta) -> bytes:
     path = fetch(store, meta, meta.file(SEGMENT_TABLE), work)
     body = path.read_bytes()
     if path.is_relative_to(work):

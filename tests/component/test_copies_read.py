@@ -1,0 +1,242 @@
+"""Every block lies in two stores: queries and tasks go on from the other copy, and lose nothing.
+
+The stores are two directories, and two servers of the S3 protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from maar.adapters.stores.open import open_store
+from maar.model.block import BlockMeta, Location
+from maar.model.errors import Damaged, MaarError, Unavailable
+from maar.model.ids import MAIN_STORE, StoreName, Zone
+from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.query import DrawFlameGraph, GetProfile, Scope
+from maar.ports.stores import StorePlace, StorePlaces, Stores, Trouble
+from maar.pprof.gzip import gunzip
+from maar.query.service import DuckEngine, QuerySettings
+from maar.services.compact.run import run as compact
+from support.lake.asking import ALWAYS, START, some_profiles, stacks_of
+from support.lake.block_plans import Bench
+from support.lake.query_lake import CPU, TENANT, Known, Lake, Stack, by_stack, rows
+from support.network.cut import lines
+from support.oracles.pprof_reader import canonical
+from support.stores import s3_server
+
+pytestmark = pytest.mark.component
+
+EU = StoreName("eu")
+
+
+@dataclass
+class TwoStores:
+    """The home store, and another one that can be cut off."""
+
+    places: StorePlaces
+    cut: Callable[[], object]
+    restore: Callable[[], object]
+    told: list[Trouble] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.main, self.eu = (open_store(place.settings) for place in self.places.places)
+
+    def opened(self) -> Stores:
+        return Stores(self.places, open_store, told=self.told.append)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[tuple[s3_server.S3Server, s3_server.S3Server]]:
+    with s3_server.apart() as one, s3_server.apart() as other:
+        yield one, other
+
+
+@pytest.fixture(params=["directories", "servers"])
+def two(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TwoStores]:
+    stack = ExitStack()
+    if request.param == "directories":
+        settings = [StoreSettings(n, (tmp_path / n).as_uri()) for n in ("main", "eu")]
+        here, gone = tmp_path / "main", tmp_path / "gone"
+        cut: Callable[[], object] = partial(here.rename, gone)
+        restore: Callable[[], object] = partial(gone.rename, here)
+    else:
+        one, other = request.getfixturevalue("servers")
+        line = stack.enter_context(lines()).open(one.endpoint.removeprefix("http://"))
+        home = one.bucket(name="main")
+        options = dict(home.options) | {"endpoint": f"http://{line.address}", "timeout_s": "2"}
+        settings = [home._replace(options=tuple(options.items())), other.bucket(name="eu")]
+        cut, restore = line.cut, line.heal
+    places = tuple(StorePlace(each) for each in settings)
+    with stack:
+        yield TwoStores(StorePlaces(places, Zone("home")), cut, restore)
+
+
+@dataclass
+class Filled:
+    two: TwoStores
+    lake: Lake
+    profiles: list[Known]
+    bench: Bench
+
+    @contextmanager
+    def engine(self) -> Iterator[DuckEngine]:
+        engine = DuckEngine(
+            QuerySettings(threads=1), self.lake, self.two.opened(), CollectorRegistry()
+        )
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+    def check(self, engine: DuckEngine) -> None:
+        """Everything is there, in a flame graph and one by one."""
+        scope = Scope(TENANT, ALWAYS)
+        graph = asyncio.run(
+            engine.call(DrawFlameGraph(scope, profile_type=CPU, max_nodes=1_000_000))
+        )
+        assert stacks_of(graph) == self.truth()
+        for known in self.profiles:
+            body = asyncio.run(engine.call(GetProfile(TENANT, known.raw.id, ALWAYS)))
+            assert plain(body) == plain(known.raw.payload)
+
+    def truth(self) -> Counter[Stack]:
+        return by_stack(rows(self.profiles, time=ALWAYS))
+
+
+@pytest.fixture
+def filled(two: TwoStores, tmp_path: Path) -> Filled:
+    """Blocks at home, each with a copy in the other store under a key of its own."""
+    lake, bench = Lake(two.main), Bench(two.main, tmp_path / "scratch")
+    random = Random(14)
+    profiles = []
+    for _ in range(4):
+        some = some_profiles(random, 3)
+        (made,) = bench.compact([bench.segment([each.raw for each in some])]).outputs
+        lake.blocks.append(copied(made, two))
+        profiles += some
+    return Filled(two, lake, profiles, bench)
+
+
+def copied(meta: BlockMeta, two: TwoStores) -> BlockMeta:
+    files = []
+    for file in meta.files:
+        key = f"{file.locations[0].key}-copy"
+        two.eu.create(key, two.main.read(file.locations[0].key))
+        locations = (*file.locations, Location(EU, key))
+        files.append(msgspec.structs.replace(file, locations=locations))
+    return msgspec.structs.replace(meta, files=tuple(files))
+
+
+def plain(body: bytes) -> object:
+    return canonical(gunzip(body, limit=1 << 30))
+
+
+def damage(store: ObjectStore, key: str) -> None:
+    """Flip all bits of the middle, which Parquet can no longer read."""
+    body = bytearray(store.read(key))
+    third = len(body) // 3
+    body[third:-1] = bytes(255 - byte for byte in body[third:-1])
+    store.delete(key)
+    store.create(key, bytes(body))
+
+
+def at_home(meta: BlockMeta) -> list[str]:
+    return [at.key for file in meta.files for at in file.locations if at.store == MAIN_STORE]
+
+
+def test_the_other_store_is_not_needed_while_home_is_whole(filled: Filled) -> None:
+    for info in filled.two.eu.list(""):
+        filled.two.eu.delete(info.key)
+    with filled.engine() as engine:
+        filled.check(engine)
+    assert filled.two.told == []
+
+
+def test_queries_go_on_from_the_other_copy_of_what_is_missing_or_damaged(filled: Filled) -> None:
+    missing, damaged, *_ = filled.lake.blocks
+    for key in at_home(missing):
+        filled.two.main.delete(key)
+    for key in at_home(damaged):
+        damage(filled.two.main, key)
+    with filled.engine() as engine:
+        filled.check(engine)
+        told = len(filled.two.told)
+        filled.check(engine)
+        assert len(filled.two.told) == told, "what is known to be bad is not tried again"
+    assert {(each.block, each.why) for each in filled.two.told} == {
+        (missing.id, "missing"),
+        (damaged.id, "damaged"),
+    }
+    assert {each.store for each in filled.two.told} == {"main"}
+
+
+def test_queries_go_on_while_home_is_cut_off_and_come_back_to_it(filled: Filled) -> None:
+    with filled.engine() as engine:
+        filled.check(engine)
+        filled.two.cut()
+        filled.check(engine)
+        assert {each.why for each in filled.two.told} == {"away"}
+        filled.two.restore()
+        filled.check(engine)
+    with filled.engine() as engine:  # a process that starts meanwhile
+        filled.two.cut()
+        filled.check(engine)
+
+
+def test_a_query_fails_rather_than_skip_a_block_of_which_no_copy_is_whole(filled: Filled) -> None:
+    one, *_ = filled.lake.blocks
+    for file in one.files:
+        for at, store in zip(file.locations, (filled.two.main, filled.two.eu), strict=True):
+            store.delete(at.key)
+    with filled.engine() as engine:
+        with pytest.raises(Damaged, match="is missing") as failed:
+            filled.check(engine)
+        assert [each[0] for each in failed.value.blocks] == [one.id]
+        filled.two.cut()
+        with pytest.raises(MaarError):
+            filled.check(engine)
+
+
+def test_what_only_a_store_that_is_away_has_can_be_asked_for_later(filled: Filled) -> None:
+    for file in filled.lake.blocks[0].files:
+        filled.two.eu.delete(file.locations[1].key)
+    filled.two.cut()
+    with filled.engine() as engine:
+        with pytest.raises(Unavailable):
+            filled.check(engine)
+        filled.two.restore()
+        filled.check(engine)
+
+
+def test_tasks_read_the_other_copy_and_write_to_the_store_of_their_plan(
+    filled: Filled, tmp_path: Path
+) -> None:
+    missing, damaged, *_ = filled.lake.blocks
+    filled.two.main.delete(at_home(missing)[2])
+    damage(filled.two.main, at_home(damaged)[0])
+    plan = filled.bench.plan(filled.lake.blocks)
+    result = compact(
+        plan, store=filled.two.opened(), attempt="a", scratch=tmp_path / "work", wall_ns=START
+    )
+    assert result.account.kept == len(filled.profiles)
+    assert [(each.block, each.why) for each in filled.two.told] == [
+        (missing.id, "missing"),
+        (damaged.id, "damaged"),
+    ]
+    assert {at.store for meta in result.outputs for f in meta.files for at in f.locations} == {
+        MAIN_STORE
+    }
+    filled.lake.blocks[:] = result.outputs
+    with filled.engine() as engine:
+        filled.check(engine)
