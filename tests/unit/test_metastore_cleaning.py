@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from maar.metastore.fold import retirement
-from maar.metastore.leader import cleaner, cleaning
+from maar.metastore.leader import cleaning
 from maar.metastore.leader.cleaner import CleanerBounds
+from maar.metastore.leader.held_back import REST_NS
 from maar.metastore.records.entries import BlocksExpired, PinsTaken
 from maar.metastore.replica.timing import TIMING
 from maar.model import keys
@@ -61,7 +62,7 @@ def test_whoever_was_deposed_removes_nothing() -> None:
         run_virtually(world.cleaner.remove())
     assert world.objects() == before
     world.deposed = False
-    world.pass_time(cleaner.REST_NS + 1)
+    world.pass_time(REST_NS + 1)
     remove(world)
     assert world.objects("segments/") == set()
 
@@ -153,7 +154,7 @@ def test_sources_stay_and_an_alarm_is_given_while_an_output_is_missing_or_cut_sh
         world.store.create(key, body)
     for _ in range(3):
         remove(world)
-        world.pass_time(cleaner.REST_NS + 1)
+        world.pass_time(REST_NS + 1)
     assert len(world.objects("segments/")) == 3
     assert set(world.state.retired) == {meta.id for meta in metas}
     (sentence,) = world.cleaner.blocked
@@ -205,7 +206,7 @@ def test_a_store_that_does_not_answer_postpones_the_part(monkeypatch: pytest.Mon
             remove(world)
     assert len(world.state.retired) == 3
     assert "no answer" in world.cleaner.blocked[0]
-    world.pass_time(cleaner.REST_NS + 1)
+    world.pass_time(REST_NS + 1)
     remove(world)
     assert world.state.retired == {}
     assert world.cleaner.blocked == ()

@@ -23,6 +23,7 @@ from maar.metastore.state.index import Index, blocks_in
 from maar.metastore.state.marks import mark_of_bytes
 from maar.metastore.state.retired import Retired
 from maar.metastore.state.state import MetaState, Scope
+from maar.metastore.state.tombstones import Buried
 from maar.metastore.state.windows import Window, WindowSum
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt
@@ -87,6 +88,14 @@ LEFT_OUT: dict[str, tuple[str, Lie]] = {
     "blocks.windows.of_tenant": (
         "follows from the windows",
         lambda s: s.blocks.windows.of_tenant.setdefault(NO_TENANT, {}).__setitem__(KEY, None),
+    ),
+    "blocks.copies.sums": (
+        "follows from the blocks; audited",
+        lambda s: setattr(first(s.blocks.copies.sums), "bytes", 7),
+    ),
+    "blocks.copies.lacking": (
+        "follows from the blocks and the stores; audited",
+        lambda s: first(s.blocks.copies.lacking).add(BlockId("e" * 32)),
     ),
     "queue.placed": (
         "follows from places",
@@ -204,7 +213,7 @@ def changes(state: MetaState, name: str) -> Iterator[Change]:
     elif isinstance(value, dict):
         for key, item in list(value.items()):
             yield name, partial(value.__delitem__, key)
-            if isinstance(key, Scope):
+            if isinstance(key, Scope | Buried):
                 for path, other in others(key):
                     yield path, partial(rename_key, value, key, other)
             if dataclasses.is_dataclass(item):

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from maar.metastore.fold import leftovers
-from maar.metastore.leader import cleaner
 from maar.metastore.leader.cleaner import BOUNDS, CleanerBounds
+from maar.metastore.leader.held_back import REST_NS
 from maar.metastore.records.effects import Leased, Refused, Swept
 from maar.metastore.records.entries import (
     AttemptFenced,
@@ -213,7 +213,7 @@ def test_bad_intents_are_not_followed_but_told_once_and_hold_up_nobody(
     world.pass_time(POLICY.leftovers_ns + 1)
     for _ in range(3):
         sweep(world)
-        world.pass_time(cleaner.REST_NS + 1)
+        world.pass_time(REST_NS + 1)
     assert not {*objects_of(made), *objects_of(lost)} & world.objects()  # what is good is followed
     assert world.objects("attempts/") == set(places.values())
     assert world.listed_keys() <= world.objects()
@@ -305,7 +305,7 @@ def test_store_errors_postpone_and_others_go_on(error: Exception, where: str) ->
     store.on = ""
     sweep(world)
     assert list(world.state.leftovers) == [AttemptKey(plan, token)]  # it rests
-    world.pass_time(cleaner.REST_NS + 1)
+    world.pass_time(REST_NS + 1)
     sweep(world)
     assert world.state.leftovers == {}
     assert world.cleaner.blocked == ()

@@ -79,5 +79,5 @@ def _close_attempt(
         counted=counted,
     )
     if state.kinds[plan.kind].writes:
-        leftovers.remember_attempt(state, plan.id, last)
+        leftovers.remember_attempt(state, plan, last)
     return last

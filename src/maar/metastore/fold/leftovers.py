@@ -15,11 +15,11 @@ import msgspec
 from maar.metastore.records.effects import Effects, Refused, Swept
 from maar.metastore.records.entries import AttemptKey, LeftoversSwept
 from maar.metastore.records.packs import unpack
-from maar.metastore.state.state import EndedAttempt, MetaState
+from maar.metastore.state.state import ANY_STORE, EndedAttempt, MetaState
 from maar.model import keys
-from maar.model.block import BlockMeta, Kind
-from maar.model.ids import BlockId, FencingToken, PlanId
-from maar.model.plan import Attempt, AttemptEnd
+from maar.model.block import TABLES, BlockMeta, Kind
+from maar.model.ids import BlockId, FencingToken, PlanId, StoreName
+from maar.model.plan import REPAIR, Attempt, AttemptEnd, Plan
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 
@@ -46,38 +46,51 @@ def due(
     return found
 
 
-def unlisted_keys(state: MetaState, written: Mapping[str, BlockId]) -> list[str]:
-    """Of the objects that an ended attempt may have written, those that nobody will ever read.
+def unlisted_keys(
+    state: MetaState, written: Mapping[str, BlockId], store: StoreName | None = None
+) -> list[str]:
+    """Of the objects that an ended attempt may have written to a store, those that nobody will ever
+    read; without a store, those that no store needs.
 
     Two tasks under one token write blocks of the same id, so only the listed keys tell them apart.
     """
-    listed = {key for block in set(written.values()) for key in _objects_in_index(state, block)}
+    listed = {
+        key for block in set(written.values()) for key in _objects_in_index(state, block, store)
+    }
     return [key for key in written if key not in listed]
 
 
-def _objects_in_index(state: MetaState, block: BlockId) -> set[str]:
+def _objects_in_index(state: MetaState, block: BlockId, store: StoreName | None) -> set[str]:
+    """Live, retired, or waiting for a store to delete them by its own rules."""
+    found: set[str] = set()
     if block in state.blocks:
-        return _objects(state.blocks.get(block))
-    if block in state.retired:
-        return _objects(unpack(state.retired[block].packed))
-    return set()
+        found |= _objects(state.blocks.get(block), store)
+    elif block in state.retired:
+        found |= _objects(unpack(state.retired[block].packed), store)
+    for buried in state.tombstones.of_block(block):
+        if store in (None, buried.store):
+            found.update(keys.objects_beside(buried.key, TABLES))
+    return found
 
 
-def _objects(meta: BlockMeta) -> set[str]:
+def _objects(meta: BlockMeta, store: StoreName | None) -> set[str]:
     """The files of a block, and the manifest that belongs to them."""
-    files = {location.key for file in meta.files for location in file.locations}
+    files = {at.key for file in meta.files for at in file.locations if store in (None, at.store)}
     return files | set(map(keys.manifest_of, files)) if meta.kind is Kind.BLOCK else files
 
 
 # ── the fold ───────────────────────────────────────────────────────────────────────────────────
 
 
-def remember_attempt(state: MetaState, plan: PlanId, attempt: Attempt) -> None:
-    """An attempt has ended: its token can never complete, and what it wrote is known by it."""
+def remember_attempt(state: MetaState, plan: Plan, attempt: Attempt) -> None:
+    """An attempt has ended: its token can never complete, and what it wrote is known by it. A
+    repair writes wherever a copy is missing, any other plan to the home store of its blocks.
+    """
     completed = attempt.end is AttemptEnd.COMPLETED
     dead = attempt.started_at is not None and not completed
-    state.leftovers[AttemptKey(plan, attempt.token)] = EndedAttempt(
-        state.lease_time, completed, dead
+    home = ANY_STORE if plan.kind == REPAIR else plan.key.store
+    state.leftovers[AttemptKey(plan.id, attempt.token)] = EndedAttempt(
+        state.lease_time, completed, dead, home
     )
 
 

@@ -23,18 +23,23 @@ def due(
     state: MetaState, *, now: LeaseTime, limit: int, resting: Container[BlockId] = ()
 ) -> list[BlockId]:
     """Retired blocks whose objects may be deleted, oldest first; those held back are skipped."""
-    oldest_pin = min((p.entry for p in state.pins.values() if now <= p.expires_at), default=None)
+    pinned = oldest_pin(state, now)
     found: list[BlockId] = []
     for blocks in _by_delay(state):
         for block in blocks:
             retired = state.retired[block]
             if len(found) >= limit or now - retired.at <= delay_ns(state, retired):
                 break
-            if oldest_pin is not None and oldest_pin < retired.entry:
+            if pinned is not None and pinned < retired.entry:
                 break
             if block not in resting:
                 found.append(block)
     return found
+
+
+def oldest_pin(state: MetaState, now: LeaseTime) -> int | None:
+    """The oldest entry whose index some reader may hold."""
+    return min((p.entry for p in state.pins.values() if now <= p.expires_at), default=None)
 
 
 def _by_delay(state: MetaState) -> tuple[Iterable[BlockId], ...]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
 from maar.metastore.leader.inbox import Prepare
 from maar.metastore.state.state import MetaState
-from maar.model.time import LeaseTime
+from maar.model.errors import InvalidInput, Unavailable
+from maar.model.ids import StoreName
+from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.clock import Clock
 from maar.ports.object_store import ObjectStore
+from maar.ports.stores import Stores
 from maar.services.deletion import Deleter
+
+AWAY_NS = 10 * SECOND_NS  # a store that did not answer is not waited for again for so long
 
 Append = Callable[[Prepare], Awaitable[int]]  # through the leader's loop; returns the new index
 
@@ -46,3 +51,43 @@ def deleter(leader: Deleting, store: ObjectStore, clock: Clock) -> Deleter:
         return keys
 
     return Deleter(store, confirm, clock.monotonic_ns)
+
+
+class LedStores:
+    """The stores of a lake, with what deletes in each of them."""
+
+    def __init__(self, leader: Deleting, stores: Stores, clock: Clock) -> None:
+        self._leader = leader
+        self._stores = stores
+        self._clock = clock
+        self._away: dict[StoreName, int] = {}  # until when, by the monotonic clock
+
+    @property
+    def first(self) -> ObjectStore:
+        """The one that holds what is not of a single store: snapshots, commits, deletions."""
+        return self._stores.named(self._stores.names()[0])
+
+    def names(self, state: MetaState) -> tuple[StoreName, ...]:
+        """All that are known: by the log, or, before it has been told any, by the settings."""
+        return state.stores.names() or self._stores.names()
+
+    def named(self, store: StoreName) -> ObjectStore:
+        """Unavailable when it cannot be opened now; InvalidInput when it is another one."""
+        found = self._stores.named(store)
+        if found.settings().name != store:
+            raise InvalidInput(
+                f"it is in the store {store!r}, and this is {found.settings().name!r}",
+                reason="settings",
+            )
+        return found
+
+    def rest(self, stores: Iterable[StoreName]) -> None:
+        """They did not answer: for a while nobody waits for them again."""
+        until_ns = self._clock.monotonic_ns() + AWAY_NS
+        self._away.update(dict.fromkeys(stores, until_ns))
+
+    def deleter(self, store: StoreName) -> Deleter:
+        """Unavailable also when the store did not answer a short time ago."""
+        if self._clock.monotonic_ns() < self._away.get(store, 0):
+            raise Unavailable(f"store {store} did not answer a short time ago")
+        return deleter(self._leader, self.named(store), self._clock)

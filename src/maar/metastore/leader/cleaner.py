@@ -11,12 +11,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from itertools import groupby
+from typing import NamedTuple, TypeVar
 
 from maar.background import Loop, Threads
-from maar.metastore.fold import leftovers, retention, trust, undo
+from maar.metastore.fold import copies, leftovers, retention, trust, undo
 from maar.metastore.leader import cleaning, sweeping
-from maar.metastore.leader.background import Append, Deleting, deleter
+from maar.metastore.leader.background import Append, Deleting, LedStores
+from maar.metastore.leader.burials import Burials
+from maar.metastore.leader.held_back import HeldBack
 from maar.metastore.records.entries import (
     AttemptKey,
     BlocksForgotten,
@@ -30,18 +33,18 @@ from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import NotLeading, Retryable
-from maar.model.ids import BlockId
+from maar.model.ids import BlockId, StoreName
 from maar.model.policy import MINUTE_NS
 from maar.model.time import LeaseTime, WallTime, utc_day
 from maar.ports.clock import Clock
 from maar.ports.object_store import ObjectStore
 from maar.ports.retention import Undone
+from maar.ports.stores import Stores, stores_of
 
 log_ = logging.getLogger("maar.metastore")
 
 THREADS = 4  # of each part's own: a remote store is slow and would block the shared threads
 STORE_CLOCK_NS = 60 * MINUTE_NS  # from one question for the store's clock to the next
-REST_NS = MINUTE_NS  # what could not be cleaned is tried again after this
 
 Item = TypeVar("Item")
 
@@ -60,37 +63,6 @@ class CleanerBounds(NamedTuple):
 BOUNDS = CleanerBounds()
 
 
-class HeldBack(Generic[Item]):
-    """What could not be cleaned: logged once, and skipped for a while before it is tried again."""
-
-    def __init__(self, size_max: int) -> None:
-        self._size_max = size_max
-        self._held: dict[Item, tuple[LeaseTime, str]] = {}
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def resting(self, now: LeaseTime) -> set[Item]:
-        """Items to skip for now; none once the bound is reached, so that no more are added."""
-        if len(self._held) >= self._size_max:
-            return set()
-        return {item for item, (until, _) in self._held.items() if now <= until}
-
-    def hold(self, items: Sequence[Item], why: str, *, now: LeaseTime, tell: bool = True) -> None:
-        """Hold items back for a common cause, which is logged once for all of them."""
-        if tell and self._held.get(items[0], (0, ""))[1] != why:
-            log_.error("cleanup blocked cause=%s", why)
-        self._held.update((item, (LeaseTime(now + REST_NS), why)) for item in items)
-
-    def settle(self, items: Sequence[Item]) -> None:
-        held = [self._held.pop(item) for item in items if item in self._held]
-        for why in dict.fromkeys(why for _, why in held):
-            log_.info("cleanup resumed, was blocked cause=%s", why)
-
-    def sentences(self) -> list[str]:
-        return list(dict.fromkeys(why for _, why in self._held.values()))
-
-
 class Cleaner:
     """Runs removals, sweeps and retention independently of each other.
 
@@ -101,7 +73,7 @@ class Cleaner:
     def __init__(
         self,
         leader: Deleting,
-        store: ObjectStore,
+        store: ObjectStore | Stores,
         clock: Clock,
         append: Append,
         metrics: MetastoreMetrics,
@@ -112,34 +84,34 @@ class Cleaner:
     ) -> None:
         """`clocks` are those of all replicas, as heard lately; the store's is read here."""
         self._leader = leader
-        self._store = store
+        self._stores = LedStores(leader, stores_of(store), clock)
         self._clock = clock
         self._append = append
         self._metrics = metrics
         self._clocks = clocks
         self._bounds = bounds
         self._timing = timing
-        self._deleter = deleter(leader, store, clock)
         self._removing = Threads(THREADS, "remove", when_closed=NotLeading)
         self._sweeping = Threads(THREADS, "sweep", when_closed=NotLeading)
         self.removal = asyncio.Lock()  # while it is held, no block is being deleted
         self._blocks: HeldBack[BlockId] = HeldBack(bounds.held_max)
         self._attempts: HeldBack[AttemptKey] = HeldBack(bounds.held_max)
+        self._burials = Burials(leader, self._stores, append, limit=bounds.removed_at_once)
         self._walk: Iterator[BlockMeta] | None = None  # retention's; the next run goes on with it
         self._expire_at_ns = clock.monotonic_ns() + timing.expire_ns
         self._told = ""  # which trouble of retention was logged last: "paused", "careful" or none
-        self._store_clock = StoreClock(store, clock)
+        self._store_clock = StoreClock(self._stores.first, clock)
 
     @property
     def blocked(self) -> tuple[str, ...]:
         """Sentences for the status: what could not be cleaned, and why."""
-        told = [*self._blocks.sentences(), *self._attempts.sentences()]
-        return tuple(told[: self._bounds.told_max])
+        held = (*self._blocks.sentences(), *self._attempts.sentences())
+        return (*self._burials.blocked, *held)[: self._bounds.told_max]
 
     async def forever(self) -> None:
         try:
             async with asyncio.TaskGroup() as parts:
-                for part in (self.remove, self.sweep, self._expire_in_time):
+                for part in (self.remove, self.sweep, self._expire_in_time, self.bury):
                     # objects that stay a little longer do no harm; it is tried again
                     failed = "cleanup postponed"
                     cleaning = Loop(part, failed=failed, log=log_, every_s=self._pause_s)
@@ -148,8 +120,12 @@ class Cleaner:
             self.close()
 
     def close(self) -> None:
-        for threads in (self._removing, self._sweeping):
+        for threads in (self._removing, self._sweeping, self._burials):
             threads.close()
+
+    async def bury(self) -> bool:
+        """Delete copies that wait for a single store, in each by itself."""
+        return await self._burials.bury()
 
     def _pause_s(self, more: bool | None) -> float:
         return 0.0 if more else self._timing.clean_s
@@ -170,23 +146,52 @@ class Cleaner:
         work = cleaning.removals(
             state, now=now, limit=self._bounds.removed_at_once, resting=resting
         )
-        carry_out = partial(cleaning.carry_out, self._deleter)
-        done = await self._removing.each(carry_out, work, catching=Exception)
-        gone: list[BlockId] = []
-        for removal, outcome in zip(work, done, strict=True):
-            if outcome == "":
-                gone += removal.ids()
-            elif isinstance(outcome, Exception):
-                _hold_failed(self._blocks, removal.ids(), removal.title, outcome, now=now)
+        done = await self._removing.each(self._remove_one, work, catching=Exception)
+        several = len(self._stores.names(state)) > 1
+        gone: dict[tuple[StoreName, ...], list[BlockId]] = {}
+        failed: list[object] = []
+        for _, some in groupby(zip(work, done, strict=True), key=lambda each: each[0].ids()):
+            outcomes = list(some)
+            removal = outcomes[0][0]
+            away = [one.store for one, outcome in outcomes if several and _is_away(outcome)]
+            self._stores.rest(store for store in away if store)
+            stay = tuple(sorted({*removal.stay, *(store for store in away if store)}))
+            bad = [outcome for one, outcome in outcomes if outcome and one.store not in away]
+            if bad:
+                self._hold_removal(removal, bad[0], now=now)
+                failed += bad
+            elif full := next((store for store in stay if not copies.has_room(state, store)), None):
+                why = f"{removal.title} stays: too much waits to be deleted in store {full}"
+                self._blocks.hold(removal.ids(), why, now=now, tell=False)
             else:
-                self._blocks.hold(removal.ids(), outcome, now=now)
-        self._blocks.settle(gone)
-        self._metrics.blocked.set(len(self._blocks))
-        if gone:
-            await self._append(lambda *_: [BlocksForgotten(tuple(gone))])
-            self._metrics.cleaned.inc(len(gone))
-        _raise_retryable(done)
+                gone.setdefault(stay, []).extend(removal.ids())
+        await self._forget(gone)
+        _raise_retryable(failed)
         return bool(gone)  # their successors may be due now as well
+
+    def _remove_one(self, removal: cleaning.Removal) -> str:
+        """In a thread."""
+        if removal.store is None:
+            return ""  # it may not go from any store yet
+        deleter = self._stores.deleter(removal.store)
+        return cleaning.carry_out(deleter, removal, self._stores.named)
+
+    def _hold_removal(self, removal: cleaning.Removal, outcome: object, *, now: LeaseTime) -> None:
+        if isinstance(outcome, Exception):
+            _hold_failed(self._blocks, removal.ids(), removal.title, outcome, now=now)
+        else:
+            self._blocks.hold(removal.ids(), str(outcome), now=now)
+
+    async def _forget(self, gone: dict[tuple[StoreName, ...], list[BlockId]]) -> None:
+        """Blocks by the stores in which their copies stay."""
+        forgotten = [block for blocks in gone.values() for block in blocks]
+        self._blocks.settle(forgotten)
+        self._metrics.blocked.set(len(self._blocks))
+        if forgotten:
+            await self._append(
+                lambda *_: [BlocksForgotten(tuple(some), stay) for stay, some in gone.items()]
+            )
+            self._metrics.cleaned.inc(len(forgotten))
 
     # ── leftovers of ended attempts ────────────────────────────────────────────────────────────
 
@@ -196,25 +201,26 @@ class Cleaner:
             return False  # what they wrote may be the only copy, not adopted yet (S5)
         now = self._leader.now()
         sweeps = await self._due_sweeps(now)
-        found = await self._sweeping.each(
-            partial(sweeping.look, self._store), sweeps, catching=Exception
-        )
+        places = [(each, store) for each in sweeps for store in self._stores_of(each)]
+        found = await self._sweeping.each(self._look, places, catching=Exception)
         work = [
             (one, await self._unlisted_keys(one)) for one in found if not isinstance(one, Exception)
         ]
         done = await self._sweeping.each(self._remove_leftovers, work, catching=Exception)
-        swept: list[AttemptKey] = []
-        for attempt_key, looked in zip(sweeps, found, strict=True):
+        left: set[AttemptKey] = set()  # in some store at least
+        for (attempt_key, _), looked in zip(places, found, strict=True):
             if isinstance(looked, Exception):
                 _hold_failed(self._attempts, [attempt_key], _title(attempt_key), looked, now=now)
+                left.add(attempt_key)
         for (one, _), outcome in zip(work, done, strict=True):
             attempt_key = one.attempt_key
             if one.intents.bad:
                 self._attempts.hold([attempt_key], "; ".join(one.intents.bad), now=now)
             if isinstance(outcome, Exception):
                 _hold_failed(self._attempts, [attempt_key], _title(attempt_key), outcome, now=now)
-            elif outcome:
-                swept.append(attempt_key)
+            if isinstance(outcome, Exception) or not outcome:
+                left.add(attempt_key)
+        swept = [attempt_key for attempt_key in sweeps if attempt_key not in left]
         self._attempts.settle(swept)
         self._metrics.leftovers_held.set(len(self._attempts))
         if swept:
@@ -222,8 +228,21 @@ class Cleaner:
         _raise_retryable([*found, *done])
         return len(sweeps) >= self._bounds.swept_at_once and bool(swept)
 
+    def _stores_of(self, attempt_key: AttemptKey) -> tuple[StoreName, ...]:
+        """Where an attempt may have written: a repair in every store, another plan at home."""
+        state = self._leader.state
+        every = self._stores.names(state)
+        ended = state.leftovers.get(attempt_key)
+        return (ended.store,) if ended is not None and ended.store in every else every
+
+    def _look(self, place: tuple[AttemptKey, StoreName]) -> sweeping.FoundLeftovers:
+        attempt_key, store = place
+        return sweeping.look(self._stores.named(store), attempt_key, store)
+
     def _remove_leftovers(self, work: tuple[sweeping.FoundLeftovers, list[str]]) -> bool:
-        return sweeping.remove(self._deleter, *work)
+        found, _ = work
+        assert found.store is not None
+        return sweeping.remove(self._stores.deleter(found.store), *work)
 
     async def _due_sweeps(self, now: LeaseTime) -> list[AttemptKey]:
         """There may be half a million attempts, so they are searched in a thread."""
@@ -241,7 +260,9 @@ class Cleaner:
     async def _unlisted_keys(self, found: sweeping.FoundLeftovers) -> list[str]:
         """The attempt has ended, so the index will never list what it does not list now."""
         await asyncio.sleep(0)  # an attempt may have written many blocks; others wait
-        return leftovers.unlisted_keys(self._leader.state, found.intents.written)
+        several = len(self._stores.names(self._leader.state)) > 1
+        store = found.store if several else None
+        return leftovers.unlisted_keys(self._leader.state, found.intents.written, store)
 
     # ── retention ──────────────────────────────────────────────────────────────────────────────
 
@@ -339,6 +360,10 @@ class Cleaner:
 
     def _wall(self) -> WallTime:
         return WallTime(self._clock.wall_ns())
+
+
+def _is_away(outcome: object) -> bool:
+    return isinstance(outcome, Retryable) and not isinstance(outcome, NotLeading)
 
 
 def _undone(blocks: tuple[BlockId, ...], *_: object) -> list[Entry]:

@@ -1,37 +1,55 @@
-"""Deletes the objects of retired blocks, after checking that their successors exist (S1)."""
+"""Deletes the objects of retired blocks, after checking that their successors exist (S1).
+
+Each store is cleaned by itself: a block's copy goes from a store when all that replaced it is in
+that store, or the store should not hold it any more (S14). What a store is not ready for stays
+behind as its tombstone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from maar.metastore.fold import retirement
+from maar.metastore.fold import copies, retirement
 from maar.metastore.records.packs import unpack
+from maar.metastore.state.retired import Cause
 from maar.metastore.state.state import MetaState
+from maar.metastore.state.tombstones import NO_BLOCK, Buried
 from maar.model import keys
-from maar.model.block import BlockMeta, Kind
+from maar.model.block import TABLES, BlockMeta, File, Kind
 from maar.model.errors import NotFound
-from maar.model.ids import BlockId
+from maar.model.ids import BlockId, StoreName
+from maar.model.stores import stores_of
 from maar.model.time import LeaseTime
 from maar.ports.object_store import ObjectStore, exists
 from maar.services.deletion import Deleter
 
 REMOVAL_MAX = 32  # blocks; a thread cannot be interrupted, so its work is kept short
 
+Named = Callable[[StoreName], ObjectStore]
+
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Blocks that one entry retired, and the blocks that must be whole before their objects go."""
+    """Blocks that one entry retired, and the blocks that must be whole before their objects go from
+    one store.
+    """
 
     blocks: tuple[BlockMeta, ...]
     successors: tuple[BlockMeta, ...]  # none when the blocks expired or were given up
     doubt: str = ""  # why the log itself forbids it
+    store: StoreName | None = None  # None: that of the deleter
+    stay: tuple[StoreName, ...] = ()  # stores from which their copies may not go yet
+    copy: tuple[str, ...] = ()  # or the objects of a single copy, whose block lives on
 
     def ids(self) -> tuple[BlockId, ...]:
         return tuple(meta.id for meta in self.blocks)
 
     @property
     def title(self) -> str:
+        if self.copy:
+            return f"the copy {self.copy[0]}"
         others = len(self.blocks) - 1
         more = f" and {others} retired with it" if others else ""
         return f"block {self.blocks[0].id}{more}"
@@ -40,8 +58,12 @@ class Removal:
 def removals(
     state: MetaState, *, now: LeaseTime, limit: int, resting: Collection[BlockId] = ()
 ) -> list[Removal]:
-    """What may be deleted now; plain values, so that a thread can act on them."""
-    groups: dict[tuple[int, tuple[BlockId, ...]], list[BlockId]] = {}
+    """What may be deleted now, store by store; plain values, so that a thread can act on them.
+
+    Those of the same blocks follow each other. Blocks that may go from no store yet have one
+    removal too, which deletes nothing.
+    """
+    groups: dict[tuple[int, tuple[BlockId, ...], tuple[StoreName, ...]], list[BlockMeta]] = {}
     due = retirement.due(state, now=now, limit=limit, resting=resting)
     waiting = (*due, *(block for block in resting if block in state.retired))
     looked_for = {output for block in waiting for output in state.retired[block].outputs}
@@ -49,78 +71,157 @@ def removals(
         if block in looked_for:
             continue  # blocks that it replaced go first: only it says what became of them
         retired = state.retired[block]
-        groups.setdefault((retired.entry, retired.outputs), []).append(block)
+        meta = unpack(retired.packed)
+        held = (*stores_of(meta), *copies.wanted(state, meta))  # alike in all that is asked below
+        groups.setdefault((retired.entry, retired.outputs, held), []).append(meta)
     return [
-        Removal(
-            tuple(unpack(state.retired[block].packed) for block in some),
-            tuple(retirement.successors(state, some[0])),
-            retirement.doubt(state, some[0]),
-        )
+        removal
         for group in groups.values()
-        for some in (group[at : at + REMOVAL_MAX] for at in range(0, len(group), REMOVAL_MAX))
+        for at in range(0, len(group), REMOVAL_MAX)
+        for removal in _by_store(state, tuple(group[at : at + REMOVAL_MAX]))
     ]
 
 
-def carry_out(deleter: Deleter, removal: Removal) -> str:
-    """Delete the objects; '' when they are gone, else why they have to stay."""
+def _by_store(state: MetaState, some: tuple[BlockMeta, ...]) -> Iterator[Removal]:
+    first = some[0]
+    retired = state.retired[first.id]
+    doubt = retirement.doubt(state, first.id)
+    held = stores_of(first)
+    ready = [
+        store
+        for store in held
+        if doubt or copies.may_leave(state, first, retired.outputs, store, retired.cause)
+    ]
+    stay = tuple(store for store in held if store not in ready)
+    for store in ready:
+        successors = _successors(state, first, retired.outputs, store, retired.cause)
+        yield Removal(some, tuple(successors), doubt, store, stay)
+    if not ready:
+        yield Removal(some, (), doubt, None, stay)
+
+
+class DueTombstone(NamedTuple):
+    key: str  # of the first file
+    removal: Removal
+
+
+def tombstones(
+    state: MetaState,
+    store: StoreName,
+    *,
+    now: LeaseTime,
+    limit: int,
+    resting: Collection[Buried] = (),
+) -> list[DueTombstone]:
+    """Copies that may be deleted in a store now, oldest first."""
+    found: list[DueTombstone] = []
+    oldest_pin = retirement.oldest_pin(state, now)
+    for buried in state.tombstones.of_store(store):
+        if len(found) >= limit:
+            break
+        one = state.tombstones[buried]
+        kept = one.cause is Cause.EXPIRED and bool(state.hold.why)
+        pinned = oldest_pin is not None and oldest_pin < one.entry
+        if buried in resting or kept or pinned or now - one.at <= state.policy.retire_delay_ns:
+            continue
+        if one.packed == NO_BLOCK:
+            beside = keys.objects_beside(buried.key, TABLES)
+            others = tuple(_known(state, one.block))
+            found.append(DueTombstone(buried.key, Removal((), others, "", store, copy=beside)))
+            continue
+        meta = unpack(one.packed)
+        if copies.may_leave(state, meta, one.outputs, store, one.cause):
+            successors = tuple(_successors(state, meta, one.outputs, store, one.cause))
+            found.append(DueTombstone(buried.key, Removal((meta,), successors, "", store)))
+    return found
+
+
+def _successors(
+    state: MetaState,
+    meta: BlockMeta,
+    outputs: Iterable[BlockId],
+    store: StoreName,
+    cause: Cause,
+) -> Iterator[BlockMeta]:
+    """What has to be there before a copy goes: in this store, if it should hold the block."""
+    if cause is not Cause.REPLACED:
+        return
+    needed = store in copies.wanted(state, meta)
+    for output in outputs:
+        for known in _known(state, output):
+            if not needed or store in stores_of(known):
+                yield known
+            else:  # it was replaced before it came here
+                again = state.retired[output]
+                yield from _successors(state, known, again.outputs, store, again.cause)
+
+
+def _known(state: MetaState, block: BlockId) -> Iterator[BlockMeta]:
+    if block in state.blocks:
+        yield state.blocks.get(block)
+    elif block in state.retired:
+        yield unpack(state.retired[block].packed)
+
+
+def carry_out(deleter: Deleter, removal: Removal, named: Named | None = None) -> str:
+    """Delete the objects in one store; '' when they are gone, else why they have to stay."""
     store = deleter.store
-    trouble = _foreign(store, removal)
-    doubt = trouble or removal.doubt or _incomplete(store, removal)
-    if trouble or (doubt and _left(store, removal)):
+    doubt = removal.doubt or _incomplete(removal, named or (lambda _: store))
+    if doubt and _left(store, removal):
         return f"{removal.title} cannot be deleted: {doubt}"
-    deleter.delete([key for meta in removal.blocks for key in _objects(meta)])
+    deleter.delete(list(_objects(removal)))
     deleter.delete(list(_intents(store, removal)))
     return ""
 
 
-def _objects(meta: BlockMeta) -> list[str]:
+def _objects(removal: Removal) -> Iterator[str]:
     """Manifests before tables: an index rebuilt from manifests must not name lost files."""
-    files = [location.key for file in meta.files for location in file.locations]
-    manifests = map(keys.manifest_of, files) if meta.kind is Kind.BLOCK else ()
-    return [*dict.fromkeys(manifests), *files]
+    yield from removal.copy
+    for meta in removal.blocks:
+        files = list(_files(meta, removal.store))
+        manifests = map(keys.manifest_of, files) if meta.kind is Kind.BLOCK else ()
+        yield from (*dict.fromkeys(manifests), *files)
+
+
+def _files(meta: BlockMeta, store: StoreName | None) -> Iterator[str]:
+    for file in meta.files:
+        yield from (at.key for at in file.locations if store in (None, at.store))
 
 
 def _intents(store: ObjectStore, removal: Removal) -> Iterator[str]:
     """The outputs that they announced are known: none of them is a leftover."""
-    for meta in removal.blocks:
-        files = (location.key for file in meta.files for location in file.locations)
-        announced = filter(keys.output_name, files)  # not the segments of writers
-        for prefix in dict.fromkeys(map(keys.intents_of, announced)):
-            yield from (intent.key for intent in store.list(prefix))
+    files = (key for meta in removal.blocks for key in _files(meta, removal.store))
+    announced = filter(keys.output_name, (*files, *removal.copy))  # not the segments of writers
+    for prefix in dict.fromkeys(map(keys.intents_of, announced)):
+        yield from (intent.key for intent in store.list(prefix))
 
 
 def _left(store: ObjectStore, removal: Removal) -> bool:
-    """Whether any object of the blocks still exists."""
-    return any(
-        exists(store, location.key)
-        for meta in removal.blocks
-        for file in meta.files
-        for location in file.locations
-    )
+    """Whether any object of the blocks still exists here."""
+    files = (key for meta in removal.blocks for key in _files(meta, removal.store))
+    return any(exists(store, key) for key in (*files, *removal.copy))
 
 
-def _incomplete(store: ObjectStore, removal: Removal) -> str:
+def _incomplete(removal: Removal, named: Named) -> str:
     """What is wrong with the blocks that replaced these; '' when nothing is."""
     for meta in removal.successors:
         for file in meta.files:
-            for location in file.locations:
-                try:
-                    size = store.size(location.key)
-                except NotFound:
-                    return f"{location.key}, which replaces it, is missing"
-                if size != file.size:
-                    return f"{location.key}, which replaces it, has {size} bytes, not {file.size}"
+            if trouble := _file_trouble(file, removal.store, named):
+                return trouble
     return ""
 
 
-def _foreign(store: ObjectStore, removal: Removal) -> str:
-    """Copies in other stores are deleted by whoever serves those stores (S14)."""
-    name = store.settings().name
-    others = [
-        location.store
-        for meta in removal.blocks
-        for file in meta.files
-        for location in file.locations
-        if location.store != name
-    ]
-    return f"it has a copy in the store {others[0]!r}, this is {name!r}" if others else ""
+def _file_trouble(file: File, store: StoreName | None, named: Named) -> str:
+    """A file must be in the store that is cleaned; if that should not hold it, in another one."""
+    here = [at for at in file.locations if at.store == store] or list(file.locations)
+    trouble = ""
+    for at in here:
+        try:
+            size = named(at.store).size(at.key)
+        except NotFound:
+            trouble = f"{at.key}, which replaces it, is missing"
+            continue
+        if size == file.size:
+            return ""
+        trouble = f"{at.key}, which replaces it, has {size} bytes, not {file.size}"
+    return trouble

@@ -8,7 +8,7 @@ those. When no block is left, nor an object of one, and none can come any more, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -17,11 +17,11 @@ from maar.background import Loop, Threads
 from maar.metastore.fold import deletion
 from maar.metastore.leader.background import Append, Deleting, deleter
 from maar.metastore.records.entries import Entry, PlansScheduled, PredicatesDropped
-from maar.metastore.records.packs import unpack
+from maar.metastore.records.packs import Bytes, unpack
 from maar.metastore.replica.timing import TIMING, Timing
 from maar.metastore.state.index import Chunk, blocks_in
-from maar.metastore.state.retired import Retired
 from maar.metastore.state.state import MetaState
+from maar.metastore.state.tombstones import NO_BLOCK
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import AlreadyExists, NotLeading
@@ -130,7 +130,9 @@ class Eraser:
                 doomed.append(meta)
         await self._schedule(doomed)
         lag_ns = state.policy.registration_floor_lag_ns
-        retired = await self._threads.do(_retired, list(state.retired.values()), predicates, lag_ns)
+        gone = [each.packed for each in state.retired.values()]
+        gone += [each.packed for each in state.tombstones.values() if each.packed != NO_BLOCK]
+        retired = await self._threads.do(_retired, gone, predicates, lag_ns)
         oldest = await self._threads.do(self._oldest_held)
         return {
             each.id: _waits(
@@ -246,15 +248,9 @@ def _touched(chunks: Iterable[Chunk], predicates: list[Predicate]) -> list[Block
     ]
 
 
-def _retired(
-    retired: Iterable[Retired], predicates: list[Predicate], lag_ns: int
-) -> dict[int, int]:
+def _retired(retired: Iterable[Bytes], predicates: list[Predicate], lag_ns: int) -> dict[int, int]:
     counts = dict.fromkeys((each.id for each in predicates), 0)
-    for meta in _metas(retired):
+    for meta in map(unpack, retired):
         for each in predicates:
             counts[each.id] += deletion.hides_retired(each, meta, lag_ns=lag_ns)
     return counts
-
-
-def _metas(retired: Iterable[Retired]) -> Iterator[BlockMeta]:
-    return (unpack(each.packed) for each in retired)

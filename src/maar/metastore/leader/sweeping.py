@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from maar.metastore.records.entries import AttemptKey
 from maar.model import keys
+from maar.model.ids import StoreName
 from maar.ports.object_store import ObjectStore
 from maar.services import intents
 from maar.services.deletion import Deleter
@@ -15,11 +16,14 @@ from maar.services.intents import Intents
 class FoundLeftovers(NamedTuple):
     attempt_key: AttemptKey
     intents: Intents
+    store: StoreName | None = None  # where they were found; None: there is only one
 
 
-def look(store: ObjectStore, attempt_key: AttemptKey) -> FoundLeftovers:
+def look(
+    store: ObjectStore, attempt_key: AttemptKey, name: StoreName | None = None
+) -> FoundLeftovers:
     found = intents.read(store, plan=attempt_key.plan, token=attempt_key.token)
-    return FoundLeftovers(attempt_key, found)
+    return FoundLeftovers(attempt_key, found, name)
 
 
 def remove(deleter: Deleter, found: FoundLeftovers, unlisted: list[str]) -> bool:

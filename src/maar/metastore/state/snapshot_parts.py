@@ -176,6 +176,7 @@ class EndedAttemptRecord(msgspec.Struct, frozen=True, array_like=True):
     ended_at: LeaseTime
     completed: bool
     dead: bool
+    store: StoreName
 
 
 class LeftoversPart(msgspec.Struct, frozen=True, array_like=True, tag=13):
@@ -338,7 +339,7 @@ def parts_of(state: MetaState) -> Iterator[Part]:
     pins = (PinRecord(name, pin.entry, pin.expires_at) for name, pin in sorted(state.pins.items()))
     yield from (Pins(some) for some in _some(pins))
     leftovers = (
-        EndedAttemptRecord(key, ended.ended_at, ended.completed, ended.dead)
+        EndedAttemptRecord(key, ended.ended_at, ended.completed, ended.dead, ended.store)
         for key, ended in state.leftovers.items()
     )
     yield from (LeftoversPart(some) for some in _some(leftovers))
@@ -483,7 +484,7 @@ class _Loading:
             case LeftoversPart():
                 for attempt in part.attempts:
                     state.leftovers[attempt.attempt_key] = EndedAttempt(
-                        attempt.ended_at, attempt.completed, attempt.dead
+                        attempt.ended_at, attempt.completed, attempt.dead, attempt.store
                     )
             case Periods():
                 for period in part.periods:

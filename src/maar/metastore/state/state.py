@@ -18,7 +18,15 @@ from maar.metastore.state.timeline import Timeline
 from maar.metastore.state.tombstones import Tombstones
 from maar.metastore.state.windows import Window, WindowSum, window_of
 from maar.model.block import BlockOutline, Kind
-from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, Zone
+from maar.model.ids import (
+    BlockId,
+    FencingToken,
+    Incarnation,
+    PlanId,
+    StoreName,
+    TenantId,
+    Zone,
+)
 from maar.model.plan import Plan, PlanKind, QueueKey
 from maar.model.policy import Policy
 from maar.model.predicate import Predicate
@@ -32,6 +40,7 @@ NO_INCARNATION = Incarnation("")
 GENESIS_TIME = LeaseTime(0)
 NO_WALL_TIME = WallTime(0)
 NO_FLOOR = LeaseTime(-1)
+ANY_STORE = StoreName("")
 
 
 class Pin(NamedTuple):
@@ -78,6 +87,7 @@ class EndedAttempt(msgspec.Struct, frozen=True, gc=False):
     ended_at: LeaseTime
     completed: bool
     dead: bool = False  # it had begun to write, did not complete, and was not rolled back yet
+    store: StoreName = ANY_STORE  # that it may have written to
 
 
 class Leftovers(Marked[AttemptKey, EndedAttempt]):

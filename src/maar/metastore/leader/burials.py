@@ -1,0 +1,119 @@
+"""Deletes copies that wait for a single store, in every store by itself (S14).
+
+A store that is away holds up its own list only: each has a thread of its own, and what cannot be
+deleted stays on the list, which has a bound.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import NamedTuple
+
+from maar.background import Threads
+from maar.metastore.fold import copies
+from maar.metastore.leader import cleaning
+from maar.metastore.leader.background import Append, Deleting, LedStores
+from maar.metastore.leader.held_back import HeldBack
+from maar.metastore.records.entries import Entry, TombstonesEnded
+from maar.metastore.state.tombstones import Buried
+from maar.model.errors import NotLeading, Retryable
+from maar.model.ids import StoreName
+from maar.model.stores import STORES_MAX
+
+log_ = logging.getLogger("maar.metastore")
+
+HELD_MAX = 10_000  # more failures than this are systematic
+
+
+class BuriedIn(NamedTuple):
+    """What became of the copies that were due in a store."""
+
+    store: StoreName
+    gone: list[str]
+    held: dict[str, str]  # why each has to stay
+    away: str = ""  # why the store could not be asked
+
+
+class Burials:
+    def __init__(self, leader: Deleting, stores: LedStores, append: Append, *, limit: int) -> None:
+        self._leader = leader
+        self._stores = stores
+        self._append = append
+        self._limit = limit
+        self._threads = Threads(STORES_MAX, "bury", when_closed=NotLeading)  # one for each store
+        self._held: HeldBack[Buried] = HeldBack(HELD_MAX)
+
+    @property
+    def blocked(self) -> tuple[str, ...]:
+        """Sentences for the status: which lists are full, and what could not be deleted."""
+        state = self._leader.state
+        full = (
+            f"store {store}: {state.policy.tombstones_max:,} copies wait to be deleted in it, the "
+            "most there can be; what comes after them stays in the index. Bring the store back, or "
+            f"give it up (maar stores remove {store} --lost)"
+            for store in state.tombstones.stores()
+            if not copies.has_room(state, store)
+        )
+        return (*full, *self._held.sentences())
+
+    def close(self) -> None:
+        self._threads.close()
+
+    async def bury(self) -> bool:
+        """Delete what is due; whether there may be more to do."""
+        state = self._leader.state
+        if state.adopting or not state.tombstones:
+            return False
+        more = False
+        for found in await self._threads.each(self._bury_in, self._due(), catching=Exception):
+            if isinstance(found, NotLeading):
+                raise found
+            if isinstance(found, Exception):
+                log_.error("copies not deleted cause=%s", found)
+                continue
+            if found.gone:
+                await self._append(partial(_only, TombstonesEnded(found.store, tuple(found.gone))))
+                more = True
+            self._tell(found)
+        return more
+
+    def _due(self) -> list[tuple[StoreName, list[cleaning.DueTombstone]]]:
+        state, now = self._leader.state, self._leader.now()
+        resting = self._held.resting(now)
+        look = partial(cleaning.tombstones, state, now=now, limit=self._limit, resting=resting)
+        return [(store, look(store)) for store in state.tombstones.stores()]
+
+    def _bury_in(self, work: tuple[StoreName, list[cleaning.DueTombstone]]) -> BuriedIn:
+        store, due = work
+        found = BuriedIn(store, [], {})
+        for one in due:
+            try:
+                deleter = self._stores.deleter(store)
+                why = cleaning.carry_out(deleter, one.removal, self._stores.named)
+            except NotLeading:
+                raise
+            except Retryable as error:
+                return found._replace(away=str(error))
+            if why:
+                found.held[one.key] = why
+            else:
+                found.gone.append(one.key)
+        return found
+
+    def _tell(self, found: BuriedIn) -> None:
+        now = self._leader.now()
+        self._held.settle([Buried(found.store, key) for key in found.gone])
+        for key, why in found.held.items():
+            self._held.hold([Buried(found.store, key)], why, now=now)
+        itself = Buried(found.store, "")
+        if found.away:
+            left = len(self._leader.state.tombstones.of_store(found.store))
+            why = f"store {found.store} is away, and {left:,} copies wait to be deleted in it"
+            self._held.hold([itself], f"{why}: {found.away}", now=now, tell=False)
+        else:
+            self._held.settle([itself])
+
+
+def _only(entry: Entry, *_: object) -> list[Entry]:
+    return [entry]

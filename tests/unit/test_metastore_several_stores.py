@@ -1,0 +1,326 @@
+"""Deletion in several stores: a copy goes from a store when that store has all that replaced it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import msgspec
+import pytest
+
+from maar.metastore.fold import leftovers
+from maar.metastore.records.entries import (
+    BlocksExpired,
+    PinsTaken,
+    TombstonesEnded,
+)
+from maar.metastore.state import audit
+from maar.model import keys
+from maar.model.block import BlockMeta
+from maar.model.ids import BlockId, StoreName
+from maar.model.stores import keys_at, stores_of
+from maar.model.time import LeaseTime
+from support.clock.virtual_time import run_virtually
+from support.lake.several_stores import SeveralStores
+from support.metastore.copies import EU, MAIN, US, want
+from support.metastore.fold import DAY_START_NS, SMALL
+from support.stores.memory_store import MemoryStore
+
+
+def replicated(lake: SeveralStores) -> tuple[BlockMeta, BlockMeta]:
+    """Two blocks at home and in the EU."""
+    want(lake.fold, EU)
+    one, two = lake.block(1), lake.block(4)
+    for each in (one, two):
+        lake.copy(each.id, EU)
+    return lake.now_of(one.id), lake.now_of(two.id)
+
+
+def everything(lake: SeveralStores, store: StoreName, prefix: str = "lake/") -> set[str]:
+    return {info.key for info in MemoryStore.list(lake.named[store], prefix)}
+
+
+# ── a replaced block ───────────────────────────────────────────────────────────────────────────
+
+
+def test_a_replaced_blocks_copy_goes_only_when_all_that_replaced_it_is_in_that_store() -> None:
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    merged = lake.merge((one, two))
+    lake.clean()
+    assert not lake.holds(MAIN, one)
+    assert not lake.holds(MAIN, two)
+    assert lake.holds(EU, one)
+    assert lake.holds(EU, two)
+    assert len(lake.state.tombstones) == 2
+    assert one.id not in lake.state.retired
+    lake.copy(merged.id, EU)
+    lake.clean()
+    assert not lake.holds(EU, one)
+    assert not lake.holds(EU, two)
+    assert lake.holds(EU, lake.now_of(merged.id))
+    assert not lake.state.tombstones
+    assert len(everything(lake, EU)) == 6
+
+
+def test_compaction_never_leaves_replicated_data_with_one_copy() -> None:
+    """What a store should hold, it holds: in the block, or in what the block was made of."""
+    chance = Random(3)
+    lake = SeveralStores()
+    want(lake.fold, EU, US)
+    number = 1
+    made_of: dict[BlockId, tuple[BlockMeta, ...]] = {}  # block: the replicated blocks it came from
+    for _ in range(60):
+        live = [lake.state.blocks.get(b) for b in lake.state.blocks.where]
+        level = chance.choice((1, 2))
+        some = [m for m in live if m.level == level][:2]
+        if len(some) == 2 and chance.random() < 0.6:
+            merged = lake.merge(some)
+            made_of[merged.id] = tuple(
+                source
+                for each in some
+                for source in ((each,) if len(stores_of(each)) == 3 else made_of.get(each.id, ()))
+            )
+        else:
+            lake.block(number)
+            number += 3
+        live = [lake.state.blocks.get(b) for b in lake.state.blocks.where]
+        lacking = [m for m in live if m.level and len(stores_of(m)) < 3]
+        if lacking and chance.random() < 0.7:
+            one = chance.choice(lacking)
+            had = stores_of(one)
+            lake.copy(one.id, *(s for s in (EU, US) if s not in had))
+        if chance.random() < 0.5:
+            lake.clean()
+        for name, sources in made_of.items():
+            if name not in lake.state.blocks:
+                continue
+            now = lake.now_of(name)
+            for store in (EU, US):
+                here = store in stores_of(now) and lake.holds(store, now)
+                assert here or all(lake.holds(store, source) for source in sources)
+    assert any(made_of.values())
+    audit.check_sums(lake.state)
+
+
+def test_a_block_that_was_replaced_before_it_came_to_a_store_is_not_waited_for() -> None:
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    merged = lake.merge((one, two))
+    other = lake.merge((lake.block(7), lake.block(10)))
+    last = lake.merge((merged, other))
+    lake.clean()
+    lake.clean()
+    assert merged.id not in lake.state.retired
+    assert lake.holds(EU, one)
+    lake.copy(last.id, EU)
+    lake.clean()
+    assert not lake.holds(EU, one)
+    assert not lake.state.tombstones
+
+
+def test_a_copy_goes_when_the_store_is_no_longer_wanted() -> None:
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    merged = lake.merge((one, two))
+    lake.clean()
+    assert lake.holds(EU, one)
+    want(lake.fold)
+    lake.clean()
+    assert not lake.holds(EU, one)
+    assert not lake.state.tombstones
+    assert stores_of(lake.now_of(merged.id)) == (MAIN,)
+
+
+def test_nothing_goes_from_a_store_whose_successor_is_listed_there_but_gone() -> None:
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    merged = lake.merge((one, two))
+    lake.copy(merged.id, EU)
+    missing = keys_at(lake.now_of(merged.id), EU)[2]
+    lake.named[EU].delete(missing)
+    lake.clean()
+    assert lake.holds(EU, one)
+    assert any(missing in sentence for sentence in lake.cleaner.blocked)
+
+
+def test_no_copy_goes_while_a_reader_holds_the_index_that_lists_it() -> None:
+    lake = SeveralStores()
+    want(lake.fold, EU)
+    one = lake.block(1)
+    lake.copy(one.id, EU)
+    had = lake.now_of(one.id)
+    lake.fold.put(PinsTaken(("query",), LeaseTime(lake.fold.now + 10**15)))
+    lake.repair.find_bad(one.id, EU)
+    lake.clean()
+    assert lake.holds(EU, had)
+    lake.fold.put(PinsTaken(("query",), LeaseTime(lake.fold.now + 10**15)))
+    lake.clean()
+    assert not lake.holds(EU, had)
+
+
+def test_a_bad_copy_goes_only_while_another_one_is_there() -> None:
+    lake = SeveralStores()
+    want(lake.fold, EU)
+    one = lake.block(1)
+    lake.copy(one.id, EU)
+    had = lake.now_of(one.id)
+    lake.repair.find_bad(one.id, EU)
+    home = keys_at(one, MAIN)[0]
+    body = lake.store.read(home)
+    lake.store.delete(home)
+    lake.clean()
+    assert lake.holds(EU, had)
+    lake.store.create(home, body)
+    lake.clean()
+    assert not lake.holds(EU, had)
+    assert everything(lake, EU) == set()
+    assert everything(lake, EU, "attempts/") == set()
+
+
+# ── retention ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_retention_reaches_every_copy() -> None:
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    lake.fold.put(BlocksExpired(DAY_START_NS * 2, (one.id,)))
+    assert one.id in lake.state.retired
+    lake.pass_time(lake.state.policy.expired_delay_ns)
+    lake.clean()
+    for store in (MAIN, EU):
+        assert not lake.holds(store, one)
+        assert lake.holds(store, two)
+    assert not lake.state.tombstones
+    assert one.id not in lake.state.retired
+
+
+# ── a store that is away ───────────────────────────────────────────────────────────────────────
+
+
+def test_a_store_that_is_away_holds_up_only_its_own_tombstones() -> None:
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    lake.named[EU].cut_off()
+    merged = lake.merge((lake.now_of(one.id), lake.now_of(two.id)))
+    known = lake.now_of(merged.id)
+    assert stores_of(known) == (MAIN,)
+    before = lake.state.room()
+    lake.clean()
+    assert not lake.holds(MAIN, one)
+    assert lake.holds(EU, one)
+    assert lake.state.room() == before + 2  # what waits for a store is no block any more
+    want(lake.fold)  # nobody wants copies in the EU any more: they are due there at once
+    lake.clean()
+    assert [each.store for each in lake.state.tombstones] == [EU, EU]
+    assert any("store eu is away, and 2 copies wait" in each for each in lake.cleaner.blocked)
+    lake.named[EU].heal()
+    lake.pass_time(10**11)
+    lake.clean()
+    assert not lake.holds(EU, one)
+    assert not lake.state.tombstones
+    assert lake.cleaner.blocked == ()
+
+
+def test_a_store_that_goes_away_while_it_is_cleaned_is_remembered() -> None:
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    merged = lake.merge((one, two))
+    lake.copy(merged.id, EU)
+    lake.named[EU].cut_off()
+    lake.clean()
+    assert not lake.holds(MAIN, one)
+    assert one.id not in lake.state.retired
+    assert len(lake.state.tombstones) == 2
+    lake.named[EU].heal()
+    lake.pass_time(10**11)
+    lake.clean()
+    assert not lake.holds(EU, one)
+
+
+def test_the_list_of_a_store_is_bounded_with_an_alarm_and_other_stores_go_on() -> None:
+    lake = SeveralStores(msgspec.structs.replace(SMALL, tombstones_max=2))
+    one, two = replicated(lake)
+    lake.merge((one, two))
+    lake.clean()
+    assert len(lake.state.tombstones) == 2
+    assert any("2 copies wait to be deleted in it, the most" in s for s in lake.cleaner.blocked)
+    three, four = lake.block(7), lake.block(10)
+    lake.copy(three.id, EU)
+    five, six = lake.block(13), lake.block(16)
+    had = lake.now_of(three.id)
+    lake.merge((had, four))
+    lake.merge((five, six))
+    lake.clean()
+    assert three.id in lake.state.retired
+    assert not lake.holds(MAIN, five)
+    assert len(lake.state.tombstones) == 2
+
+
+# ── leftovers ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_a_task_announced_in_a_store_is_swept_there_and_a_listed_copy_stays() -> None:
+    lake = SeveralStores()
+    want(lake.fold, EU, US)
+    one = lake.block(1)
+    entry = lake.repair.entry((one.id, EU), (one.id, US), attempt="both")
+    plan, token = lake.repair.plan, lake.repair.token
+    for made in entry.copies:
+        files = [key for _, key in made.files]
+        store = lake.named[made.store]
+        intent = keys.intent(plan=plan, token=token, attempt="both", ordinal=0)
+        store.create(intent, "\n".join(files).encode())
+        for key in files:
+            store.create(key, b"x" * one.files[0].size)
+    only_eu = msgspec.structs.replace(entry, copies=entry.copies[:1])
+    lake.fold.put(only_eu)
+    written = {key: one.id for _, key in entry.copies[0].files}
+    assert leftovers.unlisted_keys(lake.state, written, EU) == []
+    assert leftovers.unlisted_keys(lake.state, written, US) == list(written)
+    assert leftovers.unlisted_keys(lake.state, written) == []
+
+
+def test_what_waits_for_a_store_is_no_leftover() -> None:
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    lake.merge((one, two))
+    lake.clean()
+    written = dict.fromkeys(keys_at(one, EU), one.id)
+    assert leftovers.unlisted_keys(lake.state, written, EU) == []
+    for buried in list(lake.state.tombstones):
+        lake.fold.put(TombstonesEnded(EU, (buried.key,)))
+    assert leftovers.unlisted_keys(lake.state, written, EU) == list(written)
+
+
+def sweeps(lake: SeveralStores) -> Iterator[int]:
+    lake.pass_time(lake.state.policy.leftovers_ns + 1)
+    while run_virtually(lake.cleaner.sweep()):
+        yield 1
+
+
+def test_an_attempt_that_wrote_at_home_is_swept_while_another_store_is_away() -> None:
+    lake = SeveralStores()
+    want(lake.fold, EU)
+    lake.block(1)
+    assert len(lake.state.leftovers) == 1
+    lake.named[EU].cut_off()
+    list(sweeps(lake))
+    assert not lake.state.leftovers
+
+
+def test_a_repairs_attempt_is_swept_in_every_store_before_it_is_forgotten() -> None:
+    lake = SeveralStores()
+    want(lake.fold, EU)
+    lake.block(1)
+    (key,) = lake.state.leftovers
+    ended = lake.state.leftovers[key]
+    lake.state.leftovers[key] = msgspec.structs.replace(ended, store=StoreName(""))
+    lake.named[EU].cut_off()
+    with pytest.raises(Exception, match="eu: no list"):
+        list(sweeps(lake))
+    assert list(lake.state.leftovers) == [key]
+    lake.named[EU].heal()
+    lake.pass_time(10**12)
+    list(sweeps(lake))
+    assert not lake.state.leftovers
