@@ -89,6 +89,10 @@ def limits_of(kind: types.Type) -> str:
             )
         case types.IntType(ge=ge, gt=gt, le=le) | types.FloatType(ge=ge, gt=gt, le=le):
             return _bounds(ge, gt, le)
+        case types.EnumType(cls=cls):
+            return ", ".join(f"`{each.value}`" for each in cls)
+        case types.UnionType(types=(known, types.NoneType())):  # it may be left out
+            return limits_of(known)
         case _:
             raise TypeError(f"{kind} has no form in the reference of settings")
 
@@ -110,6 +114,8 @@ def _bounds(ge: float | None, gt: float | None, le: float | None) -> str:
 def text_of(value: Any) -> str:
     """As one writes it in the file of settings."""
     match value:
+        case None:
+            return "not set"
         case bool():
             return str(value).lower()
         case tuple():

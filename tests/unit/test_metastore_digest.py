@@ -29,7 +29,7 @@ from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt
 from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, PlanId, Shard, WorkerId
 from maar.model.lane import Item
-from maar.model.plan import QueueKey
+from maar.model.plan import JobId, PlanKind, QueueKey
 from maar.ports.log import Head
 from support.metastore.fold import segment
 
@@ -112,6 +112,18 @@ LEFT_OUT: dict[str, tuple[str, Lie]] = {
     "plans.rollbacks": (
         "follows from the plans",
         lambda s: s.plans.rollbacks.__setitem__(PlanId(7, 7), PlanId(7, 8)),
+    ),
+}
+LEFT_OUT |= {
+    "plans.occupied": (
+        "follows from the plans",
+        lambda s: s.plans.occupied.setdefault("store:x", {}).__setitem__(PlanId(7, 7), None),
+    ),
+    "plans.of_job": (
+        "follows from the plans",
+        lambda s: s.plans.of_job.setdefault(JobId(NO_TENANT, PlanKind("x")), {}).__setitem__(
+            PlanId(7, 7), None
+        ),
     ),
 }
 SAYS_NOTHING = {

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from maar.metastore.decide import rollbacks
+from maar.metastore.decide.jobs import JobBook, moment
 from maar.metastore.decide.rollbacks import AT_ONCE_MAX
 from maar.metastore.records.effects import (
     Refused,
@@ -185,7 +186,10 @@ def test_an_entry_of_a_cleaning_has_a_bound_and_the_next_takes_the_rest() -> Non
 
 
 def due(one: LeaderDecisions) -> bool:
-    return bool(list(CLEANING.due(one.fold.state, 0, now=one.now)))
+    state, at = one.fold.state, moment(one.fold.state, one.now)
+    return any(
+        JobBook().let_through(state, spec, at) for spec in CLEANING.due(state, 0, now=one.now)
+    )
 
 
 def test_a_cleaning_is_due_when_there_is_something_to_clean() -> None:

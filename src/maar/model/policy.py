@@ -10,6 +10,8 @@ from msgspec import Meta, Struct
 from maar.model.block import INGESTED
 from maar.model.bounds import Age, Count, Pause
 from maar.model.errors import InvalidInput
+from maar.model.schedule import ScheduleRule
+from maar.model.schedule_settings import ScheduleEntry, SchedulingSettings
 from maar.model.services import ClusterService, KindService, LogcompactService, ServicesSettings
 from maar.model.time import DAY_NS, SECOND_NS
 
@@ -203,6 +205,7 @@ def cluster_terms(cluster: ClusterService) -> ClusterTerms:
 
 
 _COMPACTION, _RETENTION, _SERVICES = CompactionSettings(), RetentionSettings(), ServicesSettings()
+_SCHEDULING = SchedulingSettings()
 
 
 class Policy(Struct, frozen=True, array_like=True):
@@ -255,6 +258,14 @@ class Policy(Struct, frozen=True, array_like=True):
     predicates_max: int = 100  # deletions that are not carried out everywhere yet
     tombstones_max: int = 100_000  # copies in one store that are still to be deleted there
 
+    schedules: tuple[ScheduleRule, ...] = ()  # as configured
+    granularity_ns: int = _ns(_SCHEDULING.granularity_s)
+    resource_slots: int = _SCHEDULING.resource_slots
+    session_ns: int = _ns(_SCHEDULING.session_s)
+    schedules_max: int = 20_000  # set by command
+    run_policies_max: int = 1_000
+    jobs_max: int = 200_000  # that the log knows something of
+
     def terms(self, kind: str) -> KindTerms:
         for terms in self.kinds:
             if terms.kind == kind:
@@ -270,6 +281,8 @@ def policy_of(
     compaction: CompactionSettings,
     retention: RetentionSettings,
     services: ServicesSettings = _SERVICES,
+    scheduling: SchedulingSettings = _SCHEDULING,
+    schedules: tuple[ScheduleEntry, ...] = (),
 ) -> Policy:
     """Every setting reaches the field of its name; one in seconds that of the name in `_ns`."""
     given = msgspec.structs.asdict(compaction) | msgspec.structs.asdict(retention)
@@ -289,6 +302,10 @@ def policy_of(
             clean_interval_ns=_ns(services.clean.interval_s),
             logcompact=logcompact_rule(services.logcompact),
             cluster=cluster_terms(services.cluster),
+            schedules=tuple(entry.rule() for entry in schedules),
+            granularity_ns=_ns(scheduling.granularity_s),
+            resource_slots=scheduling.resource_slots,
+            session_ns=_ns(scheduling.session_s),
             # A pause of the leader must not end the leases that nobody could renew meanwhile.
             stall_ns=min(STALL_MAX_NS, shortest_ns // 3),
             **dict(_to_field(name, value) for name, value in given.items()),

@@ -55,4 +55,6 @@ class Refusal(StrEnum):
     NO_COPY = "the block has no copy in this store"
     HAS_COPY = "the block has a copy in this store already"
     LAST_COPY = "it is the last copy of the block that is not known to be bad"
+    RESOURCE_BUSY = "a resource that the plan needs is occupied by another one"
+    UNKNOWN_RULE = "there is no such schedule or run policy"
     COPY_KEY = "the copy lists an object that this attempt did not write, or not every file"

@@ -39,6 +39,7 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
     plan: PlanId
     token: FencingToken
     lease_ns: int
+    stop: str = ""  # why the work should end after its present task, in a sentence
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
@@ -159,6 +160,7 @@ class PollRequest(MetastoreCall[PlanBoard, PollReply], frozen=True):
     reports: tuple[Report, ...] = ()
     kinds: tuple[PlanKind, ...] = ()  # of plans that it can carry out; it is given no others
     execute: PlanId | None = None  # give it this plan and no other
+    ignore_windows: bool = False  # of the schedule; pauses and resources are respected
 
     def answer(self, port: PlanBoard) -> Awaitable[PollReply]:
         return port.poll(self)

@@ -124,6 +124,10 @@ class Board(Protocol):
         """When a plan that owns nothing was last completed for a scope."""
         ...
 
+    def run_started(self, job: JobId) -> LeaseTime | None:
+        """When the present run of a job began: its first session since it was last done."""
+        ...
+
     def wall_at(self, now: LeaseTime) -> WallTime:
         """What the leader's clock shows by now, as far as the log knows."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from maar.metastore.decide import execution, prepare, rollbacks, verdict, wishes
+from maar.metastore.decide.jobs import JobBook, moment
 from maar.metastore.leader.inbox import Poll, answer
 from maar.metastore.records.effects import Effect
 from maar.metastore.records.entries import Entry
@@ -43,7 +44,8 @@ class FoldBoard(LocalPort):
             )
         )
         asked = Poll(request)
-        answer([asked], effects, self.fold.state, now=self._now)
+        at = moment(self.fold.state, self._now)
+        answer([asked], effects, self.fold.state, book=JobBook(), at=at)
         return await asked.answer
 
     async def schedule_plan(self, request: SchedulePlan) -> ScheduledPlan:

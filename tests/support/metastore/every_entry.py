@@ -25,7 +25,15 @@ from maar.model.plan import ROLLBACK, Account, JobId, PlanJob, PlanKind, PlanRes
 from maar.model.policy import KindTerms
 from maar.model.predicate import EVER_NS, Mask, Predicate
 from maar.model.ring import Writer, WriterState
-from maar.model.time import SECOND_NS, LeaseTime
+from maar.model.schedule import (
+    EVERY_JOB,
+    Alarm,
+    AlarmLevel,
+    LockLevel,
+    RunPolicy,
+    ScheduleRule,
+)
+from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.services.clean.rules import CLEAN, WHOLE_LAKE
 from maar.services.compact.rules import COMPACT
 from support.metastore.copies import EU, US, Repairing, stores
@@ -39,7 +47,10 @@ FOUND = Predicate(2, FIRST_LIFE, LeaseTime(0), Mask(TENANT, "gone", 0, EVER_NS))
 def every_kind_of_entry() -> Fold:
     """All but `Stored`; a golden log is made of it, so it changes only with the version."""
     fold = Fold(
-        policy=msgspec.structs.replace(SMALL, plans_max=4, kinds=TERMS), incarnation=FIRST_LIFE
+        policy=msgspec.structs.replace(
+            SMALL, plans_max=4, kinds=TERMS, schedules=(ScheduleRule(EVERY_JOB),)
+        ),
+        incarnation=FIRST_LIFE,
     )
     fold.put(e.VersionActivated(e.VERSION))
     add_restore(fold)
@@ -114,6 +125,7 @@ def every_kind_of_entry() -> Fold:
     copies(put, fold, good, bad)
     fold.now = 60 * s
     put(e.PinsDropped(("query-2",)))
+    schedules(put, fold)
     put(e.RegistrationFloor(LeaseTime(0)))
     put(e.PredicatesDropped((FOUND.id,)))
     hashed, at = digest(fold.state), fold.state.index
@@ -172,6 +184,27 @@ def copies(put: Callable[[e.Entry], None], fold: Fold, good: BlockMeta, bad: Blo
     put(e.PlanCompleted(repair.plan, repair.token, result))
     assert fold.state.tombstones
     assert fold.state.blocks.copies.lacking
+
+
+def schedules(put: Callable[[e.Entry], None], fold: Fold) -> None:
+    """Rules and run policies that stay and that go, a job that is new, and alarms."""
+    s, old, new = SECOND_NS, JobId(TENANT, CLEAN, "x"), JobId(TENANT, CLEAN, "y")
+    rule = ScheduleRule(
+        EVERY_JOB, 9 * s, 1 * s, 10 * s, 11 * s, 12 * s, 500, LockLevel.REGION, 7, 2
+    )
+    put(e.ScheduleSet(rule))
+    put(e.ScheduleSet(ScheduleRule(old)))
+    put(e.ScheduleRemoved(old))
+    put(e.RunPolicyAdded(RunPolicy(0, EVERY_JOB, 60, 120, "Europe/Berlin", "backups")))
+    put(e.RunPolicyAdded(RunPolicy(0, old)))
+    put(e.RunPolicyRemoved(fold.state.index))
+    put(e.JobsAssumed((e.AssumedSuccess(old, LeaseTime(-5)), e.AssumedSuccess(new, LeaseTime(3)))))
+    for level in AlarmLevel:
+        alarm = Alarm(old, level, LeaseTime(7), WallTime(8), "it was not done for long")
+        put(e.AlarmsChanged((alarm, msgspec.structs.replace(alarm, id=new))))
+    put(e.AlarmsChanged((), (new,)))
+    put(e.RunsEnded((JobId(NO_TENANT, CLEAN, "whole"),)))
+    put(e.JobsForgotten((new,)))
 
 
 def add_restore(fold: Fold) -> None:

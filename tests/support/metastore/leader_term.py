@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from maar.metastore.decide import prepare, schedule
+from maar.metastore.decide.jobs import JobBook, Moment, moment
 from maar.metastore.decide.schedule import Wish
 from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.records.effects import Effect, Leased
@@ -23,16 +24,30 @@ W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
 class LeaderDecisions:
     fold: Fold = field(default_factory=Fold)
     worker_registry: WorkerRegistry = field(default_factory=WorkerRegistry)
+    book: JobBook = field(default_factory=JobBook)
 
     @property
     def now(self) -> LeaseTime:
         return LeaseTime(self.fold.now)
 
+    @property
+    def moment(self) -> Moment:
+        return moment(self.fold.state, self.now)
+
+    def look(self) -> list[Entry]:
+        """The schedule looks at its jobs, and tells the log what it should know."""
+        self.book.turn(self.fold.state, self.moment)
+        entries = self.book.entries(self.fold.state, self.moment)
+        self.put(entries)
+        return entries
+
     def wait(self, seconds: float) -> None:
         self.fold.now += int(seconds * SECOND_NS)
 
     def put(self, entries: list[Entry]) -> list[Effect]:
-        return [effect for entry in entries for effect in self.fold.put(entry)]
+        effects = [effect for entry in entries for effect in self.fold.put(entry)]
+        self.book.follow(self.fold.state, effects)
+        return effects
 
     def add(self, *numbers: int, shard: int = 1, size: int = 1000) -> list[BlockId]:
         metas = [segment(n, at=self.fold.now, shard=shard, size=size) for n in numbers]
@@ -60,8 +75,14 @@ class LeaderDecisions:
     def hand_out(self, *wishes: Wish) -> list[Leased]:
         """What a round of polls gets; rollbacks that come first are finished at once."""
         self.set_aside()
+        self.look()
         entries = schedule.assign(
-            self.fold.state, wishes, now=self.now, worker_registry=self.worker_registry
+            self.fold.state,
+            wishes,
+            now=self.now,
+            worker_registry=self.worker_registry,
+            book=self.book,
+            at=self.moment,
         )
         leases = [effect for effect in self.put(entries) if isinstance(effect, Leased)]
         for rollback in (lease for lease in leases if lease.before):

@@ -39,6 +39,7 @@ from maar.model.errors import InvalidInput
 from maar.model.ids import Zone
 from maar.model.plan import PlanKind
 from maar.model.policy import CompactionSettings, Policy, RetentionSettings, kind_terms, policy_of
+from maar.model.schedule_settings import ScheduleEntry, SchedulingSettings
 from maar.model.services import ServicesSettings
 from maar.model.time import SECOND_NS
 from maar.placement.rules import PlacementSettings
@@ -93,6 +94,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Compaction"""
     services: ServicesSettings = ServicesSettings()
     """Plans of all kinds"""
+    scheduling: SchedulingSettings = SchedulingSettings()
+    """The schedule"""
+    schedules: tuple[ScheduleEntry, ...] = ()
+    """Rules of the schedule"""
     retention: RetentionSettings = RetentionSettings()
     """Retention"""
     worker: WorkerSettings = WorkerSettings()
@@ -132,7 +137,9 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def policy(self) -> Policy:
         """The metastore's policy; it reaches the state as an entry of the log."""
-        return policy_of(self.compaction, self.retention, self.services)
+        return policy_of(
+            self.compaction, self.retention, self.services, self.scheduling, self.schedules
+        )
 
     def store_places(self) -> StorePlaces:
         """All stores, as seen from the zone of this process."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from maar.metastore.decide import verdict
+from maar.metastore.decide.jobs import Moment, moment, paused, refused_by_window
 from maar.metastore.fold import lease as leases
 from maar.metastore.fold import plan as plans
 from maar.metastore.fold import rollback
@@ -15,6 +16,7 @@ from maar.model.ids import PlanId, WorkerId
 from maar.model.plan import Lease, Plan, PlanKind, PlanState
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.plan_board import Answer, Execution
+from maar.scheduling import resources
 
 ADOPTING = "the metastore is adopting what the store holds; ask again when that is over"
 
@@ -27,6 +29,8 @@ def entries(
     now: LeaseTime,
     kinds: Collection[PlanKind] = (),
     hearing_since: LeaseTime = verdict.ALWAYS,
+    at: Moment | None = None,
+    ignore_windows: bool = False,
 ) -> list[Entry]:
     """What grants the plan, if it can be granted: `answer` says what came of it."""
     plan = state.plans.get(plan_id)
@@ -35,13 +39,22 @@ def entries(
     if _waits_for(plan, worker, now):  # the answer to its first wish was lost
         assert plan.lease is not None
         return [LeasesRenewed((leases.extension(state, plan.id, plan.lease.token, now=now),))]
-    if _why_not(state, plan, now) is not None:
+    if _why_not(state, plan, now, at=at, ignore_windows=ignore_windows) is not None:
         return []
     until = LeaseTime(now + state.kinds[plan.kind].lease_ns(state.policy))
     seen = plan.lease.token if plan.lease else None
     counts = verdict.expiry_counts(state, plan, hearing_since=hearing_since)
     guarded = state.policy.execution_guard
-    grant = Grant(plan.id, worker, until, seen, counts, by_hand=True, guarded=guarded)
+    grant = Grant(
+        plan.id,
+        worker,
+        until,
+        seen,
+        counts,
+        by_hand=True,
+        guarded=guarded,
+        ignores_windows=ignore_windows,
+    )
     return [PlansLeased((grant,))]
 
 
@@ -74,6 +87,8 @@ def answer(
     *,
     now: LeaseTime,
     kinds: Collection[PlanKind] = (),
+    at: Moment | None = None,
+    ignore_windows: bool = False,
 ) -> Execution:
     """After the entries were folded: a plan is granted if its asker holds it now."""
     plan = state.plans.get(plan_id)
@@ -81,20 +96,28 @@ def answer(
         return unable
     if plan is not None and _waits_for(plan, worker, now):
         return Execution(plan_id, Answer.GRANTED)
-    found = preview(state, plan_id, now=now)
+    found = preview(state, plan_id, now=now, at=at, ignore_windows=ignore_windows)
     if found.answer is not Answer.GRANTED:
         return found
     return Execution(plan_id, Answer.BUSY, "the plan changed meanwhile; ask again")
 
 
-def preview(state: MetaState, plan_id: PlanId, *, now: LeaseTime) -> Execution:
+def preview(
+    state: MetaState,
+    plan_id: PlanId,
+    *,
+    now: LeaseTime,
+    at: Moment | None = None,
+    ignore_windows: bool = False,
+) -> Execution:
     """What somebody new who wants to execute the plan would be told now; nothing is granted."""
     plan = state.plans.get(plan_id)
     if plan is None:
         return _answer_ended(state, plan_id)
     if state.adopting:
         return Execution(plan_id, Answer.BUSY, ADOPTING)
-    return _why_not(state, plan, now) or Execution(plan_id, Answer.GRANTED)
+    why_not = _why_not(state, plan, now, at=at, ignore_windows=ignore_windows)
+    return why_not or Execution(plan_id, Answer.GRANTED)
 
 
 # ── by the next worker that asks for work ──────────────────────────────────────────────────────
@@ -142,7 +165,13 @@ def run_now_answer(state: MetaState, plan_id: PlanId, *, now: LeaseTime, workers
 
 
 def _why_not(
-    state: MetaState, plan: Plan, now: LeaseTime, *, guarded: bool | None = None
+    state: MetaState,
+    plan: Plan,
+    now: LeaseTime,
+    *,
+    guarded: bool | None = None,
+    at: Moment | None = None,
+    ignore_windows: bool = False,
 ) -> Execution | None:
     """In the order of the fold, at a time that may be later than the last entry's. The guard is as
     it is set, unless the caller says otherwise.
@@ -163,11 +192,32 @@ def _why_not(
         return _lease_live(plan, undoing, now, doing="rolls back")
     if plan.state is PlanState.EXCLUDED and not leases.eligible(state, plan, now):
         return _excluded(plan)
+    held_back = _held_back(state, plan, at or moment(state, now), ignore_windows=ignore_windows)
+    if held_back:
+        return Execution(plan.id, Answer.BUSY, held_back)
     if leases.attempts_left(state) < 1:
         return Execution(
             plan.id, Answer.BUSY, "too many ended attempts wait to be cleaned up; ask again later"
         )
     return None
+
+
+def _held_back(state: MetaState, plan: Plan, at: Moment, *, ignore_windows: bool) -> str:
+    """Why the schedule does not let it run, also when somebody names it: a pause, a window, or a
+    resource that another session occupies.
+    """
+    rules = state.kinds[plan.kind]
+    if not rules.scheduled:
+        return ""
+    job = plan.job.id if plan.job else rules.job_of(plan.key)
+    if why := paused(state, job, at):
+        return f"{why}; it is executed when that is removed (`maar schedule resume`)"
+    refused = refused_by_window(state, job, at)
+    if refused is not None and not ignore_windows:
+        return f"{refused.why}; --ignore-windows executes it all the same"
+    occupied = state.plans.occupied_at(at.now, but=plan.id)
+    taken = resources.busy(plan.resources, occupied, slots=state.policy.resource_slots)
+    return f"{taken} is occupied by another session; ask again when that has ended" if taken else ""
 
 
 def _lease_live(plan: Plan, lease: Lease, now: LeaseTime, *, doing: str) -> Execution:

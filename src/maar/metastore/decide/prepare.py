@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from maar.metastore.decide import execution, schedule, verdict
+from maar.metastore.decide.jobs import JobBook, Moment
 from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.fold import attempts, lease, parking, retirement
 from maar.metastore.records.entries import (
@@ -86,6 +87,8 @@ def _report_entry(state: MetaState, report: Report, *, now: LeaseTime) -> Entry:
     )
     failed = plan.failures + plan.excused + 1
     rest = min(state.policy.retry_ns * failed, state.policy.probe_ns)
+    if plan.job is not None and plan.job.backoff_ns:
+        rest = plan.job.backoff_ns
     return PlanFailed(report.plan, report.token, cause, LeaseTime(now + rest), counts_as_failure)
 
 
@@ -95,6 +98,8 @@ def assignments(
     *,
     now: LeaseTime,
     worker_registry: WorkerRegistry,
+    book: JobBook | None = None,
+    at: Moment | None = None,
 ) -> list[Entry]:
     """No plan is handed out while adopting: which inputs still exist is not known yet (S5)."""
     if state.adopting:
@@ -104,11 +109,18 @@ def assignments(
         for poll in polls
         if poll.execute is None
     ]
-    return schedule.assign(state, wishes, now=now, worker_registry=worker_registry)
+    return schedule.assign(
+        state, wishes, now=now, worker_registry=worker_registry, book=book, at=at
+    )
 
 
 def executions(
-    state: MetaState, polls: Sequence[PollRequest], *, now: LeaseTime, hearing_since: LeaseTime
+    state: MetaState,
+    polls: Sequence[PollRequest],
+    *,
+    now: LeaseTime,
+    hearing_since: LeaseTime,
+    at: Moment | None = None,
 ) -> list[Entry]:
     """Grants of plans that were asked for by their id; of two askers the fold chooses the first."""
     return [
@@ -122,6 +134,8 @@ def executions(
             now=now,
             kinds=poll.kinds,
             hearing_since=hearing_since,
+            at=at,
+            ignore_windows=poll.ignore_windows,
         )
     ]
 

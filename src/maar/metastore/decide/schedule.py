@@ -12,8 +12,9 @@ from heapq import merge
 from itertools import chain, groupby, islice
 from typing import NamedTuple
 
-from maar.metastore.decide import shares, verdict
+from maar.metastore.decide import jobs, shares, verdict
 from maar.metastore.decide.execution import may_run_now
+from maar.metastore.decide.jobs import JobBook, Moment
 from maar.metastore.decide.workers import PRESENT_NS, WorkerRegistry
 from maar.metastore.fold import lease, parking, rollback
 from maar.metastore.fold import plan as plans
@@ -29,8 +30,9 @@ from maar.metastore.records.entries import PlansScheduled as Scheduled
 from maar.metastore.state.state import MetaState
 from maar.metastore.state.timeline import NEVER, PlanBucket, PlanStanding, place_of
 from maar.model.ids import BlockId, PlanId, WorkerId
-from maar.model.plan import Plan, PlanKind, PlanSpec
+from maar.model.plan import JobId, Plan, PlanKind, PlanSpec
 from maar.model.time import LeaseTime
+from maar.scheduling.resources import Room
 from maar.services.kinds import KINDS, PlanLine
 
 GRANTED_AT_ONCE = 64  # keeps the leader's loop responsive; the next poll gets more
@@ -198,6 +200,8 @@ def assign(
     *,
     now: LeaseTime,
     worker_registry: WorkerRegistry | None = None,
+    book: JobBook | None = None,
+    at: Moment | None = None,
 ) -> list[Entry]:
     """Hand out what waits, and plan more: as many as there are free slots.
 
@@ -214,10 +218,64 @@ def assign(
     worker_registry.forget_absent(now)
     if not any(capacities.values()):
         return []
-    round_ = _Round(state, worker_registry, now, sum(capacities.values()))
+    at = at or jobs.moment(state, now)
+    if book is None:
+        book = JobBook()
+        book.turn(state, at)
+    scheduled = _ScheduledWork(state, book, at)
+    round_ = _Round(state, worker_registry, scheduled, now, sum(capacities.values()))
     for worker, capacity in capacities.items():
         round_.serve(worker, capacity)
     return round_.entries()
+
+
+class _ScheduledWork:
+    """What the schedule lets run in one round, and what is left of the resources."""
+
+    def __init__(self, state: MetaState, book: JobBook, at: Moment) -> None:
+        self._state = state
+        self._book = book
+        self._at = at
+        self._refused: dict[JobId, bool] = {}
+        occupied = state.plans.occupied_at(at.now)
+        self.room = Room(occupied, slots=state.policy.resource_slots)
+
+    def due(self, line: PlanLine) -> Iterator[PlanSpec]:
+        """What can become a plan of a line now, best first."""
+        state, at = self._state, self._at
+        rules = state.kinds.of_line(line)
+        if rules.by_interval:
+            yield from self._book.sessions(state, rules.kind, at, self.room)
+            return
+        for spec in state.kinds.due(state, line, now=at.now):
+            found = self._book.let_through(state, spec, at) if rules.scheduled else spec
+            if found is not None:
+                yield found
+
+    def may_run(self, plan: Plan) -> bool:
+        """Whether no run policy refuses a plan that waits, and its resources are free. One that
+        lacks only those reserves them.
+        """
+        rules = self._state.kinds[plan.kind]
+        if not rules.scheduled:
+            return True
+        job = plan.job.id if plan.job else rules.job_of(plan.key)
+        if job not in self._refused:
+            refused = jobs.refused_by_window(self._state, job, self._at)
+            self._refused[job] = refused is not None
+        if self._refused[job]:
+            return False
+        if self.room.why_not(plan.resources):
+            self.room.reserve(plan.resources)
+            return False
+        return True
+
+    def priority(self, offer: Offer) -> int:
+        what = offer.plan or offer.spec
+        known = self._book.known.get(what.job.id) if what and what.job else None
+        if known is None:
+            return 0
+        return known.urgency(self._at.now, self._state.policy.granularity_ns).priority
 
 
 class _Line:
@@ -240,9 +298,15 @@ class _Round:
     """One round of handing out plans: what is on offer, and what each worker got so far."""
 
     def __init__(
-        self, state: MetaState, worker_registry: WorkerRegistry, now: LeaseTime, wanted: int
+        self,
+        state: MetaState,
+        worker_registry: WorkerRegistry,
+        scheduled: _ScheduledWork,
+        now: LeaseTime,
+        wanted: int,
     ) -> None:
         self._state = state
+        self._scheduled = scheduled
         self._worker_registry = worker_registry
         self._now = now
         self._left = min(wanted, GRANTED_AT_ONCE, lease.attempts_left(state))
@@ -252,22 +316,28 @@ class _Round:
         room = state.policy.plans_max - len(state.plans)
         self._new_max = room if room > 0 else parking.room(state)
         since = worker_registry.hearing_since
+        may_run = scheduled.may_run
         lines = sorted({*state.kinds.lines(state.policy), *(one.line for one in state.plans.lines)})
-        self._urgent = urgent(state, now)
+        self._urgent = list(filter(may_run, urgent(state, now)))
         self._lines = {
             line: _Line(
                 chain(
-                    map(Offer, healthy(state, line, now=now, hearing_since=since)),
-                    (Offer(None, spec) for spec in state.kinds.due(state, line, now=now)),
+                    map(Offer, filter(may_run, healthy(state, line, now=now, hearing_since=since))),
+                    (Offer(None, spec) for spec in scheduled.due(line)),
                 )
             )
             for line in lines
         }
         self._failing = {
-            line: list(islice(failing(state, line, now=now, hearing_since=since), FAILING_SEEN_MAX))
+            line: list(
+                islice(
+                    filter(may_run, failing(state, line, now=now, hearing_since=since)),
+                    FAILING_SEEN_MAX,
+                )
+            )
             for line in lines
         }
-        self._failing[PROBE] = probes(state, now)
+        self._failing[PROBE] = list(filter(may_run, probes(state, now)))
         if not any(self._failing.values()) and not any(plan.failures for plan in self._urgent):
             worker_registry.drained = None  # other workers took those plans
 
@@ -303,6 +373,7 @@ class _Round:
                 given >= capacity
                 or self._left <= 0
                 or plan.kind not in registry.heard[worker].kinds
+                or self._scheduled.room.why_not(plan.resources)
             ):
                 continue
             if plan.failures and (busy or given):
@@ -359,12 +430,31 @@ class _Round:
             for line, offers in self._lines.items()
             if (offer := self._first(offers)) and not (offer.spec and full)
         ]
+        lines = self._by_urgency(lines)
         return [*lines, FAILING] if any(self._failing.values()) else lines
 
+    def _by_urgency(self, lines: list[PlanLine]) -> list[PlanLine]:
+        """Lines of scheduled kinds change places among each other: the most urgent job first."""
+        kinds = self._state.kinds
+        scheduled = [line for line in lines if kinds.of_line(line).scheduled]
+        if len(scheduled) < 2:
+            return lines
+
+        def less_urgent(line: PlanLine) -> int:
+            offer = self._lines[line].first()
+            return -self._scheduled.priority(offer) if offer else 0
+
+        ordered = iter(sorted(scheduled, key=less_urgent))
+        return [next(ordered) if line in scheduled else line for line in lines]
+
     def _first(self, offers: _Line) -> Offer | None:
-        """Two kinds may want the same block: the first to be served gets it."""
-        while (offer := offers.first()) and offer.spec:
-            if self._taken.isdisjoint(offer.spec.inputs):
+        """Two kinds may want the same block, or the same store: the first to be served gets it."""
+        room = self._scheduled.room
+        while offer := offers.first():
+            what = offer.plan or offer.spec
+            assert what is not None
+            taken = offer.spec is not None and not self._taken.isdisjoint(what.inputs)
+            if not taken and not room.why_not(what.resources):
                 break
             offers.take()
         return offer
@@ -384,6 +474,8 @@ class _Round:
     def _suits(self, plan: Plan, worker: WorkerId) -> bool:
         """Prefer another worker than the one it failed on, if one is there and asks soon."""
         if plan.kind not in self._worker_registry.heard[worker].kinds:
+            return False
+        if self._scheduled.room.why_not(plan.resources):
             return False
         if not plan.attempts or plan.attempts[-1].worker != worker:
             return True
@@ -433,6 +525,9 @@ class _Round:
 
     def _give(self, offer: Offer, worker: WorkerId) -> None:
         self._given.append((offer, worker))
+        what = offer.plan or offer.spec
+        assert what is not None
+        self._scheduled.room.take(what.resources)
         if offer.spec is not None:
             self._new += 1
             self._taken.update(offer.spec.inputs)

@@ -12,7 +12,7 @@ from maar.metastore.records.entries import Entry, PlanAsked, PlansScheduled
 from maar.metastore.state.state import MetaState
 from maar.model.errors import InvalidInput, Overloaded
 from maar.model.ids import Shard, TenantId
-from maar.model.plan import Plan, PlanState
+from maar.model.plan import Plan, PlanJob, PlanState
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 from maar.ports.plan_board import ScheduledPlan, SchedulePlan
@@ -69,6 +69,10 @@ def entries(state: MetaState, request: SchedulePlan, *, now: LeaseTime) -> list[
     made = state.kinds[request.kind].asked(state, scope_of(request), now=now)
     if isinstance(made, str):
         return []
+    rules = state.kinds[request.kind]
+    if rules.scheduled and made.job is None:
+        job = PlanJob(rules.job_of(made.key), on_demand=True)
+        made = msgspec.structs.replace(made, job=job)
     return [PlansScheduled((msgspec.structs.replace(made, request_id=request.request_id),))]
 
 

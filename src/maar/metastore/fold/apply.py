@@ -11,6 +11,7 @@ from maar.metastore.fold import (
     completion,
     copies,
     deletion,
+    jobs,
     lease,
     leftovers,
     losing,
@@ -29,6 +30,7 @@ from maar.metastore.fold import (
 from maar.metastore.records.effects import Compared, Effects, LimitSet, Refused, Voted
 from maar.metastore.records.entries import (
     AdoptionEnded,
+    AlarmsChanged,
     AttemptFenced,
     BlocksAdded,
     BlocksAdopted,
@@ -41,6 +43,8 @@ from maar.metastore.records.entries import (
     Entry,
     Envelope,
     Genesis,
+    JobsAssumed,
+    JobsForgotten,
     LeasesRenewed,
     LeftoversSwept,
     LimitRaised,
@@ -68,6 +72,11 @@ from maar.metastore.records.entries import (
     RetentionUndone,
     RingChanged,
     RollbacksScheduled,
+    RunPolicyAdded,
+    RunPolicyRemoved,
+    RunsEnded,
+    ScheduleRemoved,
+    ScheduleSet,
     StateHashed,
     Stored,
     StoreLeaves,
@@ -191,6 +200,22 @@ def fold_entry(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
             return copies.end(state, entry)
         case TombstonesEnded():
             return copies.end_tombstones(state, entry)
+        case ScheduleSet():
+            return jobs.set_schedule(state, entry)
+        case ScheduleRemoved():
+            return jobs.remove_schedule(state, entry)
+        case RunPolicyAdded():
+            return jobs.add_policy(state, entry)
+        case RunPolicyRemoved():
+            return jobs.remove_policy(state, entry)
+        case JobsAssumed():
+            return jobs.assume(state, entry)
+        case RunsEnded():
+            return jobs.end_runs(state, entry)
+        case JobsForgotten():
+            return jobs.forget(state, entry)
+        case AlarmsChanged():
+            return jobs.change_alarms(state, entry)
         case Stored():
             raise Corrupt(
                 f"entry {state.index} is kept as the object {entry.key}, which was not read before "
@@ -233,6 +258,7 @@ def _term(state: MetaState, entry: TermStarted) -> Effects:
         return (Refused(Refusal.OLD_TERM),)
     state.term, state.leader = entry.term, entry.leader
     lease.begin_anew(state)
+    jobs.mark_clock(state)
     return ()
 
 

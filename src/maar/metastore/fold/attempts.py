@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from maar.metastore.fold import leftovers
+from maar.metastore.fold import jobs, leftovers
 from maar.metastore.records.effects import AttemptEnded, Effects, Leased
 from maar.metastore.state.state import MetaState
 from maar.model.ids import WorkerId
@@ -27,6 +27,7 @@ def begin_attempt(
         attempts=(*plan.attempts, attempt)[-state.policy.attempts_max :],
         urgent=False,
     )
+    jobs.begin_session(state, plan)
     return Leased(plan.id, token, worker)
 
 
@@ -36,6 +37,7 @@ def end_attempt(
     """The plan without its lease; the caller puts it back on the schedule or sets it aside."""
     if plan.lease is None:
         return plan, ()
+    jobs.end_session(state, plan, completed=False)
     last = _close_attempt(state, plan, end, cause, counted=counts_as_failure)
     failed = end in (AttemptEnd.EXPIRED, AttemptEnd.FAILED)
     failures, excused = plan.failures, plan.excused
@@ -58,6 +60,7 @@ def end_attempt(
 
 def complete_attempt(state: MetaState, plan: Plan) -> Plan:
     """The plan with its attempt recorded as successful."""
+    jobs.end_session(state, plan, completed=True)
     last = _close_attempt(state, plan, AttemptEnd.COMPLETED, "", counted=True)
     return msgspec.structs.replace(
         plan,

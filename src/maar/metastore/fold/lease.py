@@ -28,6 +28,7 @@ from maar.model.ids import FencingToken, PlanId
 from maar.model.plan import AttemptEnd, Plan, PlanState
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
+from maar.scheduling.resources import busy
 
 EXPIRED = "the lease expired before the worker reported"
 TAKEN_OVER = "somebody else took the plan over, since the execution guard is off"
@@ -73,6 +74,10 @@ def not_grantable(state: MetaState, plan: Plan, item: Grant) -> Refusal | None:
     rested = eligible(state, plan, state.lease_time)
     if not rested and not (item.by_hand and plan.state is not PlanState.EXCLUDED):
         return Refusal.NOT_ELIGIBLE
+    if plan.resources:
+        held = state.plans.occupied_at(state.lease_time, but=plan.id)
+        if busy(plan.resources, held, slots=state.policy.resource_slots):
+            return Refusal.RESOURCE_BUSY
     return Refusal.TOO_MANY if attempts_left(state) < 1 else None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from maar.metastore.decide import execution as execute
+from maar.metastore.decide.jobs import JobBook, Moment
 from maar.metastore.records.effects import (
     AttemptEnded,
     Completed,
@@ -124,7 +125,8 @@ def answer(
     effects: Sequence[Effect],
     state: MetaState,
     *,
-    now: LeaseTime,
+    book: JobBook,
+    at: Moment,
 ) -> None:
     """Answer from what the fold did, never from what the leader intended (S6)."""
     registered = {e.block: e.refusal for e in effects if isinstance(e, Registered)}
@@ -139,7 +141,7 @@ def answer(
                 mine = [e for e in granted if e.worker == request.poll.worker]
                 mine = mine[: max(0, request.poll.capacity)]  # the rest is for its next poll
                 granted = [e for e in granted if e not in mine]
-                request.settle(_poll_reply(request.poll, mine, effects, state, now=now))
+                request.settle(_poll_reply(request.poll, mine, effects, state, book=book, at=at))
             case PinRequest():
                 if request.reader in refused_readers:
                     request.fail(Overloaded("too many readers hold the index; ask again later"))
@@ -155,18 +157,32 @@ def _poll_reply(
     effects: Sequence[Effect],
     state: MetaState,
     *,
-    now: LeaseTime,
+    book: JobBook,
+    at: Moment,
 ) -> PollReply:
     renewed = {(e.plan, e.token) for e in effects if isinstance(e, Renewed)}
     outcomes = _outcomes(effects)
     execution, plans = None, [lease.plan for lease in granted]
     if poll.execute is not None and poll.capacity > 0:
-        execution = execute.answer(state, poll.execute, poll.worker, now=now, kinds=poll.kinds)
+        execution = execute.answer(
+            state,
+            poll.execute,
+            poll.worker,
+            now=at.now,
+            kinds=poll.kinds,
+            at=at,
+            ignore_windows=poll.ignore_windows,
+        )
         plans = [poll.execute] if execution.answer is Answer.GRANTED else []
     return PollReply(
         granted=tuple(reads.leased_plan(state, plan) for plan in plans),
         kept=tuple(
-            Kept(renewal.plan, renewal.token, reads.lease_ns(state, renewal.plan))
+            Kept(
+                renewal.plan,
+                renewal.token,
+                reads.lease_ns(state, renewal.plan),
+                book.stop(state, state.plans[renewal.plan], at),
+            )
             for renewal in poll.renewals
             if (renewal.plan, renewal.token) in renewed
         ),

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from maar.background import first_ended
 from maar.metastore.decide import prepare, rollbacks, schedule
+from maar.metastore.decide.jobs import JobBook, Moment
 from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.leader import inbox
 from maar.metastore.leader.adoption import Adoption
@@ -35,7 +36,8 @@ from maar.metastore.leader.peers import Peers
 from maar.metastore.leader.placement_manager import PlacementManager
 from maar.metastore.leader.rings import LeaderRings
 from maar.metastore.leader.snapshots import Snapshots
-from maar.metastore.records.effects import Effect
+from maar.metastore.leader.time_zones import offset_of
+from maar.metastore.records.effects import AlarmCeased, AlarmRaised, Effect
 from maar.metastore.records.entries import Entry
 from maar.metastore.replica.follower import Follower
 from maar.metastore.replica.integrity import ReplicaHealth
@@ -54,6 +56,7 @@ from maar.model.errors import (
 )
 from maar.model.ids import PlanId
 from maar.model.policy import Policy
+from maar.model.schedule import AlarmLevel
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.clock import Clock
 from maar.ports.log import Candidate, Log, Term
@@ -97,6 +100,19 @@ class LeaderDeps:
         return WallTime(self.clock.wall_ns())
 
 
+def _tell_alarms(effects: list[Effect]) -> None:
+    """From what the fold did: an alarm that another leader raised is not told again."""
+    for effect in effects:
+        match effect:
+            case AlarmRaised(alarm=alarm):
+                level = logging.ERROR if alarm.level is AlarmLevel.ERROR else logging.WARNING
+                log_.log(level, "alarm level=%s %s", alarm.level.name.lower(), alarm.note)
+            case AlarmCeased(alarm=alarm):
+                log_.info("alarm over level=%s %s", alarm.level.name.lower(), alarm.id)
+            case _:
+                pass
+
+
 class LeaderTerm:
     """Made by `begin`. What it tracks in memory starts empty in each term (S16)."""
 
@@ -110,6 +126,7 @@ class LeaderTerm:
         self._progress_ns = clock.monotonic_ns()
         self._housekept_ns = 0
         self._worker_registry = WorkerRegistry(hearing_since=leader.state.lease_time)
+        self.book = JobBook()
         self._adoption = Adoption(leader, store, clock, self.append, metrics)
         self.eraser = Eraser(leader, store, clock, self.append, timing=timing)
         self.orphans = Orphans(leader, store, clock, metrics)
@@ -263,6 +280,10 @@ class LeaderTerm:
             self._housekept_ns = self._progress_ns
             await self._housekeep()
 
+    def moment(self) -> Moment:
+        """Both clocks of this host, for decisions of the schedule."""
+        return Moment(self.leader.now(), self._deps.wall(), offset_of)
+
     async def _cycle(self, requests: list[Request[Any]]) -> None:
         """Apply registrations and reports first, then hand out plans from the new state."""
         leader = self.leader
@@ -282,13 +303,21 @@ class LeaderTerm:
             since = self._worker_registry.hearing_since
             aside = schedule.set_aside(leader.state, now, hearing_since=since)
             await self._commit([*aside, *rollbacks.overheld(leader.state, now=now)], now)
-            named = prepare.executions(leader.state, polls, now=now, hearing_since=since)
+            at = self.moment()._replace(now=now)
+            named = prepare.executions(leader.state, polls, now=now, hearing_since=since, at=at)
             effects += await self._commit(named, now)
+            self.book.turn(leader.state, at)
             entries = prepare.assignments(
-                leader.state, polls, now=now, worker_registry=self._worker_registry
+                leader.state,
+                polls,
+                now=now,
+                worker_registry=self._worker_registry,
+                book=self.book,
+                at=at,
             )
             effects += await self._commit(entries, now)
-        inbox.answer(requests, effects, leader.state, now=now)
+        at = self.moment()._replace(now=now)
+        inbox.answer(requests, effects, leader.state, book=self.book, at=at)
         for request in requests:
             if isinstance(request, Command):
                 await self._carry_out(request)
@@ -298,7 +327,8 @@ class LeaderTerm:
         now = self.leader.now()
         readers = [pin.reader for pin in pins]
         effects = await self._commit(prepare.pins(self.leader.state, readers, now=now), now)
-        inbox.answer(pins, effects, self.leader.state, now=now)
+        at = self.moment()._replace(now=now)
+        inbox.answer(pins, effects, self.leader.state, book=self.book, at=at)
 
     async def _carry_out(self, command: Command[Any]) -> None:
         leader = self.leader
@@ -327,11 +357,16 @@ class LeaderTerm:
             state, now=now, hearing_since=since, floor_max=self.letters.floor_max
         )
         await self._commit(entries, now)
+        at = self.moment()._replace(now=now)
+        self.book.turn(state, at)
+        await self._commit(self.book.entries(state, at), now)
         self._observe(now)
 
     async def _commit(self, entries: list[Entry], now: LeaseTime) -> list[Effect]:
         effects = await self.leader.commit(entries, now=now) if entries else []
         self.rings.follow(effects)
+        self.book.follow(self.leader.state, effects)
+        _tell_alarms(effects)
         self._metrics.count(effects, self.leader.state)
         for effect in effects:
             log_.debug("entry applied index=%d effect=%s", self.leader.state.index, effect)

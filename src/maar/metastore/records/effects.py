@@ -16,10 +16,11 @@ from maar.model.ids import (
     TenantId,
     WorkerId,
 )
-from maar.model.plan import AttemptEnd, PlanKind
+from maar.model.plan import AttemptEnd, JobId, PlanKind
 from maar.model.predicate import Predicate
 from maar.model.refusal import Refusal
 from maar.model.ring import Ring
+from maar.model.schedule import Alarm
 from maar.model.stores import StoreSet
 from maar.model.time import LeaseTime
 
@@ -303,6 +304,25 @@ class TombstonesGone:
     copies: int
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleChanged:
+    """What is set for the jobs of a pattern, or when they may run, is another now."""
+
+    jobs: JobId
+    policy: int = 0  # the run policy that came or went
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmRaised:
+    alarm: Alarm
+    before: int  # its level before; 0: there was no alarm
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmCeased:
+    alarm: Alarm
+
+
 Effect: TypeAlias = (
     Registered
     | Scheduled
@@ -340,6 +360,9 @@ Effect: TypeAlias = (
     | CopyEnded
     | CopiesLost
     | TombstonesGone
+    | ScheduleChanged
+    | AlarmRaised
+    | AlarmCeased
     | Refused
     | Compared
     | Voted

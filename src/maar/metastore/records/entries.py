@@ -24,10 +24,11 @@ from maar.model.ids import (
     WorkerId,
     Zone,
 )
-from maar.model.plan import PlanResult, PlanSpec
+from maar.model.plan import JobId, PlanResult, PlanSpec
 from maar.model.policy import Policy
 from maar.model.predicate import Mask, Predicate
 from maar.model.ring import Writer
+from maar.model.schedule import Alarm, RunPolicy, ScheduleRule
 from maar.model.stores import CopyBad, CopyMade, StoreSet
 from maar.model.time import LeaseTime, WallTime
 
@@ -75,6 +76,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
     )
     by_hand: bool = False  # somebody named the plan: it need not have rested after a failure
     guarded: bool = True  # a live lease is respected; else it is taken over, its holder fenced
+    ignores_windows: bool = False  # a person wanted it although a run policy refuses
 
 
 class PlansLeased(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -424,6 +426,60 @@ class TombstonesEnded(msgspec.Struct, frozen=True, array_like=True, tag=46):
     keys: tuple[str, ...]
 
 
+class ScheduleSet(msgspec.Struct, frozen=True, array_like=True, tag=50):
+    """Somebody set when the jobs of a pattern are due; what was set for it before is replaced."""
+
+    rule: ScheduleRule
+
+
+class ScheduleRemoved(msgspec.Struct, frozen=True, array_like=True, tag=51):
+    """The jobs of a pattern go by their configuration again."""
+
+    jobs: JobId
+
+
+class RunPolicyAdded(msgspec.Struct, frozen=True, array_like=True, tag=52):
+    """When the jobs of a pattern do not run; the index of this entry is the policy's id."""
+
+    policy: RunPolicy
+
+
+class RunPolicyRemoved(msgspec.Struct, frozen=True, array_like=True, tag=53):
+    policy: int
+
+
+class AssumedSuccess(msgspec.Struct, frozen=True, array_like=True):
+    job: JobId
+    at: LeaseTime
+
+
+class JobsAssumed(msgspec.Struct, frozen=True, array_like=True, tag=54):
+    """Jobs that are new are taken to have succeeded at a time, so that they do not all come due
+    now.
+    """
+
+    jobs: tuple[AssumedSuccess, ...]
+
+
+class RunsEnded(msgspec.Struct, frozen=True, array_like=True, tag=55):
+    """All parts of these jobs are done: the next session begins another run."""
+
+    jobs: tuple[JobId, ...]
+
+
+class JobsForgotten(msgspec.Struct, frozen=True, array_like=True, tag=56):
+    """There are no such jobs any more."""
+
+    jobs: tuple[JobId, ...]
+
+
+class AlarmsChanged(msgspec.Struct, frozen=True, array_like=True, tag=57):
+    """Alarms that are new or of another level, and those that are over."""
+
+    raised: tuple[Alarm, ...] = ()
+    ceased: tuple[JobId, ...] = ()
+
+
 Entry: TypeAlias = (
     Genesis
     | TermStarted
@@ -471,6 +527,14 @@ Entry: TypeAlias = (
     | CopiesEnded
     | TombstonesEnded
     | PlanAsked
+    | ScheduleSet
+    | ScheduleRemoved
+    | RunPolicyAdded
+    | RunPolicyRemoved
+    | JobsAssumed
+    | RunsEnded
+    | JobsForgotten
+    | AlarmsChanged
 )
 
 

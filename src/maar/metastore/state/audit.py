@@ -88,6 +88,12 @@ _KEPT: dict[str, Callable[[MetaState], object]] = {
     "removable plans": lambda state: sorted(state.plans.removable),
     "urgent plans": lambda state: sorted(state.plans.urgent),
     "rollbacks": lambda state: state.plans.rollbacks,
+    "resources": lambda state: {
+        resource: sorted(plans) for resource, plans in state.plans.occupied.items()
+    },
+    "plans of jobs": lambda state: {
+        job: sorted(plans) for job, plans in state.plans.of_job.items()
+    },
     "dead attempts": lambda state: list(state.leftovers.dead),
     "copies": lambda state: _copies(state.blocks),
     "tombstones": lambda state: list(state.tombstones.derived()),

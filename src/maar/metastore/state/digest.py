@@ -58,6 +58,10 @@ def _parts(state: MetaState) -> Iterator[object]:
     yield "spent", len(state.spent), _bytes(state.spent.hash)
     yield "setbacks", len(state.setbacks), _bytes(state.setbacks.hash)
     yield "predicates", len(state.predicates), _bytes(state.predicates.hash)
+    yield "schedules", len(state.schedules), _bytes(state.schedules.hash)
+    yield "run policies", len(state.run_policies), _bytes(state.run_policies.hash)
+    yield "jobs", len(state.jobs), _bytes(state.jobs.hash)
+    yield "alarms", len(state.alarms), _bytes(state.alarms.hash), state.offsets
     yield "successes", len(state.successes), _bytes(state.successes.hash)
     yield "stores", state.stores, "tombstones", len(state.tombstones), _bytes(state.tombstones.hash)
 

@@ -46,6 +46,7 @@ from maar.model.plan import Plan, QueueKey
 from maar.model.policy import Policy
 from maar.model.predicate import Predicate
 from maar.model.ring import Ring
+from maar.model.schedule import Alarm, ClockOffset, JobRecord, RunPolicy, ScheduleRule
 from maar.model.stores import NO_STORES, StoreSet
 from maar.model.time import LeaseTime, WallTime
 from maar.services.rules import Setback
@@ -87,6 +88,7 @@ class Core(msgspec.Struct, frozen=True, array_like=True, tag=1):
     adopted_at: LeaseTime
     profiles_deleted: int = 0
     stores: StoreSet = NO_STORES
+    offsets: tuple[ClockOffset, ...] = ()
 
 
 class Plans(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -294,6 +296,26 @@ class TombstonePart(msgspec.Struct, frozen=True, array_like=True, tag=28):
     tombstones: tuple[TombstoneRecord, ...]
 
 
+class ScheduleRules(msgspec.Struct, frozen=True, array_like=True, tag=30):
+    """By pattern."""
+
+    rules: tuple[ScheduleRule, ...]
+
+
+class RunPolicies(msgspec.Struct, frozen=True, array_like=True, tag=31):
+    policies: tuple[RunPolicy, ...]
+
+
+class JobRecords(msgspec.Struct, frozen=True, array_like=True, tag=32):
+    jobs: tuple[JobRecord, ...]
+
+
+class Alarms(msgspec.Struct, frozen=True, array_like=True, tag=33):
+    """In the order in which they were raised."""
+
+    alarms: tuple[Alarm, ...]
+
+
 Part: TypeAlias = (
     Core
     | Plans
@@ -316,6 +338,10 @@ Part: TypeAlias = (
     | CopySums
     | LackingBlocks
     | TombstonePart
+    | ScheduleRules
+    | RunPolicies
+    | JobRecords
+    | Alarms
 )
 
 
@@ -352,6 +378,10 @@ def parts_of(state: MetaState) -> Iterator[Part]:
     yield from (Setbacks(some) for some in _some(setbacks))
     successes = (SuccessRecord(scope, at) for scope, at in state.successes.items())
     yield from (Successes(some) for some in _some(successes))
+    yield from (ScheduleRules(some) for some in _some(state.schedules.values()))
+    yield from (RunPolicies(some) for some in _some(state.run_policies.values()))
+    yield from (JobRecords(some) for some in _some(state.jobs.values()))
+    yield from (Alarms(some) for some in _some(state.alarms.values()))
     yield from (Predicates(some) for some in _some(state.predicates.values()))
     windows = (
         WindowRecord(key, _told(window.fresh), _told(window.clustered))
@@ -414,6 +444,7 @@ def _core(state: MetaState) -> Core:
         state.adopted_at,
         tally.profiles_deleted,
         state.stores,
+        state.offsets,
     )
 
 
@@ -503,6 +534,8 @@ class _Loading:
             case Predicates():
                 for predicate in part.predicates:
                     state.predicates[predicate.id] = predicate
+            case ScheduleRules() | RunPolicies() | JobRecords() | Alarms():
+                _load_schedule(state, part)
             case WindowSums():
                 self._has_windows = True
                 for record in part.windows:
@@ -549,6 +582,24 @@ class _Loading:
         return state
 
 
+def _load_schedule(
+    state: MetaState, part: ScheduleRules | RunPolicies | JobRecords | Alarms
+) -> None:
+    match part:
+        case ScheduleRules():
+            for rule in part.rules:
+                state.schedules[rule.jobs] = rule
+        case RunPolicies():
+            for policy in part.policies:
+                state.run_policies[policy.id] = policy
+        case JobRecords():
+            for record in part.jobs:
+                state.jobs[record.id] = record
+        case Alarms():
+            for alarm in part.alarms:
+                state.alarms[alarm.id] = alarm
+
+
 def _load_core(state: MetaState, core: Core) -> None:
     state.index, state.version, state.incarnation = core.index, core.version, core.incarnation
     state.term, state.leader = core.term, core.leader
@@ -557,6 +608,7 @@ def _load_core(state: MetaState, core: Core) -> None:
     state.raised, state.anchor, state.adopting = core.raised, core.anchor, core.adopting
     state.former, state.adopted_at = core.former, core.adopted_at
     state.blocks.copies.stores = core.stores
+    state.offsets = core.offsets
     state.clock, state.confirmed_ns, state.hold = core.clock, core.confirmed_ns, core.hold
     state.tally = Totals(
         core.profiles_added,

@@ -27,10 +27,11 @@ from maar.model.ids import (
     TenantId,
     Zone,
 )
-from maar.model.plan import Plan, PlanKind, QueueKey
+from maar.model.plan import JobId, Plan, PlanKind, QueueKey
 from maar.model.policy import Policy
 from maar.model.predicate import Predicate
 from maar.model.ring import Ring
+from maar.model.schedule import Alarm, ClockOffset, JobRecord, RunPolicy, ScheduleRule
 from maar.model.stores import StoreSet
 from maar.model.time import LeaseTime, WallTime
 from maar.services.kinds import KINDS, Kinds
@@ -185,6 +186,12 @@ class MetaState:
     confirmed_ns: int = 0  # the default period that nobody needs to confirm any more; 0: for ever
     hold: RetentionHold = NO_HOLD
     spent: Marked[TenantId, Spent] = field(default_factory=Marked)
+    # The schedule; see metastore/fold/jobs.py.
+    schedules: Marked[JobId, ScheduleRule] = field(default_factory=Marked)  # by pattern
+    run_policies: Marked[int, RunPolicy] = field(default_factory=Marked)  # oldest first
+    jobs: Marked[JobId, JobRecord] = field(default_factory=Marked)
+    alarms: Marked[JobId, Alarm] = field(default_factory=Marked)  # oldest first
+    offsets: tuple[ClockOffset, ...] = ()  # of the wall clock, when terms began; oldest first
     known_marks: KnownMarks = field(
         default_factory=KnownMarks
     )  # of plans; a cache, not part of the state
@@ -210,6 +217,11 @@ class MetaState:
     def last_success(self, kind: PlanKind, key: QueueKey) -> LeaseTime | None:
         """When a plan that owns nothing was last completed for a scope."""
         return self.successes.get(Scope(kind, key))
+
+    def run_started(self, job: JobId) -> LeaseTime | None:
+        """When the present run of a job began."""
+        record = self.jobs.get(job)
+        return record.run_started if record else None
 
     def oldest_dead_at(self) -> LeaseTime | None:
         """When the first attempt ended that left something and was not rolled back yet."""
@@ -317,6 +329,12 @@ BOUNDS: dict[str, Bound] = {
     "retention": Bound("tenants_max", ("RetentionSet",)),
     "spent": Bound("tenants_max", ("BlocksExpired", "RetentionHeld")),
     "predicates": Bound("predicates_max", ("PredicatesDropped",)),
+    "schedules": Bound("schedules_max", ("ScheduleRemoved",)),
+    "run_policies": Bound("run_policies_max", ("RunPolicyRemoved",)),
+    "jobs": Bound("jobs_max", ("JobsForgotten",)),
+    "alarms": Bound("jobs_max", ("AlarmsChanged", "JobsForgotten")),
+    "plans.occupied": Bound("plans.by_id", ("PlanCompleted", "PlansParked")),
+    "plans.of_job": Bound("plans.by_id", ("PlanCompleted", "PlansParked")),
     "rings": Bound("zones_max", ("RingChanged",)),  # each is one value; see metastore/fold/ring.py
 }
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterator, ValuesView
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from maar.metastore.state.sorted_items import SortedItems, add_to, discard_from
 from maar.model.ids import PlanId, WorkerId
-from maar.model.plan import Plan, PlanKind, PlanState
+from maar.model.plan import JobId, Plan, PlanKind, PlanState
 from maar.model.time import LeaseTime
 from maar.services.kinds import KINDS, Kinds, PlanLine
 
@@ -60,6 +60,16 @@ def _standing(plan: Plan) -> PlanStanding:
     return PlanStanding.BARRED if plan.eligible_at >= NEVER else PlanStanding.EXCLUDED
 
 
+T = TypeVar("T")
+
+
+def _drop(plans: dict[T, dict[PlanId, None]], of: T, plan: PlanId) -> None:
+    some = plans[of]
+    del some[plan]
+    if not some:
+        del plans[of]
+
+
 @dataclass(slots=True)
 class Timeline:
     """Requested, inflight and excluded plans."""
@@ -71,6 +81,8 @@ class Timeline:
     removable: dict[PlanId, None] = field(default_factory=dict)
     rollbacks: dict[PlanId, PlanId] = field(default_factory=dict)  # pending, by their target
     urgent: dict[PlanId, None] = field(default_factory=dict)
+    occupied: dict[str, dict[PlanId, None]] = field(default_factory=dict)  # resources, by lease
+    of_job: dict[JobId, dict[PlanId, None]] = field(default_factory=dict)
     kinds: Kinds = KINDS
 
     def __len__(self) -> int:
@@ -106,9 +118,13 @@ class Timeline:
             self.rollbacks[plan.rolls_back] = plan_id
         if plan.urgent:
             self.urgent[plan_id] = None
+        if plan.job is not None:
+            self.of_job.setdefault(plan.job.id, {})[plan_id] = None
         if plan.lease is not None:
             self.held.setdefault(plan.lease.worker, set()).add(plan_id)
             self.leases += 1
+            for resource in plan.resources:
+                self.occupied.setdefault(resource, {})[plan_id] = None
 
     def __delitem__(self, plan_id: PlanId) -> None:
         self._leave(self.by_id.pop(plan_id))
@@ -119,7 +135,11 @@ class Timeline:
         self.urgent.pop(plan.id, None)
         if plan.rolls_back is not None:
             del self.rollbacks[plan.rolls_back]
+        if plan.job is not None:
+            _drop(self.of_job, plan.job.id, plan.id)
         if plan.lease is not None:
+            for resource in plan.resources:
+                _drop(self.occupied, resource, plan.id)
             mine = self.held[plan.lease.worker]
             mine.discard(plan.id)
             if not mine:
@@ -142,6 +162,21 @@ class Timeline:
         """What a worker holds under leases that are live."""
         mine = (self.by_id[plan] for plan in self.held.get(worker, ()))
         return [plan for plan in mine if plan.lease and not plan.lease.is_expired(now)]
+
+    def occupied_at(self, now: LeaseTime, *, but: PlanId | None = None) -> dict[str, int]:
+        """How many slots of each resource live leases hold, those of one plan left out."""
+        counts = {}
+        for resource, plans in self.occupied.items():
+            leases = (self.by_id[plan].lease for plan in plans if plan != but)
+            live = sum(lease is not None and not lease.is_expired(now) for lease in leases)
+            if live:
+                counts[resource] = live
+        return counts
+
+    def pending_of(self, job: JobId) -> Plan | None:
+        """The oldest plan of a job that is on the schedule."""
+        first = min(self.of_job.get(job, ()), default=None)
+        return self.by_id[first] if first is not None else None
 
     def rollback_of(self, target: PlanId) -> Plan | None:
         """The pending rollback of a plan, which may itself be long gone."""

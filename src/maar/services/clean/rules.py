@@ -35,10 +35,8 @@ class Cleaning(KindRules):
     on_engine = False
 
     def due(self, board: Board, _line: int, *, now: LeaseTime) -> Iterator[PlanSpec]:
-        interval_ns = board.policy.clean_interval_ns
-        last = board.last_success(CLEAN, WHOLE_LAKE)
-        rested = last is None or now - last >= interval_ns
-        if interval_ns and rested and _has_work(board, now) and not board.plans.has_pending(CLEAN):
+        """When there is something to clean; how often that is looked for is its schedule's."""
+        if _has_work(board, now) and not board.plans.has_pending(CLEAN):
             yield self._spec(board.policy)
 
     def asked(self, board: Board, _scope: PlanScope, *, now: LeaseTime) -> PlanSpec | str:  # noqa: ARG002
@@ -66,7 +64,7 @@ class Cleaning(KindRules):
     def job(
         self, board: Board, job: JobId, schedule: Schedule, *, now: LeaseTime
     ) -> JobState | None:
-        if not board.policy.clean_interval_ns:
+        if not schedule.interval_ns:
             return JobState(job, now, nothing="cleanings are made on demand only")
         since = min(_waits_since(board, now), default=None)
         if since is None:

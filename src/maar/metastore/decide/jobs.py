@@ -1,0 +1,433 @@
+"""Which job runs next, and why another does not: the leader's view of the schedule.
+
+What a leader keeps here follows from the state, so a new one begins with nothing. Every job is
+looked at after each of its sessions, and else about once a minute, a few in each turn of the loop:
+so a turn costs the same, however many jobs there are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from maar.metastore.records.effects import Effect
+from maar.metastore.records.entries import (
+    AlarmsChanged,
+    AssumedSuccess,
+    Entry,
+    JobsAssumed,
+    JobsForgotten,
+    RunsEnded,
+)
+from maar.metastore.state.state import MetaState
+from maar.model.ids import PlanId
+from maar.model.plan import JobId, Plan, PlanJob, PlanKind, PlanSpec
+from maar.model.schedule import Alarm, JobRecord, Schedule, ScheduleRule, Weight
+from maar.model.time import SECOND_NS, LeaseTime, WallTime
+from maar.model.words import span_text
+from maar.scheduling import pace, priority, rules, spread, status, windows
+from maar.scheduling.priority import Urgency
+from maar.scheduling.queue import JobQueue, QueuedJob
+from maar.scheduling.resources import Room
+from maar.services.rules import JobState
+
+LISTED_EVERY_NS = 60 * SECOND_NS  # all jobs are listed, and each is looked at
+LOOKED_AT_ONCE = 100  # jobs, in one turn of the loop
+CHANGED_AT_ONCE = 500  # jobs, in one entry
+ASIDE_MAX_NS = 30 * SECOND_NS  # what refused a job may be over sooner than it said
+
+
+class Moment(NamedTuple):
+    """By which clocks a decision is made; wall time is for windows and alarms only (S2)."""
+
+    now: LeaseTime
+    wall: WallTime
+    offset_of: windows.OffsetOf = windows.utc_only
+
+
+def moment(state: MetaState, now: LeaseTime) -> Moment:
+    """As the log knows it, for who has no clock of his own."""
+    return Moment(now, state.wall_at(now))
+
+
+class KnownJob(NamedTuple):
+    """A job as it was when it was last looked at."""
+
+    found: JobState
+    schedule: Schedule
+    by: tuple[JobId, ...]  # the rules that had a say in its schedule
+    last_success: LeaseTime  # its own, or assumed
+    due_at: LeaseTime
+
+    @property
+    def id(self) -> JobId:
+        return self.found.id
+
+    @property
+    def weight(self) -> int:
+        return Weight.HIGHEST if self.found.on_demand else self.schedule.weight
+
+    def is_due(self, now: LeaseTime) -> bool:
+        if self.found.nothing:
+            return False
+        return self.found.on_demand or (self.schedule.interval_ns > 0 and self.due_at <= now)
+
+    def counted_from(self) -> LeaseTime:
+        """Since when it has not succeeded although there was something to do."""
+        since = self.found.waiting_since
+        return LeaseTime(max(self.last_success, since)) if since is not None else self.last_success
+
+    def age_ns(self, state: MetaState, at: Moment) -> int:
+        if self.found.nothing:
+            return 0
+        since, offsets = self.counted_from(), state.offsets
+        return status.age_ns(since, now=at.now, wall=at.wall, offsets=offsets)
+
+    def urgency(self, now: LeaseTime, granularity_ns: int) -> Urgency:
+        due_at = LeaseTime(min(self.due_at, now)) if self.found.on_demand else self.due_at
+        found = priority.urgency(due_at, now=now, weight=self.weight, granularity_ns=granularity_ns)
+        return found if self.is_due(now) else found._replace(priority=priority.NOT_DUE)
+
+
+# ── one job ────────────────────────────────────────────────────────────────────────────────────
+
+
+class Rules:
+    """What is set for jobs. What is configured is put in order once, not for each job."""
+
+    def __init__(self) -> None:
+        self._of: tuple[ScheduleRule, ...] = ()
+        self._configured: dict[JobId, ScheduleRule] = {}
+
+    def in_force(self, state: MetaState, job: JobId) -> tuple[Schedule, tuple[JobId, ...]]:
+        if self._of is not state.policy.schedules:
+            self._of = state.policy.schedules
+            self._configured = rules.by_pattern(self._of)
+        default = state.kinds[job.kind].default_schedule(state.policy, job)
+        return rules.in_force(default, job, self._configured, state.schedules)
+
+
+def look(state: MetaState, job: JobId, found: Rules, now: LeaseTime) -> KnownJob | None:
+    """A job as it is now; None when there is no such job."""
+    schedule, by = found.in_force(state, job)
+    answer = state.kinds[job.kind].job(state, job, schedule, now=now)
+    if answer is None:
+        return None
+    record = state.jobs.get(job) or JobRecord(job)
+    last = answer.last_success
+    if last is None:
+        assumed = record.assumed
+        last = assumed if assumed is not None else spread.assumed_success(job, schedule, now=now)
+    expected_ns = answer.expected_ns or record.last_work_ns
+    due = priority.due_at(last, schedule, expected_ns=expected_ns)
+    if answer.on_demand:
+        due = LeaseTime(min(due, now))
+    return KnownJob(answer, schedule, by, last, due)
+
+
+class Hindrance(NamedTuple):
+    """Why a job does not run now, and until when that is so at least."""
+
+    why: str
+    until: LeaseTime
+
+
+def rests(state: MetaState, known: KnownJob, now: LeaseTime) -> Hindrance | None:
+    """Backpressure: after a session a job rests, and it spreads its sessions over its interval."""
+    record = state.jobs.get(known.id)
+    if record is None or known.found.on_demand:
+        return None
+    if record.eligible_at > now:
+        left = span_text(record.eligible_at - now)
+        return Hindrance(f"it rests for another {left} after its last session", record.eligible_at)
+    late = status.alarm_level(now - known.counted_from(), known.schedule) is not None
+    if record.run_started is None or not known.found.parts or late:
+        return None
+    paced = pace.next_session_at(
+        record.run_started,
+        interval_ns=known.schedule.interval_ns,
+        done=known.found.done,
+        parts=known.found.parts,
+    )
+    if paced <= now:
+        return None
+    told = f"{known.found.done} of {known.found.parts} parts are done, as many as the time allows"
+    return Hindrance(f"{told}; the next session is in {span_text(paced - now)}", paced)
+
+
+def refused_by_window(state: MetaState, job: JobId, at: Moment) -> Hindrance | None:
+    found = windows.verdict(state.run_policies.values(), job, at.wall, offset_of=at.offset_of)
+    if found.allowed:
+        return None
+    return Hindrance(found.why, LeaseTime(at.now + min(found.wait_ns, ASIDE_MAX_NS)))
+
+
+def paused(state: MetaState, job: JobId, at: Moment) -> str:
+    """Why nobody may run it, not even by hand; '' when that is allowed."""
+    pauses = (policy for policy in state.run_policies.values() if policy.pauses)
+    return windows.verdict(pauses, job, at.wall, offset_of=at.offset_of).why
+
+
+def pending(state: MetaState, job: JobId) -> Hindrance | None:
+    plan = state.plans.pending_of(job)
+    if plan is None:
+        return None
+    until = plan.lease.expires_at if plan.lease else plan.eligible_at
+    doing = f"{plan.lease.worker} works on it" if plan.lease else "it is tried again"
+    return Hindrance(f"plan {plan.id} is on the schedule: {doing}", until)
+
+
+def hindrance(state: MetaState, known: KnownJob, at: Moment) -> Hindrance | None:
+    """Why a job that is due does not run, but for resources; the worst first."""
+    if known.found.why_not:
+        return Hindrance(known.found.why_not, at.now)
+    return (
+        pending(state, known.id)
+        or refused_by_window(state, known.id, at)
+        or rests(state, known, at.now)
+    )
+
+
+# ── all jobs ───────────────────────────────────────────────────────────────────────────────────
+
+
+class JobBook:
+    """The leader's jobs by urgency, all made from the state, and anew in each term."""
+
+    def __init__(self) -> None:
+        self.known: dict[JobId, KnownJob] = {}
+        self.queue = JobQueue()
+        self._rules = Rules()
+        self._todo: deque[JobId] = deque()
+        self._dirty: dict[JobId, None] = {}  # their sessions ended, or began
+        self._listed_at: LeaseTime | None = None
+        self._set: tuple[object, ...] = ()  # what jobs go by, when they were last listed
+        self._looked: list[JobId] = []  # since the last entries were made
+        self._gone: list[JobId] = []
+
+    # ── looking at jobs ──
+
+    def turn(self, state: MetaState, at: Moment) -> None:
+        """Look at some jobs; all of them, when what they go by was changed."""
+        going_by = (state.policy, state.schedules.hash, state.run_policies.hash)
+        if going_by != self._set:
+            self._set, self._listed_at = going_by, None
+            self.queue.wake_all()
+        due = self._listed_at is None or at.now - self._listed_at >= LISTED_EVERY_NS
+        if due and (not self._todo or self._listed_at is None):
+            self._list(state, at.now)
+        self._look_at_dirty(state, at)
+        for _ in range(min(LOOKED_AT_ONCE, len(self._todo))):
+            self._look(state, self._todo.popleft(), at)
+
+    def _list(self, state: MetaState, now: LeaseTime) -> None:
+        self._listed_at = now
+        listed = dict.fromkeys(
+            job
+            for kind in state.kinds
+            if is_scheduled(state, kind)
+            for job in state.kinds[kind].job_ids(state)
+        )
+        for job in [job for job in self.known if job not in listed]:
+            self._forget(job)
+        remembered = (job for jobs in (state.jobs, state.alarms) for job in jobs)
+        self._gone += [
+            job for job in remembered if is_scheduled(state, job.kind) and job not in listed
+        ]
+        self._todo = deque(listed)
+
+    def _look_at_dirty(self, state: MetaState, at: Moment) -> None:
+        while self._dirty:
+            job = next(iter(self._dirty))
+            del self._dirty[job]
+            self._look(state, job, at)
+
+    def _look(self, state: MetaState, job: JobId, at: Moment) -> KnownJob | None:
+        kinds = state.kinds
+        known = look(state, job, self._rules, at.now) if job.kind in kinds else None
+        if known is None:
+            self._forget(job)
+            return None
+        self.known[job] = known
+        self._looked.append(job)
+        waits = known.found.on_demand or known.schedule.interval_ns > 0
+        runnable = not known.found.nothing and not known.found.why_not
+        if kinds[job.kind].by_interval and waits and runnable and not pending(state, job):
+            wanted = QueuedJob(known.due_at, job, known.weight, known.found.resources)
+            self.queue.put(wanted)
+        else:
+            self.queue.discard(job)
+        return known
+
+    def _forget(self, job: JobId) -> None:
+        self.queue.discard(job)
+        if self.known.pop(job, None) is not None:
+            self._gone.append(job)
+
+    def follow(self, state: MetaState, effects: Sequence[Effect]) -> None:
+        """Look again at the jobs whose plans the fold changed."""
+        for effect in effects:
+            plan_id = getattr(effect, "plan", None)
+            if isinstance(plan_id, PlanId):
+                plan = state.plans.get(plan_id) or state.finished.get(plan_id)
+                if plan is not None and plan.job is not None:
+                    self._dirty[plan.job.id] = None
+
+    # ── what the log should know ──
+
+    def entries(self, state: MetaState, at: Moment) -> list[Entry]:
+        """New jobs, runs that have ended, alarms that begin or cease, and jobs that are gone."""
+        looked, self._looked = self._looked[:CHANGED_AT_ONCE], self._looked[CHANGED_AT_ONCE:]
+        known = [self.known[job] for job in dict.fromkeys(looked) if job in self.known]
+        room = state.policy.jobs_max - len(state.jobs)
+        assumed = [
+            AssumedSuccess(one.id, one.last_success) for one in known if _is_new(state, one)
+        ][: max(0, room)]
+        ended = [one.id for one in known if _run_is_over(state, one, at.now)]
+        missed = dict.fromkeys(self._gone[:CHANGED_AT_ONCE])
+        gone = [job for job in missed if _is_gone(state, job, self.known)]
+        self._gone = self._gone[CHANGED_AT_ONCE:]
+        changes = [self._alarm(state, one, at) for one in known]
+        raised = tuple(change for change in changes if isinstance(change, Alarm))
+        ceased = tuple(change for change in changes if isinstance(change, JobId))
+        entries: list[Entry] = []
+        if assumed:
+            entries.append(JobsAssumed(tuple(assumed)))
+        if ended:
+            entries.append(RunsEnded(tuple(ended)))
+        if gone:
+            entries.append(JobsForgotten(tuple(gone)))
+        if raised or ceased:
+            entries.append(AlarmsChanged(raised, ceased))
+        return entries
+
+    def _alarm(self, state: MetaState, known: KnownJob, at: Moment) -> Alarm | JobId | None:
+        """An alarm that begins or escalates, the job of one that ceases, or nothing to tell."""
+        age_ns = known.age_ns(state, at)
+        level = status.alarm_level(age_ns, known.schedule)
+        before = state.alarms.get(known.id)
+        if level is None:
+            return known.id if before is not None else None
+        if before is not None and before.level >= level:
+            return None  # it escalates once, and does not ring twice
+        why = hindrance(state, known, at)
+        note = f"{known.id} has not succeeded for {span_text(age_ns)}" + (
+            f": {why.why}" if why else ""
+        )
+        return Alarm(known.id, level, at.now, at.wall, note)
+
+    # ── what runs next ──
+
+    def let_through(self, state: MetaState, spec: PlanSpec, at: Moment) -> PlanSpec | None:
+        """A plan that its kind found to be due, with its job; None while the job is held back."""
+        known = self._look(state, state.kinds[spec.kind].job_of(spec.key), at)
+        if known is None or not known.is_due(at.now):
+            return None
+        if refused_by_window(state, known.id, at) or rests(state, known, at.now):
+            return None
+        return named(spec, known)
+
+    def session(self, state: MetaState, job: JobId, at: Moment) -> PlanSpec | None:
+        """The next session of a job that may run now; else it is put aside."""
+        known = self._look(state, job, at)
+        if known is None or not known.is_due(at.now):
+            return None
+        held = hindrance(state, known, at)
+        if held is not None:
+            self.queue.put_aside(job, LeaseTime(max(held.until, at.now + SECOND_NS)))
+            return None
+        kind = state.kinds[job.kind]
+        spec = kind.session(state, known.found, known.schedule, now=at.now)
+        if spec is None:
+            self.queue.put_aside(job, LeaseTime(at.now + ASIDE_MAX_NS))
+            return None
+        return named(spec, known)
+
+    def sessions(
+        self, state: MetaState, kind: PlanKind, at: Moment, room: Room
+    ) -> Iterator[PlanSpec]:
+        """The sessions of a kind that can begin now, the most urgent first (Fig. 4 of the seed:
+        refresh, the highest, may it run? no: the next; yes: its tasks).
+
+        A job that lacks only resources reserves them: none less urgent gets them in this round.
+        """
+        self.queue.wake(at.now)
+        found = self.queue.candidates(
+            at.now,
+            granularity_ns=state.policy.granularity_ns,
+            kind=kind,
+            occupied=lambda wanted: bool(room.why_not(wanted)),
+        )
+        for queued in found:
+            spec = self.session(state, queued.id, at)
+            if spec is None:
+                continue
+            if room.why_not(spec.resources):
+                room.reserve(spec.resources)
+                continue
+            yield spec
+
+    def of_plan(self, state: MetaState, plan: Plan, now: LeaseTime) -> KnownJob | None:
+        """The job whose session a plan is."""
+        if plan.job is None:
+            return None
+        return self.known.get(plan.job.id) or look(state, plan.job.id, self._rules, now)
+
+    def schedule_of(self, state: MetaState, job: JobId) -> Schedule:
+        return self._rules.in_force(state, job)[0]
+
+    def stop(self, state: MetaState, plan: Plan, at: Moment) -> str:
+        """Why a session should end after its present task, in a sentence; '' when it goes on."""
+        if plan.job is None or plan.lease is None or not state.kinds[plan.kind].by_interval:
+            return ""
+        refused = refused_by_window(state, plan.job.id, at)
+        if refused is not None:
+            return refused.why
+        if at.now - plan.lease.granted_at >= state.policy.session_ns:
+            return "the session has lasted as long as one may"
+        return self._more_urgent(state, plan, at)
+
+    def _more_urgent(self, state: MetaState, plan: Plan, at: Moment) -> str:
+        mine = self.of_plan(state, plan, at.now)
+        granularity_ns = state.policy.granularity_ns
+        least = mine.urgency(at.now, granularity_ns).priority if mine else priority.NOT_DUE
+        for queued in self.queue.candidates(at.now, granularity_ns=granularity_ns):
+            known = self.known.get(queued.id)
+            if known is None or known.urgency(at.now, granularity_ns).priority <= least:
+                return ""
+            shared = set(queued.resources) & set(plan.resources)
+            if shared and hindrance(state, known, at) is None:
+                return f"{queued.id} is more urgent, and waits for {min(shared)}"
+        return ""
+
+
+def named(spec: PlanSpec, known: KnownJob) -> PlanSpec:
+    """A session's plan knows its job, its resources, and what follows from its end."""
+    schedule = known.schedule
+    job = PlanJob(known.id, schedule.unwind_permille, schedule.backoff_ns, known.found.on_demand)
+    resources = tuple(sorted({*spec.resources, *known.found.resources}))
+    return msgspec.structs.replace(spec, job=job, resources=resources)
+
+
+def _is_new(state: MetaState, known: KnownJob) -> bool:
+    record = state.jobs.get(known.id)
+    return known.found.last_success is None and (record is None or record.assumed is None)
+
+
+def _run_is_over(state: MetaState, known: KnownJob, now: LeaseTime) -> bool:
+    """All its parts are done: it goes back to the queue until its next interval."""
+    record = state.jobs.get(known.id)
+    started = record is not None and record.run_started is not None
+    return started and not known.is_due(now) and pending(state, known.id) is None
+
+
+def _is_gone(state: MetaState, job: JobId, known: dict[JobId, KnownJob]) -> bool:
+    remembered = job in state.jobs or job in state.alarms
+    return remembered and job not in known and job not in state.plans.of_job
+
+
+def is_scheduled(state: MetaState, kind: PlanKind) -> bool:
+    return kind in state.kinds and state.kinds[kind].scheduled

@@ -1,0 +1,1 @@
+"""A scheduled kind for tests: jobs with parts, resources and types."""
