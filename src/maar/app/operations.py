@@ -13,7 +13,7 @@ from typing import cast
 import msgspec
 
 from maar.adapters.rpc import Channel
-from maar.app.roles.wiring import build_store, open_log, open_log_reader
+from maar.app.roles.wiring import build_first_store, open_log, open_log_reader
 from maar.app.settings.config import METASTORE_ADDRESS, Settings
 from maar.metastore.recovery import backup, copying, restoring, traces
 from maar.metastore.recovery.copying import CopyLog, Moved
@@ -123,14 +123,14 @@ async def _replica(address: str) -> AsyncIterator[Channel]:
 
 async def verify_log(settings: Settings, *, objects: bool) -> Findings:
     async with _reading(settings) as log:
-        found = await verify(log, build_store(settings), objects=objects)
+        found = await verify(log, build_first_store(settings), objects=objects)
     compare_replicas(found, [each for each in await replicas(settings) if each.hashed_at])
     return found
 
 
 async def write_backup(settings: Settings, path: Path) -> backup.Content:
     async with _reading(settings) as log:
-        return await backup.write(log, build_store(settings), path, wall_ns=time.time_ns())
+        return await backup.write(log, build_first_store(settings), path, wall_ns=time.time_ns())
 
 
 async def origin(
@@ -147,7 +147,7 @@ async def origin(
     if file is not None:
         content = await backup.read(file)
         return Origin(content.state, content.head, str(file))
-    store = build_store(settings)
+    store = build_first_store(settings)
     if not without_snapshot:
         try:
             return await restoring.newest(store, snapshot)
@@ -170,7 +170,7 @@ async def restore_log(
     async with _leading(settings) as log:
         return await restoring.restore(
             log,
-            build_store(settings),
+            build_first_store(settings),
             saved,
             incarnation=Incarnation(secrets.token_hex(4)),
             adopts=adopts,
@@ -183,7 +183,7 @@ async def migrate_log(settings: Settings, to: str) -> Moved:
     if elsewhere.log_place == settings.log_place:
         raise Rejected(f"the log is at {to} already")
     async with _leading(settings) as source, _leading(elsewhere) as target:
-        store = build_store(settings)
+        store = build_first_store(settings)
         return await copying.migrate(source, target, store, note=f"the log was moved to {to}")
 
 

@@ -37,6 +37,7 @@ from maar.model.errors import (
 )
 from maar.model.ids import TenantId
 from maar.model.policy import Policy, check_policy
+from maar.model.stores import StoreSet
 from maar.model.time import SECOND_NS
 from maar.placement.rules import PlacementSettings, TenantLimits
 from maar.ports.calls import Caller
@@ -44,6 +45,7 @@ from maar.ports.clock import Clock
 from maar.ports.log import Candidate, Log, Term
 from maar.ports.object_store import ObjectStore
 from maar.ports.replica import MetastoreReplica, ReplicaStatus
+from maar.ports.stores import Stores, stores_of
 
 log_ = logging.getLogger("maar.metastore")
 
@@ -77,9 +79,13 @@ class Replica:
         log_url: str = "",  # shown to operators
         begin_anew: bool = False,  # start an empty log even if the store holds another log's data
         timing: Timing = TIMING,
+        stores: Stores | None = None,  # all of them; None: there is only one
+        given_stores: Callable[[], StoreSet] | None = None,  # of the settings, as they are now
     ) -> None:
+        """`store` is the first one: what is not of a single store is there."""
         self._log = log
         self._store = store
+        self._stores = stores or stores_of(store)
         self._clock = clock
         self._candidate = candidate
         self._replicas = 1 + len(others)
@@ -99,6 +105,8 @@ class Replica:
         self._deps = LeaderDeps(
             log=log,
             store=store,
+            stores=self._stores,
+            given_stores=given_stores,
             clock=clock,
             policy=check_policy(policy),
             entropy=entropy,

@@ -23,7 +23,7 @@ from maar.metastore.replica.follower import Follower
 from maar.metastore.views import explain, reads
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotLeading, Rejected, Retryable, Unavailable
-from maar.model.ids import BlockId, NodeId, PlanId, TenantId, Zone
+from maar.model.ids import BlockId, NodeId, PlanId, StoreName, TenantId, Zone
 from maar.model.plan import Plan
 from maar.model.predicate import Mask
 from maar.model.ring import Ring
@@ -49,6 +49,7 @@ from maar.ports.plan_board import (
 from maar.ports.registrar import AddReply
 from maar.ports.replica import PinIndex, Vote
 from maar.ports.retention import Expiring, RetentionStatus, Undone
+from maar.ports.store_removal import RemovedStore
 
 log_ = logging.getLogger("maar.metastore")
 
@@ -317,9 +318,9 @@ class MetastoreService(Replica, LocalPort):
         meta = await self.block(block)
         state = leader_term.leader.state
         before = losing.sources(state, block)
-        found = await asyncio.to_thread(lambda: tuple(damages(self._store, meta)))
+        found = await asyncio.to_thread(lambda: tuple(damages(self._stores, meta)))
         there = await asyncio.to_thread(
-            lambda: tuple(each.id for each in before if not any(damages(self._store, each)))
+            lambda: tuple(each.id for each in before if not any(damages(self._stores, each)))
         )
         return Loss(meta, found, losing.owner(state, block), there if found else ())
 
@@ -382,6 +383,14 @@ class MetastoreService(Replica, LocalPort):
                 f"that is restored might not know it ({error}); to ask again is harmless"
             ) from error
         return msgspec.structs.replace(found, predicate=predicate.id)
+
+    async def remove_store(
+        self, store: StoreName, *, lost: bool, confirmed: bool, keep: bool
+    ) -> RemovedStore:
+        keeper = (await self._confirmed_leader()).store_keeper
+        if keep:
+            return await keeper.keep(store)
+        return await keeper.remove(store, lost=lost, confirmed=confirmed)
 
     async def deletions(self) -> tuple[PendingDeletion, ...]:
         return (await self._confirmed_leader()).eraser.pending()

@@ -12,7 +12,7 @@
     metastore/v1/<incarnation>/successor     the log was restored as another incarnation
     metastore/v1/claim     the incarnation of the log that began in this store
     deletions/v1/<incarnation>-<index>.msgpack     a deletion by predicate, until it is carried out
-    markers/v1/<incarnation>     the log of that incarnation keeps its blocks in this store
+    markers/v1/<incarnation>     the log of that incarnation uses this store; its name is in it
     dlq/v1/<incarnation>/<segment>.msgpack      a dead letter: a segment's metadata, not yet indexed
     dlq/v1/<incarnation>-held/<segment>.msgpack     one that cannot be delivered
     placement/v1/<incarnation>/rules-<created>.binpb     what the placement manager decided

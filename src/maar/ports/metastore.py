@@ -14,6 +14,7 @@ from maar.ports import (
     plan_board,
     registrar,
     retention,
+    store_removal,
 )
 from maar.ports.calls import Call
 from maar.ports.deletions import Deleter
@@ -22,9 +23,19 @@ from maar.ports.membership import BeatListener
 from maar.ports.operator import Operator
 from maar.ports.plan_board import PlanBoard
 from maar.ports.registrar import BlockRegistrar
+from maar.ports.store_removal import StoreRemover
 
 
-class Metastore(BlockRegistrar, BeatListener, PlanBoard, IndexReader, Operator, Deleter, Protocol):
+class Metastore(
+    BlockRegistrar,
+    BeatListener,
+    PlanBoard,
+    IndexReader,
+    Operator,
+    Deleter,
+    StoreRemover,
+    Protocol,
+):
     """Reads of the index are answered by any replica, linearizably; what changes something, and
     what only a leader knows (heartbeats, rings, letters, the log's time), by the leader.
     """
@@ -40,5 +51,6 @@ CALLS: tuple[type[Call[Metastore, Any]], ...] = (
     *retention.CALLS,
     *dead_letters.CALLS,
     *deletions.CALLS,
+    *store_removal.CALLS,
     *operator.CALLS,
 )

@@ -14,7 +14,7 @@ from maar.metastore.records.effects import RingReplaced
 from maar.metastore.records.entries import RingChanged
 from maar.model.block import BlockMeta, Damage, Kind
 from maar.model.errors import InvalidInput, MaarError, NotFound, Rejected
-from maar.model.ids import BlockId, Incarnation, NodeId, PlanId, TenantId, Zone
+from maar.model.ids import BlockId, Incarnation, NodeId, PlanId, StoreName, TenantId, Zone
 from maar.model.plan import Plan, PlanState
 from maar.model.predicate import Mask
 from maar.model.ring import Ring
@@ -48,6 +48,7 @@ from maar.ports.plan_board import (
 )
 from maar.ports.registrar import AddReply
 from maar.ports.retention import Expiring, RetentionStatus, Undone
+from maar.ports.store_removal import RemovedStore
 from support.http.pushed import NOW_NS
 from support.metastore.board import FoldBoard
 from support.metastore.fold import Fold
@@ -68,6 +69,7 @@ class MemoryMetastore(LocalPort):
         self.trouble = ""
         self.undone: list[str] = []
         self.deleted: list[Mask] = []
+        self.store_orders: list[tuple[StoreName, bool, bool, bool]] = []
         self.damages: tuple[Damage, ...] = ()
         self.lost: list[tuple[BlockId, str]] = []
         self.zones = Fold()  # rings, by the real decisions
@@ -166,6 +168,13 @@ class MemoryMetastore(LocalPort):
         name = None if dry_run else 7
         self.deleted += [] if dry_run else [mask]
         return Deletion(name, 3, 2, at_most=mask.from_ns > 0)
+
+    async def remove_store(
+        self, store: StoreName, *, lost: bool, confirmed: bool, keep: bool
+    ) -> RemovedStore:
+        self.store_orders.append((store, lost, confirmed, keep))
+        only = 2 if lost else 0
+        return RemovedStore(store, not lost or confirmed, 5, only, 30, (BlockId("b" * 32),) * only)
 
     async def deletions(self) -> tuple[PendingDeletion, ...]:
         return tuple(PendingDeletion(7, mask, "2 blocks to be rewritten") for mask in self.deleted)

@@ -25,14 +25,21 @@ from maar.app.roles.disks import disks_of
 from maar.app.roles.health_http import serve_health
 from maar.app.roles.marker import check_not_ended
 from maar.app.roles.replica import replica_place
-from maar.app.roles.wiring import RoleStatus, build_store, new_registry, open_log
+from maar.app.roles.wiring import (
+    RoleStatus,
+    build_first_store,
+    build_stores,
+    new_registry,
+    open_log,
+)
 from maar.app.settings.config import Settings
 from maar.app.settings.log_url import url_of
 from maar.app.settings.tenants import Tenants
 from maar.background import Loop, cancel, first_ended
 from maar.metastore.service import MetastoreService
 from maar.model.errors import InvalidInput, MaarError, Retryable, StoreFull, Unavailable
-from maar.model.ids import Incarnation
+from maar.model.ids import Incarnation, StoreName, Zone
+from maar.model.stores import StoreSet, StoreSpec, TenantStores
 from maar.ports.object_store import ObjectStore
 
 log = logging.getLogger("maar.metastore")
@@ -54,7 +61,7 @@ async def run(
     """
     place = replica_place(settings)
     registry = new_registry("metastore")
-    store = build_store(settings)
+    store = build_first_store(settings)
     tenants = Tenants(settings)
     lines = Lines()
     async with AsyncExitStack() as stack:
@@ -75,6 +82,8 @@ async def run(
             connect=lines.to,
             log_url=url_of(settings.log_place),
             begin_anew=settings.metastore.begin_anew,
+            stores=build_stores(settings),
+            given_stores=lambda: store_set(settings, tenants),
         )
         stack.push_async_callback(service.stop)
         beginning = Beginning()
@@ -92,6 +101,16 @@ async def run(
         if life.done():
             life.result()
         yield life
+
+
+def store_set(settings: Settings, tenants: Tenants) -> StoreSet:
+    """What the log is to know of the stores in the settings and in the tenants file."""
+    places = settings.store_places().places
+    return StoreSet(
+        tuple(StoreSpec(each.name, each.region, tuple(map(Zone, each.zones))) for each in places),
+        tuple(map(StoreName, settings.tenant_defaults.stores)),
+        tuple(TenantStores(name, wanted) for name, wanted in sorted(tenants.stores().items())),
+    )
 
 
 def _no_room() -> str:

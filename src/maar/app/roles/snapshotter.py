@@ -13,7 +13,7 @@ def main() -> None:
     import msgspec
 
     from maar.app.processes import logs
-    from maar.app.roles.wiring import build_store, open_log_reader
+    from maar.app.roles.wiring import build_first_store, open_log_reader
     from maar.app.settings.config import Settings
     from maar.metastore.replica.snapshot import make as make_snapshot
 
@@ -24,7 +24,7 @@ def main() -> None:
     async def make() -> int:
         log = await open_log_reader(settings)
         try:
-            return await make_snapshot(log, build_store(settings))
+            return await make_snapshot(log, build_first_store(settings))
         finally:
             await log.close()
 

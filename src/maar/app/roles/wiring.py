@@ -51,6 +51,14 @@ def build_store(settings: Settings) -> ObjectStore:
     return build_stores(settings).home
 
 
+def build_first_store(settings: Settings) -> ObjectStore:
+    """The first store of the settings: what is not of a single store (snapshots, the claim, commits
+    and deletions) is there, for the processes of every zone.
+    """
+    stores = build_stores(settings)
+    return stores.named(stores.names()[0])
+
+
 def build_stores(settings: Settings, *, told: Callable[[Trouble], None] = ignore) -> Stores:
     return Stores(settings.store_places(), open_store, told=told)
 

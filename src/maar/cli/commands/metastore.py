@@ -273,7 +273,7 @@ def restore(
     that it finds, and only what operators had set is lost, like the retention of tenants.
     """
     from maar.app import operations
-    from maar.app.roles.wiring import build_store
+    from maar.app.roles.wiring import build_first_store
     from maar.metastore.recovery.restoring import other_lives
     from maar.model.ids import Incarnation
 
@@ -286,7 +286,7 @@ def restore(
             settings, file=file, snapshot=key, without_snapshot=without_snapshot, adopts=lives
         )
     )
-    marked = other_lives(build_store(settings), saved.state)
+    marked = other_lives(build_first_store(settings), saved.state)
     if saved.lives:
         lives = saved.lives[1:]
     elif unknown := [life for life in adopts if life not in marked]:

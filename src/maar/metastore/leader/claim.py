@@ -59,7 +59,8 @@ def settle(store: ObjectStore, state: MetaState, *, begin_anew: bool = False) ->
             return
         if not led:
             _claim(store, state.incarnation, begin_anew=begin_anew)
-        mark(store, state.incarnation)
+        if len(state.stores.stores) < 2:  # else a marker that is missing tells that it was wiped
+            mark(store, state.incarnation)
     except Retryable as error:
         if not led:
             raise
@@ -67,9 +68,11 @@ def settle(store: ObjectStore, state: MetaState, *, begin_anew: bool = False) ->
 
 
 def mark(store: ObjectStore, incarnation: Incarnation) -> None:
-    """Write the log's marker, by which its workers recognise the store."""
+    """Write the log's marker, by which its workers recognise the store; it names the store, so that
+    two names for one place are noticed.
+    """
     try:
-        store.create(keys.marker(incarnation), b"")
+        store.create(keys.marker(incarnation), store.settings().name.encode())
     except AlreadyExists:
         pass  # since an earlier start
 

@@ -36,6 +36,7 @@ from maar.metastore.leader.peers import Peers
 from maar.metastore.leader.placement_manager import PlacementManager
 from maar.metastore.leader.rings import LeaderRings
 from maar.metastore.leader.snapshots import Snapshots
+from maar.metastore.leader.store_keeper import StoreKeeper
 from maar.metastore.leader.time_zones import offset_of
 from maar.metastore.records.effects import AlarmCeased, AlarmRaised, Effect
 from maar.metastore.records.entries import Entry
@@ -57,11 +58,13 @@ from maar.model.errors import (
 from maar.model.ids import PlanId
 from maar.model.policy import Policy
 from maar.model.schedule import AlarmLevel
+from maar.model.stores import StoreSet
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.clock import Clock
 from maar.ports.log import Candidate, Log, Term
 from maar.ports.object_store import ObjectStore
 from maar.ports.operator import Status
+from maar.ports.stores import Stores
 
 log_ = logging.getLogger("maar.metastore")
 
@@ -82,7 +85,9 @@ class LeaderDeps:
     """What every leader term of a replica works with."""
 
     log: Log
-    store: ObjectStore
+    store: ObjectStore  # the first one: what is not of a single store is there
+    stores: Stores
+    given_stores: Callable[[], StoreSet] | None  # of the settings, as they are now
     clock: Clock
     policy: Policy
     entropy: Callable[[int], bytes]
@@ -138,7 +143,10 @@ class LeaderTerm:
         )
         clocks = deps.peers.clocks
         self.cleaner = Cleaner(
-            leader, store, clock, self.append, metrics, clocks=clocks, timing=timing
+            leader, deps.stores, clock, self.append, metrics, clocks=clocks, timing=timing
+        )
+        self.store_keeper = StoreKeeper(
+            leader, deps.stores, self.append, deps.given_stores, timing=timing
         )
         deps.placement.start_leading()
 
@@ -168,6 +176,7 @@ class LeaderTerm:
             self.cleaner.forever,
             self.orphans.forever,
             self.eraser.forever,
+            self.store_keeper.forever,
             lambda: self._deps.placement.forever(leader),
             self.letters.forever,
             lambda: self.snapshots.take_forever(leader),
@@ -222,7 +231,12 @@ class LeaderTerm:
             state,
             now=self.leader.now(),
             wall=deps.wall(),
-            blocked=(*self._adoption.blocked, *self.cleaner.blocked, *self.orphans.blocked),
+            blocked=(
+                *self._adoption.blocked,
+                *self.store_keeper.blocked,
+                *self.cleaner.blocked,
+                *self.orphans.blocked,
+            ),
             snapshot_index=self.snapshots.newest,
             log_first=log_first,
             zones=self.rings.zones(),

@@ -1,0 +1,161 @@
+"""What the leader does about stores: takes over the settings, drains, gives up what is lost (S14).
+
+Everything here only reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from maar.metastore.fold import copies
+from maar.metastore.records.entries import (
+    BlocksLost,
+    CopiesEnded,
+    Entry,
+    StoreLeaves,
+    StoresSet,
+    TombstonesEnded,
+)
+from maar.metastore.state.index import Chunk, blocks_in
+from maar.metastore.state.state import MetaState
+from maar.model.block import BlockMeta
+from maar.model.errors import NotFound, Rejected
+from maar.model.ids import NO_TENANT, BlockId, StoreName
+from maar.model.stores import StoreSet, TenantStores, stores_of
+
+LEAVES = "the store leaves"
+LOST = "the store was given up as lost"
+WIPED = "the store lost its marker, and this copy with it"
+TOMBSTONES_AT_ONCE = 1_000  # in an entry
+
+
+def settings_entries(
+    state: MetaState, given: StoreSet, *, unready: Collection[StoreName] = ()
+) -> list[Entry]:
+    """The stores of the settings, if the log knows others. New ones that are not ready are left
+    out until they are. A single store, the only one that ever was, needs no entry.
+    """
+    wanted = without(given, unready)
+    if len(wanted.stores) < 2 and not state.stores.stores:
+        return []
+    same = msgspec.structs.replace(state.stores, leaving=()) == wanted
+    forgets = any(name not in _known(state, wanted) for name in state.stores.leaving)
+    return [] if same and not forgets else [StoresSet(wanted)]
+
+
+def _known(state: MetaState, given: StoreSet) -> set[StoreName]:
+    return {*given.names(), *state.blocks.copies.known(), *state.tombstones.stores()}
+
+
+def without(given: StoreSet, unready: Collection[StoreName]) -> StoreSet:
+    """The same stores but for some, for nobody."""
+
+    def rest(names: Iterable[StoreName]) -> tuple[StoreName, ...]:
+        return tuple(name for name in names if name not in unready)
+
+    return StoreSet(
+        tuple(spec for spec in given.stores if spec.name not in unready),
+        rest(given.default),
+        tuple(TenantStores(each.tenant, rest(each.stores)) for each in given.tenants),
+    )
+
+
+def check_known(state: MetaState, store: StoreName) -> None:
+    if store not in _known(state, state.stores):
+        raise NotFound(f"there is no store {store!r}; see maar stores")
+
+
+def leave(state: MetaState, store: StoreName, *, leaves: bool = True) -> list[Entry]:
+    """NotFound or Rejected, with the reason, when a store cannot be drained."""
+    check_known(state, store)
+    others = [n for n in state.stores.names() if n != store and n not in state.stores.leaving]
+    if leaves and not others:
+        raise Rejected(f"store {store} is the last one that stays; add another one first")
+    homes = state.stores.get(store)
+    if leaves and homes is not None and homes.zones:
+        raise Rejected(
+            f"store {store} is the home of zone {homes.zones[0]}, whose writers write to it; make "
+            "another store the home of its zones first ([[stores]] zones)"
+        )
+    if leaves and store == state.stores.names()[0]:
+        raise Rejected(
+            f"store {store} is the first of the settings, where snapshots and commits are, and "
+            "which zones without a home of their own write to; name another one first"
+        )
+    return [StoreLeaves(store, leaves)]
+
+
+# ── blocks of a store ──────────────────────────────────────────────────────────────────────────
+
+
+def chunks_with(state: MetaState, store: StoreName) -> list[Chunk]:
+    """Those that may hold blocks of a store; immutable, so that a thread may search them."""
+    tenants = {held.tenant for held in state.blocks.copies.sums if store in held.stores}
+    return [
+        chunk
+        for tenant in sorted(tenants)
+        for shelf in state.blocks.tenants.get(tenant, {}).values()
+        for chunk in shelf.chunks
+    ]
+
+
+def segment_chunks(state: MetaState) -> list[Chunk]:
+    """Segments are of all tenants; they are in their home store only."""
+    return [
+        chunk
+        for shelf in state.blocks.tenants.get(NO_TENANT, {}).values()
+        for chunk in shelf.chunks
+    ]
+
+
+def blocks_at(chunks: Iterable[Chunk], store: StoreName) -> Iterator[BlockMeta]:
+    return (meta for meta in blocks_in(chunks) if store in stores_of(meta))
+
+
+def may_drain(state: MetaState, meta: BlockMeta, store: StoreName) -> bool:
+    """Whether all the stores that should hold a block do, beside the one that leaves."""
+    held = stores_of(meta)
+    return store in held and all(
+        name in held and name != store for name in copies.wanted(state, meta)
+    )
+
+
+# ── a store that is given up ───────────────────────────────────────────────────────────────────
+
+
+class Bereaved(NamedTuple):
+    """What giving a store up means for its blocks."""
+
+    elsewhere: list[BlockId]  # they have another copy
+    only_here: list[BlockMeta]
+
+
+def bereaved(chunks: Iterable[Chunk], store: StoreName) -> Bereaved:
+    found = Bereaved([], [])
+    for meta in blocks_at(chunks, store):
+        if len(stores_of(meta)) > 1:
+            found.elsewhere.append(meta.id)
+        else:
+            found.only_here.append(meta)
+    return found
+
+
+def end_copies(store: StoreName, blocks: Iterable[BlockId], why: str) -> list[Entry]:
+    return [CopiesEnded(store, tuple(blocks), gone=True, why=why)]
+
+
+def lose_blocks(state: MetaState, blocks: Iterable[BlockId], store: StoreName) -> list[Entry]:
+    live = tuple(block for block in blocks if block in state.blocks)
+    note = f"only the store {store} had it, which was given up"
+    return [BlocksLost(live, note)] if live else []
+
+
+def end_tombstones(state: MetaState, store: StoreName) -> list[Entry]:
+    buried = [each.key for each in state.tombstones.of_store(store)]
+    return [
+        TombstonesEnded(store, tuple(buried[at : at + TOMBSTONES_AT_ONCE]))
+        for at in range(0, len(buried), TOMBSTONES_AT_ONCE)
+    ]

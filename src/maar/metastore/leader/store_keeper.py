@@ -1,0 +1,312 @@
+"""Keeps the stores of the log in step with the settings and with what is really there (S14).
+
+Every store has a marker, which names the log and the store. A store that another name has marked is
+the same place twice, and is not taken. One whose marker has vanished was wiped: its copies end, and
+repair fills it again. From a store that leaves, a copy is given up when all the stores that should
+hold its block do, each of them read again to the last byte.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+from maar.background import Loop, Threads
+from maar.block.read.damage import wrong
+from maar.metastore.decide import stores as decisions
+from maar.metastore.fold import copies
+from maar.metastore.leader.background import Append, Led
+from maar.metastore.leader.claim import mark
+from maar.metastore.leader.store_inventory import StoreListing
+from maar.metastore.records.entries import CopiesEnded, Entry
+from maar.metastore.replica.timing import TIMING, Timing
+from maar.metastore.state.state import MetaState
+from maar.model import keys
+from maar.model.block import BlockMeta
+from maar.model.errors import MaarError, NotFound, NotLeading, Rejected
+from maar.model.ids import BlockId, Incarnation, StoreName
+from maar.model.stores import STORES_MAX, StoreSet, stores_of
+from maar.model.words import count_text
+from maar.ports.object_store import ObjectStore
+from maar.ports.store_removal import RemovedStore
+from maar.ports.stores import Stores
+
+log_ = logging.getLogger("maar.metastore")
+
+ENDED_AT_ONCE = 500  # blocks in an entry
+READ_AT_ONCE = 32  # blocks that are read again before their copies end
+LOOKED_AT = 20_000  # blocks that one step looks at
+NAMED_MAX = 100  # blocks that an answer names
+THREADS = 4
+
+Item = TypeVar("Item")
+
+
+class StoreKeeper:
+    """Runs beside every leader; with a single store there is nothing to do."""
+
+    def __init__(
+        self,
+        leader: Led,
+        stores: Stores,
+        append: Append,
+        given: Callable[[], StoreSet] | None,
+        *,
+        timing: Timing = TIMING,
+    ) -> None:
+        """`given` are the stores of the settings and of the tenants file, as they are now."""
+        self._leader = leader
+        self._stores = stores
+        self._append = append
+        self._given = given
+        self._threads = Threads(THREADS, "stores", when_closed=NotLeading)
+        self._marking = Threads(STORES_MAX, "mark", when_closed=NotLeading)  # one for each store
+        self._loop = Loop(self.step, failed="stores not kept", log=log_, every_s=timing.clean_s)
+        self._trouble: dict[StoreName, str] = {}  # a sentence for each store that has some
+        self._walks: dict[StoreName, Iterator[BlockMeta]] = {}  # of stores that leave
+        self._drained: set[StoreName] = set()
+        self._wiped: set[StoreName] = set()  # their markers have vanished
+        self._unread: dict[BlockId, str] = {}  # copies that a drain relies on, and what is wrong
+
+    @property
+    def blocked(self) -> tuple[str, ...]:
+        """Sentences for the status."""
+        state = self._leader.state
+        gone = sorted(
+            ({*state.blocks.copies.known(), *state.tombstones.stores()})
+            - {*self._stores.names(), *state.stores.names()}
+        )
+        missing = (
+            f"store {name} is not in the settings any more, and the index knows copies in it: it "
+            f"counts as away. Name it again, or remove it (maar stores remove {name} --lost)"
+            for name in gone
+            if len(self._stores.names()) > 1
+        )
+        unread = (f"block {block} is not drained: {why}" for block, why in self._unread.items())
+        return (*self._trouble.values(), *missing, *islice(unread, NAMED_MAX))
+
+    async def forever(self) -> None:
+        try:
+            await self._loop.run()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._threads.close()
+        self._marking.close()
+
+    async def step(self) -> None:
+        state = self._leader.state
+        if self._given is None or state.adopting:
+            return
+        given = self._given()
+        if len(given.stores) > 1 or state.stores.stores:
+            unready = await self._mark_all(given)
+            await self._append(
+                lambda state, _: decisions.settings_entries(state, given, unready=unready)
+            )
+        for name in state.stores.leaving:
+            await self._drain(name)
+
+    # ── markers ────────────────────────────────────────────────────────────────────────────────
+
+    async def _mark_all(self, given: StoreSet) -> set[StoreName]:
+        """The new stores of the settings that cannot be used yet."""
+        state = self._leader.state
+        self._leader.confirm()
+        names = given.names()
+        outcomes = await self._marking.each(self._look_at_marker, names, catching=MaarError)
+        unready: set[StoreName] = set()
+        for name, outcome in zip(names, outcomes, strict=True):
+            if isinstance(outcome, NotLeading):
+                raise outcome
+            if isinstance(outcome, MaarError):
+                self._tell(name, f"store {name} is away: {outcome}")
+            elif outcome:
+                self._tell(name, outcome)
+            elif name in self._wiped:
+                await self._refill(name)
+            else:
+                self._trouble.pop(name, None)
+            if name in self._trouble and name not in state.stores.names():
+                unready.add(name)
+        return unready
+
+    def _look_at_marker(self, name: StoreName) -> str:
+        """In a thread of the store's own. What is wrong, in a sentence; '' when nothing is."""
+        state = self._leader.state
+        store = self._stores.named(name)
+        lives = (state.incarnation, *reversed(state.former))
+        owner = next((found for life in lives if (found := _marked(store, life)) is not None), None)
+        if owner is None and name in state.blocks.copies.known():
+            self._wiped.add(name)
+            return ""
+        if owner is None or _marked(store, state.incarnation) is None:
+            mark(store, state.incarnation)  # of two names that come at once, one is first
+            owner = _marked(store, state.incarnation) or ""
+        first = self._stores.names()[0]
+        if name != (owner or first):  # markers of single stores used to be empty
+            return (
+                f"store {name} is the same place as store {owner or first}, by the marker in it: "
+                "two names for one place would count copies that are none. It is not used"
+            )
+        self._wiped.discard(name)
+        return ""
+
+    async def _refill(self, name: StoreName) -> None:
+        """A store lost its marker: what it lost with it is missing, and repair copies it again."""
+        log_.error("store %s has lost its marker: it was wiped, and is filled again", name)
+        store = self._stores.named(name)
+        listing = StoreListing(store)
+        await self._threads.do(lambda: sum(1 for _ in listing.walk()))
+        state = self._leader.state
+        chunks = decisions.chunks_with(state, name)
+        lacking = await self._threads.do(
+            lambda: [m.id for m in decisions.blocks_at(chunks, name) if listing.lacks(m)]
+        )
+        for some in _in_steps(lacking, ENDED_AT_ONCE):
+            await self._append(partial(_ended, name, some, decisions.WIPED))
+        left = sum(1 for block in lacking if _is_at(state, block, name))
+        only = f"; {count_text(left, 'block')} had no other copy" if left else ""
+        log_.error("store %s was wiped copies=%d%s", name, len(lacking) - left, only)
+        await self._threads.do(mark, store, state.incarnation)
+        self._wiped.discard(name)
+
+    def _tell(self, name: StoreName, why: str) -> None:
+        if name not in self._trouble:
+            log_.error("%s", why)
+        self._trouble[name] = why
+
+    # ── a store that leaves ────────────────────────────────────────────────────────────────────
+
+    async def _drain(self, name: StoreName) -> None:
+        """Some of its blocks; the next step goes on."""
+        state = self._leader.state
+        walk = self._walks.get(name)
+        if walk is None:
+            self._unread.clear()
+            walk = self._walks[name] = decisions.blocks_at(decisions.chunks_with(state, name), name)
+        found = await self._threads.do(partial(_some_to_drain, walk, state, name))
+        if found is None:
+            del self._walks[name]
+            self._tell_drained(name)
+            return
+        outcomes = await self._threads.each(
+            partial(self._unreadable, name), found, catching=MaarError
+        )
+        ready = []
+        for meta, why in zip(found, outcomes, strict=True):
+            if not why:
+                ready.append(meta.id)
+            elif len(self._unread) < NAMED_MAX:
+                self._unread[meta.id] = str(why)
+        if ready:
+            entry = CopiesEnded(name, tuple(ready), gone=False, why=decisions.LEAVES)
+            await self._append(partial(_still_to_drain, entry))
+
+    def _unreadable(self, leaving: StoreName, meta: BlockMeta) -> str:
+        """In a thread: what is wrong with the copies that are to remain; '' when all are whole."""
+        remaining = copies.wanted(self._leader.state, meta)
+        for file in meta.files:
+            for at in file.locations:
+                if at.store == leaving or at.store not in remaining:
+                    continue
+                if what := wrong(self._stores.named(at.store), file, at, compare=True):
+                    return f"{at.key} in store {at.store} {what}"
+        return ""
+
+    def _tell_drained(self, name: StoreName) -> None:
+        state = self._leader.state
+        empty = name not in state.blocks.copies.known() and not state.tombstones.of_store(name)
+        if empty and name not in self._drained:
+            self._drained.add(name)
+            log_.info("store %s is drained: take it out of the settings", name)
+
+    # ── a store that is removed by hand ────────────────────────────────────────────────────────
+
+    async def remove(self, name: StoreName, *, lost: bool, confirmed: bool) -> RemovedStore:
+        """Have it drained; or, when it cannot be, give up what it had. What only it had is named
+        first, and given up only when that is confirmed.
+        """
+        if not lost:
+            await self._append(lambda state, _: decisions.leave(state, name))
+            return self._removed(name)
+        state = self._leader.state
+        decisions.check_known(state, name)
+        chunks = [*decisions.chunks_with(state, name), *decisions.segment_chunks(state)]
+        found = await self._threads.do(decisions.bereaved, chunks, name)
+        only = tuple(meta.id for meta in found.only_here)
+        profiles = sum(meta.profiles for meta in found.only_here)
+        if not confirmed:
+            return RemovedStore(
+                name, False, len(found.elsewhere), len(only), profiles, only[:NAMED_MAX]
+            )
+        if name not in state.stores.leaving:
+            await self._append(lambda state, _: decisions.leave(state, name))
+        for some in _in_steps(found.elsewhere, ENDED_AT_ONCE):
+            await self._append(partial(_ended, name, some, decisions.LOST))
+        for some in _in_steps(list(only), ENDED_AT_ONCE):
+            await self._append(partial(_lost, name, some))
+        await self._append(lambda state, _: decisions.end_tombstones(state, name))
+        log_.warning("store %s was given up blocks_lost=%d profiles=%d", name, len(only), profiles)
+        left = sum(1 for block in found.elsewhere if _is_at(state, block, name))
+        if left:
+            raise Rejected(
+                f"{count_text(left, 'block')} of store {name} belong to plans that are under way; "
+                "ask again when they have ended"
+            )
+        return RemovedStore(name, True, len(found.elsewhere), len(only), profiles, only[:NAMED_MAX])
+
+    async def keep(self, name: StoreName) -> RemovedStore:
+        """It stays after all."""
+        await self._append(lambda state, _: decisions.leave(state, name, leaves=False))
+        return self._removed(name)
+
+    def _removed(self, name: StoreName) -> RemovedStore:
+        held = self._leader.state.blocks.copies.of_stores().get(name)
+        return RemovedStore(name, True, held.held.blocks if held else 0, 0, 0, ())
+
+
+def _marked(store: ObjectStore, life: Incarnation) -> str | None:
+    """The name in the marker of an incarnation; None when there is none."""
+    try:
+        return store.read(keys.marker(life)).decode(errors="replace")
+    except NotFound:
+        return None
+
+
+def _some_to_drain(
+    walk: Iterator[BlockMeta], state: MetaState, name: StoreName
+) -> list[BlockMeta] | None:
+    """The next blocks whose copies may end; None when the walk has ended."""
+    looked = list(islice(walk, READ_AT_ONCE))
+    seen = len(looked)
+    found = [meta for meta in looked if decisions.may_drain(state, meta, name)]
+    while not found and looked and seen < LOOKED_AT:
+        looked = list(islice(walk, READ_AT_ONCE))
+        seen += len(looked)
+        found = [meta for meta in looked if decisions.may_drain(state, meta, name)]
+    return found if looked else None
+
+
+def _still_to_drain(entry: CopiesEnded, state: MetaState, _: object) -> list[Entry]:
+    return [entry] if entry.store in state.stores.leaving else []
+
+
+def _ended(name: StoreName, blocks: list[BlockId], why: str, *_: object) -> list[Entry]:
+    return decisions.end_copies(name, blocks, why)
+
+
+def _lost(name: StoreName, blocks: list[BlockId], state: MetaState, _: object) -> list[Entry]:
+    return decisions.lose_blocks(state, blocks, name)
+
+
+def _is_at(state: MetaState, block: BlockId, name: StoreName) -> bool:
+    return block in state.blocks and name in stores_of(state.blocks.get(block))
+
+
+def _in_steps(items: list[Item], size: int) -> Iterator[list[Item]]:
+    return (items[at : at + size] for at in range(0, len(items), size))

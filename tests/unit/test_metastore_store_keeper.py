@@ -1,0 +1,327 @@
+"""The leader keeps stores: it follows the settings, marks them, drains, and notices a wiped one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from maar.block.format import checksum
+from maar.metastore.leader.store_keeper import StoreKeeper
+from maar.metastore.records.entries import StoresSet
+from maar.metastore.state import audit
+from maar.model import keys
+from maar.model.block import BlockMeta
+from maar.model.errors import NotFound, Rejected
+from maar.model.ids import FencingToken, PlanId, StoreName, TenantId
+from maar.model.stores import StoreSet, StoreSpec, TenantStores, keys_at, stores_of
+from maar.ports.store_removal import RemovedStore
+from maar.ports.stores import stores_of as alone
+from support.clock.virtual_time import run_virtually
+from support.lake.fold_and_store import Lake
+from support.lake.several_stores import SeveralStores
+from support.metastore.copies import EU, MAIN, US, stores
+from support.metastore.fold import INCARNATION, TENANT
+from support.stores.memory_store import MemoryStore
+
+MARKER = keys.marker(INCARNATION)
+
+
+class Kept(SeveralStores):
+    """With real checksums, so that a drain can read copies again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given = stores(EU)
+        self.keeper = self.new_keeper(lambda: self.given)
+
+    def new_keeper(self, given: Callable[[], StoreSet]) -> StoreKeeper:
+        return StoreKeeper(self, self.stores, self.append, given)
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            run_virtually(self.keeper.step())
+
+    def make_output(self, plan: PlanId, token: FencingToken, attempt: str = "a1") -> BlockMeta:
+        made = super().make_output(plan, token, attempt)
+        files = tuple(
+            msgspec.structs.replace(
+                file, size=made.files[0].size, checksum=checksum.of_bytes(b"x" * made.files[0].size)
+            )
+            for file in made.files
+        )
+        return msgspec.structs.replace(made, files=files)
+
+    def replicated(self, first: int = 1) -> BlockMeta:
+        self.step()
+        made = self.block(first)
+        self.copy(made.id, EU)
+        return self.now_of(made.id)
+
+    def marked(self, store: StoreName) -> str | None:
+        try:
+            return MemoryStore.read(self.named[store], MARKER).decode()
+        except NotFound:
+            return None
+
+
+# ── settings ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_settings_reach_the_log_when_they_change_and_only_then() -> None:
+    lake = Kept()
+    lake.step()
+    assert lake.state.stores == lake.given
+    before = lake.state.index
+    lake.step()
+    assert lake.state.index == before
+    tenants = (TenantStores(TenantId("globex"), (US,)),)
+    lake.given = msgspec.structs.replace(lake.given, tenants=tenants)
+    lake.step()
+    assert lake.state.stores.wanted(TenantId("globex"), MAIN) == (MAIN, US)
+
+
+def test_a_lake_with_a_single_store_gets_no_entry() -> None:
+    lake = Lake()
+    one = StoreSet((StoreSpec(MAIN),))
+    keeper = StoreKeeper(lake, alone(lake.store), lake.append, lambda: one)
+    before = lake.state.index
+    run_virtually(keeper.step())
+    assert lake.state.index == before
+    assert keeper.blocked == ()
+    assert lake.objects("markers/") == set()
+
+
+def test_a_new_store_that_is_away_is_left_out_until_it_answers_and_a_known_one_stays() -> None:
+    lake = Kept()
+    lake.fold.put(StoresSet(StoreSet((StoreSpec(MAIN), StoreSpec(EU)))))
+    for name in (EU, US):
+        lake.named[name].cut_off()
+    lake.step()
+    assert lake.state.stores.names() == (MAIN, EU)
+    assert [each.split(":")[0] for each in lake.keeper.blocked] == [
+        "store eu is away",
+        "store us is away",
+    ]
+    lake.named[US].heal()
+    lake.step()
+    assert lake.state.stores.names() == (MAIN, EU, US)
+    assert lake.marked(US) == US
+
+
+def test_a_store_that_is_gone_from_the_settings_counts_as_away_with_an_alarm() -> None:
+    lake = Kept()
+    lake.replicated()
+    lake.given = StoreSet((StoreSpec(MAIN), StoreSpec(US)))
+    lake.step()
+    assert lake.state.stores.names() == (MAIN, US)
+    places = tuple(p for p in lake.stores.places.places if p.name != EU)
+    lake.stores = type(lake.stores)(lake.stores.places._replace(places=places), lake._open)
+    lake.keeper = lake.new_keeper(lambda: lake.given)
+    (sentence,) = lake.keeper.blocked
+    assert "store eu is not in the settings any more" in sentence
+    assert EU in lake.state.blocks.copies.known()
+
+
+# ── markers ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_store_gets_a_marker_that_names_it() -> None:
+    lake = Kept()
+    lake.step()
+    assert [lake.marked(name) for name in (MAIN, EU, US)] == [MAIN, EU, US]
+
+
+def test_two_names_for_one_place_are_refused() -> None:
+    lake = Kept()
+    lake.named[US]._objects = lake.named[EU]._objects
+    lake.fold.put(StoresSet(StoreSet((StoreSpec(MAIN),))))
+    lake.step(2)
+    assert len(lake.state.stores.names()) == 2
+    assert any("is the same place as store" in each for each in lake.keeper.blocked)
+
+
+def test_a_second_name_for_the_first_store_is_refused_though_its_marker_is_old() -> None:
+    lake = Kept()
+    lake.named[MAIN].create(MARKER, b"")
+    lake.named[EU]._objects = lake.named[MAIN]._objects
+    lake.fold.put(StoresSet(StoreSet((StoreSpec(MAIN),))))
+    lake.step()
+    assert lake.state.stores.names() == (MAIN, US)
+    assert any("store eu is the same place as store main" in e for e in lake.keeper.blocked)
+
+
+def test_a_wiped_store_is_noticed_its_copies_end_and_it_is_marked_again() -> None:
+    lake = Kept()
+    one, two = lake.replicated(1), lake.replicated(4)
+    lake.named[EU].wipe()
+    lake.step()
+    for each in (one, two):
+        assert stores_of(lake.now_of(each.id)) == (MAIN,)
+    assert list(lake.state.blocks.copies.lacking_of(TENANT)) == sorted((one.id, two.id))
+    assert lake.marked(EU) == EU
+    assert not lake.state.tombstones
+    lake.copy(one.id, EU)
+    lake.step()
+    assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
+
+
+def test_a_store_that_only_lost_its_marker_keeps_the_copies_that_it_has() -> None:
+    lake = Kept()
+    one, two = lake.replicated(1), lake.replicated(4)
+    lake.named[EU].delete(MARKER)
+    lake.named[EU].delete(keys_at(two, EU)[0])
+    lake.step()
+    assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
+    assert stores_of(lake.now_of(two.id)) == (MAIN,)
+
+
+def test_a_wiped_home_gives_up_no_block_that_only_it_had() -> None:
+    lake = Kept()
+    one = lake.replicated(1)
+    alone = lake.block(4)
+    lake.named[MAIN].wipe()
+    lake.step()
+    assert stores_of(lake.now_of(one.id)) == (EU,)
+    assert stores_of(lake.now_of(alone.id)) == (MAIN,)
+
+
+def test_while_a_store_is_away_its_copies_do_not_end() -> None:
+    lake = Kept()
+    one = lake.replicated()
+    lake.named[EU].cut_off()
+    lake.step(3)
+    assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
+
+
+# ── draining ───────────────────────────────────────────────────────────────────────────────────
+
+
+def remove(
+    lake: Kept, store: StoreName, *, lost: bool = False, confirmed: bool = False
+) -> RemovedStore:
+    return run_virtually(lake.keeper.remove(store, lost=lost, confirmed=confirmed))
+
+
+def test_a_store_that_leaves_is_drained_and_its_objects_go() -> None:
+    lake = Kept()
+    one, two = lake.replicated(1), lake.replicated(4)
+    remove(lake, EU)
+    assert lake.state.stores.leaving == (EU,)
+    lake.step(3)
+    for each in (one, two):
+        assert stores_of(lake.now_of(each.id)) == (MAIN,)
+        assert lake.holds(EU, each)
+    lake.clean()
+    for each in (one, two):
+        assert not lake.holds(EU, each)
+    audit.check_sums(lake.state)
+
+
+def test_a_drain_reads_the_remaining_copies_again_before_it_ends_a_location() -> None:
+    lake = Kept()
+    good, bad = lake.replicated(1), lake.replicated(4)
+    key = keys_at(bad, MAIN)[3]
+    body = lake.store.read(key)
+    lake.store.delete(key)
+    lake.store.create(key, bytes(len(body)))  # the same size, other bytes
+    remove(lake, EU)
+    lake.step()
+    assert stores_of(lake.now_of(good.id)) == (MAIN,)
+    assert stores_of(lake.now_of(bad.id)) == (EU, MAIN)
+    assert any(key in each and "checksum" in each for each in lake.keeper.blocked)
+    lake.store.delete(key)
+    lake.store.create(key, body)
+    lake.step(4)
+    assert stores_of(lake.now_of(bad.id)) == (MAIN,)
+
+
+def test_the_last_readable_copy_is_never_given_up_by_a_drain() -> None:
+    lake = Kept()
+    one = lake.replicated()
+    lake.repair.find_bad(one.id, MAIN)
+    remove(lake, EU)
+    lake.step(3)
+    assert stores_of(lake.now_of(one.id)) == (EU,)
+    lake.named[MAIN].cut_off()
+    lake.step(2)
+    assert stores_of(lake.now_of(one.id)) == (EU,)
+    lake.named[MAIN].heal()
+    lake.copy(one.id, MAIN)
+    lake.step(3)
+    assert stores_of(lake.now_of(one.id)) == (MAIN,)
+
+
+def test_a_drain_waits_until_every_store_that_should_hold_a_block_does() -> None:
+    lake = Kept()
+    lake.given = stores(EU, US)
+    one = lake.replicated()
+    remove(lake, EU)
+    lake.step(3)
+    assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
+    lake.copy(one.id, US)
+    lake.step(3)
+    assert stores_of(lake.now_of(one.id)) == (MAIN, US)
+
+
+def test_a_store_may_stay_after_all() -> None:
+    lake = Kept()
+    one = lake.replicated()
+    remove(lake, EU)
+    run_virtually(lake.keeper.keep(EU))
+    assert lake.state.stores.leaving == ()
+    lake.step(2)
+    assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
+
+
+def test_a_home_is_drained_when_it_is_nobodys_home_any_more() -> None:
+    lake = Kept()
+    one = lake.replicated()
+    with pytest.raises(Rejected, match="is the home of zone"):
+        remove(lake, MAIN)
+    specs = (StoreSpec(EU, "eu"), StoreSpec(MAIN, "us"))
+    lake.given = StoreSet(specs, (EU,))
+    lake.step()
+    remove(lake, MAIN)
+    lake.step(3)
+    now = lake.now_of(one.id)
+    assert (stores_of(now), now.store) == ((EU,), EU)
+
+
+def test_a_store_that_nobody_knows_cannot_be_removed_nor_the_first_one() -> None:
+    lake = Kept()
+    lake.given = StoreSet((StoreSpec(MAIN), StoreSpec(EU)))
+    lake.step()
+    with pytest.raises(NotFound, match="nowhere"):
+        remove(lake, StoreName("nowhere"))
+    with pytest.raises(NotFound, match="nowhere"):
+        remove(lake, StoreName("nowhere"), lost=True)
+    with pytest.raises(Rejected, match="first of the settings"):
+        remove(lake, MAIN)
+
+
+# ── a store that is lost ───────────────────────────────────────────────────────────────────────
+
+
+def test_a_lost_store_is_given_up_when_what_only_it_had_is_named_and_confirmed() -> None:
+    lake = Kept()
+    one, two = lake.replicated(1), lake.replicated(4)
+    merged = lake.merge((lake.replicated(7), lake.replicated(10)))
+    lake.clean()
+    assert len(lake.state.tombstones) == 2
+    lake.repair.find_bad(two.id, MAIN)
+    lake.named[EU].cut_off()
+    before = lake.state.index
+    told = remove(lake, EU, lost=True)
+    assert lake.state.index == before
+    assert (told.done, told.copies, told.only_here) == (False, 1, 1)
+    assert told.named == (two.id,)
+    done = remove(lake, EU, lost=True, confirmed=True)
+    assert done.done
+    assert stores_of(lake.now_of(one.id)) == (MAIN,)
+    assert two.id not in lake.state.blocks
+    assert lake.state.tally.blocks_lost == 1
+    assert merged.id in lake.state.blocks
+    assert lake.state.tombstones.of_store(EU) == {}
+    assert EU not in lake.state.blocks.copies.known()
