@@ -22,7 +22,7 @@ from maar.model.ids import (
 )
 from maar.model.plan import ROLLBACK, Account, PlanKind, PlanResult, PlanSpec
 from maar.model.policy import KindTerms
-from maar.model.predicate import EVER_NS, Mask, Predicate
+from maar.model.predicate import EVER_NS, DeletionRequest, Mask, Predicate
 from maar.model.ring import Writer, WriterState
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.services.clean.rules import CLEAN, WHOLE_LAKE
@@ -61,7 +61,12 @@ def every_kind_of_entry() -> Fold:
     put(e.PlansScheduled((spec(0, 1), spec(2, 3), spec(4), spec(5))))
     plans = [PlanId(fold.state.index, n) for n in range(4)]
     put(e.PinsTaken(("query-1", "query-2"), LeaseTime(50 * s)))
-    put(e.PredicateAdded(Mask(TENANT, "checkout", DAY_START_NS, DAY_START_NS + 1_000)))
+    put(
+        e.PredicateAdded(
+            Mask(TENANT, "checkout", DAY_START_NS, DAY_START_NS + 1_000),
+            DeletionRequest("ticket-17", profiles=1, blocks=1, at_most=False),
+        )
+    )
     held = grant(*plans)
     put(e.PlansStarted((e.Start(plans[0], held), e.Start(plans[1], held))))
     put(e.LeasesRenewed((e.Extension(plans[0], held, LeaseTime(30 * s)),)))

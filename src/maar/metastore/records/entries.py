@@ -17,7 +17,7 @@ from maar.model.errors import Corrupt, InvalidInput, Rejected
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, TenantId, WorkerId, Zone
 from maar.model.plan import PlanResult, PlanSpec
 from maar.model.policy import Policy
-from maar.model.predicate import Mask, Predicate
+from maar.model.predicate import DeletionRequest, Mask, Predicate
 from maar.model.ring import Writer
 from maar.model.time import LeaseTime, WallTime
 
@@ -354,6 +354,7 @@ class PredicateAdded(msgspec.Struct, frozen=True, array_like=True, tag=39):
     """
 
     mask: Mask
+    request: DeletionRequest | None = None  # by which it is found again
 
 
 class PredicatesDropped(msgspec.Struct, frozen=True, array_like=True, tag=40):

@@ -58,6 +58,7 @@ def _parts(state: MetaState) -> Iterator[object]:
     yield "spent", len(state.spent), _bytes(state.spent.hash)
     yield "setbacks", len(state.setbacks), _bytes(state.setbacks.hash)
     yield "predicates", len(state.predicates), _bytes(state.predicates.hash)
+    yield "asked_deletions", len(state.asked_deletions), _bytes(state.asked_deletions.hash)
     yield "successes", len(state.successes), _bytes(state.successes.hash)
 
 

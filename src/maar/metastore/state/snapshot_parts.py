@@ -251,6 +251,12 @@ class Predicates(msgspec.Struct, frozen=True, array_like=True, tag=25):
     predicates: tuple[Predicate, ...]
 
 
+class AskedDeletions(msgspec.Struct, frozen=True, array_like=True, tag=26):
+    """Deletions that were asked for by a name, carried out or not, oldest first."""
+
+    predicates: tuple[Predicate, ...]
+
+
 Part: TypeAlias = (
     Core
     | Plans
@@ -270,6 +276,7 @@ Part: TypeAlias = (
     | Successes
     | WindowSums
     | Predicates
+    | AskedDeletions
 )
 
 
@@ -307,6 +314,7 @@ def parts_of(state: MetaState) -> Iterator[Part]:
     successes = (SuccessRecord(scope, at) for scope, at in state.successes.items())
     yield from (Successes(some) for some in _some(successes))
     yield from (Predicates(some) for some in _some(state.predicates.values()))
+    yield from (AskedDeletions(some) for some in _some(state.asked_deletions.values()))
     windows = (
         WindowRecord(key, _told(window.fresh), _told(window.clustered))
         for key, window in sorted(state.blocks.windows.by_key.items())
@@ -437,6 +445,10 @@ class _Loading:
             case Predicates():
                 for predicate in part.predicates:
                     state.predicates[predicate.id] = predicate
+            case AskedDeletions():
+                for predicate in part.predicates:
+                    if predicate.request is not None:
+                        state.asked_deletions[predicate.request.name] = predicate
             case WindowSums():
                 self._has_windows = True
                 for record in part.windows:

@@ -159,6 +159,8 @@ class MetaState:
     successes: Marked[Scope, LeaseTime] = field(default_factory=Marked)  # of plans without inputs
     retention: Marked[TenantId, int] = field(default_factory=Marked)  # of tenants that differ
     predicates: Marked[int, Predicate] = field(default_factory=Marked)  # oldest first
+    # By the names of their requests, also those that are carried out; oldest first.
+    asked_deletions: Marked[str, Predicate] = field(default_factory=Marked)
     rings: Marked[Zone, Ring] = field(default_factory=Marked)  # of the zones that have writers
     raised: RaisedLimit = NOT_RAISED
     anchor: Anchor = NO_ANCHOR
@@ -285,6 +287,7 @@ BOUNDS: dict[str, Bound] = {
     "retention": Bound("tenants_max", ("RetentionSet",)),
     "spent": Bound("tenants_max", ("BlocksExpired", "RetentionHeld")),
     "predicates": Bound("predicates_max", ("PredicatesDropped",)),
+    "asked_deletions": Bound("finished_max", ("PredicateAdded",)),
     "rings": Bound("zones_max", ("RingChanged",)),  # each is one value; see metastore/fold/ring.py
 }
 
