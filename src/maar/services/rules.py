@@ -208,6 +208,7 @@ class KindRules(ABC):
     open_to_all: bool = True  # whoever polls may carry it out; else only who has its source
     commits: bool = False  # what it wrote is adopted only with an object that says it was whole
     answers_again: bool = True  # when finished, it still answers the request that made it
+    gives_up: bool = True  # one that keeps failing is divided or set aside; else it is tried again
 
     def lease_ns(self, policy: Policy) -> int:
         """How long a worker may be silent."""

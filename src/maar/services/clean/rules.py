@@ -31,6 +31,7 @@ class Cleaning(KindRules):
     kind = CLEAN
     writes = False
     on_engine = False
+    gives_up = False  # it owns nothing that could be bad, and set aside it would keep others away
 
     def due(self, board: Board, _line: int, *, now: LeaseTime) -> Iterator[PlanSpec]:
         interval_ns = board.policy.clean_interval_ns
