@@ -538,7 +538,7 @@ def test_verify_counts_what_attempts_left_due_or_not_and_touches_nothing(lake: R
     lake.adopt()
     before = lake.objects()
     young = run_virtually(orphan_count.count(lake.store, lake.state))
-    assert (young.by_kind, young.due) == ({"segment": 0, "output": 2, "intent": 1}, 0)
+    assert (young.by_kind, young.due) == ({"segment": 0, "output": 2, "intent": 1, "commit": 0}, 0)
     lake.pass_time(GRACE_NS + 1)
     lake.push(3)  # an entry: the log knows the time
     old = run_virtually(orphan_count.count(lake.store, lake.state))

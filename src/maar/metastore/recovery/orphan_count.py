@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from maar.background import Threads
 from maar.metastore.decide import orphans
 from maar.metastore.leader.letter_box import Box
+from maar.metastore.leader.orphan_commits import Commits
 from maar.metastore.leader.orphan_search import Attempts, Kept, OrphanKind, Outputs, SearchTools
 from maar.metastore.state.state import MetaState
 from maar.model import keys
@@ -63,7 +64,7 @@ async def count(store: ObjectStore, state: MetaState) -> OrphanCount:
     try:
         await threads.do(_count_segments, store, state, found)
         tools = SearchTools(_AsOf(state), store, threads, kept.keep, LISTED_AT_ONCE)
-        for part in (Attempts(tools), Outputs(tools)):
+        for part in (Attempts(tools), Commits(tools), Outputs(tools)):
             while (page := await part.page()) is not None:
                 for orphan in (each for unit in page.units for each in unit):
                     found.add(orphan.kind, due=_is_due(state, orphan.key))
@@ -100,11 +101,7 @@ def _named(letters: Sequence[ObjectInfo]) -> Iterator[BlockId]:
 
 def _is_due(state: MetaState, key: str) -> bool:
     """Whether the grace of its attempt is over by the time of the log's last entry."""
-    written, intent = keys.output_name(key), keys.intent_name(key)
-    if written is not None:
-        plan, token = written.plan, written.token
-    elif intent is not None:
-        plan, token = intent
-    else:
+    name = keys.output_name(key) or keys.intent_name(key) or keys.commit_name(key)
+    if name is None:
         return False
-    return orphans.is_unknown_attempt(state, plan, token, now=state.lease_time)
+    return orphans.is_unknown_attempt(state, name.plan, name.token, now=state.lease_time)
