@@ -314,6 +314,14 @@ class QueueRules(ABC):
         """The age at which lanes of a line close; None when they never do."""
 
     @abstractmethod
+    def taking(
+        self, board: Board, blocks: Iterable[BlockId], *, now: LeaseTime
+    ) -> Iterator[PlanSpec]:
+        """What becomes of blocks that another plan held, if they were free: batches of them that
+        are closed. None: they are not waited for.
+        """
+
+    @abstractmethod
     def why_queued(
         self, board: Board, meta: BlockMeta, *, now: LeaseTime, looked_at_max: int
     ) -> Waits:

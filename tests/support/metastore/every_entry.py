@@ -152,7 +152,8 @@ def rollbacks(put: Callable[[e.Entry], None], fold: Fold, dead: e.RollbackWish) 
     abandoned = e.RollbackWish(removable, (token,), token, "nobody finished it", rest)
     put(e.PlansScheduled((PlanSpec(CLEAN, False, WHOLE_LAKE, (), 2),)))
     complete(PlanId(fold.state.index, 0), CLEAN, 0)
-    put(e.RollbacksScheduled((abandoned,)))
+    taker = PlanSpec(COMPACT, False, key, (east.id,), 2)
+    put(e.RollbacksScheduled((abandoned,), (taker,)))
 
 
 def add_restore(fold: Fold) -> None:

@@ -332,9 +332,14 @@ class RollbackWish(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RollbacksScheduled(msgspec.Struct, frozen=True, array_like=True, tag=38):
-    """The nth of them gets the id (index of this entry, n)."""
+    """The nth of them gets the id (index of this entry, n).
+
+    Plans that take what removable plans held follow in the numbers: at no index are those blocks
+    free for anybody else.
+    """
 
     rollbacks: tuple[RollbackWish, ...]
+    takes: tuple[PlanSpec, ...] = ()
 
 
 class PlanAsked(msgspec.Struct, frozen=True, array_like=True, tag=41):
