@@ -92,8 +92,8 @@ $(ARCHIVE): requirements.lock | $(VENV)/.demo
 	$(BIN)/python -m maar.runner.class_archive >/dev/null
 
 # What Numba makes of these is cached beside them: here once, and in no process of the tests or the demo.
-$(VENV)/.compiled: $(wildcard src/maar/pprof/*.py src/maar/block/*/*.py) | $(VENV)/.demo
-	$(BIN)/python -c "from maar.block.decode.to_tables import warm; warm()"
+$(VENV)/.compiled: $(wildcard src/maar/pprof/*.py src/maar/block/*/*.py src/maar/query/decide/*.py) | $(VENV)/.demo
+	$(BIN)/python -c "from maar.query.compiled import warm; warm()"
 	@touch $@
 
 # Debian's names of what the tests need beside Python: a browser for the page, etcd for the log.
