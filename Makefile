@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PYTEST := $(BIN)/python -m pytest
+ARCHIVE := $(VENV)/share/maar/spark-classes.jsa
 SECONDS ?=
 JOBS ?= 3# component tests mostly wait for processes of their own: one more than two cores
 
@@ -17,7 +18,7 @@ demo: $(VENV)/.demo $(VENV)/.compiled ## run maar with sample programs on http:/
 	@$(BIN)/maar demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: $(VENV)/.dev system-packages ## everything that must pass: what CI runs
-	@$(MAKE) --no-print-directory -j2 check $(VENV)/.compiled
+	@$(MAKE) --no-print-directory -j2 check $(VENV)/.compiled $(ARCHIVE)
 	@$(MAKE) --no-print-directory unit component
 
 check: $(VENV)/.dev ## format, lint, layers, types
@@ -27,9 +28,9 @@ check: $(VENV)/.dev ## format, lint, layers, types
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev $(VENV)/.compiled ## decisions, models and golden files: no real parts, in parallel
-	$(PYTEST) -n 2 tests/model tests/compat tests/unit
+	$(PYTEST) -n 2 --dist worksteal tests/model tests/compat tests/unit
 
-component: $(VENV)/.dev $(VENV)/.compiled ## real disk, HTTP, S3 server, etcd, Spark and browser
+component: $(VENV)/.dev $(VENV)/.compiled $(ARCHIVE) ## real disk, HTTP, S3 server, etcd, Spark and browser
 	$(PYTEST) -n $(JOBS) --durations=15 --dist loadfile --no-loadscope-reorder -m "not serial" tests/component
 	$(PYTEST) -m serial tests/component
 
@@ -86,9 +87,13 @@ $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@ $(VENV)/.demo
 
+# Spark's classes: its JVMs, here dozens of them, start with half the CPU. A JVM does without an archive of other jars.
+$(ARCHIVE): requirements.lock | $(VENV)/.demo
+	$(BIN)/python -m maar.runner.class_archive >/dev/null
+
 # What Numba makes of these is cached beside them: here once, and in no process of the tests or the demo.
-$(VENV)/.compiled: $(wildcard src/maar/pprof/*.py src/maar/block/*/*.py) | $(VENV)/.demo
-	$(BIN)/python -c "from maar.block.decode.to_tables import warm; warm()"
+$(VENV)/.compiled: $(wildcard src/maar/pprof/*.py src/maar/block/*/*.py src/maar/query/decide/*.py) | $(VENV)/.demo
+	$(BIN)/python -c "from maar.query.compiled import warm; warm()"
 	@touch $@
 
 # Debian's names of what the tests need beside Python: a browser for the page, etcd for the log.

@@ -19,11 +19,10 @@ import maar.spark
 from maar.adapters.stores.open import open_store
 from maar.app.backfill import list_files
 from maar.model.errors import InvalidInput
-from maar.runner import session as sessions
-from maar.runner.session import ONCE
 from support.load.crowd import profile
 from support.processes import dying_backfill
 from support.processes.serving import Served, run_server, wait_for
+from support.spark.owned import owned_session
 from support.stores.s3_server import S3Server
 
 pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(600)]
@@ -198,17 +197,8 @@ def test_a_backfill_that_is_killed_shows_nothing_is_cleaned_up_and_can_be_repeat
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-        conf = {name: wanted for name, (wanted, _) in ONCE.items()}
-        for name, value in {"spark.driver.host": "127.0.0.1", **conf}.items():
-            builder = builder.config(name, value)
-        session: SparkSession = builder.getOrCreate()
-        session.sparkContext.setLogLevel("OFF")
-        context = session.sparkContext
+    with owned_session() as session:
         yield session
-        sessions.stop(context)
 
 
 def test_a_data_frame_is_backfilled_on_the_session_that_somebody_owns(

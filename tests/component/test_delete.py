@@ -31,6 +31,7 @@ from maar.model.policy import Level, Policy
 from maar.model.predicate import EVER_NS, Mask
 from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, WallTime
+from maar.ports.deletions import Deletion
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.ports.plan_board import PollRequest, Renewal, Report, SchedulePlan
 from maar.ports.query import GetProfile, ListLabelValues, Scope
@@ -380,7 +381,7 @@ def test_it_stays_deleted_in_a_log_that_is_restored_from_before_it(
                 for plan in await granted(lake, service, COMPACT):
                     await finish(lake, service, plan)
             lake.clock.advance(1)
-            await service.delete_profiles(mask("cart"), dry_run=False)
+            await service.delete_profiles(mask("cart"), dry_run=False, request_id="gdpr")
             lake.clock.advance(1)
             await lake.push(service, [of("cart", 3)])
 
@@ -406,6 +407,9 @@ def test_it_stays_deleted_in_a_log_that_is_restored_from_before_it(
             # Lease time begins again at the snapshot's, before that of the deletion.
             again = of("cart", 4)
             await lake.push(service, [again])
+            (known,) = await service.deletions()
+            asked = await service.delete_profiles(mask("cart"), dry_run=False, request_id="gdpr")
+            assert asked.predicate == known.predicate
             await ask.sees([*left, again])
             await carried_out(lake, service)
             await ask.sees([*left, again])
@@ -431,6 +435,46 @@ def test_another_leader_goes_on_with_it(lake: WholeLake) -> None:
 
     run(before)
     run(after)
+
+
+def test_the_same_request_again_is_the_same_deletion_and_takes_nothing_that_came_since(
+    lake: WholeLake,
+) -> None:
+    """While it is carried out, afterwards, and when another leader has read a snapshot."""
+
+    async def asked(service: MetastoreService) -> Deletion:
+        return await service.delete_profiles(mask("cart"), dry_run=False, request_id="gdpr-17")
+
+    made: list[Deletion] = []
+
+    async def before() -> None:
+        async with lake.running() as service, lake.engine(service) as ask:
+            await lake.push(service, [of("cart", 1), of("mail", 1)])
+            made.append(await asked(service))
+            await lake.push(service, [of("cart", 2)])
+            assert await asked(service) == made[0]
+            assert [each.predicate for each in await service.deletions()] == [made[0].predicate]
+            with pytest.raises(Rejected, match=r"'gdpr-17' is that of deletion \d+, which is of"):
+                await service.delete_profiles(mask("mail"), dry_run=False, request_id="gdpr-17")
+            with pytest.raises(InvalidInput, match="200 characters"):
+                await service.delete_profiles(mask("cart"), dry_run=False, request_id="x" * 201)
+            await carried_out(lake, service)
+            assert await asked(service) == made[0]
+            await ask.sees([of("mail", 1), of("cart", 2)])
+            await service.snapshot()
+
+    async def after() -> None:
+        async with lake.running() as service, lake.engine(service) as ask:
+            assert await asked(service) == made[0]
+            assert not await service.deletions()
+            await ask.sees([of("mail", 1), of("cart", 2)])
+            other = await service.delete_profiles(mask("cart"), dry_run=False)
+            assert other.predicate != made[0].predicate
+            await ask.sees([of("mail", 1)])
+
+    run(before)
+    run(after)
+    assert (made[0].profiles, made[0].blocks) == (1, 1)
 
 
 def test_a_worker_that_deletes_too_much_or_too_little_is_refused(lake: WholeLake) -> None:

@@ -19,11 +19,10 @@ import maar.spark
 from maar.cli.client import Server
 from maar.cli.output.failure import EXIT_INTERRUPTED
 from maar.model.time import DAY_NS
-from maar.runner import session as sessions
-from maar.runner.session import ONCE
 from support.load.crowd import check_exactly_once, level0, profile
 from support.processes import dying_executor
 from support.processes.serving import Served, run_server, wait_for
+from support.spark.owned import owned_session
 from support.stores.s3_server import S3Server
 
 pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(600)]
@@ -240,17 +239,8 @@ def test_a_removable_plan_whose_executor_was_killed_is_rolled_back_and_scheduled
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-        conf = {name: wanted for name, (wanted, _) in ONCE.items()}
-        for name, value in {"spark.driver.host": "127.0.0.1", **conf}.items():
-            builder = builder.config(name, value)
-        session: SparkSession = builder.getOrCreate()
-        session.sparkContext.setLogLevel("OFF")
-        context = session.sparkContext
+    with owned_session(slots=1) as session:
         yield session
-        sessions.stop(context)
 
 
 def test_a_session_that_somebody_owns_executes_a_plan_and_stays(

@@ -111,7 +111,6 @@ def test_a_question_that_waits_too_long_leaves_its_place(store: ObjectStore) -> 
     ("why", "put", "most"),
     [
         ("not compacted", Lake.add_segment, 100_000),
-        ("too many rows", Lake.add_block, 100_000),
         ("too many frames", Lake.add_block, 900_000),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,12 +19,11 @@ from maar.metastore.leader.claim import mark
 from maar.model.errors import InvalidInput, Unavailable
 from maar.ports import log_time, plan_board
 from maar.ports.object_store import ObjectStore, StoreSettings
-from maar.runner import session as sessions
 from maar.runner.runner import SparkRunner
-from maar.runner.session import ONCE
 from maar.runner.settings import SparkSettings
 from maar.worker.settings import WorkerSettings
 from support.spark.cluster import until
+from support.spark.owned import built, owned_session
 from support.spark.plans import INCARNATION, OnePlanEach, leased_plan, nothing_to_load, segment
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(300)]
@@ -90,23 +88,10 @@ class BorrowedSpark:
         return not self._thread.is_alive()
 
 
-def built(**conf: str) -> SparkSession:
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    for name, value in {"spark.driver.host": "127.0.0.1", **conf}.items():
-        builder = builder.config(name, value)
-    session: SparkSession = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    return session
-
-
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        session = built(**{name: wanted for name, (wanted, _) in ONCE.items()})
-        context = session.sparkContext
+    with owned_session() as session:
         yield session
-        sessions.stop(context)
 
 
 @pytest.fixture
@@ -225,7 +210,7 @@ def test_a_session_that_its_owner_stops_ends_the_worker_with_a_sentence(
         assert "the Spark session cannot be used any more" in str(borrowed.raised)
         with pytest.raises(InvalidInput, match="session is stopped; make a new one"):
             maar.spark.run_worker(spark, metastore=served.address, store=store.settings())
-        again = built(**{"spark.stage.maxConsecutiveAttempts": "4"})
+        again = built(conf={"spark.stage.maxConsecutiveAttempts": "4"})
         try:
             refused = BorrowedSpark(again, served, store)
             refused.stop.set()

@@ -92,3 +92,10 @@ def test_the_tenant_is_that_of_the_request_unless_one_is_named(front: Front) -> 
         reply = front.request("POST", "/api/v1/deletions", json=body, headers=headers)
         assert reply.status_code == 200, reply.text
     assert [mask.tenant for mask in front.metastore.deleted] == ["globex", "acme"]
+
+
+def test_a_request_id_is_passed_on(front: Front, say: Say) -> None:
+    asked = ("delete", "--service", "cart", "--request-id", "gdpr-17", "--json")
+    assert say(*asked) == say(*asked)
+    assert front.metastore.deletion_requests == ["gdpr-17", "gdpr-17"]
+    assert len(front.metastore.deleted) == 1

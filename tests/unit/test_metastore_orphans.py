@@ -289,7 +289,8 @@ def test_verify_tells_what_would_go_and_touches_nothing() -> None:
         await ours.append(RegistrationFloor(LeaseTime(2 * lag)))
         before = list(ours.store.list(""))
         found = await verify(ours.log, ours.store, objects=True)
-        assert (found.orphans, found.orphans_due, found.wrong) == (2, 1, [])
+        assert (found.orphans.total, found.orphans.due, found.wrong) == (2, 1, [])
+        assert found.orphans.by_kind == {"segment": 2, "output": 0, "intent": 0, "commit": 0}
         assert list(ours.store.list("")) == before
 
     run_virtually(test())

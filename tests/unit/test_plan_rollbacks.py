@@ -31,6 +31,7 @@ from maar.model.refusal import Refusal
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.plan_board import ConfirmDeletes, Report
 from maar.services.clean.rules import CLEANING
+from maar.services.compact.rules import COMPACT
 from maar.services.rules import JobState, PlanScope, Setback
 from support.metastore.fold import DAY_START_NS, SMALL, Fold, output, result
 from support.metastore.leader_term import W1, W2, W3, LeaderDecisions
@@ -511,7 +512,67 @@ def test_a_plan_that_nobody_works_on_holds_its_blocks_no_longer_than_the_bound(
     one.fold.now += 1
     assert len(overheld(one)) == 1
     assert one.plan(plan).state is PlanState.ROLLED_BACK
-    assert one.fold.state.owners == {}
+    (taker,) = set(one.fold.state.owners.values())
+    assert one.plan(taker).inputs == one.plan(plan).inputs
+    assert (taker.index, one.plan(taker).kind) == (one.fold.state.index, COMPACT)
+
+
+def test_what_a_plan_held_is_at_no_index_free_for_anybody_else() -> None:
+    """One entry ends the holder and begins the taker: every prefix of the log has an owner."""
+    one = leader()
+    plan = scheduled(one, 1, 2, removable=True)
+    begun(one, plan)
+    one.wait(LEASE_S + HOLD_S + 1)
+    (entry,) = rollbacks.overheld(one.fold.state, now=one.now)
+    assert isinstance(entry, RollbacksScheduled)
+    inputs = one.plan(plan).inputs
+    effects = one.put([entry])
+    assert [type(effect).__name__ for effect in effects] == [
+        "AttemptEnded",
+        "RolledBack",
+        "RollbackScheduled",
+        "Scheduled",
+    ]
+    assert set(one.fold.state.owners) == set(inputs)
+    assert one.fold.state.queue.queued == 0
+    assert not one.plan(one.fold.state.owners[inputs[0]]).removable
+
+
+def test_who_comes_back_in_time_keeps_what_he_holds() -> None:
+    """The leader's belief was old: the fold refuses the fence, and with it whoever would take."""
+    one = leader()
+    plan = scheduled(one, 1, 2, removable=True)
+    execute(one, plan)
+    one.wait(LEASE_S + HOLD_S + 1)
+    entries = rollbacks.overheld(one.fold.state, now=one.now)
+    assert execute(one, plan, W2).answer == "granted"
+    refused = [effect.why for effect in one.put(entries) if isinstance(effect, Refused)]
+    assert refused == [Refusal.OUTDATED, Refusal.INPUT_OWNED]
+    assert set(one.fold.state.owners.values()) == {plan}
+
+
+def test_a_plan_whose_blocks_are_not_due_to_be_merged_holds_nobody_up() -> None:
+    one = LeaderDecisions(Fold(policy=msgspec.structs.replace(POLICY, hold_max_ns=0)))
+    plan = scheduled(one, 1, 2, removable=True)  # three make a batch, or ten seconds
+    begun(one, plan)
+    one.fail(held(one, plan))
+    one.fold.now += 1
+    assert overheld(one) == []
+    one.wait(10)
+    assert len(overheld(one)) == 1
+
+
+def test_what_makes_no_batch_waits_again_where_it_waited() -> None:
+    one = LeaderDecisions(Fold(policy=msgspec.structs.replace(POLICY, hold_max_ns=0)))
+    plan = scheduled(one, 1, 2, 3, 4, removable=True)
+    begun(one, plan)
+    one.fail(held(one, plan))
+    one.fold.now += 1
+    overheld(one)
+    *batch, last = one.plan(plan).inputs
+    assert set(one.fold.state.owners) == set(batch)
+    (lane,) = one.fold.state.queue.lanes
+    assert [item.block for item in one.fold.state.queue.items(lane)] == [last]
 
 
 def test_the_bound_counts_from_a_reported_end() -> None:

@@ -40,7 +40,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(MemoryStore(), tmp_path)
 
 
-def profiles_of(seed: int, count: int = 12) -> list[RawProfile]:
+def profiles_of(seed: int, count: int = 8) -> list[RawProfile]:
     random = Random(seed)
     return [
         raw_profile(
@@ -58,7 +58,7 @@ def block(bench: Bench, profiles: Sequence[RawProfile], *, shard: int) -> BlockM
     return msgspec.structs.replace(made, shard=Shard(shard))
 
 
-def shards(bench: Bench, count: int = 6) -> tuple[list[BlockMeta], list[RawProfile]]:
+def shards(bench: Bench, count: int = 4) -> tuple[list[BlockMeta], list[RawProfile]]:
     """Blocks of so many shards; a profile in four lies in two of them, some in three."""
     blocks: list[BlockMeta] = []
     pushed: list[RawProfile] = []
@@ -134,9 +134,7 @@ def rows(bench: Bench, blocks: Sequence[BlockMeta], tmp: Path) -> Counter[tuple[
 # ── what comes of it ───────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("slots", "target"), [(1, 1 << 30), (2, 20_000), (3, 30_000), (8, 5_000), (40, 1_000)]
-)
+@pytest.mark.parametrize(("slots", "target"), [(1, 1 << 30), (3, 20_000), (16, 1_000)])
 def test_every_profile_is_kept_once_however_it_is_cut(
     bench: Bench, tmp_path: Path, slots: int, target: int
 ) -> None:
@@ -308,15 +306,16 @@ def test_parts_cover_the_whole_order_without_overlap(bench: Bench) -> None:
 
 
 def test_parts_are_about_equally_large(bench: Bench) -> None:
-    profiles = [one for seed in range(20) for one in profiles_of(seed, 40)]
+    profiles = [one for seed in range(4) for one in profiles_of(seed, 50)]
     blocks = [block(bench, profiles[shard::4], shard=shard + 1) for shard in range(4)]
-    leased = plan(blocks, target=1_000, slots=4)
+    leased = plan(blocks, target=sum(meta.size for meta in blocks) // 4, slots=4)
     results = [
         cluster(part, store=bench.store, attempt=f"b{n}", scratch=bench.scratch, wall_ns=0)
         for n, part in enumerate(parts.cut(leased))
     ]
     kept = [result.account.kept for result in results]
-    assert sum(kept) == 800
+    assert len(kept) == 4
+    assert sum(kept) == 200
     assert max(kept) < 2 * min(kept), kept
 
 

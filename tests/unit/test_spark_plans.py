@@ -55,6 +55,15 @@ def test_a_plan_is_scheduled_once(board: FoldBoard) -> None:
         maar.spark.schedule("brew", url=URL)
 
 
+def test_profiles_are_deleted_from_a_program(board: FoldBoard) -> None:
+    dry = maar.spark.delete(url=URL, service="cart", tenant="acme", dry_run=True)
+    assert dry == {"predicate": None, "profiles": 3, "blocks": 2, "at_most": False}
+    made = maar.spark.delete(url=URL, service="cart", tenant="acme", from_ms=5, request_id="gdpr")
+    assert made == {"predicate": "7", "profiles": 3, "blocks": 2, "at_most": True}
+    with pytest.raises(InvalidInput, match="name a service, or say all_services"):
+        maar.spark.delete(url=URL)
+
+
 def test_what_a_dead_attempt_left_is_rolled_back(board: FoldBoard, store: ObjectStore) -> None:
     plan = compact_plan(board)
     written = leave_object(store, plan, lease(board, plan, started=True))

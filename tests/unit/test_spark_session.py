@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,3 +125,20 @@ def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(InvalidInput, match="is version 11"):
         session.check_java()
+
+
+def test_a_jvm_takes_its_classes_from_an_archive_where_somebody_wrote_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "with space"))
+
+    def options() -> str:
+        conf = session.configuration(SparkSettings(java_options="-Xss2m"), Path("/s"))
+        return conf["spark.driver.extraJavaOptions"]
+
+    assert "Archive" not in options()
+    archive = tmp_path / "with space" / "share" / "maar" / "spark-classes.jsa"
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    assert f"-XX:SharedArchiveFile={archive}" in shlex.split(options())
+    assert options().endswith(" -Xss2m"), "what is set comes last, and wins"

@@ -25,7 +25,7 @@ from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotLeading, Rejected, Retryable, Unavailable
 from maar.model.ids import BlockId, NodeId, PlanId, StoreName, TenantId, Zone
 from maar.model.plan import Plan
-from maar.model.predicate import Mask
+from maar.model.predicate import DeletionRequest, Mask
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime
 from maar.ports.calls import LocalPort
@@ -364,24 +364,32 @@ class MetastoreService(Replica, LocalPort):
     async def sweep_orphans(self, *, limit: int = 100) -> FoundOrphans:
         return await (await self._confirmed_leader()).orphans.sweep_now(limit=limit)
 
-    async def delete_profiles(self, mask: Mask, *, dry_run: bool) -> Deletion:
+    async def delete_profiles(self, mask: Mask, *, dry_run: bool, request_id: str = "") -> Deletion:
         """The entry, then the object that a restore finds, then the reply."""
         leader_term = await self._confirmed_leader()
-        deletion.check(mask)
+        deletion.check(mask, request_id)
         found = await leader_term.eraser.count(mask)
         if dry_run:
             return found
-        predicate = await leader_term.command(
-            lambda state, _: deletion.order(state, mask),
-            lambda effects, _: deletion.taken(effects),
+        counts = found.profiles, found.blocks, found.at_most
+        request = DeletionRequest(request_id, *counts) if request_id else None
+        predicate, pending = await leader_term.command(
+            lambda state, _: deletion.order(state, mask, request),
+            lambda effects, state: (
+                made := deletion.taken(effects, state, mask, request),
+                made.id in state.predicates,
+            ),
         )
         try:
-            await leader_term.eraser.keep(predicate)
+            if pending:
+                await leader_term.eraser.keep(predicate)
         except Retryable as error:
             raise Unavailable(
                 f"deletion {predicate.id} is in force, but not in the store yet, so that a log "
                 f"that is restored might not know it ({error}); to ask again is harmless"
             ) from error
+        if (said := predicate.request) is not None:
+            return Deletion(predicate.id, said.profiles, said.blocks, said.at_most)
         return msgspec.structs.replace(found, predicate=predicate.id)
 
     async def remove_store(

@@ -54,6 +54,17 @@ class Mask(msgspec.Struct, frozen=True, array_like=True, gc=False):
         )
 
 
+class DeletionRequest(msgspec.Struct, frozen=True, array_like=True):
+    """By what name somebody asked for a deletion, and what the answer was, so that the same request
+    again gets the same one.
+    """
+
+    name: str
+    profiles: int
+    blocks: int
+    at_most: bool
+
+
 class Predicate(msgspec.Struct, frozen=True, array_like=True):
     """A deletion that not every block has been rewritten for yet."""
 
@@ -63,6 +74,7 @@ class Predicate(msgspec.Struct, frozen=True, array_like=True):
     mask: Mask
     # Incarnations that the log had since, whose lease times may repeat those of before it.
     later: tuple[Incarnation, ...] = ()
+    request: DeletionRequest | None = None
 
     def is_after(self, *, block: BlockId, key: str, entry: int | None) -> bool:
         """Whether it came after a block, which is then from before it.

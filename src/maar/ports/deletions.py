@@ -30,7 +30,9 @@ class PendingDeletion(msgspec.Struct, frozen=True):
 
 
 class Deleter(Protocol):
-    async def delete_profiles(self, mask: Mask, *, dry_run: bool) -> Deletion: ...
+    async def delete_profiles(
+        self, mask: Mask, *, dry_run: bool, request_id: str = ""
+    ) -> Deletion: ...
 
     async def deletions(self) -> tuple[PendingDeletion, ...]: ...
 
@@ -40,9 +42,10 @@ class DeleteProfiles(MetastoreCall[Deleter, Deletion], frozen=True):
 
     mask: Mask
     dry_run: bool = False
+    request_id: str = ""  # the same again gets the same answer, and deletes nothing more
 
     def answer(self, port: Deleter) -> Awaitable[Deletion]:
-        return port.delete_profiles(self.mask, dry_run=self.dry_run)
+        return port.delete_profiles(self.mask, dry_run=self.dry_run, request_id=self.request_id)
 
 
 class ListDeletions(MetastoreCall[Deleter, tuple[PendingDeletion, ...]], frozen=True):

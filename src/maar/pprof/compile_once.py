@@ -21,7 +21,7 @@ import numba
 log = logging.getLogger("maar.compiler")
 
 _PACKAGE = Path(__file__).parents[1]
-_COMPILED = ("pprof", "block")  # the packages of maar with compiled functions
+_COMPILED = ("pprof", "block", "query")  # the packages of maar with compiled functions
 _doing: list[str] = []  # by each thread that waits or compiles
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -12,13 +13,22 @@ from maar.model.errors import Corrupt, InvalidInput, TooLarge
 from maar.model.ids import profile_id_text
 from maar.model.labels import SERVICE_NAME, Labels
 from maar.ports.query import FlameGraph, Point, Scope, SeriesPoints, Top, TopRow
+from maar.query import direct
 from maar.query.decide.budget import FRAME_BYTES, STACKS, AnswerBudget
 from maar.query.decide.exact import ANSWER_MAX, integers
 from maar.query.decide.flamegraph import Int, Stacks, flamegraph
 from maar.query.decide.overflow import NAMED_MAX, Heavy, overflow
-from maar.query.decide.select import DATASET_LABELS, TYPE_LABELS, dataset_labels, service_of
+from maar.query.decide.select import (
+    DATASET_LABELS,
+    TYPE_LABELS,
+    dataset_labels,
+    pick,
+    service_of,
+)
 from maar.query.read import sql
+from maar.query.read.choose import choose, without_copies
 from maar.query.read.reading import Reading
+from maar.query.read.sources import ROWS_MAX, STACKS_MAX
 from maar.query.read.sql import Copies, Statement
 
 SAMPLES_HELD_MAX = 200_000  # rows of 60 bytes, while copies are looked for among them
@@ -66,6 +76,16 @@ def select_series(
     """A point per step that has samples, at the start of the step; the largest series first."""
     if not reading.parts.count:
         return ()
+    choices = choose(reading, scope, profile_type) if sql.is_aligned(scope.range) else None
+    if choices is not None:
+        found = direct.points(
+            without_copies(reading, choices),
+            group_by=group_by,
+            step_us=step_ms * 1000,
+            average=average,
+            budget=reading.budget,
+        )
+        return _largest(found, group_by, limit=limit, series_max=series_max)
     copies = _copies(reading, scope)
     statement = Statement()
     columns = "block, series_id, service, profile_type, time, profile_id, value"
@@ -92,6 +112,9 @@ def label_sets(reading: Reading, scope: Scope, *, names: tuple[str, ...]) -> set
         return set()
     if names and index_knows(scope, names):
         return _from_index(reading, scope, names)
+    choices = choose(reading, scope)
+    if choices is not None:
+        return direct.label_sets(choices, names, reading.budget)
     statement = Statement()
     columns = "DISTINCT block, series_id, service, profile_type"
     samples = _samples(reading, scope, statement, columns, "", Copies.NONE)
@@ -105,14 +128,24 @@ def label_sets(reading: Reading, scope: Scope, *, names: tuple[str, ...]) -> set
     for row in table.to_pylist():
         labels = dict(_pairs(row["labels"]))
         labels |= dataset_labels(row["service"], row["profile_type"])
-        found.add(_pick(labels, names))
+        found.add(pick(labels, names))
     return found - {()}
+
+
+def label_names(reading: Reading, scope: Scope) -> set[str]:
+    """The names of the labels that samples in range have."""
+    choices = choose(reading, scope) if reading.parts.count else []
+    if choices is not None:
+        return direct.label_names(choices)
+    return {name for labels in label_sets(reading, scope, names=()) for name, _ in labels}
 
 
 def _stacks(reading: Reading, scope: Scope, profile_type: str, *, positive: bool) -> Stacks:
     if not reading.parts.count:
         nothing = np.zeros(0, dtype=np.int64)
         return Stacks(names=(), offset=np.zeros(1, dtype=np.int64), frame=nothing, value=nothing)
+    if (found := _read_stacks(reading, scope, profile_type)) is not None:
+        return found
     copies = _copies(reading, scope)
     statement = Statement()
     columns = "block, stack_id, value"
@@ -125,6 +158,17 @@ def _stacks(reading: Reading, scope: Scope, profile_type: str, *, positive: bool
         positive=positive,
     )
     return _as_stacks(reading.run(text, statement), reading.budget)
+
+
+def _read_stacks(reading: Reading, scope: Scope, profile_type: str) -> Stacks | None:
+    """Without DuckDB, when it is not too much and the range is one of whole microseconds."""
+    stacks = sum(meta.file("stacks").rows for meta in reading.parts.blocks)
+    if not sql.is_aligned(scope.range) or stacks > STACKS_MAX:
+        return None
+    choices = choose(reading, scope, profile_type)
+    if choices is None or sum(choice.rows for choice in choices) > ROWS_MAX:
+        return None
+    return direct.stacks(without_copies(reading, choices), reading.budget)
 
 
 def _as_stacks(table: pa.Table, budget: AnswerBudget) -> Stacks:
@@ -244,32 +288,43 @@ def _copies(reading: Reading, scope: Scope) -> Copies:
 def _group(
     table: pa.Table, group_by: tuple[str, ...], *, limit: int, series_max: int
 ) -> tuple[SeriesPoints, ...]:
-    groups: dict[Labels, list[Point]] = {}
-    sums: dict[Labels, float] = {}
     columns = [table[f"g{i}"].to_pylist() for i in range(len(group_by))]
     rows = zip(*columns, table["at_ms"].to_pylist(), table["value"].to_pylist(), strict=True)
-    for *values, at, value in rows:
-        labels = _pick(dict(zip(group_by, values, strict=True)), group_by)
-        groups.setdefault(labels, []).append(Point(at, value))
-        sums[labels] = sums.get(labels, 0.0) + value
-        if len(groups) > series_max:
-            raise TooLarge(
-                f"grouping by {', '.join(group_by)} gives more than {series_max} series; group by "
-                "fewer labels or ask for fewer series by a selector"
-            )
-    ordered = sorted(groups, key=lambda labels: (-sums[labels], labels))
+    found = ((tuple(values), at, value) for *values, at, value in rows)
+    return _largest(found, group_by, limit=limit, series_max=series_max)
+
+
+def _largest(
+    rows: Iterable[tuple[tuple[str, ...], int, float]],
+    group_by: tuple[str, ...],
+    *,
+    limit: int,
+    series_max: int,
+) -> tuple[SeriesPoints, ...]:
+    """Rows are values of the labels, a time and a value, those of a series in the order of time."""
+    groups: dict[tuple[str, ...], list[Point]] = {}
+    sums: dict[tuple[str, ...], float] = {}
+    for values, at, value in rows:
+        points = groups.get(values)
+        if points is None:
+            points = groups[values] = []
+            sums[values] = 0.0
+            if len(groups) > series_max:
+                raise TooLarge(
+                    f"grouping by {', '.join(group_by)} gives more than {series_max} series; group "
+                    "by fewer labels or ask for fewer series by a selector"
+                )
+        points.append(Point(at, value))
+        sums[values] += value
+    named = {pick(dict(zip(group_by, values, strict=True)), group_by): values for values in groups}
+    ordered = sorted(named, key=lambda labels: (-sums[named[labels]], labels))
     if limit > 0:
         ordered = ordered[:limit]
-    return tuple(SeriesPoints(labels, tuple(groups[labels])) for labels in ordered)
+    return tuple(SeriesPoints(labels, tuple(groups[named[labels]])) for labels in ordered)
 
 
 def _pairs(entries: list[dict[str, str]]) -> Labels:
     return tuple((entry["key"], entry["value"]) for entry in entries)
-
-
-def _pick(labels: dict[str, str], names: tuple[str, ...]) -> Labels:
-    wanted = names or tuple(labels)
-    return tuple(sorted((name, labels[name]) for name in set(wanted) if labels.get(name)))
 
 
 def index_knows(scope: Scope, names: tuple[str, ...]) -> bool:
@@ -283,7 +338,7 @@ def index_knows(scope: Scope, names: tuple[str, ...]) -> bool:
 def _from_index(reading: Reading, scope: Scope, names: tuple[str, ...]) -> set[Labels]:
     services = {m.value for m in scope.matchers}  # all of them must be the one
     found = {
-        _pick(dataset_labels(dataset.service, profile_type), names)
+        pick(dataset_labels(dataset.service, profile_type), names)
         for dataset in reading.parts.datasets
         if services <= {dataset.service}
         for profile_type in dataset.types

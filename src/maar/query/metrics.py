@@ -67,6 +67,15 @@ class Metrics:
             ["result"],
             registry=registry,
         )
+        self.part_lookups = Counter(
+            "maar_query_part_cache_lookups",
+            "Lookups in the cache of what was read of blocks",
+            ["result"],
+            registry=registry,
+        )
+        self.part_cache = Gauge(
+            "maar_query_part_cache_bytes", "Size of that cache", registry=registry
+        )
         self.letters = Counter(
             "maar_query_letters_read",
             "Dead letters whose segments queries touched",

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from maar.block.decode import to_tables
 from maar.model.errors import Corrupt, InvalidInput, NotFound, Overloaded, Unavailable
 from maar.model.ids import TenantId, profile_id_text
 from maar.model.labels import Labels
@@ -35,7 +34,7 @@ from maar.ports.query import (
     Top,
 )
 from maar.ports.stores import Stores, stores_of
-from maar.query import answers
+from maar.query import answers, compiled
 from maar.query.decide.budget import AnswerBudget
 from maar.query.decide.select import (
     PROFILE_TYPE,
@@ -47,11 +46,14 @@ from maar.query.decide.select import (
 )
 from maar.query.decide.turns import NoTurn, TurnLimits, Turns
 from maar.query.metrics import Metrics
+from maar.query.read.block_reader import BlockReader
 from maar.query.read.damaged import find_bad_copies, name_damage
 from maar.query.read.database import QueryDatabase
 from maar.query.read.find import find
+from maar.query.read.known_copies import KnownCopies
 from maar.query.read.letters import Letters
 from maar.query.read.level0 import Level0
+from maar.query.read.part_cache import PartCache
 from maar.query.read.reading import PartGone, Reading
 from maar.query.settings import QuerySettings
 
@@ -90,6 +92,13 @@ class DuckEngine(LocalPort):
         self._metrics.level0_cache.set_function(lambda: self.level0.bytes)
         self.letters = Letters(self._stores, self._metrics) if letters else None
         self._database = QueryDatabase(settings, self._stores)
+        self.parts = PartCache(
+            settings.part_cache_bytes_max,
+            count=lambda result: self._metrics.part_lookups.labels(result).inc(),
+        )
+        self._metrics.part_cache.set_function(lambda: self.parts.bytes)
+        self._blocks = BlockReader(self._stores, self.parts)
+        self._copies = KnownCopies()
         # Not `background.Threads`: closing waits for each thread, without an event loop.
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="maar-query")
         # A slot is a permission to run and the name of a pin: one that another query takes
@@ -114,8 +123,9 @@ class DuckEngine(LocalPort):
 
     async def label_names(self, request: ListLabelNames) -> tuple[str, ...]:
         with self._metrics.measure("label_names"):
-            sets = await self._label_sets(request.scope, ())
-        return tuple(sorted({name for labels in sets for name, _ in labels}))
+            scope = request.scope
+            names = await self.ask(scope, lambda reading: answers.label_names(reading, scope))
+        return tuple(sorted(names))
 
     async def label_values(self, request: ListLabelValues) -> tuple[str, ...]:
         with self._metrics.measure("label_values"):
@@ -188,7 +198,7 @@ class DuckEngine(LocalPort):
 
     def warm(self) -> None:
         """Return when the first query would not have to wait for a compilation. Blocks."""
-        to_tables.warm()
+        compiled.warm()
 
     def close(self) -> None:
         """Stop what is at work, then give everything back."""
@@ -264,10 +274,12 @@ class DuckEngine(LocalPort):
         self._metrics.blocks.inc(len(parts.blocks))
         self._metrics.raw.inc(sum(len(datasets) for _, datasets in parts.raw))
         reading = Reading(
-            self._database.cursor(parts.blocks, alone=not self._readings),
+            self._database,
             parts,
             stores=self._stores,
             level0=self.level0,
+            blocks=self._blocks,
+            copies=self._copies,
             budget=AnswerBudget(self._settings.answer_bytes_max),
         )
         thread = self._threads.submit(_run_work, reading, scope, work, again)

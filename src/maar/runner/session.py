@@ -21,6 +21,7 @@ from py4j.clientserver import ClientServer
 from pyspark import SparkConf, SparkContext
 
 from maar.model.errors import InvalidInput, Unavailable
+from maar.runner import class_archive
 from maar.runner.engine import failures_allowed
 from maar.runner.scratch import WorkerScratch
 from maar.runner.settings import SparkSettings
@@ -130,7 +131,7 @@ def configuration(settings: SparkSettings, scratch: Path) -> dict[str, str]:
     java_options = (
         f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} "
         f"-Dmaar.spark.log.level={settings.log_level} "
-        f"-XX:+ExitOnOutOfMemoryError {settings.java_options}"
+        f"-XX:+ExitOnOutOfMemoryError {class_archive.options()} {settings.java_options}"
     )
     chosen = {
         "spark.app.name": "maar",

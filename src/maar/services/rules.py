@@ -274,6 +274,7 @@ class KindRules(ABC):
     open_to_all: bool = True  # whoever polls may carry it out; else only who has its source
     commits: bool = False  # what it wrote is adopted only with an object that says it was whole
     answers_again: bool = True  # when finished, it still answers the request that made it
+    gives_up: bool = True  # one that keeps failing is divided or set aside; else it is tried again
 
     def lease_ns(self, policy: Policy) -> int:
         """How long a worker may be silent."""
@@ -377,6 +378,14 @@ class QueueRules(ABC):
     @abstractmethod
     def closes_after_ns(self, line: int, policy: Policy) -> int | None:
         """The age at which lanes of a line close; None when they never do."""
+
+    @abstractmethod
+    def taking(
+        self, board: Board, blocks: Iterable[BlockId], *, now: LeaseTime
+    ) -> Iterator[PlanSpec]:
+        """What becomes of blocks that another plan held, if they were free: batches of them that
+        are closed. None: they are not waited for.
+        """
 
     @abstractmethod
     def why_queued(

@@ -144,6 +144,34 @@ def clean(
     return _in_thread(work())
 
 
+def delete(
+    *,
+    url: str,
+    service: str = "",
+    all_services: bool = False,
+    tenant: str = "",
+    from_ms: int = 0,
+    until_ms: int | None = None,
+    dry_run: bool = False,
+    request_id: str = "",
+) -> dict[str, Any]:
+    """Delete what was pushed so far of a service, or of all of a tenant's, for good; the object
+    that `maar delete --json` prints.
+
+    Times are those of profiles, in milliseconds since 1970. The same `request_id` again gets the
+    same answer, and deletes nothing that was pushed since.
+    """
+    asked = {"service": service, "all_services": all_services, "tenant": tenant}
+    times = {"from_ms": from_ms, "until_ms": until_ms}
+    how = {"dry_run": dry_run, "request_id": request_id}
+
+    async def work() -> dict[str, Any]:
+        async with closing(HttpBoard(url)) as board:
+            return await board.order("/api/v1/deletions", {**asked, **times, **how})
+
+    return _in_thread(work())
+
+
 async def _executor(board: HttpBoard, url: str, store: str | StoreSettings) -> Executor:
     site = await site_of(board, await board.setup(), own_store(store), server=url)
     return Executor(site, WorkerSettings())

@@ -70,6 +70,7 @@ class MemoryMetastore(LocalPort):
         self.undone: list[str] = []
         self.deleted: list[Mask] = []
         self.store_orders: list[tuple[StoreName, bool, bool, bool]] = []
+        self.deletion_requests: list[str] = []
         self.damages: tuple[Damage, ...] = ()
         self.lost: list[tuple[BlockId, str]] = []
         self.zones = Fold()  # rings, by the real decisions
@@ -164,9 +165,11 @@ class MemoryMetastore(LocalPort):
     async def retention(self) -> RetentionStatus:
         return RetentionStatus(90 * DAY_NS, dict(self.periods), NOW_NS, NOW_NS, self.trouble)
 
-    async def delete_profiles(self, mask: Mask, *, dry_run: bool) -> Deletion:
+    async def delete_profiles(self, mask: Mask, *, dry_run: bool, request_id: str = "") -> Deletion:
         name = None if dry_run else 7
-        self.deleted += [] if dry_run else [mask]
+        again = request_id and request_id in self.deletion_requests
+        self.deleted += [] if dry_run or again else [mask]
+        self.deletion_requests.append(request_id)
         return Deletion(name, 3, 2, at_most=mask.from_ns > 0)
 
     async def remove_store(

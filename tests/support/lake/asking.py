@@ -17,6 +17,7 @@ from maar.model.time import TimeRange
 from maar.ports.index_reader import IndexView, ViewRequest
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.ports.query import DrawFlameGraph, FlameGraph, Matcher, Scope
+from maar.query import compiled
 from maar.query.read.reading import Reading
 from maar.query.read.sql import Statement
 from maar.query.service import DuckEngine, QuerySettings
@@ -57,6 +58,7 @@ class Asker:
             lake.store,
             self.registry,
         )
+        compiled.warm()  # else the first question of a new installation might take too long
 
     def run(self, question: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(question)

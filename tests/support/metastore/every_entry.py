@@ -23,7 +23,7 @@ from maar.model.ids import (
 )
 from maar.model.plan import ROLLBACK, Account, JobId, PlanJob, PlanKind, PlanResult, PlanSpec
 from maar.model.policy import KindTerms
-from maar.model.predicate import EVER_NS, Mask, Predicate
+from maar.model.predicate import EVER_NS, DeletionRequest, Mask, Predicate
 from maar.model.ring import Writer, WriterState
 from maar.model.schedule import (
     EVERY_JOB,
@@ -74,7 +74,12 @@ def every_kind_of_entry() -> Fold:
     put(e.PlansScheduled((spec(0, 1), spec(2, 3), spec(4), spec(5))))
     plans = [PlanId(fold.state.index, n) for n in range(4)]
     put(e.PinsTaken(("query-1", "query-2"), LeaseTime(50 * s)))
-    put(e.PredicateAdded(Mask(TENANT, "checkout", DAY_START_NS, DAY_START_NS + 1_000)))
+    put(
+        e.PredicateAdded(
+            Mask(TENANT, "checkout", DAY_START_NS, DAY_START_NS + 1_000),
+            DeletionRequest("ticket-17", profiles=1, blocks=1, at_most=False),
+        )
+    )
     held = grant(*plans)
     put(e.PlansStarted((e.Start(plans[0], held), e.Start(plans[1], held))))
     put(e.LeasesRenewed((e.Extension(plans[0], held, LeaseTime(30 * s)),)))
@@ -163,7 +168,8 @@ def rollbacks(put: Callable[[e.Entry], None], fold: Fold, dead: e.RollbackWish) 
     job = PlanJob(JobId(NO_TENANT, CLEAN, "whole"), 500, 60 * SECOND_NS, on_demand=True)
     put(e.PlansScheduled((PlanSpec(CLEAN, False, WHOLE_LAKE, (), 2, job=job),)))
     complete(PlanId(fold.state.index, 0), CLEAN, 0)
-    put(e.RollbacksScheduled((abandoned,)))
+    taker = PlanSpec(COMPACT, False, key, (east.id,), 2)
+    put(e.RollbacksScheduled((abandoned,), (taker,)))
 
 
 def copies(put: Callable[[e.Entry], None], fold: Fold, good: BlockMeta, bad: BlockMeta) -> None:

@@ -645,8 +645,12 @@ class World:
 
     def check_removed(self, state: MetaState) -> None:
         ended = state.finished.get(self.log.target)
-        if ended is None or ended.state is not PlanState.ROLLED_BACK or state.owners:
+        if ended is None or ended.state is not PlanState.ROLLED_BACK:
             raise Broken("a removable plan that nobody finishes is still there after a cleaning")
+        owners = {state.owners.get(meta.id) for meta in self.log.inputs}
+        taken = ended.note == "compaction needs what it holds"
+        if (None in owners) == taken or len(owners) != 1 or self.log.target in owners:
+            raise Broken("what the planner took has no owner, or what it did not take has one")
         if any(meta.id not in state.queue.places for meta in self.log.inputs):
             raise Broken("the inputs of a plan that was rolled back do not wait any more")
 

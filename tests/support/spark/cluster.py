@@ -16,10 +16,11 @@ from typing import Any
 import pyspark
 
 from maar.app.processes.watcher import session_members
+from maar.runner import class_archive
 
 PATIENCE_S = 120.0
 HOME = Path(pyspark.__file__).parent
-QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+QUICK_JVM = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {class_archive.options()}".strip()
 _MASTER_URL = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = "Successfully registered with master"
 

@@ -31,6 +31,7 @@ class DeletionWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     from_ms: Milliseconds = 0  # included; both by the time of a profile
     until_ms: Milliseconds | None = None  # excluded; None: whatever the time
     dry_run: bool = False
+    request_id: str = ""  # the same again gets the same answer, and deletes nothing more
 
 
 class Deletions:
@@ -44,7 +45,8 @@ class Deletions:
         tenant = tenant_id(asked.tenant) if asked.tenant else self._guard.tenant(request.scope)
         until_ns = EVER_NS if asked.until_ms is None else asked.until_ms * MS_NS
         mask = Mask(tenant, asked.service, asked.from_ms * MS_NS, until_ns)
-        return _told(await self._metastore.call(DeleteProfiles(mask, asked.dry_run)))
+        call = DeleteProfiles(mask, asked.dry_run, asked.request_id)
+        return _told(await self._metastore.call(call))
 
     async def pending(self, _tenant: TenantId, _request: Request) -> Response:
         found = await self._metastore.call(ListDeletions())

@@ -21,6 +21,7 @@ ROUTE = "/api/v1/deletions"
 @click.option("--from", "start", default="", help="Only profiles from this time on: now-1h, …")
 @click.option("--until", default="", help="Only profiles before this time.")
 @click.option("--dry-run", is_flag=True, help="Count what would go, and change nothing.")
+@click.option("--request-id", default="", help="A name of yours; the same again deletes no more.")
 @click.option("--list", "listed", is_flag=True, help="Show deletions that are still carried out.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
@@ -31,6 +32,7 @@ def command(
     start: str,
     until: str,
     dry_run: bool,
+    request_id: str,
     listed: bool,
     yes: bool,
     as_json: bool,
@@ -54,7 +56,7 @@ def command(
     if not dry_run and not yes and sys.stdin.isatty():  # a script cannot be asked
         _tell(api.order("POST", ROUTE, {**asked, "dry_run": True}), dry_run=True)
         click.confirm("Delete them? They cannot be brought back.", abort=True)
-    found = api.order("POST", ROUTE, {**asked, "dry_run": dry_run})
+    found = api.order("POST", ROUTE, {**asked, "dry_run": dry_run, "request_id": request_id})
     print_json(found) if as_json else _tell(found, dry_run=dry_run)
 
 

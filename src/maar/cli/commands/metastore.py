@@ -145,8 +145,10 @@ def _findings(found: Findings) -> dict[str, Any]:
         "hashes": len(found.hashes),
         "blocks": found.blocks,
         "objects": None if found.objects < 0 else found.objects,
-        "orphans": found.orphans,
-        "orphans_due": found.orphans_due,
+        "orphans": found.orphans.total,
+        "orphans_by_kind": found.orphans.by_kind,
+        "orphans_due": found.orphans.due,
+        "orphans_kept": list(found.orphans.kept),
         "adopting": found.adopting,
         "wrong": found.wrong,
         "elsewhere": found.elsewhere,
@@ -156,10 +158,11 @@ def _findings(found: Findings) -> dict[str, Any]:
 def _print_findings(found: Findings) -> None:
     bad = sum(map(bool, found.snapshots.values()))
     objects = "not looked for" if found.objects < 0 else f"{found.objects:,} looked for"
-    if found.orphans:
+    if found.orphans.total:
+        kinds = ", ".join(f"{n:,} {kind}" for kind, n in found.orphans.by_kind.items() if n)
         objects += (
-            f"; {found.orphans:,} segments that were never registered, {found.orphans_due:,} "
-            "of them due for deletion"
+            f"; {found.orphans.total:,} that no entry names ({kinds}), {found.orphans.due:,} of "
+            "them due for deletion"
         )
     facts = [
         ("log", f"entries {found.first:,} to {found.head:,}, incarnation {found.incarnation}"),
@@ -170,6 +173,8 @@ def _print_findings(found: Findings) -> None:
     ]
     for name, text in facts:
         click.echo(f"{name:<9} {text}")
+    for sentence in found.orphans.kept:
+        click.echo(f"left alone: {sentence}")
     for sentence in found.wrong:
         click.echo(f"wrong: {sentence}")
     for sentence in found.elsewhere:

@@ -27,7 +27,7 @@ from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.errors import LeaseLost, NotFound, Unavailable
 from maar.model.ids import FencingToken, PlanId
-from maar.model.plan import Plan
+from maar.model.plan import Plan, PlanSpec
 from maar.model.refusal import Refusal
 from maar.model.time import LeaseTime
 from maar.ports.plan_board import (
@@ -41,6 +41,7 @@ from maar.ports.plan_board import (
 from maar.services.clean.rules import SkipReason, is_live, why_left_alone
 
 AT_ONCE_MAX = 500  # rollbacks in an entry, which has a bound (S12); the next cleaning takes more
+TAKEN_MAX = 5_000  # blocks that other plans get in an entry, or a few more
 SKIPPED_MAX = 1_000  # plans that an answer names
 AT_ONCE = LeaseTime(0)
 NOT_YET = PlanId(0, 0)  # of a rollback that a dry run only speaks of
@@ -147,14 +148,21 @@ def _all_skipped(state: MetaState, now: LeaseTime) -> Iterator[SkippedPlan]:
 
 
 def overheld(state: MetaState, *, now: LeaseTime) -> list[Entry]:
-    """Removable plans that nobody works on, and that keep blocks from their queue too long."""
-    wishes = [
-        _wish(state, plan, now=now, cause="compaction needs what it holds")
-        for plan in state.plans.removable_plans()
-        if _holds_too_long(state, plan, now)
-        and any(state.queue.place(block) for block in plan.inputs)
-    ]
-    return [RollbacksScheduled(tuple(wishes[:AT_ONCE_MAX]))] if wishes else []
+    """Removable plans that nobody works on, and that keep blocks too long which are due to be
+    merged: one entry fences them and gives what they held to other plans.
+    """
+    wishes: list[RollbackWish] = []
+    takes: list[PlanSpec] = []
+    for plan in state.plans.removable_plans():
+        if len(wishes) >= AT_ONCE_MAX or sum(len(spec.inputs) for spec in takes) >= TAKEN_MAX:
+            break  # the next round takes more
+        if not _holds_too_long(state, plan, now) or plan.id in state.plans.rollbacks:
+            continue
+        due = list(state.kinds.queue.taking(state, plan.inputs, now=now))
+        if due:
+            wishes.append(_wish(state, plan, now=now, cause="compaction needs what it holds"))
+            takes += due
+    return [RollbacksScheduled(tuple(wishes), tuple(takes))] if wishes else []
 
 
 def _holds_too_long(state: MetaState, plan: Plan, now: LeaseTime) -> bool:

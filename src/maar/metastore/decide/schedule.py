@@ -92,6 +92,8 @@ def _at_limit(
         leased = line.standing is PlanStanding.LEASED
         if line.standing > PlanStanding.LEASED or line.failures + leased < limit:
             continue
+        if not state.kinds.of_line(line.line).gives_up:
+            continue
         for plan in state.plans.line(line, now if leased else NEVER):
             if plan.removable:
                 continue  # it is rolled back, not divided or set aside
@@ -122,8 +124,9 @@ def failing(
     """
     raised = state.raised_limit(now)
     for plan in _waiting(state, now, lambda one: one.line == line and _may_fail(one)):
-        counts_as_failure = verdict.expiry_counts(state, plan, hearing_since=hearing_since)
-        if 0 < plan.failures + counts_as_failure < max(plan.failure_limit, raised):
+        failures = plan.failures + verdict.expiry_counts(state, plan, hearing_since=hearing_since)
+        endless = not state.kinds[plan.kind].gives_up
+        if failures and (endless or failures < max(plan.failure_limit, raised)):
             yield plan
     yield from _in_order(
         state,

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import msgspec
+
+from maar.metastore.fold import plan as plans
 from maar.metastore.records.effects import (
     Effect,
     Effects,
@@ -23,17 +26,20 @@ from maar.model.block import BlockMeta, Kind
 from maar.model.errors import InvalidInput, Rejected
 from maar.model.ids import BlockId, FencingToken, TenantId, block_time_ns, tenant_id
 from maar.model.plan import PlanResult
-from maar.model.predicate import EVER_NS, STEP_NS, Mask, Predicate, key_of
+from maar.model.predicate import EVER_NS, STEP_NS, DeletionRequest, Mask, Predicate, key_of
 from maar.model.refusal import Refusal
 
 SERVICE_MAX = 1_000  # characters
+REQUEST_ID_MAX = 200
 
 # ── decisions: they only read ──────────────────────────────────────────────────────────────────
 
 
-def check(mask: Mask) -> None:
+def check(mask: Mask, request_id: str = "") -> None:
     """InvalidInput when it cannot be."""
     tenant_id(mask.tenant)
+    if len(request_id) > REQUEST_ID_MAX:
+        raise InvalidInput(f"a request id has at most {REQUEST_ID_MAX} characters")
     if len(mask.service) > SERVICE_MAX:
         raise InvalidInput(f"a service has no name of {len(mask.service)} characters")
     if not 0 <= mask.from_ns < mask.until_ns <= EVER_NS:
@@ -42,17 +48,40 @@ def check(mask: Mask) -> None:
         raise InvalidInput("the time range is given in whole microseconds", reason="time_range")
 
 
-def order(state: MetaState, mask: Mask) -> list[Entry]:
-    """What somebody asks for; Rejected when there are too many."""
+def order(state: MetaState, mask: Mask, request: DeletionRequest | None = None) -> list[Entry]:
+    """What somebody asks for; nothing when the same request was made before. Rejected when there
+    are too many, or when the request's name is that of another deletion.
+    """
+    if asked(state, mask, request) is not None:
+        return []
     if is_full(state):
         raise Rejected(
             f"{state.policy.predicates_max} deletions are still being carried out, which is the "
             "most there can be; wait for one to end (maar delete --list)"
         )
-    return [PredicateAdded(mask)]
+    return [PredicateAdded(mask, request)]
 
 
-def taken(effects: Iterable[Effect]) -> Predicate:
+def asked(state: MetaState, mask: Mask, request: DeletionRequest | None) -> Predicate | None:
+    """The deletion that the same request made, carried out or not: to make another one would delete
+    what was pushed since.
+    """
+    found = state.asked_deletions.get(request.name) if request else None
+    if found is not None and found.mask != mask:
+        raise Rejected(
+            f"the request id {found.request.name if found.request else ''!r} is that of deletion "
+            f"{found.id}, which is of other profiles; with a request id, say times that stay the "
+            "same"
+        )
+    return found
+
+
+def taken(
+    effects: Iterable[Effect], state: MetaState, mask: Mask, request: DeletionRequest | None = None
+) -> Predicate:
+    found = asked(state, mask, request)
+    if found is not None:
+        return found
     for effect in effects:
         if isinstance(effect, PredicateTaken):
             return effect.predicate
@@ -180,11 +209,22 @@ def hides_retired(predicate: Predicate, meta: BlockMeta, *, lag_ns: int) -> bool
 
 
 def add(state: MetaState, entry: PredicateAdded) -> Effects:
+    if entry.request is not None and entry.request.name in state.asked_deletions:
+        return ()  # the same request has made one
     if is_full(state):
         return (Refused(Refusal.TOO_MANY, what=entry.mask.service),)
-    made = Predicate(state.index, state.incarnation, state.lease_time, entry.mask)
+    made = Predicate(
+        state.index, state.incarnation, state.lease_time, entry.mask, request=entry.request
+    )
     state.predicates[made.id] = made
+    _remember(state, made)
     return (PredicateTaken(made),)
+
+
+def _remember(state: MetaState, predicate: Predicate) -> None:
+    if predicate.request is not None:
+        state.asked_deletions[predicate.request.name] = predicate
+        plans.trim(state.asked_deletions, state.policy.finished_max)
 
 
 def drop(state: MetaState, entry: PredicatesDropped) -> Effects:
@@ -211,6 +251,7 @@ def restore(state: MetaState, found: Iterable[Predicate]) -> None:
     for name in sorted(known):
         each = known[name]
         state.predicates.pop(name, None)
-        state.predicates[name] = Predicate(
-            each.id, each.incarnation, each.at, each.mask, (*each.later, state.incarnation)
-        )
+        made = msgspec.structs.replace(each, later=(*each.later, state.incarnation))
+        state.predicates[name] = made
+        if made.request is None or made.request.name not in state.asked_deletions:
+            _remember(state, made)

@@ -48,12 +48,12 @@ def probe_delay(state: MetaState, probes: int) -> int:
 
 def schedule(state: MetaState, entry: PlansScheduled) -> Effects:
     return tuple(
-        _schedule_one(state, spec, PlanId(state.index, ordinal))
+        schedule_one(state, spec, PlanId(state.index, ordinal))
         for ordinal, spec in enumerate(entry.plans)
     )
 
 
-def _schedule_one(state: MetaState, spec: PlanSpec, plan: PlanId) -> Effect:
+def schedule_one(state: MetaState, spec: PlanSpec, plan: PlanId) -> Effect:
     rules = state.kinds[spec.kind]
     why = _not_free(state, spec.inputs) or rules.misfit(state, spec)
     if why is None and len(state.plans) >= state.policy.plans_max:

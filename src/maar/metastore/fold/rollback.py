@@ -55,11 +55,19 @@ def not_presumed(state: MetaState, plan: Plan, seen: FencingToken | None) -> Ref
 
 
 def schedule(state: MetaState, entry: RollbacksScheduled) -> Effects:
-    return tuple(
+    """A plan that takes what another one held is refused with the rollback of that one: its inputs
+    are owned then.
+    """
+    undone = tuple(
         effect
         for ordinal, wish in enumerate(entry.rollbacks)
         for effect in _schedule_one(state, wish, PlanId(state.index, ordinal))
     )
+    taken = tuple(
+        plans.schedule_one(state, spec, PlanId(state.index, ordinal))
+        for ordinal, spec in enumerate(entry.takes, start=len(entry.rollbacks))
+    )
+    return (*undone, *taken)
 
 
 def _schedule_one(state: MetaState, wish: RollbackWish, rollback: PlanId) -> Effects:

@@ -64,6 +64,7 @@ from maar.ports.clock import Clock
 from maar.ports.log import Candidate, Log, Term
 from maar.ports.object_store import ObjectStore
 from maar.ports.operator import Status
+from maar.ports.plan_board import PollRequest
 from maar.ports.stores import Stores
 
 log_ = logging.getLogger("maar.metastore")
@@ -316,7 +317,7 @@ class LeaderTerm:
             now = leader.now()
             since = self._worker_registry.hearing_since
             aside = schedule.set_aside(leader.state, now, hearing_since=since)
-            await self._commit([*aside, *rollbacks.overheld(leader.state, now=now)], now)
+            await self._commit([*aside, *self._overheld(polls, now)], now)
             at = self.moment()._replace(now=now)
             named = prepare.executions(leader.state, polls, now=now, hearing_since=since, at=at)
             effects += await self._commit(named, now)
@@ -335,6 +336,15 @@ class LeaderTerm:
         for request in requests:
             if isinstance(request, Command):
                 await self._carry_out(request)
+
+    def _overheld(self, polls: list[PollRequest], now: LeaseTime) -> list[Entry]:
+        """Only when somebody asks for work of that kind: else nobody would be held up."""
+        state = self.leader.state
+        wanted = any(
+            poll.capacity > 0 and poll.execute is None and state.kinds.queue.kind in poll.kinds
+            for poll in polls
+        )
+        return rollbacks.overheld(state, now=now) if wanted else []
 
     async def _pin(self, pins: list[PinRequest]) -> None:
         """Few pins need an entry; a log without room for registrations still takes these."""

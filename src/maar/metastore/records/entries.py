@@ -26,7 +26,7 @@ from maar.model.ids import (
 )
 from maar.model.plan import JobId, PlanResult, PlanSpec
 from maar.model.policy import Policy
-from maar.model.predicate import Mask, Predicate
+from maar.model.predicate import DeletionRequest, Mask, Predicate
 from maar.model.ring import Writer
 from maar.model.schedule import Alarm, RunPolicy, ScheduleRule
 from maar.model.stores import CopyBad, CopyMade, StoreSet
@@ -347,9 +347,14 @@ class RollbackWish(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RollbacksScheduled(msgspec.Struct, frozen=True, array_like=True, tag=38):
-    """The nth of them gets the id (index of this entry, n)."""
+    """The nth of them gets the id (index of this entry, n).
+
+    Plans that take what removable plans held follow in the numbers: at no index are those blocks
+    free for anybody else.
+    """
 
     rollbacks: tuple[RollbackWish, ...]
+    takes: tuple[PlanSpec, ...] = ()
 
 
 class PlanAsked(msgspec.Struct, frozen=True, array_like=True, tag=41):
@@ -369,6 +374,7 @@ class PredicateAdded(msgspec.Struct, frozen=True, array_like=True, tag=39):
     """
 
     mask: Mask
+    request: DeletionRequest | None = None  # by which it is found again
 
 
 class PredicatesDropped(msgspec.Struct, frozen=True, array_like=True, tag=40):

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from maar.metastore.decide import orphans
 from maar.metastore.leader.store_inventory import StoreListing
 from maar.metastore.records.entries import StateHashed, decode
+from maar.metastore.recovery import orphan_count
+from maar.metastore.recovery.orphan_count import OrphanCount
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.integrity import StateVotes
 from maar.metastore.replica.log_fold import LogFold
@@ -39,8 +40,7 @@ class Findings:
     hashes: dict[int, bytes] = field(default_factory=dict)  # of the states that leaders stated
     blocks: int = 0  # live
     objects: int = -1  # of them, that were looked for; -1: none were
-    orphans: int = 0  # segments that nobody registered, as far as objects were looked for
-    orphans_due: int = 0  # of them, what the leader's next sweep takes
+    orphans: OrphanCount = field(default_factory=OrphanCount)  # if objects were looked for
     adopting: bool = False
     wrong: list[str] = field(default_factory=list)
     elsewhere: list[str] = field(default_factory=list)  # damage of other logs in the store
@@ -73,6 +73,7 @@ async def verify(log: Log, store: ObjectStore, *, objects: bool = False) -> Find
     found.blocks, found.adopting = len(state.blocks), bool(state.adopting)
     if objects:
         await asyncio.to_thread(_look_for_objects, store, state, found)
+        found.orphans = await orphan_count.count(store, state)
     return found
 
 
@@ -155,15 +156,6 @@ def _compare_snapshot(
 
 def _look_for_objects(store: ObjectStore, state: MetaState, found: Findings) -> None:
     listing = StoreListing(store)
-    names = (keys.letter_place(info.key)[2] for info in store.list(keys.DEAD_LETTERS))
-    letters = {block for name in names if (block := keys.letter_about(name)) is not None}
-    for info in listing.walk():
-        segment = keys.segment_name(info.key)
-        if segment and orphans.is_unregistered(state, segment, named=letters):
-            found.orphans += 1
-            found.orphans_due += orphans.is_fenced(
-                state, segment.block, registration_floor=state.registration_floor
-            )
     found.objects = 0
     for partition in state.blocks.partitions():
         for meta in blocks_in(partition.chunks):

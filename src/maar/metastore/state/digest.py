@@ -62,6 +62,7 @@ def _parts(state: MetaState) -> Iterator[object]:
     yield "run policies", len(state.run_policies), _bytes(state.run_policies.hash)
     yield "jobs", len(state.jobs), _bytes(state.jobs.hash)
     yield "alarms", len(state.alarms), _bytes(state.alarms.hash), state.offsets
+    yield "asked_deletions", len(state.asked_deletions), _bytes(state.asked_deletions.hash)
     yield "successes", len(state.successes), _bytes(state.successes.hash)
     yield "stores", state.stores, "tombstones", len(state.tombstones), _bytes(state.tombstones.hash)
 

@@ -316,6 +316,12 @@ class Alarms(msgspec.Struct, frozen=True, array_like=True, tag=33):
     alarms: tuple[Alarm, ...]
 
 
+class AskedDeletions(msgspec.Struct, frozen=True, array_like=True, tag=29):
+    """Deletions that were asked for by a name, carried out or not, oldest first."""
+
+    predicates: tuple[Predicate, ...]
+
+
 Part: TypeAlias = (
     Core
     | Plans
@@ -342,6 +348,7 @@ Part: TypeAlias = (
     | RunPolicies
     | JobRecords
     | Alarms
+    | AskedDeletions
 )
 
 
@@ -383,6 +390,7 @@ def parts_of(state: MetaState) -> Iterator[Part]:
     yield from (JobRecords(some) for some in _some(state.jobs.values()))
     yield from (Alarms(some) for some in _some(state.alarms.values()))
     yield from (Predicates(some) for some in _some(state.predicates.values()))
+    yield from (AskedDeletions(some) for some in _some(state.asked_deletions.values()))
     windows = (
         WindowRecord(key, _told(window.fresh), _told(window.clustered))
         for key, window in sorted(state.blocks.windows.by_key.items())
@@ -536,6 +544,10 @@ class _Loading:
                     state.predicates[predicate.id] = predicate
             case ScheduleRules() | RunPolicies() | JobRecords() | Alarms():
                 _load_schedule(state, part)
+            case AskedDeletions():
+                for predicate in part.predicates:
+                    if predicate.request is not None:
+                        state.asked_deletions[predicate.request.name] = predicate
             case WindowSums():
                 self._has_windows = True
                 for record in part.windows:

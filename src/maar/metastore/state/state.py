@@ -173,6 +173,8 @@ class MetaState:
     successes: Marked[Scope, LeaseTime] = field(default_factory=Marked)  # of plans without inputs
     retention: Marked[TenantId, int] = field(default_factory=Marked)  # of tenants that differ
     predicates: Marked[int, Predicate] = field(default_factory=Marked)  # oldest first
+    # By the names of their requests, also those that are carried out; oldest first.
+    asked_deletions: Marked[str, Predicate] = field(default_factory=Marked)
     rings: Marked[Zone, Ring] = field(default_factory=Marked)  # of the zones that have writers
     raised: RaisedLimit = NOT_RAISED
     anchor: Anchor = NO_ANCHOR
@@ -335,6 +337,7 @@ BOUNDS: dict[str, Bound] = {
     "alarms": Bound("jobs_max", ("AlarmsChanged", "JobsForgotten")),
     "plans.occupied": Bound("plans.by_id", ("PlanCompleted", "PlansParked")),
     "plans.of_job": Bound("plans.by_id", ("PlanCompleted", "PlansParked")),
+    "asked_deletions": Bound("finished_max", ("PredicateAdded",)),
     "rings": Bound("zones_max", ("RingChanged",)),  # each is one value; see metastore/fold/ring.py
 }
 

@@ -215,6 +215,8 @@ class Timeline:
     def probing(self) -> bool:
         """Whether a worker is probing a plan that is at its failure limit."""
         return any(
-            line.standing is PlanStanding.LEASED and line.failures >= line.limit
+            line.standing is PlanStanding.LEASED
+            and line.failures >= line.limit
+            and self.kinds.of_line(line.line).gives_up
             for line in self.lines
         )

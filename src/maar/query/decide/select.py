@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from maar.model.block import BlockMeta, Dataset, Kind
 from maar.model.errors import InvalidInput
 from maar.model.ids import BlockId, TenantId
-from maar.model.labels import PROFILE_NAME, SERVICE_NAME
+from maar.model.labels import PROFILE_NAME, SERVICE_NAME, Labels
 from maar.model.predicate import Mask
 from maar.model.time import TimeRange
 from maar.ports.query import Matcher
@@ -151,3 +151,9 @@ def dataset_labels(service: str, profile_type: str) -> dict[str, str]:
         PROFILE_TYPE: profile_type,
         **dict(zip(TYPE_FIELDS, fields, strict=False)),
     }
+
+
+def pick(labels: dict[str, str], names: tuple[str, ...]) -> Labels:
+    """Those labels that have one of the names (any, when none is given) and a value."""
+    wanted = names or tuple(labels)
+    return tuple(sorted((name, labels[name]) for name in set(wanted) if labels.get(name)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from contextlib import ExitStack
 from tempfile import TemporaryDirectory
@@ -20,15 +21,20 @@ FOOTER_FACTOR = 9
 
 
 class QueryDatabase:
-    """DuckDB in memory; the footers that it has parsed are kept, within a bound."""
+    """DuckDB in memory; the footers that it has parsed are kept, within a bound.
+
+    Safe to use from many threads.
+    """
 
     def __init__(self, settings: QuerySettings, stores: Stores) -> None:
         self._settings = settings
         self._stores = stores
+        self._in_use = 0
+        self._lock = threading.Lock()
         self._open()
 
-    def cursor(self, blocks: Iterable[BlockMeta], *, alone: bool) -> Any:
-        """For a query about some blocks; `alone` when no other cursor is in use.
+    def cursor(self, blocks: Iterable[BlockMeta]) -> Any:
+        """For a query about some blocks, until it is released.
 
         DuckDB cannot forget a footer. What does not fit is not kept, until nobody is at work and a
         new database can take the place of the full one.
@@ -39,14 +45,23 @@ class QueryDatabase:
             for file in meta.files
             if file.table in COLUMNS
         }
-        if alone and self._kept and not self._fit(footers):
-            self.close()
-            self._open()
-        cursor = self._database.cursor()
-        if self._fit(footers):
-            self._kept |= footers
+        with self._lock:
+            if not self._in_use and self._kept and not self._fit(footers):
+                self.close()
+                self._open()
+            cursor = self._database.cursor()
+            self._in_use += 1
+            kept = self._fit(footers)
+            if kept:
+                self._kept |= footers
+        if kept:
             cursor.execute("SET parquet_metadata_cache = true")  # its own; files never change
         return cursor
+
+    def release(self, cursor: Any) -> None:
+        cursor.close()
+        with self._lock:
+            self._in_use -= 1
 
     def close(self) -> None:
         self._database.close()

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from maar.model.profile import RawProfile
 from maar.ports.object_store import ObjectStore
 from maar.ports.stores import Stores, stores_of
 from maar.query.metrics import Metrics
+from maar.query.read.raw_runs import RAW_ROW_BYTES, RawRuns, raw_runs
 
 RAW_BYTES_MAX = 256 << 20  # of profiles that are decoded together
 WEIGHT_MAX = 256 << 20  # of frames and text, however few bytes they were
@@ -42,13 +44,18 @@ class TooMuch(Overloaded):
     """More than can be decoded at once."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DecodedPart:
     """The tables of one or all datasets of a tenant in a segment, each of its profiles once."""
 
     tables: dict[str, pa.Table]
     profiles: int
-    size: int
+    size: int  # of the tables and of what is made of them
+
+    @cached_property
+    def runs(self) -> RawRuns:
+        """Made when it is first asked for, and kept as long as the tables are."""
+        return raw_runs(self.tables)
 
 
 class Level0:
@@ -173,7 +180,9 @@ class Level0:
             tables["stacks"] = _scannable(tables["stacks"])
             count = tables["profiles"].num_rows
             self._metrics.level0_decoded.inc(count + len(decoded.quarantined))
-            yield DecodedPart(tables, count, sum(table.nbytes for table in tables.values()))
+            made = RAW_ROW_BYTES * tables["samples"].num_rows
+            size = sum(table.nbytes for table in tables.values()) + made
+            yield DecodedPart(tables, count, size)
 
     def _keep(self, key: Key, decoded: DecodedPart) -> None:
         if decoded.size > self._bytes_max:

@@ -16,7 +16,11 @@ from maar.model.errors import Corrupt, InvalidInput, NotFound, Overloaded, Unava
 from maar.ports.stores import Stores
 from maar.query.decide.budget import LEVEL_0, OBJECT_FACTOR, ROWS, AnswerBudget
 from maar.query.decide.select import Parts
+from maar.query.read.block_reader import BlockReader
+from maar.query.read.database import QueryDatabase
+from maar.query.read.known_copies import KnownCopies
 from maar.query.read.level0 import DecodedPart, Level0, TooMuch
+from maar.query.read.sources import Source, bytes_wanted, sources_of
 from maar.query.read.sql import Statement
 from maar.query.read.tables import tables_of
 
@@ -41,13 +45,26 @@ class Reading:
     """Used by one thread; only `stop` may come from another."""
 
     def __init__(
-        self, cursor: Any, parts: Parts, *, stores: Stores, level0: Level0, budget: AnswerBudget
+        self,
+        database: QueryDatabase,
+        parts: Parts,
+        *,
+        stores: Stores,
+        level0: Level0,
+        blocks: BlockReader,
+        copies: KnownCopies,
+        budget: AnswerBudget,
     ) -> None:
         self.parts = parts
         self.stores = stores
         self.level0 = level0
+        self.blocks = blocks
         self.budget = budget
-        self._cursor = cursor
+        self._copies = copies
+        self._database = database
+        self._opened: Any = None  # DuckDB's cursor, which small queries do not need
+        self._sources: dict[str, list[Source] | None] = {}
+        self._decoded: dict[str, list[DecodedPart]] = {}  # by block
         self._stopped = threading.Event()
         self._closing = threading.Lock()
         self._closed = False
@@ -56,8 +73,8 @@ class Reading:
         """May be repeated: an interrupt that comes between two statements has no effect."""
         self._stopped.set()
         with self._closing:
-            if not self._closed:
-                self._cursor.interrupt()
+            if not self._closed and self._opened is not None:
+                self._opened.interrupt()
 
     def compile(self, patterns: list[str]) -> None:
         """Refuse what RE2 cannot compile before any file is opened."""
@@ -99,6 +116,28 @@ class Reading:
     def register(self, name: str, table: pa.Table) -> None:
         self._cursor.register(name, table)
 
+    def sources(self, service: str) -> list[Source] | None:
+        """The parts as runs, of one service or ('') of all; None when they are too much to hold."""
+        if service not in self._sources:
+            fit = bytes_wanted(self.parts, service=service) <= self.blocks.cache.bytes_max
+            with translate_errors():
+                self._sources[service] = (
+                    sources_of(
+                        self.parts,
+                        service=service,
+                        reader=self.blocks,
+                        decode=self._decode,
+                        check=self.check,
+                    )
+                    if fit
+                    else None
+                )
+        return self._sources[service]
+
+    def may_share(self, sources: list[Source]) -> bool:
+        """Whether some of these parts may have the same profile."""
+        return self._copies.among(sources)
+
     def check(self) -> None:
         if self._stopped.is_set():
             raise Stopped
@@ -106,9 +145,23 @@ class Reading:
     def close(self) -> None:
         with self._closing:
             self._closed = True
-            self._cursor.close()
+            if self._opened is not None:
+                self._database.release(self._opened)
+
+    @property
+    def _cursor(self) -> Any:
+        with self._closing:
+            if self._opened is None:
+                self._opened = self._database.cursor(self.parts.blocks)
+            return self._opened
 
     def _decode(self, meta: BlockMeta, datasets: Sequence[Dataset]) -> list[DecodedPart]:
+        """Once for a query: what SQL is asked after a look at the runs is counted once too."""
+        if meta.id not in self._decoded:
+            self._decoded[meta.id] = self._decode_now(meta, datasets)
+        return self._decoded[meta.id]
+
+    def _decode_now(self, meta: BlockMeta, datasets: Sequence[Dataset]) -> list[DecodedPart]:
         self.check()
         try:
             parts = self.level0.parts(meta, datasets)

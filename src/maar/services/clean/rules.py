@@ -33,6 +33,7 @@ class Cleaning(KindRules):
     kind = CLEAN
     writes = False
     on_engine = False
+    gives_up = False  # it owns nothing that could be bad, and set aside it would keep others away
 
     def due(self, board: Board, _line: int, *, now: LeaseTime) -> Iterator[PlanSpec]:
         """When there is something to clean; how often that is looked for is its schedule's."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush, merge
 from itertools import islice, takewhile
 from typing import NamedTuple
@@ -109,6 +109,20 @@ class Compaction(KindRules, QueueRules):
         return str(key.level)
 
     # ── the queue ──
+
+    def taking(
+        self, board: Board, blocks: Iterable[BlockId], *, now: LeaseTime
+    ) -> Iterator[PlanSpec]:
+        places = sorted(place for block in blocks if (place := board.queue.place(block)))
+        lanes: dict[QueueKey, list[Item]] = {}
+        for place in places:
+            lanes.setdefault(place.key, []).append(place)
+        for key, items in lanes.items():
+            level, policy = board.policy.level(key.level), board.policy
+            if level is not None:
+                for batch in cut(iter(items), level, span_ns=policy.span_ns, now=now):
+                    inputs = tuple(item.block for item in batch)
+                    yield PlanSpec(COMPACT, False, key, inputs, policy.failure_limit)
 
     def takes(self, meta: BlockOutline, policy: Policy) -> bool:
         """Below the top level, not yet of target size, and not in quarantine.

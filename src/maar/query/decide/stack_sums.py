@@ -1,0 +1,126 @@
+# mypy: disallow-untyped-decorators=False
+"""Values added up by stack, without a query engine. Pure, and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from maar.query.decide.totals import Flags, Int, Int32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackFrames:
+    """Stack i has the frames from offset[i] to offset[i + 1], root first, as places in `names`."""
+
+    ids: Int
+    offset: Int
+    frame: Int32
+    names: tuple[str, ...]
+    slots: Int32  # a hash table of places in `ids`, -1 where it is free
+    size: int  # bytes in memory
+
+
+class StackSums:
+    """The values of one part, by the places of its stacks."""
+
+    def __init__(self, stacks: StackFrames) -> None:
+        self.stacks = stacks
+        self.value = np.zeros(stacks.ids.size, np.int64)
+        self.seen: Flags = np.zeros(stacks.ids.size, np.bool_)
+        self.weight = 0.0  # of absolute values; wrong only in the last places
+        self.complete = True  # no stack was missing
+
+    def add(self, ids: Int, values: Int, first: Int, end: Int) -> None:
+        """Rows first[i] to end[i], for every i."""
+        weight = _add(
+            ids,
+            values,
+            first,
+            end,
+            self.stacks.ids,
+            self.stacks.slots,
+            self.value,
+            self.seen,
+        )
+        self.complete = self.complete and weight >= 0
+        self.weight += weight
+
+
+def frames_of(pieces: Iterable[pa.Table]) -> StackFrames:
+    """From the columns stack_id and functions; a stack that is there twice counts once."""
+    number: dict[str, int] = {}
+    ids, lengths, frames = [np.zeros(0, np.int64)], [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
+    for piece in pieces:
+        for batch in piece.to_batches():
+            lists = batch.column("functions")
+            flat = lists.flatten()
+            coded = flat if pa.types.is_dictionary(flat.type) else flat.dictionary_encode()
+            names = coded.dictionary.to_pylist()
+            shared = np.array([number.setdefault(n, len(number)) for n in names], np.int32)
+            ids.append(batch.column("stack_id").to_numpy())
+            lengths.append(lists.value_lengths().fill_null(0).to_numpy().astype(np.int64))
+            frames.append(shared[coded.indices.to_numpy()] if len(coded) else frames[0])
+    known, frame = np.concatenate(ids), np.concatenate(frames)
+    slots = _table(known)
+    text = sum(map(len, number))
+    return StackFrames(
+        ids=known,
+        offset=np.cumsum(np.concatenate(lengths)),
+        frame=frame,
+        names=tuple(number),
+        slots=slots,
+        size=16 * known.size + 4 * (frame.size + slots.size) + 2 * text + 80 * len(number) + 1024,
+    )
+
+
+def warm() -> None:
+    """Load the compiled code, or have it compiled: numbers of Arrow cannot be written to."""
+    one = pa.array([1], pa.int64())
+    table = pa.table({"stack_id": one, "functions": pa.array([["a"]])})
+    sums = StackSums(frames_of([table]))
+    place = np.zeros(1, np.int64)
+    sums.add(one.to_numpy(), one.to_numpy(), place, place + 1)
+    sums.add(np.ones(1, np.int64), np.ones(1, np.int64), place, place + 1)
+
+
+@njit(cache=True, nogil=True)
+def _table(ids: Any) -> Any:
+    size = 8
+    while size < 2 * ids.size:
+        size *= 2
+    slots = np.full(size, -1, np.int32)
+    for place in range(ids.size):
+        slot = ids[place] & (size - 1)
+        while slots[slot] >= 0 and ids[slots[slot]] != ids[place]:
+            slot = (slot + 1) & (size - 1)
+        if slots[slot] < 0:
+            slots[slot] = place
+    return slots
+
+
+@njit(cache=True, nogil=True)
+def _add(
+    ids: Any, values: Any, first: Any, end: Any, known: Any, slots: Any, sums: Any, seen: Any
+) -> Any:
+    """The weight of what was added, or -1 when a stack is not known."""
+    mask = slots.size - 1
+    weight = 0.0
+    for part in range(first.size):
+        for row in range(first[part], end[part]):
+            slot = ids[row] & mask
+            place = slots[slot]
+            while place >= 0 and known[place] != ids[row]:
+                slot = (slot + 1) & mask
+                place = slots[slot]
+            if place < 0:
+                return -1.0
+            sums[place] += values[row]
+            seen[place] = True
+            weight += abs(float(values[row]))
+    return weight

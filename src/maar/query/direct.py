@@ -1,0 +1,194 @@
+"""Answers from the runs of a query's parts, without DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from maar.model.errors import Corrupt
+from maar.model.labels import Labels
+from maar.query.decide.budget import FRAME_BYTES, OBJECT_FACTOR, ROWS, STACKS, AnswerBudget
+from maar.query.decide.flamegraph import Stacks
+from maar.query.decide.label_columns import SeriesLabels, group_values
+from maar.query.decide.select import DATASET_LABELS, dataset_labels, pick
+from maar.query.decide.stack_sums import StackSums
+from maar.query.decide.totals import SAFE, Int, Int32
+from maar.query.read.choose import Choice, read_labels
+from maar.query.read.reading import translate_errors
+
+LABELS_BYTES = 400  # of a set of labels as Python objects
+POINT_BYTES = 16
+
+
+def label_names(choices: Sequence[Choice]) -> set[str]:
+    """The names of the labels that some runs have."""
+    found: set[str] = set()
+    for choice in choices:
+        totals, groups = choice.totals, choice.groups
+        labels = read_labels(choice.source)
+        found |= labels.names_of(labels.places(totals.group_series[groups]))
+        for service, kind in set(_datasets(choice, groups)):
+            own = dataset_labels(service, kind)
+            found |= {name for name, value in own.items() if value}
+    return found
+
+
+def label_sets(
+    choices: Sequence[Choice], names: tuple[str, ...], budget: AnswerBudget
+) -> set[Labels]:
+    """The different sets of some labels (all when none is named) that some runs have."""
+    found: set[Labels] = set()
+    for choice in choices:
+        groups = choice.groups
+        made = _sets_by_name(choice, groups, names) if names else _whole_sets(choice, groups)
+        before = len(found)
+        found.update(made)
+        budget.take((len(found) - before) * LABELS_BYTES, ROWS)
+    return found - {()}
+
+
+def points(
+    choices: Sequence[Choice],
+    *,
+    group_by: tuple[str, ...],
+    step_us: int,
+    average: bool,
+    budget: AnswerBudget,
+) -> Iterator[tuple[tuple[str, ...], int, float]]:
+    """Values of the labels, the step in milliseconds and the value; by labels, then by time."""
+    number: dict[tuple[str, ...], int] = {}
+    if not choices:
+        return
+    group = np.concatenate([_grouped(choice, group_by, number) for choice in choices])
+    step = np.concatenate([c.totals.time[c.runs] for c in choices]) // step_us
+    value: Any = np.concatenate([c.totals.value[c.runs] for c in choices])
+    profile = _profiles(choices)
+    order = np.lexsort((profile, step, group)) if average else np.lexsort((step, group))
+    group, step, value, profile = group[order], step[order], value[order], profile[order]
+    fresh = np.ones(group.size, np.bool_)
+    fresh[1:] = (group[1:] != group[:-1]) | (step[1:] != step[:-1])
+    heads = np.flatnonzero(fresh)
+    if float(np.abs(value.astype(np.float64)).sum()) >= SAFE:
+        value = value.astype(object)  # Python's integers cannot wrap
+    sums = [float(each) for each in np.add.reduceat(value, heads).tolist()]
+    if average:
+        once = fresh.copy()
+        once[1:] |= profile[1:] != profile[:-1]
+        profiles = np.add.reduceat(once.astype(np.int64), heads).tolist()
+        sums = [each / count for each, count in zip(sums, profiles, strict=True)]
+    budget.take(heads.size * POINT_BYTES * (1 + OBJECT_FACTOR), ROWS)
+    labels = list(number)
+    at_ms = (step[heads] * step_us // 1000).tolist()
+    for place, at, each in zip(group[heads].tolist(), at_ms, sums, strict=True):
+        yield labels[place], at, each
+
+
+def stacks(choices: Sequence[Choice], budget: AnswerBudget) -> Stacks | None:
+    """The stacks of some runs with their values; None when 64 bits might not hold the sums."""
+    number: dict[str, int] = {}
+    offsets, values = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)]
+    frames = [np.zeros(0, np.int32)]
+    weight = 0.0
+    for choice in choices:
+        with translate_errors():
+            sums = choice.source.sums(choice.runs)
+        weight += sums.weight
+        budget.take(sums.stacks.size, STACKS)
+        if not sums.complete:
+            raise Corrupt(
+                "stacks that samples refer to are missing from their block; compare its objects "
+                "with the checksums in the index"
+            )
+        if weight >= SAFE:
+            return None
+        length, frame = _frames(sums, number, budget)
+        offsets.append(length)
+        frames.append(frame)
+        values.append(sums.value[sums.seen])
+    return Stacks(
+        names=list(number),
+        offset=np.cumsum(np.concatenate(offsets)),
+        frame=np.concatenate(frames),
+        value=np.concatenate(values),
+    )
+
+
+def _frames(sums: StackSums, number: dict[str, int], budget: AnswerBudget) -> tuple[Int, Int32]:
+    """Lengths and frames of the stacks that were seen, as numbers that all parts share."""
+    stacks = sums.stacks
+    seen = np.flatnonzero(sums.seen)
+    first = stacks.offset[seen]
+    length = stacks.offset[seen + 1] - first
+    budget.take(int(length.sum()) * FRAME_BYTES, STACKS)
+    frame = stacks.frame
+    if seen.size < sums.seen.size:
+        before = np.cumsum(length) - length
+        place = np.repeat(first - before, length)
+        place += np.arange(place.size)
+        frame = frame[place]
+    used = np.zeros(len(stacks.names), np.bool_)
+    used[frame] = True
+    shared = np.zeros(len(stacks.names), np.int32)
+    for code in np.flatnonzero(used).tolist():
+        shared[code] = number.setdefault(stacks.names[code], len(number))
+    return length, shared[frame]
+
+
+def _profiles(choices: Sequence[Choice]) -> Int:
+    """A number for the profile of each run; no two parts have the same profile any more."""
+    before = np.cumsum([0, *(len(choice.totals.ids) for choice in choices)])
+    return np.concatenate(
+        [c.totals.profile[c.runs] + first for c, first in zip(choices, before, strict=False)]
+    )
+
+
+def _grouped(choice: Choice, group_by: tuple[str, ...], number: dict[tuple[str, ...], int]) -> Int:
+    """The number of each run's values of the labels."""
+    totals, groups = choice.totals, choice.groups
+    columns = _columns(choice, groups, group_by)
+    place = np.zeros(totals.group_series.size, np.int64)
+    rows = zip(*columns, strict=True) if columns else (() for _ in groups)
+    place[groups] = [number.setdefault(tuple(values), len(number)) for values in rows]
+    return place[totals.group[choice.runs]]
+
+
+def _columns(choice: Choice, groups: Int, names: tuple[str, ...]) -> list[list[str]]:
+    """The values of some labels for some groups."""
+    labels = _labels_for(choice, names)
+    columns = []
+    for name in names:
+        codes, texts = group_values(choice.totals, labels, groups, name)
+        columns.append([texts[code] for code in codes.tolist()])
+    return columns
+
+
+def _labels_for(choice: Choice, names: tuple[str, ...]) -> SeriesLabels | None:
+    if all(name in DATASET_LABELS for name in names):
+        return None
+    return read_labels(choice.source)
+
+
+def _sets_by_name(choice: Choice, groups: Int, names: tuple[str, ...]) -> set[Labels]:
+    rows = set(zip(*_columns(choice, groups, names), strict=True))
+    return {pick(dict(zip(names, values, strict=True)), names) for values in rows}
+
+
+def _whole_sets(choice: Choice, groups: Int) -> set[Labels]:
+    labels = read_labels(choice.source)
+    places = labels.places(choice.totals.group_series[groups]).tolist()
+    found = set()
+    for place, (service, kind) in zip(places, _datasets(choice, groups), strict=True):
+        found.add(pick(labels.of(place) | dataset_labels(service, kind), ()))
+    return found
+
+
+def _datasets(choice: Choice, groups: Int) -> list[tuple[str, str]]:
+    """The service and type of some groups."""
+    totals = choice.totals
+    services, kinds = totals.group_service[groups].tolist(), totals.group_type[groups].tolist()
+    return [
+        (totals.services[service], totals.types[kind])
+        for service, kind in zip(services, kinds, strict=True)
+    ]

@@ -1,0 +1,101 @@
+"""The runs that a query is about, part by part; each profile once, wherever its copies are (S9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from maar.ports.query import Scope
+from maar.query.decide.label_columns import SeriesLabels, matching_groups
+from maar.query.decide.select import DATASET_LABELS, service_of
+from maar.query.decide.totals import Flags, Int, Totals, chosen_runs, first_copies
+from maar.query.read.reading import Reading, translate_errors
+from maar.query.read.sources import Source
+from maar.query.read.sql import Statement, micros
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The runs of one part; parts without any are left out."""
+
+    source: Source
+    totals: Totals
+    runs: Int
+
+    @property
+    def rows(self) -> int:
+        return int(self.totals.rows[self.runs].sum())
+
+    @property
+    def groups(self) -> Int:
+        """The services, types and series of the runs, each once."""
+        there = np.zeros(self.totals.group_series.size, np.bool_)
+        there[self.totals.group[self.runs]] = True
+        return np.flatnonzero(there)
+
+
+def choose(reading: Reading, scope: Scope, profile_type: str = "") -> list[Choice] | None:
+    """In time, widened to whole microseconds, and of the series that match; None when there is too
+    much of it for memory.
+    """
+    sources = reading.sources(service_of(scope.matchers))
+    if sources is None:
+        return None
+    start_us, end_us = micros(scope.range)
+    asks_labels = any(matcher.name not in DATASET_LABELS for matcher in scope.matchers)
+    found = []
+    for source in sources:
+        reading.check()
+        totals = source.totals
+        labels = read_labels(source) if asks_labels else None
+        groups = matching_groups(
+            totals,
+            labels,
+            scope.matchers,
+            profile_type,
+            lambda pattern, texts: _regex(reading, pattern, texts),
+        )
+        if not groups.any():
+            continue
+        runs = chosen_runs(totals, groups, start_us=start_us, end_us=end_us, masks=source.hidden)
+        if runs.size:
+            found.append(Choice(source, totals, runs))
+    return found
+
+
+def without_copies(reading: Reading, choices: list[Choice]) -> list[Choice]:
+    """Of a profile in several parts, the first one's runs. Only ids tell: copies may lie anywhere,
+    and an undated profile that was sent again has another time.
+    """
+    if len(choices) < 2 or not reading.may_share([choice.source for choice in choices]):
+        return choices
+    profiles = [np.unique(choice.totals.profile[choice.runs]) for choice in choices]
+    ids = [choice.totals.ids[mine] for choice, mine in zip(choices, profiles, strict=True)]
+    kept = []
+    for choice, mine, counts in zip(choices, profiles, first_copies(ids), strict=True):
+        wanted: Flags = np.zeros(len(choice.totals.ids), np.bool_)
+        wanted[mine[counts]] = True
+        runs = choice.runs[wanted[choice.totals.profile[choice.runs]]]
+        if runs.size:
+            kept.append(Choice(choice.source, choice.totals, runs))
+    return kept
+
+
+def read_labels(source: Source) -> SeriesLabels:
+    with translate_errors():
+        return source.labels()
+
+
+def _regex(reading: Reading, pattern: str, texts: Sequence[str]) -> Flags:
+    """By DuckDB, whose RE2 is what selectors are written for."""
+    statement = Statement()
+    values, wanted = statement.bind(list(texts)), statement.bind(pattern)
+    text = (
+        f"SELECT regexp_full_match(text, {wanted}) AS found FROM (SELECT unnest({values}) AS text)"
+    )
+    if not texts:
+        return np.zeros(0, np.bool_)
+    flags: Flags = reading.run(text, statement)["found"].to_numpy(zero_copy_only=False)
+    return flags

@@ -1,0 +1,78 @@
+"""What was read of immutable objects and is kept, within a bound, for the next query."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol, TypeVar
+
+
+class Sized(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+T = TypeVar("T", bound=Sized)
+
+
+class PartCache:
+    """The least recently used goes first. Safe to use from many threads; each thing is made by one
+    of them only, and the others wait for it.
+
+    Keys name objects of the store, which never change, so that nothing here can become wrong. A
+    block is of one tenant, and whoever asks has found it in a view of that tenant's.
+    """
+
+    def __init__(self, bytes_max: int, *, count: Callable[[str], None] = lambda _: None) -> None:
+        self.bytes_max = bytes_max
+        self._count = count  # is told of every hit and miss
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._pending: dict[Hashable, threading.Event] = {}
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
+    def peek(self, key: Hashable) -> Any:
+        """What is kept, or None."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What is kept, or made now. An error is nobody else's: the next one tries again."""
+        while True:
+            with self._lock:
+                kept: T | None = self._kept.get(key)
+                if kept is not None:
+                    self._kept.move_to_end(key)
+                    self._count("hit")
+                    return kept
+                at_work = self._pending.get(key)
+                if at_work is None:
+                    self._pending[key] = threading.Event()
+            if at_work is None:
+                break
+            at_work.wait()  # then look again: it may have failed, or have been too large to keep
+        self._count("miss")
+        try:
+            made = make()
+            self._keep(key, made)
+            return made
+        finally:
+            with self._lock:
+                self._pending.pop(key).set()
+
+    def _keep(self, key: Hashable, made: Sized) -> None:
+        if made.size > self.bytes_max:
+            return
+        with self._lock:
+            self._kept[key] = made
+            self._bytes += made.size
+            while self._bytes > self.bytes_max:
+                _, dropped = self._kept.popitem(last=False)
+                self._bytes -= dropped.size

@@ -1,0 +1,197 @@
+"""Answers from runs against those of SQL over the same lakes, which must be equal.
+
+Without room in the cache of parts, the engine leaves every query about blocks to DuckDB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from maar.model.errors import MaarError
+from maar.model.ids import BlockId, TenantId
+from maar.model.predicate import EVER_NS, Mask
+from maar.model.time import TimeRange
+from maar.ports.index_reader import IndexView, ViewRequest
+from maar.ports.object_store import ObjectStore
+from maar.ports.query import (
+    DrawFlameGraph,
+    ListLabelNames,
+    ListLabelValues,
+    ListProfileTypes,
+    ListSeries,
+    Matcher,
+    RankFunctions,
+    Scope,
+    SelectSeries,
+)
+from maar.query import compiled
+from maar.query.service import DuckEngine, QuerySettings
+from support.lake.asking import SECOND, START, lake, store
+from support.lake.block_plans import Bench
+from support.lake.query_lake import COUNT, CPU, TENANT, Known, Lake, known_profile
+
+__all__ = ["lake", "store"]
+
+pytestmark = pytest.mark.component
+
+OTHER = TenantId("other")
+HUGE = 2**62
+REGIONS = ("eu", "us", "")
+
+
+class Masked(Lake):
+    """A lake of which something was deleted."""
+
+    masks: dict[BlockId, tuple[Mask, ...]]
+
+    async def view(self, request: ViewRequest) -> IndexView:
+        return msgspec.structs.replace(await super().view(request), masks=self.masks)
+
+
+@pytest.fixture
+def masked(store: ObjectStore) -> Masked:
+    made = Masked(store)
+    made.masks = {}
+    return made
+
+
+def some_profile(random: Random, *, tenant: TenantId, huge: bool) -> Known:
+    """Values may be negative; several profiles share a series and an instant."""
+    values = (0, 1, 7, -3, HUGE) if huge else (0, 1, 2, 7, 1000, -3)
+    samples = []
+    for _ in range(random.randrange(1, 10)):
+        stack = tuple(f"f{random.randrange(4)}" for _ in range(random.randrange(6)))
+        own = {"thread": random.choice("ab")} if random.random() < 0.3 else {}
+        samples.append((stack, own, (random.choice(values), random.choice(values))))
+    region = random.choice(REGIONS)
+    return known_profile(
+        samples,
+        time_ns=START + random.randrange(40) * SECOND + random.choice((0, 0, 123, 1000)),
+        service=random.choice(("checkout", "search", "mail")),
+        tenant=tenant,
+        client_id=str(random.random()),
+        **({"region": region} if region else {}),
+        pod=f"pod-{random.randrange(4)}",
+    )
+
+
+def sent_again(random: Random, known: Known) -> Known:
+    """An undated profile keeps its id when it is sent again, at another time."""
+    later = known.raw.time_ns + random.choice((0, 5, 30)) * SECOND
+    return Known(msgspec.structs.replace(known.raw, time_ns=later), known.samples)
+
+
+def fill(lake: Masked, bench: Bench, random: Random) -> None:
+    """Blocks as compaction writes them, plain ones, and level 0, with copies among all of them."""
+    huge = random.random() < 0.2
+    mine = [some_profile(random, tenant=TENANT, huge=huge) for _ in range(40)]
+    theirs = [some_profile(random, tenant=OTHER, huge=False) for _ in range(6)]
+
+    def some() -> list[Known]:
+        found = {known.raw.id: known for known in random.sample(mine, random.randrange(1, 15))}
+        return [sent_again(random, k) if random.random() < 0.3 else k for k in found.values()]
+
+    for level in range(1, random.randrange(2, 4)):
+        lake.add_block(some(), level=level)
+    lake.add_block(random.sample(theirs, 3))
+    lake.blocks += bench.compact([bench.segment([known.raw for known in some()])]).outputs
+    for _ in range(random.randrange(3)):
+        lake.add_segment([*some(), *random.sample(theirs, 2)])
+    for meta in lake.blocks:
+        if random.random() < 0.3:
+            first = START + random.randrange(40) * SECOND
+            until = random.choice((EVER_NS // 1000 * 1000, first + 10 * SECOND))
+            service = random.choice(("checkout", ""))
+            lake.masks[meta.id] = (Mask(TENANT, service, first, until),)
+
+
+def some_scope(random: Random) -> Scope:
+    matchers = [
+        Matcher("service_name", "=", "checkout"),
+        Matcher("service_name", "!=", "mail"),
+        Matcher("service_name", "=~", "c.*|search"),
+        Matcher("region", "=", "eu"),
+        Matcher("region", "=", ""),
+        Matcher("region", "!~", "e.|"),
+        Matcher("pod", "=~", "pod-[12]"),
+        Matcher("thread", "!=", "a"),
+        Matcher("__type__", "=", "cpu"),
+        Matcher("__profile_type__", "=~", ".*count.*"),
+    ]
+    start = START + random.randrange(-1, 20) * SECOND + random.choice((0, 0, 1000, 1))
+    end = start + random.randrange(60) * SECOND
+    chosen = tuple(random.sample(matchers, random.choice((0, 0, 1, 1, 2))))
+    return Scope(TENANT, TimeRange(start, end), chosen)
+
+
+def some_question(random: Random) -> Any:
+    scope, kind = some_scope(random), random.choice((CPU, COUNT))
+    groups = ("service_name", "pod", "region", "__type__", "nothing")
+    names = tuple(random.sample(groups, random.randrange(3)))
+    return random.choice(
+        (
+            DrawFlameGraph(scope, profile_type=kind, max_nodes=random.choice((3, 1000))),
+            RankFunctions(scope, profile_type=kind, limit=100),
+            SelectSeries(
+                scope,
+                profile_type=kind,
+                group_by=names,
+                step_ns=random.choice((1, 7, 60)) * SECOND,
+                aggregation=random.choice(("sum", "avg")),
+                limit=random.choice((0, 2)),
+            ),
+            ListLabelNames(scope),
+            ListLabelValues(scope, random.choice(groups)),
+            ListSeries(scope, names),
+            ListProfileTypes(scope),
+        )
+    )
+
+
+@pytest.fixture
+def engines(masked: Masked) -> Iterator[tuple[DuckEngine, DuckEngine]]:
+    compiled.warm()  # else the first question of a new installation might take too long
+    made = [
+        DuckEngine(
+            QuerySettings(threads=1, part_cache_bytes_max=room),
+            masked,
+            masked.store,
+            CollectorRegistry(),
+        )
+        for room in (1 << 20, 0)
+    ]
+    yield made[0], made[1]
+    for each in made:
+        each.close()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_answers_from_runs_equal_those_of_sql(
+    masked: Masked, engines: tuple[DuckEngine, DuckEngine], tmp_path: Any, seed: int
+) -> None:
+    random = Random(seed)
+    fill(masked, Bench(masked.store, tmp_path / "scratch"), random)
+
+    async def answer(engine: DuckEngine, question: Any) -> Any:
+        try:
+            return await engine.call(question)
+        except MaarError as error:
+            return type(error), str(error)
+
+    async def scenario() -> None:
+        for _ in range(40):
+            question = some_question(random)
+            direct, by_sql = [await answer(engine, question) for engine in engines]
+            assert direct == by_sql, question
+
+    asyncio.run(scenario())
+    runs, none = engines
+    assert runs.parts.bytes > 0, "something was answered without SQL"
+    assert none.parts.bytes == 0
