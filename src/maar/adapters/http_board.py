@@ -22,7 +22,7 @@ from maar.model.errors import (
     Unavailable,
     Unreachable,
 )
-from maar.model.ids import Incarnation, PlanId, TenantId
+from maar.model.ids import Incarnation, PlanId, TenantId, Zone
 from maar.model.keys import date_text
 from maar.model.plain import plain, record
 from maar.model.plan import LeasedPlan
@@ -50,6 +50,7 @@ from maar.ports.plan_board import (
     ScheduleRollbacks,
     SkippedPlan,
 )
+from maar.ports.stores import StorePlace, StorePlaces
 
 R = TypeVar("R")
 
@@ -62,7 +63,7 @@ LOST = "lost"
 class ExecutorSetup(NamedTuple):
     """What a server tells whoever executes plans for it."""
 
-    store: StoreSettings
+    stores: StorePlaces
     metastore: str
     incarnation: Incarnation
 
@@ -87,10 +88,9 @@ class HttpBoard:
 
     async def setup(self) -> ExecutorSetup:
         found = await self._ask("GET", "/api/v1/executor")
-        store = found["store"]
-        options = tuple(sorted((str(name), str(text)) for name, text in store["options"].items()))
+        places = tuple(_place(each) for each in found["stores"])
         return ExecutorSetup(
-            StoreSettings(store["name"], store["url"], options),
+            StorePlaces(places, Zone(found["zone"])),
             found["metastore"],
             Incarnation(found["incarnation"]),
         )
@@ -240,6 +240,12 @@ class HttpBoard:
         if reply.is_success or "outcome" in found or "plan" in found:
             return found
         raise _error(reply.status_code, found.get("message", "no reason given"))
+
+
+def _place(told: Mapping[str, Any]) -> StorePlace:
+    options = tuple(sorted((str(name), str(text)) for name, text in told["options"].items()))
+    settings = StoreSettings(told["name"], told["url"], options)
+    return StorePlace(settings, told["region"], tuple(told["zones"]))
 
 
 def _held(found: dict[str, Any]) -> dict[str, Any]:

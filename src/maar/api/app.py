@@ -43,6 +43,7 @@ from maar.api.admin.operator_commands import (
 )
 from maar.api.admin.placement import PlacementView, ReadPlaced, nothing_placed
 from maar.api.admin.quarantine import Causes
+from maar.api.admin.stores import StoreView
 from maar.api.errors import FAULT, ServerFault, json_error
 from maar.api.guard import OurNames, RequestGuard
 from maar.api.hosts import Hosts
@@ -59,8 +60,8 @@ from maar.model.time import TimeRange
 from maar.ports.calls import Caller
 from maar.ports.clock import Clock
 from maar.ports.metastore import Metastore
-from maar.ports.object_store import StoreSettings
 from maar.ports.query import QueryEngine
+from maar.ports.stores import StorePlaces
 
 __all__ = ["QueryDeps", "build_app"]
 
@@ -86,7 +87,7 @@ class QueryDeps(NamedTuple):
     placed: ReadPlaced = nothing_placed
     processes: Processes = no_processes
     disks: Disks = no_disks
-    store: StoreSettings | None = None  # as executors elsewhere are told, without secrets
+    store: StorePlaces | None = None  # as executors elsewhere are told, without secrets
     addresses: str = ""  # of the metastore, as they are told
 
     def whole_range(self) -> TimeRange:
@@ -131,6 +132,7 @@ def build_app(
             *_execution_routes(guard, PlanOrders(asked.metastore, asked.store, asked.addresses)),
             *_deletion_routes(guard, Deletions(guard, asked.metastore)),
             _placement_route(guard, PlacementView(asked.metastore, asked.placed)),
+            *_store_routes(guard, StoreView(guard, asked.metastore)),
             Route("/", pages.page),
             Route("/ui/{path:path}", pages.asset),
         ]
@@ -252,6 +254,11 @@ def _execution_routes(guard: RequestGuard, orders: PlanOrders) -> list[Route]:
         Route(executor, View(guard, executor, orders.executor), methods=["GET"]),
         *(Route(path, order, methods=["POST"]) for path, order in posts.items()),
     ]
+
+
+def _store_routes(guard: RequestGuard, view: StoreView) -> list[Route]:
+    path = "/api/v1/stores"
+    return [Route(path, View(guard, path, view.stores), methods=["GET"])]
 
 
 def _deletion_routes(guard: RequestGuard, deletions: Deletions) -> list[Route]:

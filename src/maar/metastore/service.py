@@ -21,6 +21,7 @@ from maar.metastore.leader.term import LeaderTerm
 from maar.metastore.member import Replica
 from maar.metastore.replica.follower import Follower
 from maar.metastore.views import explain, reads
+from maar.metastore.views import stores as store_views
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotLeading, Rejected, Retryable, Unavailable
 from maar.model.ids import BlockId, NodeId, PlanId, StoreName, TenantId, Zone
@@ -28,7 +29,9 @@ from maar.model.plan import Plan
 from maar.model.predicate import Mask
 from maar.model.ring import Ring
 from maar.model.time import LeaseTime
+from maar.model.trouble import Trouble
 from maar.ports.calls import LocalPort
+from maar.ports.copies import REPORTED_MAX, StoreStatus
 from maar.ports.dead_letters import Letter, LetterRetried, LettersPage
 from maar.ports.deletions import Deletion, PendingDeletion
 from maar.ports.index_reader import IndexView, ViewRequest
@@ -279,6 +282,17 @@ class MetastoreService(Replica, LocalPort):
 
     async def rings(self) -> tuple[RingView, ...]:
         return (await self._confirmed_leader()).rings.views()
+
+    async def report_damage(self, copies: tuple[Trouble, ...]) -> None:
+        leader_term = await self._confirmed_leader()
+        leader_term.damage.hear(leader_term.leader.state, copies[:REPORTED_MAX])
+
+    async def stores(self, *, tenant: str = "") -> tuple[StoreStatus, ...]:
+        leader_term = await self._confirmed_leader()
+        state = leader_term.leader.state
+        reported = [(each.store, each.tenant) for each in leader_term.damage.bad(state)]
+        here = self._stores.names()
+        return store_views.statuses(state, reported, here=here, tenant=tenant)
 
     async def remove_writer(self, zone: Zone, node: NodeId) -> Ring:
         return await (await self._leader()).rings.remove(zone, node)

@@ -186,6 +186,7 @@ class Rollback(msgspec.Struct, frozen=True, array_like=True):
     token: FencingToken  # under which it is held
     target: PlanId
     tokens: tuple[FencingToken, ...]
+    store: StoreName = StoreName("")  # the only one that they wrote to; '': it may be any
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, order=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from maar.ports import (
+    copies,
     dead_letters,
     deletions,
     index_reader,
@@ -17,6 +18,7 @@ from maar.ports import (
     store_removal,
 )
 from maar.ports.calls import Call
+from maar.ports.copies import CopyKeeper
 from maar.ports.deletions import Deleter
 from maar.ports.index_reader import IndexReader
 from maar.ports.membership import BeatListener
@@ -34,6 +36,7 @@ class Metastore(
     Operator,
     Deleter,
     StoreRemover,
+    CopyKeeper,
     Protocol,
 ):
     """Reads of the index are answered by any replica, linearizably; what changes something, and
@@ -52,5 +55,6 @@ CALLS: tuple[type[Call[Metastore, Any]], ...] = (
     *dead_letters.CALLS,
     *deletions.CALLS,
     *store_removal.CALLS,
+    *copies.CALLS,
     *operator.CALLS,
 )

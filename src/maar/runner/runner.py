@@ -21,9 +21,10 @@ import msgspec
 from maar.model.errors import MaarError
 from maar.model.ids import FencingToken, PlanId
 from maar.model.plan import LeasedPlan, PlanKind, PlanResult
+from maar.model.trouble import Trouble
 from maar.ports.object_store import StoreSettings
 from maar.ports.runner import AttemptFailed, RunnerDied
-from maar.ports.stores import OpenStore, StorePlaces, Trouble, ignore, places_of
+from maar.ports.stores import OpenStore, StorePlaces, ignore, places_of
 from maar.runner import engine, failure, seats
 from maar.runner.engine import Engine
 from maar.runner.failure import JobFailure

@@ -19,7 +19,9 @@ from maar.model.plan import Plan, PlanState
 from maar.model.predicate import Mask
 from maar.model.ring import Ring
 from maar.model.time import DAY_NS, LeaseTime
+from maar.model.trouble import Trouble
 from maar.ports.calls import LocalPort
+from maar.ports.copies import StoreStatus
 from maar.ports.dead_letters import Letter, LetterRetried, LettersPage, LettersStatus
 from maar.ports.deletions import Deletion, PendingDeletion
 from maar.ports.index_reader import IndexView, ViewRequest
@@ -70,6 +72,7 @@ class MemoryMetastore(LocalPort):
         self.undone: list[str] = []
         self.deleted: list[Mask] = []
         self.store_orders: list[tuple[StoreName, bool, bool, bool]] = []
+        self.damaged: tuple[Trouble, ...] = ()
         self.damages: tuple[Damage, ...] = ()
         self.lost: list[tuple[BlockId, str]] = []
         self.zones = Fold()  # rings, by the real decisions
@@ -178,6 +181,16 @@ class MemoryMetastore(LocalPort):
 
     async def deletions(self) -> tuple[PendingDeletion, ...]:
         return tuple(PendingDeletion(7, mask, "2 blocks to be rewritten") for mask in self.deleted)
+
+    async def report_damage(self, copies: tuple[Trouble, ...]) -> None:
+        self.damaged += copies
+
+    async def stores(self, *, tenant: str = "") -> tuple[StoreStatus, ...]:
+        eu = StoreStatus(
+            StoreName("eu"), "europe", ("fra",), False, True, 12, 3_400_000, 0, 0, 0, 0
+        )
+        us = StoreStatus(StoreName("us"), "", (), True, False, 10, 3_000_000, 2, 400_000, 1, 5)
+        return (eu,) if tenant == "one" else (eu, us)
 
     async def set_retention(self, tenant: TenantId, *, period_ns: int | None) -> RetentionStatus:
         self.periods.pop(tenant, None)

@@ -18,6 +18,7 @@ from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.leader import inbox
 from maar.metastore.leader.adoption import Adoption
 from maar.metastore.leader.cleaner import Cleaner
+from maar.metastore.leader.damage_reports import DamageReports
 from maar.metastore.leader.dead_letters import DeadLetters
 from maar.metastore.leader.eraser import Eraser
 from maar.metastore.leader.inbox import (
@@ -136,6 +137,7 @@ class LeaderTerm:
         self.eraser = Eraser(leader, store, clock, self.append, timing=timing)
         self.orphans = Orphans(leader, store, clock, metrics)
         self.leader = leader
+        self.damage = DamageReports()
         self.rings = LeaderRings(leader, self.command, metrics, dead_after_ms=deps.dead_after_ms)
         self.letters = DeadLetters(leader, store, self.append, metrics, deps.entropy, timing=timing)
         self.snapshots = Snapshots(

@@ -18,8 +18,8 @@ from maar.metastore.state.rows import raw_id
 from maar.metastore.state.state import MetaState, sizes
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import InvalidInput, NotFound
-from maar.model.ids import NO_TENANT, BlockId, PlanId
-from maar.model.plan import RENEWALS_PER_LEASE, LeasedPlan, Plan, PlanState, Rollback
+from maar.model.ids import NO_TENANT, BlockId, PlanId, StoreName
+from maar.model.plan import RENEWALS_PER_LEASE, REPAIR, LeasedPlan, Plan, PlanState, Rollback
 from maar.model.predicate import Mask
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.dead_letters import LettersStatus
@@ -230,7 +230,19 @@ def _rollbacks(state: MetaState, plan: Plan) -> Iterator[Rollback]:
         return
     assert plan.lease is not None
     if pending.lease.token == plan.lease.token:  # of the same entry
-        yield Rollback(pending.id, pending.lease.token, pending.rolls_back, pending.tokens)
+        yield Rollback(
+            pending.id,
+            pending.lease.token,
+            pending.rolls_back,
+            pending.tokens,
+            _written_to(state, pending.rolls_back),
+        )
+
+
+def _written_to(state: MetaState, target: PlanId) -> StoreName:
+    """The store that attempts of a plan wrote to; '' when it may be any, as of a repair."""
+    found = state.plans.get(target)
+    return found.key.store if found is not None and found.kind != REPAIR else StoreName("")
 
 
 def lease_ns(state: MetaState, plan_id: PlanId) -> int:
