@@ -43,6 +43,7 @@ from maar.api.admin.operator_commands import (
 )
 from maar.api.admin.placement import PlacementView, ReadPlaced, nothing_placed
 from maar.api.admin.quarantine import Causes
+from maar.api.admin.schedule import JobPattern, PolicyWish, ScheduleRoutes, ScheduleWish
 from maar.api.admin.stores import StoreView
 from maar.api.errors import FAULT, ServerFault, json_error
 from maar.api.guard import OurNames, RequestGuard
@@ -131,6 +132,7 @@ def build_app(
             *_order_routes(guard, Orders(asked.metastore)),
             *_execution_routes(guard, PlanOrders(asked.metastore, asked.store, asked.addresses)),
             *_deletion_routes(guard, Deletions(guard, asked.metastore)),
+            *_schedule_routes(guard, ScheduleRoutes(guard, asked.metastore)),
             _placement_route(guard, PlacementView(asked.metastore, asked.placed)),
             *_store_routes(guard, StoreView(guard, asked.metastore)),
             Route("/", pages.page),
@@ -266,6 +268,35 @@ def _deletion_routes(guard: RequestGuard, deletions: Deletions) -> list[Route]:
     return [
         Route(path, View(guard, path, deletions.pending), methods=["GET"]),
         Route(path, Order(guard, path, DeletionWish, deletions.delete), methods=["POST"]),
+    ]
+
+
+def _schedule_routes(guard: RequestGuard, schedule: ScheduleRoutes) -> list[Route]:
+    jobs, policies, alarms = "/api/v1/schedule", "/api/v1/policies", "/api/v1/alarms"
+    views = {
+        jobs: schedule.jobs,
+        f"{jobs}/explain": schedule.explain,
+        policies: schedule.policies,
+        f"{policies}/test": schedule.test,
+        alarms: schedule.alarms,
+    }
+    orders: dict[str, Order[Any]] = {
+        path: Order(guard, path, kind, carry_out)
+        for path, kind, carry_out in (
+            (f"{jobs}/remove", JobPattern, schedule.remove),
+            (f"{jobs}/pause", PolicyWish, schedule.pause),
+            (f"{jobs}/resume", JobPattern, schedule.resume),
+            (policies, PolicyWish, schedule.add),
+            (f"{policies}/{{id}}/remove", Nothing, schedule.remove_policy),
+        )
+    }
+    return [
+        *(
+            Route(path, View(guard, path, answer), methods=["GET"])
+            for path, answer in views.items()
+        ),
+        Route(jobs, Order(guard, jobs, ScheduleWish, schedule.set), methods=["PUT"]),
+        *(Route(path, order, methods=["POST"]) for path, order in orders.items()),
     ]
 
 

@@ -53,6 +53,12 @@ _COMMANDS = {
         "cli.commands.retention",
         "How long profiles are kept, and what would expire now.",
     ),
+    "schedule": (
+        "cli.commands.schedule",
+        "Jobs of repair, cluster and clean: how each stands, and when it is due.",
+    ),
+    "policy": ("cli.commands.policy", "At which times of day jobs do not run."),
+    "alarms": ("cli.commands.alarms", "What has not succeeded for too long."),
     "simulate": (
         "tools.simulate.command",
         "Replay a load on a virtual clock: what placement does.",

@@ -17,6 +17,7 @@ from maar.metastore.decide import execution, operator_commands, rollbacks, wishe
 from maar.metastore.fold import deletion, losing, retention, trust
 from maar.metastore.leader import committing
 from maar.metastore.leader.inbox import Add, PinRequest, Poll
+from maar.metastore.leader.schedule import LeaderSchedule
 from maar.metastore.leader.term import LeaderTerm
 from maar.metastore.member import Replica
 from maar.metastore.replica.follower import Follower
@@ -25,10 +26,11 @@ from maar.metastore.views import stores as store_views
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotLeading, Rejected, Retryable, Unavailable
 from maar.model.ids import BlockId, NodeId, PlanId, StoreName, TenantId, Zone
-from maar.model.plan import Plan
+from maar.model.plan import JobId, Plan
 from maar.model.predicate import Mask
 from maar.model.ring import Ring
-from maar.model.time import LeaseTime
+from maar.model.schedule import Alarm, RunPolicy, ScheduleRule
+from maar.model.time import LeaseTime, WallTime
 from maar.model.trouble import Trouble
 from maar.ports.calls import LocalPort
 from maar.ports.copies import REPORTED_MAX, StoreStatus
@@ -52,6 +54,7 @@ from maar.ports.plan_board import (
 from maar.ports.registrar import AddReply
 from maar.ports.replica import PinIndex, Vote
 from maar.ports.retention import Expiring, RetentionStatus, Undone
+from maar.ports.schedule import JobView, Ruling
 from maar.ports.store_removal import RemovedStore
 
 log_ = logging.getLogger("maar.metastore")
@@ -428,3 +431,36 @@ class MetastoreService(Replica, LocalPort):
 
     async def undo_retention(self, *, tenant: str = "", why: str = "") -> Undone:
         return await (await self._leader()).cleaner.undo(tenant=tenant, why=why)
+
+    # ── the schedule ───────────────────────────────────────────────────────────────────────────
+
+    async def jobs(self, *, tenant: str, kind: str, limit: int) -> tuple[JobView, ...]:
+        found = LeaderSchedule(await self._confirmed_leader())
+        return await found.jobs(tenant=tenant, kind=kind, limit=limit)
+
+    async def explain_job(self, job: JobId) -> tuple[str, ...]:
+        return LeaderSchedule(await self._confirmed_leader()).explain(job)
+
+    async def rules(self) -> tuple[ScheduleRule, ...]:
+        return tuple((await self._current()).state.schedules.values())
+
+    async def set_schedule(self, rule: ScheduleRule) -> None:
+        await LeaderSchedule(await self._leader()).set(rule)
+
+    async def remove_schedule(self, jobs: JobId) -> None:
+        await LeaderSchedule(await self._leader()).remove(jobs)
+
+    async def run_policies(self) -> tuple[RunPolicy, ...]:
+        return tuple((await self._current()).state.run_policies.values())
+
+    async def add_policy(self, policy: RunPolicy) -> RunPolicy:
+        return await LeaderSchedule(await self._leader()).add_policy(policy)
+
+    async def remove_policy(self, policy: int) -> None:
+        await LeaderSchedule(await self._leader()).remove_policy(policy)
+
+    async def test_policy(self, job: JobId, *, at: WallTime | None) -> Ruling:
+        return LeaderSchedule(await self._confirmed_leader()).test_policy(job, at=at)
+
+    async def alarms(self) -> tuple[Alarm, ...]:
+        return tuple((await self._current()).state.alarms.values())

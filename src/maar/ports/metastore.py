@@ -15,6 +15,7 @@ from maar.ports import (
     plan_board,
     registrar,
     retention,
+    schedule,
     store_removal,
 )
 from maar.ports.calls import Call
@@ -25,6 +26,7 @@ from maar.ports.membership import BeatListener
 from maar.ports.operator import Operator
 from maar.ports.plan_board import PlanBoard
 from maar.ports.registrar import BlockRegistrar
+from maar.ports.schedule import ScheduleOperator
 from maar.ports.store_removal import StoreRemover
 
 
@@ -37,6 +39,7 @@ class Metastore(
     Deleter,
     StoreRemover,
     CopyKeeper,
+    ScheduleOperator,
     Protocol,
 ):
     """Reads of the index are answered by any replica, linearizably; what changes something, and
@@ -56,5 +59,6 @@ CALLS: tuple[type[Call[Metastore, Any]], ...] = (
     *deletions.CALLS,
     *store_removal.CALLS,
     *copies.CALLS,
+    *schedule.CALLS,
     *operator.CALLS,
 )

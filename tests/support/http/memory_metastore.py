@@ -54,9 +54,10 @@ from maar.ports.store_removal import RemovedStore
 from support.http.pushed import NOW_NS
 from support.metastore.board import FoldBoard
 from support.metastore.fold import Fold
+from support.metastore.schedule_port import FoldSchedule
 
 
-class MemoryMetastore(LocalPort):
+class MemoryMetastore(LocalPort, FoldSchedule):
     """An index that is a dict of blocks. `failures` are raised by the next calls, one each."""
 
     def __init__(self) -> None:
@@ -85,6 +86,7 @@ class MemoryMetastore(LocalPort):
         self.orphans: list[OrphanObject] = []
         self.kept: tuple[str, ...] = ()  # sentences about orphans that stay
         self.board = FoldBoard()  # plans that are executed, by the real decisions
+        FoldSchedule.__init__(self, self.board.fold)
 
     async def now(self) -> Now:
         self._fail()

@@ -262,6 +262,10 @@ class JobBook:
             self.queue.discard(job)
         return known
 
+    def look_at(self, state: MetaState, job: JobId, at: Moment) -> KnownJob | None:
+        """A job as it is now, for who asks about it; nothing is noted."""
+        return look(state, job, self._rules, at.now)
+
     def _forget(self, job: JobId) -> None:
         self.queue.discard(job)
         if self.known.pop(job, None) is not None:

@@ -132,7 +132,7 @@ class LeaderTerm:
         self._progress_ns = clock.monotonic_ns()
         self._housekept_ns = 0
         self._worker_registry = WorkerRegistry(hearing_since=leader.state.lease_time)
-        self.book = JobBook()
+        self._book = JobBook()
         self._adoption = Adoption(leader, store, clock, self.append, metrics)
         self.eraser = Eraser(leader, store, clock, self.append, timing=timing)
         self.orphans = Orphans(leader, store, clock, metrics)
@@ -193,6 +193,10 @@ class LeaderTerm:
         """End the term and fail all waiting requests."""
         self._over = self._over or why
         self._inbox.refuse(NotLeading(self._over))
+
+    @property
+    def state(self) -> MetaState:
+        return self.leader.state
 
     def confirm(self) -> None:
         """Called before answering outside the loop: NotLeading unless the term certainly lasts."""
@@ -295,6 +299,11 @@ class LeaderTerm:
         if self._progress_ns - self._housekept_ns >= WAKE_S * SECOND_NS:
             self._housekept_ns = self._progress_ns
             await self._housekeep()
+
+    @property
+    def book(self) -> JobBook:
+        """The jobs of the schedule by urgency."""
+        return self._book
 
     def moment(self) -> Moment:
         """Both clocks of this host, for decisions of the schedule."""

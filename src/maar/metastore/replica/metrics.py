@@ -15,6 +15,7 @@ from maar.metastore.decide.membership import STANDINGS
 from maar.metastore.fold import retention, trust
 from maar.metastore.fold.ring import count_moved
 from maar.metastore.records.effects import (
+    AlarmRaised,
     AttemptEnded,
     Completed,
     Effect,
@@ -31,6 +32,7 @@ from maar.metastore.state.state import MetaState, sizes
 from maar.metastore.views import reads
 from maar.metastore.views.last_hour import LastHour
 from maar.model.ids import block_time_ns
+from maar.model.schedule import AlarmLevel
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.operator import LevelStatus, ZoneStatus
 
@@ -69,6 +71,10 @@ class MetastoreMetrics:
             "dead_attempts", "Ended attempts that have left objects to be rolled back"
         )
         self.rollbacks = gauge("pending_rollbacks", "Rollbacks that wait to be executed")
+        self.alarms = gauge("alarms", "Alarms that are not over", "level")
+        self.alarms_raised = counter(
+            "alarms_raised_total", "Alarms that began or escalated", "level"
+        )
         self.deletions = gauge("pending_deletions", "Deletions not carried out everywhere yet")
         self.deleted = gauge("deleted_profiles", "Profiles deleted since genesis")
         self.rollbacks_scheduled = counter("rollbacks_scheduled_total", "Rollbacks scheduled")
@@ -178,6 +184,8 @@ class MetastoreMetrics:
                     self._count_completed(effect, state)
                 case RollbackScheduled():
                     self.rollbacks_scheduled.inc()
+                case AlarmRaised():
+                    self.alarms_raised.labels(effect.alarm.level.name.lower()).inc()
                 case RolledBack():
                     self.rolled_back.labels(effect.kind).inc()
                 case Expired():
@@ -220,6 +228,9 @@ class MetastoreMetrics:
         self.dead.set(len(state.leftovers.dead))
         self.rollbacks.set(len(state.plans.rollbacks))
         self.deletions.set(len(state.predicates))
+        rung = Tally(alarm.level for alarm in state.alarms.values())
+        for level in AlarmLevel:
+            self.alarms.labels(level.name.lower()).set(rung[level])
         self.deleted.set(state.tally.profiles_deleted)
         self.adopting.set(bool(state.adopting))
         self.adopted.set(state.tally.blocks_adopted)

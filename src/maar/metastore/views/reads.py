@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import nlargest, nsmallest
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
 import msgspec
@@ -299,6 +299,7 @@ def status(
         leader=leader,
         replicas=replicas,
         adopting=bool(state.adopting),
+        alarms=tuple(islice(state.alarms.values(), LISTED_MAX)),
         blocks_adopted=state.tally.blocks_adopted,
         blocks_missed=state.tally.blocks_missed,
         profiles_missed=state.tally.profiles_missed,
