@@ -33,10 +33,12 @@ from maar.ports.operator import PlanDetail
 from maar.ports.plan_board import (
     Answer,
     CleanStep,
+    CommitPart,
     ConfirmDeletes,
     Execution,
     Kept,
     Outcome,
+    PartCommitted,
     PlanBoard,
     PollReply,
     PollRequest,
@@ -125,6 +127,8 @@ class HttpBoard:
                 answer = await self._roll_back(request)
             case ScheduleRollbacks():
                 answer = await self._clean(request)
+            case CommitPart():
+                answer = await self._commit_part(request)
             case ConfirmDeletes():
                 body = {"token": str(request.token), "keys": request.keys}
                 found = _held(await self.order(f"{PLANS}/{request.plan}/confirm", body))
@@ -186,6 +190,17 @@ class HttpBoard:
             result,
         )
         return None, refused
+
+    async def _commit_part(self, request: CommitPart) -> PartCommitted:
+        body = {
+            "token": str(request.token),
+            "result": plain(request.result),
+            "empty": [(each.start, each.end) for each in request.empty],
+        }
+        found = await self.order(f"{PLANS}/{request.plan}/part", body)
+        if found.get("outcome") == LOST:
+            return PartCommitted(False, found["why"])
+        return PartCommitted(True, refused=tuple(found["refused"]), stop=found["stop"])
 
     # ── the rest of the board ──────────────────────────────────────────────────────────────────
 

@@ -25,6 +25,7 @@ from maar.api.admin.execution import (
     Failure,
     GrantWish,
     Held,
+    PartDone,
     PlanOrders,
     RollbackWish,
     RunWish,
@@ -43,6 +44,7 @@ from maar.api.admin.operator_commands import (
 )
 from maar.api.admin.placement import PlacementView, ReadPlaced, nothing_placed
 from maar.api.admin.quarantine import Causes
+from maar.api.admin.repairs import Repairs, RepairWish
 from maar.api.admin.schedule import JobPattern, PolicyWish, ScheduleRoutes, ScheduleWish
 from maar.api.admin.stores import StoreView
 from maar.api.errors import FAULT, ServerFault, json_error
@@ -133,6 +135,7 @@ def build_app(
             *_execution_routes(guard, PlanOrders(asked.metastore, asked.store, asked.addresses)),
             *_deletion_routes(guard, Deletions(guard, asked.metastore)),
             *_schedule_routes(guard, ScheduleRoutes(guard, asked.metastore)),
+            *_repair_routes(guard, Repairs(guard, asked.metastore)),
             _placement_route(guard, PlacementView(asked.metastore, asked.placed)),
             *_store_routes(guard, StoreView(guard, asked.metastore)),
             Route("/", pages.page),
@@ -249,6 +252,7 @@ def _execution_routes(guard: RequestGuard, orders: PlanOrders) -> list[Route]:
     for name, kind, carry_out in (
         ("complete", Completion, orders.complete),
         ("confirm", Doomed, orders.confirm),
+        ("part", PartDone, orders.commit_part),
     ):
         path = f"{plan}/{name}"
         posts[path] = Order(guard, path, kind, carry_out, bytes_max=RESULT_BYTES_MAX)
@@ -261,6 +265,15 @@ def _execution_routes(guard: RequestGuard, orders: PlanOrders) -> list[Route]:
 def _store_routes(guard: RequestGuard, view: StoreView) -> list[Route]:
     path = "/api/v1/stores"
     return [Route(path, View(guard, path, view.stores), methods=["GET"])]
+
+
+def _repair_routes(guard: RequestGuard, repairs: Repairs) -> list[Route]:
+    path, asked = "/api/v1/repairs", "/api/v1/repairs/asked"
+    return [
+        Route(path, View(guard, path, repairs.status), methods=["GET"]),
+        Route(path, Order(guard, path, RepairWish, repairs.ask), methods=["POST"]),
+        Route(asked, View(guard, asked, repairs.asked), methods=["GET"]),
+    ]
 
 
 def _deletion_routes(guard: RequestGuard, deletions: Deletions) -> list[Route]:

@@ -39,6 +39,7 @@ _COMMANDS = {
         "List the plans; schedule, execute, roll back, show or set aside one.",
     ),
     "clean": ("cli.commands.clean", "Roll back what nobody finished."),
+    "repair": ("cli.commands.repair", "Check and heal the copies of blocks; how far that is."),
     "delete": ("cli.commands.delete", "Delete what was pushed so far of a service."),
     "placement": ("cli.commands.placement", "Shards of each dataset, and the rates behind them."),
     "explain": ("cli.commands.explain", "Say why a block is not compacted yet."),

@@ -13,7 +13,7 @@ import logging
 import msgspec
 
 from maar.block.read.damage import damages
-from maar.metastore.decide import execution, operator_commands, rollbacks, wishes
+from maar.metastore.decide import execution, operator_commands, repairs, rollbacks, wishes
 from maar.metastore.fold import deletion, losing, retention, trust
 from maar.metastore.leader import committing
 from maar.metastore.leader.inbox import Add, PinRequest, Poll
@@ -22,6 +22,7 @@ from maar.metastore.leader.term import LeaderTerm
 from maar.metastore.member import Replica
 from maar.metastore.replica.follower import Follower
 from maar.metastore.views import explain, reads
+from maar.metastore.views import repairs as repairs_told
 from maar.metastore.views import stores as store_views
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotLeading, Rejected, Retryable, Unavailable
@@ -42,8 +43,10 @@ from maar.ports.membership import Beat, BeatReply, RingView
 from maar.ports.operator import Explanation, FoundOrphans, ListPlans, Loss, PlanDetail, Status
 from maar.ports.plan_board import (
     CleanStep,
+    CommitPart,
     ConfirmDeletes,
     Execution,
+    PartCommitted,
     PollReply,
     PollRequest,
     RollbackReply,
@@ -52,6 +55,7 @@ from maar.ports.plan_board import (
     ScheduleRollbacks,
 )
 from maar.ports.registrar import AddReply
+from maar.ports.repairs import RepairsStatus, RepairTold
 from maar.ports.replica import PinIndex, Vote
 from maar.ports.retention import Expiring, RetentionStatus, Undone
 from maar.ports.schedule import JobView, Ruling
@@ -246,6 +250,33 @@ class MetastoreService(Replica, LocalPort):
                 effects, state, now=leader_term.leader.now()
             ),
         )
+
+    async def commit_part(self, request: CommitPart) -> PartCommitted:
+        term = await self._leader()
+        return await term.command(
+            lambda state, now: repairs.commit_entries(
+                state, request, now=now, interval_ns=term.interval_ns(request.plan)
+            ),
+            lambda effects, state: repairs.committed(
+                effects, state, request, stop=term.why_stop(request.plan)
+            ),
+        )
+
+    async def repairs(self, *, tenant: str = "") -> RepairsStatus:
+        current = await self._current()
+        return repairs_told.status(current.state, tenant=tenant, now=current.now())
+
+    async def ask_repair(self, job: JobId, *, wanted: bool, dry_run: bool) -> RepairTold:
+        repairs.check(job)
+        if dry_run:
+            return repairs_told.dry_run((await self._current()).state, job)
+        return await (await self._leader()).command(
+            lambda state, _: repairs.ask_entries(state, job, wanted=wanted),
+            lambda effects, state: repairs_told.after(effects, state, job),
+        )
+
+    async def asked_repair(self, job: JobId) -> RepairTold:
+        return repairs_told.asked((await self._current()).state, job)
 
     async def confirm_deletes(self, request: ConfirmDeletes) -> tuple[str, ...]:
         """Not by a leader whose log was restored elsewhere: the new one may have adopted what an

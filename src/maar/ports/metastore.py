@@ -14,6 +14,7 @@ from maar.ports import (
     operator,
     plan_board,
     registrar,
+    repairs,
     retention,
     schedule,
     store_removal,
@@ -26,6 +27,7 @@ from maar.ports.membership import BeatListener
 from maar.ports.operator import Operator
 from maar.ports.plan_board import PlanBoard
 from maar.ports.registrar import BlockRegistrar
+from maar.ports.repairs import RepairOperator
 from maar.ports.schedule import ScheduleOperator
 from maar.ports.store_removal import StoreRemover
 
@@ -40,6 +42,7 @@ class Metastore(
     StoreRemover,
     CopyKeeper,
     ScheduleOperator,
+    RepairOperator,
     Protocol,
 ):
     """Reads of the index are answered by any replica, linearizably; what changes something, and
@@ -60,5 +63,6 @@ CALLS: tuple[type[Call[Metastore, Any]], ...] = (
     *store_removal.CALLS,
     *copies.CALLS,
     *schedule.CALLS,
+    *repairs.CALLS,
     *operator.CALLS,
 )

@@ -15,7 +15,7 @@ from maar.metastore.records.entries import RingChanged
 from maar.model.block import BlockMeta, Damage, Kind
 from maar.model.errors import InvalidInput, MaarError, NotFound, Rejected
 from maar.model.ids import BlockId, Incarnation, NodeId, PlanId, StoreName, TenantId, Zone
-from maar.model.plan import Plan, PlanState
+from maar.model.plan import JobId, Plan, PlanState
 from maar.model.predicate import Mask
 from maar.model.ring import Ring
 from maar.model.time import DAY_NS, LeaseTime
@@ -39,8 +39,10 @@ from maar.ports.operator import (
 )
 from maar.ports.plan_board import (
     CleanStep,
+    CommitPart,
     ConfirmDeletes,
     Execution,
+    PartCommitted,
     PollReply,
     PollRequest,
     RollbackReply,
@@ -49,6 +51,7 @@ from maar.ports.plan_board import (
     ScheduleRollbacks,
 )
 from maar.ports.registrar import AddReply
+from maar.ports.repairs import RepairJob, RepairsStatus, RepairTold
 from maar.ports.retention import Expiring, RetentionStatus, Undone
 from maar.ports.store_removal import RemovedStore
 from support.http.pushed import NOW_NS
@@ -74,6 +77,7 @@ class MemoryMetastore(LocalPort, FoldSchedule):
         self.deleted: list[Mask] = []
         self.store_orders: list[tuple[StoreName, bool, bool, bool]] = []
         self.damaged: tuple[Trouble, ...] = ()
+        self.repairs_asked: list[tuple[JobId, bool, bool]] = []
         self.damages: tuple[Damage, ...] = ()
         self.lost: list[tuple[BlockId, str]] = []
         self.zones = Fold()  # rings, by the real decisions
@@ -114,6 +118,22 @@ class MemoryMetastore(LocalPort, FoldSchedule):
 
     async def schedule_rollbacks(self, request: ScheduleRollbacks) -> CleanStep:
         return await self.board.schedule_rollbacks(request)
+
+    async def commit_part(self, request: CommitPart) -> PartCommitted:
+        return await self.board.commit_part(request)
+
+    async def repairs(self, *, tenant: str = "") -> RepairsStatus:
+        job = RepairJob(
+            TenantId(tenant or "acme"), "vnode", "ON_TIME", 50.0, None, None, 7.0, "it is due"
+        )
+        return RepairsStatus((job,), ())
+
+    async def ask_repair(self, job: JobId, *, wanted: bool, dry_run: bool) -> RepairTold:
+        self.repairs_asked.append((job, wanted, dry_run))
+        return RepairTold(job, "would_run" if dry_run else "running", ranges=256)
+
+    async def asked_repair(self, job: JobId) -> RepairTold:
+        return RepairTold(job, "completed", 256, 12, 2, 2)
 
     async def confirm_deletes(self, request: ConfirmDeletes) -> tuple[str, ...]:
         return await self.board.confirm_deletes(request)

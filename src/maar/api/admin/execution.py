@@ -22,13 +22,16 @@ from maar.model.ids import FencingToken, PlanId, TenantId, WorkerId, tenant_id
 from maar.model.plain import plain, record
 from maar.model.plan import Account, PlanKind, PlanResult
 from maar.model.refusal import Refusal
+from maar.model.repair import RangeResult
 from maar.model.time import SECOND_NS
+from maar.model.token_range import TokenRange
 from maar.ports.calls import Caller
 from maar.ports.log_time import GetNow
 from maar.ports.metastore import Metastore
 from maar.ports.operator import FoundOrphans, ListOrphans, SweepOrphans
 from maar.ports.plan_board import (
     CleanStep,
+    CommitPart,
     ConfirmDeletes,
     Outcome,
     PollReply,
@@ -103,6 +106,14 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class RunWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The plan's own id says it all."""
+
+
+class PartDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one task of a session did."""
+
+    token: str
+    result: dict[str, Any]
+    empty: tuple[tuple[int, int], ...] = ()  # ranges without blocks, which are done with it
 
 
 class RollbackWish(msgspec.Struct, frozen=True):
@@ -236,6 +247,15 @@ class PlanOrders:
     async def _report(self, report: Report) -> Outcome:
         reply = await self._metastore.call(PollRequest(CALLER, 0, reports=(report,)))
         return reply.outcomes[0]
+
+    async def commit_part(self, request: Request, asked: PartDone) -> Any:
+        plan, token = _plan(request), FencingToken.parse(asked.token)
+        result = record(RangeResult, asked.result)
+        empty = tuple(TokenRange(*each) for each in asked.empty)
+        found = await self._metastore.call(CommitPart(plan, token, result, empty))
+        if not found.accepted:
+            return _lost(plan, found.refusal)
+        return {"plan": str(plan), "refused": list(found.refused), "stop": found.stop}
 
     # ── roll back and clean ────────────────────────────────────────────────────────────────────
 

@@ -231,6 +231,18 @@ class LeaderTerm:
     async def append(self, entries: Prepare) -> int:
         return await self.command(entries, lambda _, state: state.index)
 
+    def why_stop(self, session: PlanId) -> str:
+        """Why a session should go no further, by the schedule; '' when it may."""
+        plan = self.leader.state.plans.get(session)
+        return self.book.stop(self.leader.state, plan, self.moment()) if plan else ""
+
+    def interval_ns(self, session: PlanId) -> int:
+        """How often the job of a session is due; 0 when it is of none."""
+        state = self.leader.state
+        plan = state.plans.get(session)
+        job = plan.job if plan is not None else None
+        return self.book.schedule_of(state, job.id).interval_ns if job is not None else 0
+
     def status(self, state: MetaState, *, log_first: int) -> Status:
         deps = self._deps
         return reads.status(

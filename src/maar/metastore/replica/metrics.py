@@ -28,6 +28,7 @@ from maar.metastore.records.effects import (
     RollbackScheduled,
     RolledBack,
 )
+from maar.metastore.replica.repair_metrics import RepairMetrics
 from maar.metastore.state.state import MetaState, sizes
 from maar.metastore.views import reads
 from maar.metastore.views.last_hour import LastHour
@@ -51,6 +52,7 @@ class MetastoreMetrics:
         def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
             return Histogram(f"maar_metastore_{name}", text, buckets=buckets, registry=registry)
 
+        self.repairs = RepairMetrics(registry)
         self.blocks = gauge("blocks", "Live blocks", "level", "kind")
         self.bytes = gauge("blocks_bytes", "Bytes of live blocks", "level", "kind")
         self.queued = gauge("queued_blocks", "Blocks that wait for a plan", "level")
@@ -163,6 +165,7 @@ class MetastoreMetrics:
         self._last_hour = LastHour()
 
     def count(self, effects: Sequence[Effect], state: MetaState) -> None:
+        self.repairs.count(effects)
         """`state` is as the effects left it."""
         for kind, number in Tally(map(type, effects)).items():
             self.effects.labels(kind.__name__).inc(number)
@@ -245,6 +248,7 @@ class MetastoreMetrics:
         self.paused.set(bool(found.paused))
         self.retention_held.set(found.held)
         self.expired_waiting.set(found.expired)
+        self.repairs.observe(state, now)
         if self._last_hour.go_on(state.blocks, now=now, wall=wall):
             self._observe_last_hour()
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from maar.metastore.decide import execution
+from maar.metastore.decide import execution, repairs
 from maar.metastore.fold import deletion, registration, retention, trust
 from maar.metastore.fold.plan import all_plans, find
 from maar.metastore.records.packs import unpack
@@ -19,7 +19,7 @@ from maar.metastore.state.state import MetaState, sizes
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import InvalidInput, NotFound
 from maar.model.ids import NO_TENANT, BlockId, PlanId, StoreName
-from maar.model.plan import RENEWALS_PER_LEASE, REPAIR, LeasedPlan, Plan, PlanState, Rollback
+from maar.model.plan import REPAIR, LeasedPlan, Plan, PlanState, Rollback
 from maar.model.predicate import Mask
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.dead_letters import LettersStatus
@@ -201,7 +201,9 @@ def leased_plan(state: MetaState, plan_id: PlanId) -> LeasedPlan:
     found = state.plans[plan_id]
     assert found.lease is not None
     rules = state.kinds[found.kind]
-    inputs = tuple(state.blocks.get(block_id) for block_id in found.inputs)
+    repair, inputs = None, tuple(state.blocks.get(block_id) for block_id in found.inputs)
+    if found.repair is not None:
+        repair, inputs = repairs.leased(state, found, found.repair)
     token = found.lease.token
     masks = tuple(deletion.applying(state, meta, before=token) for meta in inputs)
     return LeasedPlan(
@@ -213,13 +215,14 @@ def leased_plan(state: MetaState, plan_id: PlanId) -> LeasedPlan:
         target_block_bytes=state.policy.target_block_bytes,
         lease_ns=found.lease.lease_ns,
         title=state.kinds.title(found),
-        renew_ns=found.lease.lease_ns // RENEWALS_PER_LEASE,
+        renew_ns=rules.renew_ns(found.lease.lease_ns),
         limit_ns=rules.limit_ns(state.policy),
         rollbacks=tuple(_rollbacks(state, found)),
         slots=rules.slots(state.policy),
         memory_bytes=rules.memory_bytes(state.policy),
         masks=masks if any(masks) else (),
         scheduled_at=found.scheduled_at,
+        repair=repair,
     )
 
 
