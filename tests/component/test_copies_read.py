@@ -22,9 +22,10 @@ from maar.adapters.stores.open import open_store
 from maar.model.block import BlockMeta, Location
 from maar.model.errors import Damaged, MaarError, Unavailable
 from maar.model.ids import MAIN_STORE, StoreName, Zone
+from maar.model.trouble import Trouble
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.ports.query import DrawFlameGraph, GetProfile, Scope
-from maar.ports.stores import StorePlace, StorePlaces, Stores, Trouble
+from maar.ports.stores import StorePlace, StorePlaces, Stores
 from maar.pprof.gzip import gunzip
 from maar.query.service import DuckEngine, QuerySettings
 from maar.services.compact.run import run as compact

@@ -194,8 +194,17 @@ def test_bodies_that_are_not_understood_are_400(front: Front, board: FoldBoard) 
 
 def test_an_executor_is_told_the_store_and_no_secret(front: Front) -> None:
     reply = front.get("/api/v1/executor")
+    store = {
+        "name": "main",
+        "url": "s3://bucket/maar",
+        "options": {"region": "eu-1"},
+        "region": "",
+        "zones": [],
+    }
     assert reply.json() == {
-        "store": {"name": "main", "url": "s3://bucket/maar", "options": {"region": "eu-1"}},
+        "store": store,
+        "stores": [store],
+        "zone": "",
         "metastore": "127.0.0.1:4041",
         "incarnation": "1234abcd",
     }

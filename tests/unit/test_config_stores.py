@@ -11,8 +11,10 @@ from maar.app.settings.config import Settings, load
 from maar.app.settings.layers import Key
 from maar.app.settings.tenants import Tenants
 from maar.model.errors import InvalidInput
-from maar.model.ids import TenantId
+from maar.model.ids import StoreName, TenantId, Zone
+from maar.model.stores import StoreSpec, TenantStores
 
+EU, US = StoreName("eu"), StoreName("us")
 TWO = """
 [[stores]]
 name = "eu"
@@ -140,8 +142,15 @@ def test_prefixes_that_only_begin_alike_are_apart(tmp_path: Path) -> None:
 def test_a_tenant_names_its_stores_in_the_tenants_file(tmp_path: Path) -> None:
     tenants = tmp_path / "tenants.toml"
     tenants.write_text('[acme]\nstores = ["eu", "us"]\n[other]\nrate_bytes = 7\n')
-    known = Tenants(loaded(tmp_path, TWO, MAAR_TENANTS__FILE=str(tenants)))
-    assert known.stores() == {TenantId("acme"): ("eu", "us")}
+    text = f'{TWO}[tenant_defaults]\nstores = ["us"]\n'
+    known = Tenants(loaded(tmp_path, text, MAAR_TENANTS__FILE=str(tenants))).stores()
+    assert known.tenants == (TenantStores(TenantId("acme"), (EU, US)),)
+    assert known.default == (US,)
+    assert known.stores == (
+        StoreSpec(EU, "europe", (Zone("fra"), Zone("ams"))),
+        StoreSpec(US, "us-east-1", (Zone("iad"),)),
+    )
+    assert known.checked() == ""
     tenants.write_text('[acme]\nstores = ["asia"]\n')
     with pytest.raises(InvalidInput, match=r"stores of \[acme\] in .* names the store 'asia'"):
         Tenants(loaded(tmp_path, TWO, MAAR_TENANTS__FILE=str(tenants)))

@@ -21,6 +21,7 @@ from maar.metastore.state import audit
 from maar.metastore.state.digest import digest
 from maar.metastore.state.index import Index, blocks_in
 from maar.metastore.state.marks import mark_of_bytes
+from maar.metastore.state.repairs import HistoryKey
 from maar.metastore.state.retired import Retired
 from maar.metastore.state.state import MetaState, Scope
 from maar.metastore.state.tombstones import Buried
@@ -112,6 +113,10 @@ LEFT_OUT: dict[str, tuple[str, Lie]] = {
     "plans.rollbacks": (
         "follows from the plans",
         lambda s: s.plans.rollbacks.__setitem__(PlanId(7, 7), PlanId(7, 8)),
+    ),
+    "blocks.copies.homes": (
+        "follows from the sums of copies",
+        lambda s: s.blocks.copies.homes.clear(),
     ),
 }
 LEFT_OUT |= {
@@ -225,7 +230,7 @@ def changes(state: MetaState, name: str) -> Iterator[Change]:
     elif isinstance(value, dict):
         for key, item in list(value.items()):
             yield name, partial(value.__delitem__, key)
-            if isinstance(key, Scope | Buried):
+            if isinstance(key, Scope | Buried | HistoryKey | JobId):
                 for path, other in others(key):
                     yield path, partial(rename_key, value, key, other)
             if dataclasses.is_dataclass(item):

@@ -19,6 +19,7 @@ from maar.distributor.agent import AgentMetrics
 from maar.distributor.metrics import PushMetrics, RouterMetrics
 from maar.metastore.leader.placement_manager import PlacementMetrics
 from maar.metastore.replica.metrics import MetastoreMetrics
+from maar.metastore.replica.repair_metrics import RepairMetrics
 from maar.query.metrics import Metrics as QueryMetrics
 from maar.segment.metrics import MembershipMetrics, SegmentMetrics
 from maar.worker.metrics import WorkerMetrics
@@ -49,9 +50,11 @@ WRITTEN_OUT = {
     "maar_disk_free_bytes": ("directory",),  # by app/roles/disks.py, when it is asked
     "maar_disk_total_bytes": ("directory",),
     "maar_disk_reserve_bytes": ("directory",),
+    "maar_store_fallovers_total": ("store", "why"),  # by app/roles/troubles.py
 }
 KNOWN = (
     metrics_of(MetastoreMetrics)
+    | metrics_of(RepairMetrics)
     | metrics_of(EtcdMetrics)
     | metrics_of(PlacementMetrics)
     | metrics_of(AgentMetrics)

@@ -15,6 +15,7 @@ from maar.metastore.leader.claim import mark
 from maar.model.errors import InvalidInput
 from maar.model.ids import Incarnation
 from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.stores import StorePlace, StorePlaces, one_place
 from maar.spark import plans
 from support.http.front import Front
 from support.metastore.asked_plans import LEASE_S, add_segments, compact_plan, lease, leave_object
@@ -92,7 +93,8 @@ def test_a_cleaning_takes_both_steps(board: FoldBoard, store: ObjectStore) -> No
 def test_the_store_is_the_servers_and_the_credentials_are_our_own() -> None:
     told = StoreSettings("main", "s3://theirs/maar", (("endpoint", "http://s3"), ("region", "eu")))
     ours = (("access_key_id", "AK"), ("region", "us"), ("secret_access_key", "shh"))
-    assert with_own_secrets(told, StoreSettings("main", "s3://ours", ours)) == StoreSettings(
+    own = one_place(StoreSettings("main", "s3://ours", ours))
+    assert with_own_secrets(one_place(told), own).home.settings == StoreSettings(
         "main",
         "s3://theirs/maar",
         (
@@ -102,3 +104,16 @@ def test_the_store_is_the_servers_and_the_credentials_are_our_own() -> None:
             ("secret_access_key", "shh"),
         ),
     )
+
+
+def test_each_of_several_stores_is_opened_with_the_credentials_of_its_name() -> None:
+    eu, us = (StoreSettings(name, f"s3://{name}") for name in ("eu", "us"))
+    told = StorePlaces((StorePlace(eu), StorePlace(us)))
+    keys = {name: (("access_key_id", name), ("secret_access_key", "x")) for name in ("us", "eu")}
+    ours = StorePlaces(
+        tuple(StorePlace(StoreSettings(name, "", options)) for name, options in keys.items())
+    )
+    opened = with_own_secrets(told, ours)
+    assert [place.settings.options for place in opened.places] == [keys["eu"], keys["us"]]
+    alone = with_own_secrets(told, one_place(StoreSettings("main", "", keys["us"])))
+    assert {place.settings.options for place in alone.places} == {keys["us"]}

@@ -22,7 +22,7 @@ from maar.model.errors import (
     Unavailable,
     Unreachable,
 )
-from maar.model.ids import Incarnation, PlanId, TenantId
+from maar.model.ids import Incarnation, PlanId, TenantId, Zone
 from maar.model.keys import date_text
 from maar.model.plain import plain, record
 from maar.model.plan import LeasedPlan
@@ -33,10 +33,12 @@ from maar.ports.operator import PlanDetail
 from maar.ports.plan_board import (
     Answer,
     CleanStep,
+    CommitPart,
     ConfirmDeletes,
     Execution,
     Kept,
     Outcome,
+    PartCommitted,
     PlanBoard,
     PollReply,
     PollRequest,
@@ -50,6 +52,7 @@ from maar.ports.plan_board import (
     ScheduleRollbacks,
     SkippedPlan,
 )
+from maar.ports.stores import StorePlace, StorePlaces
 
 R = TypeVar("R")
 
@@ -62,7 +65,7 @@ LOST = "lost"
 class ExecutorSetup(NamedTuple):
     """What a server tells whoever executes plans for it."""
 
-    store: StoreSettings
+    stores: StorePlaces
     metastore: str
     incarnation: Incarnation
 
@@ -87,10 +90,9 @@ class HttpBoard:
 
     async def setup(self) -> ExecutorSetup:
         found = await self._ask("GET", "/api/v1/executor")
-        store = found["store"]
-        options = tuple(sorted((str(name), str(text)) for name, text in store["options"].items()))
+        places = tuple(_place(each) for each in found["stores"])
         return ExecutorSetup(
-            StoreSettings(store["name"], store["url"], options),
+            StorePlaces(places, Zone(found["zone"])),
             found["metastore"],
             Incarnation(found["incarnation"]),
         )
@@ -125,6 +127,8 @@ class HttpBoard:
                 answer = await self._roll_back(request)
             case ScheduleRollbacks():
                 answer = await self._clean(request)
+            case CommitPart():
+                answer = await self._commit_part(request)
             case ConfirmDeletes():
                 body = {"token": str(request.token), "keys": request.keys}
                 found = _held(await self.order(f"{PLANS}/{request.plan}/confirm", body))
@@ -187,6 +191,17 @@ class HttpBoard:
         )
         return None, refused
 
+    async def _commit_part(self, request: CommitPart) -> PartCommitted:
+        body = {
+            "token": str(request.token),
+            "result": plain(request.result),
+            "empty": [(each.start, each.end) for each in request.empty],
+        }
+        found = await self.order(f"{PLANS}/{request.plan}/part", body)
+        if found.get("outcome") == LOST:
+            return PartCommitted(False, found["why"])
+        return PartCommitted(True, refused=tuple(found["refused"]), stop=found["stop"])
+
     # ── the rest of the board ──────────────────────────────────────────────────────────────────
 
     async def _schedule(self, request: SchedulePlan) -> ScheduledPlan:
@@ -240,6 +255,12 @@ class HttpBoard:
         if reply.is_success or "outcome" in found or "plan" in found:
             return found
         raise _error(reply.status_code, found.get("message", "no reason given"))
+
+
+def _place(told: Mapping[str, Any]) -> StorePlace:
+    options = tuple(sorted((str(name), str(text)) for name, text in told["options"].items()))
+    settings = StoreSettings(told["name"], told["url"], options)
+    return StorePlace(settings, told["region"], tuple(told["zones"]))
 
 
 def _held(found: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from maar.api.admin.execution import (
     Failure,
     GrantWish,
     Held,
+    PartDone,
     PlanOrders,
     RollbackWish,
     RunWish,
@@ -43,6 +44,9 @@ from maar.api.admin.operator_commands import (
 )
 from maar.api.admin.placement import PlacementView, ReadPlaced, nothing_placed
 from maar.api.admin.quarantine import Causes
+from maar.api.admin.repairs import Repairs, RepairWish
+from maar.api.admin.schedule import JobPattern, PolicyWish, ScheduleRoutes, ScheduleWish
+from maar.api.admin.stores import StoreView
 from maar.api.errors import FAULT, ServerFault, json_error
 from maar.api.guard import OurNames, RequestGuard
 from maar.api.hosts import Hosts
@@ -59,8 +63,8 @@ from maar.model.time import TimeRange
 from maar.ports.calls import Caller
 from maar.ports.clock import Clock
 from maar.ports.metastore import Metastore
-from maar.ports.object_store import StoreSettings
 from maar.ports.query import QueryEngine
+from maar.ports.stores import StorePlaces
 
 __all__ = ["QueryDeps", "build_app"]
 
@@ -86,7 +90,7 @@ class QueryDeps(NamedTuple):
     placed: ReadPlaced = nothing_placed
     processes: Processes = no_processes
     disks: Disks = no_disks
-    store: StoreSettings | None = None  # as executors elsewhere are told, without secrets
+    store: StorePlaces | None = None  # as executors elsewhere are told, without secrets
     addresses: str = ""  # of the metastore, as they are told
 
     def whole_range(self) -> TimeRange:
@@ -130,7 +134,10 @@ def build_app(
             *_order_routes(guard, Orders(asked.metastore)),
             *_execution_routes(guard, PlanOrders(asked.metastore, asked.store, asked.addresses)),
             *_deletion_routes(guard, Deletions(guard, asked.metastore)),
+            *_schedule_routes(guard, ScheduleRoutes(guard, asked.metastore)),
+            *_repair_routes(guard, Repairs(guard, asked.metastore)),
             _placement_route(guard, PlacementView(asked.metastore, asked.placed)),
+            *_store_routes(guard, StoreView(guard, asked.metastore)),
             Route("/", pages.page),
             Route("/ui/{path:path}", pages.asset),
         ]
@@ -245,6 +252,7 @@ def _execution_routes(guard: RequestGuard, orders: PlanOrders) -> list[Route]:
     for name, kind, carry_out in (
         ("complete", Completion, orders.complete),
         ("confirm", Doomed, orders.confirm),
+        ("part", PartDone, orders.commit_part),
     ):
         path = f"{plan}/{name}"
         posts[path] = Order(guard, path, kind, carry_out, bytes_max=RESULT_BYTES_MAX)
@@ -254,11 +262,54 @@ def _execution_routes(guard: RequestGuard, orders: PlanOrders) -> list[Route]:
     ]
 
 
+def _store_routes(guard: RequestGuard, view: StoreView) -> list[Route]:
+    path = "/api/v1/stores"
+    return [Route(path, View(guard, path, view.stores), methods=["GET"])]
+
+
+def _repair_routes(guard: RequestGuard, repairs: Repairs) -> list[Route]:
+    path, asked = "/api/v1/repairs", "/api/v1/repairs/asked"
+    return [
+        Route(path, View(guard, path, repairs.status), methods=["GET"]),
+        Route(path, Order(guard, path, RepairWish, repairs.ask), methods=["POST"]),
+        Route(asked, View(guard, asked, repairs.asked), methods=["GET"]),
+    ]
+
+
 def _deletion_routes(guard: RequestGuard, deletions: Deletions) -> list[Route]:
     path = "/api/v1/deletions"
     return [
         Route(path, View(guard, path, deletions.pending), methods=["GET"]),
         Route(path, Order(guard, path, DeletionWish, deletions.delete), methods=["POST"]),
+    ]
+
+
+def _schedule_routes(guard: RequestGuard, schedule: ScheduleRoutes) -> list[Route]:
+    jobs, policies, alarms = "/api/v1/schedule", "/api/v1/policies", "/api/v1/alarms"
+    views = {
+        jobs: schedule.jobs,
+        f"{jobs}/explain": schedule.explain,
+        policies: schedule.policies,
+        f"{policies}/test": schedule.test,
+        alarms: schedule.alarms,
+    }
+    orders: dict[str, Order[Any]] = {
+        path: Order(guard, path, kind, carry_out)
+        for path, kind, carry_out in (
+            (f"{jobs}/remove", JobPattern, schedule.remove),
+            (f"{jobs}/pause", PolicyWish, schedule.pause),
+            (f"{jobs}/resume", JobPattern, schedule.resume),
+            (policies, PolicyWish, schedule.add),
+            (f"{policies}/{{id}}/remove", Nothing, schedule.remove_policy),
+        )
+    }
+    return [
+        *(
+            Route(path, View(guard, path, answer), methods=["GET"])
+            for path, answer in views.items()
+        ),
+        Route(jobs, Order(guard, jobs, ScheduleWish, schedule.set), methods=["PUT"]),
+        *(Route(path, order, methods=["POST"]) for path, order in orders.items()),
     ]
 
 

@@ -27,6 +27,7 @@ from maar.ports.object_store import ObjectInfo, StoreSettings
 from maar.ports.plan_board import Answer, RollBackPlan, SchedulePlan
 from maar.ports.plan_outcome import DONE, OutcomeName, PlanOutcome, refused
 from maar.ports.runner import JobRunner
+from maar.ports.stores import StorePlaces
 from maar.runner.bulk import Bulk, Read, of_files, of_frame, read_local, read_object
 from maar.runner.runner import RowSource, RunnerTiming, SparkRunner
 from maar.runner.settings import SparkSettings
@@ -66,10 +67,10 @@ class Engine(NamedTuple):
     scratch: Path | None
     borrowed: Any = None
 
-    def runner(self, store: StoreSettings, source: RowSource) -> SparkRunner:
+    def runner(self, stores: StorePlaces, source: RowSource) -> SparkRunner:
         return SparkRunner(
             self.settings,
-            store,
+            stores,
             self.scratch,
             open_store=open_store,
             join=INGESTION.join,
@@ -183,7 +184,6 @@ async def backfill(
     *,
     board: HttpBoard,
     executor: Executor,
-    store: StoreSettings,
     engine: Engine,
     watch: Watch,
 ) -> Backfilled:
@@ -193,7 +193,7 @@ async def backfill(
         if would is not None and would.answer is not Answer.GRANTED:
             outcome = refused(would)
         else:
-            done = await _write(wish, plan, board, executor, store, engine, watch)
+            done = await _write(wish, plan, board, executor, engine, watch)
             if done.outcome.outcome is not OutcomeName.MUST_BE_ROLLED_BACK:
                 return done
             outcome = done.outcome
@@ -225,13 +225,12 @@ async def _write(
     plan: PlanId,
     board: HttpBoard,
     executor: Executor,
-    store: StoreSettings,
     engine: Engine,
     watch: Watch,
 ) -> Backfilled:
     told: list[Told] = []
     source = _source(wish, await _bulk(wish, board), told.append)
-    runner = engine.runner(store, source)
+    runner = engine.runner(executor.places, source)
     watching = asyncio.create_task(_watch(runner, watch))
     try:
         outcome = await executor.execute_with(plan, lambda: runner)

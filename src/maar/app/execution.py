@@ -14,16 +14,18 @@ from maar.adapters.http_board import ExecutorSetup
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
 from maar.app.roles import marker
+from maar.app.roles.troubles import log_trouble
 from maar.app.roles.wiring import node_name
 from maar.model.errors import NotFound, Rejected, Unavailable
 from maar.model.ids import Incarnation, PlanId, WorkerId
 from maar.model.plan import PlanState
 from maar.ports.calls import Caller
-from maar.ports.object_store import ObjectStore, StoreSettings
+from maar.ports.object_store import StoreSettings
 from maar.ports.operator import PlanDetail
 from maar.ports.plan_board import Answer, PlanBoard, PollRequest
 from maar.ports.plan_outcome import DONE, OutcomeName, PlanOutcome, refused
 from maar.ports.runner import JobRunner, RunnerDied
+from maar.ports.stores import StorePlace, StorePlaces, Stores
 from maar.services.kinds import KINDS
 from maar.worker.service import Worker
 from maar.worker.settings import WorkerSettings
@@ -34,38 +36,51 @@ SECRETS = ("access_key_id", "secret_access_key", "session_token")
 ASK_AGAIN_S = 0.2
 AT_MOST_S = 5.0  # how long rollbacks that somebody else is at are waited for
 
-StartEngine = Callable[[StoreSettings, int], JobRunner]  # for a plan that takes so many slots
+StartEngine = Callable[[StorePlaces, int], JobRunner]  # for a plan that takes so many slots
 FindPlan = Callable[[PlanId], Awaitable[PlanDetail]]  # NotFound when there is none
 
 
 class Site(NamedTuple):
-    """A server for which plans are executed, and its store."""
+    """A server for which plans are executed, and its stores."""
 
     board: Caller[PlanBoard]
-    store: ObjectStore
+    stores: Stores
 
 
-def with_own_secrets(told: StoreSettings, own: StoreSettings) -> StoreSettings:
-    """The store that the server has, opened with our own credentials: it tells nobody its own."""
-    secret = {name: text for name, text in own.options if name in SECRETS}
-    return told._replace(options=tuple(sorted({**dict(told.options), **secret}.items())))
+def with_own_secrets(told: StorePlaces, own: StorePlaces) -> StorePlaces:
+    """The stores that the server has, opened with our own credentials: it tells nobody its own.
+
+    Those of a store of the same name; who has credentials of a single store uses them for all.
+    """
+    ours = {place.name: place.settings for place in own.places}
+    alone = own.places[0].settings if len(own.places) == 1 else None
+    return told._replace(
+        places=tuple(_with_secrets(place, ours.get(place.name, alone)) for place in told.places)
+    )
+
+
+def _with_secrets(place: StorePlace, own: StoreSettings | None) -> StorePlace:
+    secret = {name: text for name, text in (own.options if own else ()) if name in SECRETS}
+    options = tuple(sorted({**dict(place.settings.options), **secret}.items()))
+    return place._replace(settings=place.settings._replace(options=options))
 
 
 async def open_site(
-    board: Caller[PlanBoard], store: StoreSettings, incarnation: Incarnation, *, server: str
+    board: Caller[PlanBoard], places: StorePlaces, incarnation: Incarnation, *, server: str
 ) -> Site:
     """InvalidInput when what is reached from here is another store than the server's."""
-    opened = await asyncio.to_thread(open_store, store)
-    await asyncio.to_thread(marker.check, opened, incarnation, metastore=server)
-    return Site(board, opened)
+    stores = Stores(places, open_store, told=log_trouble)
+    home = await asyncio.to_thread(lambda: stores.home)
+    await asyncio.to_thread(marker.check, home, incarnation, metastore=server)
+    return Site(board, stores)
 
 
 async def site_of(
-    board: Caller[PlanBoard], setup: ExecutorSetup, own: StoreSettings, *, server: str
+    board: Caller[PlanBoard], setup: ExecutorSetup, own: StorePlaces, *, server: str
 ) -> Site:
     """As the server told us."""
-    store = with_own_secrets(setup.store, own)
-    return await open_site(board, store, setup.incarnation, server=server)
+    places = with_own_secrets(setup.stores, own)
+    return await open_site(board, places, setup.incarnation, server=server)
 
 
 class Executor:
@@ -78,8 +93,8 @@ class Executor:
         self.stopped = False
 
     @property
-    def store(self) -> ObjectStore:
-        return self._site.store
+    def places(self) -> StorePlaces:
+        return self._site.stores.places
 
     def stop(self) -> None:
         """What runs is finished if that takes not long, else given up and its plan handed back."""
@@ -106,7 +121,7 @@ class Executor:
                 "command again that opened it"
             )
         if kind in KINDS.on_engine():
-            return await self._run(plan, lambda: engine(self._site.store.settings(), found.slots))
+            return await self._run(plan, lambda: engine(self.places, found.slots))
         return await self.roll_back(plan)
 
     async def execute_with(self, plan: PlanId, engine: Callable[[], JobRunner]) -> PlanOutcome:
@@ -160,7 +175,7 @@ class Executor:
 
     async def _run(self, plan: PlanId, engine: Callable[[], JobRunner] | None) -> PlanOutcome:
         name, board, clock = _name(), self._site.board, SystemClock()
-        undoing = Undoing(board, lambda: self._site.store, clock, asyncio.get_running_loop())
+        undoing = Undoing(board, lambda: self._site.stores, clock, asyncio.get_running_loop())
         runner = engine() if engine is not None else StoreRunner(undoing, name)
         self._worker = Worker(
             self._settings,

@@ -55,7 +55,7 @@ async def _executing(server: str, settings: Settings) -> AsyncIterator[tuple[Exe
     numbers = (signal.SIGINT, signal.SIGTERM)
     try:
         setup = await board.setup()
-        site = await site_of(board, setup, settings.store_settings(), server=server)
+        site = await site_of(board, setup, settings.store_places(), server=server)
         executor = Executor(site, settings.worker)
         for number in numbers:
             loop.add_signal_handler(number, executor.stop)

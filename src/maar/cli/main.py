@@ -39,10 +39,12 @@ _COMMANDS = {
         "List the plans; schedule, execute, roll back, show or set aside one.",
     ),
     "clean": ("cli.commands.clean", "Roll back what nobody finished."),
+    "repair": ("cli.commands.repair", "Check and heal the copies of blocks; how far that is."),
     "delete": ("cli.commands.delete", "Delete what was pushed so far of a service."),
     "placement": ("cli.commands.placement", "Shards of each dataset, and the rates behind them."),
     "explain": ("cli.commands.explain", "Say why a block is not compacted yet."),
     "ring": ("cli.commands.ring", "List the segment writers and their shards; remove one."),
+    "stores": ("cli.commands.stores", "List the stores: copies held, missing and damaged."),
     "metastore": (
         "cli.commands.metastore",
         "The replicas and their log: status, backup, repair, move.",
@@ -52,6 +54,12 @@ _COMMANDS = {
         "cli.commands.retention",
         "How long profiles are kept, and what would expire now.",
     ),
+    "schedule": (
+        "cli.commands.schedule",
+        "Jobs of repair, cluster and clean: how each stands, and when it is due.",
+    ),
+    "policy": ("cli.commands.policy", "At which times of day jobs do not run."),
+    "alarms": ("cli.commands.alarms", "What has not succeeded for too long."),
     "simulate": (
         "tools.simulate.command",
         "Replay a load on a virtual clock: what placement does.",

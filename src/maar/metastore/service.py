@@ -13,22 +13,28 @@ import logging
 import msgspec
 
 from maar.block.read.damage import damages
-from maar.metastore.decide import execution, operator_commands, rollbacks, wishes
+from maar.metastore.decide import execution, operator_commands, repairs, rollbacks, wishes
 from maar.metastore.fold import deletion, losing, retention, trust
 from maar.metastore.leader import committing
 from maar.metastore.leader.inbox import Add, PinRequest, Poll
+from maar.metastore.leader.schedule import LeaderSchedule
 from maar.metastore.leader.term import LeaderTerm
 from maar.metastore.member import Replica
 from maar.metastore.replica.follower import Follower
 from maar.metastore.views import explain, reads
+from maar.metastore.views import repairs as repairs_told
+from maar.metastore.views import stores as store_views
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotLeading, Rejected, Retryable, Unavailable
 from maar.model.ids import BlockId, NodeId, PlanId, StoreName, TenantId, Zone
-from maar.model.plan import Plan
+from maar.model.plan import JobId, Plan
 from maar.model.predicate import DeletionRequest, Mask
 from maar.model.ring import Ring
-from maar.model.time import LeaseTime
+from maar.model.schedule import Alarm, RunPolicy, ScheduleRule
+from maar.model.time import LeaseTime, WallTime
+from maar.model.trouble import Trouble
 from maar.ports.calls import LocalPort
+from maar.ports.copies import REPORTED_MAX, StoreStatus
 from maar.ports.dead_letters import Letter, LetterRetried, LettersPage
 from maar.ports.deletions import Deletion, PendingDeletion
 from maar.ports.index_reader import IndexView, ViewRequest
@@ -37,8 +43,10 @@ from maar.ports.membership import Beat, BeatReply, RingView
 from maar.ports.operator import Explanation, FoundOrphans, ListPlans, Loss, PlanDetail, Status
 from maar.ports.plan_board import (
     CleanStep,
+    CommitPart,
     ConfirmDeletes,
     Execution,
+    PartCommitted,
     PollReply,
     PollRequest,
     RollbackReply,
@@ -47,8 +55,10 @@ from maar.ports.plan_board import (
     ScheduleRollbacks,
 )
 from maar.ports.registrar import AddReply
+from maar.ports.repairs import RepairsStatus, RepairTold
 from maar.ports.replica import PinIndex, Vote
 from maar.ports.retention import Expiring, RetentionStatus, Undone
+from maar.ports.schedule import JobView, Ruling
 from maar.ports.store_removal import RemovedStore
 
 log_ = logging.getLogger("maar.metastore")
@@ -241,6 +251,33 @@ class MetastoreService(Replica, LocalPort):
             ),
         )
 
+    async def commit_part(self, request: CommitPart) -> PartCommitted:
+        term = await self._leader()
+        return await term.command(
+            lambda state, now: repairs.commit_entries(
+                state, request, now=now, interval_ns=term.interval_ns(request.plan)
+            ),
+            lambda effects, state: repairs.committed(
+                effects, state, request, stop=term.why_stop(request.plan)
+            ),
+        )
+
+    async def repairs(self, *, tenant: str = "") -> RepairsStatus:
+        current = await self._current()
+        return repairs_told.status(current.state, tenant=tenant, now=current.now())
+
+    async def ask_repair(self, job: JobId, *, wanted: bool, dry_run: bool) -> RepairTold:
+        repairs.check(job)
+        if dry_run:
+            return repairs_told.dry_run((await self._current()).state, job)
+        return await (await self._leader()).command(
+            lambda state, _: repairs.ask_entries(state, job, wanted=wanted),
+            lambda effects, state: repairs_told.after(effects, state, job),
+        )
+
+    async def asked_repair(self, job: JobId) -> RepairTold:
+        return repairs_told.asked((await self._current()).state, job)
+
     async def confirm_deletes(self, request: ConfirmDeletes) -> tuple[str, ...]:
         """Not by a leader whose log was restored elsewhere: the new one may have adopted what an
         attempt wrote that this one undoes.
@@ -279,6 +316,17 @@ class MetastoreService(Replica, LocalPort):
 
     async def rings(self) -> tuple[RingView, ...]:
         return (await self._confirmed_leader()).rings.views()
+
+    async def report_damage(self, copies: tuple[Trouble, ...]) -> None:
+        leader_term = await self._confirmed_leader()
+        leader_term.damage.hear(leader_term.leader.state, copies[:REPORTED_MAX])
+
+    async def stores(self, *, tenant: str = "") -> tuple[StoreStatus, ...]:
+        leader_term = await self._confirmed_leader()
+        state = leader_term.leader.state
+        reported = [(each.store, each.tenant) for each in leader_term.damage.bad(state)]
+        here = self._stores.names()
+        return store_views.statuses(state, reported, here=here, tenant=tenant)
 
     async def remove_writer(self, zone: Zone, node: NodeId) -> Ring:
         return await (await self._leader()).rings.remove(zone, node)
@@ -422,3 +470,36 @@ class MetastoreService(Replica, LocalPort):
 
     async def undo_retention(self, *, tenant: str = "", why: str = "") -> Undone:
         return await (await self._leader()).cleaner.undo(tenant=tenant, why=why)
+
+    # ── the schedule ───────────────────────────────────────────────────────────────────────────
+
+    async def jobs(self, *, tenant: str, kind: str, limit: int) -> tuple[JobView, ...]:
+        found = LeaderSchedule(await self._confirmed_leader())
+        return await found.jobs(tenant=tenant, kind=kind, limit=limit)
+
+    async def explain_job(self, job: JobId) -> tuple[str, ...]:
+        return LeaderSchedule(await self._confirmed_leader()).explain(job)
+
+    async def rules(self) -> tuple[ScheduleRule, ...]:
+        return tuple((await self._current()).state.schedules.values())
+
+    async def set_schedule(self, rule: ScheduleRule) -> None:
+        await LeaderSchedule(await self._leader()).set(rule)
+
+    async def remove_schedule(self, jobs: JobId) -> None:
+        await LeaderSchedule(await self._leader()).remove(jobs)
+
+    async def run_policies(self) -> tuple[RunPolicy, ...]:
+        return tuple((await self._current()).state.run_policies.values())
+
+    async def add_policy(self, policy: RunPolicy) -> RunPolicy:
+        return await LeaderSchedule(await self._leader()).add_policy(policy)
+
+    async def remove_policy(self, policy: int) -> None:
+        await LeaderSchedule(await self._leader()).remove_policy(policy)
+
+    async def test_policy(self, job: JobId, *, at: WallTime | None) -> Ruling:
+        return LeaderSchedule(await self._confirmed_leader()).test_policy(job, at=at)
+
+    async def alarms(self) -> tuple[Alarm, ...]:
+        return tuple((await self._current()).state.alarms.values())

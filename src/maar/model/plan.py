@@ -21,6 +21,7 @@ from maar.model.ids import (
     Zone,
 )
 from maar.model.predicate import Mask
+from maar.model.repair import LeasedRepair, RangeResult, RepairOrder
 from maar.model.time import LeaseTime
 
 PlanKind = NewType("PlanKind", str)  # what is done; the kinds that there are: services/kinds.py
@@ -107,6 +108,7 @@ class PlanResult(msgspec.Struct, frozen=True, array_like=True):
     cpu_ms: int = 0
     wall_ms: int = 0
     removed: int = 0  # objects that it deleted
+    repaired: RangeResult | None = None  # of a repair
 
 
 class JobId(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -142,6 +144,7 @@ class PlanSpec(msgspec.Struct, frozen=True, array_like=True):
     resources: tuple[str, ...] = ()
     request_id: str = ""  # of whoever asked for it: the same request is the same plan
     job: PlanJob | None = None  # the schedule's, if it is a session of one
+    repair: RepairOrder | None = None  # of a session of a repair
 
 
 class Plan(msgspec.Struct, frozen=True, array_like=True):
@@ -173,6 +176,7 @@ class Plan(msgspec.Struct, frozen=True, array_like=True):
     other_requests: tuple[str, ...] = ()  # that found it on the schedule, newest last
     urgent: bool = False  # the next worker that can carry it out gets it, rested or not
     job: PlanJob | None = None  # the schedule's, if it is a session of one
+    repair: RepairOrder | None = None  # of a session of a repair
 
     def answers(self, request_id: str) -> bool:
         """Whether this request made the plan, or found it."""
@@ -186,6 +190,7 @@ class Rollback(msgspec.Struct, frozen=True, array_like=True):
     token: FencingToken  # under which it is held
     target: PlanId
     tokens: tuple[FencingToken, ...]
+    store: StoreName = StoreName("")  # the only one that they wrote to; '': it may be any
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -223,6 +228,7 @@ class LeasedPlan(msgspec.Struct, frozen=True, array_like=True):
     part: PlanPart | None = None  # of the copy that one task gets; None: the task takes all
     masks: tuple[tuple[Mask, ...], ...] = ()  # of each input, what is to be deleted of it; (): none
     scheduled_at: LeaseTime = LeaseTime(0)  # what it writes is as old, if it has no inputs
+    repair: LeasedRepair | None = None  # its parts are carried out and committed one by one
 
     def masks_of(self, at: int) -> tuple[Mask, ...]:
         """What is to be deleted of an input, by its place."""

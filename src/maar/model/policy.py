@@ -12,7 +12,13 @@ from maar.model.bounds import Age, Count, Pause
 from maar.model.errors import InvalidInput
 from maar.model.schedule import ScheduleRule
 from maar.model.schedule_settings import ScheduleEntry, SchedulingSettings
-from maar.model.services import ClusterService, KindService, LogcompactService, ServicesSettings
+from maar.model.services import (
+    ClusterService,
+    KindService,
+    LogcompactService,
+    RepairService,
+    ServicesSettings,
+)
 from maar.model.time import DAY_NS, SECOND_NS
 
 MINUTE_NS = 60 * SECOND_NS
@@ -204,6 +210,16 @@ def cluster_terms(cluster: ClusterService) -> ClusterTerms:
     )
 
 
+class RepairTerms(Struct, frozen=True, array_like=True):
+    """Whether single copies are read through by schedule, too."""
+
+    scrub: bool
+
+
+def repair_terms(repair: RepairService) -> RepairTerms:
+    return RepairTerms(repair.scrub)
+
+
 _COMPACTION, _RETENTION, _SERVICES = CompactionSettings(), RetentionSettings(), ServicesSettings()
 _SCHEDULING = SchedulingSettings()
 
@@ -257,6 +273,8 @@ class Policy(Struct, frozen=True, array_like=True):
     cluster: ClusterTerms = cluster_terms(_SERVICES.cluster)
     predicates_max: int = 100  # deletions that are not carried out everywhere yet
     tombstones_max: int = 100_000  # copies in one store that are still to be deleted there
+    repair: RepairTerms = repair_terms(_SERVICES.repair)
+    ranges_max: int = 1_000_000  # of all tenants whose repairs are remembered
 
     schedules: tuple[ScheduleRule, ...] = ()  # as configured
     granularity_ns: int = _ns(_SCHEDULING.granularity_s)
@@ -306,6 +324,7 @@ def policy_of(
             granularity_ns=_ns(scheduling.granularity_s),
             resource_slots=scheduling.resource_slots,
             session_ns=_ns(scheduling.session_s),
+            repair=repair_terms(services.repair),
             # A pause of the leader must not end the leases that nobody could renew meanwhile.
             stall_ns=min(STALL_MAX_NS, shortest_ns // 3),
             **dict(_to_field(name, value) for name, value in given.items()),

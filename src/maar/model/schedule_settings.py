@@ -29,8 +29,8 @@ class SchedulingSettings(Struct, frozen=True, kw_only=True):
 
 class ScheduleEntry(Struct, frozen=True, kw_only=True):
     """When jobs are due, each rule a table `[[schedules]]`. What a rule does not set is left as a
-    less exact rule, or the kind of job, has it. What was set by
-    command decides before these.
+    less exact rule, or the kind of job, has it. `maar schedule set`
+    decides before these.
     """
 
     tenant: str = ALL

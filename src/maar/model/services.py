@@ -106,6 +106,19 @@ class IngestService(KindService, frozen=True, kw_only=True):
     """
 
 
+class RepairService(KindService, frozen=True, kw_only=True):
+    """Repair reads the copies of blocks again, and makes those anew that are not whole."""
+
+    lease_s: LeaseSeconds = 600.0
+    """How long a worker that sends no renewals keeps a session; it renews ten times as often."""
+    limit_s: LimitSeconds = 1800.0
+    """A session that runs longer counts as hung. What it repaired until then stays repaired."""
+    scrub: bool = False
+    """Whether tenants whose blocks lie in one store only are read through by schedule, too. Anybody
+    can ask for it at any time: `maar repair run`.
+    """
+
+
 class RollbackService(KindService, frozen=True, kw_only=True):
     """Rollbacks delete what ended attempts wrote."""
 
@@ -151,5 +164,6 @@ class ServicesSettings(Struct, frozen=True, kw_only=True):
     cluster: ClusterService = ClusterService()
     erase: EraseService = EraseService()
     ingest: IngestService = IngestService()
+    repair: RepairService = RepairService()
     rollback: RollbackService = RollbackService()
     clean: CleanService = CleanService()

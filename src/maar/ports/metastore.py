@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from maar.ports import (
+    copies,
     dead_letters,
     deletions,
     index_reader,
@@ -13,16 +14,21 @@ from maar.ports import (
     operator,
     plan_board,
     registrar,
+    repairs,
     retention,
+    schedule,
     store_removal,
 )
 from maar.ports.calls import Call
+from maar.ports.copies import CopyKeeper
 from maar.ports.deletions import Deleter
 from maar.ports.index_reader import IndexReader
 from maar.ports.membership import BeatListener
 from maar.ports.operator import Operator
 from maar.ports.plan_board import PlanBoard
 from maar.ports.registrar import BlockRegistrar
+from maar.ports.repairs import RepairOperator
+from maar.ports.schedule import ScheduleOperator
 from maar.ports.store_removal import StoreRemover
 
 
@@ -34,6 +40,9 @@ class Metastore(
     Operator,
     Deleter,
     StoreRemover,
+    CopyKeeper,
+    ScheduleOperator,
+    RepairOperator,
     Protocol,
 ):
     """Reads of the index are answered by any replica, linearizably; what changes something, and
@@ -52,5 +61,8 @@ CALLS: tuple[type[Call[Metastore, Any]], ...] = (
     *dead_letters.CALLS,
     *deletions.CALLS,
     *store_removal.CALLS,
+    *copies.CALLS,
+    *schedule.CALLS,
+    *repairs.CALLS,
     *operator.CALLS,
 )

@@ -11,6 +11,7 @@ from maar.model.block import BlockMeta, Damage
 from maar.model.ids import BlockId, FencingToken, Incarnation, NodeId, PlanId, Zone
 from maar.model.plan import Plan
 from maar.model.ring import Ring
+from maar.model.schedule import Alarm
 from maar.model.time import LeaseTime
 from maar.ports.calls import Call
 from maar.ports.dead_letters import LetterOperator, LettersStatus
@@ -77,6 +78,7 @@ class Status(msgspec.Struct, frozen=True):
     leader: str = ""
     replicas: tuple[ReplicaStatus, ...] = ()  # as the leader last heard of them, itself included
     adopting: bool = False  # restored from a snapshot, and the store is still being searched
+    alarms: tuple[Alarm, ...] = ()  # that are not over, oldest first
     blocks_adopted: int = 0  # after restores, since genesis; as are those that were missed
     blocks_missed: int = 0
     profiles_missed: int = 0

@@ -11,6 +11,8 @@ import msgspec
 from maar.model.block import NO_DAY
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.plan import LeasedPlan, PlanKind, PlanResult
+from maar.model.repair import RangeResult
+from maar.model.token_range import TokenRange
 from maar.ports.calls import Call
 from maar.ports.metastore_call import MetastoreCall
 
@@ -123,6 +125,15 @@ class CleanStep(msgspec.Struct, frozen=True):
     pending: tuple[RollbackRef, ...]  # all rollbacks that wait to be executed, old and new
 
 
+class PartCommitted(msgspec.Struct, frozen=True):
+    """What came of a part of a session that its worker has carried out."""
+
+    accepted: bool
+    refusal: str = ""  # the lease is gone, or the whole part was no good
+    refused: tuple[str, ...] = ()  # blocks of it that are not what they were, and why
+    stop: str = ""  # why the session should end here; '': it may go on
+
+
 class PlanBoard(Protocol):
     """Answered by the leader."""
 
@@ -142,6 +153,10 @@ class PlanBoard(Protocol):
 
     async def schedule_rollbacks(self, request: ScheduleRollbacks) -> CleanStep:
         """The first step of a cleaning."""
+        ...
+
+    async def commit_part(self, request: CommitPart) -> PartCommitted:
+        """Put part of a session's result into the log, under its lease, which is renewed."""
         ...
 
     async def confirm_deletes(self, request: ConfirmDeletes) -> tuple[str, ...]:
@@ -208,6 +223,18 @@ class ScheduleRollbacks(MetastoreCall[PlanBoard, CleanStep], frozen=True):
         return port.schedule_rollbacks(self)
 
 
+class CommitPart(MetastoreCall[PlanBoard, PartCommitted], frozen=True):
+    """What one task of a session of a repair found and made; the same again changes nothing."""
+
+    plan: PlanId
+    token: FencingToken
+    result: RangeResult
+    empty: tuple[TokenRange, ...] = ()  # more ranges, of which there were no blocks
+
+    def answer(self, port: PlanBoard) -> Awaitable[PartCommitted]:
+        return port.commit_part(self)
+
+
 class ConfirmDeletes(MetastoreCall[PlanBoard, tuple[str, ...]], frozen=True):
     """Which of these objects a rollback may delete within the next second."""
 
@@ -225,5 +252,6 @@ CALLS: tuple[type[Call[PlanBoard, Any]], ...] = (
     RunPlanNow,
     RollBackPlan,
     ScheduleRollbacks,
+    CommitPart,
     ConfirmDeletes,
 )

@@ -10,20 +10,18 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeVar
-
-import msgspec
+from typing import NamedTuple, Protocol, TypeVar
 
 from maar.model.block import Location
 from maar.model.errors import Corrupt, Missing, NotFound, Retryable, Unavailable
 from maar.model.ids import MAIN_STORE, NO_ZONE, BlockId, StoreName, Zone
+from maar.model.trouble import Trouble, Why
 from maar.ports.object_store import ObjectStore, StoreSettings
 
 AWAY_S = 10.0  # a store that did not answer is asked last for so long
 AVOIDED_S = 600.0  # a copy that was found bad is; repair takes it from the index before
 AVOIDED_MAX = 10_000
 
-Why = Literal["away", "missing", "damaged"]
 T = TypeVar("T")
 
 
@@ -80,17 +78,6 @@ def one_place(settings: StoreSettings) -> StorePlaces:
 def places_of(settings: StoreSettings | StorePlaces) -> StorePlaces:
     """A single store is the simplest case of several."""
     return settings if isinstance(settings, StorePlaces) else one_place(settings)
-
-
-class Trouble(msgspec.Struct, frozen=True, array_like=True):
-    """A copy that somebody wanted to read and could not."""
-
-    block: BlockId
-    store: StoreName
-    key: str
-    why: Why
-    what: str  # a sentence
-    another: bool = False  # whether there was another copy to fall over to
 
 
 def ignore(_trouble: Trouble) -> None:

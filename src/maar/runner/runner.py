@@ -21,9 +21,10 @@ import msgspec
 from maar.model.errors import MaarError
 from maar.model.ids import FencingToken, PlanId
 from maar.model.plan import LeasedPlan, PlanKind, PlanResult
+from maar.model.trouble import Trouble
 from maar.ports.object_store import StoreSettings
 from maar.ports.runner import AttemptFailed, RunnerDied
-from maar.ports.stores import OpenStore, StorePlaces, Trouble, ignore, places_of
+from maar.ports.stores import OpenStore, StorePlaces, ignore, places_of
 from maar.runner import engine, failure, seats
 from maar.runner.engine import Engine
 from maar.runner.failure import JobFailure
@@ -50,6 +51,7 @@ log = logging.getLogger("maar.spark")
 
 FROZEN_BEATS = 5  # without an answer: no slots
 FALLEN_MAX = 1000
+GROUPS_MAX = 1000  # of sessions, that are remembered
 _WARM_HOLD_S = 0.2
 
 
@@ -127,6 +129,7 @@ class SparkRunner:
         self.timing = timing
         self._lock = threading.Lock()
         self.runs: dict[Key, _Run] = {}
+        self._groups: dict[Key, str] = {}  # of sessions that have had a task here
         self._fallen: deque[str] = deque(maxlen=FALLEN_MAX)  # executors, once per plan they took
         self._warming = ""  # the group of the job that warms
         self._lines: Lifelines | None = None
@@ -176,10 +179,10 @@ class SparkRunner:
     def run(self, plan: LeasedPlan) -> PlanResult:
         assert self._lines is not None, "warm() comes first"
         line = self._lines.new(timeout_s=plan.limit_ns / 1e9 or self.timing.limit_s)
-        run = _Run(plan, line, f"maar {plan.id} {plan.token} {secrets.token_hex(4)}")
         key = plan.id, plan.token
         with self._lock:
-            self.runs[key] = run
+            group = self._groups.pop(key, None) or f"maar {plan.id} {plan.token} {_chance()}"
+            run = self.runs[key] = _Run(plan, line, group)
         waiting = threading.Timer(self.timing.seat_wait_s, self._give_up_waiting, [run])
         waiting.daemon = True
         waiting.start()
@@ -197,12 +200,22 @@ class SparkRunner:
             self._told(trouble)
         failures = [answer for answer in answers if isinstance(answer, TaskFailed)]
         if not failures:
+            self._keep_group(run)
             if self._source is not None:
                 self._source.tell([each.note for each in answers if isinstance(each, Done)])
             return self._joined(plan, [each.result for each in answers if isinstance(each, Done)])
         failure = min(failures, key=lambda each: not each.plan_at_fault)
         stopped = line.wait_gone(wait_s=self.timing.stop_wait_s)
         raise AttemptFailed(failure.cause, stopped=stopped, plan_at_fault=failure.plan_at_fault)
+
+    def _keep_group(self, run: _Run) -> None:
+        """Tasks of a session are jobs of one group, unless it was cancelled: a group stays so."""
+        if run.plan.repair is None or run.given_up:
+            return
+        with self._lock:
+            self._groups[run.plan.id, run.plan.token] = run.group
+            while len(self._groups) > GROUPS_MAX:
+                del self._groups[next(iter(self._groups))]
 
     def _joined(self, plan: LeasedPlan, results: list[PlanResult]) -> PlanResult:
         try:
@@ -365,6 +378,10 @@ class SparkRunner:
                 log.warning(
                     "spark job not cancelled group=%r cause=%s", group, _failure(error).cause
                 )
+
+
+def _chance() -> str:
+    return secrets.token_hex(4)
 
 
 def _failure(error: BaseException) -> JobFailure:

@@ -23,8 +23,9 @@ from pyspark import TaskContext
 
 from maar.model.errors import LeaseLost, MaarError, Retryable
 from maar.model.plan import LeasedPlan, PlanResult
+from maar.model.trouble import Trouble
 from maar.ports.object_store import StoreSettings
-from maar.ports.stores import OpenStore, StorePlaces, Stores, Trouble
+from maar.ports.stores import OpenStore, StorePlaces, Stores
 from maar.runner.lifeline import hold_lifeline
 from maar.runner.scratch import WorkerScratch
 from maar.services.runs import CarryOut, Noted

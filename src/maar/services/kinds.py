@@ -20,6 +20,7 @@ from maar.services.compact.rules import COMPACTION
 from maar.services.erase.rules import ERASING
 from maar.services.ingest.rules import INGESTION
 from maar.services.logcompact.rules import LOGCOMPACTION
+from maar.services.repair.rules import REPAIRING
 from maar.services.rollback.rules import ROLLING_BACK
 from maar.services.rules import Board, KindRules, QueueRules
 
@@ -93,6 +94,7 @@ KINDS = Kinds(
     ERASING,
     LOGCOMPACTION,
     CLUSTERING,
+    REPAIRING,
     INGESTION,
     ROLLING_BACK,
     CLEANING,

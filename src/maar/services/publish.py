@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -11,9 +12,17 @@ from maar.block.format.segment import SegmentBytes, segment_meta, write_segment
 from maar.block.merge.build import BuiltBlock
 from maar.model import keys
 from maar.model.block import FORMAT_VERSION, TABLES, BlockMeta, File, Kind, Location
-from maar.model.ids import BlockId, TenantId, joined_segment_id, output_id, segment_id
+from maar.model.ids import (
+    BlockId,
+    StoreName,
+    TenantId,
+    joined_segment_id,
+    output_id,
+    segment_id,
+)
 from maar.model.plan import LeasedPlan
 from maar.model.profile import RawProfile
+from maar.model.stores import CopyMade
 from maar.ports.object_store import ObjectStore
 from maar.ports.stores import Stores, stores_of
 
@@ -41,6 +50,7 @@ class Publisher:
         first_ordinal: int = 0,  # of its outputs: tasks of one plan must not name two alike
     ) -> None:
         self.outputs: list[BlockMeta] = []
+        self._copies = 0
         self._first_ordinal = first_ordinal
         self._guard = guard
         self._plan = plan
@@ -133,9 +143,36 @@ class Publisher:
         self.outputs.append(meta)
         return meta
 
+    def copy(
+        self,
+        meta: BlockMeta,
+        files: Mapping[str, Path],
+        *,
+        to: StoreName,
+        check: Callable[[File, str], None],
+    ) -> CopyMade:
+        """The files of a block that exists, under keys of this attempt, in the store `to`, which is
+        the one that this publisher writes to. Each is checked where it lies now, and raises what is
+        wrong with it; the manifest comes after that.
+        """
+        stem = self._stem(meta.id)
+        placed = {file.table: _key_of(meta, file, stem) for file in meta.files}
+        at_home_there = _only_in(meta, to, placed)
+        manifest = [keys.manifest_of(placed["samples"])] if meta.kind is Kind.BLOCK else []
+        self._announce([*placed.values(), *manifest])
+        self._copies += 1
+        for file in meta.files:
+            key = placed[file.table]
+            self._guard()
+            self._store.create_from_file(key, files[file.table])
+            check(file, key)
+        for key in manifest:
+            self._create(key, msgspec.msgpack.encode(at_home_there))
+        return CopyMade(meta.id, to, tuple(placed.items()))
+
     def _ordinal(self) -> int:
-        """Of the output that comes next."""
-        return self._first_ordinal + len(self.outputs)
+        """Of the output or copy that comes next."""
+        return self._first_ordinal + len(self.outputs) + self._copies
 
     def _names(self) -> tuple[BlockId, str]:
         """As old as its oldest input, or, without any, as the plan."""
@@ -173,3 +210,18 @@ class Publisher:
     def _create(self, key: str, body: bytes) -> None:
         self._guard()
         self._store.create(key, body)
+
+
+def _key_of(meta: BlockMeta, file: File, stem: str) -> str:
+    if meta.kind is Kind.QUARANTINE:
+        return keys.quarantine(tenant=meta.tenant, stem=stem)
+    return keys.table(name=file.table, tenant=meta.tenant, day=meta.day, stem=stem)
+
+
+def _only_in(meta: BlockMeta, store: StoreName, placed: Mapping[str, str]) -> BlockMeta:
+    """As whoever has nothing but this store sees the block."""
+    files = tuple(
+        msgspec.structs.replace(file, locations=(Location(store, placed[file.table]),))
+        for file in meta.files
+    )
+    return msgspec.structs.replace(meta, store=store, files=files)

@@ -8,18 +8,29 @@ answer. They see the lake as a `Board`, and so know nothing of how the metastore
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from maar.model.block import NO_DAY, BlockMeta, BlockOutline
-from maar.model.ids import NO_TENANT, BlockId, Shard, TenantId
+from maar.model.ids import NO_TENANT, BlockId, Shard, StoreName, TenantId
 from maar.model.keys import date_text
 from maar.model.lane import Front, Item
-from maar.model.plan import JobId, LeasedPlan, Plan, PlanKind, PlanResult, PlanSpec, QueueKey
+from maar.model.plan import (
+    RENEWALS_PER_LEASE,
+    JobId,
+    LeasedPlan,
+    Plan,
+    PlanKind,
+    PlanResult,
+    PlanSpec,
+    QueueKey,
+)
 from maar.model.policy import Policy
 from maar.model.refusal import Refusal
 from maar.model.schedule import Schedule
+from maar.model.stores import StoreSet
 from maar.model.time import LeaseTime, WallTime
+from maar.services.repair.history import VnodeHistory
 
 Listed = TypeVar("Listed", covariant=True)
 NO_SHARD = Shard(0)
@@ -100,7 +111,58 @@ class DayWindow(NamedTuple):
     clustered_bytes: int
 
 
-class Board(Protocol):
+class RepairBoard(Protocol):
+    """What repairs may see beside that."""
+
+    @property
+    def stores(self) -> StoreSet: ...
+
+    def stores_away(self) -> Collection[StoreName]:
+        """Stores that cannot be asked now; ranges of theirs wait."""
+        ...
+
+    def tenants_with_blocks(self) -> Iterator[TenantId]:
+        """Those whose blocks have, or may have, copies."""
+        ...
+
+    def tenants_to_copy(self) -> Iterator[TenantId]:
+        """Those that have blocks that are not at all their stores yet."""
+        ...
+
+    def to_copy(self, tenant: TenantId) -> Iterator[BlockId]:
+        """Those blocks, oldest first."""
+        ...
+
+    def all_copied_at(self, tenant: TenantId) -> LeaseTime | None:
+        """When the last repair began that left none of those."""
+        ...
+
+    def homes_of(self, tenant: TenantId) -> Iterable[StoreName]:
+        """The home stores of a tenant's blocks."""
+        ...
+
+    def tokens_of(
+        self, tenant: TenantId, stores: tuple[StoreName, ...]
+    ) -> Iterator[tuple[int, int]]:
+        """Token and bytes of the tenant's blocks that exactly these stores should hold."""
+        ...
+
+    def repair_history(
+        self, tenant: TenantId, stores: tuple[StoreName, ...]
+    ) -> Mapping[int, VnodeHistory]:
+        """What is known of ranges, by their number."""
+        ...
+
+    def repair_asked(self, job: JobId) -> LeaseTime | None:
+        """When somebody asked for a repair that is not done yet."""
+        ...
+
+    def repairs_asked(self) -> Iterator[JobId]:
+        """All such repairs."""
+        ...
+
+
+class Board(RepairBoard, Protocol):
     """What a kind may see of the lake. It grows by what the next kind needs to know."""
 
     @property
@@ -250,6 +312,10 @@ class KindRules(ABC):
         """All its jobs. It is asked about once a minute, so that it may go through all tenants."""
         return ()
 
+    def woken(self, _board: Board) -> Iterable[JobId]:
+        """Those that have something to do because a block came; cheap to tell."""
+        return ()
+
     def job(
         self, board: Board, job: JobId, schedule: Schedule, *, now: LeaseTime
     ) -> JobState | None:
@@ -283,6 +349,10 @@ class KindRules(ABC):
     def limit_ns(self, policy: Policy) -> int:
         """How long a plan may run."""
         return policy.terms(self.kind).limit_ns
+
+    def renew_ns(self, lease_ns: int) -> int:
+        """How often a lease of this length is renewed."""
+        return lease_ns // RENEWALS_PER_LEASE
 
     def slots(self, _policy: Policy) -> int:
         """How many of a worker's slots a plan takes."""

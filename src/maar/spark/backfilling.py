@@ -13,11 +13,12 @@ from maar.app.execution import Executor, site_of
 from maar.distributor.settings import Limits
 from maar.model.errors import InvalidInput
 from maar.ports.object_store import StoreSettings
+from maar.ports.stores import StorePlaces
 from maar.runner.session import check
 from maar.runner.settings import SparkSettings
 from maar.services.ingest.source import SourceFile
 from maar.spark.borrowed_spark import LoopThread, context_of
-from maar.spark.plans import closing, own_store
+from maar.spark.plans import closing, own_stores
 from maar.worker.settings import WorkerSettings
 
 NEEDED = ("path", "content")
@@ -31,7 +32,7 @@ def backfill(
     service: str,
     labels: Mapping[str, str] | None = None,
     tenant: str = "",
-    store: str | StoreSettings = "",
+    store: str | StoreSettings | StorePlaces = "",
     lifeline_port: int = 0,
     settings: WorkerSettings | None = None,
     limits: Limits | None = None,
@@ -47,9 +48,9 @@ def backfill(
     """
     context = context_of(spark)
     check(context)
-    own = own_store(store)
+    own = own_stores(store)
     whose = whose_files(tenant=tenant, service=service, labels=sorted((labels or {}).items()))
-    wish = Backfill(_source(source, own), whose, limits or Limits())
+    wish = Backfill(_source(source, own.home.settings), whose, limits or Limits())
     engine = Engine(SparkSettings(slots=1, lifeline_port=lifeline_port), None, context)
     loops: list[tuple[asyncio.AbstractEventLoop, Executor]] = []
 
@@ -62,7 +63,6 @@ def backfill(
                 wish,
                 board=board,
                 executor=executor,
-                store=site.store.settings(),
                 engine=engine,
                 watch=lambda _: None,
             )

@@ -16,12 +16,15 @@ from maar.adapters.rpc import MetastoreClient
 from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
 from maar.app.roles import marker
+from maar.app.roles.troubles import Troubles
 from maar.app.roles.wiring import node_name
+from maar.background import cancel
 from maar.model.errors import InvalidInput, Unavailable
 from maar.model.ids import MAIN_STORE, WorkerId
 from maar.ports.log_time import GetNow
 from maar.ports.object_store import StoreSettings
 from maar.ports.runner import RunnerDied
+from maar.ports.stores import StorePlaces, Stores, places_of
 from maar.runner.runner import SparkRunner
 from maar.runner.session import check
 from maar.runner.settings import SparkSettings
@@ -36,7 +39,7 @@ def run_worker(
     spark: Any,
     *,
     metastore: str,
-    store: str | StoreSettings,
+    store: str | StoreSettings | StorePlaces,
     stop: threading.Event | None = None,
     slots: int = 0,
     lifeline_port: int = 0,
@@ -46,9 +49,9 @@ def run_worker(
     """Carry out maar's plans on your SparkSession or SparkContext until `stop` is set.
 
     `metastore` is the address of the server's metastore (its setting roles.metastore; of several
-    replicas all, with commas), `store` the server's object store, like s3://bucket/prefix. At most
-    `slots` plans run at once (0: as many as your own jobs leave free). Tasks connect back to this
-    process at `lifeline_port` (0: any port).
+    replicas all, with commas), `store` the server's object store, like s3://bucket/prefix, or its
+    stores (`StorePlaces`). At most `slots` plans run at once (0: as many as your own jobs leave
+    free). Tasks connect back to this process at `lifeline_port` (0: any port).
 
     Returns when stopped and all plans in hand are finished or given up. Raises InvalidInput when
     your Spark cannot be used as it is set up, and Unavailable when it or the metastore is gone.
@@ -56,22 +59,26 @@ def run_worker(
     context = context_of(spark)
     check(context)
     settings = settings or WorkerSettings()
-    given = store if isinstance(store, StoreSettings) else StoreSettings(MAIN_STORE, store)
+    given = places_of(StoreSettings(MAIN_STORE, store) if isinstance(store, str) else store)
+    registry = registry or CollectorRegistry()
+    troubles = Troubles(registry)
     runner = SparkRunner(
         SparkSettings(slots=slots, lifeline_port=lifeline_port),
         given,
         None,
         open_store=open_store,
         borrowed=context,
+        told=troubles.note,
     )
     leaving = threading.Event()
     life = LoopThread(
         _work(
             runner,
-            given,
+            Stores(given, open_store, told=troubles.note),
             metastore,
             settings,
-            registry or CollectorRegistry(),
+            registry,
+            troubles,
             lambda: leaving.is_set() or (stop is not None and stop.is_set()),
         )
     )
@@ -127,17 +134,18 @@ class LoopThread:
 
 async def _work(
     runner: SparkRunner,
-    store: StoreSettings,
+    stores: Stores,
     address: str,
     settings: WorkerSettings,
     registry: CollectorRegistry,
+    troubles: Troubles,
     stopped: Callable[[], bool],
 ) -> None:
     metastore = MetastoreClient(address)
     try:
         incarnation = (await metastore.call(GetNow())).incarnation
-        opened = await asyncio.to_thread(open_store, store)
-        await asyncio.to_thread(marker.check, opened, incarnation, metastore=address)
+        home = await asyncio.to_thread(lambda: stores.home)
+        await asyncio.to_thread(marker.check, home, incarnation, metastore=address)
         if not await warm_up(runner, stopped):
             return
         worker = Worker(
@@ -149,14 +157,16 @@ async def _work(
             WorkerId(f"{node_name()}-{secrets.token_hex(4)}"),
             random=Random(secrets.randbits(64)),
             undo=Undoing(
-                metastore, lambda: opened, SystemClock(), asyncio.get_running_loop()
+                metastore, lambda: stores, SystemClock(), asyncio.get_running_loop()
             ).roll_back,
         )
         life = asyncio.create_task(worker.run())
+        telling = asyncio.create_task(troubles.tell(metastore))
         while not life.done():
             if stopped():
                 worker.stop()
             await asyncio.wait({life}, timeout=_LOOK_S)
+        await cancel(telling)
         await life
     except RunnerDied as error:
         raise Unavailable(f"the Spark session cannot be used any more: {error}") from error

@@ -17,12 +17,14 @@ from maar.ports.log_time import GetNow
 from maar.ports.object_store import StoreSettings
 from maar.ports.operator import GetPlan, PlanDetail
 from maar.ports.plan_outcome import CLEANED
+from maar.ports.stores import StorePlaces, places_of
 from maar.runner.runner import SparkRunner
 from maar.runner.session import check
 from maar.runner.settings import SparkSettings
 from maar.spark.borrowed_spark import LoopThread, context_of
 from maar.worker.settings import WorkerSettings
 
+StoreGiven = str | StoreSettings | StorePlaces  # a URL, a store, or all of several
 C = TypeVar("C", HttpBoard, MetastoreClient)
 
 
@@ -32,7 +34,7 @@ def execute(
     *,
     url: str = "",
     metastore: str = "",
-    store: str | StoreSettings = "",
+    store: StoreGiven = "",
     lifeline_port: int = 0,
     settings: WorkerSettings | None = None,
 ) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def execute(
     check(context)
     if bool(url) == bool(metastore) or (metastore and not store):
         raise InvalidInput("give either url, or metastore and store", reason="settings")
-    reach = _by_url(url, own_store(store)) if url else _by_rpc(metastore, own_store(store))
+    reach = _by_url(url, own_stores(store)) if url else _by_rpc(metastore, own_stores(store))
     loops: list[tuple[asyncio.AbstractEventLoop, Executor]] = []
 
     async def work(plan_id: PlanId) -> dict[str, Any]:
@@ -107,7 +109,7 @@ def schedule(
     return _in_thread(work())
 
 
-def rollback(plan: str, *, url: str, store: str | StoreSettings = "") -> dict[str, Any]:
+def rollback(plan: str, *, url: str, store: StoreGiven = "") -> dict[str, Any]:
     """Roll a plan back; the object that `maar plans rollback --json` prints."""
     target = PlanId.parse(plan)
 
@@ -126,7 +128,7 @@ def rollback(plan: str, *, url: str, store: str | StoreSettings = "") -> dict[st
 def clean(
     *,
     url: str,
-    store: str | StoreSettings = "",
+    store: StoreGiven = "",
     schedule_only: bool = False,
     rollbacks_only: bool = False,
     dry_run: bool = False,
@@ -172,13 +174,13 @@ def delete(
     return _in_thread(work())
 
 
-async def _executor(board: HttpBoard, url: str, store: str | StoreSettings) -> Executor:
-    site = await site_of(board, await board.setup(), own_store(store), server=url)
+async def _executor(board: HttpBoard, url: str, store: StoreGiven) -> Executor:
+    site = await site_of(board, await board.setup(), own_stores(store), server=url)
     return Executor(site, WorkerSettings())
 
 
-def own_store(store: str | StoreSettings) -> StoreSettings:
-    return store if isinstance(store, StoreSettings) else StoreSettings(MAIN_STORE, store)
+def own_stores(store: StoreGiven) -> StorePlaces:
+    return places_of(StoreSettings(MAIN_STORE, store) if isinstance(store, str) else store)
 
 
 def _without_error(found: dict[str, Any]) -> dict[str, Any]:
@@ -202,14 +204,14 @@ class Reached(NamedTuple):
 
 
 @asynccontextmanager
-async def _by_url(url: str, own: StoreSettings) -> AsyncIterator[Reached]:
+async def _by_url(url: str, own: StorePlaces) -> AsyncIterator[Reached]:
     async with closing(HttpBoard(url)) as board:
         setup = await board.setup()
         yield Reached(await site_of(board, setup, own, server=url), board.plan)
 
 
 @asynccontextmanager
-async def _by_rpc(address: str, store: StoreSettings) -> AsyncIterator[Reached]:
+async def _by_rpc(address: str, stores: StorePlaces) -> AsyncIterator[Reached]:
     metastore = MetastoreClient(address)
 
     async def find(plan: PlanId) -> PlanDetail:
@@ -217,7 +219,7 @@ async def _by_rpc(address: str, store: StoreSettings) -> AsyncIterator[Reached]:
 
     async with closing(metastore):
         incarnation = (await metastore.call(GetNow())).incarnation
-        yield Reached(await open_site(metastore, store, incarnation, server=address), find)
+        yield Reached(await open_site(metastore, stores, incarnation, server=address), find)
 
 
 @asynccontextmanager

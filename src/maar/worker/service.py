@@ -23,13 +23,16 @@ from maar.ports.calls import Caller
 from maar.ports.clock import Clock
 from maar.ports.plan_board import (
     Answer,
+    CommitPart,
     Outcome,
+    PartCommitted,
     PlanBoard,
     PollReply,
     PollRequest,
     Report,
 )
 from maar.ports.runner import AttemptFailed, JobRunner
+from maar.worker import session
 from maar.worker.backoff import Backoff
 from maar.worker.executed import Executed
 from maar.worker.keeper import LEAVING, OVERDUE, AttemptFailure, End, Keeper, Key
@@ -346,6 +349,25 @@ class Worker:
             raise _NotBegun
 
     async def _result(self, plan: LeasedPlan) -> PlanResult:
+        """All of a plan at once, or, of a session, one task after the other."""
+        if plan.repair is None:
+            return await self._run_through_faults(plan)
+        return await session.carry_out(
+            plan,
+            run=self._run_through_faults,
+            commit=self._commit,
+            may_go_on=lambda: not self._stopping.is_set() and self._keeper.holds(plan),
+            monotonic_ns=self._clock.monotonic_ns,
+        )
+
+    async def _commit(self, request: CommitPart) -> PartCommitted:
+        async with asyncio.timeout(self._settings.call_timeout_ms / 1000):
+            reply = await self._metastore.call(request)
+        for block in reply.refused:
+            log.info("copy not taken plan=%s why=%s", request.plan, block)
+        return reply
+
+    async def _run_through_faults(self, plan: LeasedPlan) -> PlanResult:
         """Run a plan, and again after faults that were not its own: those must not count (S11).
 
         Meanwhile the worker keeps the lease and asks for nothing else: what is wrong with the store

@@ -20,6 +20,7 @@ from maar.ports.clock import Clock
 from maar.ports.object_store import ObjectStore
 from maar.ports.plan_board import ConfirmDeletes, PlanBoard
 from maar.ports.runner import AttemptFailed
+from maar.ports.stores import Stores
 from maar.services.clean.rules import CLEAN
 from maar.services.clean.run import Cleaned, clean
 from maar.services.rollback.run import Tools, roll_back
@@ -35,7 +36,7 @@ class Undoing:
     def __init__(
         self,
         board: Caller[PlanBoard],
-        store: Callable[[], ObjectStore],
+        store: Callable[[], ObjectStore | Stores],
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
     ) -> None:

@@ -21,6 +21,7 @@ from maar.distributor.service import Distributor
 from maar.distributor.settings import Limits
 from maar.model.block import BlockMeta
 from maar.ports.object_store import StoreSettings
+from maar.ports.stores import places_of
 from support.http.memory_metastore import MemoryMetastore
 from support.http.plain_engine import PlainEngine
 from support.http.pushed import MemoryWriter, OneShard, SetClock, run
@@ -82,7 +83,7 @@ class Front:
                 placed,
                 lambda: self.processes,
                 lambda: self.disks,
-                store,
+                places_of(store) if store is not None else None,
                 "127.0.0.1:4041",
             ),
             guard=self.door,

@@ -15,11 +15,13 @@ from maar.metastore.records.entries import RingChanged
 from maar.model.block import BlockMeta, Damage, Kind
 from maar.model.errors import InvalidInput, MaarError, NotFound, Rejected
 from maar.model.ids import BlockId, Incarnation, NodeId, PlanId, StoreName, TenantId, Zone
-from maar.model.plan import Plan, PlanState
+from maar.model.plan import JobId, Plan, PlanState
 from maar.model.predicate import Mask
 from maar.model.ring import Ring
 from maar.model.time import DAY_NS, LeaseTime
+from maar.model.trouble import Trouble
 from maar.ports.calls import LocalPort
+from maar.ports.copies import StoreStatus
 from maar.ports.dead_letters import Letter, LetterRetried, LettersPage, LettersStatus
 from maar.ports.deletions import Deletion, PendingDeletion
 from maar.ports.index_reader import IndexView, ViewRequest
@@ -37,8 +39,10 @@ from maar.ports.operator import (
 )
 from maar.ports.plan_board import (
     CleanStep,
+    CommitPart,
     ConfirmDeletes,
     Execution,
+    PartCommitted,
     PollReply,
     PollRequest,
     RollbackReply,
@@ -47,14 +51,16 @@ from maar.ports.plan_board import (
     ScheduleRollbacks,
 )
 from maar.ports.registrar import AddReply
+from maar.ports.repairs import RepairJob, RepairsStatus, RepairTold
 from maar.ports.retention import Expiring, RetentionStatus, Undone
 from maar.ports.store_removal import RemovedStore
 from support.http.pushed import NOW_NS
 from support.metastore.board import FoldBoard
 from support.metastore.fold import Fold
+from support.metastore.schedule_port import FoldSchedule
 
 
-class MemoryMetastore(LocalPort):
+class MemoryMetastore(LocalPort, FoldSchedule):
     """An index that is a dict of blocks. `failures` are raised by the next calls, one each."""
 
     def __init__(self) -> None:
@@ -71,6 +77,8 @@ class MemoryMetastore(LocalPort):
         self.deleted: list[Mask] = []
         self.store_orders: list[tuple[StoreName, bool, bool, bool]] = []
         self.deletion_requests: list[str] = []
+        self.damaged: tuple[Trouble, ...] = ()
+        self.repairs_asked: list[tuple[JobId, bool, bool]] = []
         self.damages: tuple[Damage, ...] = ()
         self.lost: list[tuple[BlockId, str]] = []
         self.zones = Fold()  # rings, by the real decisions
@@ -83,6 +91,7 @@ class MemoryMetastore(LocalPort):
         self.orphans: list[OrphanObject] = []
         self.kept: tuple[str, ...] = ()  # sentences about orphans that stay
         self.board = FoldBoard()  # plans that are executed, by the real decisions
+        FoldSchedule.__init__(self, self.board.fold)
 
     async def now(self) -> Now:
         self._fail()
@@ -110,6 +119,22 @@ class MemoryMetastore(LocalPort):
 
     async def schedule_rollbacks(self, request: ScheduleRollbacks) -> CleanStep:
         return await self.board.schedule_rollbacks(request)
+
+    async def commit_part(self, request: CommitPart) -> PartCommitted:
+        return await self.board.commit_part(request)
+
+    async def repairs(self, *, tenant: str = "") -> RepairsStatus:
+        job = RepairJob(
+            TenantId(tenant or "acme"), "vnode", "ON_TIME", 50.0, None, None, 7.0, "it is due"
+        )
+        return RepairsStatus((job,), ())
+
+    async def ask_repair(self, job: JobId, *, wanted: bool, dry_run: bool) -> RepairTold:
+        self.repairs_asked.append((job, wanted, dry_run))
+        return RepairTold(job, "would_run" if dry_run else "running", ranges=256)
+
+    async def asked_repair(self, job: JobId) -> RepairTold:
+        return RepairTold(job, "completed", 256, 12, 2, 2)
 
     async def confirm_deletes(self, request: ConfirmDeletes) -> tuple[str, ...]:
         return await self.board.confirm_deletes(request)
@@ -181,6 +206,16 @@ class MemoryMetastore(LocalPort):
 
     async def deletions(self) -> tuple[PendingDeletion, ...]:
         return tuple(PendingDeletion(7, mask, "2 blocks to be rewritten") for mask in self.deleted)
+
+    async def report_damage(self, copies: tuple[Trouble, ...]) -> None:
+        self.damaged += copies
+
+    async def stores(self, *, tenant: str = "") -> tuple[StoreStatus, ...]:
+        eu = StoreStatus(
+            StoreName("eu"), "europe", ("fra",), False, True, 12, 3_400_000, 0, 0, 0, 0
+        )
+        us = StoreStatus(StoreName("us"), "", (), True, False, 10, 3_000_000, 2, 400_000, 1, 5)
+        return (eu,) if tenant == "one" else (eu, us)
 
     async def set_retention(self, tenant: TenantId, *, period_ns: int | None) -> RetentionStatus:
         self.periods.pop(tenant, None)

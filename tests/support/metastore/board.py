@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maar.metastore.decide import execution, prepare, rollbacks, verdict, wishes
+from maar.metastore.decide import execution, prepare, repairs, rollbacks, verdict, wishes
 from maar.metastore.decide.jobs import JobBook, moment
 from maar.metastore.leader.inbox import Poll, answer
 from maar.metastore.records.effects import Effect
@@ -15,8 +15,10 @@ from maar.ports.calls import LocalPort
 from maar.ports.operator import PlanDetail
 from maar.ports.plan_board import (
     CleanStep,
+    CommitPart,
     ConfirmDeletes,
     Execution,
+    PartCommitted,
     PollReply,
     PollRequest,
     RollbackReply,
@@ -66,6 +68,10 @@ class FoldBoard(LocalPort):
             return rollbacks.dry_run(state, now=self._now)
         effects = self._put(rollbacks.clean_entries(state, request, now=self._now))
         return rollbacks.clean_step(effects, state, now=self._now)
+
+    async def commit_part(self, request: CommitPart) -> PartCommitted:
+        effects = self._put(repairs.commit_entries(self.fold.state, request, now=self._now))
+        return repairs.committed(effects, self.fold.state, request)
 
     async def confirm_deletes(self, request: ConfirmDeletes) -> tuple[str, ...]:
         effects = self._put(rollbacks.confirm_entries(self.fold.state, request, now=self._now))

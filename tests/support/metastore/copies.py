@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from maar.metastore.records.effects import Effects
 from maar.metastore.records.entries import (
     Grant,
@@ -13,12 +15,13 @@ from maar.metastore.records.entries import (
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind
 from maar.model.ids import BlockId, FencingToken, PlanId, StoreName, TenantId, WorkerId, Zone
-from maar.model.plan import PlanSpec
+from maar.model.repair import RepairOrder, RepairType
 from maar.model.stores import CopyBad, CopyMade, StoreSet, StoreSpec, TenantStores
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.services.clean.rules import CLEAN, WHOLE_LAKE
+from maar.services.repair.rules import spec
 from support.metastore.fold import Fold
 
+TENANT = TenantId("acme")
 MAIN, EU, US = map(StoreName, ("main", "eu", "us"))
 SPECS = (StoreSpec(MAIN, "us", (Zone("home"),)), StoreSpec(EU, "eu"), StoreSpec(US, "us"))
 
@@ -51,9 +54,14 @@ def copy_of(
 class Repairing:
     """A plan that owns nothing, under a lease: what a repair reports its partial results by."""
 
-    def __init__(self, fold: Fold) -> None:
+    def __init__(
+        self,
+        fold: Fold,
+        order: RepairOrder = RepairOrder(RepairType.INCREMENTAL),  # noqa: B008  (it is frozen)
+        tenant: TenantId = TENANT,
+    ) -> None:
         self._fold = fold
-        fold.put(PlansScheduled((PlanSpec(CLEAN, False, WHOLE_LAKE, (), 2),)))
+        fold.put(PlansScheduled((spec(fold.state.policy, tenant, order),)))
         self.plan = PlanId(fold.state.index, 0)
         until = LeaseTime(fold.now + 600 * SECOND_NS)
         fold.put(PlansLeased((Grant(self.plan, WorkerId("w"), until),)))
@@ -65,6 +73,8 @@ class Repairing:
         ended: tuple[tuple[BlockId, StoreName], ...] = (),
         lost: tuple[BlockId, ...] = (),
         attempt: str = "r1",
+        looked_at: tuple[StoreName, ...] | None = None,
+        **rest: Any,
     ) -> SubrangeRepaired:
         state = self._fold.state
         made = tuple(
@@ -72,9 +82,11 @@ class Repairing:
             for block, store in copies
         )
         bad = tuple(CopyBad(block, store, "is missing") for block, store in ended)
-        looked_at = tuple(sorted({store for _, store in (*copies, *ended)}))
+        if looked_at is None:
+            looked_at = tuple(sorted({store for _, store in (*copies, *ended)}))
+        subrange, at = rest.pop("subrange", None), LeaseTime(self._fold.now)
         return SubrangeRepaired(
-            self.plan, self.token, None, LeaseTime(self._fold.now), looked_at, made, bad, lost
+            self.plan, self.token, subrange, at, looked_at, made, bad, lost, **rest
         )
 
     def copy(self, block: BlockId, *to: StoreName, attempt: str = "r1") -> Effects:

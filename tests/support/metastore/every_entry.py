@@ -12,6 +12,7 @@ from maar.metastore.state.digest import digest
 from maar.model.block import BlockMeta, Kind
 from maar.model.ids import (
     HOME,
+    MAIN_STORE,
     NO_TENANT,
     FencingToken,
     Incarnation,
@@ -22,8 +23,9 @@ from maar.model.ids import (
     Zone,
 )
 from maar.model.plan import ROLLBACK, Account, JobId, PlanJob, PlanKind, PlanResult, PlanSpec
-from maar.model.policy import KindTerms
+from maar.model.policy import HOUR_NS, KindTerms
 from maar.model.predicate import EVER_NS, DeletionRequest, Mask, Predicate
+from maar.model.repair import LostBlock, RangeResult, RepairOrder, RepairType
 from maar.model.ring import Writer, WriterState
 from maar.model.schedule import (
     EVERY_JOB,
@@ -33,9 +35,12 @@ from maar.model.schedule import (
     RunPolicy,
     ScheduleRule,
 )
+from maar.model.stores import CopyBad, CopyMade
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.services.clean.rules import CLEAN, WHOLE_LAKE
 from maar.services.compact.rules import COMPACT
+from maar.services.repair.ranges import vnode
+from maar.services.repair.rules import REPAIR
 from support.metastore.copies import EU, US, Repairing, stores
 from support.metastore.fold import DAY_START_NS, INCARNATION, SMALL, TENANT, Fold, output, segment
 
@@ -176,6 +181,7 @@ def copies(put: Callable[[e.Entry], None], fold: Fold, good: BlockMeta, bad: Blo
     """Two blocks are copied to other stores. One copy is bad, one was in a store that leaves, and
     one store drops out of the settings.
     """
+    put(e.PolicySet(msgspec.structs.replace(fold.state.policy, plans_max=9)))
     put(e.StoresSet(stores(EU, globex=(US,))))
     repair = Repairing(fold)
     put(repair.entry((good.id, EU), (bad.id, EU), lost=(good.id,)))
@@ -186,8 +192,10 @@ def copies(put: Callable[[e.Entry], None], fold: Fold, good: BlockMeta, bad: Blo
     put(e.StoreLeaves(EU, leaves=False))
     (key,) = (each.key for each in fold.state.tombstones.of_store(EU) if "quarantine" in each.key)
     put(e.TombstonesEnded(EU, (key,)))
-    result = PlanResult(CLEAN, (), Account(0, 0, 0))
+    put(repair.entry(lost=(good.id,), what=("both copies differ",)))
+    result = PlanResult(REPAIR, (), Account(0, 0, 0))
     put(e.PlanCompleted(repair.plan, repair.token, result))
+    ranges(put, fold)
     assert fold.state.tombstones
     assert fold.state.blocks.copies.lacking
 
@@ -211,6 +219,30 @@ def schedules(put: Callable[[e.Entry], None], fold: Fold) -> None:
     put(e.AlarmsChanged((), (new,)))
     put(e.RunsEnded((JobId(NO_TENANT, CLEAN, "whole"),)))
     put(e.JobsForgotten((new,)))
+
+
+def ranges(put: Callable[[e.Entry], None], fold: Fold) -> None:
+    """Some ranges are repaired, two of them for somebody who waits; another one is called off."""
+    for type_ in ("vnode", "incremental"):
+        put(e.RepairAsked(JobId(TENANT, REPAIR, type_)))
+    put(e.RepairAsked(JobId(TENANT, REPAIR, "incremental"), wanted=False))
+    whole, other = vnode(3), vnode(255)
+    at = fold.state.stores.wanted(TENANT, MAIN_STORE)
+    session = Repairing(fold, RepairOrder(RepairType.VNODE, at, (whole, other)))
+    some = (whole.part(5, 900).start, whole.part(5, 900).end)
+    for part in ((whole.start, whole.end), some):
+        fold.now += HOUR_NS
+        empty = ((other.start, other.end),)
+        put(session.entry(subrange=part, looked_at=at, checked=4, empty=empty, work_ns=50))
+    name = min(fold.live())
+    made, bad = CopyMade(name, EU, (("samples", "key"),)), CopyBad(name, EU, "is missing")
+    lost = (LostBlock(name, "in eu: is missing"),)
+    told = RangeResult(whole, (made,), (bad,), lost, 1, 2, (US,), 3, 2)
+    done = PlanResult(REPAIR, (), Account(0, 0, 0), repaired=told)
+    put(e.PlanCompleted(session.plan, session.token, done))
+    put(Repairing(fold, tenant=TenantId("globex")).entry())
+    assert fold.state.repairs.history
+    assert fold.state.repairs.copied
 
 
 def add_restore(fold: Fold) -> None:

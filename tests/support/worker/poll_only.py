@@ -6,8 +6,10 @@ from maar.model.ids import PlanId
 from maar.ports.calls import LocalPort
 from maar.ports.plan_board import (
     CleanStep,
+    CommitPart,
     ConfirmDeletes,
     Execution,
+    PartCommitted,
     RollbackReply,
     ScheduledPlan,
     SchedulePlan,
@@ -28,6 +30,9 @@ class PollOnly(LocalPort):
         raise NotImplementedError(plan)
 
     async def schedule_rollbacks(self, request: ScheduleRollbacks) -> CleanStep:
+        raise NotImplementedError(request)
+
+    async def commit_part(self, request: CommitPart) -> PartCommitted:
         raise NotImplementedError(request)
 
     async def confirm_deletes(self, request: ConfirmDeletes) -> tuple[str, ...]:

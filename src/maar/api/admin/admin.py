@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope
 
 from maar.api.admin.quarantine import Causes
 from maar.api.admin.rings import zone_of
+from maar.api.admin.schedule import alarm_text
 from maar.api.guard import Endpoint, RequestGuard
 from maar.api.query.querier import check_type
 from maar.api.times import range_of_ms, unix_ms
@@ -96,7 +97,9 @@ class Admin:
         self._whole_range = whole_range
 
     async def status(self, _tenant: TenantId, _request: Request) -> Response:
-        status: dict[str, Any] = plain(await self._metastore.call(GetStatus()))
+        found = await self._metastore.call(GetStatus())
+        status: dict[str, Any] = plain(found)
+        status["alarms"] = [alarm_text(alarm) for alarm in found.alarms]
         return JSONResponse(status | {"processes": self._processes(), "disks": self._disks()})
 
     async def blocks(self, _tenant: TenantId, request: Request) -> Response:

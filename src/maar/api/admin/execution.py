@@ -22,14 +22,16 @@ from maar.model.ids import FencingToken, PlanId, TenantId, WorkerId, tenant_id
 from maar.model.plain import plain, record
 from maar.model.plan import Account, PlanKind, PlanResult
 from maar.model.refusal import Refusal
+from maar.model.repair import RangeResult
 from maar.model.time import SECOND_NS
+from maar.model.token_range import TokenRange
 from maar.ports.calls import Caller
 from maar.ports.log_time import GetNow
 from maar.ports.metastore import Metastore
-from maar.ports.object_store import StoreSettings
 from maar.ports.operator import FoundOrphans, ListOrphans, SweepOrphans
 from maar.ports.plan_board import (
     CleanStep,
+    CommitPart,
     ConfirmDeletes,
     Outcome,
     PollReply,
@@ -50,6 +52,7 @@ from maar.ports.plan_outcome import (
     refused,
     report_refused,
 )
+from maar.ports.stores import StorePlace, StorePlaces
 from maar.services.clean.rules import CLEAN
 
 RESULT_BYTES_MAX = 16 << 20  # it lists every object that a plan wrote
@@ -105,6 +108,14 @@ class RunWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The plan's own id says it all."""
 
 
+class PartDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one task of a session did."""
+
+    token: str
+    result: dict[str, Any]
+    empty: tuple[tuple[int, int], ...] = ()  # ranges without blocks, which are done with it
+
+
 class RollbackWish(msgspec.Struct, frozen=True):
     """The plan's own id says it all; what else comes with it, such as a token, does not matter."""
 
@@ -127,25 +138,32 @@ class CleanWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     orphans: bool = True  # whether to look for them, which may take some seconds
 
 
+def _store(place: StorePlace) -> dict[str, Any]:
+    options = {name: value for name, value in place.settings.options if name in OPEN_TO_ALL}
+    told = {"name": place.name, "url": place.settings.url, "options": options}
+    return {**told, "region": place.region, "zones": place.zones}
+
+
 class PlanOrders:
     """Thin wrappers over the plan board, which decides."""
 
     def __init__(
-        self, metastore: Caller[Metastore], store: StoreSettings | None, addresses: str
+        self, metastore: Caller[Metastore], stores: StorePlaces | None, addresses: str
     ) -> None:
         self._metastore = metastore
-        self._store = store
+        self._stores = stores
         self._addresses = addresses
 
     async def executor(self, _tenant: TenantId, _request: Request) -> Response:
         """What an executor needs to know; credentials it has of its own."""
-        if self._store is None:
+        if self._stores is None:
             raise NotFound("this server does not know the store")
-        options = {name: value for name, value in self._store.options if name in OPEN_TO_ALL}
         now = await self._metastore.call(GetNow())
         return JSONResponse(
             {
-                "store": {"name": self._store.name, "url": self._store.url, "options": options},
+                "store": _store(self._stores.home),
+                "stores": [_store(place) for place in self._stores.places],
+                "zone": self._stores.zone,
                 "metastore": self._addresses,
                 "incarnation": now.incarnation,
             }
@@ -229,6 +247,15 @@ class PlanOrders:
     async def _report(self, report: Report) -> Outcome:
         reply = await self._metastore.call(PollRequest(CALLER, 0, reports=(report,)))
         return reply.outcomes[0]
+
+    async def commit_part(self, request: Request, asked: PartDone) -> Any:
+        plan, token = _plan(request), FencingToken.parse(asked.token)
+        result = record(RangeResult, asked.result)
+        empty = tuple(TokenRange(*each) for each in asked.empty)
+        found = await self._metastore.call(CommitPart(plan, token, result, empty))
+        if not found.accepted:
+            return _lost(plan, found.refusal)
+        return {"plan": str(plan), "refused": list(found.refused), "stop": found.stop}
 
     # ── roll back and clean ────────────────────────────────────────────────────────────────────
 

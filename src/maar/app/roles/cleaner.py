@@ -21,6 +21,7 @@ from maar.model.ids import WorkerId
 from maar.ports.calls import Call
 from maar.ports.object_store import ObjectStore
 from maar.ports.plan_board import PlanBoard, PollReply, PollRequest
+from maar.ports.stores import Stores
 from maar.worker.service import Worker
 from maar.worker.settings import WorkerSettings
 from maar.worker.store_runner import StoreRunner, Undoing
@@ -45,7 +46,7 @@ class OwnBoard:
             return nothing
 
 
-def cleaner(service: MetastoreService, store: ObjectStore) -> Worker:
+def cleaner(service: MetastoreService, store: ObjectStore | Stores) -> Worker:
     board, worker = OwnBoard(service), WorkerId(f"cleaner-{node_name()}-{secrets.token_hex(4)}")
     undoing = Undoing(board, lambda: store, SystemClock(), asyncio.get_running_loop())
     return Worker(

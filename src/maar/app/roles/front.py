@@ -27,7 +27,8 @@ from maar.app.http.server import HttpServer
 from maar.app.processes import status_file
 from maar.app.processes.status_file import ProcessState
 from maar.app.roles.readiness import MetastoreRole, Readiness
-from maar.app.roles.wiring import Here, build_store, first_end, new_registry
+from maar.app.roles.troubles import Troubles
+from maar.app.roles.wiring import Here, build_stores, first_end, new_registry
 from maar.app.settings.config import Settings
 from maar.app.settings.tenants import Tenants
 from maar.background import cancel
@@ -35,9 +36,10 @@ from maar.distributor.agent import PlacementAgent
 from maar.distributor.periods import RetentionPeriods
 from maar.distributor.rings import FollowedRings
 from maar.distributor.service import Distributor, Router
-from maar.model.errors import MaarError
+from maar.model.errors import MaarError, Unavailable
 from maar.model.ids import Zone
 from maar.ports.object_store import ObjectStore
+from maar.ports.stores import Stores
 from maar.pprof.compile_once import doing
 
 log = logging.getLogger("maar.front")
@@ -50,7 +52,10 @@ async def run(
     """Gives the task that ends when the HTTP server does, or something that it follows."""
     registry, clock = new_registry("front"), SystemClock()
     here.registries.append(registry)
-    store, metastore = build_store(settings), MetastoreClient(settings.roles.metastore)
+    troubles = Troubles(registry)
+    stores = build_stores(settings, told=troubles.note)
+    store, metastore = stores.home, MetastoreClient(settings.roles.metastore)
+    rules = _rules_store(stores)
     own = settings.metastore.advertise or settings.metastore.listen
     others: dict[str, MetastoreRole | Channel] = {
         "metastore": MetastoreRole(settings.roles.metastore, own=own)
@@ -61,7 +66,7 @@ async def run(
         following: list[asyncio.Task[None]] = []
         if pushes:
             distributor, whether_placed, following = await stack.enter_async_context(
-                _distributing(settings, here, store, metastore, clock, registry)
+                _distributing(settings, here, rules, metastore, clock, registry)
             )
         if asks:
             engine = Channel(settings.roles.query)
@@ -73,15 +78,17 @@ async def run(
             asked = QueryDeps(
                 engine,
                 metastore,
-                causes_in(store),
+                causes_in(stores),
                 clock,
                 settings.limits.future_ns,
-                placement_reader(store),
+                placement_reader(rules),
                 lambda: status_file.plain(sibling_processes(settings)),
                 here.disks.plain if here.disks else no_disks,
-                settings.store_settings(),
+                settings.store_places(),
                 settings.metastore_addresses,
             )
+            following.append(asyncio.create_task(troubles.tell(metastore)))
+            stack.push_async_callback(cancel, following[-1])
         for other in others.values():
             stack.push_async_callback(other.close)
         readiness = Readiness(
@@ -116,6 +123,15 @@ async def run(
             yield life
         finally:
             server.should_exit = True  # no new connections; who waits gets an answer
+
+
+def _rules_store(stores: Stores) -> ObjectStore:
+    """Placement rules are in the first store; who cannot reach it places by the defaults."""
+    try:
+        return stores.named(stores.names()[0])
+    except Unavailable as error:
+        log.warning("placement rules not read, the default ones are used cause=%s", error)
+        return stores.home
 
 
 @asynccontextmanager

@@ -38,8 +38,7 @@ from maar.app.settings.tenants import Tenants
 from maar.background import Loop, cancel, first_ended
 from maar.metastore.service import MetastoreService
 from maar.model.errors import InvalidInput, MaarError, Retryable, StoreFull, Unavailable
-from maar.model.ids import Incarnation, StoreName, Zone
-from maar.model.stores import StoreSet, StoreSpec, TenantStores
+from maar.model.ids import Incarnation
 from maar.ports.object_store import ObjectStore
 
 log = logging.getLogger("maar.metastore")
@@ -83,7 +82,7 @@ async def run(
             log_url=url_of(settings.log_place),
             begin_anew=settings.metastore.begin_anew,
             stores=build_stores(settings),
-            given_stores=lambda: store_set(settings, tenants),
+            given_stores=tenants.stores,
         )
         stack.push_async_callback(service.stop)
         beginning = Beginning()
@@ -101,16 +100,6 @@ async def run(
         if life.done():
             life.result()
         yield life
-
-
-def store_set(settings: Settings, tenants: Tenants) -> StoreSet:
-    """What the log is to know of the stores in the settings and in the tenants file."""
-    places = settings.store_places().places
-    return StoreSet(
-        tuple(StoreSpec(each.name, each.region, tuple(map(Zone, each.zones))) for each in places),
-        tuple(map(StoreName, settings.tenant_defaults.stores)),
-        tuple(TenantStores(name, wanted) for name, wanted in sorted(tenants.stores().items())),
-    )
 
 
 def _no_room() -> str:

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager, contextmanager
 import msgspec
 
 from maar.adapters.rpc import MetastoreClient, serve_query
-from maar.app.roles.wiring import RoleStatus, build_store, new_registry, node_name
+from maar.app.roles.troubles import Troubles
+from maar.app.roles.wiring import RoleStatus, build_stores, new_registry, node_name
 from maar.app.settings.config import Settings
 from maar.background import cancel
 from maar.pprof.compile_once import doing
@@ -27,10 +28,11 @@ async def run(settings: Settings) -> AsyncIterator[asyncio.Task[None]]:
     metastore = MetastoreClient(settings.roles.metastore)
     with room_to_spill(settings) as query:
         reader = f"{node_name()}-{secrets.token_hex(4)}"
+        troubles = Troubles(registry)
         engine = DuckEngine(
             query,
             metastore,
-            build_store(settings),
+            build_stores(settings, told=troubles.note),
             registry,
             reader=reader,
             letters=settings.dead_letters.enabled,
@@ -39,11 +41,12 @@ async def run(settings: Settings) -> AsyncIterator[asyncio.Task[None]]:
         told = RoleStatus(registry, lambda: "" if warm.is_set() else doing() or LOADING)
         server = await serve_query(settings.roles.query, engine, told)
         life = asyncio.create_task(_live(engine, warm))
+        telling = asyncio.create_task(troubles.tell(metastore))
         try:
             yield life
         finally:
             await server.stop()
-            await cancel(life)
+            await cancel(life, telling)
             engine.close()
             await metastore.close()
 

@@ -19,11 +19,12 @@ from maar.app.roles.disks import Disks
 from maar.app.settings.config import Settings
 from maar.app.settings.log_url import EtcdPlace, FilePlace
 from maar.model.ids import NodeId
+from maar.model.trouble import Trouble
 from maar.ports.calls import Caller
 from maar.ports.log import Log
 from maar.ports.object_store import ObjectStore
 from maar.ports.segment_writer import SegmentWriter
-from maar.ports.stores import Stores, Trouble, ignore
+from maar.ports.stores import Stores, ignore
 
 SEEN_STORES = "seen-stores"  # a file for each, in the data directory
 

@@ -18,8 +18,10 @@ from maar.adapters.stores.open import open_store
 from maar.adapters.system_clock import SystemClock
 from maar.app.processes.process import end_the_session, take_the_session_along
 from maar.app.roles.health_http import serve_health
-from maar.app.roles.wiring import RoleStatus, new_registry, node_name
+from maar.app.roles.troubles import Troubles
+from maar.app.roles.wiring import RoleStatus, build_stores, new_registry, node_name
 from maar.app.settings.config import Settings
+from maar.background import cancel
 from maar.model.ids import WorkerId
 from maar.runner.runner import SparkRunner
 from maar.worker.service import Worker
@@ -39,11 +41,13 @@ async def run(
     _watching = take_the_session_along()
     registry = new_registry("worker")
     metastore = MetastoreClient(settings.roles.metastore)
+    troubles = Troubles(registry)
     runner = SparkRunner(
         settings.spark,
-        settings.store_settings(),
+        settings.store_places(),
         settings.scratch_dir,
         open_store=open_store,
+        told=troubles.note,
     )
     drain_ms = min(settings.worker.drain_ms, int(settings.server.drain_s * 1000))
     worker = Worker(
@@ -57,7 +61,7 @@ async def run(
         restarts=restarts,
         undo=Undoing(
             metastore,
-            functools.cache(lambda: open_store(settings.store_settings())),
+            functools.cache(lambda: build_stores(settings)),
             SystemClock(),
             asyncio.get_running_loop(),
         ).roll_back,
@@ -72,9 +76,11 @@ async def run(
 
     async with _telling(settings, listener, told, registry):
         life = asyncio.create_task(live())
+        telling = asyncio.create_task(troubles.tell(metastore))
         try:
             yield life
         finally:
+            await cancel(telling)
             worker.stop()
             while not (warm.is_set() or life.done()):
                 end_the_session()  # a Spark that is still starting is not worth waiting for

@@ -142,9 +142,10 @@ class StoreSection(Struct, frozen=True, kw_only=True):
 
 
 class StoreEntry(Struct, frozen=True, kw_only=True):
-    """Several stores, each a table `[[stores]]`, in place of `[store]`. In the environment and in
-    flags a store's settings are found by its name: `MAAR_STORES__EU__SECRET_ACCESS_KEY`,
-    `--set stores.NAME.url=…`. All processes need the same list.
+    """[Several stores](stores.md), each a table `[[stores]]`, in place of `[store]`. In the
+    environment and in flags a store's settings are found by its name:
+    `MAAR_STORES__EU__SECRET_ACCESS_KEY`, `--set stores.NAME.url=…`. All processes need the same
+    list.
     """
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,30}$")] = ""

@@ -26,7 +26,8 @@ from maar.app.settings.config import Settings
 from maar.background import Loop
 from maar.distributor.settings import Rate
 from maar.model.errors import InvalidInput
-from maar.model.ids import StoreName, TenantId, tenant_id
+from maar.model.ids import StoreName, TenantId, Zone, tenant_id
+from maar.model.stores import StoreSet, StoreSpec, TenantStores
 from maar.placement.rules import TenantLimits
 
 log = logging.getLogger("maar.tenants")
@@ -43,7 +44,10 @@ class Tenant(msgspec.Struct, frozen=True):
 class Tenants:
     def __init__(self, settings: Settings) -> None:
         self._path = Path(settings.tenants.file) if settings.tenants.file else None
-        self._known = stores.names(settings.stores)
+        self._specs = tuple(
+            StoreSpec(place.name, place.region, tuple(map(Zone, place.zones)))
+            for place in settings.store_places().places
+        )
         self._default = Tenant(
             settings.limits.rate(),
             settings.placement.tenant,
@@ -58,13 +62,14 @@ class Tenants:
     def placement(self, tenant: TenantId) -> TenantLimits:
         return self._of(tenant).placement
 
-    def stores(self) -> dict[TenantId, tuple[StoreName, ...]]:
-        """Of the tenants whose stores differ from the default."""
-        return {
-            name: tenant.stores
-            for name, tenant in self._tenants.items()
+    def stores(self) -> StoreSet:
+        """The stores of the settings, and who has copies where, as the file says it now."""
+        differing = (
+            TenantStores(name, tenant.stores)
+            for name, tenant in sorted(self._tenants.items())
             if tenant.stores != self._default.stores
-        }
+        )
+        return StoreSet(self._specs, self._default.stores, tuple(differing))
 
     async def follow(self) -> None:
         """For ever."""
@@ -116,7 +121,7 @@ class Tenants:
             wanted = msgspec.convert(given, tuple[StoreName, ...])
         except msgspec.ValidationError as error:
             raise _wrong(f'{where} must be a list like ["eu", "us"]: {error}') from error
-        stores.check_names(wanted, self._known, where=where)
+        stores.check_names(wanted, [spec.name for spec in self._specs], where=where)
         return wanted
 
     def _over(self, default: Any, given: Any, where: str) -> Any:

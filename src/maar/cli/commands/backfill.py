@@ -70,7 +70,6 @@ def command(
                 wish,
                 board=board,
                 executor=executor,
-                store=executor.store.settings(),
                 engine=engine,
                 watch=watch,
             )

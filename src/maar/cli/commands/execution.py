@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from maar.adapters.http_board import HttpBoard
     from maar.app.execution import Executor
     from maar.app.settings.config import Settings
-    from maar.ports.object_store import StoreSettings
     from maar.ports.runner import JobRunner
+    from maar.ports.stores import StorePlaces
     from maar.runner.settings import SparkSettings
 
 SCHEDULED = ("plan", "kind", "state", "created", "why")
@@ -81,7 +81,7 @@ def execute(
 
     async def work(executor: Executor, board: HttpBoard) -> PlanOutcome:
         return await executor.execute(
-            plan, board.plan, lambda store, slots: engine(settings, store, slots=slots)
+            plan, board.plan, lambda stores, slots: engine(settings, stores, slots=slots)
         )
 
     outcome = carry_out(server, settings, work)
@@ -147,7 +147,7 @@ def own_settings(config: Path | None, others: tuple[str, ...], **flags: Any) -> 
     return load_here(file=config, flags=given_settings(others, **flags), roles_here=False)
 
 
-def engine(settings: Settings, store: StoreSettings, *, slots: int) -> JobRunner:
+def engine(settings: Settings, stores: StorePlaces, *, slots: int) -> JobRunner:
     """Spark for one plan: with as many slots as that takes, if the master has them."""
     from maar.adapters.stores.open import open_store
     from maar.app.processes.process import take_the_session_along
@@ -157,7 +157,7 @@ def engine(settings: Settings, store: StoreSettings, *, slots: int) -> JobRunner
     check_java()
     take_the_session_along()
     spark = for_one_plan(settings.spark, slots)
-    return SparkRunner(spark, store, settings.scratch_dir, open_store=open_store)
+    return SparkRunner(spark, stores, settings.scratch_dir, open_store=open_store)
 
 
 def for_one_plan(spark: SparkSettings, slots: int) -> SparkSettings:

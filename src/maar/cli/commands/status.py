@@ -150,6 +150,10 @@ def _troubles(status: Json) -> Iterator[str]:
                 f"TROUBLE {dead:,} segment writers of zone {zone['zone']} are not heard from; "
                 "their shards fail over: maar ring"
             )
+    for alarm in status.get("alarms", ())[:BLOCKED_SHOWN]:
+        yield f"TROUBLE alarm ({alarm['level']}): {alarm['note']}"
+    if len(status.get("alarms", ())) > BLOCKED_SHOWN:
+        yield f"TROUBLE {len(status['alarms']) - BLOCKED_SHOWN:,} more alarms: maar alarms"
     letters = status["letters"]
     if letters["held"]:
         yield f"TROUBLE {letters['held']:,} dead letters cannot be delivered: maar dead-letters"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from maar.metastore.records.effects import Effect
+from maar.metastore.records.effects import Completed, Effect, RepairEnded, RepairWanted
 from maar.metastore.records.entries import (
     AlarmsChanged,
     AssumedSuccess,
@@ -191,6 +191,13 @@ def hindrance(state: MetaState, known: KnownJob, at: Moment) -> Hindrance | None
     )
 
 
+def woken_jobs(state: MetaState) -> Iterator[JobId]:
+    """Jobs that wait for nothing but blocks, and have some now."""
+    for kind in state.kinds:
+        if state.kinds[kind].by_interval:
+            yield from state.kinds[kind].woken(state)
+
+
 # ── all jobs ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -262,19 +269,33 @@ class JobBook:
             self.queue.discard(job)
         return known
 
+    def look_at(self, state: MetaState, job: JobId, at: Moment) -> KnownJob | None:
+        """A job as it is now, for who asks about it; nothing is noted."""
+        return look(state, job, self._rules, at.now)
+
     def _forget(self, job: JobId) -> None:
         self.queue.discard(job)
         if self.known.pop(job, None) is not None:
             self._gone.append(job)
 
     def follow(self, state: MetaState, effects: Sequence[Effect]) -> None:
-        """Look again at the jobs whose plans the fold changed."""
+        """Look again at the jobs whose plans the fold changed, and at those that somebody asked
+        for, or that have something to do since a block came.
+        """
+        if any(isinstance(effect, Completed) for effect in effects):
+            self._dirty |= dict.fromkeys(filter(self._had_nothing, woken_jobs(state)))
         for effect in effects:
+            if isinstance(effect, RepairWanted | RepairEnded):
+                self._dirty[effect.job] = None
             plan_id = getattr(effect, "plan", None)
             if isinstance(plan_id, PlanId):
                 plan = state.plans.get(plan_id) or state.finished.get(plan_id)
                 if plan is not None and plan.job is not None:
                     self._dirty[plan.job.id] = None
+
+    def _had_nothing(self, job: JobId) -> bool:
+        known = self.known.get(job)
+        return known is None or bool(known.found.nothing)
 
     # ── what the log should know ──
 

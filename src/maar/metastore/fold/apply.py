@@ -19,6 +19,7 @@ from maar.metastore.fold import (
     plan,
     registration,
     reincarnation,
+    repair,
     retention,
     retirement,
     ring,
@@ -67,6 +68,7 @@ from maar.metastore.records.entries import (
     PredicatesDropped,
     RegistrationFloor,
     Reincarnated,
+    RepairAsked,
     RetentionHeld,
     RetentionSet,
     RetentionUndone,
@@ -195,7 +197,9 @@ def fold_entry(state: MetaState, entry: Entry | BlocksOutlined) -> Effects:
         case StoreLeaves():
             return copies.leave(state, entry)
         case SubrangeRepaired():
-            return copies.repair(state, entry)
+            return repair.note(state, entry)
+        case RepairAsked():
+            return repair.ask(state, entry)
         case CopiesEnded():
             return copies.end(state, entry)
         case TombstonesEnded():

@@ -75,6 +75,7 @@ def schedule_one(state: MetaState, spec: PlanSpec, plan: PlanId) -> Effect:
             resources=spec.resources,
             request_id=spec.request_id,
             job=spec.job,
+            repair=spec.repair,
         ),
     )
     return Scheduled(plan)

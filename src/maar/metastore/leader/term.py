@@ -18,6 +18,7 @@ from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.leader import inbox
 from maar.metastore.leader.adoption import Adoption
 from maar.metastore.leader.cleaner import Cleaner
+from maar.metastore.leader.damage_reports import DamageReports
 from maar.metastore.leader.dead_letters import DeadLetters
 from maar.metastore.leader.eraser import Eraser
 from maar.metastore.leader.inbox import (
@@ -132,11 +133,12 @@ class LeaderTerm:
         self._progress_ns = clock.monotonic_ns()
         self._housekept_ns = 0
         self._worker_registry = WorkerRegistry(hearing_since=leader.state.lease_time)
-        self.book = JobBook()
+        self._book = JobBook()
         self._adoption = Adoption(leader, store, clock, self.append, metrics)
         self.eraser = Eraser(leader, store, clock, self.append, timing=timing)
         self.orphans = Orphans(leader, store, clock, metrics)
         self.leader = leader
+        self.damage = DamageReports()
         self.rings = LeaderRings(leader, self.command, metrics, dead_after_ms=deps.dead_after_ms)
         self.letters = DeadLetters(leader, store, self.append, metrics, deps.entropy, timing=timing)
         self.snapshots = Snapshots(
@@ -193,6 +195,10 @@ class LeaderTerm:
         self._over = self._over or why
         self._inbox.refuse(NotLeading(self._over))
 
+    @property
+    def state(self) -> MetaState:
+        return self.leader.state
+
     def confirm(self) -> None:
         """Called before answering outside the loop: NotLeading unless the term certainly lasts."""
         try:
@@ -225,6 +231,18 @@ class LeaderTerm:
 
     async def append(self, entries: Prepare) -> int:
         return await self.command(entries, lambda _, state: state.index)
+
+    def why_stop(self, session: PlanId) -> str:
+        """Why a session should go no further, by the schedule; '' when it may."""
+        plan = self.leader.state.plans.get(session)
+        return self.book.stop(self.leader.state, plan, self.moment()) if plan else ""
+
+    def interval_ns(self, session: PlanId) -> int:
+        """How often the job of a session is due; 0 when it is of none."""
+        state = self.leader.state
+        plan = state.plans.get(session)
+        job = plan.job if plan is not None else None
+        return self.book.schedule_of(state, job.id).interval_ns if job is not None else 0
 
     def status(self, state: MetaState, *, log_first: int) -> Status:
         deps = self._deps
@@ -294,6 +312,11 @@ class LeaderTerm:
         if self._progress_ns - self._housekept_ns >= WAKE_S * SECOND_NS:
             self._housekept_ns = self._progress_ns
             await self._housekeep()
+
+    @property
+    def book(self) -> JobBook:
+        """The jobs of the schedule by urgency."""
+        return self._book
 
     def moment(self) -> Moment:
         """Both clocks of this host, for decisions of the schedule."""

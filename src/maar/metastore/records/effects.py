@@ -323,6 +323,31 @@ class AlarmCeased:
     alarm: Alarm
 
 
+@dataclass(frozen=True, slots=True)
+class RangesRepaired:
+    """Part of a session of a repair is in the log."""
+
+    tenant: TenantId
+    ranges: int
+    checked: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepairWanted:
+    """Somebody asked for a repair."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class RepairEnded:
+    """A repair that somebody asked for is done, or was called off."""
+
+    job: JobId
+    outcome: str
+
+
 Effect: TypeAlias = (
     Registered
     | Scheduled
@@ -363,6 +388,9 @@ Effect: TypeAlias = (
     | ScheduleChanged
     | AlarmRaised
     | AlarmCeased
+    | RangesRepaired
+    | RepairWanted
+    | RepairEnded
     | Refused
     | Compared
     | Voted

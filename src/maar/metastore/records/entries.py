@@ -411,6 +411,10 @@ class SubrangeRepaired(msgspec.Struct, frozen=True, array_like=True, tag=44):
     lost: tuple[BlockId, ...] = ()  # no copy is whole; nothing happens to them
     checked: int = 0  # copies
     bytes: int = 0  # read
+    empty: tuple[tuple[int, int], ...] = ()  # more tokens, of which there were no blocks
+    work_ns: int = 0  # that it took, without pauses
+    forget_before: LeaseTime = LeaseTime(0)  # repairs of ranges that are not worth remembering
+    what: tuple[str, ...] = ()  # is wrong with each of the lost blocks
 
 
 class CopiesEnded(msgspec.Struct, frozen=True, array_like=True, tag=45):
@@ -486,6 +490,15 @@ class AlarmsChanged(msgspec.Struct, frozen=True, array_like=True, tag=57):
     ceased: tuple[JobId, ...] = ()
 
 
+class RepairAsked(msgspec.Struct, frozen=True, array_like=True, tag=60):
+    """Somebody wants a repair now, of all there is, whatever was repaired lately; or not any
+    more. It stays until all of it was repaired after this entry.
+    """
+
+    job: JobId
+    wanted: bool = True
+
+
 Entry: TypeAlias = (
     Genesis
     | TermStarted
@@ -541,6 +554,7 @@ Entry: TypeAlias = (
     | RunsEnded
     | JobsForgotten
     | AlarmsChanged
+    | RepairAsked
 )
 
 

@@ -15,6 +15,7 @@ from maar.metastore.decide.membership import STANDINGS
 from maar.metastore.fold import retention, trust
 from maar.metastore.fold.ring import count_moved
 from maar.metastore.records.effects import (
+    AlarmRaised,
     AttemptEnded,
     Completed,
     Effect,
@@ -27,10 +28,12 @@ from maar.metastore.records.effects import (
     RollbackScheduled,
     RolledBack,
 )
+from maar.metastore.replica.repair_metrics import RepairMetrics
 from maar.metastore.state.state import MetaState, sizes
 from maar.metastore.views import reads
 from maar.metastore.views.last_hour import LastHour
 from maar.model.ids import block_time_ns
+from maar.model.schedule import AlarmLevel
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.operator import LevelStatus, ZoneStatus
 
@@ -49,6 +52,7 @@ class MetastoreMetrics:
         def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
             return Histogram(f"maar_metastore_{name}", text, buckets=buckets, registry=registry)
 
+        self.repairs = RepairMetrics(registry)
         self.blocks = gauge("blocks", "Live blocks", "level", "kind")
         self.bytes = gauge("blocks_bytes", "Bytes of live blocks", "level", "kind")
         self.queued = gauge("queued_blocks", "Blocks that wait for a plan", "level")
@@ -69,6 +73,10 @@ class MetastoreMetrics:
             "dead_attempts", "Ended attempts that have left objects to be rolled back"
         )
         self.rollbacks = gauge("pending_rollbacks", "Rollbacks that wait to be executed")
+        self.alarms = gauge("alarms", "Alarms that are not over", "level")
+        self.alarms_raised = counter(
+            "alarms_raised_total", "Alarms that began or escalated", "level"
+        )
         self.deletions = gauge("pending_deletions", "Deletions not carried out everywhere yet")
         self.deleted = gauge("deleted_profiles", "Profiles deleted since genesis")
         self.rollbacks_scheduled = counter("rollbacks_scheduled_total", "Rollbacks scheduled")
@@ -157,6 +165,7 @@ class MetastoreMetrics:
         self._last_hour = LastHour()
 
     def count(self, effects: Sequence[Effect], state: MetaState) -> None:
+        self.repairs.count(effects)
         """`state` is as the effects left it."""
         for kind, number in Tally(map(type, effects)).items():
             self.effects.labels(kind.__name__).inc(number)
@@ -178,6 +187,8 @@ class MetastoreMetrics:
                     self._count_completed(effect, state)
                 case RollbackScheduled():
                     self.rollbacks_scheduled.inc()
+                case AlarmRaised():
+                    self.alarms_raised.labels(effect.alarm.level.name.lower()).inc()
                 case RolledBack():
                     self.rolled_back.labels(effect.kind).inc()
                 case Expired():
@@ -220,6 +231,9 @@ class MetastoreMetrics:
         self.dead.set(len(state.leftovers.dead))
         self.rollbacks.set(len(state.plans.rollbacks))
         self.deletions.set(len(state.predicates))
+        rung = Tally(alarm.level for alarm in state.alarms.values())
+        for level in AlarmLevel:
+            self.alarms.labels(level.name.lower()).set(rung[level])
         self.deleted.set(state.tally.profiles_deleted)
         self.adopting.set(bool(state.adopting))
         self.adopted.set(state.tally.blocks_adopted)
@@ -234,6 +248,7 @@ class MetastoreMetrics:
         self.paused.set(bool(found.paused))
         self.retention_held.set(found.held)
         self.expired_waiting.set(found.expired)
+        self.repairs.observe(state, now)
         if self._last_hour.go_on(state.blocks, now=now, wall=wall):
             self._observe_last_hour()
 

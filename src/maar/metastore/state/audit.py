@@ -103,7 +103,7 @@ _KEPT: dict[str, Callable[[MetaState], object]] = {
 def _copies(index: Index) -> object:
     copies = index.copies
     lacking = {tenant: b"".join(ids.raw()) for tenant, ids in copies.lacking.items()}
-    return copies.stores, copies.sums, lacking
+    return copies.stores, copies.sums, lacking, copies.homes
 
 
 def _as_lists(lists: Mapping[T, Iterable[object]]) -> dict[T, list[object]]:

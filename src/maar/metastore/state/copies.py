@@ -57,6 +57,7 @@ class Copies:
     stores: StoreSet = NO_STORES
     sums: dict[Held, CopySum] = field(default_factory=dict)
     lacking: dict[TenantId, Ids] = field(default_factory=dict)  # blocks not yet at all their stores
+    homes: dict[TenantId, dict[StoreName, int]] = field(default_factory=dict)  # in how many sums
 
     def count(self, meta: BlockOutline, sign: int) -> None:
         """A block comes or goes."""
@@ -66,12 +67,32 @@ class Copies:
         total = self.sums.get(held)
         if total is None:
             total = self.sums[held] = CopySum()
+            self.homes.setdefault(held.tenant, {})
+            self.homes[held.tenant][held.home] = self.homes[held.tenant].get(held.home, 0) + 1
         total.blocks += sign
         total.bytes += sign * meta.size
         if not total.blocks:
             del self.sums[held]
+            self._leave_home(held)
         if not self.is_whole(held):
             self._list(meta.tenant, meta.id, sign)
+
+    def _leave_home(self, held: Held) -> None:
+        homes = self.homes[held.tenant]
+        homes[held.home] -= 1
+        if not homes[held.home]:
+            del homes[held.home]
+        if not homes:
+            del self.homes[held.tenant]
+
+    def load_sum(self, held: Held, total: CopySum) -> None:
+        """From a snapshot."""
+        self.sums[held] = total
+        homes = self.homes.setdefault(held.tenant, {})
+        homes[held.home] = homes.get(held.home, 0) + 1
+
+    def is_all_copied(self, tenant: TenantId) -> bool:
+        return tenant not in self.lacking
 
     def is_whole(self, held: Held) -> bool:
         """Whether blocks that these stores hold are at all the stores that should hold them."""

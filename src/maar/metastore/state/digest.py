@@ -56,6 +56,7 @@ def _parts(state: MetaState) -> Iterator[object]:
     yield "adopting", state.adopting, "former", state.former, state.adopted_at
     yield "clock", state.clock, state.confirmed_ns, state.hold
     yield "spent", len(state.spent), _bytes(state.spent.hash)
+    yield "repairs", [_bytes(each) for each in state.repairs.hashes()]
     yield "setbacks", len(state.setbacks), _bytes(state.setbacks.hash)
     yield "predicates", len(state.predicates), _bytes(state.predicates.hash)
     yield "schedules", len(state.schedules), _bytes(state.schedules.hash)

@@ -24,6 +24,7 @@ from maar.metastore.state.index import (
     one_pack,
 )
 from maar.metastore.state.queue import PLACE_BYTES
+from maar.metastore.state.repairs import AskedRepair, HistoryKey, LostCopies, Repairs
 from maar.metastore.state.retired import Cause, Retired
 from maar.metastore.state.rows import ID_BYTES, Ids, raw_id
 from maar.metastore.state.state import (
@@ -42,13 +43,14 @@ from maar.metastore.state.windows import Window, WindowSum
 from maar.model.block import Kind
 from maar.model.errors import Corrupt
 from maar.model.ids import BlockId, Incarnation, StoreName, TenantId
-from maar.model.plan import Plan, QueueKey
+from maar.model.plan import JobId, Plan, QueueKey
 from maar.model.policy import Policy
 from maar.model.predicate import Predicate
 from maar.model.ring import Ring
 from maar.model.schedule import Alarm, ClockOffset, JobRecord, RunPolicy, ScheduleRule
 from maar.model.stores import NO_STORES, StoreSet
 from maar.model.time import LeaseTime, WallTime
+from maar.services.repair.history import VnodeHistory
 from maar.services.rules import Setback
 
 PART_ITEMS = 1_000
@@ -322,6 +324,50 @@ class AskedDeletions(msgspec.Struct, frozen=True, array_like=True, tag=29):
     predicates: tuple[Predicate, ...]
 
 
+class RangeRecord(msgspec.Struct, frozen=True, array_like=True):
+    key: HistoryKey
+    history: VnodeHistory
+
+
+class RepairedRanges(msgspec.Struct, frozen=True, array_like=True, tag=40):
+    """What is known of ranges, in the order in which they were last repaired."""
+
+    ranges: tuple[RangeRecord, ...]
+
+
+class AskedRecord(msgspec.Struct, frozen=True, array_like=True):
+    job: JobId
+    asked: AskedRepair
+
+
+class AskedRepairs(msgspec.Struct, frozen=True, array_like=True, tag=41):
+    """Repairs that somebody asked for: those that go on, and the last of each job that ended."""
+
+    asked: tuple[AskedRecord, ...]
+
+
+class CopiedRecord(msgspec.Struct, frozen=True, array_like=True):
+    tenant: TenantId
+    at: LeaseTime
+
+
+class AllCopied(msgspec.Struct, frozen=True, array_like=True, tag=42):
+    """Per tenant, when the last repair began after which every store had all its blocks."""
+
+    tenants: tuple[CopiedRecord, ...]
+
+
+class LostRecord(msgspec.Struct, frozen=True, array_like=True):
+    block: BlockId
+    lost: LostCopies
+
+
+class LostBlocks(msgspec.Struct, frozen=True, array_like=True, tag=43):
+    """Blocks of which no copy is whole."""
+
+    blocks: tuple[LostRecord, ...]
+
+
 Part: TypeAlias = (
     Core
     | Plans
@@ -349,6 +395,10 @@ Part: TypeAlias = (
     | JobRecords
     | Alarms
     | AskedDeletions
+    | RepairedRanges
+    | AskedRepairs
+    | AllCopied
+    | LostBlocks
 )
 
 
@@ -398,6 +448,7 @@ def parts_of(state: MetaState) -> Iterator[Part]:
     yield WindowSums(tuple(islice(windows, PART_ITEMS)))
     yield from (WindowSums(some) for some in _some(windows))
     yield from _copies(state)
+    yield from _repairs(state.repairs)
 
 
 def _copies(state: MetaState) -> Iterator[Part]:
@@ -414,6 +465,37 @@ def _copies(state: MetaState) -> Iterator[Part]:
         for key, t in state.tombstones.items()
     )
     yield from (TombstonePart(some) for some in _some(tombstones))
+
+
+def _repairs(repairs: Repairs) -> Iterator[Part]:
+    ranges = (RangeRecord(key, found) for key, found in repairs.history.items())
+    yield from (RepairedRanges(some) for some in _some(ranges))
+    for asked in (repairs.asked, repairs.answered):
+        records = (AskedRecord(job, each) for job, each in asked.items())
+        yield from (AskedRepairs(some) for some in _some(records))
+    copied = (CopiedRecord(tenant, at) for tenant, at in repairs.copied.items())
+    yield from (AllCopied(some) for some in _some(copied))
+    lost = (LostRecord(block, each) for block, each in repairs.lost.items())
+    yield from (LostBlocks(some) for some in _some(lost))
+
+
+def _load_repairs(
+    repairs: Repairs, part: RepairedRanges | AskedRepairs | AllCopied | LostBlocks
+) -> None:
+    match part:
+        case RepairedRanges():
+            for one in part.ranges:
+                repairs.history[one.key] = one.history
+        case AskedRepairs():
+            for each in part.asked:
+                where = repairs.answered if each.asked.outcome else repairs.asked
+                where[each.job] = each.asked
+        case AllCopied():
+            for tenant in part.tenants:
+                repairs.copied[tenant.tenant] = tenant.at
+        case LostBlocks():
+            for record in part.blocks:
+                repairs.lost[record.block] = record.lost
 
 
 def _told(sums: WindowSum) -> tuple[int, int, int]:
@@ -557,7 +639,9 @@ class _Loading:
                 self._has_copies = True
                 for each in part.sums:
                     held = Held(each.tenant, each.home, each.stores)
-                    state.blocks.copies.sums[held] = CopySum(each.blocks, each.bytes)
+                    state.blocks.copies.load_sum(held, CopySum(each.blocks, each.bytes))
+            case RepairedRanges() | AskedRepairs() | AllCopied() | LostBlocks():
+                _load_repairs(state.repairs, part)
             case LackingBlocks():
                 self._lacking.setdefault(part.tenant, []).append(part.ids)
             case TombstonePart():

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
 
 from maar.metastore.records.entries import AttemptKey
+from maar.metastore.records.packs import outline
 from maar.metastore.state.index import Index
 from maar.metastore.state.marks import KnownMarks, Marked
 from maar.metastore.state.queue import Queue
+from maar.metastore.state.repairs import Repairs
 from maar.metastore.state.retired import RetiredBlocks
 from maar.metastore.state.rows import Ids
 from maar.metastore.state.timeline import Timeline
@@ -32,9 +34,11 @@ from maar.model.policy import Policy
 from maar.model.predicate import Predicate
 from maar.model.ring import Ring
 from maar.model.schedule import Alarm, ClockOffset, JobRecord, RunPolicy, ScheduleRule
-from maar.model.stores import StoreSet
+from maar.model.stores import StoreSet, is_copied
 from maar.model.time import LeaseTime, WallTime
 from maar.services.kinds import KINDS, Kinds
+from maar.services.repair.history import VnodeHistory
+from maar.services.repair.ranges import token_of
 from maar.services.rules import DayWindow, Setback
 
 NO_INCARNATION = Incarnation("")
@@ -164,6 +168,7 @@ class MetaState:
     plans: Timeline = field(default_factory=Timeline)  # requested, inflight, excluded
     finished: dict[PlanId, Plan] = field(default_factory=dict)  # the rest, oldest end first
     retired: RetiredBlocks = field(default_factory=RetiredBlocks)  # oldest first
+    repairs: Repairs = field(default_factory=Repairs)
     tombstones: Tombstones = field(default_factory=Tombstones)  # copies that wait for their store
     remembered: Ids = field(default_factory=Ids)  # gone, above the floor
     pins: dict[str, Pin] = field(default_factory=dict)
@@ -279,6 +284,57 @@ class MetaState:
     def outlines(self, blocks: Iterable[BlockId]) -> Iterator[BlockOutline]:
         return (found.outline for found in self.blocks.find_live(blocks).values())
 
+    # ── for repairs ──
+
+    def tenants_with_blocks(self) -> Iterator[TenantId]:
+        """Those that have blocks, in no order that matters."""
+        return iter(self.blocks.copies.homes)
+
+    def homes_of(self, tenant: TenantId) -> Iterable[StoreName]:
+        """The home stores of a tenant's blocks."""
+        return self.blocks.copies.homes.get(tenant, {})
+
+    def tokens_of(
+        self, tenant: TenantId, stores: tuple[StoreName, ...]
+    ) -> Iterator[tuple[int, int]]:
+        """Token and bytes of the tenant's blocks that exactly these stores should hold."""
+        for shelf in self.blocks.tenants.get(tenant, {}).values():
+            for chunk in shelf.chunks:
+                for meta in map(outline, chunk.packed):
+                    if is_copied(meta) and self.stores.wanted(tenant, meta.store) == stores:
+                        yield token_of(meta.id), meta.size
+
+    def to_copy(self, tenant: TenantId) -> Iterator[BlockId]:
+        """The tenant's blocks that are not at all their stores yet, oldest first."""
+        return self.blocks.copies.lacking_of(tenant)
+
+    def tenants_to_copy(self) -> Iterator[TenantId]:
+        """Those that have such blocks."""
+        return iter(self.blocks.copies.lacking)
+
+    def all_copied_at(self, tenant: TenantId) -> LeaseTime | None:
+        """When the last repair began that left none of those."""
+        return self.repairs.copied.get(tenant)
+
+    def repair_history(
+        self, tenant: TenantId, stores: tuple[StoreName, ...]
+    ) -> dict[int, VnodeHistory]:
+        return self.repairs.of(tenant, stores)
+
+    def repair_asked(self, job: JobId) -> LeaseTime | None:
+        """When somebody asked for a repair that is not done yet."""
+        asked = self.repairs.asked.get(job)
+        return asked.at if asked is not None else None
+
+    def repairs_asked(self) -> Iterator[JobId]:
+        return iter(self.repairs.asked)
+
+    def stores_away(self) -> Collection[StoreName]:
+        """Stores with copies that the settings do not have any more."""
+        if not self.stores.stores:
+            return ()
+        return self.blocks.copies.known().difference(self.stores.names())
+
     def _blocks_of(self, tenant: TenantId, day: int) -> Iterator[BlockOutline]:
         return (meta for meta in self.blocks.of_day(tenant, day) if meta.kind is Kind.BLOCK)
 
@@ -305,6 +361,7 @@ BOUNDS: dict[str, Bound] = {
     "blocks.windows.mixed": Bound("blocks.where", ("PlanCompleted",)),
     "blocks.windows.of_tenant": Bound("blocks.where", ("PlanCompleted",)),
     "blocks.copies.sums": Bound("blocks.where", ("PlanCompleted",)),
+    "blocks.copies.homes": Bound("blocks.copies.sums", ("PlanCompleted",)),
     "blocks.copies.lacking": Bound("blocks.where", ("SubrangeRepaired", "PlanCompleted")),
     "queue.places": Bound("blocks.where", ("PlanCompleted",)),
     "queue.placed": Bound("queue.places", ("PlanCompleted",)),
@@ -321,6 +378,11 @@ BOUNDS: dict[str, Bound] = {
     "plans.rollbacks": Bound("plans.by_id", ("PlanCompleted",)),
     "finished": Bound("finished_max", ("PlansArchived", "PlanCompleted")),
     "retired": Bound("blocks_max", ("BlocksForgotten",)),
+    "repairs.history": Bound("ranges_max", ("SubrangeRepaired",)),
+    "repairs.asked": Bound("scopes_max", ("SubrangeRepaired", "RepairAsked")),
+    "repairs.answered": Bound("scopes_max", ("SubrangeRepaired", "RepairAsked")),
+    "repairs.copied": Bound("tenants_max", ("SubrangeRepaired",)),
+    "repairs.lost": Bound("blocks.where", ("SubrangeRepaired",)),
     "tombstones": Bound("tombstones_max", ("TombstonesEnded",)),  # so many in each store
     "remembered": Bound("blocks_max", ("RegistrationFloor",)),
     "pins": Bound("pins_max", ("PinsDropped",)),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import nlargest, nsmallest
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
 import msgspec
 
-from maar.metastore.decide import execution
+from maar.metastore.decide import execution, repairs
 from maar.metastore.fold import deletion, registration, retention, trust
 from maar.metastore.fold.plan import all_plans, find
 from maar.metastore.records.packs import unpack
@@ -18,8 +18,8 @@ from maar.metastore.state.rows import raw_id
 from maar.metastore.state.state import MetaState, sizes
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import InvalidInput, NotFound
-from maar.model.ids import NO_TENANT, BlockId, PlanId
-from maar.model.plan import RENEWALS_PER_LEASE, LeasedPlan, Plan, PlanState, Rollback
+from maar.model.ids import NO_TENANT, BlockId, PlanId, StoreName
+from maar.model.plan import REPAIR, LeasedPlan, Plan, PlanState, Rollback
 from maar.model.predicate import Mask
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
 from maar.ports.dead_letters import LettersStatus
@@ -201,7 +201,9 @@ def leased_plan(state: MetaState, plan_id: PlanId) -> LeasedPlan:
     found = state.plans[plan_id]
     assert found.lease is not None
     rules = state.kinds[found.kind]
-    inputs = tuple(state.blocks.get(block_id) for block_id in found.inputs)
+    repair, inputs = None, tuple(state.blocks.get(block_id) for block_id in found.inputs)
+    if found.repair is not None:
+        repair, inputs = repairs.leased(state, found, found.repair)
     token = found.lease.token
     masks = tuple(deletion.applying(state, meta, before=token) for meta in inputs)
     return LeasedPlan(
@@ -213,13 +215,14 @@ def leased_plan(state: MetaState, plan_id: PlanId) -> LeasedPlan:
         target_block_bytes=state.policy.target_block_bytes,
         lease_ns=found.lease.lease_ns,
         title=state.kinds.title(found),
-        renew_ns=found.lease.lease_ns // RENEWALS_PER_LEASE,
+        renew_ns=rules.renew_ns(found.lease.lease_ns),
         limit_ns=rules.limit_ns(state.policy),
         rollbacks=tuple(_rollbacks(state, found)),
         slots=rules.slots(state.policy),
         memory_bytes=rules.memory_bytes(state.policy),
         masks=masks if any(masks) else (),
         scheduled_at=found.scheduled_at,
+        repair=repair,
     )
 
 
@@ -230,7 +233,19 @@ def _rollbacks(state: MetaState, plan: Plan) -> Iterator[Rollback]:
         return
     assert plan.lease is not None
     if pending.lease.token == plan.lease.token:  # of the same entry
-        yield Rollback(pending.id, pending.lease.token, pending.rolls_back, pending.tokens)
+        yield Rollback(
+            pending.id,
+            pending.lease.token,
+            pending.rolls_back,
+            pending.tokens,
+            _written_to(state, pending.rolls_back),
+        )
+
+
+def _written_to(state: MetaState, target: PlanId) -> StoreName:
+    """The store that attempts of a plan wrote to; '' when it may be any, as of a repair."""
+    found = state.plans.get(target)
+    return found.key.store if found is not None and found.kind != REPAIR else StoreName("")
 
 
 def lease_ns(state: MetaState, plan_id: PlanId) -> int:
@@ -287,6 +302,7 @@ def status(
         leader=leader,
         replicas=replicas,
         adopting=bool(state.adopting),
+        alarms=tuple(islice(state.alarms.values(), LISTED_MAX)),
         blocks_adopted=state.tally.blocks_adopted,
         blocks_missed=state.tally.blocks_missed,
         profiles_missed=state.tally.profiles_missed,

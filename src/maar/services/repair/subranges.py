@@ -47,6 +47,14 @@ class ExactSizes:
         inside = self._sums[end] - self._sums[first]
         return inside if part.start < part.end else self._sums[-1] + inside
 
+    @property
+    def total_blocks(self) -> int:
+        return len(self._tokens)
+
+    @property
+    def total_bytes(self) -> int:
+        return self._sums[-1]
+
     def blocks(self, part: TokenRange) -> int:
         """How many blocks have their token in a range."""
         first, end = self._places(part)

@@ -14,6 +14,7 @@ from maar.model import keys
 from maar.model.errors import Corrupt, Unavailable
 from maar.model.plan import ROLLBACK, Account, PlanResult, Rollback
 from maar.ports.object_store import ObjectStore, exists
+from maar.ports.stores import Stores, stores_of
 from maar.services import intents
 from maar.services.deletion import Confirm, Deleter
 
@@ -21,7 +22,7 @@ from maar.services.deletion import Confirm, Deleter
 class Tools(NamedTuple):
     """What a rollback works with."""
 
-    store: ObjectStore
+    store: ObjectStore | Stores
     confirm: Confirm
     monotonic_ns: Callable[[], int]
 
@@ -30,22 +31,26 @@ def roll_back(rollback: Rollback, tools: Tools) -> PlanResult:
     """LeaseLost when somebody else has it; Unavailable when something did not go away."""
     removed = 0
     bad: list[str] = []
-    for token in rollback.tokens:
-        found = intents.read(tools.store, plan=rollback.target, token=token)
-        written = [key for key in found.written if exists(tools.store, key)]
-        removed += _delete(written, tools)
-        bad += found.bad
+    stores = stores_of(tools.store)
+    for name in (rollback.store,) if rollback.store else stores.names():
+        store = stores.named(name)
+        for token in rollback.tokens:
+            found = intents.read(store, plan=rollback.target, token=token)
+            written = [key for key in found.written if exists(store, key)]
+            removed += _delete(written, store, tools)
+            bad += found.bad
     if bad:
         raise Corrupt("; ".join(bad))
     nothing = Account(0, 0, 0)
     return PlanResult(kind=ROLLBACK, outputs=(), account=nothing, removed=removed)
 
 
-def _delete(written: Sequence[str], tools: Tools) -> int:
+def _delete(written: Sequence[str], store: ObjectStore, tools: Tools) -> int:
     """Objects that the index lists stay: an adopted block may be of an attempt that ended."""
     removed = 0
-    for key in Deleter(*tools).deleting(keys.manifests_first(written)):
+    deleter = Deleter(store, tools.confirm, tools.monotonic_ns)
+    for key in deleter.deleting(keys.manifests_first(written)):
         removed += 1
-        if exists(tools.store, key):
+        if exists(store, key):
             raise Unavailable(f"{key} was deleted and is still there; ask again")
     return removed

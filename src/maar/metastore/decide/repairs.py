@@ -1,0 +1,197 @@
+"""Sessions of repairs: the blocks that come with a lease, and parts on their way into the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from maar.metastore.fold import copies, lease
+from maar.metastore.records.effects import Effect, Refused
+from maar.metastore.records.entries import Entry, LeasesRenewed, RepairAsked, SubrangeRepaired
+from maar.metastore.state.rows import block_id
+from maar.metastore.state.state import MetaState
+from maar.model.block import BlockMeta
+from maar.model.errors import InvalidInput
+from maar.model.ids import StoreName, TenantId
+from maar.model.plan import JobId, Plan
+from maar.model.repair import LeasedRepair, RepairOrder, RepairPart, RepairType
+from maar.model.stores import is_copied
+from maar.model.time import DAY_NS, LeaseTime
+from maar.model.token_range import TokenRange
+from maar.ports.plan_board import CommitPart, PartCommitted
+from maar.services.repair import rules
+from maar.services.repair.history import NO_HISTORY, repaired_at
+from maar.services.repair.ranges import token_of, vnode, vnode_around, vnode_number
+
+KEPT_NS = 30 * DAY_NS  # of history, or two intervals, if that is longer
+
+Leased = tuple[LeasedRepair, tuple[BlockMeta, ...]]
+
+
+# ── what a worker gets ─────────────────────────────────────────────────────────────────────────
+
+
+def leased(state: MetaState, plan: Plan, order: RepairOrder) -> Leased:
+    """The blocks of a session as they are now, and which of them are one task."""
+    if order.type is RepairType.INCREMENTAL:
+        return _incremental(state, plan, order)
+    left = [each for each in order.ranges if not _is_repaired(state, plan, order, each)]
+    found = _blocks_in(state, plan.key.tenant, order.stores, left)
+    inputs: list[BlockMeta] = []
+    parts: list[RepairPart] = []
+    empty: list[TokenRange] = []
+    for tokens in left:
+        metas = found.get(tokens, ())
+        if not metas:
+            empty.append(tokens)
+            continue
+        first = len(inputs)
+        inputs += metas
+        parts.append(RepairPart(tokens, first, len(inputs), tuple(empty)))
+        empty = []
+    if empty:
+        parts.append(RepairPart(None, len(inputs), len(inputs), tuple(empty)))
+    return _with(state, order, parts, inputs), tuple(inputs)
+
+
+def _incremental(state: MetaState, plan: Plan, order: RepairOrder) -> Leased:
+    """One task, of the oldest blocks that are not at all their stores; none, when all are."""
+    blocks = islice(state.to_copy(plan.key.tenant), rules.INCREMENTAL_BLOCKS_MAX)
+    inputs = [state.blocks.get(block) for block in blocks]
+    return _with(state, order, [RepairPart(None, 0, len(inputs))], inputs), tuple(inputs)
+
+
+def _with(
+    state: MetaState, order: RepairOrder, parts: list[RepairPart], inputs: list[BlockMeta]
+) -> LeasedRepair:
+    return LeasedRepair(
+        order.type,
+        order.stores,
+        tuple(parts),
+        tuple(copies.wanted(state, meta) for meta in inputs),
+        session_ns=state.policy.session_ns,
+    )
+
+
+def _is_repaired(state: MetaState, plan: Plan, order: RepairOrder, tokens: TokenRange) -> bool:
+    """Whether an earlier attempt at the same session, or anybody else, has done it meanwhile."""
+    number = vnode_around(tokens)
+    if number is None:
+        return False
+    known = state.repairs.of(plan.key.tenant, order.stores).get(number, NO_HISTORY)
+    at = repaired_at(known, tokens, vnode(number), whole_only=False)
+    return at is not None and at >= plan.scheduled_at
+
+
+def _blocks_in(
+    state: MetaState,
+    tenant: TenantId,
+    stores: tuple[StoreName, ...],
+    ranges: Sequence[TokenRange],
+) -> dict[TokenRange, list[BlockMeta]]:
+    """The tenant's blocks of each range; only ids are looked at of those that are in none."""
+    by_vnode: dict[int, list[TokenRange]] = {}
+    for tokens in ranges:
+        number = vnode_around(tokens)
+        assert number is not None
+        by_vnode.setdefault(number, []).append(tokens)
+    found: dict[TokenRange, list[BlockMeta]] = {}
+    for shelf in state.blocks.tenants.get(tenant, {}).values():
+        for chunk in shelf.chunks:
+            for at, raw in enumerate(chunk.split_ids()):
+                token = token_of(block_id(raw))
+                holding = _holding(by_vnode.get(vnode_number(token), ()), token)
+                if holding is None:
+                    continue
+                meta = chunk.meta(at)
+                if is_copied(meta) and state.stores.wanted(tenant, meta.store) == stores:
+                    found.setdefault(holding, []).append(meta)
+    return found
+
+
+def _holding(ranges: Sequence[TokenRange], token: int) -> TokenRange | None:
+    return next((each for each in ranges if token in each), None)
+
+
+# ── a part on its way into the log ─────────────────────────────────────────────────────────────
+
+
+def commit_entries(
+    state: MetaState, request: CommitPart, *, now: LeaseTime, interval_ns: int = 0
+) -> list[Entry]:
+    """The lease is renewed with it: a worker that delivers lives. History is kept for two intervals
+    of the job, or for a month.
+    """
+    plan = state.plans.get(request.plan)
+    renewal = LeasesRenewed((lease.extension(state, request.plan, request.token, now=now),))
+    if plan is None or plan.repair is None or plan.lease is None:
+        return [renewal]
+    result = request.result
+    seen = set(plan.repair.stores) - set(result.away)
+    return [
+        renewal,
+        SubrangeRepaired(
+            request.plan,
+            request.token,
+            (result.tokens.start, result.tokens.end) if result.tokens and result.whole else None,
+            plan.lease.granted_at,
+            tuple(sorted(seen)),
+            result.copies,
+            result.ended,
+            tuple(each.block for each in result.lost),
+            result.checked,
+            result.bytes,
+            tuple((each.start, each.end) for each in request.empty),
+            result.work_ns,
+            LeaseTime(max(0, now - max(KEPT_NS, 2 * interval_ns))),
+            tuple(each.what for each in result.lost),
+        ),
+    ]
+
+
+def committed(
+    effects: Sequence[Effect], state: MetaState, request: CommitPart, *, stop: str = ""
+) -> PartCommitted:
+    """`stop` is what the schedule says against going on."""
+    refused = [each for each in effects if isinstance(each, Refused)]
+    whole = [each for each in refused if not each.what]  # not of a single block
+    if whole or request.plan not in state.plans:
+        return PartCommitted(False, str(whole[0].why) if whole else "it has ended")
+    told = tuple(f"{each.what}: {each.why}" for each in refused)
+    return PartCommitted(True, refused=told, stop=stop or _why_stop(state, request))
+
+
+def _why_stop(state: MetaState, request: CommitPart) -> str:
+    """Why a session should go no further, although it could."""
+    plan = state.plans[request.plan]
+    assert plan.repair is not None
+    sets = set(rules.store_sets(state, plan.key.tenant))
+    if plan.repair.type is RepairType.VNODE and plan.repair.stores not in sets:
+        return "other stores should hold these blocks now"
+    return ""
+
+
+# ── repairs that somebody asks for ─────────────────────────────────────────────────────────────
+
+
+def check(job: JobId) -> None:
+    """InvalidInput when there can be no such repair."""
+    if job.type not in rules.TYPES:
+        known = ", ".join(rules.TYPES)
+        raise InvalidInput(f"{job.type[:60]!r} is not a type of repair; there are {known}")
+    if not job.tenant:
+        raise InvalidInput("a repair is of one tenant; name it")
+
+
+def ask_entries(state: MetaState, job: JobId, *, wanted: bool) -> list[Entry]:
+    """None where there is nothing to do, or the same was asked for already."""
+    check(job)
+    asked = job in state.repairs.asked
+    if not wanted:
+        return [RepairAsked(job, wanted=False)] if asked else []
+    has_work = (
+        next(iter(state.to_copy(job.tenant)), None) is not None
+        if job.type == RepairType.INCREMENTAL
+        else next(rules.store_sets(state, job.tenant), None) is not None
+    )
+    return [RepairAsked(job)] if has_work and not asked else []

@@ -1,0 +1,78 @@
+"""Copies that readers found missing or damaged: what the leader has heard, until it is healed.
+
+It is not in the log: a new leader hears of the same copies from whoever reads them next, and repair
+finds them in any case, a little later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from maar.metastore.state.state import MetaState
+from maar.model.ids import BlockId, StoreName, TenantId
+from maar.model.trouble import Trouble
+
+log = logging.getLogger("maar.metastore")
+
+REPORTS_MAX = 10_000
+
+
+class BadCopy(NamedTuple):
+    """A copy of a live block that somebody could not read."""
+
+    block: BlockId
+    store: StoreName
+    tenant: TenantId
+    what: str
+
+
+class DamageReports:
+    """Used by the leader's event loop alone."""
+
+    def __init__(self, *, reports_max: int = REPORTS_MAX) -> None:
+        self._max = reports_max
+        self._heard: dict[tuple[BlockId, StoreName], dict[str, str]] = {}  # what, by key
+
+    def hear(self, state: MetaState, troubles: Iterable[Trouble]) -> None:
+        """A store that is away has lost nothing. Nor is a miss damage when its block is no longer
+        live, or lists another copy instead by now (S14).
+        """
+        for each in troubles:
+            place = each.block, each.store
+            if each.why == "away" or not _is_listed(state, each.block, each.store, each.key):
+                continue
+            if place not in self._heard:
+                if len(self._heard) >= self._max:
+                    self._forget_healed(state)
+                if len(self._heard) >= self._max:
+                    return  # what is not remembered is found by the next repair
+                log.error(
+                    "copy of a block is bad block=%s store=%s key=%s why=%s cause=%s",
+                    each.block, each.store, each.key, each.why, each.what,
+                )  # fmt: skip
+            self._heard.setdefault(place, {})[each.key] = each.what
+
+    def bad(self, state: MetaState) -> list[BadCopy]:
+        """Those that are still listed, oldest report first."""
+        self._forget_healed(state)
+        return [
+            BadCopy(block, store, state.blocks.where[block].tenant, "; ".join(told.values()))
+            for (block, store), told in self._heard.items()
+        ]
+
+    def _forget_healed(self, state: MetaState) -> None:
+        for (block, store), told in list(self._heard.items()):
+            left = {key: what for key, what in told.items() if _is_listed(state, block, store, key)}
+            if left:
+                self._heard[block, store] = left
+            else:
+                del self._heard[block, store]
+
+
+def _is_listed(state: MetaState, block: BlockId, store: StoreName, key: str) -> bool:
+    if block not in state.blocks:
+        return False
+    files = state.blocks.get(block).files
+    return any(at.store == store and at.key == key for file in files for at in file.locations)

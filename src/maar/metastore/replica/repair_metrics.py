@@ -1,0 +1,78 @@
+"""Metrics of repairs: how much is repaired, how old that is, and what is left to do.
+
+The gauges go through all tenants with blocks, so they are set every half minute, and for so many
+jobs at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from maar.metastore.records.effects import (
+    CopiesLost,
+    CopyAdded,
+    CopyEnded,
+    Effect,
+    RangesRepaired,
+)
+from maar.metastore.state.state import MetaState
+from maar.metastore.views import repairs
+from maar.model.time import SECOND_NS, LeaseTime
+
+EVERY_NS = 30 * SECOND_NS
+JOBS_MAX = 2_000  # that have gauges of their own
+
+
+class RepairMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"maar_repair_{name}", text, labels, registry=registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"maar_repair_{name}", text, labels, registry=registry)
+
+        job = ("tenant", "type")
+        self.ratio = gauge("repaired_ratio", "Share of a tenant that is repaired", *job)
+        self.age = gauge("since_last_repaired_seconds", "Age of the oldest part of it", *job)
+        self.remaining = gauge("remaining_seconds", "Work that is left of it", *job)
+        self.lost = gauge("lost_blocks", "Blocks of which no copy is whole")
+        self.ranges = counter("ranges", "Ranges that were repaired")
+        self.checked = counter("checked_copies", "Copies that were read")
+        self.bytes = counter("checked_bytes", "Bytes that were read for it")
+        self.copies = counter("copies", "Copies that came into the index")
+        self.damaged = counter("damaged_copies", "Copies that were missing or not whole")
+        self.found_lost = counter("found_lost_blocks", "Blocks that were found without a copy")
+        self._observed_at: LeaseTime | None = None
+
+    def count(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case RangesRepaired():
+                    self.ranges.inc(effect.ranges)
+                    self.checked.inc(effect.checked)
+                    self.bytes.inc(effect.bytes)
+                case CopyAdded():
+                    self.copies.inc()
+                case CopyEnded():
+                    self.damaged.inc()
+                case CopiesLost():
+                    self.found_lost.inc(len(effect.blocks))
+                case _:
+                    pass
+
+    def observe(self, state: MetaState, now: LeaseTime) -> None:
+        self.lost.set(len(state.repairs.lost))
+        if self._observed_at is not None and now - self._observed_at < EVERY_NS:
+            return
+        self._observed_at = now
+        for gauge in (self.ratio, self.age, self.remaining):
+            gauge.clear()
+        for job in islice(repairs.told_jobs(state, now=now), JOBS_MAX):
+            whose = (job.tenant, job.type)
+            self.ratio.labels(*whose).set(job.percent_repaired / 100.0)
+            self.remaining.labels(*whose).set(job.remaining_s)
+            if job.age_s is not None:
+                self.age.labels(*whose).set(job.age_s)

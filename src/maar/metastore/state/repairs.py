@@ -1,0 +1,66 @@
+"""What the log knows of repairs: when ranges were repaired, who asked for one, what is lost.
+
+History is kept by range and set of stores, never by block: it stays true when blocks are replaced,
+and counts only as long as the same stores should hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from maar.metastore.state.marks import Marked
+from maar.model.ids import BlockId, StoreName, TenantId
+from maar.model.plan import JobId
+from maar.model.time import LeaseTime
+from maar.services.repair.history import VnodeHistory
+from maar.services.repair.ranges import VNODES
+
+
+class HistoryKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One of the fixed ranges, of the blocks of a tenant that these stores should hold."""
+
+    tenant: TenantId
+    stores: tuple[StoreName, ...]
+    vnode: int
+
+
+class AskedRepair(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A repair that somebody asked for, and what came of it so far."""
+
+    at: LeaseTime  # what was repaired before does not count
+    ranges: int = 0
+    checked: int = 0  # copies
+    copied: int = 0
+    damaged: int = 0  # copies that were missing or not whole
+    lost: int = 0  # blocks
+    ended_at: LeaseTime | None = None
+    outcome: str = ""  # completed, cancelled; '' while it goes on
+
+
+class LostCopies(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A block of which no copy is whole, since a repair saw it."""
+
+    tenant: TenantId
+    at: LeaseTime
+    what: str
+
+
+@dataclass(slots=True)
+class Repairs:
+    history: Marked[HistoryKey, VnodeHistory] = field(default_factory=Marked)  # oldest change first
+    asked: Marked[JobId, AskedRepair] = field(default_factory=Marked)  # that go on
+    answered: Marked[JobId, AskedRepair] = field(default_factory=Marked)  # the last of each job
+    copied: Marked[TenantId, LeaseTime] = field(default_factory=Marked)  # began when all was copied
+    lost: Marked[BlockId, LostCopies] = field(default_factory=Marked)
+
+    def of(self, tenant: TenantId, stores: tuple[StoreName, ...]) -> dict[int, VnodeHistory]:
+        """By the number of the range; those of which nothing is known are left out."""
+        keys = (HistoryKey(tenant, stores, number) for number in range(VNODES))
+        return {key.vnode: found for key in keys if (found := self.history.get(key)) is not None}
+
+    def hashes(self) -> Iterator[int]:
+        for part in (self.history, self.asked, self.answered, self.copied, self.lost):
+            yield part.hash

@@ -1,0 +1,161 @@
+"""How repairs are getting on, as people and scripts are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from maar.metastore.decide import jobs
+from maar.metastore.records.effects import Effect, RepairEnded
+from maar.metastore.state.repairs import AskedRepair
+from maar.metastore.state.state import MetaState
+from maar.model.ids import TenantId
+from maar.model.plan import JobId, Plan
+from maar.model.repair import RepairType
+from maar.model.time import SECOND_NS, LeaseTime
+from maar.model.words import span_text
+from maar.ports.repairs import LostBlockTold, RepairJob, RepairsStatus, RepairTold
+from maar.scheduling.status import JobStatus
+from maar.scheduling.status import status as status_word
+from maar.services.repair import rules
+from maar.services.repair.rules import REPAIR, REPAIRING
+from maar.services.repair.subranges import ExactSizes
+from maar.services.rules import JobState
+
+LOST_TOLD_MAX = 100
+
+
+def status(state: MetaState, *, tenant: str, now: LeaseTime) -> RepairsStatus:
+    lost = [
+        LostBlockTold(block, each.tenant, each.what)
+        for block, each in state.repairs.lost.items()
+        if block in state.blocks and tenant in ("", each.tenant)
+    ]
+    return RepairsStatus(
+        tuple(told_jobs(state, now=now, tenant=tenant)), tuple(lost[:LOST_TOLD_MAX])
+    )
+
+
+def told_jobs(state: MetaState, *, now: LeaseTime, tenant: str = "") -> Iterator[RepairJob]:
+    """One after the other, as far as they are asked for."""
+    for job in every_job(state):
+        if tenant in ("", job.tenant):
+            yield _told(state, job, now=now)
+
+
+def every_job(state: MetaState) -> Iterator[JobId]:
+    """Those of the schedule, and those that can be asked for, by tenant."""
+    for tenant in sorted(state.tenants_with_blocks()):
+        for type_ in RepairType:
+            several = any(len(each) > 1 for each in rules.store_sets(state, tenant))
+            if several or type_ is RepairType.VNODE:
+                yield JobId(tenant, REPAIR, type_)
+
+
+def percent_copied(state: MetaState, tenant: TenantId) -> float:
+    """Of a tenant's bytes, those that are at all the stores that should hold them."""
+    whole = state.blocks.copies.whole_of(tenant)
+    return 100.0 * whole.bytes / whole.all_bytes if whole.all_bytes else 100.0
+
+
+def _told(state: MetaState, job: JobId, *, now: LeaseTime) -> RepairJob:
+    at = jobs.moment(state, now)
+    known = jobs.look(state, job, jobs.Rules(), now)
+    found = known.found if known is not None else JobState(job, now, nothing="it has no blocks")
+    percent, since, done, ranges = percent_copied(state, job.tenant), found.last_success, 0, 0
+    if job.type == RepairType.VNODE:
+        done, ranges = found.done, found.parts
+        percent = 100.0 * done / ranges if ranges else 100.0
+    else:
+        since = state.all_copied_at(job.tenant)
+    held = jobs.hindrance(state, known, at) if known is not None and not found.nothing else None
+    running = state.plans.pending_of(job)
+    works = running is not None and running.lease is not None
+    blocked = held is not None and not works
+    word = JobStatus.COMPLETED
+    if known is not None and not found.nothing:
+        age = 0 if since is None else known.age_ns(state, at)
+        due = known.is_due(now)
+        word = status_word(age_ns=age, due=due, blocked=blocked, schedule=known.schedule)
+    return RepairJob(
+        tenant=job.tenant,
+        type=job.type,
+        state=word,
+        percent_repaired=round(percent, 3),
+        max_repaired_at=since,
+        age_s=None if since is None else (now - since) / SECOND_NS,
+        remaining_s=round(found.expected_ns * (100.0 - percent) / 100.0 / SECOND_NS, 3),
+        why=_why(found, held, running, since, now),
+        running=running.id if running is not None and works else None,
+        ranges=ranges,
+        repaired=done,
+        asked=job in state.repairs.asked,
+    )
+
+
+def _why(
+    found: JobState,
+    held: jobs.Hindrance | None,
+    running: Plan | None,
+    since: LeaseTime | None,
+    now: LeaseTime,
+) -> str:
+    if found.nothing:
+        return found.nothing
+    if running is not None and running.lease is None and running.attempts:
+        return f"it rests after a failure: {running.attempts[-1].cause}"
+    if held is not None:
+        return held.why
+    if since is None:
+        return "it was never repaired as a whole"
+    return f"its oldest part was repaired {span_text(now - since)} ago"
+
+
+# ── one that somebody asked for ────────────────────────────────────────────────────────────────
+
+
+def dry_run(state: MetaState, job: JobId) -> RepairTold:
+    """What a repair would read now, without reading it."""
+    if job.type == RepairType.INCREMENTAL:
+        metas = [state.blocks.get(block) for block in state.to_copy(job.tenant)]
+        outcome = "would_run" if metas else "nothing_to_do"
+        size = sum(meta.size for meta in metas)
+        return RepairTold(job, outcome, blocks=len(metas), bytes=size)
+    target = REPAIRING.default_schedule(state.policy, job).size_target
+    ranges = sum(1 for _ in rules.range_states(state, job.tenant, target))
+    sizes = [
+        (ExactSizes(state.tokens_of(job.tenant, stores)), len(stores))
+        for stores in rules.store_sets(state, job.tenant)
+    ]
+    blocks = sum(each.total_blocks for each, _ in sizes)
+    size = sum(each.total_bytes * copies for each, copies in sizes)
+    outcome = "would_run" if blocks else "nothing_to_do"
+    return RepairTold(job, outcome, ranges=ranges if blocks else 0, blocks=blocks, bytes=size)
+
+
+def asked(state: MetaState, job: JobId) -> RepairTold:
+    """The one that goes on, or the last that ended."""
+    running, ended = state.repairs.asked.get(job), state.repairs.answered.get(job)
+    if running is not None:
+        return _counts(job, running, "running")
+    if ended is not None:
+        return _counts(job, ended, ended.outcome)
+    return RepairTold(job, "nothing_to_do", why="nobody asked for it")
+
+
+def after(effects: Sequence[Effect], state: MetaState, job: JobId) -> RepairTold:
+    """The answer to whoever asked for one, or does not want it any more."""
+    if job in state.repairs.asked or any(isinstance(each, RepairEnded) for each in effects):
+        return asked(state, job)
+    return RepairTold(job, "nothing_to_do", why="there is nothing to repair")
+
+
+def _counts(job: JobId, asked_: AskedRepair, outcome: str) -> RepairTold:
+    return RepairTold(
+        job,
+        outcome,
+        asked_.ranges,
+        asked_.checked,
+        asked_.copied,
+        asked_.damaged,
+        asked_.lost,
+    )

@@ -1,0 +1,328 @@
+"""When a tenant's repair is due, which ranges a session takes, and how its progress is told.
+
+A repair owns no blocks: it is a reader that writes copies. A session is one plan; what it repaired
+counts range by range, as soon as the log has it, whatever becomes of the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from maar.model.block import BlockOutline
+from maar.model.ids import MAIN_STORE, BlockId, StoreName, TenantId
+from maar.model.plan import (
+    JobId,
+    LeasedPlan,
+    Plan,
+    PlanKind,
+    PlanResult,
+    PlanSpec,
+    QueueKey,
+)
+from maar.model.policy import HOUR_NS, MINUTE_NS, Policy
+from maar.model.refusal import Refusal
+from maar.model.repair import RepairOrder, RepairType
+from maar.model.schedule import LockLevel, Schedule, region_resource, store_resource
+from maar.model.time import DAY_NS, LeaseTime
+from maar.model.token_range import TokenRange
+from maar.services.repair.groups import NEVER, GroupFactory, RangeState, RepairGroup, by_stores
+from maar.services.repair.history import NO_HISTORY, VnodeHistory, repaired_at, work_ns
+from maar.services.repair.ranges import VNODES, vnode, vnodes
+from maar.services.repair.subranges import ExactSizes, subranges
+from maar.services.rules import NO_SHARD, Board, JobState, KindRules, PlanScope
+
+REPAIR = PlanKind("repair")
+SESSION_BLOCKS_MAX = 2_000  # that a vnode session looks at: they come with the lease
+SESSION_RANGES_MAX = 1_000
+INCREMENTAL_BLOCKS_MAX = 500  # of one task
+SIZE_TARGET = 8 << 30  # bytes of a task, in one store
+TYPES = tuple(RepairType)
+_LEVELS = {RepairType.VNODE: 0, RepairType.INCREMENTAL: 1}  # where a plan's key tells its type
+
+
+class Progress(NamedTuple):
+    """How far a repair has come."""
+
+    done: int  # ranges that need nothing now
+    ranges: int
+    oldest: LeaseTime | None  # when the first of those that can be repaired was; None: never
+    newest: LeaseTime | None
+    work_ns: int  # that all of it took the last time
+
+
+class Repairing(KindRules):
+    """Jobs of two types for each tenant: all copies range by range, and what is not copied yet."""
+
+    kind = REPAIR
+    scheduled = True
+    by_interval = True
+
+    def __init__(self, groups: GroupFactory = by_stores) -> None:
+        self._groups = groups
+
+    # ── its jobs ──
+
+    def default_schedule(self, _policy: Policy, job: JobId) -> Schedule:
+        if job.type == RepairType.INCREMENTAL:
+            return Schedule(
+                interval_ns=MINUTE_NS,
+                warning_ns=HOUR_NS,
+                error_ns=6 * HOUR_NS,
+                backoff_ns=MINUTE_NS,
+            )
+        return Schedule(
+            interval_ns=7 * DAY_NS,
+            initial_delay_ns=DAY_NS,
+            warning_ns=8 * DAY_NS,
+            error_ns=10 * DAY_NS,
+            backoff_ns=30 * MINUTE_NS,
+            size_target=SIZE_TARGET,
+        )
+
+    def job_of(self, key: QueueKey) -> JobId:
+        return JobId(key.tenant, REPAIR, type_of(key))
+
+    def job_ids(self, board: Board) -> Iterable[JobId]:
+        """A tenant whose blocks lie in one store only is scrubbed when somebody asks for it, or if
+        the settings say so.
+        """
+        for tenant in board.tenants_with_blocks():
+            several = any(len(each) > 1 for each in store_sets(board, tenant))
+            for type_ in TYPES:
+                job = JobId(tenant, REPAIR, type_)
+                scrubs = type_ is RepairType.VNODE and board.policy.repair.scrub
+                if several or scrubs or board.repair_asked(job) is not None:
+                    yield job
+
+    def woken(self, board: Board) -> Iterable[JobId]:
+        """A block that is not at all its stores is copied without waiting to be looked at."""
+        tenants = board.tenants_to_copy()
+        return (JobId(tenant, REPAIR, RepairType.INCREMENTAL) for tenant in tenants)
+
+    def job(
+        self, board: Board, job: JobId, schedule: Schedule, *, now: LeaseTime
+    ) -> JobState | None:
+        if job.type == RepairType.INCREMENTAL:
+            return self._incremental_job(board, job, schedule, now=now)
+        return self._vnode_job(board, job, schedule, now=now)
+
+    def _incremental_job(
+        self, board: Board, job: JobId, schedule: Schedule, *, now: LeaseTime
+    ) -> JobState:
+        """With all copies in place there is nothing to do: the interval is skipped."""
+        stores = sorted({name for each in store_sets(board, job.tenant) for name in each})
+        if next(iter(board.to_copy(job.tenant)), None) is None:
+            return JobState(job, now, nothing="all its blocks are at all their stores")
+        return JobState(
+            job,
+            board.all_copied_at(job.tenant),
+            resources=resources(board, stores, schedule.lock_level),
+            on_demand=board.repair_asked(job) is not None,
+        )
+
+    def _vnode_job(
+        self, board: Board, job: JobId, schedule: Schedule, *, now: LeaseTime
+    ) -> JobState | None:
+        away = board.stores_away()
+        sets = list(store_sets(board, job.tenant))
+        if not sets:
+            return None
+        asked = board.repair_asked(job)
+        repairable = [each for each in sets if not any(name in away for name in each)]
+        if not repairable:
+            names = ", ".join(sorted({name for each in sets for name in each if name in away}))
+            return JobState(job, now, why_not=f"no range has all its stores: {names} is away")
+        since = asked if asked is not None else LeaseTime(now - schedule.interval_ns)
+        progress = vnode_progress(board, job.tenant, repairable, schedule, since=since)
+        oldest = progress.oldest
+        if oldest is None and progress.newest is not None:  # some ranges were never repaired
+            oldest = LeaseTime(min(now - schedule.interval_ns, progress.newest))
+        stores = min(repairable, key=lambda each: _oldest(board, job.tenant, each, schedule))
+        return JobState(
+            job,
+            oldest,
+            resources=resources(board, stores, schedule.lock_level),
+            expected_ns=progress.work_ns,
+            done=progress.done,
+            parts=progress.ranges,
+            on_demand=asked is not None,
+        )
+
+    def session(
+        self, board: Board, job: JobState, schedule: Schedule, *, now: LeaseTime
+    ) -> PlanSpec | None:
+        type_, tenant = RepairType(job.id.type), job.id.tenant
+        if type_ is RepairType.INCREMENTAL:
+            waits = next(iter(board.to_copy(tenant)), None) is not None
+            return spec(board.policy, tenant, RepairOrder(type_)) if waits else None
+        group = self._next_group(board, job.id, schedule, now=now)
+        if group is None:
+            return None
+        made = spec(board.policy, tenant, RepairOrder(type_, group.stores, group.ranges))
+        taken = resources(board, group.stores, schedule.lock_level)
+        return msgspec.structs.replace(made, resources=taken)
+
+    def _next_group(
+        self, board: Board, job: JobId, schedule: Schedule, *, now: LeaseTime
+    ) -> RepairGroup | None:
+        """The group whose oldest range has waited longest, with the ranges of one session."""
+        asked = board.repair_asked(job)
+        offset = self._expected_ns(board, job.tenant, schedule)
+        before = asked if asked is not None else LeaseTime(now - schedule.interval_ns + offset)
+        states = [
+            each
+            for each in range_states(board, job.tenant, schedule.size_target)
+            if each.repaired_at < before
+        ]
+        for group in self._groups(states, board.stores_away()):
+            return _bounded(board, job.tenant, group)
+        return None
+
+    def _expected_ns(self, board: Board, tenant: TenantId, schedule: Schedule) -> int:
+        whole_only = not schedule.size_target
+        return sum(
+            work_ns(each, whole_only=whole_only)
+            for stores in store_sets(board, tenant)
+            for each in board.repair_history(tenant, stores).values()
+        )
+
+    def due(self, _board: Board, _line: int, *, now: LeaseTime) -> Iterator[PlanSpec]:  # noqa: ARG002
+        """Its plans are the sessions that the schedule makes."""
+        return iter(())
+
+    def misfit(self, _board: Board, spec: PlanSpec) -> Refusal | None:
+        order, tenant = spec.repair, spec.key.tenant
+        if order is None or spec.inputs or not tenant or spec.key != key_of(tenant, order.type):
+            return Refusal.INPUT_KEY
+        return None
+
+    def is_about(self, key: QueueKey, scope: PlanScope) -> bool:
+        return key.tenant == scope.tenant and key.level == scope.level
+
+    # ── how it runs ──
+
+    def lease_ns(self, policy: Policy) -> int:
+        return policy.terms(REPAIR).lease_ns
+
+    def renew_ns(self, lease_ns: int) -> int:
+        return lease_ns // 10
+
+    def refusal(
+        self,
+        _plan: Plan,
+        _inputs: Mapping[BlockId, BlockOutline],
+        result: PlanResult,
+        _deletable: Mapping[TenantId, int],
+    ) -> Refusal | None:
+        """All that it made is in the log already, part by part."""
+        return Refusal.OUTPUT if result.outputs or result.account.total() else None
+
+    def scope(self, key: QueueKey) -> str:
+        return str(type_of(key))
+
+
+REPAIRING = Repairing()
+
+
+def key_of(tenant: TenantId, type_: RepairType) -> QueueKey:
+    return QueueKey(MAIN_STORE, tenant, NO_SHARD, _LEVELS[type_])
+
+
+def type_of(key: QueueKey) -> RepairType:
+    return next(type_ for type_, level in _LEVELS.items() if level == key.level)
+
+
+def spec(policy: Policy, tenant: TenantId, order: RepairOrder) -> PlanSpec:
+    return PlanSpec(
+        REPAIR, False, key_of(tenant, order.type), (), policy.failure_limit, repair=order
+    )
+
+
+def resources(board: Board, stores: Iterable[StoreName], level: LockLevel) -> tuple[str, ...]:
+    """What a session occupies, in the one order in which everybody takes them."""
+    if level is LockLevel.REGION:
+        return tuple(sorted({region_resource(board.stores.region(name)) for name in stores}))
+    return tuple(sorted(map(store_resource, stores)))
+
+
+def store_sets(board: Board, tenant: TenantId) -> Iterator[tuple[StoreName, ...]]:
+    """The sets of stores that should hold blocks of a tenant: one for each home that they have."""
+    found = {board.stores.wanted(tenant, home) for home in board.homes_of(tenant)}
+    yield from sorted(found)
+
+
+def range_states(board: Board, tenant: TenantId, size_target: int) -> Iterator[RangeState]:
+    """All ranges of a tenant, divided to the target; each with the time of its last repair."""
+    for stores in store_sets(board, tenant):
+        known = board.repair_history(tenant, stores)
+        sizes = ExactSizes(board.tokens_of(tenant, stores)) if size_target else None
+        for number, whole in enumerate(vnodes()):
+            history = known.get(number, NO_HISTORY)
+            for part in _pieces(whole, size_target, sizes):
+                at = repaired_at(history, part, whole, whole_only=not size_target)
+                yield RangeState(part, stores, NEVER if at is None else at)
+
+
+def _pieces(whole: TokenRange, target: int, sizes: ExactSizes | None) -> Iterable[TokenRange]:
+    return (whole,) if sizes is None else subranges(whole, target=target, size_of=sizes)
+
+
+def vnode_progress(
+    board: Board,
+    tenant: TenantId,
+    sets: Iterable[tuple[StoreName, ...]],
+    schedule: Schedule,
+    *,
+    since: LeaseTime,
+) -> Progress:
+    """From history alone: which blocks there are does not matter."""
+    whole_only = not schedule.size_target
+    times: list[LeaseTime | None] = []
+    work = 0
+    for stores in sets:
+        known: Mapping[int, VnodeHistory] = board.repair_history(tenant, stores)
+        for number in range(VNODES):
+            history = known.get(number, NO_HISTORY)
+            whole = vnode(number)
+            times.append(repaired_at(history, whole, whole, whole_only=whole_only))
+            work += work_ns(history, whole_only=whole_only)
+    repaired = [at for at in times if at is not None]
+    oldest = min(repaired, default=None) if len(repaired) == len(times) else None
+    done = sum(at >= since for at in repaired)
+    return Progress(done, len(times), oldest, max(repaired, default=None), work)
+
+
+def _oldest(
+    board: Board, tenant: TenantId, stores: tuple[StoreName, ...], schedule: Schedule
+) -> LeaseTime:
+    """When the oldest range of a set of stores was repaired."""
+    at = vnode_progress(board, tenant, (stores,), schedule, since=NEVER).oldest
+    return NEVER if at is None else at
+
+
+def _bounded(board: Board, tenant: TenantId, group: RepairGroup) -> RepairGroup:
+    """As many of its ranges as a session may take, one at least."""
+    sizes = ExactSizes(board.tokens_of(tenant, group.stores))
+    taken: list[TokenRange] = []
+    blocks = 0
+    for each in group.ranges[:SESSION_RANGES_MAX]:
+        blocks += sizes.blocks(each)
+        if taken and blocks > SESSION_BLOCKS_MAX:
+            break
+        taken.append(each)
+    return group._replace(ranges=tuple(taken))
+
+
+def tasks(plan: LeasedPlan) -> Iterator[LeasedPlan]:
+    """The tasks of a leased session, one for each of its parts."""
+    assert plan.repair is not None
+    for part in plan.repair.parts:
+        repair = msgspec.structs.replace(
+            plan.repair, parts=(part,), wanted=plan.repair.wanted[part.first : part.end]
+        )
+        yield msgspec.structs.replace(
+            plan, inputs=plan.inputs[part.first : part.end], masks=(), repair=repair
+        )

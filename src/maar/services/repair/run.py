@@ -1,0 +1,204 @@
+"""One task of a repair: every copy of some blocks is read, and made anew where it is not whole.
+
+A copy is written under new keys and read back before it counts; nothing is overwritten and nothing
+is deleted here. What the index then lists is decided by the fold, block by block: a block that was
+replaced meanwhile is left as it is.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from maar.model.block import BlockMeta, File
+from maar.model.errors import Corrupt, Retryable
+from maar.model.ids import BlockId, StoreName
+from maar.model.plan import Account, LeasedPlan, PlanResult
+from maar.model.repair import LostBlock, RangeResult, RepairType
+from maar.model.stores import CopyBad, CopyMade, stores_of
+from maar.ports.object_store import ObjectStore
+from maar.ports.stores import Stores
+from maar.ports.stores import stores_of as opened
+from maar.services.publish import Publisher, always
+from maar.services.repair.checking import CopyCheck
+from maar.services.repair.rules import REPAIR
+
+
+def run(
+    plan: LeasedPlan,
+    *,
+    store: ObjectStore | Stores,
+    attempt: str,
+    scratch: Path,
+    wall_ns: int,
+    guard: Callable[[], None] = always,
+) -> PlanResult:
+    """The one part of a leased session that its task got; it leaves no scratch."""
+    began_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
+    assert plan.repair is not None
+    (part,) = plan.repair.parts
+    work = scratch / f"{plan.id}-{plan.token}-{attempt}"
+    work.mkdir(parents=True)
+    task = _Task(plan, opened(store), attempt=attempt, work=work, wall_ns=wall_ns, guard=guard)
+    try:
+        for meta, wanted in zip(plan.inputs, plan.repair.wanted, strict=True):
+            task.repair(meta, wanted)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    work_ns = time.perf_counter_ns() - began_ns
+    return PlanResult(
+        kind=REPAIR,
+        outputs=(),
+        account=Account(0, 0, 0),
+        cpu_ms=(time.process_time_ns() - cpu_ns) // 1_000_000,
+        wall_ms=work_ns // 1_000_000,
+        repaired=RangeResult(
+            tokens=part.tokens,
+            copies=tuple(task.made),
+            ended=tuple(task.ended),
+            lost=tuple(task.lost),
+            checked=task.check.copies,
+            bytes=task.check.bytes,
+            away=tuple(sorted(task.away)),
+            work_ns=work_ns,
+        ),
+    )
+
+
+def load() -> None:
+    """All that it needs is imported above."""
+
+
+class _Task:
+    """The blocks of one part, one after the other."""
+
+    def __init__(
+        self,
+        plan: LeasedPlan,
+        stores: Stores,
+        *,
+        attempt: str,
+        work: Path,
+        wall_ns: int,
+        guard: Callable[[], None],
+    ) -> None:
+        assert plan.repair is not None
+        self.made: list[CopyMade] = []
+        self.ended: list[CopyBad] = []
+        self.lost: list[LostBlock] = []
+        self.away: set[StoreName] = set()
+        self.check = CopyCheck()
+        self._plan = plan
+        self._stores = stores
+        self._attempt = attempt
+        self._work = work
+        self._wall_ns = wall_ns
+        self._guard = guard
+        self._publishers: dict[StoreName, Publisher] = {}
+        self._thorough = plan.repair.type is RepairType.VNODE
+        self._suspects = frozenset(plan.repair.suspects)
+
+    def repair(self, meta: BlockMeta, wanted: tuple[StoreName, ...]) -> None:
+        """Read its copies, and make those that are missing or damaged where they are wanted."""
+        self._guard()
+        held = stores_of(meta)
+        every = self._thorough or meta.id in self._suspects
+        lacking = [name for name in wanted if name not in held]
+        if not every and not lacking:
+            return  # it was repaired since this session was made
+        bad: dict[StoreName, str] = {}
+        whole: list[StoreName] = []
+        for name in self._in_order(held, wanted):
+            if whole and not (every and name in wanted):
+                continue  # one source is enough
+            what = self._look(meta, name)
+            if what is None:
+                continue
+            if what:
+                bad[name] = what
+            else:
+                whole.append(name)
+        if not whole:
+            self._despair(meta.id, held, bad)
+            return
+        self._heal(meta, whole[0], lacking, {at: bad[at] for at in bad if at in wanted})
+
+    def _in_order(
+        self, held: tuple[StoreName, ...], wanted: tuple[StoreName, ...]
+    ) -> Iterator[StoreName]:
+        """Those that are to be whole first; others serve as sources only."""
+        yield from sorted(held, key=lambda name: (name not in wanted, name in self.away, name))
+
+    def _look(self, meta: BlockMeta, name: StoreName) -> str | None:
+        """What is wrong with a copy, '' when nothing is; None when its store is away."""
+        try:
+            return self.check.copy(self._stores.named(name), meta, name)
+        except Retryable:
+            self.away.add(name)
+            return None
+
+    def _despair(
+        self, block: BlockId, held: tuple[StoreName, ...], bad: dict[StoreName, str]
+    ) -> None:
+        """No copy is whole: it is lost, unless a store that is away may have one."""
+        if len(bad) == len(held):
+            told = "; ".join(f"in {name}: {what}" for name, what in sorted(bad.items()))
+            self.lost.append(LostBlock(block, told))
+
+    def _heal(
+        self,
+        meta: BlockMeta,
+        source: StoreName,
+        lacking: list[StoreName],
+        bad: dict[StoreName, str],
+    ) -> None:
+        """A copy that is bad ends in the same step in which another one takes its place."""
+        for name in (*lacking, *bad):
+            try:
+                self._copy(meta, source, name)
+            except Retryable:
+                self.away.add(name)
+            if name in bad:
+                self.ended.append(CopyBad(meta.id, name, bad[name]))
+
+    def _copy(self, meta: BlockMeta, source: StoreName, to: StoreName) -> None:
+        target = self._stores.named(to)
+        files = self._fetched(meta, source)
+
+        def check(file: File, key: str) -> None:
+            if what := self.check.file(target, file, key):
+                raise Corrupt(f"A copy that was just written to store {to} is bad: {key} {what}.")
+
+        made = self._publisher(to, target).copy(meta, files, to=to, check=check)
+        self.made.append(made)
+        for path in files.values():
+            if path.is_relative_to(self._work):
+                path.unlink(missing_ok=True)
+
+    def _fetched(self, meta: BlockMeta, source: StoreName) -> dict[str, Path]:
+        """The files of a whole copy on this host: as they lie there, or fetched and checked."""
+        store, found = self._stores.named(source), {}
+        for file in meta.files:
+            at = next(each for each in file.locations if each.store == source)
+            path = store.local_path(at.key)
+            if path is None:
+                path = self._work / f"{meta.id}-{file.table}"
+                if what := self.check.file(store, file, at.key, into=path):
+                    raise Corrupt(f"A copy in store {source} went bad: {at.key} {what}.")
+            found[file.table] = path
+        return found
+
+    def _publisher(self, name: StoreName, store: ObjectStore) -> Publisher:
+        """One for each store: intents lie in the store that is written to."""
+        if name not in self._publishers:
+            self._publishers[name] = Publisher(
+                self._plan,
+                level=0,
+                store=store,
+                attempt=self._attempt,
+                wall_ns=self._wall_ns,
+                guard=self._guard,
+            )
+        return self._publishers[name]

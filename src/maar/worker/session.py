@@ -1,0 +1,83 @@
+"""A session of a repair: its tasks one after the other, each committed before the next begins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from maar.model.errors import LeaseLost, MaarError, Retryable
+from maar.model.plan import Account, LeasedPlan, PlanResult
+from maar.model.repair import RangeResult, added
+from maar.ports.plan_board import CommitPart, PartCommitted
+from maar.ports.runner import AttemptFailed
+from maar.services.repair.rules import tasks
+
+AGAIN_S = 0.5  # between tries to commit, while the lease is held
+
+Run = Callable[[LeasedPlan], Awaitable[PlanResult]]
+Commit = Callable[[CommitPart], Awaitable[PartCommitted]]
+
+
+async def carry_out(
+    plan: LeasedPlan,
+    *,
+    run: Run,
+    commit: Commit,
+    may_go_on: Callable[[], bool],  # the lease is held, and nobody stops us
+    monotonic_ns: Callable[[], int],
+) -> PlanResult:
+    """What its tasks did, in sum. Whatever ends it, the parts that were committed are done."""
+    assert plan.repair is not None
+    began_ns, total, cpu_ms = monotonic_ns(), RangeResult(), 0
+    for number, (task, part) in enumerate(zip(tasks(plan), plan.repair.parts, strict=True)):
+        late = 0 < plan.repair.session_ns <= monotonic_ns() - began_ns
+        if number and (late or not may_go_on()):
+            break
+        result = RangeResult(tokens=part.tokens)
+        if task.inputs:
+            done = await run(task)
+            assert done.repaired is not None
+            result, cpu_ms = done.repaired, cpu_ms + done.cpu_ms
+        request = CommitPart(plan.id, plan.token, result, part.empty)
+        reply = await _committed(request, commit, may_go_on)
+        total = added(total, result)
+        if reply.stop:
+            break
+    if total.away:
+        raise AttemptFailed(
+            f"the store {', '.join(total.away)} is away; {total.ranges} ranges were repaired, and "
+            "those that it holds wait for it",
+            stopped=True,
+            plan_at_fault=False,
+        )
+    wall_ms = (monotonic_ns() - began_ns) // 1_000_000
+    nothing = Account(0, 0, 0)
+    return PlanResult(plan.kind, (), nothing, cpu_ms=cpu_ms, wall_ms=wall_ms, repaired=total)
+
+
+async def _committed(
+    request: CommitPart, commit: Commit, may_go_on: Callable[[], bool]
+) -> PartCommitted:
+    """Ask until there is an answer: the same part again changes nothing."""
+    while True:
+        try:
+            reply = await commit(request)
+        except (Retryable, TimeoutError) as error:
+            if not may_go_on():
+                raise _failed(error) from error
+            await asyncio.sleep(AGAIN_S)
+        except (LeaseLost, MaarError) as error:
+            raise _failed(error) from error
+        else:
+            if not reply.accepted:
+                raise AttemptFailed(
+                    f"part of a session was not accepted: {reply.refusal}",
+                    stopped=True,
+                    plan_at_fault=False,
+                )
+            return reply
+
+
+def _failed(error: Exception) -> AttemptFailed:
+    cause = f"part of a session could not be committed: {str(error) or type(error).__name__}"
+    return AttemptFailed(cause, stopped=True, plan_at_fault=False)

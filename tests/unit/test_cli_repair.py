@@ -1,0 +1,59 @@
+"""`maar repair` and /api/v1/repairs: what is asked for, and what is told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from maar.model.ids import TenantId
+from maar.model.plan import JobId
+from maar.services.repair.rules import REPAIR
+from support.http.command_line import Say, speaker
+from support.http.front import Front
+
+ACME = TenantId("acme")
+
+
+@pytest.fixture
+def front() -> Front:
+    return Front()
+
+
+@pytest.fixture
+def say(front: Front, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    return speaker(front, monkeypatch, capsys)
+
+
+def test_one_now(front: Front, say: Say) -> None:
+    code, out, _ = say("repair", "run", "--tenant", "acme", "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert set(told) == {"job", "outcome", "ranges", "checked", "copied", "damaged", "lost"}
+    assert (told["job"], told["outcome"]) == ("acme/vnode", "running")
+    assert front.metastore.repairs_asked == [(JobId(ACME, REPAIR, "vnode"), True, False)]
+
+
+def test_it_can_be_waited_for(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maar.cli.commands.repair.ASK_AGAIN_S", 0)
+    told = json.loads(say("repair", "run", "--tenant", "acme", "--wait", "--json")[1])
+    assert (told["outcome"], told["checked"], told["copied"]) == ("completed", 12, 2)
+    assert "completed" in say("repair", "run", "--tenant", "acme", "--wait")[1]
+
+
+def test_a_dry_run_and_an_end(front: Front, say: Say) -> None:
+    told = json.loads(say("repair", "run", "--type", "incremental", "--dry-run", "--json")[1])
+    assert told["outcome"] == "would_run"
+    assert {"blocks", "bytes"} <= set(told)
+    assert say("repair", "stop", "--tenant", "acme")[0] == 0
+    assert [asked[1:] for asked in front.metastore.repairs_asked] == [(True, True), (False, False)]
+
+
+def test_how_they_are_getting_on(say: Say) -> None:
+    told = json.loads(say("repair", "status", "--json")[1])
+    (job,) = told["jobs"]
+    names = ("tenant", "type", "state", "percent_repaired", "max_repaired_at", "remaining_s", "why")
+    assert set(names) <= set(job)
+    out = say("repair", "status")[1]
+    assert "50.0 %" in out
+    assert "it is due" in out

@@ -1,0 +1,525 @@
+"""Sessions of repairs in the log: what they are given, what counts, and what survives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from maar.metastore.decide import repairs
+from maar.metastore.records.effects import CopyAdded, Effect, Refused, RepairEnded
+from maar.metastore.records.entries import (
+    Grant,
+    PlanCompleted,
+    PlanFailed,
+    PlansLeased,
+    PlansScheduled,
+    RepairAsked,
+)
+from maar.metastore.state.snapshot_parts import parts_of, state_of
+from maar.metastore.views import reads
+from maar.metastore.views import repairs as views
+from maar.model.block import BlockMeta
+from maar.model.errors import InvalidInput
+from maar.model.ids import StoreName, TenantId, WorkerId
+from maar.model.plan import Account, JobId, LeasedPlan, PlanJob, PlanResult, PlanSpec
+from maar.model.policy import HOUR_NS
+from maar.model.repair import LostBlock, RangeResult, RepairPart, RepairType
+from maar.model.stores import CopyBad
+from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
+from maar.model.token_range import RING, TokenRange
+from maar.ports.plan_board import CommitPart, PartCommitted
+from maar.services.repair.ranges import VNODES, token_of, vnode, vnode_number, vnodes
+from maar.services.repair.rules import REPAIR, REPAIRING, tasks
+from support.lake.fold_and_store import Lake
+from support.metastore.copies import EU, MAIN, US, copy_of, want
+from support.metastore.fold import TENANT
+
+VNODE_JOB = JobId(TENANT, REPAIR, RepairType.VNODE)
+INCREMENTAL_JOB = JobId(TENANT, REPAIR, RepairType.INCREMENTAL)
+
+
+def block(lake: Lake, first: int = 1) -> BlockMeta:
+    return lake.merge(lake.add(first, first + 1, first + 2))
+
+
+def due(lake: Lake) -> list[PlanSpec]:
+    """Sessions of all jobs that have something to do, and no plan: those that were asked for, and
+    those that copy.
+    """
+    state, now, found = lake.state, LeaseTime(lake.fold.now), []
+    for job in REPAIRING.job_ids(state):
+        schedule = REPAIRING.default_schedule(state.policy, job)
+        known = REPAIRING.job(state, job, schedule, now=now)
+        wanted = job == INCREMENTAL_JOB or job in state.repairs.asked
+        busy = any(REPAIRING.job_of(plan.key) == job for plan in state.plans.of_kind(REPAIR))
+        if known is None or known.nothing or not wanted or busy:
+            continue
+        made = REPAIRING.session(state, known, schedule, now=now)
+        found += [made] if made is not None else []
+    return found
+
+
+def ask(lake: Lake, job: JobId = VNODE_JOB, *, wanted: bool = True) -> tuple[Effect, ...]:
+    entries = repairs.ask_entries(lake.state, job, wanted=wanted)
+    return tuple(effect for entry in entries for effect in lake.fold.put(entry))
+
+
+def begin(lake: Lake, spec: PlanSpec) -> LeasedPlan:
+    named = msgspec.structs.replace(spec, job=PlanJob(REPAIRING.job_of(spec.key)))
+    lake.fold.put(PlansScheduled((named,)))
+    return grant(lake, max(lake.state.plans))
+
+
+def grant(lake: Lake, plan: object) -> LeasedPlan:
+    until = LeaseTime(lake.fold.now + 600 * SECOND_NS)
+    seen = lake.state.plans[plan].lease  # type: ignore[index]
+    lake.fold.put(
+        PlansLeased((Grant(plan, WorkerId("w"), until, seen.token if seen else None),))  # type: ignore[arg-type]
+    )
+    return reads.leased_plan(lake.state, plan)  # type: ignore[arg-type]
+
+
+def commit(
+    lake: Lake, plan: LeasedPlan, result: RangeResult, empty: tuple[TokenRange, ...] = ()
+) -> PartCommitted:
+    request = CommitPart(plan.id, plan.token, result, empty)
+    now = LeaseTime(lake.fold.now)
+    effects = [
+        effect
+        for entry in repairs.commit_entries(lake.state, request, now=now)
+        for effect in lake.fold.put(entry)
+    ]
+    return repairs.committed(effects, lake.state, request)
+
+
+def parts(plan: LeasedPlan) -> tuple[RepairPart, ...]:
+    assert plan.repair is not None
+    return plan.repair.parts
+
+
+def carry_out(lake: Lake, plan: LeasedPlan, **told: object) -> None:
+    """Every part as a worker that finds nothing wrong would commit it."""
+    for part in parts(plan):
+        count = part.end - part.first
+        result = RangeResult(tokens=part.tokens, checked=count, **told)  # type: ignore[arg-type]
+        assert commit(lake, plan, result, part.empty).accepted
+
+
+def finish(lake: Lake, plan: LeasedPlan) -> None:
+    result = PlanResult(REPAIR, (), Account(0, 0, 0))
+    effects = lake.fold.put(PlanCompleted(plan.id, plan.token, result))
+    assert not any(isinstance(effect, Refused) for effect in effects)
+
+
+def done_at(lake: Lake, *stores: StoreName) -> Iterator[tuple[int, int]]:
+    """When each range was last repaired whole, as (number, time)."""
+    for number, history in sorted(lake.state.repairs.of(TENANT, stores).items()):
+        for piece in history.pieces:
+            if piece.tokens == vnode(number):
+                yield number, piece.started_at
+
+
+class TestSession:
+    def test_nothing_is_due_before_somebody_asks(self) -> None:
+        lake = Lake()
+        block(lake)
+        assert due(lake) == []
+        ask(lake)
+        (spec,) = due(lake)
+        assert (spec.kind, spec.inputs, spec.removable) == (REPAIR, (), False)
+        assert spec.repair is not None
+        assert spec.repair.stores == (MAIN,)
+        assert set(spec.repair.ranges) == set(vnodes())
+
+    def test_one_session_at_a_time(self) -> None:
+        lake = Lake()
+        block(lake)
+        ask(lake)
+        begin(lake, due(lake)[0])
+        assert due(lake) == []
+
+    def test_a_part_is_a_range_with_its_blocks_and_the_empty_ones_before_it(self) -> None:
+        lake = Lake()
+        metas = [block(lake, first) for first in (1, 11, 21)]
+        ask(lake)
+        plan = begin(lake, due(lake)[0])
+        assert {meta.id for meta in plan.inputs} == {meta.id for meta in metas}
+        seen: list[TokenRange] = []
+        for part, task in zip(parts(plan), tasks(plan), strict=True):
+            seen += [*part.empty, *([part.tokens] if part.tokens else [])]
+            assert all(token_of(meta.id) in part.tokens for meta in task.inputs if part.tokens)
+            assert task.repair is not None
+            assert len(task.repair.wanted) == len(task.inputs)
+        assert sorted(seen) == sorted(vnodes())
+        assert len(parts(plan)) <= 4
+
+    def test_a_segment_is_not_looked_at(self) -> None:
+        lake = Lake()
+        block(lake)
+        lake.add(50)
+        ask(lake)
+        assert len(begin(lake, due(lake)[0]).inputs) == 1
+
+    def test_a_lease_of_ten_minutes_is_renewed_every_minute(self) -> None:
+        lake = Lake()
+        block(lake)
+        ask(lake)
+        plan = begin(lake, due(lake)[0])
+        assert (plan.lease_ns, plan.renew_ns) == (600 * SECOND_NS, 60 * SECOND_NS)
+
+    def test_blocks_of_another_home_are_of_another_session(self) -> None:
+        lake = Lake()
+        block(lake)
+        want(lake.fold, EU)
+        ask(lake)
+        vnode_ones = [spec for spec in due(lake) if spec.repair and spec.repair.ranges]
+        (spec,) = vnode_ones
+        assert spec.repair is not None
+        assert spec.repair.stores == (EU, MAIN)
+
+
+class TestHistory:
+    def test_ranges_count_from_the_grant_whenever_they_are_committed(self) -> None:
+        lake = Lake()
+        block(lake)
+        ask(lake)
+        lake.fold.now = 100 * SECOND_NS
+        plan = begin(lake, due(lake)[0])
+        lake.fold.now = 300 * SECOND_NS
+        carry_out(lake, plan)
+        assert dict(done_at(lake, MAIN)) == dict.fromkeys(range(VNODES), 100 * SECOND_NS)
+
+    def test_a_commit_under_a_token_that_is_not_the_newest_changes_nothing(self) -> None:
+        lake = Lake()
+        block(lake)
+        ask(lake)
+        old = begin(lake, due(lake)[0])
+        lake.fold.now += 700 * SECOND_NS
+        grant(lake, old.id)
+        assert not commit(lake, old, RangeResult(tokens=vnode(3))).accepted
+        assert not lake.state.repairs.history
+
+    def test_what_was_committed_survives_a_lost_lease_and_is_not_done_again(self) -> None:
+        lake = Lake()
+        for number in (1, 11, 21):
+            block(lake, number)
+        ask(lake)
+        old = begin(lake, due(lake)[0])
+        first = parts(old)[0]
+        assert commit(lake, old, RangeResult(tokens=first.tokens), first.empty).accepted
+        lake.fold.now += 700 * SECOND_NS
+        again = grant(lake, old.id)
+        assert parts(again)[0].tokens == parts(old)[1].tokens
+        assert len(again.inputs) < len(old.inputs)
+
+    def test_a_range_whose_store_was_away_is_not_repaired(self) -> None:
+        lake = Lake()
+        meta = block(lake)
+        want(lake.fold, EU)
+        ask(lake)
+        (spec,) = [each for each in due(lake) if each.repair and each.repair.ranges]
+        plan = begin(lake, spec)
+        tokens = vnode(vnode_number(token_of(meta.id)))
+        made = copy_of(meta, EU, plan.id, plan.token)
+        assert commit(lake, plan, RangeResult(tokens=tokens, copies=(made,), away=(EU,))).accepted
+        assert not lake.state.repairs.history
+        assert lake.state.blocks.copies.is_all_copied(TENANT)  # the copy counts all the same
+
+    def test_it_counts_only_for_the_same_stores(self) -> None:
+        lake = Lake()
+        block(lake)
+        ask(lake)
+        plan = begin(lake, due(lake)[0])
+        carry_out(lake, plan)
+        finish(lake, plan)
+        assert len(lake.state.repairs.of(TENANT, (MAIN,))) == VNODES
+        want(lake.fold, EU)
+        assert lake.state.repairs.of(TENANT, (EU, MAIN)) == {}
+
+    def test_compaction_of_the_very_blocks_leaves_it(self) -> None:
+        lake = Lake()
+        one, two = block(lake), block(lake, 11)
+        ask(lake)
+        plan = begin(lake, due(lake)[0])
+        carry_out(lake, plan)
+        known = dict(lake.state.repairs.history)
+        lake.fold.now += HOUR_NS
+        lake.merge([one, two])
+        assert one.id not in lake.state.blocks
+        assert dict(lake.state.repairs.history) == known
+
+    def test_a_snapshot_has_it(self) -> None:
+        lake = Lake()
+        block(lake)
+        ask(lake)
+        ask(lake, INCREMENTAL_JOB)
+        plan = begin(lake, due(lake)[0])
+        first = parts(plan)[0]
+        commit(lake, plan, RangeResult(tokens=first.tokens, work_ns=7), first.empty)
+        again = state_of(parts_of(lake.state))
+        for name in ("history", "asked", "answered", "copied", "lost"):
+            was, now = getattr(lake.state.repairs, name), getattr(again.repairs, name)
+            assert list(was.items()) == list(now.items())
+            assert was.hash == now.hash
+
+    def test_a_range_that_is_in_none_of_the_fixed_ones_counts_for_none(self) -> None:
+        lake = Lake()
+        block(lake)
+        ask(lake)
+        plan = begin(lake, due(lake)[0])
+        across = TokenRange(vnode(3).start + 5, vnode(4).start + 5)
+        assert commit(lake, plan, RangeResult(tokens=across)).accepted
+        assert not lake.state.repairs.history
+
+    def test_it_is_forgotten_after_a_month(self) -> None:
+        lake = Lake()
+        block(lake)
+        ask(lake)
+        plan = begin(lake, due(lake)[0])
+        commit(lake, plan, RangeResult(tokens=vnode(3)))
+        commit(lake, plan, RangeResult(tokens=vnode(4)))
+        lake.fold.now += 31 * DAY_NS
+        plan = grant(lake, plan.id)
+        commit(lake, plan, RangeResult(tokens=vnode(4)))
+        assert [key.vnode for key in lake.state.repairs.history] == [4]
+
+    def test_it_is_bounded(self) -> None:
+        lake = Lake()
+        lake.state.policy = msgspec.structs.replace(lake.state.policy, ranges_max=5)
+        block(lake)
+        ask(lake)
+        carry_out(lake, begin(lake, due(lake)[0]))
+        assert len(lake.state.repairs.history) == 5
+
+
+class TestAsked:
+    def test_it_ends_when_every_range_was_repaired_since(self) -> None:
+        lake = Lake()
+        block(lake)
+        ask(lake)
+        plan = begin(lake, due(lake)[0])
+        carry_out(lake, plan)
+        assert VNODE_JOB not in lake.state.repairs.asked
+        told = views.asked(lake.state, VNODE_JOB)
+        assert (told.outcome, told.ranges, told.checked) == ("completed", VNODES, 1)
+        finish(lake, plan)
+        assert due(lake) == []
+
+    def test_history_from_before_does_not_count(self) -> None:
+        lake = Lake()
+        block(lake)
+        ask(lake)
+        plan = begin(lake, due(lake)[0])
+        carry_out(lake, plan)
+        finish(lake, plan)
+        lake.fold.now += SECOND_NS
+        ask(lake)
+        (spec,) = due(lake)
+        assert spec.repair is not None
+        assert len(spec.repair.ranges) == VNODES
+
+    def test_a_second_wish_joins_the_first(self) -> None:
+        lake = Lake()
+        block(lake)
+        ask(lake)
+        at = lake.state.repairs.asked[VNODE_JOB].at
+        lake.fold.now += SECOND_NS
+        assert ask(lake) == (), "it changes nothing"
+        assert lake.state.repairs.asked[VNODE_JOB].at == at
+
+    def test_the_next_session_takes_what_the_last_one_left(self) -> None:
+        """A session that was stopped in the middle ends well; another one goes on."""
+        lake = Lake()
+        for number in (1, 11, 21):
+            block(lake, number)
+        ask(lake)
+        plan = begin(lake, due(lake)[0])
+        first = parts(plan)[0]
+        commit(lake, plan, RangeResult(tokens=first.tokens), first.empty)
+        finish(lake, plan)
+        (spec,) = due(lake)
+        assert spec.repair is not None
+        done = {first.tokens, *first.empty}
+        assert set(spec.repair.ranges) == set(vnodes()) - done
+
+    def test_it_can_be_called_off(self) -> None:
+        lake = Lake()
+        block(lake)
+        ask(lake)
+        assert ask(lake, wanted=False) == (RepairEnded(VNODE_JOB, "cancelled"),)
+        assert due(lake) == []
+        assert isinstance(lake.fold.put(RepairAsked(VNODE_JOB, wanted=False))[0], Refused)
+
+    def test_a_tenant_without_blocks_has_nothing_to_repair(self) -> None:
+        lake = Lake()
+        job = JobId(TenantId("nobody"), REPAIR, RepairType.VNODE)
+        assert ask(lake, job) == ()
+        assert views.after((), lake.state, job).outcome == "nothing_to_do"
+
+    @pytest.mark.parametrize(
+        "job", [JobId(TENANT, REPAIR, "half"), JobId(TenantId(""), REPAIR, "")]
+    )
+    def test_what_cannot_be_is_refused(self, job: JobId) -> None:
+        with pytest.raises(InvalidInput):
+            repairs.check(job)
+
+    def test_a_dry_run_counts_and_changes_nothing(self) -> None:
+        lake = Lake()
+        meta = block(lake)
+        want(lake.fold, EU)
+        index = lake.state.index
+        told = views.dry_run(lake.state, VNODE_JOB)
+        assert (told.outcome, told.blocks, told.bytes) == ("would_run", 1, 2 * meta.size)
+        assert views.dry_run(lake.state, INCREMENTAL_JOB).bytes == meta.size
+        assert lake.state.index == index
+
+
+class TestIncremental:
+    def test_only_what_is_not_at_all_its_stores_is_looked_at(self) -> None:
+        lake = Lake()
+        one, two = block(lake), block(lake, 11)
+        assert due(lake) == []
+        want(lake.fold, EU)
+        (spec,) = due(lake)
+        plan = begin(lake, spec)
+        assert [meta.id for meta in plan.inputs] == sorted((one.id, two.id))
+        made = copy_of(one, EU, plan.id, plan.token)
+        commit(lake, plan, RangeResult(copies=(made,), checked=1))
+        finish(lake, plan)
+        plan = begin(lake, due(lake)[0])
+        assert [meta.id for meta in plan.inputs] == [two.id]
+
+    def test_at_100_percent_there_is_nothing_to_do_and_it_is_known_since_when(self) -> None:
+        lake = Lake()
+        meta = block(lake)
+        want(lake.fold, EU)
+        assert views.percent_copied(lake.state, TENANT) == 0
+        lake.fold.now = 50 * SECOND_NS
+        plan = begin(lake, due(lake)[0])
+        lake.fold.now = 70 * SECOND_NS
+        made = copy_of(meta, EU, plan.id, plan.token)
+        commit(lake, plan, RangeResult(copies=(made,), checked=1))
+        finish(lake, plan)
+        assert due(lake) == []
+        assert views.percent_copied(lake.state, TENANT) == 100
+        assert lake.state.all_copied_at(TENANT) == 50 * SECOND_NS
+        jobs = views.status(lake.state, tenant="", now=LeaseTime(lake.fold.now)).jobs
+        (told,) = [job for job in jobs if job.type == "incremental"]
+        assert (told.state, told.percent_repaired) == ("COMPLETED", 100.0)
+        assert told.max_repaired_at == 50 * SECOND_NS
+
+    def test_it_writes_no_history(self) -> None:
+        lake = Lake()
+        block(lake)
+        want(lake.fold, EU)
+        plan = begin(lake, due(lake)[0])
+        commit(lake, plan, RangeResult(tokens=vnode(1)), (vnode(2),))
+        assert not lake.state.repairs.history
+
+
+class TestAgainstTheRest:
+    def test_a_block_that_was_replaced_meanwhile_is_refused_alone(self) -> None:
+        lake = Lake()
+        one, two, other = block(lake), block(lake, 11), block(lake, 21)
+        want(lake.fold, EU)
+        plan = begin(lake, due(lake)[0])
+        made = tuple(copy_of(meta, EU, plan.id, plan.token) for meta in (one, other))
+        lake.merge([one, two])
+        reply = commit(lake, plan, RangeResult(copies=made, checked=2))
+        assert reply.accepted
+        assert [text.partition(":")[0] for text in reply.refused] == [one.id]
+        assert EU in {at.store for at in lake.state.blocks.get(other.id).files[0].locations}
+
+    def test_what_is_lost_is_named_until_it_is_found_whole(self) -> None:
+        lake = Lake()
+        meta = block(lake)
+        ask(lake)
+        plan = begin(lake, due(lake)[0])
+        tokens = vnode(vnode_number(token_of(meta.id)))
+        lost = (LostBlock(meta.id, "in main: is missing"),)
+        commit(lake, plan, RangeResult(tokens=tokens, lost=lost, checked=1))
+        now = LeaseTime(lake.fold.now)
+        (told,) = views.status(lake.state, tenant="", now=now).lost
+        assert (told.block, told.what) == (meta.id, "in main: is missing")
+        assert meta.id in lake.state.blocks
+        commit(lake, plan, RangeResult(tokens=tokens, checked=1))
+        assert views.status(lake.state, tenant="", now=now).lost == ()
+
+    def test_a_block_that_left_the_index_is_not_lost(self) -> None:
+        lake = Lake()
+        one, two = block(lake), block(lake, 11)
+        ask(lake)
+        plan = begin(lake, due(lake)[0])
+        lake.merge([one, two])
+        lost = (LostBlock(one.id, "in main: is missing"),)
+        commit(lake, plan, RangeResult(tokens=vnode(0), lost=lost, checked=1))
+        assert not lake.state.repairs.lost
+
+    def test_a_bad_copy_and_its_successor_are_one_step(self) -> None:
+        lake = Lake()
+        meta = block(lake)
+        want(lake.fold, EU)
+        plan = begin(lake, due(lake)[0])
+        made = copy_of(meta, EU, plan.id, plan.token)
+        commit(lake, plan, RangeResult(copies=(made,)))
+        again = copy_of(meta, EU, plan.id, plan.token, "r2")
+        bad = CopyBad(meta.id, EU, "is missing")
+        reply = commit(lake, plan, RangeResult(copies=(again,), ended=(bad,), checked=2))
+        assert reply == PartCommitted(True)
+        listed = {at.key for f in lake.state.blocks.get(meta.id).files for at in f.locations}
+        assert {key for _, key in again.files} <= listed
+        assert not {key for _, key in made.files} & listed
+
+    def test_a_session_stops_when_other_stores_are_wanted(self) -> None:
+        lake = Lake()
+        block(lake)
+        ask(lake)
+        plan = begin(lake, due(lake)[0])
+        assert commit(lake, plan, RangeResult(tokens=vnode(1))).stop == ""
+        want(lake.fold, EU)
+        assert "other stores" in commit(lake, plan, RangeResult(tokens=vnode(2))).stop
+
+    def test_a_failed_session_rests(self) -> None:
+        lake = Lake()
+        block(lake)
+        ask(lake)
+        plan = begin(lake, due(lake)[0])
+        until = LeaseTime(lake.fold.now + 5 * SECOND_NS)
+        lake.fold.put(PlanFailed(plan.id, plan.token, "the store eu is away", until, False))
+        now = LeaseTime(lake.fold.now)
+        (told,) = views.status(lake.state, tenant="", now=now).jobs
+        assert (told.state, "eu is away" in told.why) == ("BLOCKED", True)
+
+    def test_new_blocks_wait_for_the_next_repair_of_their_range(self) -> None:
+        lake = Lake()
+        block(lake)
+        ask(lake)
+        plan = begin(lake, due(lake)[0])
+        late = block(lake, 11)
+        assert late.id not in {meta.id for meta in plan.inputs}
+        carry_out(lake, plan)
+        assert views.asked(lake.state, VNODE_JOB).outcome == "completed"
+
+
+def test_the_ring_is_covered() -> None:
+    assert sum(each.tokens for each in vnodes()) == RING
+
+
+def test_copies_are_counted_for_whoever_asked() -> None:
+    lake = Lake()
+    meta = block(lake)
+    want(lake.fold, EU, US)
+    ask(lake, INCREMENTAL_JOB)
+    plan = begin(lake, due(lake)[0])
+    made = tuple(copy_of(meta, store, plan.id, plan.token) for store in (EU, US))
+    request = CommitPart(plan.id, plan.token, RangeResult(copies=made, checked=1))
+    effects = [
+        effect
+        for entry in repairs.commit_entries(lake.state, request, now=LeaseTime(lake.fold.now))
+        for effect in lake.fold.put(entry)
+    ]
+    assert sum(isinstance(effect, CopyAdded) for effect in effects) == 2
+    told = views.asked(lake.state, INCREMENTAL_JOB)
+    assert (told.outcome, told.copied, told.checked) == ("completed", 2, 1)
