@@ -102,3 +102,5 @@ def test_the_store_is_the_servers_and_the_credentials_are_our_own() -> None:
             ("secret_access_key", "shh"),
         ),
     )
+    directory = StoreSettings("main", "file:///data")
+    assert with_own_secrets(directory, StoreSettings("main", "", ours)) == directory
