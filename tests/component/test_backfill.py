@@ -81,7 +81,7 @@ def backfilled(server: Served, *arguments: str) -> tuple[int, dict[str, Any]]:
     process = started(server, *arguments)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert "Traceback" not in err, err
-    return process.returncode, json.loads(out or "{}")
+    return process.returncode, json.loads(out or json.dumps({"said": err}))
 
 
 def functions(server: Served, service: str) -> dict[str, int]:
@@ -244,3 +244,27 @@ def test_the_files_of_a_bucket_are_found_by_a_pattern_and_read(s3_server: S3Serv
         }
     with pytest.raises(InvalidInput, match="no file matches"):
         list_files([f"{bucket.url}/old/*.gone"], bucket)
+
+
+def test_a_bucket_is_backfilled_with_credentials_of_the_commands_own(
+    server: Served, s3_server: S3Server, tmp_path: Path
+) -> None:
+    """The tasks read the objects themselves; the server knows nothing of that bucket."""
+    bucket = s3_server.bucket(prefix="archive")
+    store = open_store(bucket)
+    for path in files(tmp_path / "source", days=3, each=40, word="far").iterdir():
+        store.create(f"2026/{path.name}", path.read_bytes())
+    store.create("2026/bad.pb.gz", b"\x1f\x8bthis is no profile")
+    store.create("2026/notes.txt", b"no file of the pattern")
+    options = [("allow_http", "true"), *bucket.options]
+    given = [text for name, value in options for text in ("--set", f"store.{name}={value}")]
+    source = (f"{bucket.url}/2026/*.pb.gz", "--service", "far", *given)
+    code, found = backfilled(server, *source)
+    assert code == 0, found
+    assert (found["files"], found["profiles"], found["refused"]) == (121, 120, [])
+    assert [each["file"] for each in found["quarantined"]] == [f"{bucket.url}/2026/bad.pb.gz"]
+    assert functions(server, "far") == {
+        f"far_{day}_{number}": 1 for day in range(3) for number in range(40)
+    }
+    code, again = backfilled(server, *source)
+    assert (code, again["profiles"], again["duplicates"]) == (0, 0, 120)

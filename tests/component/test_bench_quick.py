@@ -222,6 +222,16 @@ def test_top_over_a_small_fleet(tmp_path: Path) -> None:
     assert re.findall(r"# 200 profiles of (\d+) services: [1-9]\d* blocks", said) == ["40", "4"]
 
 
+def test_small_queries_of_a_few_profiles(tmp_path: Path) -> None:
+    lines, said = run("small_queries.py", "--profiles", "40", "--rounds", "1", temporary=tmp_path)
+    found = by_name(lines)
+    graphs = {f"flamegraph_{scope}" for scope in ("pod", "5min", "service", "fleet")}
+    series = {f"series_{scope}" for scope in ("service_by_pod", "by_service", "by_pod")}
+    labels = {"label_names", "label_values", "series_of_service", "types", "empty"}
+    assert {name for name in found if not name.endswith("_cpu")} == graphs | series | labels
+    assert all(line.baseline == "empty" for line in lines), said
+
+
 def test_puts_of_a_few_minutes(tmp_path: Path) -> None:
     lines, said = run("puts.py", "--minutes", "5", temporary=tmp_path)
     found = by_name(lines)

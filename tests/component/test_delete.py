@@ -38,6 +38,9 @@ from maar.ports.query import GetProfile, ListLabelValues, Scope
 from maar.services.cluster.rules import CLUSTER
 from maar.services.compact.rules import COMPACT
 from maar.services.erase.rules import ERASE
+from maar.services.ingest import run as ingesting
+from maar.services.ingest.rules import INGEST
+from maar.services.ingest.source import FileState, ReadFile, Whose
 from maar.services.logcompact.rules import LOGCOMPACT
 from maar.services.runs import carry_out
 from support.lake.query_lake import TENANT, Known, known_profile
@@ -318,6 +321,111 @@ def test_it_stays_deleted_while_its_day_is_clustered(tmp_path: Path, late: bool)
     run(test)
 
 
+class Backfilling:
+    """A bulk write, step by step: opened, granted, and completed when a test says so."""
+
+    def __init__(self, lake: WholeLake, service: MetastoreService) -> None:
+        self._lake, self._service = lake, service
+
+    async def open(self) -> None:
+        """Every one has a source of its own."""
+        wish = SchedulePlan(INGEST, tenant=TENANT, request_id=f"backfill-{next(ATTEMPTS)}")
+        plan = (await self._service.schedule_plan(wish)).plan
+        assert plan is not None
+        self.plan = plan
+
+    async def begin(self) -> None:
+        asked = PollRequest(WORKER, 1, kinds=(INGEST,), execute=self.plan)
+        (self._leased,) = (await self._service.poll(asked)).granted
+        started = Renewal(self._leased.id, self._leased.token, started=True)
+        await self._service.poll(PollRequest(WORKER, 0, renewals=(started,)))
+
+    async def complete(self, profiles: Sequence[Known]) -> None:
+        """What is known is looked at when it began; here that is nothing."""
+        files = [ReadFile(each.raw.id.hex(), FileState.GOOD, each.raw) for each in profiles]
+        result, told = await asyncio.to_thread(
+            ingesting.run,
+            self._leased,
+            store=self._lake.store,
+            attempt=f"a{next(ATTEMPTS)}",
+            scratch=self._lake.directory / "scratch",
+            wall_ns=self._lake.clock.wall_ns(),
+            files=files,
+            share=0,
+            whose=Whose(TENANT, ""),
+            known=(),
+        )
+        assert told.kept == len(profiles)
+        report = Report(self._leased.id, self._leased.token, result)
+        reply = await self._service.poll(PollRequest(WORKER, 0, reports=(report,)))
+        assert reply.outcomes[0].accepted, reply.outcomes[0].refusal
+
+
+@pytest.mark.parametrize("granted_before", [True, False])
+def test_a_backfill_that_was_opened_before_it_is_hidden_and_one_opened_later_stays(
+    lake: WholeLake, granted_before: bool
+) -> None:
+    """The very same profiles, three times: backfilled and deleted, deleted while they are being
+    backfilled, and backfilled again.
+    """
+
+    async def test() -> None:
+        async with lake.running() as service, lake.engine(service) as ask:
+            gone = [of("cart", number) for number in range(3)]
+            kept = [of("mail", number) for number in range(3)]
+            first, second, later = (Backfilling(lake, service) for _ in range(3))
+            await first.open()
+            await first.begin()
+            await first.complete([*gone, *kept])
+            await ask.sees([*gone, *kept])
+            await second.open()
+            if granted_before:
+                await second.begin()
+            await service.delete_profiles(mask("cart"), dry_run=False)
+            await ask.sees(kept)
+            if not granted_before:
+                await second.begin()
+            await second.complete([*gone, of("mail", 9)])
+            await ask.sees([*kept, of("mail", 9)])
+            await never_seen(ask, gone)
+            await later.open()
+            await later.begin()
+            await later.complete(gone[:2])
+            await ask.sees([*kept, of("mail", 9), *gone[:2]])
+            await carried_out(lake, service)
+            await ask.sees([*kept, of("mail", 9), *gone[:2]])
+            await never_seen(ask, gone[2:])
+            assert b"cart_2" not in bytes_of(lake)
+            assert b"cart_1" in bytes_of(lake)
+
+    run(test)
+
+
+def test_it_does_not_go_while_a_backfill_from_before_it_may_bring_something(
+    lake: WholeLake,
+) -> None:
+    async def test() -> None:
+        async with lake.running() as service, lake.engine(service) as ask:
+            filling = Backfilling(lake, service)
+            await filling.open()
+            await service.delete_profiles(mask("cart"), dry_run=False)
+
+            async def waits_for_it() -> bool:
+                lake.clock.advance(10 * SECOND_NS)
+                (deletion,) = await service.deletions()
+                return f"plan {filling.plan} was opened before it" in deletion.waits
+
+            await eventually(waits_for_it)
+            lake.clock.advance(3600 * SECOND_NS)
+            await filling.begin()
+            await filling.complete([of("cart", 1)])
+            await ask.sees([])
+            await carried_out(lake, service)
+            await ask.sees([])
+
+    run(test)
+
+
 def test_quarantine_is_rewritten_too(lake: WholeLake) -> None:
     async def test() -> None:
         async with lake.running() as service, lake.engine(service) as ask:
@@ -491,6 +599,22 @@ def test_a_worker_that_deletes_too_much_or_too_little_is_refused(lake: WholeLake
                 with pytest.raises(AssertionError, match=str(why)):
                     await finish(lake, service, wrong)
             await finish(lake, service, plan)
+
+    run(test)
+
+
+def test_it_ends_in_a_lake_in_which_nothing_else_happens(lake: WholeLake) -> None:
+    """Nothing is merged, so that nothing but the deletion needs the registration floor."""
+
+    async def test() -> None:
+        async with lake.running() as service:
+            await service.delete_profiles(mask("nobody"), dry_run=False)
+
+            async def gone() -> bool:
+                lake.clock.advance(10 * SECOND_NS)
+                return not await service.deletions()
+
+            await eventually(gone)
 
     run(test)
 

@@ -222,7 +222,8 @@ def test_time_series_are_sums_or_averages_by_step_and_group(
         if value:
             names = ("region", "service_name")
             group = tuple((name, labels[name]) for name in names if name in labels)
-            at = raw.time_ns // step * step // 1_000_000
+            origin = time.start_ns // 1000 * 1000
+            at = (origin + (raw.time_ns - origin) // step * step) // 1_000_000
             expected.setdefault((group, at), []).append((raw.id, value))
     answer = ask.run(
         ask.engine.call(

@@ -25,6 +25,7 @@ from maar.model.block import BlockMeta
 from maar.model.errors import StoreFull
 from maar.model.ids import WorkerId
 from maar.model.policy import Level, Policy
+from maar.model.predicate import EVER_NS, Mask
 from maar.model.time import DAY_NS, SECOND_NS, TimeRange
 from maar.ports.index_reader import ViewRequest
 from maar.ports.log import Candidate
@@ -195,6 +196,57 @@ def test_a_leader_whose_clock_is_a_year_ahead_deletes_nothing_and_freezes_nothin
 
     with running(tmp_path, members=3) as etcd:
         asyncio.run(story(etcd))
+
+
+def test_a_deletion_holds_across_a_change_of_leaders(tmp_path: Path) -> None:
+    """Its leader goes right after the answer; a plan from before it completes at the next one."""
+    mask = Mask(TENANT, "checkout", 0, EVER_NS)
+
+    async def hidden(service: MetastoreService) -> set[str]:
+        found = (await service.view(ViewRequest(TENANT, EVER))).masks
+        assert set(found.values()) <= {(mask,)}
+        return set(found)
+
+    async def story(etcd: EtcdCluster) -> None:
+        async with household(etcd, "first", "second") as home:
+            first, second = await home.join("first"), await home.join("second")
+            assert await home.leader() is first
+            old = await register(first, 1, 2, 3, 4)
+            (plan,) = (await first.poll(PollRequest(WORKER, 1, kinds=(COMPACT,)))).granted
+            made = await first.delete_profiles(mask, dry_run=False, request_id="ticket-17")
+            assert (made.blocks, await hidden(first)) == (4, old)
+            new = await register(first, 5)
+            await until(lambda: _has(second, new), "the follower has what the leader has")
+            assert await hidden(second) == old
+
+            await home.leave("first")
+            heir = await home.leader()
+            assert [each.predicate for each in await heir.deletions()] == [made.predicate]
+            again = await heir.delete_profiles(mask, dry_run=False, request_id="ticket-17")
+            assert again == made
+            report = Report(plan.id, plan.token, result(plan.id, plan.token, plan.inputs))
+            (outcome,) = (await heir.poll(PollRequest(WORKER, 0, (), (report,)))).outcomes
+            assert outcome.accepted, outcome
+            (left,) = old - {meta.id for meta in plan.inputs}
+            (merged,) = await shown(heir) - {left, *new}
+            assert await hidden(heir) == {left, merged}, "it was granted before the deletion"
+            newer = await register(heir, 6, 7)
+            assert await hidden(heir) == {left, merged}
+            (plan,) = (await heir.poll(PollRequest(WORKER, 1, kinds=(COMPACT,)))).granted
+            told = {str(meta.id): plan.masks_of(at) for at, meta in enumerate(plan.inputs)}
+            assert told.pop(left) == (mask,)
+            assert set(told) <= new | newer
+            assert set(told.values()) == {()}
+
+            first = await home.join("first")
+            assert await hidden(first) == {left, merged}
+
+    with running(tmp_path, members=1) as etcd:
+        asyncio.run(story(etcd))
+
+
+async def _has(service: MetastoreService, blocks: set[str]) -> bool:
+    return blocks <= await shown(service)
 
 
 async def _some_housekeeping(service: MetastoreService) -> None:

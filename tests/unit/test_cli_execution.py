@@ -599,6 +599,9 @@ def test_people_see_which_orphans_there_are_and_what_stays(say: Say, front: Fron
     assert "2 orphans of 2.0 KiB deleted; there may be more\n" in out
     assert "left: markers/v1/x: nothing is swept" in out
     assert ORPHANS[0].key not in out
+    _, out, err = say("clean", "--json")
+    assert err == f"maar: left: {front.metastore.kept[0]}\n", "a script is told too"
+    assert "markers" not in out
 
 
 def test_a_sweep_of_orphans_that_fails_does_not_fail_the_cleaning(

@@ -535,6 +535,8 @@ def test_what_a_plan_held_is_at_no_index_free_for_anybody_else() -> None:
     ]
     assert set(one.fold.state.owners) == set(inputs)
     assert one.fold.state.queue.queued == 0
+    assert rollback_of(one, plan).id == PlanId(one.fold.state.index, 0)
+    assert one.fold.state.owners[inputs[0]] == PlanId(one.fold.state.index, 1)
     assert not one.plan(one.fold.state.owners[inputs[0]]).removable
 
 

@@ -104,6 +104,8 @@ def test_the_store_is_the_servers_and_the_credentials_are_our_own() -> None:
             ("secret_access_key", "shh"),
         ),
     )
+    directory = one_place(StoreSettings("main", "file:///data"))
+    assert with_own_secrets(directory, one_place(StoreSettings("main", "", ours))) == directory
 
 
 def test_each_of_several_stores_is_opened_with_the_credentials_of_its_name() -> None:

@@ -60,6 +60,8 @@ def with_own_secrets(told: StorePlaces, own: StorePlaces) -> StorePlaces:
 
 
 def _with_secrets(place: StorePlace, own: StoreSettings | None) -> StorePlace:
+    if place.settings.url.startswith("file:"):
+        return place  # a directory needs none; ours are those of a bucket that is read from
     secret = {name: text for name, text in (own.options if own else ()) if name in SECRETS}
     options = tuple(sorted({**dict(place.settings.options), **secret}.items()))
     return place._replace(settings=place.settings._replace(options=options))

@@ -73,7 +73,10 @@ def select_series(
     limit: int,
     series_max: int,
 ) -> tuple[SeriesPoints, ...]:
-    """A point per step that has samples, at the start of the step; the largest series first."""
+    """A point per step that has samples, at the start of the step; the largest series first.
+
+    The first step begins where the range does, as clients of Pyroscope expect.
+    """
     if not reading.parts.count:
         return ()
     choices = choose(reading, scope, profile_type) if sql.is_aligned(scope.range) else None
@@ -81,6 +84,7 @@ def select_series(
         found = direct.points(
             without_copies(reading, choices),
             group_by=group_by,
+            origin_us=sql.micros(scope.range)[0],
             step_us=step_ms * 1000,
             average=average,
             budget=reading.budget,
@@ -95,10 +99,11 @@ def select_series(
         samples = f"({samples}) JOIN ({reading.tables['series']}) USING (block, series_id)"
     else:
         samples = f"({samples})"
-    step = statement.bind(step_ms * 1000)
+    step, origin = statement.bind(step_ms * 1000), statement.bind(sql.micros(scope.range)[0])
     value = "sum(value)::DOUBLE" + (" / count(DISTINCT profile_id)" if average else "")
     table = reading.run(
-        f"SELECT {', '.join([*keys, ''])} (epoch_us(time) // {step}) * {step} // 1000 AS at_ms, "
+        f"SELECT {', '.join([*keys, ''])} "
+        f"({origin} + (epoch_us(time) - {origin}) // {step} * {step}) // 1000 AS at_ms, "
         f"{value} AS value FROM {samples} GROUP BY ALL ORDER BY at_ms",
         statement,
         objects=True,

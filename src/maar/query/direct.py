@@ -53,6 +53,7 @@ def points(
     choices: Sequence[Choice],
     *,
     group_by: tuple[str, ...],
+    origin_us: int,
     step_us: int,
     average: bool,
     budget: AnswerBudget,
@@ -62,7 +63,7 @@ def points(
     if not choices:
         return
     group = np.concatenate([_grouped(choice, group_by, number) for choice in choices])
-    step = np.concatenate([c.totals.time[c.runs] for c in choices]) // step_us
+    step = (np.concatenate([c.totals.time[c.runs] for c in choices]) - origin_us) // step_us
     value: Any = np.concatenate([c.totals.value[c.runs] for c in choices])
     profile = _profiles(choices)
     order = np.lexsort((profile, step, group)) if average else np.lexsort((step, group))
@@ -80,7 +81,7 @@ def points(
         sums = [each / count for each, count in zip(sums, profiles, strict=True)]
     budget.take(heads.size * POINT_BYTES * (1 + OBJECT_FACTOR), ROWS)
     labels = list(number)
-    at_ms = (step[heads] * step_us // 1000).tolist()
+    at_ms = ((origin_us + step[heads] * step_us) // 1000).tolist()
     for place, at, each in zip(group[heads].tolist(), at_ms, sums, strict=True):
         yield labels[place], at, each
 

@@ -1,12 +1,13 @@
 """Splits large replies: rows travel in separate messages, each far below the size limit.
 
-The first message is the reply without its rows, the others are arrays of rows. Neither side encodes
-or decodes more than one part at once, so that its event loop stays responsive.
+The first message is the reply with its first rows, which most often are all; the others are arrays
+of rows. Neither side encodes or decodes more than one part at once, so that its event loop stays
+responsive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, Generic, TypeVar, get_type_hints
 
@@ -23,18 +24,25 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def split(reply: Any, rows: str) -> Iterator[bytes]:
     """The messages of a reply; `rows` names the field that holds them ('': it is nothing else)."""
-    yield _encode(msgspec.structs.replace(reply, **{rows: ()}) if rows else ())
+    parts = _parts(getattr(reply, rows) if rows else reply)
+    first = next(parts, [])
+    yield _encode(msgspec.structs.replace(reply, **{rows: first}) if rows else first)
+    for part in parts:
+        yield _encode(part)
+
+
+def _parts(rows: Iterable[Any]) -> Iterator[list[msgspec.Raw]]:
     part: list[msgspec.Raw] = []
     size = 0
-    for row in getattr(reply, rows) if rows else reply:
+    for row in rows:
         body = _encode(row)
         part.append(msgspec.Raw(body))
         size += len(body)
         if size >= PART_BYTES:
-            yield _encode(part)
+            yield part
             part, size = [], 0
     if part:
-        yield _encode(part)
+        yield part
 
 
 class Joined(Generic[R]):
@@ -53,12 +61,13 @@ class Joined(Generic[R]):
 
     def reply(self) -> R | None:
         """The reply; None when nothing arrived."""
-        rows: Any = tuple(self._rows)
-        if self._head is None or not self._field:
-            return None if self._head is None else rows
         head: Any = self._head
-        whole: R = msgspec.structs.replace(head, **{self._field: rows})
-        return whole
+        if head is None or not self._rows:
+            return self._head
+        if not self._field:
+            return (*head, *self._rows)  # type: ignore[return-value]
+        rows = (*getattr(head, self._field), *self._rows)
+        return msgspec.structs.replace(head, **{self._field: rows})  # type: ignore[no-any-return]
 
 
 @cache

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Callable
+from functools import cache
+from math import copysign
 from typing import Any
 
 from maar.model.messages import messages
@@ -120,23 +123,52 @@ def json_of(message: Any) -> dict[str, Any]:
 
     Ten times faster than protobuf's own on a large flame graph, which is nothing but numbers.
     """
-    return {
-        field.json_name: _json_values(field, value) if field.is_repeated else _json(field, value)
-        for field, value in message.ListFields()
-    }
+    return _encoder(message.DESCRIPTOR)(message)
 
 
-def _json_values(field: Any, values: Any) -> list[Any]:
-    if field.cpp_type == field.CPPTYPE_INT64:
-        return list(map(str, values))
-    return [_json(field, value) for value in values]
+@cache
+def _encoder(descriptor: Any) -> Callable[[Any], dict[str, Any]]:
+    """What makes JSON of one kind of message: which fields it has is asked once and not each time,
+    since a long series has many thousands of points.
+    """
+    fields = [
+        (field.name, field.json_name, _converter(field), _is_present(field))
+        for field in descriptor.fields
+    ]
+
+    def encode(message: Any) -> dict[str, Any]:
+        found = {}
+        for name, json_name, convert, present in fields:
+            value = getattr(message, name)
+            if value if present is None else present(message, value):
+                found[json_name] = convert(value) if convert else value
+        return found
+
+    return encode
 
 
-def _json(field: Any, value: Any) -> Any:
+def _is_present(field: Any) -> Callable[[Any, Any], bool] | None:
+    """Whether a message has a field; None: when its value is not the default, which is falsy."""
+    if field.has_presence:
+        return lambda message, _: bool(message.HasField(field.name))
+    if field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT) and not field.is_repeated:
+        return lambda _, value: bool(value) or copysign(1.0, value) < 0  # -0.0 is no default
+    return None
+
+
+def _converter(field: Any) -> Callable[[Any], Any] | None:
+    """From a value to JSON; None when it is the same."""
+    one = _converter_of_one(field)
+    if not field.is_repeated:
+        return one
+    return (lambda values: list(map(one, values))) if one else list
+
+
+def _converter_of_one(field: Any) -> Callable[[Any], Any] | None:
     if field.cpp_type == field.CPPTYPE_MESSAGE:
-        return json_of(value)
+        return _encoder(field.message_type)
     if field.cpp_type == field.CPPTYPE_INT64:
-        return str(value)
+        return str
     if field.type == field.TYPE_BYTES:
-        return b64encode(value).decode()
-    return value
+        return lambda value: b64encode(value).decode()
+    return None

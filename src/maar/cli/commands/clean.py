@@ -47,6 +47,8 @@ def command(
     told = {name: found[name] for name in CLEANED if name in found}
     if as_json:
         print_json(told)
+        for sentence in found["orphan_search"]["kept"]:  # a refusal to sweep must not go unseen
+            say(f"maar: left: {sentence}", err=True)
     else:
         _tell(told, dry_run=dry_run)
         _tell_orphans(found, swept=not (dry_run or schedule_only or rollbacks_only))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from maar.metastore.decide import execution, schedule, verdict
 from maar.metastore.decide.jobs import JobBook, Moment
 from maar.metastore.decide.workers import WorkerRegistry
-from maar.metastore.fold import attempts, lease, parking, retirement
+from maar.metastore.fold import attempts, deletion, lease, parking, retirement
 from maar.metastore.records.entries import (
     BlocksAdded,
     BlocksAdopted,
@@ -178,7 +178,8 @@ def housekeeping(
     if old:
         entries.append(PlansArchived(old))
     registration_floor = LeaseTime(min(now - policy.registration_floor_lag_ns, floor_max))
-    wanted = bool(state.remembered or old) and not state.adopting
+    wanted = bool(state.remembered or old) or deletion.awaits_floor(state)
+    wanted = wanted and not state.adopting
     if (
         wanted
         and registration_floor - max(state.registration_floor, 0)

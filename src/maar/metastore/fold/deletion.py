@@ -196,6 +196,11 @@ def unfinished(state: MetaState, predicate: Predicate) -> str:
     return ""
 
 
+def awaits_floor(state: MetaState) -> bool:
+    """Whether a deletion waits for the registration floor, which an idle lake would not move."""
+    return any(state.registration_floor < each.at for each in state.predicates.values())
+
+
 def hides_retired(predicate: Predicate, meta: BlockMeta, *, lag_ns: int) -> bool:
     """Whether a block whose place is not known any more may be one that it applies to."""
     if not any(map(predicate.mask.touches, meta.datasets)):
