@@ -7,6 +7,7 @@ snapshots, and every hash that leaders stated in the log.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from maar.metastore.decide import orphans
@@ -20,11 +21,14 @@ from maar.metastore.state.digest import digest
 from maar.metastore.state.index import blocks_in
 from maar.metastore.state.state import NO_INCARNATION, MetaState
 from maar.model import keys
+from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, NotFound
-from maar.model.ids import Incarnation
+from maar.model.ids import BlockId, Incarnation, StoreName
+from maar.model.stores import stores_of as copies_in
 from maar.ports.log import Head, Log
 from maar.ports.object_store import ObjectStore
 from maar.ports.replica import ReplicaStatus
+from maar.ports.stores import Stores, stores_of
 
 TOLD_MAX = 100  # sentences
 
@@ -50,9 +54,11 @@ class Findings:
             self.wrong.append(sentence)
 
 
-async def verify(log: Log, store: ObjectStore, *, objects: bool = False) -> Findings:
-    """`objects`: also whether the store holds every file of every live block, by its size."""
+async def verify(log: Log, store: ObjectStore | Stores, *, objects: bool = False) -> Findings:
+    """`objects`: also whether the stores hold every copy of every live block, by its size."""
     found = Findings()
+    stores = stores_of(store)
+    store = stores.named(stores.names()[0])
     end, found.first = await log.head(), await log.first()
     good = await _snapshots(log, store, end, found)
     damaged = {key: cause for key, cause in found.snapshots.items() if cause}
@@ -72,7 +78,7 @@ async def verify(log: Log, store: ObjectStore, *, objects: bool = False) -> Find
     found.incarnation, found.head, found.digest = state.incarnation, state.index, digest(state)
     found.blocks, found.adopting = len(state.blocks), bool(state.adopting)
     if objects:
-        await asyncio.to_thread(_look_for_objects, store, state, found)
+        await asyncio.to_thread(_look_for_objects, stores, state, found)
     return found
 
 
@@ -153,10 +159,24 @@ def _compare_snapshot(
         )
 
 
-def _look_for_objects(store: ObjectStore, state: MetaState, found: Findings) -> None:
-    listing = StoreListing(store)
-    names = (keys.letter_place(info.key)[2] for info in store.list(keys.DEAD_LETTERS))
-    letters = {block for name in names if (block := keys.letter_about(name)) is not None}
+def _look_for_objects(stores: Stores, state: MetaState, found: Findings) -> None:
+    listings: dict[StoreName, StoreListing] = {}
+    for name in stores.names():
+        store = stores.named(name)
+        listings[name] = StoreListing(store)
+        named = (keys.letter_place(info.key)[2] for info in store.list(keys.DEAD_LETTERS))
+        letters = {block for each in named if (block := keys.letter_about(each)) is not None}
+        _count_orphans(listings[name], state, letters, found)
+    found.objects = 0
+    for partition in state.blocks.partitions():
+        for meta in blocks_in(partition.chunks):
+            for name in copies_in(meta):
+                _look_for_copy(listings, meta, name, found)
+
+
+def _count_orphans(
+    listing: StoreListing, state: MetaState, letters: set[BlockId], found: Findings
+) -> None:
     for info in listing.walk():
         segment = keys.segment_name(info.key)
         if segment and orphans.is_unregistered(state, segment, named=letters):
@@ -164,14 +184,20 @@ def _look_for_objects(store: ObjectStore, state: MetaState, found: Findings) -> 
             found.orphans_due += orphans.is_fenced(
                 state, segment.block, registration_floor=state.registration_floor
             )
-    found.objects = 0
-    for partition in state.blocks.partitions():
-        for meta in blocks_in(partition.chunks):
-            found.objects += len(meta.files)
-            if lacking := listing.lacks(meta):
-                found.tell(f"block {meta.id} is in the index, but {lacking} is missing")
-            elif not listing.whole(meta):
-                found.tell(f"block {meta.id} has an object of another size than was written")
+
+
+def _look_for_copy(
+    listings: Mapping[StoreName, StoreListing], meta: BlockMeta, name: StoreName, found: Findings
+) -> None:
+    found.objects += len(meta.files)
+    if name not in listings:
+        found.tell(f"block {meta.id} has a copy in store {name}, which is not in the settings")
+        return
+    where = f" in store {name}" if len(listings) > 1 else ""
+    if lacking := listings[name].lacks(meta):
+        found.tell(f"block {meta.id} is in the index, but {lacking} is missing{where}")
+    elif not listings[name].whole(meta):
+        found.tell(f"block {meta.id} has an object of another size than was written{where}")
 
 
 def compare_replicas(found: Findings, replicas: list[ReplicaStatus]) -> None:
