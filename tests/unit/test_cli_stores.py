@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import click
 import pytest
 
 from support.http.command_line import Say, speaker
@@ -41,3 +42,36 @@ def test_people_get_a_table_and_sentences_and_scripts_json(say: Say) -> None:
     assert [each["name"] for each in json.loads(out)["stores"]] == ["eu", "us"]
     _, out, _ = say("stores", "--tenant", "one", "--json")
     assert [each["name"] for each in json.loads(out)["stores"]] == ["eu"]
+
+
+def test_a_store_is_drained_or_kept_after_all(front: Front, say: Say) -> None:
+    code, out, _ = say("stores", "remove", "us")
+    assert (code, "us is being drained of 5 blocks" in out) == (0, True)
+    _, out, _ = say("stores", "remove", "us", "--keep")
+    assert "stays" in out
+    assert front.metastore.store_orders == [
+        ("us", False, False, False),
+        ("us", False, False, True),
+    ]
+
+
+def test_what_only_a_lost_store_had_is_named_and_asked_for_before_it_is_given_up(
+    front: Front, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(click, "confirm", lambda *_, **__: False)
+    code, out, err = say("stores", "remove", "us", "--lost")
+    assert (code, "nothing was changed" in err) == (1, True)
+    assert "only it has 2 blocks, with 30 profiles" in out
+    assert "b" * 32 in out
+    assert front.metastore.store_orders == [("us", True, False, False)]
+    code, out, _ = say("stores", "remove", "us", "--lost", "--yes", "--json")
+    assert code == 0
+    assert json.loads(out)["only_here"] == 2
+    assert front.metastore.store_orders[1:] == [("us", True, True, False)]
+
+
+def test_to_keep_a_store_and_to_give_it_up_exclude_each_other(front: Front, say: Say) -> None:
+    code, _, err = say("stores", "remove", "us", "--lost", "--keep")
+    assert (code, "exclude each other" in err) == (2, True)
+    reply = front.request("POST", "/api/v1/stores/us/remove", json={"keep": True, "lost": True})
+    assert reply.status_code == 400

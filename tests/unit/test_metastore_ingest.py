@@ -16,17 +16,27 @@ from maar.metastore.records.entries import (
     PlansScheduled,
     PredicateAdded,
     RegistrationFloor,
+    StoresSet,
 )
 from maar.metastore.views import reads
 from maar.metastore.views.explain import explain
 from maar.model import keys
 from maar.model.block import INGESTED, BlockMeta, Kind
 from maar.model.errors import Corrupt
-from maar.model.ids import FencingToken, PlanId, Shard, TenantId, block_time_ns, segment_id
+from maar.model.ids import (
+    FencingToken,
+    PlanId,
+    Shard,
+    StoreName,
+    TenantId,
+    block_time_ns,
+    segment_id,
+)
 from maar.model.plan import Account, PlanResult, PlanSpec, PlanState
 from maar.model.policy import HOUR_NS, KindTerms
 from maar.model.predicate import Mask
 from maar.model.refusal import Refusal
+from maar.model.stores import StoreSet, StoreSpec
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.ports.plan_board import Outcome, PollReply, PollRequest, Report, SchedulePlan
 from maar.services.compact.rules import COMPACT
@@ -178,6 +188,13 @@ def test_it_owns_nothing_and_is_of_one_tenant(leader: LeaderDecisions) -> None:
         assert isinstance(refused, Refused), (tenant, inputs)
     request = SchedulePlan(INGEST)
     assert wishes.entries(leader.fold.state, request, now=leader.now) == []
+
+
+def test_of_several_stores_it_is_written_to_the_first(leader: LeaderDecisions) -> None:
+    stores = tuple(StoreSpec(StoreName(name)) for name in ("eu", "us"))
+    leader.put([StoresSet(StoreSet(stores))])
+    plan = opened(leader)
+    assert leader.fold.state.plans[plan].key.store == "eu"
 
 
 def test_no_worker_that_polls_is_given_one(leader: LeaderDecisions) -> None:

@@ -534,14 +534,14 @@ def test_a_dry_run_says_when_nothing_may_go_or_it_took_too_long(lake: Restored) 
 def test_verify_counts_what_attempts_left_due_or_not_and_touches_nothing(lake: Restored) -> None:
     lake.lost_attempt(1, files=2)
     lake.push(2)
-    assert run_virtually(orphan_count.count(lake.store, lake.state)).total == 0, "it adopts"
+    assert run_virtually(orphan_count.count([lake.store], lake.state)).total == 0, "it adopts"
     lake.adopt()
     before = lake.objects()
-    young = run_virtually(orphan_count.count(lake.store, lake.state))
+    young = run_virtually(orphan_count.count([lake.store], lake.state))
     assert (young.by_kind, young.due) == ({"segment": 0, "output": 2, "intent": 1, "commit": 0}, 0)
     lake.pass_time(GRACE_NS + 1)
     lake.push(3)  # an entry: the log knows the time
-    old = run_virtually(orphan_count.count(lake.store, lake.state))
+    old = run_virtually(orphan_count.count([lake.store], lake.state))
     assert (old.by_kind, old.due) == (young.by_kind, 3)
     assert {*before} <= {*lake.objects()}
     assert lake.sweep() == old.due, "the leader judges alike"
@@ -553,7 +553,7 @@ def test_verify_names_what_is_left_alone(lake: Restored) -> None:
     lake.adopt()
     lake.pass_time(GRACE_NS + 1)
     lake.push(3)
-    found = run_virtually(orphan_count.count(lake.store, lake.state))
+    found = run_virtually(orphan_count.count([lake.store], lake.state))
     assert (found.total, found.due) == (0, 0)
     (sentence,) = found.kept
     assert "files that it names are missing" in sentence

@@ -46,7 +46,7 @@ from maar.api.admin.placement import PlacementView, ReadPlaced, nothing_placed
 from maar.api.admin.quarantine import Causes
 from maar.api.admin.repairs import Repairs, RepairWish
 from maar.api.admin.schedule import JobPattern, PolicyWish, ScheduleRoutes, ScheduleWish
-from maar.api.admin.stores import StoreView
+from maar.api.admin.stores import StoreRemoval, StoreView
 from maar.api.errors import FAULT, ServerFault, json_error
 from maar.api.guard import OurNames, RequestGuard
 from maar.api.hosts import Hosts
@@ -263,8 +263,11 @@ def _execution_routes(guard: RequestGuard, orders: PlanOrders) -> list[Route]:
 
 
 def _store_routes(guard: RequestGuard, view: StoreView) -> list[Route]:
-    path = "/api/v1/stores"
-    return [Route(path, View(guard, path, view.stores), methods=["GET"])]
+    path, remove = "/api/v1/stores", "/api/v1/stores/{name}/remove"
+    return [
+        Route(path, View(guard, path, view.stores), methods=["GET"]),
+        Route(remove, Order(guard, remove, StoreRemoval, view.remove), methods=["POST"]),
+    ]
 
 
 def _repair_routes(guard: RequestGuard, repairs: Repairs) -> list[Route]:

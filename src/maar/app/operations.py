@@ -13,7 +13,7 @@ from typing import cast
 import msgspec
 
 from maar.adapters.rpc import Channel
-from maar.app.roles.wiring import build_first_store, open_log, open_log_reader
+from maar.app.roles.wiring import build_first_store, build_stores, open_log, open_log_reader
 from maar.app.settings.config import METASTORE_ADDRESS, Settings
 from maar.metastore.recovery import backup, copying, restoring, traces
 from maar.metastore.recovery.copying import CopyLog, Moved
@@ -123,7 +123,7 @@ async def _replica(address: str) -> AsyncIterator[Channel]:
 
 async def verify_log(settings: Settings, *, objects: bool) -> Findings:
     async with _reading(settings) as log:
-        found = await verify(log, build_first_store(settings), objects=objects)
+        found = await verify(log, build_stores(settings), objects=objects)
     compare_replicas(found, [each for each in await replicas(settings) if each.hashed_at])
     return found
 

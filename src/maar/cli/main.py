@@ -44,7 +44,7 @@ _COMMANDS = {
     "placement": ("cli.commands.placement", "Shards of each dataset, and the rates behind them."),
     "explain": ("cli.commands.explain", "Say why a block is not compacted yet."),
     "ring": ("cli.commands.ring", "List the segment writers and their shards; remove one."),
-    "stores": ("cli.commands.stores", "List the stores: copies held, missing and damaged."),
+    "stores": ("cli.commands.stores", "List the stores and their copies of blocks; remove one."),
     "metastore": (
         "cli.commands.metastore",
         "The replicas and their log: status, backup, repair, move.",

@@ -8,6 +8,7 @@ say which stores there are; the log records it, so that every replica gives the 
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import TypeVar
 
 import msgspec
 
@@ -15,6 +16,8 @@ from maar.model.block import BlockOutline, Kind
 from maar.model.ids import BlockId, StoreName, TenantId, Zone
 
 STORES_MAX = 64
+
+Meta = TypeVar("Meta", bound=BlockOutline)
 
 
 class StoreSpec(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -128,6 +131,17 @@ def lacking(meta: BlockOutline, stores: StoreSet) -> tuple[StoreName, ...]:
 def keys_at(meta: BlockOutline, store: StoreName) -> tuple[str, ...]:
     """The files of a block in one store, in the order of its tables; () when it is not there."""
     return tuple(at.key for file in meta.files for at in file.locations if at.store == store)
+
+
+def only_in(meta: Meta, store: StoreName) -> Meta:
+    """The block with its copy in one store alone."""
+    files = tuple(
+        msgspec.structs.replace(
+            file, locations=tuple(at for at in file.locations if at.store == store)
+        )
+        for file in meta.files
+    )
+    return msgspec.structs.replace(meta, files=files)
 
 
 class CopyMade(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -171,6 +171,11 @@ class Board(RepairBoard, Protocol):
     @property
     def queue(self) -> WaitingBlocks: ...
 
+    @property
+    def stores(self) -> StoreSet:
+        """Those that the log knows; none while there is only one, which then is `main`."""
+        ...
+
     def setback(self, kind: PlanKind, key: QueueKey) -> Setback | None:
         """How the removable plans of a scope failed lately."""
         ...

@@ -1,16 +1,29 @@
-"""/api/v1/stores: what each store holds, lacks and has damaged."""
+"""/api/v1/stores: what each store holds, lacks and has damaged; and how one is removed."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from maar.api.guard import RequestGuard
-from maar.model.ids import TenantId, tenant_id
+from maar.model.errors import InvalidInput
+from maar.model.ids import StoreName, TenantId, tenant_id
 from maar.model.plain import plain
 from maar.ports.calls import Caller
 from maar.ports.copies import ListStores
 from maar.ports.metastore import Metastore
+from maar.ports.store_removal import RemoveStore
+
+
+class StoreRemoval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Drain it; or give it up as lost; or keep one that is being drained."""
+
+    lost: bool = False
+    confirmed: bool = False  # also when something would be lost that only it has
+    keep: bool = False
 
 
 class StoreView:
@@ -23,3 +36,10 @@ class StoreView:
         asked = request.query_params.get("tenant", "")
         found = await self._metastore.call(ListStores(tenant_id(asked) if asked else ""))
         return JSONResponse({"stores": [plain(each) for each in found]})
+
+    async def remove(self, request: Request, asked: StoreRemoval) -> Any:
+        if asked.keep and (asked.lost or asked.confirmed):
+            raise InvalidInput("a store is kept or given up, not both", reason="request")
+        name = StoreName(request.path_params["name"])
+        wish = RemoveStore(name, asked.lost, asked.confirmed, asked.keep)
+        return plain(await self._metastore.call(wish))

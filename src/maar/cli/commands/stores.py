@@ -1,14 +1,15 @@
-"""`maar stores`: what each store holds, lacks and has damaged."""
+"""`maar stores`: what each store holds, lacks and has damaged; and how one is removed."""
 
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import click
 
 from maar.cli.input.options import connect, json_option, refuse_options, server_option
-from maar.cli.output.show import print_json, print_table, size
+from maar.cli.output.failure import EXIT_REFUSED, CommandFailed
+from maar.cli.output.show import print_json, print_table, say, size
 
 Json = dict[str, Any]
 
@@ -66,3 +67,50 @@ def _sentence(store: Json) -> str:
     if store["tombstones"]:
         return f"{store['tombstones']:,} copies are still to be deleted in store {name}"
     return ""
+
+
+@command.command("remove")
+@click.argument("name")
+@click.option("--lost", is_flag=True, help="It cannot be read any more: give up what it had.")
+@click.option("--keep", is_flag=True, help="Stop draining it: it stays after all.")
+@click.option("--yes", is_flag=True, help="Do not ask before something is lost for good.")
+@json_option
+@server_option
+def remove(name: str, lost: bool, keep: bool, yes: bool, as_json: bool, server: str) -> None:
+    """Drain the store NAME: its copies go when all others that are wanted were read again."""
+    if lost and keep:
+        raise click.UsageError("--lost and --keep exclude each other")
+    api, path = connect(server), f"/api/v1/stores/{quote(name, safe='')}/remove"
+    found = api.order("POST", path, {"lost": lost, "confirmed": lost and yes, "keep": keep})
+    if not found["done"]:
+        if not as_json:
+            _tell_loss(found)
+        if not click.confirm(f"Give the store {name} up for good?", err=True):
+            raise CommandFailed("nothing was changed", EXIT_REFUSED)
+        found = api.order("POST", path, {"lost": True, "confirmed": True})
+    if as_json:
+        print_json(found)
+        return
+    click.echo(_done(found, lost=lost, keep=keep))
+
+
+def _tell_loss(found: Json) -> None:
+    say(f"store {found['store']} holds copies of {found['copies']:,} blocks that others hold too")
+    say(f"  only it has {found['only_here']:,} blocks, with {found['profiles']:,} profiles")
+    for block in found["named"]:
+        say(f"  block {block}")
+    if len(found["named"]) < found["only_here"]:
+        say(f"  and {found['only_here'] - len(found['named']):,} more")
+
+
+def _done(found: Json, *, lost: bool, keep: bool) -> str:
+    name = found["store"]
+    if keep:
+        return f"store {name} stays, and is filled again where it lacks copies"
+    if lost:
+        gone = f"{found['only_here']:,} blocks with {found['profiles']:,} profiles are lost with it"
+        return f"store {name} is given up; {gone if found['only_here'] else 'nothing is lost'}"
+    return (
+        f"store {name} is being drained of {found['copies']:,} blocks: maar stores shows how far "
+        "it is; take it out of the settings when it holds nothing any more"
+    )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from maar.model import keys
 from maar.model.block import NO_DAY, SEGMENT_TABLE, TABLES, BlockOutline, File, Kind, Location
 from maar.model.ids import FencingToken, Incarnation, PlanId
+from maar.model.stores import only_in, stores_of
 from maar.model.time import utc_day
 
 _TABLES = {
@@ -74,6 +75,12 @@ def wrong_with_adopted(meta: BlockOutline, lives: Iterable[Incarnation]) -> str:
     """As for an output, of the attempt that its keys name, in an incarnation that is adopted."""
     if trouble := wrong_with_files(meta):
         return trouble
+    every = tuple(lives)
+    return next(filter(None, (_wrong_copy(only_in(meta, at), every) for at in stores_of(meta))), "")
+
+
+def _wrong_copy(meta: BlockOutline, lives: Sequence[Incarnation]) -> str:
+    """Each copy of a block was written by an attempt of its own."""
     named = keys.output_name(meta.files[0].locations[0].key)
     if named is None or named.token.incarnation not in lives:
         return f"block {meta.id} was written by no plan of a log that is being adopted"

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 from maar.background import Loop, Threads
@@ -34,6 +34,7 @@ from maar.metastore.leader.store_inventory import (
     candidate,
     read_block,
     read_quarantine,
+    whole_copies,
 )
 from maar.metastore.records.entries import AdoptionEnded, BlocksMissed, Entry
 from maar.metastore.records.packs import unpack
@@ -44,11 +45,13 @@ from maar.metastore.views import reads
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, MaarError, NotFound, NotLeading
-from maar.model.ids import BlockId, PlanId
+from maar.model.ids import BlockId, PlanId, StoreName
 from maar.model.keys import AttemptName, OutputName
+from maar.model.stores import stores_of as copies_in
 from maar.model.time import LeaseTime
 from maar.ports.clock import Clock
-from maar.ports.object_store import ObjectInfo, ObjectStore
+from maar.ports.object_store import ObjectInfo, ObjectStore, exists
+from maar.ports.stores import Stores, stores_of
 
 log_ = logging.getLogger("maar.metastore")
 
@@ -68,13 +71,13 @@ class Adoption:
     def __init__(
         self,
         leader: Led,
-        store: ObjectStore,
+        store: ObjectStore | Stores,
         clock: Clock,
         append: Append,
         metrics: MetastoreMetrics,
     ) -> None:
         self._leader = leader
-        self._store = store
+        self._stores = stores_of(store)
         self._clock = clock
         self._append = append
         self._metrics = metrics
@@ -110,22 +113,23 @@ class Adoption:
         """Search the whole store once. Repeated, it continues where it was interrupted."""
         self._left.clear()
         began_ns = self._clock.monotonic_ns()
-        listing = StoreListing(self._store)
-        found = await self._committed(await self._unknown(listing))
+        names = self._stores.names()
+        listings = {name: StoreListing(self._stores.named(name)) for name in names}
+        found = await self._committed(await self._unknown(listings))
         blocks = [block for block, some in found.items() if not _is_quarantined(some[0])]
         held = [block for block, some in found.items() if _is_quarantined(some[0])]
         log_.info("adoption found blocks=%d quarantined=%d", len(blocks), len(held))
         siblings: dict[PlanId, Sibling] = {}
         for some in _in_steps(blocks, READ_AT_ONCE):
-            make = partial(_first_whole, make=partial(read_block, self._store, listing=listing))
+            make = partial(whole_copies, make=partial(self._read_block, listings))
             metas = await self._make_blocks(make, [found[block] for block in some])
             siblings |= {m.plan: Sibling(m.shard, m.level) for m in metas if m.plan is not None}
             await self._take(metas)
         for some in _in_steps(held, READ_AT_ONCE):
-            make = partial(_first_whole, make=partial(_in_quarantine, self._store, siblings))
+            make = partial(whole_copies, make=partial(self._in_quarantine, siblings))
             await self._take(await self._make_blocks(make, [found[block] for block in some]))
-        await self._miss(listing)
-        await self._bring_back(listing)
+        await self._miss(listings)
+        await self._bring_back(listings)
         await self._deliver_letters()
         await self._append(lambda state, _: [AdoptionEnded()] if state.adopting else [])
         tally = self._leader.state.tally
@@ -137,23 +141,53 @@ class Adoption:
 
     # ── what the store holds and the index does not know ───────────────────────────────────────
 
-    async def _unknown(self, listing: StoreListing) -> dict[BlockId, list[StoredBlock]]:
-        """Objects of blocks of earlier incarnations, the best candidate of each block first."""
-        walk = listing.walk()
-        found: dict[BlockId, list[StoredBlock]] = {}
+    async def _unknown(
+        self, listings: Mapping[StoreName, StoreListing]
+    ) -> dict[BlockId, list[StoredBlock]]:
+        """Objects of blocks of earlier incarnations, the best candidate of each block first.
 
+        Every store is listed. From one that came later than the log that is adopted, as it lacks
+        that log's marker, nothing is taken: what it holds unlisted is an orphan.
+        """
+        found: dict[BlockId, list[StoredBlock]] = {}
+        for name, listing in listings.items():
+            ours = await self._threads.do(self._was_ours, name)
+            async for one in self._candidates(name, listing.walk()):
+                if ours and self._is_wanted(one):
+                    found.setdefault(one.block, []).append(one)
+        return {block: best_first(some) for block, some in found.items()}
+
+    async def _candidates(
+        self, name: StoreName, walk: Iterator[ObjectInfo]
+    ) -> AsyncIterator[StoredBlock]:
         def some() -> tuple[int, list[StoredBlock]]:
             infos = list(islice(walk, LISTED_AT_ONCE))
-            named = [candidate(info.key) for info in infos]
+            named = [candidate(info.key, name) for info in infos]
             return len(infos), [one for one in named if one is not None]
 
         looked_at = 1
         while looked_at:
             looked_at, candidates = await self._threads.do(some)
             for one in candidates:
-                if self._is_wanted(one):
-                    found.setdefault(one.block, []).append(one)
-        return {block: best_first(some) for block, some in found.items()}
+                yield one
+
+    def _was_ours(self, name: StoreName) -> bool:
+        """Whether the log that is adopted used a store; the first one needs no proof."""
+        store = self._stores.named(name)
+        return name == self._stores.names()[0] or any(
+            exists(store, keys.marker(life)) for life in self._leader.state.adopting
+        )
+
+    def _read_block(
+        self, listings: Mapping[StoreName, StoreListing], one: StoredBlock
+    ) -> BlockMeta | None:
+        return read_block(self._stores.named(one.store), one, listings[one.store])
+
+    def _in_quarantine(
+        self, siblings: Mapping[PlanId, Sibling], one: StoredBlock
+    ) -> BlockMeta | None:
+        sibling = siblings.get(one.plan, UNKNOWN) if one.plan is not None else UNKNOWN
+        return read_quarantine(self._stores.named(one.store), one, sibling)
 
     async def _committed(
         self, found: dict[BlockId, list[StoredBlock]]
@@ -163,7 +197,8 @@ class Adoption:
         """
         bulk = [one for some in found.values() for one in some if keys.is_ingested(one.key)]
         names = sorted({AttemptName(name.plan, name.token) for name in map(_name_of, bulk)})
-        read = await self._threads.each(partial(_commit_of, self._store), names, catching=MaarError)
+        first = self._stores.named(self._stores.names()[0])
+        read = await self._threads.each(partial(_commit_of, first), names, catching=MaarError)
         whole: set[str] = set()
         for outcome in read:
             if isinstance(outcome, MaarError):
@@ -218,17 +253,24 @@ class Adoption:
 
     # ── what the index knows and the store does not hold ───────────────────────────────────────
 
-    async def _miss(self, listing: StoreListing) -> None:
+    async def _miss(self, listings: Mapping[StoreName, StoreListing]) -> None:
+        """A block is missed only if no store has it whole; nothing is while a store is away."""
         chunks = reads.all_chunks(self._leader.state.blocks, "")
         missed: list[BlockId] = []
         for some in _in_steps(chunks, THREADS):
-            lacking = await self._threads.each(partial(_lacking, listing), some, catching=MaarError)
+            lacking = await self._threads.each(
+                partial(_lacking, listings), some, catching=MaarError
+            )
             for outcome in lacking:
                 if isinstance(outcome, MaarError):
                     raise outcome
                 missed += outcome
+        unlisted = await self._copies_of(missed, listings)
         for gone in _in_steps(missed, MISSED_AT_ONCE):
             await self._append(partial(_still_there, tuple(gone)))
+        for metas in _in_steps(list(unlisted.values()), READ_AT_ONCE):
+            await self._take(metas)
+        missed = [block for block in missed if block not in unlisted]
         if missed:
             log_.error(
                 "adoption missed blocks=%d: the index had them but the store does not; what "
@@ -236,29 +278,63 @@ class Adoption:
                 len(missed),
             )
 
-    async def _bring_back(self, listing: StoreListing) -> None:
+    async def _copies_of(
+        self, missed: Sequence[BlockId], listings: Mapping[StoreName, StoreListing]
+    ) -> dict[BlockId, BlockMeta]:
+        """Copies that were made after the snapshot, of blocks that are nowhere else."""
+        if not missed or len(listings) < 2:
+            return {}
+        wanted, found = set(missed), dict[BlockId, list[StoredBlock]]()
+        for name in listings:
+            store = self._stores.named(name)
+            if not await self._threads.do(self._was_ours, name):
+                continue
+            prefixes = (keys.MANIFESTS, keys.QUARANTINES)
+            walk = chain.from_iterable(map(store.list, prefixes))
+            async for one in self._candidates(name, walk):
+                if one.block in wanted:
+                    found.setdefault(one.block, []).append(one)
+        read = partial(self._read_any, listings)
+        metas = await self._make_blocks(
+            partial(whole_copies, make=read), [best_first(some) for some in found.values()]
+        )
+        return {meta.id: meta for meta in metas}
+
+    def _read_any(
+        self, listings: Mapping[StoreName, StoreListing], one: StoredBlock
+    ) -> BlockMeta | None:
+        if _is_quarantined(one):
+            return self._in_quarantine({}, one)
+        return self._read_block(listings, one)
+
+    async def _bring_back(self, listings: Mapping[StoreName, StoreListing]) -> None:
         """Replaced blocks whose successor is missing, as far as they still exist."""
         state = self._leader.state
         bereft = [block for block in state.retired if reincarnation.bereft(state, block)]
         for some in _in_steps(bereft, READ_AT_ONCE):
             metas = [unpack(state.retired[block].packed) for block in some]
-            lacks = await self._threads.each(listing.lacks, metas, catching=MaarError)
-            for outcome in lacks:
+            there = await self._threads.each(
+                partial(_is_somewhere, listings), metas, catching=MaarError
+            )
+            for outcome in there:
                 if isinstance(outcome, MaarError):
                     raise outcome
-            await self._take([m for m, lack in zip(metas, lacks, strict=True) if not lack])
+            await self._take(
+                [meta for meta, is_there in zip(metas, there, strict=True) if is_there]
+            )
 
     # ── dead letters of earlier incarnations ───────────────────────────────────────────────────
 
     async def _deliver_letters(self) -> None:
         """Their segments were found above; a letter is deleted when the index knows its block."""
-        for life in self._leader.state.adopting:
-            box = Box(self._store, life)
+        lives = self._leader.state.adopting
+        for name, life in ((name, life) for name in self._stores.names() for life in lives):
+            box = Box(self._stores.named(name), life)
             for infos in _in_steps(await self._threads.do(partial(_waiting, box)), READ_AT_ONCE):
                 await self._deliver(box, await self._read(box, infos))
             for infos in _in_steps(await self._threads.do(partial(_list_held, box)), READ_AT_ONCE):
                 for letter in await self._read(box, infos):
-                    await self._delete_if_known(letter)  # it may be deliverable now
+                    await self._delete_if_known(box, letter)  # it may be deliverable now
 
     async def _read(self, box: Box, infos: Sequence[ObjectInfo]) -> list[FoundLetter]:
         letters: list[FoundLetter] = []
@@ -282,18 +358,18 @@ class Adoption:
             ]
         )
         for letter in letters:
-            if not await self._delete_if_known(letter):
+            if not await self._delete_if_known(box, letter):
                 self._leader.confirm()
                 if await self._threads.do(partial(box.hold, letter)):
                     self._leave(f"dead letter {letter.info.key} is held: {_cause(state, letter)}")
 
-    async def _delete_if_known(self, letter: FoundLetter) -> bool:
+    async def _delete_if_known(self, box: Box, letter: FoundLetter) -> bool:
         """Whether the index knows its block; if so, the letter is deleted."""
         meta = letter.meta
         if meta is None or not registration.is_known(self._leader.state, meta.id):
             return False
         self._leader.confirm()
-        await self._threads.do(partial(self._store.delete, letter.info.key))
+        await self._threads.do(partial(box.store.delete, letter.info.key))
         self._metrics.letters_delivered.inc()
         return True
 
@@ -308,37 +384,17 @@ def _commit_of(store: ObjectStore, name: AttemptName) -> frozenset[str]:
     return committing.read(store, plan=name.plan, token=name.token)
 
 
-def _first_whole(
-    candidates: list[StoredBlock], *, make: Callable[[StoredBlock], BlockMeta | None]
-) -> BlockMeta | None:
-    """Of the attempts at a block, the best that is whole; Corrupt when there is only damage."""
-    damage: Corrupt | None = None
-    for one in candidates:
-        try:
-            made = make(one)
-        except Corrupt as error:
-            damage = damage or error
-            continue
-        if made is not None:
-            return made
-    if damage is not None:
-        raise damage
-    return None
-
-
-def _in_quarantine(
-    store: ObjectStore, siblings: Mapping[PlanId, Sibling], one: StoredBlock
-) -> BlockMeta | None:
-    sibling = siblings.get(one.plan, UNKNOWN) if one.plan is not None else UNKNOWN
-    return read_quarantine(store, one, sibling)
-
-
 def _is_quarantined(one: StoredBlock) -> bool:
     return one.key.startswith(keys.QUARANTINES)
 
 
-def _lacking(listing: StoreListing, chunk: Chunk) -> list[BlockId]:
-    return [meta.id for meta in blocks_in((chunk,)) if listing.lacks(meta)]
+def _lacking(listings: Mapping[StoreName, StoreListing], chunk: Chunk) -> list[BlockId]:
+    """Blocks of which no store has all files; a store that is not known here may have them."""
+    return [meta.id for meta in blocks_in((chunk,)) if not _is_somewhere(listings, meta)]
+
+
+def _is_somewhere(listings: Mapping[StoreName, StoreListing], meta: BlockMeta) -> bool:
+    return any(name not in listings or not listings[name].lacks(meta) for name in copies_in(meta))
 
 
 def _still_there(blocks: Sequence[BlockId], state: MetaState, _: LeaseTime) -> list[Entry]:

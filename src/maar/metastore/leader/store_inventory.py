@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ import xxhash
 
 from maar.block.format.segment import segment_meta
 from maar.block.read.reread import reread
+from maar.metastore.state.state import ANY_STORE
 from maar.model import keys
 from maar.model.block import TABLES, BlockMeta, Kind
 from maar.model.errors import Corrupt, NotFound
@@ -32,18 +33,19 @@ class StoredBlock(NamedTuple):
     life: Incarnation  # of the log that it was written for
     granted_at: int = 0  # the index of the token that it was written under
     plan: PlanId | None = None  # None: a segment, as a writer wrote it
+    store: StoreName = ANY_STORE  # where it was found
 
 
-def candidate(key: str) -> StoredBlock | None:
+def candidate(key: str, store: StoreName = ANY_STORE) -> StoredBlock | None:
     """None: the object stands for no block, like the tables that a manifest names."""
     if segment := keys.segment_name(key):
-        return StoredBlock(key, segment.block, segment.incarnation)
+        return StoredBlock(key, segment.block, segment.incarnation, store=store)
     if key.startswith((keys.SEGMENTS, keys.MANIFESTS, keys.QUARANTINES)):
         output = keys.output_name(key)
         if output is None:
             return None
         token = output.token
-        return StoredBlock(key, output.block, token.incarnation, token.index, output.plan)
+        return StoredBlock(key, output.block, token.incarnation, token.index, output.plan, store)
     return None
 
 
@@ -84,11 +86,13 @@ class StoreListing:
         return ""
 
     def whole(self, meta: BlockMeta) -> bool:
-        """Every file is there with its size."""
+        """Every file of this store's copy is there with its size."""
+        name = self._store.settings().name
         return all(
             self._is_listed(at.key, file.size) or self._size(at.key) == file.size
             for file in meta.files
             for at in file.locations
+            if at.store == name
         )
 
     def _is_listed(self, key: str, size: int) -> bool:
@@ -197,7 +201,8 @@ def _check_manifest(one: StoredBlock, meta: BlockMeta, store: StoreName) -> Bloc
     own = {(table, store, f"{keys.LAKE}{table}/{place}.parquet") for table in TABLES}
     named = [(file.table, at.store, at.key) for file in meta.files for at in file.locations]
     if (
-        (meta.id, meta.kind, meta.plan, meta.store) != (one.block, Kind.BLOCK, one.plan, store)
+        (meta.id, meta.kind, meta.store) != (one.block, Kind.BLOCK, store)
+        or meta.plan is None  # a copy is of the plan that made the block, under a key of its own
         or (len(named), set(named)) != (len(own), own)
         or one.key != _manifest_key(meta, place.rpartition("/")[2])
         or meta.level < 1
@@ -212,3 +217,57 @@ def _manifest_key(meta: BlockMeta, stem: str) -> str:
         return keys.manifest(tenant=meta.tenant, day=meta.day, stem=stem)
     except OverflowError:
         return ""
+
+
+def whole_copies(
+    candidates: Sequence[StoredBlock], *, make: Callable[[StoredBlock], BlockMeta | None]
+) -> BlockMeta | None:
+    """Of the attempts at a block, the best that is whole, with all its copies; Corrupt when there
+    is only damage.
+
+    A copy was made of a block that was in the index, so what it says is what was acknowledged;
+    without one, the last attempt is. Others with the same bytes are copies of it.
+    """
+    damage: Corrupt | None = None
+    found: list[tuple[StoredBlock, BlockMeta]] = []
+    several = len({one.store for one in candidates}) > 1
+    for one in candidates:
+        try:
+            made = make(one)
+        except Corrupt as error:
+            damage = damage or error
+            continue
+        if made is not None:
+            found.append((one, made))
+            if not several:
+                break
+    if not found:
+        if damage is not None:
+            raise damage
+        return None
+    best = next((meta for one, meta in found if _is_copy(one, meta)), found[0][1])
+    return _joined(best, found) if several else best
+
+
+def _is_copy(one: StoredBlock, meta: BlockMeta) -> bool:
+    return meta.plan is not None and meta.plan != one.plan
+
+
+def _joined(best: BlockMeta, found: Sequence[tuple[StoredBlock, BlockMeta]]) -> BlockMeta:
+    """The home is where the plan that made it wrote it, if that is whole."""
+    same = [(one, meta) for one, meta in found if _content(meta) == _content(best)]
+    ordered = sorted(same, key=lambda each: _is_copy(*each))
+    by_store = {meta.store: meta for _, meta in reversed(ordered)}
+    home = ordered[0][1].store
+    names = [home, *sorted(name for name in by_store if name != home)]
+    files = tuple(
+        msgspec.structs.replace(
+            file, locations=tuple(by_store[name].file(file.table).locations[0] for name in names)
+        )
+        for file in best.files
+    )
+    return msgspec.structs.replace(best, store=home, files=files)
+
+
+def _content(meta: BlockMeta) -> dict[str, tuple[int, bytes]]:
+    return {file.table: (file.size, file.checksum) for file in meta.files}

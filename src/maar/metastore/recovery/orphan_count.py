@@ -1,11 +1,11 @@
-"""Counts the orphans of a store that no leader sweeps just now; deletes nothing.
+"""Counts the orphans of the stores that no leader sweeps just now; deletes nothing.
 
 The leader's own search is asked, as of the head of the log, so that both judge alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from maar.background import Threads
@@ -55,19 +55,20 @@ class _AsOf:
         """Nothing is deleted."""
 
 
-async def count(store: ObjectStore, state: MetaState) -> OrphanCount:
-    """While the log adopts, what the store holds may still become known: none is an orphan then."""
+async def count(stores: Iterable[ObjectStore], state: MetaState) -> OrphanCount:
+    """While the log adopts, what a store holds may still become known: none is an orphan then."""
     found = OrphanCount()
     if state.adopting:
         return found
     threads, kept = Threads(THREADS, "orphans", when_closed=Unavailable), Kept()
     try:
-        await threads.do(_count_segments, store, state, found)
-        tools = SearchTools(_AsOf(state), store, threads, kept.keep, LISTED_AT_ONCE)
-        for part in (Attempts(tools), Commits(tools), Outputs(tools)):
-            while (page := await part.page()) is not None:
-                for orphan in (each for unit in page.units for each in unit):
-                    found.add(orphan.kind, due=_is_due(state, orphan.key))
+        for store in stores:
+            await threads.do(_count_segments, store, state, found)
+            tools = SearchTools(_AsOf(state), store, threads, kept.keep, LISTED_AT_ONCE)
+            for part in (Attempts(tools), Commits(tools), Outputs(tools)):
+                while (page := await part.page()) is not None:
+                    for orphan in (each for unit in page.units for each in unit):
+                        found.add(orphan.kind, due=_is_due(state, orphan.key))
     finally:
         threads.close()
     found.kept = kept.sentences()

@@ -7,6 +7,7 @@ snapshots, and every hash that leaders stated in the log.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from maar.metastore.leader.store_inventory import StoreListing
@@ -21,11 +22,14 @@ from maar.metastore.state.digest import digest
 from maar.metastore.state.index import blocks_in
 from maar.metastore.state.state import NO_INCARNATION, MetaState
 from maar.model import keys
+from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, NotFound
-from maar.model.ids import Incarnation
+from maar.model.ids import Incarnation, StoreName
+from maar.model.stores import stores_of as copies_in
 from maar.ports.log import Head, Log
 from maar.ports.object_store import ObjectStore
 from maar.ports.replica import ReplicaStatus
+from maar.ports.stores import Stores, stores_of
 
 TOLD_MAX = 100  # sentences
 
@@ -50,9 +54,11 @@ class Findings:
             self.wrong.append(sentence)
 
 
-async def verify(log: Log, store: ObjectStore, *, objects: bool = False) -> Findings:
-    """`objects`: also whether the store holds every file of every live block, by its size."""
+async def verify(log: Log, store: ObjectStore | Stores, *, objects: bool = False) -> Findings:
+    """`objects`: also whether the stores hold every copy of every live block, by its size."""
     found = Findings()
+    stores = stores_of(store)
+    store = stores.named(stores.names()[0])
     end, found.first = await log.head(), await log.first()
     good = await _snapshots(log, store, end, found)
     damaged = {key: cause for key, cause in found.snapshots.items() if cause}
@@ -72,8 +78,9 @@ async def verify(log: Log, store: ObjectStore, *, objects: bool = False) -> Find
     found.incarnation, found.head, found.digest = state.incarnation, state.index, digest(state)
     found.blocks, found.adopting = len(state.blocks), bool(state.adopting)
     if objects:
-        await asyncio.to_thread(_look_for_objects, store, state, found)
-        found.orphans = await orphan_count.count(store, state)
+        await asyncio.to_thread(_look_for_objects, stores, state, found)
+        every = [stores.named(name) for name in stores.names()]
+        found.orphans = await orphan_count.count(every, state)
     return found
 
 
@@ -154,16 +161,27 @@ def _compare_snapshot(
         )
 
 
-def _look_for_objects(store: ObjectStore, state: MetaState, found: Findings) -> None:
-    listing = StoreListing(store)
+def _look_for_objects(stores: Stores, state: MetaState, found: Findings) -> None:
+    listings = {name: StoreListing(stores.named(name)) for name in stores.names()}
     found.objects = 0
     for partition in state.blocks.partitions():
         for meta in blocks_in(partition.chunks):
-            found.objects += len(meta.files)
-            if lacking := listing.lacks(meta):
-                found.tell(f"block {meta.id} is in the index, but {lacking} is missing")
-            elif not listing.whole(meta):
-                found.tell(f"block {meta.id} has an object of another size than was written")
+            for name in copies_in(meta):
+                _look_for_copy(listings, meta, name, found)
+
+
+def _look_for_copy(
+    listings: Mapping[StoreName, StoreListing], meta: BlockMeta, name: StoreName, found: Findings
+) -> None:
+    found.objects += len(meta.files)
+    if name not in listings:
+        found.tell(f"block {meta.id} has a copy in store {name}, which is not in the settings")
+        return
+    where = f" in store {name}" if len(listings) > 1 else ""
+    if lacking := listings[name].lacks(meta):
+        found.tell(f"block {meta.id} is in the index, but {lacking} is missing{where}")
+    elif not listings[name].whole(meta):
+        found.tell(f"block {meta.id} has an object of another size than was written{where}")
 
 
 def compare_replicas(found: Findings, replicas: list[ReplicaStatus]) -> None:

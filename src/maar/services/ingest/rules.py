@@ -14,6 +14,7 @@ from maar.model.ids import MAIN_STORE, NO_ZONE, BlockId, TenantId, block_time_ns
 from maar.model.keys import is_ingested
 from maar.model.plan import Account, LeasedPlan, Plan, PlanKind, PlanResult, PlanSpec, QueueKey
 from maar.model.refusal import Refusal
+from maar.model.stores import NO_STORES, StoreSet
 from maar.model.time import LeaseTime
 from maar.services.rules import NO_SHARD, Board, KindRules, PlanScope
 
@@ -37,14 +38,14 @@ class Ingestion(KindRules):
             return "a bulk write is of one tenant; name it"
         policy = board.policy
         removable = policy.terms(INGEST).removable
-        return PlanSpec(INGEST, removable, key_of(scope), (), policy.failure_limit)
+        return PlanSpec(INGEST, removable, key_of(scope, board.stores), (), policy.failure_limit)
 
     def is_about(self, _key: QueueKey, _scope: PlanScope) -> bool:
         """Two bulk writes of a tenant have different sources: only a request id tells that."""
         return False
 
-    def misfit(self, _board: Board, spec: PlanSpec) -> Refusal | None:
-        whole = spec.key == key_of(PlanScope(spec.key.tenant)) and spec.key.tenant
+    def misfit(self, board: Board, spec: PlanSpec) -> Refusal | None:
+        whole = spec.key == key_of(PlanScope(spec.key.tenant), board.stores) and spec.key.tenant
         return Refusal.INPUT_KEY if spec.inputs or not whole else None
 
     def join(self, plan: LeasedPlan, results: Sequence[PlanResult]) -> PlanResult:
@@ -88,8 +89,10 @@ class Ingestion(KindRules):
 INGESTION = Ingestion()
 
 
-def key_of(scope: PlanScope) -> QueueKey:
-    return QueueKey(MAIN_STORE, scope.tenant, NO_SHARD, 0)
+def key_of(scope: PlanScope, stores: StoreSet = NO_STORES) -> QueueKey:
+    """Whoever brings the source is of no zone: its blocks go to the first store."""
+    first = next(iter(stores.names()), MAIN_STORE)
+    return QueueKey(first, scope.tenant, NO_SHARD, 0)
 
 
 def _belongs(meta: BlockMeta, plan: Plan) -> bool:
