@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from maar.adapters.sqlite.log import SqliteLog
 from maar.block.format import dead_letter
 from maar.block.format.segment import segment_meta, write_segment
-from maar.metastore.leader.dead_letters import DeadLetters
+from maar.metastore.leader.letters_of_stores import LettersOfStores
 from maar.metastore.replica import snapshot
 from maar.metastore.replica.timing import Timing
 from maar.metastore.service import MetastoreService
@@ -226,7 +226,7 @@ class Asker:
             assert await self.engine.call(GetProfile(TENANT, each.raw.id, ALWAYS))
 
 
-def letters_of(service: MetastoreService) -> DeadLetters:
+def letters_of(service: MetastoreService) -> LettersOfStores:
     assert service.leader_term is not None
     return service.leader_term.letters
 

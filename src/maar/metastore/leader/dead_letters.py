@@ -89,8 +89,11 @@ class DeadLetters:
         listed_at_once: int = LISTED_AT_ONCE,
         added_bytes_max: int = ADDED_BYTES_MAX,
         timing: Timing = TIMING,
+        shown: Callable[[], LettersStatus] | None = None,
     ) -> None:
+        """`shown` is what the gauges show, when these are not the only letters."""
         self._leader = leader
+        self._shown = shown or self.status
         self._store = store
         self._append = append
         self._metrics = metrics
@@ -261,7 +264,7 @@ class DeadLetters:
         self._status = msgspec.structs.replace(self._status, **numbers)
 
     def _observe(self) -> None:
-        status = self.status()
+        status = self._shown()
         self._metrics.letters_waiting.set(status.waiting)
         self._metrics.letters_oldest.set(status.oldest_s)
         self._metrics.letters_held.set(status.held)

@@ -32,6 +32,7 @@ from maar.metastore.leader.inbox import (
     Request,
 )
 from maar.metastore.leader.leader import Leader
+from maar.metastore.leader.letters_of_stores import LettersOfStores
 from maar.metastore.leader.orphans import Orphans
 from maar.metastore.leader.peers import Peers
 from maar.metastore.leader.placement_manager import PlacementManager
@@ -140,7 +141,12 @@ class LeaderTerm:
         self.leader = leader
         self.damage = DamageReports()
         self.rings = LeaderRings(leader, self.command, metrics, dead_after_ms=deps.dead_after_ms)
-        self.letters = DeadLetters(leader, store, self.append, metrics, deps.entropy, timing=timing)
+        self.letters = LettersOfStores(
+            deps.stores,
+            lambda home, shown: DeadLetters(
+                leader, home, self.append, metrics, deps.entropy, timing=timing, shown=shown
+            ),
+        )
         self.snapshots = Snapshots(
             deps.log, store, deps.take_snapshot, self.append, metrics, timing=timing
         )
