@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from maar.app.roles.troubles import Troubles
 from maar.metastore.leader.damage_reports import DamageReports
+from maar.metastore.replica.store_metrics import StoreMetrics
 from maar.metastore.views.stores import statuses
 from maar.model.block import BlockMeta
 from maar.model.errors import Unavailable
@@ -77,6 +78,15 @@ def test_it_is_forgotten_when_the_copy_was_healed() -> None:
     assert heard(reports, lake) == []
 
 
+def test_the_leaders_loop_counts_them_by_store_and_notices_what_was_healed() -> None:
+    lake, reports = Lake(), DamageReports()
+    meta = copied(lake)
+    reports.hear(lake.state, [bad(meta, EU), bad(meta, MAIN)])
+    assert reports.counts(lake.state) == {EU: 1, MAIN: 1}
+    Repairing(lake.fold).find_bad(meta.id, EU)
+    assert reports.counts(lake.state) == {MAIN: 1}
+
+
 def test_only_so_many_are_remembered_and_healed_ones_make_room() -> None:
     lake, reports = Lake(), DamageReports(reports_max=1)
     meta = copied(lake)
@@ -121,11 +131,10 @@ class Listener(LocalPort):
         raise NotImplementedError(tenant)
 
 
-def test_troubles_are_counted_logged_once_and_told_until_somebody_hears(
+def test_troubles_are_logged_once_and_told_until_somebody_hears(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    registry, listener = CollectorRegistry(), Listener()
-    troubles = Troubles(registry)
+    listener, troubles = Listener(), Troubles()
     damaged, away = (
         Trouble(BlockId("b"), EU, "k", why, "words", True) for why in ("damaged", "away")
     )
@@ -139,9 +148,23 @@ def test_troubles_are_counted_logged_once_and_told_until_somebody_hears(
         telling.cancel()
 
     run_virtually(story())
-    assert listener.heard == [damaged, alone], "each once; a store that is away is no damage"
+    assert listener.heard == [damaged, damaged, away, alone]
+    assert caplog.text.count("copy not read") == 2
+
+
+def test_fallovers_are_counted_of_stores_that_there_are() -> None:
+    registry = CollectorRegistry()
+    metrics = StoreMetrics(registry)
+    met: list[tuple[StoreName, Why, bool]] = [
+        (EU, "damaged", True),
+        (EU, "damaged", True),
+        (EU, "away", True),
+        (MAIN, "missing", False),
+        (StoreName("made-up"), "away", True),
+    ]
+    metrics.hear([Trouble(BlockId("b"), s, "k", why, "", other) for s, why, other in met], (EU,))
     count = "maar_store_fallovers_total"
     assert registry.get_sample_value(count, {"store": "eu", "why": "damaged"}) == 2
     assert registry.get_sample_value(count, {"store": "eu", "why": "away"}) == 1
     assert registry.get_sample_value(count, {"store": "main", "why": "missing"}) is None
-    assert caplog.text.count("copy not read") == 2
+    assert registry.get_sample_value(count, {"store": "made-up", "why": "away"}) is None

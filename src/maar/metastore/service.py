@@ -319,7 +319,7 @@ class MetastoreService(Replica, LocalPort):
 
     async def report_damage(self, copies: tuple[Trouble, ...]) -> None:
         leader_term = await self._confirmed_leader()
-        leader_term.damage.hear(leader_term.leader.state, copies[:REPORTED_MAX])
+        leader_term.hear_damage(copies[:REPORTED_MAX])
 
     async def stores(self, *, tenant: str = "") -> tuple[StoreStatus, ...]:
         leader_term = await self._confirmed_leader()

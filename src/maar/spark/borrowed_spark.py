@@ -60,8 +60,7 @@ def run_worker(
     check(context)
     settings = settings or WorkerSettings()
     given = places_of(StoreSettings(MAIN_STORE, store) if isinstance(store, str) else store)
-    registry = registry or CollectorRegistry()
-    troubles = Troubles(registry)
+    troubles = Troubles()
     runner = SparkRunner(
         SparkSettings(slots=slots, lifeline_port=lifeline_port),
         given,
@@ -77,7 +76,7 @@ def run_worker(
             Stores(given, open_store, told=troubles.note),
             metastore,
             settings,
-            registry,
+            registry or CollectorRegistry(),
             troubles,
             lambda: leaving.is_set() or (stop is not None and stop.is_set()),
         )

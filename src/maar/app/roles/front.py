@@ -52,7 +52,7 @@ async def run(
     """Gives the task that ends when the HTTP server does, or something that it follows."""
     registry, clock = new_registry("front"), SystemClock()
     here.registries.append(registry)
-    troubles = Troubles(registry)
+    troubles = Troubles()
     stores = build_stores(settings, told=troubles.note)
     store, metastore = stores.home, MetastoreClient(settings.roles.metastore)
     rules = _rules_store(stores)

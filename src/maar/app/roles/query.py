@@ -28,7 +28,7 @@ async def run(settings: Settings) -> AsyncIterator[asyncio.Task[None]]:
     metastore = MetastoreClient(settings.roles.metastore)
     with room_to_spill(settings) as query:
         reader = f"{node_name()}-{secrets.token_hex(4)}"
-        troubles = Troubles(registry)
+        troubles = Troubles()
         engine = DuckEngine(
             query,
             metastore,

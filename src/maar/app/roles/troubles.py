@@ -1,12 +1,10 @@
-"""Copies that a role could not read: counted, logged once an object, told to the metastore."""
+"""Copies that a role could not read: logged once an object, and told to the metastore."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
-
-from prometheus_client import CollectorRegistry, Counter
+from collections import OrderedDict, deque
 
 from maar.background import Loop
 from maar.model.trouble import Trouble
@@ -17,7 +15,6 @@ log = logging.getLogger("maar.stores")
 
 TELL_EVERY_S = 1.0
 LOGGED_MAX = 10_000  # objects that are remembered as logged
-WAITING_MAX = REPORTED_MAX  # reports: what is too much is met again
 
 
 def log_trouble(trouble: Trouble) -> None:
@@ -28,30 +25,21 @@ def log_trouble(trouble: Trouble) -> None:
 
 
 class Troubles:
-    """`note` may be called by any thread."""
+    """`note` may be called by any thread. They are counted by the leader, who hears of all."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._fallovers = Counter(
-            "maar_store_fallovers",
-            "Copies that could not be read while there was another one, by store and cause.",
-            ["store", "why"],
-            registry=registry,
-        )
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._logged: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._waiting: dict[tuple[str, str], Trouble] = {}
+        self._waiting: deque[Trouble] = deque(maxlen=REPORTED_MAX)
 
     def note(self, trouble: Trouble) -> None:
-        if trouble.another:
-            self._fallovers.labels(trouble.store, trouble.why).inc()
         place = trouble.store, trouble.key
         with self._lock:
             new = place not in self._logged
             self._logged[place] = None
             if len(self._logged) > LOGGED_MAX:
                 self._logged.popitem(last=False)
-            if trouble.why != "away" and len(self._waiting) < WAITING_MAX:
-                self._waiting[place] = trouble
+            self._waiting.append(trouble)
         if new:
             log_trouble(trouble)
 
@@ -60,12 +48,16 @@ class Troubles:
 
         async def once() -> None:
             with self._lock:
-                told = dict(self._waiting)
-            if told:
-                await metastore.call(ReportDamage(tuple(told.values())))
+                told = list(self._waiting)
+                self._waiting.clear()
+            if not told:
+                return
+            try:
+                await metastore.call(ReportDamage(tuple(told)))
+            except BaseException:  # raised again: they are told with the next ones
                 with self._lock:
-                    for place in told:
-                        self._waiting.pop(place, None)
+                    self._waiting.extendleft(reversed(told))
+                raise
 
         failed = "damaged copies not reported to the metastore"
         await Loop(once, failed=failed, log=log, every_s=TELL_EVERY_S).run()

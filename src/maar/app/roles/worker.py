@@ -41,7 +41,7 @@ async def run(
     _watching = take_the_session_along()
     registry = new_registry("worker")
     metastore = MetastoreClient(settings.roles.metastore)
-    troubles = Troubles(registry)
+    troubles = Troubles()
     runner = SparkRunner(
         settings.spark,
         settings.store_places(),

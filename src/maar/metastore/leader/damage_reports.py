@@ -7,7 +7,9 @@ finds them in any case, a little later.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from maar.metastore.state.state import MetaState
@@ -17,6 +19,7 @@ from maar.model.trouble import Trouble
 log = logging.getLogger("maar.metastore")
 
 REPORTS_MAX = 10_000
+LOOKED_AT = 50  # reports, when the leader's loop asks for their number
 
 
 class BadCopy(NamedTuple):
@@ -54,8 +57,14 @@ class DamageReports:
                 )  # fmt: skip
             self._heard.setdefault(place, {})[each.key] = each.what
 
+    def counts(self, state: MetaState) -> Mapping[StoreName, int]:
+        """By store. The leader's loop asks often: each time only some are looked at again."""
+        for place in list(islice(self._heard, LOOKED_AT)):
+            self._look_again(state, place)
+        return Counter(store for _, store in self._heard)
+
     def bad(self, state: MetaState) -> list[BadCopy]:
-        """Those that are still listed, oldest report first."""
+        """Those that are still listed."""
         self._forget_healed(state)
         return [
             BadCopy(block, store, state.blocks.where[block].tenant, "; ".join(told.values()))
@@ -63,12 +72,16 @@ class DamageReports:
         ]
 
     def _forget_healed(self, state: MetaState) -> None:
-        for (block, store), told in list(self._heard.items()):
-            left = {key: what for key, what in told.items() if _is_listed(state, block, store, key)}
-            if left:
-                self._heard[block, store] = left
-            else:
-                del self._heard[block, store]
+        for place in list(self._heard):
+            self._look_again(state, place)
+
+    def _look_again(self, state: MetaState, place: tuple[BlockId, StoreName]) -> None:
+        """Forget what was healed; whatever was looked at is last in line."""
+        block, store = place
+        told = self._heard.pop(place)
+        left = {key: what for key, what in told.items() if _is_listed(state, block, store, key)}
+        if left:
+            self._heard[place] = left
 
 
 def _is_listed(state: MetaState, block: BlockId, store: StoreName, key: str) -> bool:

@@ -7,7 +7,7 @@ heard and counted in memory may be outdated in its next term.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -62,6 +62,7 @@ from maar.model.policy import Policy
 from maar.model.schedule import AlarmLevel
 from maar.model.stores import StoreSet
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
+from maar.model.trouble import Trouble
 from maar.ports.clock import Clock
 from maar.ports.log import Candidate, Log, Term
 from maar.ports.object_store import ObjectStore
@@ -434,3 +435,11 @@ class LeaderTerm:
         deps = self._deps
         self._metrics.observe(self.leader.state, now, deps.wall(), deps.peers.clocks())
         self._metrics.observe_zones(self.rings.zones())
+        state = self.leader.state
+        if state.stores.stores:
+            copies = state.blocks.copies.of_stores()
+            self._metrics.stores.observe(copies, self.damage.counts(state))
+
+    def hear_damage(self, copies: Sequence[Trouble]) -> None:
+        self._metrics.stores.hear(copies, self._deps.stores.names())
+        self.damage.hear(self.leader.state, copies)

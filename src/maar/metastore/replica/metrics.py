@@ -29,6 +29,7 @@ from maar.metastore.records.effects import (
     RolledBack,
 )
 from maar.metastore.replica.repair_metrics import RepairMetrics
+from maar.metastore.replica.store_metrics import StoreMetrics
 from maar.metastore.state.state import MetaState, sizes
 from maar.metastore.views import reads
 from maar.metastore.views.last_hour import LastHour
@@ -53,6 +54,7 @@ class MetastoreMetrics:
             return Histogram(f"maar_metastore_{name}", text, buckets=buckets, registry=registry)
 
         self.repairs = RepairMetrics(registry)
+        self.stores = StoreMetrics(registry)
         self.blocks = gauge("blocks", "Live blocks", "level", "kind")
         self.bytes = gauge("blocks_bytes", "Bytes of live blocks", "level", "kind")
         self.queued = gauge("queued_blocks", "Blocks that wait for a plan", "level")
