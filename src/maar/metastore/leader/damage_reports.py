@@ -71,6 +71,10 @@ class DamageReports:
             for (block, store), told in self._heard.items()
         ]
 
+    def forget(self, bad: BadCopy) -> None:
+        """It is whole after all."""
+        self._heard.pop((bad.block, bad.store), None)
+
     def _forget_healed(self, state: MetaState) -> None:
         for place in list(self._heard):
             self._look_again(state, place)

@@ -21,6 +21,7 @@ from maar.metastore.leader.cleaner import Cleaner
 from maar.metastore.leader.damage_reports import DamageReports
 from maar.metastore.leader.dead_letters import DeadLetters
 from maar.metastore.leader.eraser import Eraser
+from maar.metastore.leader.healer import Healer
 from maar.metastore.leader.inbox import (
     Add,
     Command,
@@ -158,6 +159,7 @@ class LeaderTerm:
         self.store_keeper = StoreKeeper(
             leader, deps.stores, self.append, deps.given_stores, timing=timing
         )
+        self.healer = Healer(leader, deps.stores, self.damage, self.append, timing=timing)
         deps.placement.start_leading()
 
     @classmethod
@@ -187,6 +189,7 @@ class LeaderTerm:
             self.orphans.forever,
             self.eraser.forever,
             self.store_keeper.forever,
+            self.healer.forever,
             lambda: self._deps.placement.forever(leader),
             self.letters.forever,
             lambda: self.snapshots.take_forever(leader),
