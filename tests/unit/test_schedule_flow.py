@@ -465,6 +465,16 @@ def test_what_is_set_by_command_is_in_force_at_once_and_can_be_taken_back() -> N
     assert world.put([ScheduleRemoved(pattern("a"))]) == [Refused(Refusal.UNKNOWN_RULE)]
 
 
+def test_a_command_decides_before_the_configuration() -> None:
+    rule = ScheduleRule(pattern("a"), interval_ns=HOUR_NS)
+    world = Patrols({A: Beat(last=0)}, schedules=(rule,))
+    world.put([ScheduleSet(ScheduleRule(pattern(), interval_ns=2 * HOUR_NS))])
+    world.until(HOUR_NS)
+    assert world.ask() == []
+    world.until(2 * HOUR_NS)
+    assert world.jobs(world.ask()) == [A]
+
+
 def test_configured_rules_reach_jobs_through_the_policy() -> None:
     rule = ScheduleRule(pattern("*", PATROL), interval_ns=HOUR_NS, weight=3)
     world = Patrols({A: Beat(last=0)}, schedules=(rule,))

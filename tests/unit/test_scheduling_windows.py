@@ -72,6 +72,18 @@ def test_from_midnight_to_midnight_is_a_pause_that_is_asked_again_each_minute() 
         assert "pauses" in found.why
 
 
+def test_a_pause_is_told_at_once_and_not_minute_by_minute() -> None:
+    asked = []
+
+    def counted(zone: str, wall: WallTime) -> int | None:
+        asked.append(zone)
+        return offset_of(zone, wall)
+
+    policies = [policy("00:00", "00:00", id_=1), policy("01:00", "02:00", id_=2)]
+    verdict(policies, JOB, at("12:00"), offset_of=counted)
+    assert len(asked) < 10
+
+
 def test_windows_that_touch_or_overlap_are_waited_out_together() -> None:
     both = (policy("03:00", "04:00", id_=1), policy("04:00", "05:00", id_=2))
     found = ask("03:30", *both)

@@ -62,7 +62,7 @@ _COMMANDS = {
     "alarms": ("cli.commands.alarms", "What has not succeeded for too long."),
     "simulate": (
         "tools.simulate.command",
-        "Replay a load on a virtual clock: what placement does.",
+        "A load on a virtual clock: what placement and the schedule do.",
     ),
     "demo": ("tools.demo.command", "Start a server and sample programs that push to it."),
     "version": ("cli.commands.version", "Print the version."),

@@ -56,7 +56,7 @@ def in_force(
     """The schedule of a job, and the patterns that had a say in it, the last one decides."""
     schedule = default
     by: list[JobId] = []
-    for layer in layers:
+    for layer in filter(None, layers):
         for pattern in patterns(job):
             rule = layer.get(pattern)
             if rule is not None:

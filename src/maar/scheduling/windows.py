@@ -44,6 +44,11 @@ def verdict(
     about = [policy for policy in policies if matches(policy.jobs, job)]
     if not about:
         return ALLOWED
+    endless = [policy for policy in about if _endless(policy, wall, offset_of)]
+    if endless:
+        _, why = _refuses(endless[0], wall, offset_of)
+        now = [each for each in about if _refuses(each, wall, offset_of)[0]]
+        return Verdict(False, tuple(now), ASKED_AGAIN_NS, why)
     refusing: dict[int, RunPolicy] = {}
     wait_ns, why = 0, ""
     while (at := wait_ns) <= DAY_MINUTES * MINUTE_NS:  # windows overlap: the next may go on
@@ -55,15 +60,11 @@ def verdict(
                 wait_ns = max(wait_ns, at + left_ns)
         if wait_ns == at:
             break
-    by = tuple(refusing.values())
-    if not by:
-        return ALLOWED
-    if any(_endless(policy, wall, offset_of) for policy in by):
-        wait_ns = ASKED_AGAIN_NS
-    return Verdict(False, by, wait_ns, why)
+    return Verdict(False, tuple(refusing.values()), wait_ns, why) if refusing else ALLOWED
 
 
 def _endless(policy: RunPolicy, wall: WallTime, offset_of: OffsetOf) -> bool:
+    """It refuses at all times, as far as anybody can tell."""
     return policy.pauses or offset_of(policy.zone, wall) is None
 
 

@@ -214,6 +214,7 @@ class JobBook:
         self._set: tuple[object, ...] = ()  # what jobs go by, when they were last listed
         self._looked: list[JobId] = []  # since the last entries were made
         self._gone: list[JobId] = []
+        self._unseen: dict[JobId, object] = {}  # known, and not listed yet
 
     # ── looking at jobs ──
 
@@ -228,23 +229,36 @@ class JobBook:
             self._list(state, at.now)
         self._look_at_dirty(state, at)
         for _ in range(min(LOOKED_AT_ONCE, len(self._todo))):
-            self._look(state, self._todo.popleft(), at)
+            job = self._todo.popleft()
+            self._unseen.pop(job, None)
+            self._look(state, job, at)
+        if not self._todo and self._unseen:
+            self._end_list(state)
+
+    @property
+    def behind(self) -> int:
+        """How many jobs wait to be looked at."""
+        return len(self._todo) + len(self._dirty)
 
     def _list(self, state: MetaState, now: LeaseTime) -> None:
+        """Begin to look at all jobs. Those that are known and do not come up are gone; that shows
+        at the end, so that no turn has to compare all of them.
+        """
         self._listed_at = now
-        listed = dict.fromkeys(
+        self._unseen = {**self.known, **state.jobs, **state.alarms}
+        self._todo = deque(
             job
             for kind in state.kinds
             if is_scheduled(state, kind)
             for job in state.kinds[kind].job_ids(state)
         )
-        for job in [job for job in self.known if job not in listed]:
-            self._forget(job)
-        remembered = (job for jobs in (state.jobs, state.alarms) for job in jobs)
-        self._gone += [
-            job for job in remembered if is_scheduled(state, job.kind) and job not in listed
-        ]
-        self._todo = deque(listed)
+
+    def _end_list(self, state: MetaState) -> None:
+        for job in self._unseen:
+            if is_scheduled(state, job.kind):
+                self._forget(job)
+                self._gone.append(job)
+        self._unseen = {}
 
     def _look_at_dirty(self, state: MetaState, at: Moment) -> None:
         while self._dirty:

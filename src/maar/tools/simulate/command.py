@@ -1,4 +1,4 @@
-"""`maar simulate`: what placement would do under a load, without running a server."""
+"""`maar simulate`: what placement or the schedule would do, without running a server."""
 
 from __future__ import annotations
 
@@ -71,6 +71,60 @@ def placement(
         _show(report)
         if plot is not None:
             click.echo(f"drawn: {plot}")
+
+
+@command.command("schedule")
+@click.option("--tenants", default=60, show_default=True, help="Jobs, one for each tenant.")
+@click.option("--stores", default=6, show_default=True, help="Stores that there are.")
+@click.option("--copies", default=3, show_default=True, help="Stores that each job occupies.")
+@click.option("--work", default="48s", show_default=True, help="How long a session works.")
+@click.option("--interval", default="1h", show_default=True, help="How often a job is due.")
+@click.option("--days", default=1.0, show_default=True, help="How long to simulate.")
+@click.option("--stopped", type=(float, float), default=(0.0, 0.0), help="Days of a pause of all.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw it: a PNG, SVG or PDF."
+)
+@json_option
+def schedule(
+    tenants: int,
+    stores: int,
+    copies: int,
+    work: str,
+    interval: str,
+    days: float,
+    stopped: tuple[float, float],
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Do all jobs run in time, and what is late after a pause?"""
+    from maar.cli.input.times import parse_duration_s
+    from maar.tools.simulate.schedule import Scene, simulate
+
+    if not 0 < copies <= stores <= 20 or not 0 < tenants <= 10_000:
+        raise click.BadParameter("a job needs some of the stores, and there are at most 20")
+    if plot is not None:
+        from maar.tools.simulate.plot import check
+
+        check(plot)
+    work_s, interval_s = parse_duration_s(work), parse_duration_s(interval)
+    report = simulate(
+        Scene(tenants, stores, copies, work_s, interval_s, days, stopped[0], stopped[1])
+    )
+    if plot is not None:
+        from maar.tools.simulate.schedule_plot import draw as draw_schedule
+
+        draw_schedule(report, plot)
+    if as_json:
+        print_json(msgspec.to_builtins(report))
+        return
+    click.echo(
+        f"{duration(days * 86_400)} of {tenants} jobs on {copies} of {stores} stores: "
+        f"{report.sessions:,} sessions, stores busy {100 * report.busy_share:.0f} % of the time"
+    )
+    click.echo(
+        f"the longest time without a success was {report.latest:.2f} intervals; {report.late} "
+        f"tenants were late, {report.alarms} alarms rang"
+    )
 
 
 def _show(report: SimulationReport) -> None:

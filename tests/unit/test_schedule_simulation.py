@@ -1,0 +1,43 @@
+"""The schedule under load, on a virtual clock: nobody starves, and nobody rings in vain."""
+
+from __future__ import annotations
+
+import pytest
+
+from maar.tools.simulate.schedule import Scene, ScheduleReport, simulate
+
+
+@pytest.fixture(scope="module")
+def day() -> ScheduleReport:
+    """The load at which a peer's users report 91 of 408 schedules blocked."""
+    return simulate(Scene(tenants=60, stores=6, copies=3, work_s=48, interval_s=3600, days=1))
+
+
+def test_sixty_tenants_on_three_of_six_stores_are_never_late(day: ScheduleReport) -> None:
+    assert (day.late, day.alarms) == (0, 0)
+    assert day.latest < 8 / 7
+    assert day.sessions >= 60 * 23, "each of them once an hour"
+    assert not any(sample.states["LATE"] or sample.states["OVERDUE"] for sample in day.samples)
+
+
+def test_stores_are_shared_by_two_sessions_at_most_and_never_overbooked(
+    day: ScheduleReport,
+) -> None:
+    assert day.busy_share == pytest.approx(day.sessions * 48 * 3 / (6 * 86_400))
+    assert day.busy_share < 1
+
+
+def test_after_a_long_pause_everybody_rings_twice_and_then_all_is_well() -> None:
+    report = simulate(
+        Scene(
+            tenants=20,
+            work_s=60,
+            interval_s=3600,
+            days=0.6,
+            stopped_from_day=0.1,
+            stopped_until_day=0.3,
+        )
+    )
+    assert report.late == 20
+    assert report.alarms == 40, "a warning and an error each, and no alarm more than once"
+    assert report.samples[-1].states["OVERDUE"] == report.samples[-1].states["LATE"] == 0
