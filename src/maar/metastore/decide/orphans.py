@@ -19,10 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from maar.metastore.fold import registration
+from maar.metastore.fold import leftovers, registration
 from maar.metastore.records.entries import AttemptKey
 from maar.metastore.state.state import MetaState
-from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, block_time_ns
+from maar.model.ids import (
+    BlockId,
+    FencingToken,
+    Incarnation,
+    PlanId,
+    StoreName,
+    block_time_ns,
+)
 from maar.model.keys import SegmentName
 from maar.model.time import LeaseTime
 
@@ -53,6 +60,25 @@ def is_fenced(state: MetaState, block: BlockId, *, registration_floor: LeaseTime
     return (
         not state.adopting
         and block_time_ns(block) <= registration_floor - state.policy.registration_floor_lag_ns
+    )
+
+
+def is_unlisted(
+    state: MetaState, block: BlockId, key: str, *, store: StoreName | None = None
+) -> bool:
+    """Whether nothing will ever be read or deleted under this key because the index says so.
+
+    With a single store, an object of a block that the index has is left to the last sweep of its
+    attempt. With several, one may have been forgotten while its store was gone.
+    """
+    if state.tombstones.of_block(block):
+        return False
+    if not registration.is_known(state, block):
+        return True
+    return (
+        store is not None
+        and (block in state.blocks or block in state.retired)
+        and bool(leftovers.unlisted_keys(state, {key: block}, store))
     )
 
 

@@ -21,6 +21,7 @@ from maar.metastore.leader.background import Led
 from maar.metastore.leader.letter_box import Box
 from maar.metastore.leader.store_inventory import (
     UNKNOWN,
+    StoredBlock,
     StoreListing,
     candidate,
     read_block,
@@ -33,7 +34,7 @@ from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import TABLES
 from maar.model.errors import Corrupt, MaarError, NotFound
-from maar.model.ids import BlockId, Incarnation
+from maar.model.ids import BlockId, Incarnation, StoreName
 from maar.model.keys import OutputName
 from maar.model.time import LeaseTime
 from maar.ports.object_store import ObjectInfo, ObjectStore, exists
@@ -102,6 +103,7 @@ class SearchTools(NamedTuple):
     threads: Threads
     keep: Callable[[str, str, str], None]  # part, key, why
     listed_at_once: int
+    name: StoreName | None = None  # of the store; None: there is only one
 
     async def each(self, act: Callable[[Item], Made], items: Iterable[Item]) -> list[Made]:
         """In threads; the first error is raised when all have ended."""
@@ -271,7 +273,7 @@ class Attempts(Part):
 
     def _unlisted(self, found: FoundLeftovers) -> list[Written]:
         state = self._tools.leader.state
-        unlisted = leftovers.unlisted_keys(state, found.intents.written)
+        unlisted = leftovers.unlisted_keys(state, found.intents.written, self._tools.name)
         beside = dict.fromkeys(keys.objects_beside(key, TABLES) or (key,) for key in unlisted)
         return [_written(state, each) for each in beside]
 
@@ -313,7 +315,7 @@ class Outputs(Part):
             (key, _written(state, beside))
             for key, name in named
             if orphans.is_unknown_attempt(state, name.plan, name.token, now=now)
-            and not registration.is_known(state, name.block)
+            and orphans.is_unlisted(state, name.block, key, store=self._tools.name)
             and (beside := keys.objects_beside(key, TABLES))
         ]
         return [unit for unit in await self._tools.each(self._unit, going) if unit]
@@ -362,6 +364,19 @@ def _outputs(store: ObjectStore, objects_: Iterable[str]) -> Iterator[Orphan]:
             continue
 
 
+def _was_copied(store: ObjectStore, one: StoredBlock) -> bool:
+    """Whether it is a copy of a block: only a block that the log knew was ever copied, so this log
+    has forgotten it rightly.
+    """
+    if not one.key.startswith(keys.MANIFESTS):
+        return False
+    try:
+        meta = read_block(store, one, StoreListing(store))
+    except Corrupt:
+        return False
+    return meta is not None and meta.plan != one.plan
+
+
 def why_kept(store: ObjectStore, written: Written) -> str:
     """Why unlisted objects of a block stay all the same; '' when nobody can miss them.
 
@@ -374,7 +389,7 @@ def why_kept(store: ObjectStore, written: Written) -> str:
         return "it is not swept: no plan of ours writes such a key"
     if written.known or not exists(store, first):
         return ""
-    if written.ours:
+    if written.ours and not _was_copied(store, one):
         return (
             "it is not swept: it is whole, of this log, and the log does not know it. The log may "
             "have lost entries (docs/runbook.md)"

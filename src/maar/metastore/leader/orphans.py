@@ -34,7 +34,7 @@ from maar.metastore.replica import snapshot
 from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.model import keys
 from maar.model.errors import MaarError, NotFound, NotLeading
-from maar.model.ids import Incarnation
+from maar.model.ids import Incarnation, StoreName
 from maar.model.time import SECOND_NS
 from maar.ports.clock import Clock
 from maar.ports.object_store import ObjectStore
@@ -64,6 +64,7 @@ class Orphans:
         *,
         listed_at_once: int = LISTED_AT_ONCE,
         listed_max: int = LISTED_MAX,
+        name: StoreName | None = None,  # None: there is only one store
     ) -> None:
         self._listed_max = listed_max
         self._leader = leader
@@ -74,7 +75,7 @@ class Orphans:
         self._threads = Threads(THREADS, "orphans", when_closed=NotLeading)
         self._kept = Kept()
         self._told: set[str] = set()
-        self._tools = SearchTools(leader, store, self._threads, self._keep, listed_at_once)
+        self._tools = SearchTools(leader, store, self._threads, self._keep, listed_at_once, name)
         self._parts = _parts(self._tools)
         self._busy = asyncio.Lock()
 

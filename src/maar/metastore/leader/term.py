@@ -34,7 +34,7 @@ from maar.metastore.leader.inbox import (
 )
 from maar.metastore.leader.leader import Leader
 from maar.metastore.leader.letters_of_stores import LettersOfStores
-from maar.metastore.leader.orphans import Orphans
+from maar.metastore.leader.orphans_of_stores import OrphansOfStores
 from maar.metastore.leader.peers import Peers
 from maar.metastore.leader.placement_manager import PlacementManager
 from maar.metastore.leader.rings import LeaderRings
@@ -139,7 +139,7 @@ class LeaderTerm:
         self._book = JobBook()
         self._adoption = Adoption(leader, deps.stores, clock, self.append, metrics)
         self.eraser = Eraser(leader, store, clock, self.append, timing=timing)
-        self.orphans = Orphans(leader, store, clock, metrics)
+        self.orphans = OrphansOfStores(leader, deps.stores, clock, metrics)
         self.leader = leader
         self.damage = DamageReports()
         self.rings = LeaderRings(leader, self.command, metrics, dead_after_ms=deps.dead_after_ms)
