@@ -128,3 +128,19 @@ def test_the_job_of_the_lake_has_no_tenant(say: Say) -> None:
     told = json.loads(say("schedule", "explain", "--kind", "clean", "--json")[1])
     assert told["tenant"] == NO_TENANT
     assert told["sentences"][0] == "clean is COMPLETED."
+
+
+def test_a_window_is_passed_by_on_request_and_a_pause_never(front: Front, say: Say) -> None:
+    plan = front.post("/api/v1/plans", json={"kind": "clean"}).json()["plan"]
+
+    def grant(**more: object) -> str:
+        body = {"worker": "me", **more}
+        found = front.post(f"/api/v1/plans/{plan}/grant", json=body).json()
+        return str(found.get("outcome", "granted"))
+
+    assert say("policy", "add", "--kind", "clean", "--from", "00:00", "--until", "23:59")[0] == 0
+    assert grant() == "busy"
+    assert say("schedule", "pause", "--kind", "clean")[0] == 0
+    assert grant(ignore_windows=True) == "busy"
+    assert say("schedule", "resume", "--kind", "clean")[0] == 0
+    assert grant(ignore_windows=True) == "granted"

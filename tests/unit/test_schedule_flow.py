@@ -447,6 +447,8 @@ def test_an_alarm_that_rings_twice_is_one_for_the_fold() -> None:
     alarm = world.state.alarms[A]
     assert world.put([AlarmsChanged((alarm,))]) == []
     assert world.put([AlarmsChanged((), (B,))]) == []
+    world.wait(61)
+    assert world.look() == [], "the log is not told again what it knows"
 
 
 # ── what is set by command ─────────────────────────────────────────────────────────────────────

@@ -173,7 +173,9 @@ class HttpBoard:
         return Kept(renewal.plan, renewal.token, int(found["lease_s"] * SECOND_NS))
 
     async def _grant(self, plan: PlanId, asked: PollRequest) -> tuple[LeasedPlan | None, Execution]:
-        body = {"worker": asked.worker, "kinds": asked.kinds}
+        body: dict[str, Any] = {"worker": asked.worker, "kinds": asked.kinds}
+        if asked.ignore_windows:
+            body["ignore_windows"] = True
         found = await self.order(f"{PLANS}/{plan}/grant", body)
         if "outcome" not in found:
             return record(LeasedPlan, found["plan"]), Execution(plan, Answer.GRANTED)

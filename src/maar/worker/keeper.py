@@ -87,11 +87,17 @@ class Keeper:
     """The plans and reports of one worker. Bounded by its slots: a report was a plan once."""
 
     def __init__(
-        self, *, poll_ns: int, kinds: tuple[PlanKind, ...], execute: PlanId | None = None
+        self,
+        *,
+        poll_ns: int,
+        kinds: tuple[PlanKind, ...],
+        execute: PlanId | None = None,
+        ignore_windows: bool = False,
     ) -> None:
         self._poll_ns = poll_ns
         self._kinds = kinds  # of plans that we can carry out
         self._execute = execute  # the one plan that we are here for
+        self._ignore_windows = ignore_windows
         self._held: dict[Key, HeldPlan] = {}
         self._reports: dict[Key, Unanswered] = {}
 
@@ -120,6 +126,7 @@ class Keeper:
             reports=tuple(waiting.report for waiting in self._reports.values()),
             kinds=self._kinds,
             execute=self._execute,
+            ignore_windows=self._ignore_windows,
         )
 
     def next_poll_ns(self, *, slots: int, last_poll_ns: int) -> int | None:

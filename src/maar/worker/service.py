@@ -67,6 +67,7 @@ class Worker:
         restarts: int = 0,  # counted by whoever restarts the process
         undo: Undo | None = None,  # None: a cleaning does what plans would have to undo first
         execute: PlanId | None = None,  # carry out this one plan, then stop
+        ignore_windows: bool = False,  # of the schedule, for that plan
     ) -> None:
         self._settings = settings
         self._metastore = metastore
@@ -81,6 +82,7 @@ class Worker:
             poll_ns=self._poll_ns,
             kinds=runner.kinds(),
             execute=execute,
+            ignore_windows=ignore_windows,
         )
         self._undo = undo
         self._execute = execute

@@ -83,6 +83,7 @@ class GrantWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     worker: Name
     kinds: Annotated[tuple[Name, ...], msgspec.Meta(max_length=KINDS_MAX)] = ()  # (): any
+    ignore_windows: bool = False  # of the schedule; pauses and resources are respected
 
 
 class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -197,7 +198,13 @@ class PlanOrders:
     async def grant(self, request: Request, asked: GrantWish) -> Any:
         plan = _plan(request)
         kinds = tuple(map(PlanKind, asked.kinds))
-        wish = PollRequest(WorkerId(asked.worker), 1, kinds=kinds, execute=plan)
+        wish = PollRequest(
+            WorkerId(asked.worker),
+            1,
+            kinds=kinds,
+            execute=plan,
+            ignore_windows=asked.ignore_windows,
+        )
         reply = await self._metastore.call(wish)
         if not reply.granted:
             assert reply.execution is not None

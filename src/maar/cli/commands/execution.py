@@ -64,12 +64,14 @@ def schedule(window: datetime | None, as_json: bool, server: str, **wish: Any) -
 @click.argument("plan_id")
 @click.option("--spark-master", help="Where it runs: local[*], spark://host:port, yarn.")
 @click.option("--data", help="A directory for scratch files.")
+@click.option("--ignore-windows", is_flag=True, help="Also when a run policy refuses; it is noted.")
 @config_option
 @set_option("Any other setting, such as credentials of the store.")
 @json_option
 @server_option
 def execute(
     plan_id: str,
+    ignore_windows: bool,
     config: Path | None,
     others: tuple[str, ...],
     as_json: bool,
@@ -80,6 +82,7 @@ def execute(
     plan, settings = PlanId.parse(plan_id), own_settings(config, others, **flags)
 
     async def work(executor: Executor, board: HttpBoard) -> PlanOutcome:
+        executor.ignore_windows = ignore_windows
         return await executor.execute(
             plan, board.plan, lambda stores, slots: engine(settings, stores, slots=slots)
         )
