@@ -57,3 +57,9 @@ def test_how_they_are_getting_on(say: Say) -> None:
     out = say("repair", "status")[1]
     assert "50.0 %" in out
     assert "it is due" in out
+
+
+def test_they_can_be_paused_and_resumed(say: Say) -> None:
+    code, out, _ = say("repair", "pause", "--tenant", "acme", "--reason", "backups", "--json")
+    told = json.loads(out)
+    assert (code, told["tenant"], told["kind"], told["type"]) == (0, "acme", "repair", "*")

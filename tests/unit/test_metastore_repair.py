@@ -319,6 +319,9 @@ class TestAsked:
         (spec,) = due(lake)
         assert spec.repair is not None
         assert len(spec.repair.ranges) == VNODES
+        plan = begin(lake, spec)
+        commit(lake, plan, RangeResult(tokens=vnode(3)))
+        assert views.asked(lake.state, VNODE_JOB).outcome == "running"
 
     def test_a_second_wish_joins_the_first(self) -> None:
         lake = Lake()
@@ -523,3 +526,36 @@ def test_copies_are_counted_for_whoever_asked() -> None:
     assert sum(isinstance(effect, CopyAdded) for effect in effects) == 2
     told = views.asked(lake.state, INCREMENTAL_JOB)
     assert (told.outcome, told.copied, told.checked) == ("completed", 2, 1)
+
+
+class TestReported:
+    def test_what_readers_complain_of_is_looked_at_first(self) -> None:
+        lake = Lake()
+        old, bad = block(lake), block(lake, 11)
+        want(lake.fold, EU)
+        (entry,) = repairs.healing(lake.state, [(TENANT, bad.id), (TENANT, bad.id)])
+        lake.fold.put(entry)
+        plan = grant(lake, max(lake.state.plans))
+        assert [meta.id for meta in plan.inputs] == [bad.id, old.id]
+        assert plan.repair is not None
+        assert plan.repair.suspects == (bad.id,)
+
+    def test_one_session_at_a_time_and_none_for_what_is_lost(self) -> None:
+        lake = Lake()
+        bad = block(lake)
+        (entry,) = repairs.healing(lake.state, [(TENANT, bad.id)])
+        lake.fold.put(entry)
+        assert repairs.healing(lake.state, [(TENANT, bad.id)]) == []
+        plan = grant(lake, max(lake.state.plans))
+        lost = (LostBlock(bad.id, "in main: is missing"),)
+        commit(lake, plan, RangeResult(lost=lost, checked=1))
+        finish(lake, plan)
+        assert repairs.healing(lake.state, [(TENANT, bad.id)]) == []
+
+    def test_a_block_that_was_replaced_meanwhile_is_left_out(self) -> None:
+        lake = Lake()
+        one, two = block(lake), block(lake, 11)
+        (entry,) = repairs.healing(lake.state, [(TENANT, one.id)])
+        lake.fold.put(entry)
+        lake.merge([one, two])
+        assert grant(lake, max(lake.state.plans)).inputs == ()

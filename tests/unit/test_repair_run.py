@@ -235,7 +235,7 @@ class TestDamage:
         world.of[MAIN].create(key, body[:-1])
         result = world.repair(block, wanted=(MAIN,))
         assert "bytes" in result.lost[0].what
-        assert result.bytes == 0
+        assert result.bytes == block.size - len(body)
 
     def test_a_footer_that_says_other_rows_than_the_index_is_damage(
         self, world: World, block: BlockMeta
@@ -248,8 +248,8 @@ class TestDamage:
         self, world: World, block: BlockMeta
     ) -> None:
         copied = with_copies(block, world.repair(block))
-        damage(world, copied, MAIN)
-        drop(world, copied, EU)
+        damage(world, copied, MAIN, "series")
+        drop(world, copied, EU, "series")
         before = {name: world.names(name) for name in (MAIN, EU)}
         result = world.repair(copied)
         assert (result.copies, result.ended) == ((), ())
@@ -257,6 +257,18 @@ class TestDamage:
         assert "in eu:" in result.lost[0].what
         assert "in main:" in result.lost[0].what
         assert {name: world.names(name) for name in (MAIN, EU)} == before
+
+    def test_two_halves_make_a_whole(self, world: World, block: BlockMeta) -> None:
+        """No copy is whole, and yet every file is in one of them."""
+        copied = with_copies(block, world.repair(block))
+        damage(world, copied, MAIN, "stacks")
+        drop(world, copied, EU, "series")
+        result = world.repair(copied)
+        assert result.lost == ()
+        assert sorted(each.store for each in result.ended) == [EU, MAIN]
+        healed = with_copies(copied, result)
+        assert same_bytes(world, healed, MAIN, EU)
+        assert world.repair(healed).ended == ()
 
     def test_one_store_only_is_a_scrub(self, world: World, block: BlockMeta) -> None:
         result = world.repair(block, wanted=(MAIN,))

@@ -20,7 +20,9 @@ from maar.metastore.leader.inbox import Add, PinRequest, Poll
 from maar.metastore.leader.schedule import LeaderSchedule
 from maar.metastore.leader.term import LeaderTerm
 from maar.metastore.member import Replica
+from maar.metastore.records.entries import Entry
 from maar.metastore.replica.follower import Follower
+from maar.metastore.state.state import MetaState
 from maar.metastore.views import explain, reads
 from maar.metastore.views import repairs as repairs_told
 from maar.metastore.views import stores as store_views
@@ -320,6 +322,13 @@ class MetastoreService(Replica, LocalPort):
     async def report_damage(self, copies: tuple[Trouble, ...]) -> None:
         leader_term = await self._confirmed_leader()
         leader_term.hear_damage(copies[:REPORTED_MAX])
+        told = {each.block for each in copies}
+
+        def healing(state: MetaState, _now: LeaseTime) -> list[Entry]:
+            bad = leader_term.damage.bad(state)
+            return repairs.healing(state, ((b.tenant, b.block) for b in bad if b.block in told))
+
+        await leader_term.append(healing)
 
     async def stores(self, *, tenant: str = "") -> tuple[StoreStatus, ...]:
         leader_term = await self._confirmed_leader()

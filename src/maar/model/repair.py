@@ -24,6 +24,7 @@ class RepairOrder(msgspec.Struct, frozen=True, array_like=True):
     type: RepairType
     stores: tuple[StoreName, ...] = ()  # whose ranges these are, sorted; of vnode repairs
     ranges: tuple[TokenRange, ...] = ()  # in the order in which they are repaired
+    suspects: tuple[BlockId, ...] = ()  # to be looked at first: readers found a copy to be bad
 
 
 class RepairPart(msgspec.Struct, frozen=True, array_like=True):

@@ -15,6 +15,8 @@ from maar.model.repair import RepairType
 
 Json = dict[str, Any]
 ROUTE = "/api/v1/repairs"
+SCHEDULE = "/api/v1/schedule"
+KIND, EVERY = "repair", "*"
 ASK_AGAIN_S = 0.5
 TOLD = ("job", "outcome", "ranges", "checked", "copied", "damaged", "lost")
 
@@ -67,6 +69,31 @@ def stop(type_: str, as_json: bool, server: str, tenant: str) -> None:
     api = connect(server, tenant)
     found = api.order("POST", ROUTE, {"tenant": tenant, "type": type_, "cancel": True})
     print_json({name: found[name] for name in TOLD} | _why(found)) if as_json else _tell(found)
+
+
+@command.command("pause")
+@click.option("--tenant", default=EVERY, show_default=True, help="Whose repairs.")
+@click.option("--reason", default="", help="Why; it is shown with the jobs.")
+@json_option
+@server_option
+def pause(tenant: str, reason: str, as_json: bool, server: str) -> None:
+    """Begin no session of repairs until they are resumed; one that runs ends after its range."""
+    wish = {"tenant": tenant, "kind": KIND, "type": EVERY, "note": reason}
+    found = connect(server).order("POST", f"{SCHEDULE}/pause", wish)
+    print_json(found) if as_json else say(
+        f"paused by run policy {found['id']}: repairs of {tenant}"
+    )
+
+
+@command.command("resume")
+@click.option("--tenant", default=EVERY, show_default=True, help="Whose repairs.")
+@json_option
+@server_option
+def resume(tenant: str, as_json: bool, server: str) -> None:
+    """End such a pause of exactly these."""
+    wish = {"tenant": tenant, "kind": KIND, "type": EVERY}
+    found = connect(server).order("POST", f"{SCHEDULE}/resume", wish)
+    print_json(found) if as_json else say(f"resumed: repairs of {tenant}")
 
 
 @command.command("status")

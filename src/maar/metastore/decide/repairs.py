@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
+
+import msgspec
 
 from maar.metastore.fold import copies, lease
 from maar.metastore.records.effects import Effect, Refused
-from maar.metastore.records.entries import Entry, LeasesRenewed, RepairAsked, SubrangeRepaired
+from maar.metastore.records.entries import (
+    Entry,
+    LeasesRenewed,
+    PlansScheduled,
+    RepairAsked,
+    SubrangeRepaired,
+)
 from maar.metastore.state.rows import block_id
 from maar.metastore.state.state import MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput
-from maar.model.ids import StoreName, TenantId
-from maar.model.plan import JobId, Plan
+from maar.model.ids import BlockId, StoreName, TenantId
+from maar.model.plan import JobId, Plan, PlanJob
 from maar.model.repair import LeasedRepair, RepairOrder, RepairPart, RepairType
 from maar.model.stores import is_copied
 from maar.model.time import DAY_NS, LeaseTime
@@ -23,6 +31,8 @@ from maar.services.repair import rules
 from maar.services.repair.history import NO_HISTORY, repaired_at
 from maar.services.repair.ranges import token_of, vnode, vnode_around, vnode_number
 
+SUSPECTS_MAX = 100  # blocks of one session
+TENANTS_AT_ONCE = 100
 KEPT_NS = 30 * DAY_NS  # of history, or two intervals, if that is longer
 
 Leased = tuple[LeasedRepair, tuple[BlockMeta, ...]]
@@ -55,9 +65,12 @@ def leased(state: MetaState, plan: Plan, order: RepairOrder) -> Leased:
 
 
 def _incremental(state: MetaState, plan: Plan, order: RepairOrder) -> Leased:
-    """One task, of the oldest blocks that are not at all their stores; none, when all are."""
-    blocks = islice(state.to_copy(plan.key.tenant), rules.INCREMENTAL_BLOCKS_MAX)
-    inputs = [state.blocks.get(block) for block in blocks]
+    """One task: blocks that readers complained of, then the oldest of those that are not at all
+    their stores.
+    """
+    live = state.blocks.find_live(order.suspects)
+    waiting = islice(state.to_copy(plan.key.tenant), rules.INCREMENTAL_BLOCKS_MAX)
+    inputs = [state.blocks.get(block) for block in dict.fromkeys((*live, *waiting))]
     return _with(state, order, [RepairPart(None, 0, len(inputs))], inputs), tuple(inputs)
 
 
@@ -69,6 +82,7 @@ def _with(
         order.stores,
         tuple(parts),
         tuple(copies.wanted(state, meta) for meta in inputs),
+        order.suspects,
         session_ns=state.policy.session_ns,
     )
 
@@ -133,7 +147,7 @@ def commit_entries(
         SubrangeRepaired(
             request.plan,
             request.token,
-            (result.tokens.start, result.tokens.end) if result.tokens and result.whole else None,
+            (result.tokens.start, result.tokens.end) if result.tokens else None,
             plan.lease.granted_at,
             tuple(sorted(seen)),
             result.copies,
@@ -169,6 +183,28 @@ def _why_stop(state: MetaState, request: CommitPart) -> str:
     if plan.repair.type is RepairType.VNODE and plan.repair.stores not in sets:
         return "other stores should hold these blocks now"
     return ""
+
+
+# ── what readers complain of ───────────────────────────────────────────────────────────────────
+
+
+def healing(state: MetaState, bad: Iterable[tuple[TenantId, BlockId]]) -> list[Entry]:
+    """A session for each tenant with copies that readers found bad, before everything that is only
+    due; none while one is pending, and none for a block of which no copy is whole.
+    """
+    suspects: dict[TenantId, list[BlockId]] = {}
+    for tenant, block in bad:
+        if tenant and block not in state.repairs.lost:
+            suspects.setdefault(tenant, []).append(block)
+    specs = []
+    for tenant, blocks in suspects.items():
+        job = JobId(tenant, rules.REPAIR, RepairType.INCREMENTAL)
+        if state.plans.pending_of(job) is None:
+            some = tuple(dict.fromkeys(blocks))[:SUSPECTS_MAX]
+            order = RepairOrder(RepairType.INCREMENTAL, suspects=some)
+            made = rules.spec(state.policy, tenant, order)
+            specs.append(msgspec.structs.replace(made, job=PlanJob(job, on_demand=True)))
+    return [PlansScheduled(tuple(specs[:TENANTS_AT_ONCE]))] if specs else []
 
 
 # ── repairs that somebody asks for ─────────────────────────────────────────────────────────────

@@ -41,7 +41,7 @@ from maar.metastore.leader.rings import LeaderRings
 from maar.metastore.leader.snapshots import Snapshots
 from maar.metastore.leader.store_keeper import StoreKeeper
 from maar.metastore.leader.time_zones import offset_of
-from maar.metastore.records.effects import AlarmCeased, AlarmRaised, Effect
+from maar.metastore.records.effects import AlarmCeased, AlarmRaised, CopiesLost, Effect
 from maar.metastore.records.entries import Entry
 from maar.metastore.replica.follower import Follower
 from maar.metastore.replica.integrity import ReplicaHealth
@@ -426,6 +426,8 @@ class LeaderTerm:
         _tell_alarms(effects)
         self._metrics.count(effects, self.leader.state)
         for effect in effects:
+            if isinstance(effect, CopiesLost):
+                log_.error("no copy is whole of blocks=%s", ",".join(effect.blocks))
             log_.debug("entry applied index=%d effect=%s", self.leader.state.index, effect)
         return effects
 

@@ -30,18 +30,19 @@ class CopyCheck:
         self.copies = 0
         self.bytes = 0
 
-    def copy(self, store: ObjectStore, meta: BlockMeta, name: StoreName) -> str:
-        """What is wrong with the copy in a store, in words that follow its key; '': nothing. What a
-        store that is away raises is the caller's.
+    def copy(self, store: ObjectStore, meta: BlockMeta, name: StoreName) -> dict[str, str]:
+        """What is wrong with the files of the copy in a store, by table; {}: nothing. What a store
+        that is away raises is the caller's.
         """
         self.copies += 1
+        found = {}
         for file in meta.files:
             at = next((each for each in file.locations if each.store == name), None)
             if at is None:
-                return f"{file.table} is not there"
-            if what := self.file(store, file, at.key):
-                return f"{at.key} {what}"
-        return ""
+                found[file.table] = f"{file.table} is not there"
+            elif what := self.file(store, file, at.key):
+                found[file.table] = f"{at.key} {what}"
+        return found
 
     def file(self, store: ObjectStore, file: File, key: str, into: Path | None = None) -> str:
         """The same of one file; `into` gets its bytes."""

@@ -108,22 +108,24 @@ class _Task:
         lacking = [name for name in wanted if name not in held]
         if not every and not lacking:
             return  # it was repaired since this session was made
+        tables = [file.table for file in meta.files]
         bad: dict[StoreName, str] = {}
-        whole: list[StoreName] = []
+        sources: dict[str, StoreName] = {}  # of each table: the first copy in which it is whole
         for name in self._in_order(held, wanted):
-            if whole and not (every and name in wanted):
+            if len(sources) == len(tables) and not (every and name in wanted):
                 continue  # one source is enough
-            what = self._look(meta, name)
-            if what is None:
+            wrong = self._look(meta, name)
+            if wrong is None:
                 continue
-            if what:
-                bad[name] = what
-            else:
-                whole.append(name)
-        if not whole:
+            if wrong:
+                bad[name] = "; ".join(wrong.values())
+            for table in tables:
+                if table not in wrong:
+                    sources.setdefault(table, name)
+        if len(sources) < len(tables):
             self._despair(meta.id, held, bad)
             return
-        self._heal(meta, whole[0], lacking, {at: bad[at] for at in bad if at in wanted})
+        self._heal(meta, sources, lacking, {at: bad[at] for at in bad if at in wanted})
 
     def _in_order(
         self, held: tuple[StoreName, ...], wanted: tuple[StoreName, ...]
@@ -131,8 +133,8 @@ class _Task:
         """Those that are to be whole first; others serve as sources only."""
         yield from sorted(held, key=lambda name: (name not in wanted, name in self.away, name))
 
-    def _look(self, meta: BlockMeta, name: StoreName) -> str | None:
-        """What is wrong with a copy, '' when nothing is; None when its store is away."""
+    def _look(self, meta: BlockMeta, name: StoreName) -> dict[str, str] | None:
+        """What is wrong with the files of a copy; None when its store is away."""
         try:
             return self.check.copy(self._stores.named(name), meta, name)
         except Retryable:
@@ -142,7 +144,7 @@ class _Task:
     def _despair(
         self, block: BlockId, held: tuple[StoreName, ...], bad: dict[StoreName, str]
     ) -> None:
-        """No copy is whole: it is lost, unless a store that is away may have one."""
+        """A file is whole nowhere: its block is lost, unless a store that is away may have it."""
         if len(bad) == len(held):
             told = "; ".join(f"in {name}: {what}" for name, what in sorted(bad.items()))
             self.lost.append(LostBlock(block, told))
@@ -150,22 +152,22 @@ class _Task:
     def _heal(
         self,
         meta: BlockMeta,
-        source: StoreName,
+        sources: dict[str, StoreName],
         lacking: list[StoreName],
         bad: dict[StoreName, str],
     ) -> None:
         """A copy that is bad ends in the same step in which another one takes its place."""
         for name in (*lacking, *bad):
             try:
-                self._copy(meta, source, name)
+                self._copy(meta, sources, name)
             except Retryable:
                 self.away.add(name)
             if name in bad:
                 self.ended.append(CopyBad(meta.id, name, bad[name]))
 
-    def _copy(self, meta: BlockMeta, source: StoreName, to: StoreName) -> None:
+    def _copy(self, meta: BlockMeta, sources: dict[str, StoreName], to: StoreName) -> None:
         target = self._stores.named(to)
-        files = self._fetched(meta, source)
+        files = self._fetched(meta, sources)
 
         def check(file: File, key: str) -> None:
             if what := self.check.file(target, file, key):
@@ -177,16 +179,20 @@ class _Task:
             if path.is_relative_to(self._work):
                 path.unlink(missing_ok=True)
 
-    def _fetched(self, meta: BlockMeta, source: StoreName) -> dict[str, Path]:
-        """The files of a whole copy on this host: as they lie there, or fetched and checked."""
-        store, found = self._stores.named(source), {}
+    def _fetched(self, meta: BlockMeta, sources: dict[str, StoreName]) -> dict[str, Path]:
+        """Whole files on this host: as they lie there, or fetched and checked. They may come from
+        several copies, none of which is whole.
+        """
+        found = {}
         for file in meta.files:
-            at = next(each for each in file.locations if each.store == source)
+            name = sources[file.table]
+            store = self._stores.named(name)
+            at = next(each for each in file.locations if each.store == name)
             path = store.local_path(at.key)
             if path is None:
                 path = self._work / f"{meta.id}-{file.table}"
                 if what := self.check.file(store, file, at.key, into=path):
-                    raise Corrupt(f"A copy in store {source} went bad: {at.key} {what}.")
+                    raise Corrupt(f"A copy in store {name} went bad: {at.key} {what}.")
             found[file.table] = path
         return found
 
