@@ -170,7 +170,8 @@ class HttpBoard:
         found = await self.order(f"{PLANS}/{renewal.plan}/{verb}", body)
         if found.get("outcome") == LOST:
             return None
-        return Kept(renewal.plan, renewal.token, int(found["lease_s"] * SECOND_NS))
+        lease_ns = int(found["lease_s"] * SECOND_NS)
+        return Kept(renewal.plan, renewal.token, lease_ns, found.get("stop", ""))
 
     async def _grant(self, plan: PlanId, asked: PollRequest) -> tuple[LeasedPlan | None, Execution]:
         body: dict[str, Any] = {"worker": asked.worker, "kinds": asked.kinds}

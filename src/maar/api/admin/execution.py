@@ -233,8 +233,9 @@ class PlanOrders:
         reply = await self._metastore.call(PollRequest(CALLER, 0, renewals=(renewal,)))
         if not reply.kept:
             return _lost(plan, str(Refusal.STALE_TOKEN))
-        lease_s = reply.kept[0].lease_ns / SECOND_NS
-        return {"plan": str(plan), "token": str(token), "lease_s": lease_s}
+        lease_s, stop = reply.kept[0].lease_ns / SECOND_NS, reply.kept[0].stop
+        told = {"plan": str(plan), "token": str(token), "lease_s": lease_s}
+        return {**told, "stop": stop} if stop else told
 
     async def complete(self, request: Request, asked: Completion) -> Any:
         plan, result = _plan(request), record(PlanResult, asked.result)
