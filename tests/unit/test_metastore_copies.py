@@ -22,6 +22,7 @@ from maar.metastore.state.retired import Cause
 from maar.metastore.state.snapshot_parts import parts_of, state_of
 from maar.metastore.state.state import MetaState
 from maar.metastore.state.tombstones import Buried
+from maar.metastore.views.explain import explain
 from maar.model.block import BlockMeta
 from maar.model.ids import BlockId, FencingToken, PlanId, StoreName, TenantId, Zone
 from maar.model.refusal import Refusal
@@ -178,6 +179,20 @@ def test_segments_have_no_copies() -> None:
     )
     entry = msgspec.structs.replace(repair.entry(), copies=(CopyMade(one.id, EU, key),))
     assert why(lake.fold.put(entry)) == [Refusal.UNKNOWN_STORE]
+
+
+def test_a_block_explains_where_it_is_and_where_it_is_not_yet() -> None:
+    lake = Lake()
+    made = block(lake)
+    alone = explain(lake.state, made.id, now=lake.now()).sentences
+    assert not any("its home is" in sentence for sentence in alone)
+    want(lake.fold, EU, US)
+    Repairing(lake.fold).copy(made.id, EU)
+    told = explain(lake.state, made.id, now=lake.now()).sentences[-2:]
+    assert told == (
+        "It is in eu, main; its home is main.",
+        "It is not yet in us, where repair will copy it.",
+    )
 
 
 # ── copies go ──────────────────────────────────────────────────────────────────────────────────

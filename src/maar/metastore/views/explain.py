@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import assert_never
 
+import msgspec
+
 from maar.metastore.fold import retirement
 from maar.metastore.fold.lease import attempts_left, eligible
 from maar.metastore.state.retired import Cause, Retired
@@ -16,6 +18,7 @@ from maar.model.block import BlockMeta, Kind
 from maar.model.errors import NotFound
 from maar.model.ids import BlockId
 from maar.model.plan import AttemptEnd, Plan, PlanState
+from maar.model.stores import lacking, stores_of
 from maar.model.time import LeaseTime
 from maar.model.words import count_text, span_text
 from maar.ports.operator import Explanation
@@ -26,6 +29,24 @@ PINS_NAMED_MAX = 5
 
 def explain(
     state: MetaState, block: BlockId, *, now: LeaseTime, looked_at_max: int = LOOKED_AT_MAX
+) -> Explanation:
+    found = _explain(state, block, now=now, looked_at_max=looked_at_max)
+    return msgspec.structs.replace(found, sentences=(*found.sentences, *_copies(state, block)))
+
+
+def _copies(state: MetaState, block: BlockId) -> Iterator[str]:
+    """Where it is, and where it should be; nothing while there is a single store (S14)."""
+    if len(state.stores.stores) > 1 and block in state.blocks:
+        meta = state.blocks.get(block)
+        yield f"It is in {', '.join(stores_of(meta)) or 'no store'}; its home is {meta.store}."
+        if absent := lacking(meta, state.stores):
+            yield f"It is not yet in {', '.join(absent)}, where repair will copy it."
+    for buried in state.tombstones.of_block(block):
+        yield f"A copy in {buried.store} is still to be deleted there: {buried.key}."
+
+
+def _explain(
+    state: MetaState, block: BlockId, *, now: LeaseTime, looked_at_max: int
 ) -> Explanation:
     if block in state.retired:
         sentences = _explain_retired(state, block, now)
