@@ -366,3 +366,10 @@ def test_clustering_of_a_small_day(tmp_path: Path) -> None:
     }
     assert found["cluster"].baseline == "bare_duckdb_script"
     assert float(found["flamegraph_files"].ratio) < 1, said
+
+
+def test_repair_of_a_small_block(tmp_path: Path) -> None:
+    lines, _ = run("repair.py", "--mb", "2", temporary=tmp_path)
+    found = by_name(lines)
+    assert set(found) == {"repair_copy", "repair_check"}
+    assert all(line.value > 0 for line in found.values())
