@@ -366,3 +366,11 @@ def test_clustering_of_a_small_day(tmp_path: Path) -> None:
     }
     assert found["cluster"].baseline == "bare_duckdb_script"
     assert float(found["flamegraph_files"].ratio) < 1, said
+
+
+def test_a_backfill_of_a_few_files(tmp_path: Path) -> None:
+    lines, said = run("backfill.py", "--files", "60", "--days", "3", temporary=tmp_path)
+    found = by_name(lines)
+    assert found.keys() == {"backfill", "backfill_again"}
+    assert {line.baseline for line in lines} == {"one_process_that_only_reads_them"}
+    assert "# 60 files of 3 days" in said
