@@ -96,7 +96,7 @@ class DuckEngine(LocalPort):
             count=lambda result: self._metrics.part_lookups.labels(result).inc(),
         )
         self._metrics.part_cache.set_function(lambda: self.parts.bytes)
-        self._blocks = BlockReader(store, self.parts)
+        self.blocks = BlockReader(store, self.parts)
         self._copies = KnownCopies()
         # Not `background.Threads`: closing waits for each thread, without an event loop.
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="maar-query")
@@ -289,7 +289,7 @@ class DuckEngine(LocalPort):
             parts,
             store=self._store,
             level0=self.level0,
-            blocks=self._blocks,
+            blocks=self.blocks,
             copies=self._copies,
             budget=AnswerBudget(self._settings.answer_bytes_max),
         )

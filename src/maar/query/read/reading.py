@@ -113,9 +113,13 @@ class Reading:
         self._cursor.register(name, table)
 
     def sources(self, service: str) -> list[Source] | None:
-        """The parts as runs, of one service or ('') of all; None when they are too much to hold."""
+        """The parts as runs, of one service or ('') of all; None when they are too much to hold, or
+        to look for.
+        """
         if service not in self._sources:
             fit = bytes_wanted(self.parts, service=service) <= self.blocks.cache.bytes_max
+            cold = sum(self.blocks.cold_rows(meta, service) for meta in self.parts.blocks)
+            fit = fit and cold <= self.blocks.cold_rows_max
             with translate_errors():
                 self._sources[service] = (
                     sources_of(
