@@ -30,7 +30,7 @@ def test_it_ends_by_itself_with_a_compaction_and_a_flame_graph_of_each_program(
     tmp_path: Path,
 ) -> None:
     result = subprocess.run(
-        demo(tmp_path, free_port(), "--seconds", "45"),
+        demo(tmp_path, free_port(), "--seconds", "35"),
         capture_output=True,
         text=True,
         timeout=150,
