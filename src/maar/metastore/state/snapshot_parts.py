@@ -447,8 +447,8 @@ class _Loading:
                     state.predicates[predicate.id] = predicate
             case AskedDeletions():
                 for predicate in part.predicates:
-                    if predicate.request is not None:
-                        state.asked_deletions[predicate.request.name] = predicate
+                    if (name := predicate.asked_by()) is not None:
+                        state.asked_deletions[name] = predicate
             case WindowSums():
                 self._has_windows = True
                 for record in part.windows:
