@@ -9,7 +9,7 @@ SECONDS ?=
 JOBS ?= 3# component tests mostly wait for processes of their own: one more than two cores
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit component golden bench docs fuzz mutants soak soak-metastore soak-spark lock clean system-packages
+.PHONY: help demo test check unit component golden bench docs fuzz mutants soak soak-metastore soak-plans soak-spark lock clean system-packages
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -55,6 +55,9 @@ soak: $(VENV)/.dev ## four workers and Spark under faults, then an audit of ever
 
 soak-metastore: $(VENV)/.dev system-packages ## three replicas over etcd under faults, by chance (SECONDS=600)
 	PYTHONPATH=tests $(BIN)/python -m support.soak.metastore --seconds $(or $(SECONDS),600)
+
+soak-plans: $(VENV)/.dev ## every order of executors, cleaners and leases that end, further than the tests go (JUMPS=3)
+	PYTHONPATH=tests $(BIN)/python -m support.soak.plans --jumps $(or $(JUMPS),3)
 
 soak-spark: $(VENV)/.dev ## a worker on a standalone Spark cluster under faults, by chance (SECONDS=600)
 	PYTHONPATH=tests $(BIN)/python -m support.soak.spark --seconds $(or $(SECONDS),600)

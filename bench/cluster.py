@@ -94,7 +94,8 @@ def day_of(number: int) -> Iterator[tuple[str, int, RawProfile]]:
     """Service, place within it, and profile, in the order of time."""
     random = Random(1)
     names = [f"service-{n:02d}" for n in range(SERVICES)]
-    bodies = {name: [body(random, name) for _ in range(BODIES)] for name in names}
+    each = min(BODIES, -(-number // SERVICES))  # a small day has fewer profiles than bodies
+    bodies = {name: [body(random, name) for _ in range(each)] for name in names}
     packed = {name: [compress(raw) for raw in bodies[name]] for name in names}
     for n in range(number):
         name = names[n % SERVICES]
@@ -105,7 +106,7 @@ def day_of(number: int) -> Iterator[tuple[str, int, RawProfile]]:
                 ("pod", f"pod-{n // SERVICES % 30}"),
             ]
         )
-        time_ns, which = DAY_START_NS + n * DAY_NS // number, n // SERVICES % BODIES
+        time_ns, which = DAY_START_NS + n * DAY_NS // number, n // SERVICES % each
         raw = bodies[name][which]
         tenant = synthetic.TENANT
         made = profile_id(tenant=tenant, labels=labels, time_ns=time_ns, client_id="", body=raw)

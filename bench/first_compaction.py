@@ -91,7 +91,7 @@ class Pushes:
         limits = httpx.Limits(max_connections=200)
         services = one_service_per_shard()
         async with (
-            httpx.AsyncClient(limits=limits, trust_env=False, timeout=30) as client,
+            httpx.AsyncClient(limits=limits, trust_env=False, verify=False, timeout=30) as client,
             asyncio.TaskGroup() as group,
         ):
             for number in itertools.count():

@@ -175,7 +175,11 @@ def url_when_ready(server: subprocess.Popen[bytes], log: Path, *, patience_s: fl
         said = log.read_text(errors="replace")
         url = said.partition("url=")[2].split()[0] if "url=" in said else ""
         try:
-            if url and httpx.get(f"{url}/ready", trust_env=False, timeout=60).status_code == 200:
+            if (
+                url
+                and httpx.get(f"{url}/ready", trust_env=False, verify=False, timeout=60).status_code
+                == 200
+            ):
                 return url
         except httpx.HTTPError:
             pass  # not listening yet

@@ -157,12 +157,8 @@ def test_old_files_become_blocks_of_their_days_and_the_same_again_adds_nothing(
     assert functions(server, "archive") == wanted
 
 
-@pytest.mark.parametrize("by", ["a cleaning", "the same command"])
-def test_a_backfill_that_is_killed_shows_nothing_is_cleaned_up_and_can_be_repeated(
-    server: Served, tmp_path: Path, by: str
-) -> None:
-    service = f"mortal_{by.split()[-1]}"
-    source = files(tmp_path / "source", days=2, each=3, word="killed")
+def killed_backfill(server: Served, source: Path, service: str) -> str:
+    """The plan of one that was killed when all its blocks were written, once its lease is over."""
     before = lake(server)
     dying = started(server, str(source), "--service", service, program=str(dying_backfill.__file__))
 
@@ -178,21 +174,32 @@ def test_a_backfill_that_is_killed_shows_nothing_is_cleaned_up_and_can_be_repeat
     assert blocks(server, service) == []
     assert functions(server, service) == {}
     wait_for(lambda: answer(server, plan["id"]) != "lease_live", PATIENCE_S, server.log)
+    return str(plan["id"])
 
-    if by == "a cleaning":  # the delay of ten minutes is not waited for
-        cleaned = json.loads(server.cli("clean", "--json").stdout)["executed"]
-        assert [each["target"] for each in cleaned] == [plan["id"]]
-        assert lake(server) == before
-    code, found = backfilled(server, str(source), "--service", service)
+
+def test_a_backfill_that_is_killed_shows_nothing_is_cleaned_up_and_can_be_repeated(
+    server: Served, tmp_path: Path
+) -> None:
+    """What the first leaves is undone by a cleaning, what the second leaves by the third."""
+    source = files(tmp_path / "source", days=2, each=3, word="killed")
+    before = lake(server)
+    first = killed_backfill(server, source, "mortal")
+    cleaned = json.loads(server.cli("clean", "--json").stdout)["executed"]
+    assert [each["target"] for each in cleaned] == [first], "the delay is not waited for"
+    assert lake(server) == before
+
+    second = killed_backfill(server, source, "mortal")
+    code, found = backfilled(server, str(source), "--service", "mortal")
     assert (code, found["profiles"], found["duplicates"]) == (0, 6, 0)
-    assert found["plan"] != plan["id"]
-    assert server.get(f"/api/v1/plans/{plan['id']}")["state"] == "rolled_back"
-    assert not any(f"-{plan['id']}-" in key for key in lake(server))
-    assert len(functions(server, service)) == 6
+    assert len({first, second, found["plan"]}) == 3
+    for plan in (first, second):
+        assert server.get(f"/api/v1/plans/{plan}")["state"] == "rolled_back"
+        assert not any(f"-{plan}-" in key for key in lake(server))
+        assert commits(server, plan) == []
+    assert len(functions(server, "mortal")) == 6
     (commit,) = commits(server, found["plan"])
     manifests = {key for key in lake(server) - before if "/manifests/" in key}
     assert set(commit.read_text().split()) == manifests
-    assert commits(server, plan["id"]) == []
 
 
 @pytest.fixture(scope="module")

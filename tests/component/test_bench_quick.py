@@ -182,7 +182,7 @@ def test_compaction_at_every_level(tmp_path: Path) -> None:
 
 
 def test_first_compaction(tmp_path: Path) -> None:
-    lines, said = run("first_compaction.py", "--warm", "0.5", "--seconds", "2", temporary=tmp_path)
+    lines, said = run("first_compaction.py", "--warm", "0.2", "--seconds", "1", temporary=tmp_path)
     rule = [line for line in lines if line.baseline.startswith("count_rule")]
     assert [line.name for line in rule] == [f"first_compaction_{q}" for q in ("p50", "p90", "max")]
     waits = [line.value for line in rule]
@@ -268,7 +268,7 @@ def test_joining_a_small_backlog(tmp_path: Path) -> None:
 def test_distributor_and_writer_together_and_apart(tmp_path: Path) -> None:
     lines, said = run(
         "distribution.py",
-        *("--seconds", "0.5", "--rounds", "1", "--latency-seconds", "1", "--warm", "0.2"),
+        *("--seconds", "0.3", "--rounds", "1", "--latency-seconds", "0.5", "--warm", "0.1"),
         temporary=tmp_path,
     )
     found = by_name(lines)
@@ -353,7 +353,7 @@ def test_the_peer_fills_a_job_from_later_batches(peer: ModuleType) -> None:
 def test_clustering_of_a_small_day(tmp_path: Path) -> None:
     lines, said = run(
         "cluster.py",
-        *("--profiles", "600", "--shards", "4", "--rounds", "1"),
+        *("--profiles", "240", "--shards", "3", "--rounds", "1"),
         temporary=tmp_path,
     )
     found = by_name(lines)
@@ -373,3 +373,11 @@ def test_repair_of_a_small_block(tmp_path: Path) -> None:
     found = by_name(lines)
     assert set(found) == {"repair_copy", "repair_check"}
     assert all(line.value > 0 for line in found.values())
+
+
+def test_a_backfill_of_a_few_files(tmp_path: Path) -> None:
+    lines, said = run("backfill.py", "--files", "60", "--days", "3", temporary=tmp_path)
+    found = by_name(lines)
+    assert found.keys() == {"backfill", "backfill_again"}
+    assert {line.baseline for line in lines} == {"one_process_that_only_reads_them"}
+    assert "# 60 files of 3 days" in said

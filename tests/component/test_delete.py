@@ -564,6 +564,8 @@ def test_the_same_request_again_is_the_same_deletion_and_takes_nothing_that_came
             assert [each.predicate for each in await service.deletions()] == [made[0].predicate]
             with pytest.raises(Rejected, match=r"'gdpr-17' is that of deletion \d+, which is of"):
                 await service.delete_profiles(mask("mail"), dry_run=False, request_id="gdpr-17")
+            theirs = msgspec.structs.replace(mask("mail"), tenant=TenantId("globex"))
+            await service.delete_profiles(theirs, dry_run=False, request_id="gdpr-17")
             with pytest.raises(InvalidInput, match="200 characters"):
                 await service.delete_profiles(mask("cart"), dry_run=False, request_id="x" * 201)
             await carried_out(lake, service)

@@ -14,7 +14,7 @@ import pytest
 from support.network.ports import free_port
 from support.processes.serving import processes, wait_for
 
-pytestmark = [pytest.mark.component, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(200)]
 
 
 def demo(directory: Path, port: int, *options: str) -> list[str]:
@@ -30,7 +30,7 @@ def test_it_ends_by_itself_with_a_compaction_and_a_flame_graph_of_each_program(
     tmp_path: Path,
 ) -> None:
     result = subprocess.run(
-        demo(tmp_path, free_port(), "--seconds", "45"),
+        demo(tmp_path, free_port(), "--seconds", "35"),
         capture_output=True,
         text=True,
         timeout=150,

@@ -94,7 +94,10 @@ def check_exactly_once(running: Fleet, acknowledged: list[Acknowledged]) -> None
         assert asked_totals(running, list(wanted)) == wanted
     for one in acknowledged[:: max(1, len(acknowledged) // 10)]:
         found = httpx.get(
-            f"{running.members['ask'].url}/api/v1/profiles/{one.id}", trust_env=False, timeout=60
+            f"{running.members['ask'].url}/api/v1/profiles/{one.id}",
+            trust_env=False,
+            verify=False,
+            timeout=60,
         )
         assert found.status_code == httpx.codes.OK, found.text
 

@@ -46,7 +46,7 @@ def test_who_waits_is_answered_before_the_front_is_gone(tmp_path: Path, fails: b
         )
         listener = socket.create_server(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/ready"
-        async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=30, trust_env=False, verify=False) as client:
             asked = asyncio.create_task(client.get(url))  # the listener lets it wait
             try:
                 async with front.run(settings, Here(), listener, pushes=True, asks=False):

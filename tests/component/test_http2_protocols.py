@@ -94,7 +94,10 @@ def test_grpc_offers_what_connect_offers() -> None:
 
     async def story(port: Port) -> None:
         await port.push(push_request())
-        async with port.channel() as channel, httpx.AsyncClient(trust_env=False) as http:
+        async with (
+            port.channel() as channel,
+            httpx.AsyncClient(trust_env=False, verify=False) as http,
+        ):
             for name, (body, kind) in asked.items():
                 got = await channel.unary_unary(f"{QUERIER}/{name}")(body, timeout=20)
                 url = f"http://127.0.0.1:{port.number}{QUERIER}/{name}"
@@ -138,7 +141,7 @@ def test_grpc_web_has_its_status_in_the_body(text: bool, version: int) -> None:
                     answer = await client.ask(path, [("content-type", kind)], body)
                     status, said, got = answer.status, answer.headers["content-type"], answer.body
             else:
-                async with httpx.AsyncClient(trust_env=False) as http:
+                async with httpx.AsyncClient(trust_env=False, verify=False) as http:
                     url = f"http://127.0.0.1:{port.number}{path}"
                     reply = await http.post(url, content=body, headers={"content-type": kind})
                     said, got = reply.headers["content-type"], reply.content
@@ -201,7 +204,7 @@ def test_what_is_not_offered_is_told_in_each_protocol() -> None:
             assert "gzip" in snappy.headers["grpc-accept-encoding"]
             half = await client.ask(PUSH, GRPC, message(push_request())[:-1])
             assert half.headers["grpc-status"] == "3"
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, verify=False) as http:
             url = f"http://127.0.0.1:{port.number}{PUSH}"
             reply = await http.post(url, content=message(b""), headers=dict(GRPC[:1]))
             assert reply.status_code == 415

@@ -36,7 +36,7 @@ def test_a_push_by_grpc_is_the_same_as_by_http() -> None:
     async def story(port: Port) -> None:
         call = await port.push(request("a", "b"), tenant="acme")
         ids = dict(await call.initial_metadata())["maar-profile-ids"]
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, verify=False) as client:
             reply = await client.post(
                 f"http://127.0.0.1:{port.number}{PUSH}",
                 content=request("a", "b"),

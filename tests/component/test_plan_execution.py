@@ -46,6 +46,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with owned_session(slots=1) as session:
+        yield session
+
+
 class Command:
     """A command in a process of its own, and what it says."""
 
@@ -80,7 +86,18 @@ def executing(server: Served, plan: str, master: str = "local[1]") -> Command:
 
 
 def told(server: Served, *arguments: str) -> tuple[int, dict[str, Any]]:
-    return Command(server, *arguments, "--json").told()
+    """A command that needs no Spark, in this process."""
+    said = server.cli(*arguments, "--json")
+    assert "Traceback" not in said.stderr, said.stderr
+    return said.returncode, json.loads(said.stdout)
+
+
+def lease_is_over(server: Served, plan: str) -> None:
+    def expired() -> bool:
+        would = server.get(f"/api/v1/plans/{plan}")["execution"]
+        return bool(would["answer"] != "lease_live")
+
+    wait_for(expired, PATIENCE_S, server.log)
 
 
 def pushed(server: Served, *names: str) -> set[str]:
@@ -111,8 +128,8 @@ def hanging_executor(server: Served, plan: str) -> tuple[Command, Path]:
     soon = ("--set", "worker.drain_ms=1")
     hanging = Command(server, "plans", "execute", plan, *soon, program=program)
     assert hanging.process.stdout is not None
-    word, key = hanging.process.stdout.readline().split()
-    assert word == dying_executor.WROTE
+    word, _, key = hanging.process.stdout.readline().strip().partition(" ")
+    assert word == dying_executor.WROTE, hanging.process.communicate(timeout=PATIENCE_S)
     return hanging, server.directory / "data" / "store" / key
 
 
@@ -151,11 +168,9 @@ def test_a_killed_executor_keeps_its_lease_until_it_expires_and_is_rolled_back_b
     code, dry = told(server, "clean", "--dry-run")
     assert (code, dry["executed"]) == (0, [])
     assert {"plan": plan, "why": "live_lease"} in dry["skipped"]
-    last = found
-    deadline = time.monotonic() + PATIENCE_S
-    while last["outcome"] == "lease_live" and time.monotonic() < deadline:
-        code, last = executing(server, plan).told()
-    assert (code, last["outcome"]) == (0, "completed")
+    lease_is_over(server, plan)
+    code, found = executing(server, plan).told()
+    assert (code, found["outcome"]) == (0, "completed")
     assert not left.exists()
     shown = told(server, "plans", "show", plan)[1]
     assert [each["end"] for each in shown["attempts"]] == ["expired", "completed"]
@@ -208,19 +223,15 @@ def test_ctrl_c_hands_the_plan_back(server: Served) -> None:
 
 
 def test_a_removable_plan_whose_executor_was_killed_is_rolled_back_and_scheduled_anew(
-    server: Served,
+    server: Served, spark: SparkSession
 ) -> None:
     (compaction,) = server.get("/api/v1/plans", state="requested")["plans"]
-    assert executing(server, compaction["id"]).told()[0] == 0  # what the test before has left
+    found = maar.spark.execute(spark, compaction["id"], url=server.url)
+    assert found["outcome"] == "completed"  # what the test before has left
     names = pushed(server, "l", "m", "n")
     plan = scheduled(server, "logcompact")
     left = killed_executor(server, plan)
-
-    def expired() -> bool:
-        would = server.get(f"/api/v1/plans/{plan}")["execution"]
-        return bool(would["answer"] != "lease_live")
-
-    wait_for(expired, PATIENCE_S, server.log)
+    lease_is_over(server, plan)
     code, found = told(server, "plans", "execute", plan)
     assert (code, found["outcome"]) == (1, "must_be_rolled_back")
     assert {"plan": plan, "why": "too_young"} in told(server, "clean")[1]["skipped"]
@@ -231,16 +242,9 @@ def test_a_removable_plan_whose_executor_was_killed_is_rolled_back_and_scheduled
     assert (code, found["outcome"]) == (1, "rolled_back")
     again = scheduled(server, "logcompact")
     assert again != plan
-    code, found = executing(server, again).told()
-    assert (code, found["outcome"]) == (0, "completed")
+    assert maar.spark.execute(spark, again, url=server.url)["outcome"] == "completed"
     assert level0(server) == 1, "three segments became one"
     check_exactly_once(server, names)
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with owned_session(slots=1) as session:
-        yield session
 
 
 def test_a_session_that_somebody_owns_executes_a_plan_and_stays(
@@ -314,8 +318,9 @@ def test_a_closed_day_is_clustered_by_whoever_asks(tmp_path: Path, spark: SparkS
         code, found = told(server, *wish, day)
         assert (code, found["created"]) == (0, True), found
         assert told(server, *wish, day)[1] == {**found, "created": False}
-        both = [executing(server, found["plan"], "local[2]") for _ in range(2)]
-        ends = sorted(end["outcome"] for _, end in (each.told() for each in both))
+        other = executing(server, found["plan"], "local[2]")
+        own = maar.spark.execute(spark, found["plan"], url=server.url)["outcome"]
+        ends = sorted([own, other.told()[1]["outcome"]])
         assert ends in (["already_completed", "completed"], ["completed", "lease_live"])
         (block,) = server.get("/api/v1/blocks")["blocks"]
         assert (block["shard"], block["profiles"]) == (0, 2)

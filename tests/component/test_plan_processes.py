@@ -6,7 +6,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,6 +14,7 @@ from maar.adapters.rpc import MetastoreClient
 from maar.adapters.stores.open import open_store
 from maar.model.ids import MAIN_STORE, PlanId
 from maar.model.plan import Plan, PlanKind, PlanState
+from maar.model.time import utc_day
 from maar.ports.log_time import GetNow
 from maar.ports.object_store import StoreSettings
 from maar.ports.operator import GetPlan, ListBlocks
@@ -23,6 +24,7 @@ from support.metastore.executing import written
 from support.network.ports import free_port
 from support.processes.executing import ExecutorProcess
 from support.processes.serving import Served, run_server, wait_for
+from support.spark.plans import TIME_NS
 from support.spark.plans import segment as real_segment
 
 pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(300)]
@@ -52,21 +54,32 @@ class Site:
         return asyncio.run(asking())
 
     def new_plan(self, kind: str) -> PlanId:
-        """Over three segments, each of one profile."""
+        """Over three segments, each of one profile; or over two blocks that were made of them."""
+        if kind != "cluster":
+            self._add(1, 2, 3)
+            return self._schedule(kind, shard=1)
+        for numbers in ((1, 2), (3,)):
+            self._add(*numbers)
+            plan = self._schedule("compact", shard=1)
+            assert self.execute(plan, f"maker{numbers[0]}").said()["accepted"]
+        return self._schedule(kind, tenant="acme", day=utc_day(TIME_NS))
 
-        async def make(client: MetastoreClient) -> PlanId:
+    def _add(self, *numbers: int) -> None:
+        async def add(client: MetastoreClient) -> None:
             now = await client.call(GetNow())
             metas = tuple(
                 real_segment(self.store, n, at=now.lease_time, incarnation=now.incarnation)
-                for n in (1, 2, 3)
+                for n in numbers
             )
             reply = await client.call(AddBlocks(metas))
             assert set(reply.refusals) == {""}
-            told = await client.call(SchedulePlan(PlanKind(kind), shard=1))
-            assert told.plan is not None, told.why
-            return told.plan
 
-        return self.ask(make)
+        self.ask(add)
+
+    def _schedule(self, kind: str, **scope: Any) -> PlanId:
+        told = self.ask(lambda client: client.call(SchedulePlan(PlanKind(kind), **scope)))
+        assert told.plan is not None, told.why
+        return told.plan
 
     def plan(self, plan: PlanId) -> Plan:
         return self.ask(lambda client: client.call(GetPlan(plan))).plan
@@ -108,6 +121,10 @@ class Site:
 
 
 DELAY_S = 600
+each_kind = pytest.mark.parametrize("kind", ["logcompact", "cluster"])
+# The letters of both kinds are all in test_plan_scenarios.py; processes cost more, and tell as much
+# with one of them.
+one_kind = pytest.mark.parametrize("kind", ["logcompact"])
 
 
 @pytest.fixture
@@ -119,10 +136,14 @@ def site(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
     server.mkdir()
     settings = (
         f"metastore.listen={address}",
-        "compaction.level_ages_s=3600,3600,3600",
+        "compaction.level_counts=1000",  # one level: what was merged once is finished
+        "compaction.level_bytes=1000000000",
+        "compaction.level_ages_s=3600",
         "services.compact.lease_s=4",
         "services.logcompact.lease_s=4",
         "services.logcompact.removable=true",
+        "services.cluster.lease_s=4",
+        "services.cluster.slots=1",
         "services.rollback.lease_s=2",
         f"services.rollback_delay_s={delay_s}",
         "services.clean.interval_s=0",
@@ -212,8 +233,9 @@ def left_inflight(site: Site, plan: PlanId) -> None:
     wait_for(lambda: answer() != "lease_live", 60, site.server.log)
 
 
-def test_removable_a_many_processes_execute_a_new_plan(site: Site) -> None:
-    plan = site.new_plan("logcompact")
+@each_kind
+def test_removable_a_many_processes_execute_a_new_plan(site: Site, kind: str) -> None:
+    plan = site.new_plan(kind)
     said = [one.said() for one in [site.execute(plan, f"w{n}") for n in range(4)]]
     assert sum(one["accepted"] for one in said) == 1
     others = {one["answer"] for one in said if not one["accepted"]}
@@ -221,8 +243,11 @@ def test_removable_a_many_processes_execute_a_new_plan(site: Site) -> None:
     site.check(plan, completed=True)
 
 
-def test_removable_b_somebody_comes_while_it_is_inflight_and_completes_it(site: Site) -> None:
-    plan = site.new_plan("logcompact")
+@one_kind
+def test_removable_b_somebody_comes_while_it_is_inflight_and_completes_it(
+    site: Site, kind: str
+) -> None:
+    plan = site.new_plan(kind)
     x = site.execute(plan, "x", hold=True)
     x.has_written()
     assert site.execute(plan, "y").said()["answer"] == "lease_live"
@@ -232,8 +257,9 @@ def test_removable_b_somebody_comes_while_it_is_inflight_and_completes_it(site: 
     site.check(plan, completed=True)
 
 
-def test_removable_c_two_come_to_a_plan_that_was_left_inflight(site: Site) -> None:
-    plan = site.new_plan("logcompact")
+@each_kind
+def test_removable_c_two_come_to_a_plan_that_was_left_inflight(site: Site, kind: str) -> None:
+    plan = site.new_plan(kind)
     left_inflight(site, plan)
     both = [site.execute(plan, "x"), site.execute(plan, "y")]
     assert {one.said()["answer"] for one in both} == {"must_be_rolled_back"}
@@ -244,8 +270,9 @@ def test_removable_c_two_come_to_a_plan_that_was_left_inflight(site: Site) -> No
     site.check(plan, completed=False)
 
 
-def test_removable_d_a_cleaning_leaves_a_plan_alone_that_is_executed(site: Site) -> None:
-    plan = site.new_plan("logcompact")
+@one_kind
+def test_removable_d_a_cleaning_leaves_a_plan_alone_that_is_executed(site: Site, kind: str) -> None:
+    plan = site.new_plan(kind)
     x = site.execute(plan, "x", hold=True)
     x.has_written()
     assert site.clean().said()["accepted"]
@@ -256,8 +283,9 @@ def test_removable_d_a_cleaning_leaves_a_plan_alone_that_is_executed(site: Site)
 
 
 @pytest.mark.parametrize("site", [1], indirect=True)
-def test_removable_e_a_cleaning_comes_before_the_executor(site: Site) -> None:
-    plan = site.new_plan("logcompact")
+@one_kind
+def test_removable_e_a_cleaning_comes_before_the_executor(site: Site, kind: str) -> None:
+    plan = site.new_plan(kind)
 
     def is_removed() -> bool:
         """It is too young at first; if compaction wants its blocks, it may be faster."""

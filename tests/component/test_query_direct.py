@@ -195,3 +195,29 @@ def test_answers_from_runs_equal_those_of_sql(
     runs, none = engines
     assert runs.parts.bytes > 0, "something was answered without SQL"
     assert none.parts.bytes == 0
+
+
+def test_a_query_looks_for_a_part_of_the_runs_and_the_next_ones_go_on(
+    masked: Masked, engines: tuple[DuckEngine, DuckEngine]
+) -> None:
+    random = Random(3)
+    metas = [
+        masked.add_block([some_profile(random, tenant=TENANT, huge=False) for _ in range(20)])
+        for _ in range(3)
+    ]
+    engine, by_sql = engines
+    engine.blocks.cold_rows_max = 1
+    question = ListLabelNames(Scope(TENANT, TimeRange(0, EVER_NS)))
+
+    async def scenario() -> None:
+        expected = await by_sql.call(question)
+        known = []
+        for _ in range(4):
+            assert await engine.call(question) == expected
+            known.append(sum(not engine.blocks.cold_rows(meta, "") for meta in metas))
+        assert known == [1, 2, 3, 3]
+        for meta in metas:
+            masked.store.delete(meta.file("samples").locations[0].key)
+        assert await engine.call(question) == expected, "what is known needs no file"
+
+    asyncio.run(scenario())

@@ -17,6 +17,7 @@ from maar.adapters.rpc import (
     serve_metastore,
 )
 from maar.adapters.rpc.parts import PART_BYTES, Joined, split
+from maar.adapters.rpc.server import whole_name
 from maar.model import errors
 from maar.model.block import BlockMeta, Dataset
 from maar.model.ids import ANONYMOUS, BlockId
@@ -87,6 +88,34 @@ def test_a_view_larger_than_a_message_arrives_whole(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_reply_that_grows_is_made_in_vain_once_and_that_shrinks_never(tmp_path: Path) -> None:
+    class Growing(Viewed):
+        asked = 0
+
+        async def view(self, request: ViewRequest) -> IndexView:
+            self.asked += 1
+            return await super().view(request)
+
+        def show(self, count: int) -> IndexView:
+            self._view = IndexView(count, many(count))
+            return self._view
+
+    async def run() -> None:
+        role = Growing(IndexView(1, ()))
+        server, address = await serving(tmp_path, "s", role)
+        client = MetastoreClient(address)
+        asked = []
+        for count in (0, 2, 900, 900, 2, 2, 0):
+            view = role.show(count)
+            assert await client.call(WANTED) == view
+            asked.append(role.asked)
+        assert asked == [1, 2, 4, 5, 6, 7, 8], "the first large one is asked for twice"
+        await client.close()
+        await server.stop(0)
+
+    asyncio.run(run())
+
+
 def test_no_part_is_much_larger_than_it_may_be() -> None:
     """Or the leader's loop would stand still while it is made."""
     messages = list(split(IndexView(7, many(2_000)), "blocks"))
@@ -139,11 +168,16 @@ def test_a_reply_that_stops_in_the_middle_is_asked_of_another(tmp_path: Path) ->
             yield first
             await asyncio.sleep(60)
 
+        async def nothing(_: bytes, context: Any) -> bytes:
+            del context
+            return b""
+
+        in_parts = grpc.unary_unary_rpc_method_handler(nothing)
         servers, addresses = [], []
         for name, answer in (("dying", dying), ("hanging", hanging)):
             server = grpc.aio.server()
             handler = grpc.unary_stream_rpc_method_handler(answer)
-            handlers = {ViewRequest.__name__: handler}
+            handlers = {ViewRequest.__name__: handler, whole_name(ViewRequest): in_parts}
             server.add_generic_rpc_handlers(
                 (grpc.method_handlers_generic_handler("maar.Metastore", handlers),)
             )

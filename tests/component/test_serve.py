@@ -132,6 +132,7 @@ def test_tags_that_old_agents_send_on_samples_can_be_asked_for_at_every_level(
         content=gzip.compress(body),
         headers={"Content-Encoding": "gzip", "X-Scope-OrgID": "vintage"},
         trust_env=False,
+        verify=False,
         timeout=60,
     )
     assert response.status_code == 200, response.text
@@ -193,7 +194,7 @@ def test_refusals_are_sentences_with_exit_codes(server: Served, tmp_path: Path) 
 
 
 def test_one_metrics_page_speaks_for_every_role(server: Served) -> None:
-    text = httpx.get(f"{server.url}/metrics", trust_env=False, timeout=60).text
+    text = httpx.get(f"{server.url}/metrics", trust_env=False, verify=False, timeout=60).text
     for role in ("metastore", "query", "worker"):
         assert f'maar_role_up{{role="{role}"}} 1' in text
         assert f"maar_{role}_process_resident_memory_bytes" in text
@@ -202,7 +203,9 @@ def test_one_metrics_page_speaks_for_every_role(server: Served) -> None:
 
 def test_ready_tells_the_truth_about_a_metastore_that_hangs(server: Served) -> None:
     def ready() -> int:
-        return httpx.get(f"{server.url}/ready", trust_env=False, timeout=60).status_code
+        return httpx.get(
+            f"{server.url}/ready", trust_env=False, verify=False, timeout=60
+        ).status_code
 
     pid = server.children()["metastore"]
     os.kill(pid, signal.SIGSTOP)
@@ -341,13 +344,13 @@ def test_a_server_keeps_its_log_in_etcd_and_says_when_that_is_away(tmp_path: Pat
         assert not (tmp_path / "data" / "log").exists()
         assert (
             "maar_metastore_stopped 0.0"
-            in httpx.get(f"{server.url}/metrics", trust_env=False, timeout=60).text
+            in httpx.get(f"{server.url}/metrics", trust_env=False, verify=False, timeout=60).text
         )
 
 
 def _unready(server: Served) -> str:
     """'' when it is ready, else what it lacks."""
-    answer = httpx.get(f"{server.url}/ready", trust_env=False, timeout=30)
+    answer = httpx.get(f"{server.url}/ready", trust_env=False, verify=False, timeout=30)
     return "" if answer.status_code == 200 else answer.text
 
 

@@ -15,7 +15,7 @@ from support.spark.fleet import Lake, fleet, inject
 
 pytestmark = [pytest.mark.component, pytest.mark.long, pytest.mark.timeout(600)]
 
-SEGMENTS = 120  # six plans of the first level, on two slots
+SEGMENTS = 80  # four plans of the first level, on two slots
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_segments_are_compacted_on_hosts_that_have_only_what_was_packed(lake: La
     assert "No module named 'maar'" in looked.stderr
     worker = lake.start_worker(packed=True)
     try:
-        lake.push(SEGMENTS)
+        lake.push(SEGMENTS // 2)
         lake.wait_settled()
         assert worker.stop() == 0, worker.log()
     finally:

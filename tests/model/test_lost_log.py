@@ -215,4 +215,4 @@ class LostLog(RuleBasedStateMachine):
 
 
 TestLostLog = LostLog.TestCase
-TestLostLog.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestLostLog.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

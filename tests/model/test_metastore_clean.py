@@ -338,5 +338,5 @@ class Cleaning(RuleBasedStateMachine):
         assert self.lake.objects() - self.lake.objects(keys.MARKERS) == self.lake.listed_keys()
 
 
-Cleaning.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+Cleaning.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 TestCleaning = Cleaning.TestCase

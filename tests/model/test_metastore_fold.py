@@ -424,5 +424,5 @@ class MetastoreFold(ModelledFold):
         self.fold.state = state
 
 
-MetastoreFold.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+MetastoreFold.TestCase.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
 TestMetastoreFold = MetastoreFold.TestCase

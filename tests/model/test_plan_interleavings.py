@@ -41,6 +41,8 @@ from support.oracles.interleavings import (
 pytestmark = pytest.mark.timeout(120)
 
 X, Y, CLEANER, OTHER = Actor("x"), Actor("y"), Actor("cleaner"), Actor("cleaner two")
+# A plan that stays has no delay to wait for, so one jump shows it all; `make soak-plans` takes two.
+SHORT = {False: Faults(jumps=1), True: Faults(jumps=2)}
 UNGUARDED = msgspec.structs.replace(POLICY, execution_guard=False)
 
 
@@ -51,9 +53,9 @@ def _tell(visited: Visited) -> None:
 
 @pytest.mark.parametrize("removable", [False, True], ids=["immutable", "removable"])
 def test_two_executors_and_a_cleaner(removable: bool) -> None:
-    visited = visit_all(World(removable=removable), (X, Y, CLEANER), Faults(jumps=2))
+    visited = visit_all(World(removable=removable), (X, Y, CLEANER), SHORT[removable])
     _tell(visited)
-    assert visited.states > (3_000 if removable else 30_000)
+    assert visited.states > 3_000
     assert visited.ends > 1_000
 
 
@@ -162,7 +164,7 @@ MISTAKES = {
 def test_planted(mistake: str) -> None:
     removable, planted = MISTAKES[mistake]
     with pytest.raises(Broken):
-        visit_all(World(removable=removable, planted=planted), (X, Y, CLEANER), Faults(jumps=2))
+        visit_all(World(removable=removable, planted=planted), (X, Y, CLEANER), SHORT[removable])
 
 
 def test_a_rollback_that_wants_too_much_is_held_back_by_the_metastore() -> None:

@@ -8,10 +8,12 @@ import httpx
 import pytest
 
 from maar.adapters.http_board import HttpBoard
+from maar.api.admin import execution
+from maar.api.admin.execution import PlanOrders
 from maar.model.errors import InvalidInput, LeaseLost, NotFound, Rejected, Unavailable
 from maar.model.ids import FencingToken, PlanId, WorkerId
 from maar.model.plain import plain
-from maar.model.plan import LeasedPlan
+from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.ports.log_time import GetNow
 from maar.ports.object_store import StoreSettings
 from maar.ports.plan_board import (
@@ -290,6 +292,48 @@ def test_wishes_and_cleanings_over_http_are_those_of_the_board(
         await _clean(boards, old)
 
     run(ask())
+
+
+def held_cleaning(board: FoldBoard) -> tuple[PlanId, FencingToken]:
+    """A cleaning that somebody else is at."""
+    made = run(board.schedule_plan(SchedulePlan(CLEAN)))
+    assert made.plan is not None
+    (held,) = run(board.poll(PollRequest(WorkerId("cleaner"), 1, execute=made.plan))).granted
+    return made.plan, held.token
+
+
+def test_a_cleaning_waits_a_moment_for_another_one_to_end(
+    front: Front, board: FoldBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The resident cleaner may take the plan that a cleaning by hand has just scheduled."""
+    plan, token = held_cleaning(board)
+    asks, ask = [], PlanOrders._grant_cleaning
+
+    async def another_ends(orders: PlanOrders, worker: WorkerId) -> PollReply:
+        reply = await ask(orders, worker)
+        asks.append(reply.granted)
+        if not reply.granted:
+            done = PlanResult(CLEAN, (), Account(0, 0, 0))
+            await board.poll(
+                PollRequest(WorkerId("cleaner"), 0, reports=(Report(plan, token, done),))
+            )
+        return reply
+
+    monkeypatch.setattr(PlanOrders, "_grant_cleaning", another_ends)
+    monkeypatch.setattr(execution, "ASK_AGAIN_S", 0)
+    status, found = asked(front, "clean", {})
+    assert (status, found["scheduled"], len(asks)) == (200, [], 2)
+    assert "outcome" not in found
+
+
+def test_a_cleaning_that_takes_long_is_left_to_whoever_is_at_it(
+    front: Front, board: FoldBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, _ = held_cleaning(board)
+    monkeypatch.setattr(execution, "CLEANING_WAIT_S", 0)
+    status, found = asked(front, "clean", {})
+    assert (status, found["plan"], found["outcome"]) == (409, str(plan), "lease_live")
+    assert found["scheduled"] == []
 
 
 async def _clean(boards: Boards, old: PlanId) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from maar.adapters.http_board import HttpBoard
 from maar.adapters.stores.open import open_store
+from maar.api.admin import execution as api_execution
 from maar.app import execution as app_execution
 from maar.cli import executing
 from maar.cli.commands import execution
@@ -22,18 +23,20 @@ from maar.metastore.records.entries import (
     PlanBisected,
     PlanCompleted,
     PlanExcluded,
+    PlansScheduled,
     PolicySet,
 )
 from maar.metastore.state.timeline import NEVER
 from maar.model import keys
 from maar.model.errors import Unavailable
-from maar.model.ids import Incarnation, PlanId
-from maar.model.plan import ROLLBACK, Account, LeasedPlan, PlanResult
+from maar.model.ids import MAIN_STORE, Incarnation, PlanId, Shard, TenantId
+from maar.model.plan import ROLLBACK, Account, LeasedPlan, PlanResult, PlanSpec, QueueKey
 from maar.ports.object_store import ObjectStore, StoreSettings
 from maar.ports.operator import FoundOrphans, OrphanObject
 from maar.ports.plan_board import PollReply, PollRequest
 from maar.ports.runner import AttemptFailed, RunnerDied
 from maar.runner.settings import SparkSettings
+from maar.services.ingest.rules import INGEST
 from support.clock.virtual_time import Gate
 from support.http.command_line import Say, speaker
 from support.http.front import Front
@@ -130,6 +133,16 @@ def test_a_worker_is_asked_to_execute_a_plan_now(say: Say, board: FoldBoard) -> 
     code, out, err = say("plans", "run-now", "999.0")
     assert (code, out) == (1, "")
     assert err.startswith("maar: not_found: there is no plan 999.0")
+
+
+def test_a_backfill_is_left_to_the_command_that_opened_it(say: Say, board: FoldBoard) -> None:
+    key = QueueKey(MAIN_STORE, TenantId("acme"), Shard(0), 0)
+    board.fold.put(PlansScheduled((PlanSpec(INGEST, True, key, (), 2),)))
+    (plan,) = board.fold.state.plans
+    for verb in ("execute", "run-now"):
+        code, found = told(say, "plans", verb, str(plan))
+        assert (code, found["plan"], found["outcome"]) == (1, str(plan), "wrong_kind")
+        assert "only by whoever has its source" in found["why"]
 
 
 # ── schedule ───────────────────────────────────────────────────────────────────────────────────
@@ -552,10 +565,11 @@ def test_a_rollback_that_somebody_finishes_meanwhile_counts_as_executed(
     assert (code, found["executed"]) == (0, [scheduled])
 
 
-def test_a_cleaning_that_somebody_holds_is_not_waited_for(
-    say: Say, board: FoldBoard, store: ObjectStore
+def test_a_cleaning_that_somebody_holds_is_not_waited_for_long(
+    say: Say, board: FoldBoard, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messy(board, store)
+    monkeypatch.setattr(api_execution, "CLEANING_WAIT_S", 0)
     cleaning = told(say, "plans", "schedule", "clean")[1]["plan"]
     lease(board, PlanId.parse(cleaning))
     code, out, err = say("clean", "--json")

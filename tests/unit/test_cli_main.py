@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import resource
+import ssl
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
+from maar.cli.client import Server
 from maar.cli.main import exit_code_of, run
 from maar.cli.output.failure import EXIT_REFUSED, EXIT_UNAVAILABLE, EXIT_USAGE
 from maar.model.errors import (
@@ -155,3 +158,19 @@ def test_help_needs_nothing_heavy(words: list[str]) -> None:
     assert done.stdout.splitlines()[-1] == b"[]"
     used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert used_s < 1.0
+
+
+def test_certificates_are_read_for_https_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    make = ssl.create_default_context
+
+    def reading(*given: Any, **named: Any) -> ssl.SSLContext:
+        read.append("certificates")
+        return make(*given, **named)
+
+    monkeypatch.setattr(ssl, "create_default_context", reading)
+    Server("http://127.0.0.1:4040").close()
+    Server("HTTP://127.0.0.1:4040").close()
+    assert read == []
+    Server("https://maar.example.com").close()
+    assert read == ["certificates"]

@@ -8,7 +8,6 @@ from maar.metastore.decide import execution, schedule
 from maar.metastore.decide.schedule import Wish
 from maar.metastore.records.effects import Leased
 from maar.metastore.records.entries import PlansLeased, PlansScheduled
-from maar.model.errors import Rejected
 from maar.model.ids import PlanId, TenantId, WorkerId
 from maar.model.plan import PlanSpec, PlanState, QueueKey
 from maar.ports.plan_board import Answer, Execution
@@ -168,8 +167,10 @@ def test_no_worker_carries_out_a_bulk_write() -> None:
     key = QueueKey("main", TenantId("acme"), 0, 0)  # type: ignore[arg-type]
     leader.put([PlansScheduled((PlanSpec(INGEST, True, key, (), 2),))])
     (plan,) = leader.fold.state.plans
-    with pytest.raises(Rejected, match="only by whoever has its source"):
-        run_now(leader, plan)
+    told = run_now(leader, plan)
+    assert told.answer is Answer.WRONG_KIND
+    assert "only by whoever has its source" in told.sentence
+    assert not leader.plan(plan).urgent
 
 
 def test_whoever_says_what_it_can_do_is_refused_what_it_cannot() -> None:

@@ -80,6 +80,7 @@ class HttpBoard:
                 base_url=self._url,
                 timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
                 trust_env=False,
+                verify=not self._url.lower().startswith("http://"),  # certificates are read slowly
                 transport=transport,
             )
         except (httpx.InvalidURL, UnicodeEncodeError) as error:

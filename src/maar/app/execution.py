@@ -16,13 +16,13 @@ from maar.adapters.system_clock import SystemClock
 from maar.app.roles import marker
 from maar.app.roles.troubles import log_trouble
 from maar.app.roles.wiring import node_name
-from maar.model.errors import NotFound, Rejected, Unavailable
+from maar.model.errors import NotFound, Unavailable
 from maar.model.ids import Incarnation, PlanId, WorkerId
 from maar.model.plan import PlanState
 from maar.ports.calls import Caller
 from maar.ports.object_store import StoreSettings
 from maar.ports.operator import PlanDetail
-from maar.ports.plan_board import Answer, PlanBoard, PollRequest
+from maar.ports.plan_board import Answer, PlanBoard, PollRequest, not_open
 from maar.ports.plan_outcome import DONE, OutcomeName, PlanOutcome, refused
 from maar.ports.runner import JobRunner, RunnerDied
 from maar.ports.stores import StorePlace, StorePlaces, Stores
@@ -119,12 +119,10 @@ class Executor:
             if not by_window:
                 return refused(would)
         if kind not in KINDS:
-            raise Rejected(f"this maar does not know plans of the kind {kind[:60]!r}")
+            why = f"this maar does not know plans of the kind {kind[:60]!r}"
+            return PlanOutcome(plan, OutcomeName.WRONG_KIND, why=why)
         if not KINDS[kind].open_to_all:
-            raise Rejected(
-                f"plan {plan} ({kind}) is carried out only by whoever has its source: run the same "
-                "command again that opened it"
-            )
+            return refused(not_open(plan, kind))
         if kind in KINDS.on_engine():
             return await self._run(plan, lambda: engine(self.places, found.slots))
         return await self.roll_back(plan)

@@ -10,6 +10,7 @@ count by the lease time in their ids, which is never earlier than the true one.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 import msgspec
 
@@ -19,6 +20,7 @@ from maar.model.ids import BlockId, Incarnation, TenantId, block_time_ns
 from maar.model.time import LeaseTime
 
 EVER_NS = (1 << 63) - 1  # later than every profile
+AskedBy: TypeAlias = tuple[TenantId, str]  # the names of requests are a tenant's own
 STEP_NS = 1_000  # bounds are whole microseconds: tables say times in them
 
 
@@ -75,6 +77,9 @@ class Predicate(msgspec.Struct, frozen=True, array_like=True):
     # Incarnations that the log had since, whose lease times may repeat those of before it.
     later: tuple[Incarnation, ...] = ()
     request: DeletionRequest | None = None
+
+    def asked_by(self) -> AskedBy | None:
+        return (self.mask.tenant, self.request.name) if self.request else None
 
     def is_after(self, *, block: BlockId, key: str, entry: int | None) -> bool:
         """Whether it came after a block, which is then from before it.

@@ -66,7 +66,7 @@ class Answer(StrEnum):
     EXCLUDED = "excluded"
     CANCELLED = "cancelled"
     NOT_FOUND = "not_found"
-    WRONG_KIND = "wrong_kind"  # the asker said that it carries out others only
+    WRONG_KIND = "wrong_kind"  # whoever asks cannot carry it out
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -80,6 +80,16 @@ class Execution(msgspec.Struct, frozen=True):
     children: tuple[PlanId, ...] = ()  # that a cancelled plan was divided into
     result: PlanResult | None = None  # of a completed plan
     workers: int = 0  # heard of lately, that can carry out a plan that was asked for
+
+
+def not_open(plan: PlanId, kind: PlanKind) -> Execution:
+    """Of a plan whose source only the program has that opened it."""
+    return Execution(
+        plan,
+        Answer.WRONG_KIND,
+        f"plan {plan} ({kind}) is carried out only by whoever has its source: run the same command "
+        "again that opened it",
+    )
 
 
 class PollReply(msgspec.Struct, frozen=True):

@@ -97,7 +97,7 @@ class DuckEngine(LocalPort):
             count=lambda result: self._metrics.part_lookups.labels(result).inc(),
         )
         self._metrics.part_cache.set_function(lambda: self.parts.bytes)
-        self._blocks = BlockReader(self._stores, self.parts)
+        self.blocks = BlockReader(self._stores, self.parts)
         self._copies = KnownCopies()
         # Not `background.Threads`: closing waits for each thread, without an event loop.
         self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="maar-query")
@@ -212,10 +212,12 @@ class DuckEngine(LocalPort):
         self._database.close()
 
     async def _label_sets(self, scope: Scope, names: tuple[str, ...]) -> set[Labels]:
+        known = bool(names) and answers.index_knows(scope, names)
         sets = await self.ask(
             scope,
             lambda reading: answers.label_sets(reading, scope, names=names),
-            decodes=not (names and answers.index_knows(scope, names)),
+            decodes=not known,
+            at_once=known,
         )
         if len(sets) > self._settings.series_max:
             raise InvalidInput(
@@ -225,8 +227,17 @@ class DuckEngine(LocalPort):
             )
         return sets
 
-    async def ask(self, scope: Scope, work: Callable[[Reading], T], *, decodes: bool = True) -> T:
-        """One query from slot to answer, within its time."""
+    async def ask(
+        self,
+        scope: Scope,
+        work: Callable[[Reading], T],
+        *,
+        decodes: bool = True,
+        at_once: bool = False,
+    ) -> T:
+        """One query from slot to answer, within its time. `at_once` when it reads nothing but the
+        view: then a thread would take longer to wake up than the work does.
+        """
         check_matchers(scope.matchers)
         if scope.range.start_ns > scope.range.end_ns:
             raise InvalidInput(
@@ -236,11 +247,11 @@ class DuckEngine(LocalPort):
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 try:
-                    return await self._attempt(slot, scope, work, decodes)
+                    return await self._attempt(slot, scope, work, decodes, at_once)
                 # The first time the view may have been too old; the second is damage.
                 except PartGone as gone:
                     log.warning("query repeated with a new view slot=%d cause=%s", slot, gone)
-                return await self._attempt(slot, scope, work, decodes, again=True)
+                return await self._attempt(slot, scope, work, decodes, at_once, again=True)
         except TimeoutError as error:
             raise Unavailable(
                 f"the query took longer than {self._settings.timeout_s:g} s and was stopped; "
@@ -255,6 +266,7 @@ class DuckEngine(LocalPort):
         scope: Scope,
         work: Callable[[Reading], T],
         decodes: bool,
+        at_once: bool,
         *,
         again: bool = False,
     ) -> T:
@@ -278,10 +290,12 @@ class DuckEngine(LocalPort):
             parts,
             stores=self._stores,
             level0=self.level0,
-            blocks=self._blocks,
+            blocks=self.blocks,
             copies=self._copies,
             budget=AnswerBudget(self._settings.answer_bytes_max),
         )
+        if at_once:
+            return _run_work(reading, scope, work, again)
         thread = self._threads.submit(_run_work, reading, scope, work, again)
         self._readings[thread] = reading
         thread.add_done_callback(lambda ended: self._readings.pop(ended, None))

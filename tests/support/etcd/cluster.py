@@ -110,7 +110,7 @@ class Member:
 
     def _get(self, path: str) -> httpx.Response:
         url = f"http://127.0.0.1:{self.metrics_port}{path}"
-        return httpx.get(url, timeout=10.0, trust_env=False)
+        return httpx.get(url, timeout=10.0, trust_env=False, verify=False)
 
     def _end(self, how: signal.Signals) -> None:
         process, self.process = self.process, None

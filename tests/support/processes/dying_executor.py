@@ -14,7 +14,7 @@ from maar.model.plan import LeasedPlan, PlanKind, PlanResult
 from maar.model.time import utc_day
 from maar.ports.object_store import StoreSettings
 from maar.ports.runner import AttemptFailed
-from maar.services.compact.rules import COMPACT
+from maar.services.kinds import KINDS
 from support.metastore.fold import TENANT
 
 WROTE = "wrote"
@@ -31,7 +31,7 @@ class HangingEngine:
         return None
 
     def kinds(self) -> tuple[PlanKind, ...]:
-        return (COMPACT,)
+        return KINDS.on_engine()
 
     def slots(self) -> int:
         return 1

@@ -73,8 +73,7 @@ class PlainRunner:
         self._hold = hold
 
     def warm(self) -> None:
-        for kind in self.kinds():
-            task_of(kind).load()
+        """What a plan needs is loaded when it runs: most of these processes are given none."""
 
     def kinds(self) -> tuple[PlanKind, ...]:
         return KINDS.on_engine()

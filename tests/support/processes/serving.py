@@ -134,7 +134,11 @@ class Served:
         return self._process.wait(patience_s)
 
     def get(self, path: str, **params: Any) -> Any:
-        return httpx.get(f"{self.url}{path}", params=params, trust_env=False, timeout=60).json()
+        # Without verify=False httpx reads all certificates for each call: 20 ms of CPU.
+        asked = httpx.get(
+            f"{self.url}{path}", params=params, trust_env=False, verify=False, timeout=60
+        )
+        return asked.json()
 
     def cli(self, *arguments: str) -> Said:
         """A command in this process: what it said and how it ended."""
@@ -163,7 +167,12 @@ class Served:
     def is_ready(self) -> bool:
         self.must_live()
         with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{self.url}/ready", trust_env=False, timeout=30).status_code == 200
+            return (
+                httpx.get(
+                    f"{self.url}/ready", trust_env=False, verify=False, timeout=30
+                ).status_code
+                == 200
+            )
         return False
 
 

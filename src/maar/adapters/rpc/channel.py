@@ -10,7 +10,7 @@ import msgspec
 
 from maar.adapters.rpc.parts import Joined
 from maar.adapters.rpc.refusals import error_of, late
-from maar.adapters.rpc.server import LIMITS
+from maar.adapters.rpc.server import LIMITS, whole_name
 from maar.model.errors import Unreachable
 from maar.ports.calls import Call
 
@@ -47,6 +47,8 @@ class Channel:
         options = (*_OPTIONS, *_WATCHED) if watched else _OPTIONS
         self._channel = grpc.aio.insecure_channel(address, options=options)
         self._callers: dict[Kind, Any] = {}
+        self._wholes: dict[Kind, Any] = {}
+        self._large: set[Kind] = set()  # whose last reply came in several parts
 
     async def call(self, request: Call[Any, R], /, *, within_s: float | None = None) -> R:
         """The reply, in parts when it is large, within the deadline."""
@@ -56,6 +58,9 @@ class Channel:
         caller = self._callers.get(kind) or self._new_caller(kind)
         try:
             if kind.rows is not None:
+                whole = await self._at_once(request, within_s)
+                if whole is not None:
+                    return whole
                 return await self._in_parts(kind, caller(request), within_s)
             reply: R = await caller(request, timeout=within_s)
         except grpc.aio.AioRpcError as error:
@@ -77,13 +82,35 @@ class Channel:
         self._callers[kind] = caller
         return caller
 
+    async def _at_once(self, request: Call[Any, R], within_s: float) -> R | None:
+        """A reply that may be large, in one message; None when it has to come in parts. It is asked
+        for so only if the last one of its kind was small, so that few are made in vain.
+        """
+        kind = type(request)
+        if kind in self._large:
+            return None
+        whole = self._wholes.get(kind)
+        if whole is None:
+            encode = msgspec.msgpack.Encoder().encode
+            path = f"/{kind.wire_service}/{whole_name(kind)}"
+            whole = self._wholes[kind] = self._channel.unary_unary(path, request_serializer=encode)
+        message = await whole(request, timeout=within_s)
+        if not message:
+            self._large.add(kind)
+            return None
+        joined: Joined[R] = Joined(kind)
+        joined.take(message)
+        return joined.reply()
+
     async def _in_parts(self, kind: type[Call[Any, R]], stream: Any, within_s: float) -> R:
         now = asyncio.get_running_loop().time
         joined: Joined[R] = Joined(kind)
+        parts = 0
         try:
             async with asyncio.timeout(within_s) as patience:
                 async for message in stream:
                     joined.take(message)
+                    parts += 1
                     patience.reschedule(now() + within_s)
         except TimeoutError:
             raise late(kind.path(), self._address) from None
@@ -92,6 +119,8 @@ class Channel:
         reply = joined.reply()
         if reply is None:
             raise Unreachable(f"{kind.path()} at {self._address} answered nothing; try again")
+        if parts == 1:
+            self._large.discard(kind)
         return reply
 
     async def close(self) -> None:

@@ -11,11 +11,10 @@ from maar.metastore.fold import plan as plans
 from maar.metastore.fold import rollback
 from maar.metastore.records.entries import Entry, Grant, LeasesRenewed, PlanAsked, PlansLeased
 from maar.metastore.state.state import MetaState
-from maar.model.errors import Rejected
 from maar.model.ids import PlanId, WorkerId
 from maar.model.plan import Lease, Plan, PlanKind, PlanState
 from maar.model.time import SECOND_NS, LeaseTime
-from maar.ports.plan_board import Answer, Execution
+from maar.ports.plan_board import Answer, Execution, not_open
 from maar.scheduling import resources
 
 ADOPTING = "the metastore is adopting what the store holds; ask again when that is over"
@@ -131,16 +130,10 @@ def may_run_now(state: MetaState, plan: Plan, now: LeaseTime) -> bool:
 
 
 def run_now_entries(state: MetaState, plan_id: PlanId, *, now: LeaseTime) -> list[Entry]:
-    """Rejected when no worker can carry out such a plan."""
     plan = state.plans.get(plan_id)
     if plan is None or state.adopting or plan.urgent or not may_run_now(state, plan, now):
         return []
-    if not state.kinds[plan.kind].open_to_all:
-        raise Rejected(
-            f"plan {plan_id} ({plan.kind}) is carried out only by whoever has its source, by no "
-            "worker: run the same command again that opened it"
-        )
-    return [PlanAsked(plan_id, urgent=True)]
+    return [PlanAsked(plan_id, urgent=True)] if state.kinds[plan.kind].open_to_all else []
 
 
 def run_now_answer(state: MetaState, plan_id: PlanId, *, now: LeaseTime, workers: int) -> Execution:
@@ -153,6 +146,8 @@ def run_now_answer(state: MetaState, plan_id: PlanId, *, now: LeaseTime, workers
     refused = _why_not(state, plan, now, guarded=True)
     if refused is not None:
         return refused
+    if not state.kinds[plan.kind].open_to_all:
+        return not_open(plan_id, plan.kind)
     if not plan.urgent:
         return Execution(plan_id, Answer.BUSY, "the plan changed meanwhile; ask again")
     sentence = (

@@ -26,7 +26,14 @@ from maar.model.block import BlockMeta, Kind
 from maar.model.errors import InvalidInput, Rejected
 from maar.model.ids import BlockId, FencingToken, TenantId, block_time_ns, tenant_id
 from maar.model.plan import PlanResult
-from maar.model.predicate import EVER_NS, STEP_NS, DeletionRequest, Mask, Predicate, key_of
+from maar.model.predicate import (
+    EVER_NS,
+    STEP_NS,
+    DeletionRequest,
+    Mask,
+    Predicate,
+    key_of,
+)
 from maar.model.refusal import Refusal
 
 SERVICE_MAX = 1_000  # characters
@@ -66,7 +73,7 @@ def asked(state: MetaState, mask: Mask, request: DeletionRequest | None) -> Pred
     """The deletion that the same request made, carried out or not: to make another one would delete
     what was pushed since.
     """
-    found = state.asked_deletions.get(request.name) if request else None
+    found = state.asked_deletions.get((mask.tenant, request.name)) if request else None
     if found is not None and found.mask != mask:
         raise Rejected(
             f"the request id {found.request.name if found.request else ''!r} is that of deletion "
@@ -214,21 +221,21 @@ def hides_retired(predicate: Predicate, meta: BlockMeta, *, lag_ns: int) -> bool
 
 
 def add(state: MetaState, entry: PredicateAdded) -> Effects:
-    if entry.request is not None and entry.request.name in state.asked_deletions:
-        return ()  # the same request has made one
-    if is_full(state):
-        return (Refused(Refusal.TOO_MANY, what=entry.mask.service),)
     made = Predicate(
         state.index, state.incarnation, state.lease_time, entry.mask, request=entry.request
     )
+    if made.asked_by() in state.asked_deletions:
+        return ()  # the same request has made one
+    if is_full(state):
+        return (Refused(Refusal.TOO_MANY, what=entry.mask.service),)
     state.predicates[made.id] = made
     _remember(state, made)
     return (PredicateTaken(made),)
 
 
 def _remember(state: MetaState, predicate: Predicate) -> None:
-    if predicate.request is not None:
-        state.asked_deletions[predicate.request.name] = predicate
+    if (name := predicate.asked_by()) is not None:
+        state.asked_deletions[name] = predicate
         plans.trim(state.asked_deletions, state.policy.finished_max)
 
 
@@ -258,5 +265,5 @@ def restore(state: MetaState, found: Iterable[Predicate]) -> None:
         state.predicates.pop(name, None)
         made = msgspec.structs.replace(each, later=(*each.later, state.incarnation))
         state.predicates[name] = made
-        if made.request is None or made.request.name not in state.asked_deletions:
+        if made.asked_by() not in state.asked_deletions:
             _remember(state, made)

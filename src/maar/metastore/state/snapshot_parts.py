@@ -628,8 +628,8 @@ class _Loading:
                 _load_schedule(state, part)
             case AskedDeletions():
                 for predicate in part.predicates:
-                    if predicate.request is not None:
-                        state.asked_deletions[predicate.request.name] = predicate
+                    if (name := predicate.asked_by()) is not None:
+                        state.asked_deletions[name] = predicate
             case WindowSums():
                 self._has_windows = True
                 for record in part.windows:

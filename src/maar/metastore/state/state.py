@@ -31,7 +31,7 @@ from maar.model.ids import (
 )
 from maar.model.plan import JobId, Plan, PlanKind, QueueKey
 from maar.model.policy import Policy
-from maar.model.predicate import Predicate
+from maar.model.predicate import AskedBy, Predicate
 from maar.model.ring import Ring
 from maar.model.schedule import Alarm, ClockOffset, JobRecord, RunPolicy, ScheduleRule
 from maar.model.stores import StoreSet, is_copied
@@ -179,7 +179,7 @@ class MetaState:
     retention: Marked[TenantId, int] = field(default_factory=Marked)  # of tenants that differ
     predicates: Marked[int, Predicate] = field(default_factory=Marked)  # oldest first
     # By the names of their requests, also those that are carried out; oldest first.
-    asked_deletions: Marked[str, Predicate] = field(default_factory=Marked)
+    asked_deletions: Marked[AskedBy, Predicate] = field(default_factory=Marked)
     rings: Marked[Zone, Ring] = field(default_factory=Marked)  # of the zones that have writers
     raised: RaisedLimit = NOT_RAISED
     anchor: Anchor = NO_ANCHOR

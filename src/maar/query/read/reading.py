@@ -117,22 +117,33 @@ class Reading:
         self._cursor.register(name, table)
 
     def sources(self, service: str) -> list[Source] | None:
-        """The parts as runs, of one service or ('') of all; None when they are too much to hold."""
+        """The parts as runs, of one service or ('') of all; None when they are too much to hold, or
+        not all found yet.
+        """
         if service not in self._sources:
-            fit = bytes_wanted(self.parts, service=service) <= self.blocks.cache.bytes_max
             with translate_errors():
-                self._sources[service] = (
-                    sources_of(
-                        self.parts,
-                        service=service,
-                        reader=self.blocks,
-                        decode=self._decode,
-                        check=self.check,
-                    )
-                    if fit
-                    else None
-                )
+                self._sources[service] = self._find_sources(service)
         return self._sources[service]
+
+    def _find_sources(self, service: str) -> list[Source] | None:
+        """A query does a part of the search at most, and the next ones go on with it: DuckDB has
+        several threads, and is the faster one where nothing is known.
+        """
+        reader = self.blocks
+        if bytes_wanted(self.parts, service=service) > reader.cache.bytes_max:
+            return None
+        cold = [(meta, reader.cold_rows(meta, service)) for meta in self.parts.blocks]
+        if sum(rows for _, rows in cold) > reader.cold_rows_max:
+            left = reader.cold_rows_max
+            for meta, rows in cold:
+                self.check()
+                reader.totals(meta, meta.datasets, service)
+                left -= rows
+                if left <= 0:
+                    return None
+        return sources_of(
+            self.parts, service=service, reader=reader, decode=self._decode, check=self.check
+        )
 
     def may_share(self, sources: list[Source]) -> bool:
         """Whether some of these parts may have the same profile."""
