@@ -6,7 +6,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PYTEST := $(BIN)/python -m pytest
 ARCHIVE := $(VENV)/share/maar/spark-classes.jsa
 SECONDS ?=
-JOBS ?= 3# component tests mostly wait for processes of their own: one more than two cores
+JOBS ?= 4# component tests mostly wait for processes of their own: two more than two cores
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check unit component golden bench docs fuzz mutants soak soak-metastore soak-plans soak-spark lock clean system-packages

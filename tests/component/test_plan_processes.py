@@ -100,6 +100,15 @@ class Site:
         self.processes.append(made)
         return made
 
+    def is_cleaned(self) -> None:
+        """By us, or by the cleaner beside the metastore, which may be faster."""
+
+        def is_done() -> bool:
+            said = self.clean().said()
+            return bool(said["accepted"]) or said["answer"] == "already_completed"
+
+        wait_for(is_done, 60, self.server.log)
+
     def lease_is_over(self, plan: PlanId) -> None:
         """Wait for it, by asking: nobody else tells."""
         wait_for(lambda: self.roll_back(plan) != "lease_live", 60, self.server.log)
@@ -263,7 +272,7 @@ def test_removable_c_two_come_to_a_plan_that_was_left_inflight(site: Site, kind:
     left_inflight(site, plan)
     both = [site.execute(plan, "x"), site.execute(plan, "y")]
     assert {one.said()["answer"] for one in both} == {"must_be_rolled_back"}
-    assert site.clean().said()["accepted"]
+    site.is_cleaned()
     assert site.plan(plan).state is PlanState.INFLIGHT, "it is too young"
     assert site.roll_back(plan) == "scheduled"
     wait_for(lambda: site.execute(plan, "y").said()["answer"] == "rolled_back", 60)
@@ -275,7 +284,7 @@ def test_removable_d_a_cleaning_leaves_a_plan_alone_that_is_executed(site: Site,
     plan = site.new_plan(kind)
     x = site.execute(plan, "x", hold=True)
     x.has_written()
-    assert site.clean().said()["accepted"]
+    site.is_cleaned()
     assert site.plan(plan).state is PlanState.INFLIGHT
     x.let_go()
     assert x.said()["accepted"]
