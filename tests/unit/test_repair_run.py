@@ -12,7 +12,7 @@ import pytest
 from maar.adapters.stores.local import LocalStore
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind, Location
-from maar.model.errors import AlreadyExists, Corrupt, LeaseLost, Unavailable
+from maar.model.errors import AlreadyExists, Corrupt, LeaseLost, StoreFull, Unavailable
 from maar.model.ids import FencingToken, PlanId, StoreName
 from maar.model.plan import LeasedPlan, PlanResult
 from maar.model.repair import LeasedRepair, RangeResult, RepairPart, RepairType
@@ -27,6 +27,7 @@ from support.stores.memory_store import MemoryStore
 
 MAIN, EU, US = map(StoreName, ("main", "eu", "us"))
 TOKENS = TokenRange(7, 900)
+MARKER = keys.marker(INCARNATION)
 
 
 class World:
@@ -35,6 +36,7 @@ class World:
     def __init__(self, scratch: Path, stores: dict[StoreName, ObjectStore]) -> None:
         self.of = stores
         self.away: set[StoreName] = set()
+        self.full: set[StoreName] = set()
         self._scratch = scratch
         self._attempts = 0
         places = tuple(StorePlace(StoreSettings(name, f"file:///{name}")) for name in stores)
@@ -76,7 +78,7 @@ class World:
         return result.repaired
 
     def names(self, store: StoreName) -> set[str]:
-        return {info.key for info in self.of[store].list("")}
+        return {info.key for info in self.of[store].list("") if info.key != MARKER}
 
 
 class _Reached:
@@ -88,6 +90,8 @@ class _Reached:
     def __getattr__(self, name: str) -> object:
         if self._name in self._world.away:
             raise Unavailable(f"store {self._name} is away")
+        if self._name in self._world.full and name.startswith("create"):
+            raise StoreFull(f"store {self._name} has no room")
         return getattr(self._world.of[self._name], name)
 
 
@@ -99,6 +103,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
         settings = StoreSettings(name, f"file://{tmp_path}/{name}")
         local = LocalStore(tmp_path / name, settings)
         stores[name] = local if request.param == "directory" else MemoryStore(name)
+        stores[name].create(MARKER, name.encode())
     return World(tmp_path / "scratch", stores)
 
 
@@ -270,6 +275,20 @@ class TestDamage:
         assert same_bytes(world, healed, MAIN, EU)
         assert world.repair(healed).ended == ()
 
+    def test_halves_stay_until_a_whole_copy_is_there(self, world: World, block: BlockMeta) -> None:
+        """What a store that is away may have does not count."""
+        every = (EU, MAIN, US)
+        copied = with_copies(block, world.repair(block, wanted=every))
+        damage(world, copied, MAIN, "stacks")
+        drop(world, copied, EU, "series")
+        world.away, world.full = {US}, {EU, MAIN}
+        result = world.repair(copied, wanted=every)
+        assert (result.copies, result.ended, result.lost) == ((), (), ())
+        world.full = {EU}
+        result = world.repair(copied, wanted=every)
+        assert [each.store for each in result.copies] == [MAIN]
+        assert sorted(each.store for each in result.ended) == [EU, MAIN]
+
     def test_one_store_only_is_a_scrub(self, world: World, block: BlockMeta) -> None:
         result = world.repair(block, wanted=(MAIN,))
         assert (result.checked, result.copies, result.lost) == (1, (), ())
@@ -293,6 +312,17 @@ class TestAway:
         world.away = {EU}
         result = world.repair(copied)
         assert (result.ended, result.lost, result.copies) == ((), (), ())
+
+    def test_a_store_without_the_marker_of_this_log_is_not_an_empty_one(
+        self, world: World, block: BlockMeta
+    ) -> None:
+        """A disk that is not mounted, or the bucket of somebody else."""
+        copied = with_copies(block, world.repair(block))
+        for info in list(world.of[EU].list("")):
+            world.of[EU].delete(info.key)
+        result = world.repair(copied)
+        assert (result.copies, result.ended, result.away) == ((), (), (EU,))
+        assert not world.names(EU)
 
     def test_other_stores_go_on(self, world: World, block: BlockMeta) -> None:
         world.away = {EU}

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from maar.model import keys
 from maar.model.block import BlockMeta, File
-from maar.model.errors import Corrupt, Retryable
+from maar.model.errors import Corrupt, Retryable, Unavailable
 from maar.model.ids import BlockId, StoreName
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.repair import LostBlock, RangeResult, RepairType
 from maar.model.stores import CopyBad, CopyMade, stores_of
-from maar.ports.object_store import ObjectStore
+from maar.ports.object_store import ObjectStore, exists
 from maar.ports.stores import Stores
 from maar.ports.stores import stores_of as opened
 from maar.services.publish import Publisher, always
@@ -98,6 +99,7 @@ class _Task:
         self._guard = guard
         self._publishers: dict[StoreName, Publisher] = {}
         self._thorough = plan.repair.type is RepairType.VNODE
+        self._known: set[StoreName] = set()  # stores that have the marker of this log
         self._suspects = frozenset(plan.repair.suspects)
 
     def repair(self, meta: BlockMeta, wanted: tuple[StoreName, ...]) -> None:
@@ -125,7 +127,9 @@ class _Task:
         if len(sources) < len(tables):
             self._despair(meta.id, held, bad)
             return
-        self._heal(meta, sources, lacking, {at: bad[at] for at in bad if at in wanted})
+        whole = any(name not in bad for name in sources.values())
+        wrong_here = {at: bad[at] for at in bad if at in wanted}
+        self._heal(meta, sources, lacking, wrong_here, whole=whole)
 
     def _in_order(
         self, held: tuple[StoreName, ...], wanted: tuple[StoreName, ...]
@@ -136,10 +140,22 @@ class _Task:
     def _look(self, meta: BlockMeta, name: StoreName) -> dict[str, str] | None:
         """What is wrong with the files of a copy; None when its store is away."""
         try:
-            return self.check.copy(self._stores.named(name), meta, name)
+            return self.check.copy(self._marked(name), meta, name)
         except Retryable:
             self.away.add(name)
             return None
+
+    def _marked(self, name: StoreName) -> ObjectStore:
+        """A store by name; Unavailable unless it has the marker of this log. A disk that is not
+        mounted and the bucket of somebody else are not empty stores: the leader has to say so.
+        """
+        store = self._stores.named(name)
+        if name not in self._known:
+            marker = keys.marker(self._plan.token.incarnation)
+            if not exists(store, marker):
+                raise Unavailable(f"store {name} has no marker of this log ({marker})")
+            self._known.add(name)
+        return store
 
     def _despair(
         self, block: BlockId, held: tuple[StoreName, ...], bad: dict[StoreName, str]
@@ -155,18 +171,24 @@ class _Task:
         sources: dict[str, StoreName],
         lacking: list[StoreName],
         bad: dict[StoreName, str],
+        *,
+        whole: bool,
     ) -> None:
-        """A copy that is bad ends in the same step in which another one takes its place."""
+        """A copy that is bad ends in the same step in which another one takes its place. Copies may
+        be bad in different files, so that only together they are whole: none of them ends then
+        before a new one is there, whatever a store that is away may hold.
+        """
         for name in (*lacking, *bad):
             try:
                 self._copy(meta, sources, name)
+                whole = True
             except Retryable:
                 self.away.add(name)
-            if name in bad:
-                self.ended.append(CopyBad(meta.id, name, bad[name]))
+        if whole:
+            self.ended += (CopyBad(meta.id, name, what) for name, what in bad.items())
 
     def _copy(self, meta: BlockMeta, sources: dict[str, StoreName], to: StoreName) -> None:
-        target = self._stores.named(to)
+        target = self._marked(to)
         files = self._fetched(meta, sources)
 
         def check(file: File, key: str) -> None:
