@@ -78,6 +78,30 @@ def test_it_is_forgotten_when_the_copy_was_healed() -> None:
     assert heard(reports, lake) == []
 
 
+def test_a_repair_is_asked_once_for_each_time_that_a_reader_complains() -> None:
+    lake, reports = Lake(), DamageReports()
+    meta = copied(lake)
+    reports.hear(lake.state, [bad(meta, EU)])
+    for _ in range(2):
+        assert reports.waiting(lake.state) == [(TENANT, meta.id)]
+    reports.asked([meta.id])
+    assert reports.waiting(lake.state) == []
+    assert heard(reports, lake) == [(meta.id, EU)], "it is shown as damaged until it is healed"
+    reports.hear(lake.state, [bad(meta, EU)])
+    assert reports.waiting(lake.state) == [(TENANT, meta.id)]
+
+
+def test_what_a_repair_has_looked_at_is_settled_and_what_was_healed_waits_for_none() -> None:
+    lake, reports = Lake(), DamageReports()
+    meta = copied(lake)
+    reports.hear(lake.state, [bad(meta, EU), bad(meta, MAIN)])
+    Repairing(lake.fold).find_bad(meta.id, EU)
+    assert reports.waiting(lake.state) == [(TENANT, meta.id)]
+    reports.settle([meta.id])
+    assert heard(reports, lake) == []
+    assert reports.waiting(lake.state) == []
+
+
 def test_the_leaders_loop_counts_them_by_store_and_notices_what_was_healed() -> None:
     lake, reports = Lake(), DamageReports()
     meta = copied(lake)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 import msgspec
 
@@ -20,7 +21,7 @@ from maar.metastore.leader.inbox import Add, PinRequest, Poll
 from maar.metastore.leader.schedule import LeaderSchedule
 from maar.metastore.leader.term import LeaderTerm
 from maar.metastore.member import Replica
-from maar.metastore.records.entries import Entry
+from maar.metastore.records.effects import Effect
 from maar.metastore.replica.follower import Follower
 from maar.metastore.state.state import MetaState
 from maar.metastore.views import explain, reads
@@ -255,13 +256,18 @@ class MetastoreService(Replica, LocalPort):
 
     async def commit_part(self, request: CommitPart) -> PartCommitted:
         term = await self._leader()
+
+        def reply(effects: Sequence[Effect], state: MetaState) -> PartCommitted:
+            told = repairs.committed(effects, state, request, stop=term.why_stop(request.plan))
+            if told.accepted:
+                term.damage.settle(repairs.suspects(state, request.plan))
+            return told
+
         return await term.command(
             lambda state, now: repairs.commit_entries(
                 state, request, now=now, interval_ns=term.interval_ns(request.plan)
             ),
-            lambda effects, state: repairs.committed(
-                effects, state, request, stop=term.why_stop(request.plan)
-            ),
+            reply,
         )
 
     async def repairs(self, *, tenant: str = "") -> RepairsStatus:
@@ -322,13 +328,6 @@ class MetastoreService(Replica, LocalPort):
     async def report_damage(self, copies: tuple[Trouble, ...]) -> None:
         leader_term = await self._confirmed_leader()
         leader_term.hear_damage(copies[:REPORTED_MAX])
-        told = {each.block for each in copies}
-
-        def healing(state: MetaState, _now: LeaseTime) -> list[Entry]:
-            bad = leader_term.damage.bad(state)
-            return repairs.healing(state, ((b.tenant, b.block) for b in bad if b.block in told))
-
-        await leader_term.append(healing)
 
     async def stores(self, *, tenant: str = "") -> tuple[StoreStatus, ...]:
         leader_term = await self._confirmed_leader()

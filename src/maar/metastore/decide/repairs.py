@@ -20,7 +20,7 @@ from maar.metastore.state.rows import block_id
 from maar.metastore.state.state import MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput
-from maar.model.ids import BlockId, StoreName, TenantId
+from maar.model.ids import BlockId, PlanId, StoreName, TenantId
 from maar.model.plan import JobId, Plan, PlanJob
 from maar.model.repair import LeasedRepair, RepairOrder, RepairPart, RepairType
 from maar.model.stores import is_copied
@@ -188,16 +188,18 @@ def _why_stop(state: MetaState, request: CommitPart) -> str:
 # ── what readers complain of ───────────────────────────────────────────────────────────────────
 
 
-def healing(state: MetaState, bad: Iterable[tuple[TenantId, BlockId]]) -> list[Entry]:
+def healing(state: MetaState, bad: Iterable[tuple[TenantId, BlockId]]) -> list[PlansScheduled]:
     """A session for each tenant with copies that readers found bad, before everything that is only
     due; none while one is pending, and none for a block of which no copy is whole.
     """
-    suspects: dict[TenantId, list[BlockId]] = {}
+    if state.adopting:
+        return []
+    by_tenant: dict[TenantId, list[BlockId]] = {}
     for tenant, block in bad:
         if tenant and block not in state.repairs.lost:
-            suspects.setdefault(tenant, []).append(block)
+            by_tenant.setdefault(tenant, []).append(block)
     specs = []
-    for tenant, blocks in suspects.items():
+    for tenant, blocks in by_tenant.items():
         job = JobId(tenant, rules.REPAIR, RepairType.INCREMENTAL)
         if state.plans.pending_of(job) is None:
             some = tuple(dict.fromkeys(blocks))[:SUSPECTS_MAX]
@@ -205,6 +207,12 @@ def healing(state: MetaState, bad: Iterable[tuple[TenantId, BlockId]]) -> list[E
             made = rules.spec(state.policy, tenant, order)
             specs.append(msgspec.structs.replace(made, job=PlanJob(job, on_demand=True)))
     return [PlansScheduled(tuple(specs[:TENANTS_AT_ONCE]))] if specs else []
+
+
+def suspects(state: MetaState, session: PlanId) -> tuple[BlockId, ...]:
+    """The blocks that readers complained of, and that a session looks at for this reason."""
+    plan = state.plans.get(session)
+    return plan.repair.suspects if plan is not None and plan.repair is not None else ()
 
 
 # ── repairs that somebody asks for ─────────────────────────────────────────────────────────────

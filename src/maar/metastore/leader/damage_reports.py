@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from maar.metastore.state.state import MetaState
 from maar.model.ids import BlockId, StoreName, TenantId
@@ -37,6 +37,7 @@ class DamageReports:
     def __init__(self, *, reports_max: int = REPORTS_MAX) -> None:
         self._max = reports_max
         self._heard: dict[tuple[BlockId, StoreName], dict[str, str]] = {}  # what, by key
+        self._waiting: dict[tuple[BlockId, StoreName], None] = {}  # no repair was asked to look yet
 
     def hear(self, state: MetaState, troubles: Iterable[Trouble]) -> None:
         """A store that is away has lost nothing. Nor is a miss damage when its block is no longer
@@ -56,6 +57,7 @@ class DamageReports:
                     each.block, each.store, each.key, each.why, each.what,
                 )  # fmt: skip
             self._heard.setdefault(place, {})[each.key] = each.what
+            self._waiting[place] = None  # again, if a repair could not help
 
     def counts(self, state: MetaState) -> Mapping[StoreName, int]:
         """By store. The leader's loop asks often: each time only some are looked at again."""
@@ -71,9 +73,30 @@ class DamageReports:
             for (block, store), told in self._heard.items()
         ]
 
-    def forget(self, bad: BadCopy) -> None:
-        """It is whole after all."""
-        self._heard.pop((bad.block, bad.store), None)
+    def waiting(self, state: MetaState) -> list[tuple[TenantId, BlockId]]:
+        """Some of the blocks that a repair should look at. The leader's loop asks often: whatever
+        was looked at is last in line.
+        """
+        found = []
+        for place in list(islice(self._waiting, LOOKED_AT)):
+            del self._waiting[place]
+            self._look_again(state, place)
+            if place in self._heard:
+                self._waiting[place] = None
+                found.append((state.blocks.where[place[0]].tenant, place[0]))
+        return found
+
+    def asked(self, blocks: Iterable[BlockId]) -> None:
+        """A repair was asked to look at all copies of these: once for each time that a reader
+        complains.
+        """
+        _drop(self._waiting, blocks)
+
+    def settle(self, blocks: Iterable[BlockId]) -> None:
+        """A repair has looked at all copies of these: what was bad is healed or named as lost, and
+        of what was whole a reader was wrong.
+        """
+        _drop(self._heard, blocks)
 
     def _forget_healed(self, state: MetaState) -> None:
         for place in list(self._heard):
@@ -82,7 +105,7 @@ class DamageReports:
     def _look_again(self, state: MetaState, place: tuple[BlockId, StoreName]) -> None:
         """Forget what was healed; whatever was looked at is last in line."""
         block, store = place
-        told = self._heard.pop(place)
+        told = self._heard.pop(place, {})
         left = {key: what for key, what in told.items() if _is_listed(state, block, store, key)}
         if left:
             self._heard[place] = left
@@ -93,3 +116,9 @@ def _is_listed(state: MetaState, block: BlockId, store: StoreName, key: str) -> 
         return False
     files = state.blocks.get(block).files
     return any(at.store == store and at.key == key for file in files for at in file.locations)
+
+
+def _drop(places: dict[tuple[BlockId, StoreName], Any], blocks: Iterable[BlockId]) -> None:
+    gone = set(blocks)
+    for place in [place for place in places if place[0] in gone] if gone else ():
+        del places[place]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from maar.background import first_ended
-from maar.metastore.decide import prepare, rollbacks, schedule
+from maar.metastore.decide import prepare, repairs, rollbacks, schedule
 from maar.metastore.decide.jobs import JobBook, Moment
 from maar.metastore.decide.workers import WorkerRegistry
 from maar.metastore.leader import inbox
@@ -21,7 +21,6 @@ from maar.metastore.leader.cleaner import Cleaner
 from maar.metastore.leader.damage_reports import DamageReports
 from maar.metastore.leader.dead_letters import DeadLetters
 from maar.metastore.leader.eraser import Eraser
-from maar.metastore.leader.healer import Healer
 from maar.metastore.leader.inbox import (
     Add,
     Command,
@@ -159,7 +158,6 @@ class LeaderTerm:
         self.store_keeper = StoreKeeper(
             leader, deps.stores, self.append, deps.given_stores, timing=timing
         )
-        self.healer = Healer(leader, deps.stores, self.damage, self.append, timing=timing)
         deps.placement.start_leading()
 
     @classmethod
@@ -189,7 +187,6 @@ class LeaderTerm:
             self.orphans.forever,
             self.eraser.forever,
             self.store_keeper.forever,
-            self.healer.forever,
             lambda: self._deps.placement.forever(leader),
             self.letters.forever,
             lambda: self.snapshots.take_forever(leader),
@@ -417,7 +414,25 @@ class LeaderTerm:
         at = self.moment()._replace(now=now)
         self.book.turn(state, at)
         await self._commit(self.book.entries(state, at), now)
+        await self._heal(now)
         self._observe(now)
+
+    async def _heal(self, now: LeaseTime) -> None:
+        """Have repair look at what readers complained of: it ends a copy only by its own look, and
+        beside another one that is whole.
+        """
+        state = self.leader.state
+        healing = repairs.healing(state, self.damage.waiting(state))
+        if not healing:
+            return
+        await self._commit([*healing], now)
+        self.damage.asked(
+            block
+            for entry in healing
+            for made in entry.plans
+            if made.repair is not None
+            for block in made.repair.suspects
+        )
 
     async def _commit(self, entries: list[Entry], now: LeaseTime) -> list[Effect]:
         effects = await self.leader.commit(entries, now=now) if entries else []
