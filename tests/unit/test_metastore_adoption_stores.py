@@ -92,6 +92,16 @@ def test_a_copy_that_was_made_after_the_snapshot_saves_a_block_that_is_gone_at_h
     assert now.profiles == made.profiles
 
 
+def test_a_leader_of_the_lost_log_is_told_in_every_store_that_it_has_ended() -> None:
+    lake = TwoStores()
+    lake.block(1, 2)
+    former = lake.state.incarnation
+    lake.lose(lake.save())
+    lake.adopt()
+    told = lake.named[EU].read(keys.successor(former)).decode()
+    assert told == lake.state.incarnation
+
+
 def test_while_a_store_is_away_nothing_is_missed() -> None:
     lake = TwoStores()
     both, only = lake.block(1, 2), lake.block(3, 4)

@@ -26,9 +26,11 @@ from maar.model.ids import (
     Incarnation,
     PlanId,
     Shard,
+    StoreName,
     TenantId,
     block_time_ns,
 )
+from maar.model.stores import StoreSet, StoreSpec
 from maar.model.time import LeaseTime, WallTime
 from maar.ports.log import Candidate
 from maar.ports.object_store import ObjectStore
@@ -233,6 +235,69 @@ def test_a_log_that_has_led_goes_on_although_the_store_does_not_answer() -> None
     store.heal()
     claim.settle(store, MetaState(incarnation=INCARNATION, former=(OTHER,)))
     assert store.read(keys.marker(INCARNATION)) == b"main"
+
+
+# ── the first of several stores ────────────────────────────────────────────────────────────────
+
+
+def of_stores(*names: str) -> MetaState:
+    state = MetaState(incarnation=INCARNATION)
+    state.blocks.copies.set_stores(StoreSet(tuple(StoreSpec(StoreName(name)) for name in names)))
+    return state
+
+
+def test_another_first_store_than_before_is_refused_with_what_to_do() -> None:
+    claim.check_first(MemoryStore("a"), of_stores("a", "b"))
+    with pytest.raises(Rejected, match=r"first store of this log is 'a'.*Name 'a' first in") as no:
+        claim.check_first(MemoryStore("b"), of_stores("a", "b"))
+    assert "restore the log with settings that do not have it" in str(no.value)
+
+
+def test_a_log_that_is_restored_may_have_another_first_store() -> None:
+    state = of_stores("a", "b")
+    state.adopting = (OTHER,)
+    claim.check_first(MemoryStore("b"), state)
+
+
+@pytest.mark.parametrize("marked", [b"main", b""])
+def test_the_single_store_of_a_log_keeps_its_name_when_others_come(marked: bytes) -> None:
+    lake = Lives()
+    lake.push(1, 2)
+    for name, fits in (("main", True), ("a", False)):
+        store = MemoryStore(name)
+        store.create(keys.marker(INCARNATION), marked)
+        if fits:
+            claim.check_first(store, lake.state)
+            continue
+        with pytest.raises(Rejected, match=r"the store of \[store\] is called 'main'"):
+            claim.check_first(store, lake.state)
+
+
+def test_a_store_that_does_not_answer_is_not_taken_for_another() -> None:
+    lake = Lives()
+    lake.push(1, 2)
+    store = FaultyStore()
+    store._name = "a"
+    store.fault = lambda _operation, _key: Unavailable("the store is away")
+    claim.check_first(store, lake.state)
+
+
+def test_a_server_whose_first_store_has_another_name_than_before_writes_nothing() -> None:
+    async def test() -> None:
+        shared = SharedLog()
+        first = server(MemoryStore("a"), shared)
+        await first.start()
+        await first.stop()
+        written = len(shared.records)
+        other = MemoryStore("b")
+        other.create(keys.marker(Incarnation("01010101")), b"a")
+        again = server(other, shared)
+        with pytest.raises(Rejected, match="first store of this log is 'a'"):
+            await again.start()
+        await again.stop()
+        assert len(shared.records) == written
+
+    run(test())
 
 
 # ── the first snapshot ─────────────────────────────────────────────────────────────────────────

@@ -342,18 +342,38 @@ def test_what_waits_for_a_forgotten_block_waits_for_what_replaced_it() -> None:
     assert copies.is_settled(lake.state, again.id, EU)
 
 
-def test_a_block_that_a_full_store_cannot_remember_stays_retired() -> None:
-    lake = Lake(msgspec.structs.replace(SMALL, tombstones_max=1))
-    one, two = block(lake, 1), block(lake, 4)
+def test_the_oldest_leave_a_list_that_is_full_and_no_block_stays_in_the_index_for_it() -> None:
+    lake = Lake(msgspec.structs.replace(SMALL, tombstones_max=2))
+    blocks = [block(lake, first) for first in (1, 4, 7)]
+    want(lake.fold, EU)
+    repair = Repairing(lake.fold)
+    for each in blocks:
+        repair.copy(each.id, EU)
+    for each in blocks:
+        lake.merge((each,))
+        before = lake.state.room()
+        assert why(lake.fold.put(BlocksForgotten((each.id,), (EU,)))) == []
+        assert lake.state.room() == before + 1
+    left = [lake.state.tombstones[key].block for key in lake.state.tombstones.of_store(EU)]
+    assert left == [blocks[1].id, blocks[2].id]
+    audit.check_sums(lake.state)
+
+
+def test_which_tombstone_is_the_oldest_is_the_same_after_a_snapshot() -> None:
+    """One that waits for another block than before keeps its place."""
+    lake = Lake()
+    one, two, three = (block(lake, first) for first in (1, 4, 7))
     want(lake.fold, EU)
     repair = Repairing(lake.fold)
     for each in (one, two):
         repair.copy(each.id, EU)
-    lake.merge((one, two))
-    effects = lake.fold.put(BlocksForgotten((one.id, two.id), (EU,)))
-    assert why(effects) == [Refusal.TOO_MANY]
-    assert one.id not in lake.state.retired
-    assert two.id in lake.state.retired
+    merged, other = lake.merge((one,)), lake.merge((two,))
+    lake.fold.put(BlocksForgotten((one.id, two.id), (EU,)))
+    lake.merge((merged, lake.merge((three,))))
+    lake.fold.put(BlocksForgotten((merged.id,)))
+    assert not lake.state.tombstones.waiting_for(merged.id)
+    assert other.id in lake.state.blocks
+    assert list(lake.state.tombstones.of_store(EU)) == list(lake.state.tombstones)
 
 
 # ── sums ───────────────────────────────────────────────────────────────────────────────────────

@@ -24,6 +24,9 @@ class Searched(TwoStores):
     def copied(self, *numbers: int) -> BlockMeta:
         return self.copy(self.block(*numbers).id)
 
+    def copied_again(self, meta: BlockMeta) -> BlockMeta:
+        return self.copy(meta.id)
+
     def forget_attempts(self) -> None:
         """All that ever ran has ended and was swept."""
         self.pass_time(10**14)
@@ -46,8 +49,12 @@ def test_a_copy_that_is_not_listed_is_swept_though_its_block_is_known() -> None:
     lake = Searched()
     listed, unlisted = lake.copied(1, 2), lake.copied(3, 4)
     lake.fold.put(CopiesEnded(EU, (unlisted.id,), gone=True, why="the store was lost"))
+    assert lake.sweep() == 0, "it may have ended by mistake: the store has no other"
+    assert lake.has(EU, unlisted)
+    again = lake.copied_again(unlisted)
     assert lake.sweep() == 6
     assert lake.has(EU, listed)
+    assert lake.has(EU, again)
     assert not lake.has(EU, unlisted)
     assert lake.has(MAIN, unlisted)
 
@@ -55,11 +62,14 @@ def test_a_copy_that_is_not_listed_is_swept_though_its_block_is_known() -> None:
 def test_a_copy_of_a_block_that_the_log_has_forgotten_is_swept() -> None:
     lake = Searched()
     one, two = lake.copied(1, 2), lake.copied(3, 4)
-    lake.merge([lake.state.blocks.get(each.id) for each in (one, two)])
+    merged = lake.merge([lake.state.blocks.get(each.id) for each in (one, two)])
     for key in (info.key for info in list(lake.named[MAIN].list("lake/"))):
         if one.id in key or two.id in key:
             lake.named[MAIN].delete(key)
-    lake.fold.put(BlocksForgotten((one.id, two.id)))  # as when their store was given up
+    lake.fold.put(BlocksForgotten((one.id, two.id)))  # as when the list of the store was full
+    lake.sweep()
+    assert lake.has(EU, one), "the store has not got what replaced it"
+    lake.copy(merged.id)
     lake.sweep()
     assert not lake.has(EU, one)
     assert lake.every_orphan.blocked == ()

@@ -9,17 +9,22 @@ import msgspec
 import pytest
 
 from maar.metastore.fold import leftovers
+from maar.metastore.leader import cleaning
 from maar.metastore.records.entries import (
     BlocksExpired,
     PinsTaken,
+    StoresSet,
     TombstonesEnded,
 )
 from maar.metastore.state import audit
 from maar.model import keys
 from maar.model.block import BlockMeta
+from maar.model.errors import NotLeading
 from maar.model.ids import BlockId, StoreName
-from maar.model.stores import keys_at, stores_of
+from maar.model.stores import StoreSet, StoreSpec, keys_at, stores_of
 from maar.model.time import LeaseTime
+from maar.ports.object_store import StoreSettings
+from maar.ports.stores import StorePlace, StorePlaces
 from support.clock.virtual_time import run_virtually
 from support.lake.several_stores import SeveralStores
 from support.metastore.copies import EU, MAIN, US, want
@@ -238,6 +243,33 @@ def test_a_store_that_goes_away_while_it_is_cleaned_is_remembered() -> None:
     assert not lake.holds(EU, one)
 
 
+def test_a_leader_whose_log_was_restored_with_other_stores_deletes_nothing_there() -> None:
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    lake.copy(lake.merge((one, two)).id, EU)
+    lake.named[EU].create(keys.successor(lake.state.incarnation), b"feedbeef")
+    with pytest.raises(NotLeading, match="restored as another one"):
+        lake.clean()
+    assert lake.holds(EU, one)
+
+
+def test_a_long_list_is_looked_at_in_parts_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaning, "LOOKED_AT", 2)
+    lake = SeveralStores()
+    want(lake.fold, EU)
+    blocks = [lake.block(first) for first in (1, 4, 7)]
+    for each in blocks:
+        lake.copy(each.id, EU)
+    waits = [lake.now_of(each.id) for each in blocks]
+    merged = [lake.merge((each,)) for each in waits]
+    lake.clean()
+    assert len(lake.state.tombstones) == 3
+    lake.copy(merged[2].id, EU)
+    for _ in range(3):
+        lake.clean()
+    assert [lake.holds(EU, each) for each in waits] == [True, True, False]
+
+
 def test_the_list_of_a_store_is_bounded_with_an_alarm_and_other_stores_go_on() -> None:
     lake = SeveralStores(msgspec.structs.replace(SMALL, tombstones_max=2))
     one, two = replicated(lake)
@@ -252,9 +284,27 @@ def test_the_list_of_a_store_is_bounded_with_an_alarm_and_other_stores_go_on() -
     lake.merge((had, four))
     lake.merge((five, six))
     lake.clean()
-    assert three.id in lake.state.retired
+    assert three.id not in lake.state.retired, "it would stop pushes"
+    assert not lake.holds(MAIN, had)
     assert not lake.holds(MAIN, five)
     assert len(lake.state.tombstones) == 2
+    assert lake.state.tombstones.of_block(three.id)
+    assert not lake.state.tombstones.of_block(one.id), "the oldest is left to the search"
+    assert lake.holds(EU, one)
+
+
+def test_a_store_that_left_the_settings_holds_up_nothing_though_only_one_is_left() -> None:
+    lake = SeveralStores()
+    one, two = replicated(lake)
+    lake.fold.put(StoresSet(StoreSet((StoreSpec(MAIN),))))
+    lake.stores.places = StorePlaces((StorePlace(StoreSettings(MAIN, "memory://")),))
+    lake.stores._settings = {MAIN: StoreSettings(MAIN, "memory://")}
+    lake.stores._opened.clear()
+    lake.merge((one, two))
+    lake.clean()
+    assert not lake.holds(MAIN, one)
+    assert one.id not in lake.state.retired
+    assert [each.store for each in lake.state.tombstones] == [EU, EU]
 
 
 # ── leftovers ──────────────────────────────────────────────────────────────────────────────────
@@ -309,18 +359,23 @@ def test_an_attempt_that_wrote_at_home_is_swept_while_another_store_is_away() ->
     assert not lake.state.leftovers
 
 
-def test_a_repairs_attempt_is_swept_in_every_store_before_it_is_forgotten() -> None:
+def test_a_repairs_attempt_is_swept_in_every_store_that_answers() -> None:
+    """What it left in one that is away is found there by its intents, and holds up nobody: at the
+    bound of ended attempts no plan would be leased any more.
+    """
     lake = SeveralStores()
     want(lake.fold, EU)
-    lake.block(1)
+    made = lake.block(1)
     (key,) = lake.state.leftovers
     ended = lake.state.leftovers[key]
     lake.state.leftovers[key] = msgspec.structs.replace(ended, store=StoreName(""))
+    stem = keys.stem(block=made.id, plan=key.plan, token=key.token, attempt="r1")
+    table = keys.table(name="series", tenant=made.tenant, day=made.day, stem=stem)
+    for name in (EU, US):
+        intent = keys.intent(plan=key.plan, token=key.token, attempt="r1", ordinal=0)
+        lake.named[name].create(intent, table.encode())
     lake.named[EU].cut_off()
-    with pytest.raises(Exception, match="eu: no list"):
-        list(sweeps(lake))
-    assert list(lake.state.leftovers) == [key]
-    lake.named[EU].heal()
-    lake.pass_time(10**12)
     list(sweeps(lake))
     assert not lake.state.leftovers
+    assert everything(lake, EU, "attempts/")
+    assert not everything(lake, US, "attempts/")

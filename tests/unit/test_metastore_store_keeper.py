@@ -8,13 +8,15 @@ import msgspec
 import pytest
 
 from maar.block.format import checksum
+from maar.metastore.decide import stores as decisions
 from maar.metastore.leader.store_keeper import StoreKeeper
-from maar.metastore.records.entries import StoresSet
+from maar.metastore.records.entries import BlocksLost, StoresSet
 from maar.metastore.state import audit
+from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import NotFound, Rejected
-from maar.model.ids import FencingToken, PlanId, StoreName, TenantId
+from maar.model.ids import FencingToken, Incarnation, PlanId, StoreName, TenantId
 from maar.model.stores import StoreSet, StoreSpec, TenantStores, keys_at, stores_of
 from maar.ports.store_removal import RemovedStore
 from maar.ports.stores import stores_of as alone
@@ -187,6 +189,48 @@ def test_a_wiped_home_gives_up_no_block_that_only_it_had() -> None:
     assert stores_of(lake.now_of(alone.id)) == (MAIN,)
 
 
+def test_of_two_stores_that_look_wiped_neither_gives_up_what_the_other_lacks() -> None:
+    """One of them may be a disk that is not mounted, with the only copies that are left."""
+    lake = Kept()
+    one = lake.replicated(1)
+    unmounted = dict(lake.named[EU]._objects)
+    for name in (MAIN, EU):
+        lake.named[name].wipe()
+    lake.step(2)
+    assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
+    lake.named[EU]._objects.update(unmounted)
+    assert lake.holds(EU, one)
+
+
+def test_a_wiped_stores_copies_do_not_end_while_the_other_store_is_away() -> None:
+    lake = Kept()
+    one = lake.replicated(1)
+    lake.named[EU].wipe()
+    lake.named[MAIN].cut_off()
+    lake.step()
+    assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
+
+
+def test_a_place_that_another_log_has_marked_is_not_believed_to_be_a_wiped_store() -> None:
+    lake = Kept()
+    one = lake.replicated(1)
+    lake.named[EU].wipe()
+    lake.named[EU].create(keys.marker(Incarnation("feedbeef")), EU.encode())
+    lake.step(2)
+    assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
+    assert lake.marked(EU) is None
+    assert any("the marker of another log (feedbeef)" in each for each in lake.keeper.blocked)
+
+
+def test_nothing_is_said_of_the_stores_while_the_first_one_has_not_answered() -> None:
+    """The log knows the first one by its place."""
+    given = stores(EU)
+    assert decisions.settings_entries(MetaState(), given, unready={MAIN}) == []
+    (entry,) = decisions.settings_entries(MetaState(), given, unready={EU})
+    assert isinstance(entry, StoresSet)
+    assert entry.stores.names() == (MAIN, US)
+
+
 def test_while_a_store_is_away_its_copies_do_not_end() -> None:
     lake = Kept()
     one = lake.replicated()
@@ -325,3 +369,14 @@ def test_a_lost_store_is_given_up_when_what_only_it_had_is_named_and_confirmed()
     assert merged.id in lake.state.blocks
     assert lake.state.tombstones.of_store(EU) == {}
     assert EU not in lake.state.blocks.copies.known()
+
+
+def test_a_block_that_was_copied_after_it_was_named_is_not_given_up_with_a_lost_store() -> None:
+    lake = Kept()
+    one, two = lake.replicated(1), lake.replicated(4)
+    for each in (one, two):
+        lake.repair.find_bad(each.id, MAIN)
+    lake.copy(one.id, MAIN)
+    (entry,) = decisions.lose_blocks(lake.state, [one.id, two.id], EU)
+    assert isinstance(entry, BlocksLost)
+    assert entry.blocks == (two.id,)

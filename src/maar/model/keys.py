@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from maar.model.errors import InvalidInput
 from maar.model.ids import BlockId, FencingToken, Incarnation, PlanId, Shard, TenantId
@@ -52,6 +52,7 @@ _WRITTEN = re.compile(  # by a plan: any object that an intent may name
     r"|segments/v1/shard=[0-9]{1,9}/joined)"
     r"/([0-9a-f]{32})-([^/-]+)-([^/-]+)-[^/]+\.(?:parquet|msgpack)"
 )
+_OF_TENANT = re.compile(r"(?:lake/v1/[a-z]+|quarantine/v1)/tenant=([^/]+)/")
 _INTENT = re.compile(r"attempts/v1/([^/]+)/([^/]+)/[^/]+-[0-9]+")
 _COMMIT = re.compile(r"commits/v1/([^/-]+)-([^/-]+)")
 _SEGMENT = re.compile(r"segments/v1/shard=([0-9]{1,9})/([0-9a-f]{32})-([^/-]+)\.parquet")
@@ -70,6 +71,12 @@ def segment(*, shard: Shard, block: BlockId, incarnation: Incarnation) -> str:
 def joined_segment(*, shard: Shard, stem: str) -> str:
     """Written by an attempt at a plan; apart from the segments of writers, which are of none."""
     return f"segments/v1/shard={shard}/joined/{stem}.parquet"
+
+
+def tenant_of(key: str) -> TenantId | None:
+    """Whose block an object belongs to; None of segments, which mix tenants."""
+    parts = _OF_TENANT.match(key)
+    return TenantId(unquote(parts[1])) if parts else None
 
 
 def joined_shard(key: str) -> Shard | None:

@@ -22,15 +22,18 @@ from collections.abc import Container
 from maar.metastore.fold import leftovers, registration
 from maar.metastore.records.entries import AttemptKey
 from maar.metastore.state.state import MetaState
+from maar.model import keys
 from maar.model.ids import (
     BlockId,
     FencingToken,
     Incarnation,
     PlanId,
     StoreName,
+    TenantId,
     block_time_ns,
 )
 from maar.model.keys import SegmentName
+from maar.model.stores import lacking
 from maar.model.time import LeaseTime
 
 
@@ -80,6 +83,22 @@ def is_unlisted(
         and (block in state.blocks or block in state.retired)
         and bool(leftovers.unlisted_keys(state, {key: block}, store))
     )
+
+
+def is_needed_here(
+    state: MetaState, block: BlockId, key: str, store: StoreName, *, lacked: Container[TenantId]
+) -> bool:
+    """Whether an unlisted object may be all that a store has of some profiles (S14).
+
+    Of a live block it may be, until the store has a listed copy: the unlisted one may have ended by
+    mistake. A block that is forgotten may have been replaced by blocks that this store lacks; it
+    is not known any more by which, so it stays until the store lacks nothing of its tenant.
+    `lacked` are the tenants of which it does.
+    """
+    live = state.blocks.find_live((block,)).get(block)
+    if live is not None:
+        return store in lacking(live.outline, state.stores)
+    return block not in state.retired and keys.tenant_of(key) in lacked
 
 
 # ── what attempts wrote ────────────────────────────────────────────────────────────────────────

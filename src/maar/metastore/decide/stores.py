@@ -36,8 +36,11 @@ def settings_entries(
     state: MetaState, given: StoreSet, *, unready: Collection[StoreName] = ()
 ) -> list[Entry]:
     """The stores of the settings, if the log knows others. New ones that are not ready are left
-    out until they are. A single store, the only one that ever was, needs no entry.
+    out until they are, and nothing is said while the first one is not: the log knows it by its
+    place. A single store, the only one that ever was, needs no entry.
     """
+    if given.stores and given.stores[0].name in unready:
+        return []
     wanted = without(given, unready)
     if len(wanted.stores) < 2 and not state.stores.stores:
         return []
@@ -83,7 +86,7 @@ def leave(state: MetaState, store: StoreName, *, leaves: bool = True) -> list[En
     if leaves and store == state.stores.names()[0]:
         raise Rejected(
             f"store {store} is the first of the settings, where snapshots and commits are, and "
-            "which zones without a home of their own write to; name another one first"
+            "cannot be drained; to give it up, restore the log with settings that do not have it"
         )
     return [StoreLeaves(store, leaves)]
 
@@ -148,7 +151,9 @@ def end_copies(store: StoreName, blocks: Iterable[BlockId], why: str) -> list[En
 
 
 def lose_blocks(state: MetaState, blocks: Iterable[BlockId], store: StoreName) -> list[Entry]:
-    live = tuple(block for block in blocks if block in state.blocks)
+    """Those that are still in no other store: repair may have copied some since they were found."""
+    found = state.blocks.find_live(blocks)
+    live = tuple(block for block, each in found.items() if stores_of(each.outline) == (store,))
     note = f"only the store {store} had it, which was given up"
     return [BlocksLost(live, note)] if live else []
 

@@ -292,20 +292,26 @@ def _bury_copy(state: MetaState, meta: BlockMeta, store: StoreName) -> None:
     state.tombstones[Buried(store, keys_at(meta, store)[0])] = made
 
 
-def bury(state: MetaState, block: BlockId, retired: Retired, stores: Iterable[StoreName]) -> bool:
-    """The copies that stay behind when a retired block is forgotten; False, and nothing is done,
-    when a store has no room for more.
+def bury(state: MetaState, block: BlockId, retired: Retired, stores: Iterable[StoreName]) -> None:
+    """The copies that stay behind when a retired block is forgotten.
+
+    The list of a store that is away for long must neither grow without bound nor keep blocks in the
+    index, where they would stop pushes. So the oldest leave a list that is full: when the store is
+    back, the search for orphans finds what they named.
     """
     meta = unpack(retired.packed)
-    left = [store for store in stores_of(meta) if store in set(stores)]
-    if not all(has_room(state, store) for store in left):
-        return False
-    for store in left:
+    for store in (store for store in stores_of(meta) if store in set(stores)):
+        while (oldest := _oldest_too_many(state, store)) is not None:
+            del state.tombstones[oldest]
         key = Buried(store, keys_at(meta, store)[0])
         state.tombstones[key] = Tombstone(
             block, retired.entry, retired.at, retired.outputs, retired.packed, retired.cause
         )
-    return True
+
+
+def _oldest_too_many(state: MetaState, store: StoreName) -> Buried | None:
+    full = not has_room(state, store)
+    return next(iter(state.tombstones.of_store(store)), None) if full else None
 
 
 def pass_on(state: MetaState, block: BlockId, retired: Retired) -> None:

@@ -22,7 +22,7 @@ from maar.background import Loop, Threads
 from maar.metastore.decide import prepare
 from maar.metastore.decide.dead_letter_rules import FoundLetter
 from maar.metastore.fold import registration, reincarnation
-from maar.metastore.leader import committing
+from maar.metastore.leader import claim, committing
 from maar.metastore.leader.background import Append, Led
 from maar.metastore.leader.letter_box import Box
 from maar.metastore.leader.store_inventory import (
@@ -114,6 +114,8 @@ class Adoption:
         self._left.clear()
         began_ns = self._clock.monotonic_ns()
         names = self._stores.names()
+        for name in names[1:]:
+            await self._threads.do(self._end_former, name)
         listings = {name: StoreListing(self._stores.named(name)) for name in names}
         found = await self._committed(await self._unknown(listings))
         blocks = [block for block, some in found.items() if not _is_quarantined(some[0])]
@@ -138,6 +140,9 @@ class Adoption:
             *(tally.blocks_adopted, tally.blocks_missed, len(self._left)),
             (self._clock.monotonic_ns() - began_ns) / 1e9,
         )
+
+    def _end_former(self, name: StoreName) -> None:
+        claim.end_former(self._stores.named(name), self._leader.state)
 
     # ── what the store holds and the index does not know ───────────────────────────────────────
 

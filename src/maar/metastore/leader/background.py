@@ -7,11 +7,12 @@ from typing import Protocol
 
 from maar.metastore.leader.inbox import Prepare
 from maar.metastore.state.state import MetaState
-from maar.model.errors import InvalidInput, Unavailable
+from maar.model import keys
+from maar.model.errors import InvalidInput, NotLeading, Unavailable
 from maar.model.ids import StoreName
 from maar.model.time import SECOND_NS, LeaseTime
 from maar.ports.clock import Clock
-from maar.ports.object_store import ObjectStore
+from maar.ports.object_store import ObjectStore, exists
 from maar.ports.stores import Stores
 from maar.services.deletion import Deleter
 
@@ -43,12 +44,23 @@ class Deleting(Led, Protocol):
         ...
 
 
-def deleter(leader: Deleting, store: ObjectStore, clock: Clock) -> Deleter:
-    """Deletes what a leader may delete, as long as it leads (S1, S5)."""
+def deleter(
+    leader: Deleting, store: ObjectStore, clock: Clock, *, one_of_several: bool = False
+) -> Deleter:
+    """Deletes what a leader may delete, as long as it leads (S1, S5).
 
-    def confirm(keys: Sequence[str]) -> Sequence[str]:
+    With several stores, the store itself is asked too whether the log was restored: the restored
+    one may not use the store in which this leader looks.
+    """
+
+    def confirm(going: Sequence[str]) -> Sequence[str]:
         leader.confirm_deletes()
-        return keys
+        incarnation = leader.state.incarnation
+        if one_of_several and exists(store, keys.successor(incarnation)):
+            raise NotLeading(
+                f"the log {incarnation} was restored as another one, which uses this store"
+            )
+        return going
 
     return Deleter(store, confirm, clock.monotonic_ns)
 
@@ -90,4 +102,5 @@ class LedStores:
         """Unavailable also when the store did not answer a short time ago."""
         if self._clock.monotonic_ns() < self._away.get(store, 0):
             raise Unavailable(f"store {store} did not answer a short time ago")
-        return deleter(self._leader, self.named(store), self._clock)
+        several = len(self._stores.names()) > 1
+        return deleter(self._leader, self.named(store), self._clock, one_of_several=several)

@@ -43,6 +43,7 @@ class Burials:
         self._limit = limit
         self._threads = Threads(STORES_MAX, "bury", when_closed=NotLeading)  # one for each store
         self._held: HeldBack[Buried] = HeldBack(HELD_MAX)
+        self._starts: dict[StoreName, int] = {}  # where the next look at a long list begins
 
     @property
     def blocked(self) -> tuple[str, ...]:
@@ -50,8 +51,8 @@ class Burials:
         state = self._leader.state
         full = (
             f"store {store}: {state.policy.tombstones_max:,} copies wait to be deleted in it, the "
-            "most there can be; what comes after them stays in the index. Bring the store back, or "
-            f"give it up (maar stores remove {store} --lost)"
+            "most there can be; for each that comes, the oldest is left to the search for orphans. "
+            f"Bring the store back, or give it up (maar stores remove {store} --lost)"
             for store in state.tombstones.stores()
             if not copies.has_room(state, store)
         )
@@ -82,7 +83,15 @@ class Burials:
         state, now = self._leader.state, self._leader.now()
         resting = self._held.resting(now)
         look = partial(cleaning.tombstones, state, now=now, limit=self._limit, resting=resting)
-        return [(store, look(store)) for store in state.tombstones.stores()]
+        work = []
+        for store in state.tombstones.stores():
+            start = self._starts.pop(store, 0)
+            due = look(store, start=start)
+            ahead = start if len(due) >= self._limit else start + cleaning.LOOKED_AT
+            if ahead < len(state.tombstones.of_store(store)):
+                self._starts[store] = ahead  # else from the beginning
+            work.append((store, due))
+        return work
 
     def _bury_in(self, work: tuple[StoreName, list[cleaning.DueTombstone]]) -> BuriedIn:
         store, due = work

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from maar.metastore.replica import snapshot
+from maar.metastore.state.index import blocks_in
 from maar.metastore.state.state import MetaState
 from maar.model import keys
-from maar.model.errors import AlreadyExists, Rejected, Retryable
-from maar.model.ids import Incarnation
+from maar.model.errors import AlreadyExists, NotFound, Rejected, Retryable
+from maar.model.ids import Incarnation, StoreName
 from maar.ports.object_store import ObjectStore, exists
 
 log_ = logging.getLogger("maar.metastore")
@@ -45,6 +46,50 @@ def check_unused(store: ObjectStore, *, log_url: str = "") -> None:
         f"server and run `{command}`; to begin a new log beside it, which knows nothing of it, set "
         "`metastore.begin_anew = true`"
     )
+
+
+def check_first(store: ObjectStore, state: MetaState) -> None:
+    """Called before a leader appends: Rejected when another store than before is the first.
+
+    What is not of a single store (snapshots, commits, deletions, large entries) is in the first one
+    of the settings, and is looked for nowhere else. The log knows the names of several stores in
+    their order. Of a single one it knows the name in its marker, and in the blocks that it holds.
+    A log that is being restored may have another one.
+    """
+    name = StoreName(store.settings().name)
+    known = name if state.adopting else _first_known(store, state)
+    if known in ("", name):
+        return
+    raise Rejected(
+        f"the first store of the settings is {name!r}, and the first store of this log is "
+        f"{known!r}, where its snapshots are, and all else that is not of a single store. Name "
+        f"{known!r} first in [[stores]], with the place that it has had so far; the store of "
+        "[store] is called 'main'. To give it up, restore the log with settings that do not have "
+        "it (docs/stores.md)"
+    )
+
+
+def _first_known(store: ObjectStore, state: MetaState) -> str:
+    """The name of the store that was the first one until now; '' when nothing tells."""
+    if state.stores.stores:
+        return state.stores.names()[0]
+    if not state.incarnation:
+        return ""
+    try:
+        if marked := store.read(keys.marker(state.incarnation)).decode(errors="replace"):
+            return marked
+    except NotFound:
+        pass
+    except Retryable:
+        return ""
+    return _home_of_blocks(state)  # markers of single stores used to be empty
+
+
+def _home_of_blocks(state: MetaState) -> str:
+    shelves = next(iter(state.blocks.tenants.values()), {})
+    chunks = (chunk for shelf in shelves.values() for chunk in shelf.chunks)
+    found = next(blocks_in(chunks), None)
+    return found.store if found is not None else ""
 
 
 def settle(store: ObjectStore, state: MetaState, *, begin_anew: bool = False) -> None:
@@ -75,6 +120,20 @@ def mark(store: ObjectStore, incarnation: Incarnation) -> None:
         store.create(keys.marker(incarnation), store.settings().name.encode())
     except AlreadyExists:
         pass  # since an earlier start
+
+
+def end_former(store: ObjectStore, state: MetaState) -> None:
+    """Tell a leader that still runs in an adopted incarnation that it has ended.
+
+    Before anybody can lead in the new log: from then on what the old one would delete may be needed
+    by the new one, which has not searched the store yet. The other ones of several stores are told
+    before they are searched.
+    """
+    for life in state.adopting:
+        try:
+            store.create(keys.successor(life), state.incarnation.encode())
+        except AlreadyExists:
+            pass
 
 
 def _claim(store: ObjectStore, incarnation: Incarnation, *, begin_anew: bool) -> None:

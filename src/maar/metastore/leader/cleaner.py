@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import NamedTuple, TypeVar
 
 from maar.background import Loop, Threads
-from maar.metastore.fold import copies, leftovers, retention, trust, undo
+from maar.metastore.fold import leftovers, retention, trust, undo
 from maar.metastore.leader import cleaning, sweeping
 from maar.metastore.leader.background import Append, Deleting, LedStores
 from maar.metastore.leader.burials import Burials
@@ -29,7 +29,7 @@ from maar.metastore.records.entries import (
 )
 from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.replica.timing import TIMING, Timing
-from maar.metastore.state.state import MetaState
+from maar.metastore.state.state import ANY_STORE, MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta
 from maar.model.errors import NotLeading, Retryable
@@ -147,22 +147,23 @@ class Cleaner:
             state, now=now, limit=self._bounds.removed_at_once, resting=resting
         )
         done = await self._removing.each(self._remove_one, work, catching=Exception)
-        several = len(self._stores.names(state)) > 1
+        every = self._stores.names(state)
         gone: dict[tuple[StoreName, ...], list[BlockId]] = {}
         failed: list[object] = []
         for _, some in groupby(zip(work, done, strict=True), key=lambda each: each[0].ids()):
             outcomes = list(some)
             removal = outcomes[0][0]
-            away = [one.store for one, outcome in outcomes if several and _is_away(outcome)]
-            self._stores.rest(store for store in away if store)
-            stay = tuple(sorted({*removal.stay, *(store for store in away if store)}))
+            away = [
+                one.store
+                for one, outcome in outcomes
+                if one.store and every != (one.store,) and _is_away(outcome)
+            ]
+            self._stores.rest(away)
+            stay = tuple(sorted({*removal.stay, *away}))
             bad = [outcome for one, outcome in outcomes if outcome and one.store not in away]
             if bad:
                 self._hold_removal(removal, bad[0], now=now)
                 failed += bad
-            elif full := next((store for store in stay if not copies.has_room(state, store)), None):
-                why = f"{removal.title} stays: too much waits to be deleted in store {full}"
-                self._blocks.hold(removal.ids(), why, now=now, tell=False)
             else:
                 gone.setdefault(stay, []).extend(removal.ids())
         await self._forget(gone)
@@ -208,16 +209,19 @@ class Cleaner:
         ]
         done = await self._sweeping.each(self._remove_leftovers, work, catching=Exception)
         left: set[AttemptKey] = set()  # in some store at least
+        failed: list[Exception] = []
         for (attempt_key, _), looked in zip(places, found, strict=True):
-            if isinstance(looked, Exception):
+            if isinstance(looked, Exception) and not self._is_left_to_search(attempt_key, looked):
                 _hold_failed(self._attempts, [attempt_key], _title(attempt_key), looked, now=now)
                 left.add(attempt_key)
+                failed.append(looked)
         for (one, _), outcome in zip(work, done, strict=True):
             attempt_key = one.attempt_key
             if one.intents.bad:
                 self._attempts.hold([attempt_key], "; ".join(one.intents.bad), now=now)
             if isinstance(outcome, Exception):
                 _hold_failed(self._attempts, [attempt_key], _title(attempt_key), outcome, now=now)
+                failed.append(outcome)
             if isinstance(outcome, Exception) or not outcome:
                 left.add(attempt_key)
         swept = [attempt_key for attempt_key in sweeps if attempt_key not in left]
@@ -225,7 +229,7 @@ class Cleaner:
         self._metrics.leftovers_held.set(len(self._attempts))
         if swept:
             await self._append(lambda *_: [LeftoversSwept(tuple(swept))])
-        _raise_retryable([*found, *done])
+        _raise_retryable(failed)
         return len(sweeps) >= self._bounds.swept_at_once and bool(swept)
 
     def _stores_of(self, attempt_key: AttemptKey) -> tuple[StoreName, ...]:
@@ -234,6 +238,15 @@ class Cleaner:
         every = self._stores.names(state)
         ended = state.leftovers.get(attempt_key)
         return (ended.store,) if ended is not None and ended.store in every else every
+
+    def _is_left_to_search(self, attempt_key: AttemptKey, outcome: Exception) -> bool:
+        """Whether the search for orphans cleans up after a repair in a store that is away: it finds
+        the intents there when the store is back. Repairs go on meanwhile, and what waits for one
+        store must not keep the attempts at other plans from being swept.
+        """
+        ended = self._leader.state.leftovers.get(attempt_key)
+        several = len(self._stores.names(self._leader.state)) > 1
+        return several and ended is not None and ended.store == ANY_STORE and _is_away(outcome)
 
     def _look(self, place: tuple[AttemptKey, StoreName]) -> sweeping.FoundLeftovers:
         attempt_key, store = place

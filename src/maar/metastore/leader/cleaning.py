@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from maar.metastore.fold import copies, retirement
@@ -25,6 +26,7 @@ from maar.model.time import LeaseTime
 from maar.ports.object_store import ObjectStore, exists
 from maar.services.deletion import Deleter
 
+LOOKED_AT = 1_000  # tombstones of one store, at once
 REMOVAL_MAX = 32  # blocks; a thread cannot be interrupted, so its work is kept short
 
 Named = Callable[[StoreName], ObjectStore]
@@ -112,11 +114,14 @@ def tombstones(
     now: LeaseTime,
     limit: int,
     resting: Collection[Buried] = (),
+    start: int = 0,
 ) -> list[DueTombstone]:
-    """Copies that may be deleted in a store now, oldest first."""
+    """Copies that may be deleted in a store now, oldest first, of those from the one at `start` on;
+    the leader's loop asks, so that only some are looked at.
+    """
     found: list[DueTombstone] = []
     oldest_pin = retirement.oldest_pin(state, now)
-    for buried in state.tombstones.of_store(store):
+    for buried in islice(state.tombstones.of_store(store), start, start + LOOKED_AT):
         if len(found) >= limit:
             break
         one = state.tombstones[buried]

@@ -160,6 +160,7 @@ class Leader:
         """
         self.hold()
         await self._follower.catch_up(self.hold)
+        await asyncio.to_thread(claim.check_first, self._store, self.state)
         opening: list[Entry] = []
         if not self.state.incarnation:
             if not begin_anew:

@@ -105,6 +105,14 @@ class SearchTools(NamedTuple):
     listed_at_once: int
     name: StoreName | None = None  # of the store; None: there is only one
 
+    def needed(self, state: MetaState) -> Callable[[BlockId, str], bool]:
+        """Whether this store may not do without an object that the index does not list in it."""
+        name = self.name
+        if name is None:
+            return lambda _block, _key: False
+        lacked = state.blocks.copies.lacked_by(name)
+        return lambda block, key: orphans.is_needed_here(state, block, key, name, lacked=lacked)
+
     async def each(self, act: Callable[[Item], Made], items: Iterable[Item]) -> list[Made]:
         """In threads; the first error is raised when all have ended."""
         outcomes = await self.threads.each(act, items, catching=MaarError)
@@ -251,6 +259,7 @@ class Written(NamedTuple):
 class AttemptFinds(NamedTuple):
     found: FoundLeftovers
     written: list[Written]
+    stays: bool = False  # something else, which the store may not do without yet
 
 
 class Attempts(Part):
@@ -268,14 +277,18 @@ class Attempts(Part):
             AttemptKey(*name) for name in named if orphans.is_unknown_attempt(state, *name, now=now)
         ]
         found = await self._tools.each(partial(sweeping.look, self._tools.store), unknown)
-        finds = [AttemptFinds(one, self._unlisted(one)) for one in found]
+        finds = [AttemptFinds(one, *self._unlisted(one)) for one in found]
         return [unit for unit in await self._tools.each(self._unit, finds) if unit]
 
-    def _unlisted(self, found: FoundLeftovers) -> list[Written]:
+    def _unlisted(self, found: FoundLeftovers) -> tuple[list[Written], bool]:
+        """What may go, and whether anything else has to stay for now."""
         state = self._tools.leader.state
-        unlisted = leftovers.unlisted_keys(state, found.intents.written, self._tools.name)
-        beside = dict.fromkeys(keys.objects_beside(key, TABLES) or (key,) for key in unlisted)
-        return [_written(state, each) for each in beside]
+        written = found.intents.written
+        unlisted = leftovers.unlisted_keys(state, written, self._tools.name)
+        needed = self._tools.needed(state)
+        going = [key for key in unlisted if not needed(written[key], key)]
+        beside = dict.fromkeys(keys.objects_beside(key, TABLES) or (key,) for key in going)
+        return [_written(state, each) for each in beside], len(going) < len(unlisted)
 
     def _unit(self, finds: AttemptFinds) -> Unit:
         store, found = self._tools.store, finds.found
@@ -284,7 +297,7 @@ class Attempts(Part):
         if found.intents.bad:
             self._keep(prefix, "; ".join(found.intents.bad))
         unit: list[Orphan] = []
-        whole = True
+        whole = not finds.stays
         for written in finds.written:
             if why := why_kept(store, written):
                 self._keep(written.objects[0], why)
@@ -311,11 +324,13 @@ class Outputs(Part):
     async def _units(self, infos: Sequence[ObjectInfo]) -> list[Unit]:
         named = await self._tools.threads.do(_output_names, infos)
         state, now = self._tools.leader.state, self._tools.leader.now()
+        needed = self._tools.needed(state)
         going = [
             (key, _written(state, beside))
             for key, name in named
             if orphans.is_unknown_attempt(state, name.plan, name.token, now=now)
             and orphans.is_unlisted(state, name.block, key, store=self._tools.name)
+            and not needed(name.block, key)
             and (beside := keys.objects_beside(key, TABLES))
         ]
         return [unit for unit in await self._tools.each(self._unit, going) if unit]

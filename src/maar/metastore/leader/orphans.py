@@ -71,7 +71,7 @@ class Orphans:
         self._store = store
         self._clock = clock
         self._metrics = metrics
-        self._deleter = deleter(leader, store, clock)
+        self._deleter = deleter(leader, store, clock, one_of_several=name is not None)
         self._threads = Threads(THREADS, "orphans", when_closed=NotLeading)
         self._kept = Kept()
         self._told: set[str] = set()

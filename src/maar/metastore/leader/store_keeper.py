@@ -9,7 +9,7 @@ hold its block do, each of them read again to the last byte.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -23,6 +23,7 @@ from maar.metastore.leader.claim import mark
 from maar.metastore.leader.store_inventory import StoreListing
 from maar.metastore.records.entries import CopiesEnded, Entry
 from maar.metastore.replica.timing import TIMING, Timing
+from maar.metastore.state.index import Chunk
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta
@@ -141,6 +142,11 @@ class StoreKeeper:
         store = self._stores.named(name)
         lives = (state.incarnation, *reversed(state.former))
         owner = next((found for life in lives if (found := _marked(store, life)) is not None), None)
+        if owner is None and (other := _other_log(store, lives)):
+            return (
+                f"store {name} has the marker of another log ({other}) and none of this one: the "
+                "settings may name another place than before. Nothing there is believed"
+            )
         if owner is None and name in state.blocks.copies.known():
             self._wiped.add(name)
             return ""
@@ -161,19 +167,37 @@ class StoreKeeper:
         log_.error("store %s has lost its marker: it was wiped, and is filled again", name)
         store = self._stores.named(name)
         listing = StoreListing(store)
-        await self._threads.do(lambda: sum(1 for _ in listing.walk()))
+        await self._threads.do(_walk, listing)
         state = self._leader.state
         chunks = decisions.chunks_with(state, name)
-        lacking = await self._threads.do(
-            lambda: [m.id for m in decisions.blocks_at(chunks, name) if listing.lacks(m)]
-        )
-        for some in _in_steps(lacking, ENDED_AT_ONCE):
+        others = await self._listed_others(name)
+        lacking, ending = await self._threads.do(_missing, chunks, name, listing, others)
+        for some in _in_steps(ending, ENDED_AT_ONCE):
             await self._append(partial(_ended, name, some, decisions.WIPED))
-        left = sum(1 for block in lacking if _is_at(state, block, name))
-        only = f"; {count_text(left, 'block')} had no other copy" if left else ""
-        log_.error("store %s was wiped copies=%d%s", name, len(lacking) - left, only)
+        ended = sum(1 for block in ending if not _is_at(state, block, name))
+        left = lacking - ended
+        only = f"; no other store has {count_text(left, 'block')} now" if left else ""
+        log_.error("store %s was wiped copies=%d%s", name, ended, only)
         await self._threads.do(mark, store, state.incarnation)
         self._wiped.discard(name)
+
+    async def _listed_others(self, name: StoreName) -> dict[StoreName, StoreListing]:
+        """What the other stores hold, as far as they answer and are not empty themselves: a disk
+        that is not mounted looks like a wiped store, and may have the only copies that are left.
+        """
+        found = {}
+        for other in self._stores.names():
+            if other == name or other in self._wiped or other in self._trouble:
+                continue
+            try:
+                listing = StoreListing(self._stores.named(other))
+                await self._threads.do(_walk, listing)
+                found[other] = listing
+            except NotLeading:
+                raise
+            except MaarError as error:
+                self._tell(other, f"store {other} is away: {error}")
+        return found
 
     def _tell(self, name: StoreName, why: str) -> None:
         if name not in self._trouble:
@@ -250,6 +274,7 @@ class StoreKeeper:
             await self._append(partial(_ended, name, some, decisions.LOST))
         for some in _in_steps(list(only), ENDED_AT_ONCE):
             await self._append(partial(_lost, name, some))
+            await self._append(partial(_ended, name, some, decisions.LOST))  # copied meanwhile
         await self._append(lambda state, _: decisions.end_tombstones(state, name))
         log_.warning("store %s was given up blocks_lost=%d profiles=%d", name, len(only), profiles)
         left = sum(1 for block in found.elsewhere if _is_at(state, block, name))
@@ -276,6 +301,35 @@ def _marked(store: ObjectStore, life: Incarnation) -> str | None:
         return store.read(keys.marker(life)).decode(errors="replace")
     except NotFound:
         return None
+
+
+def _walk(listing: StoreListing) -> None:
+    for _ in listing.walk():
+        pass
+
+
+def _other_log(store: ObjectStore, ours: Container[str]) -> str:
+    """Another log that has marked a store; '' when there is none."""
+    marked = (info.key.removeprefix(keys.MARKERS) for info in store.list(keys.MARKERS))
+    return next((life for life in marked if life not in ours), "")
+
+
+def _missing(
+    chunks: list[Chunk],
+    name: StoreName,
+    listing: StoreListing,
+    others: Mapping[StoreName, StoreListing],
+) -> tuple[int, list[BlockId]]:
+    """How many blocks are not in a store that should have them, and which of them another store
+    has: only their copies end. The rest stays listed, and repair looks at it again.
+    """
+    gone = [meta for meta in decisions.blocks_at(chunks, name) if listing.lacks(meta)]
+    ending = [
+        meta.id
+        for meta in gone
+        if any(at in others and others[at].whole(meta) for at in stores_of(meta))
+    ]
+    return len(gone), ending
 
 
 def _some_to_drain(

@@ -142,12 +142,12 @@ async def restore(
         try:
             await log.begin(begun.head, term=Term(begun.state.term))
         except Rejected as error:
-            await asyncio.to_thread(_end_former, store, begun.state)
+            await asyncio.to_thread(claim.end_former, store, begun.state)
             raise Rejected(
                 f"the log is not empty: it was restored already, as {begun.state.incarnation}, and "
                 "nobody has led in it since. Start the replicas"
             ) from error
-        await asyncio.to_thread(_end_former, store, begun.state)
+        await asyncio.to_thread(claim.end_former, store, begun.state)
         await log.finish()
         return _summary(begun.state, begun.head, resumed=True)
     listed = await asyncio.to_thread(snapshot.list_snapshots, store)
@@ -173,22 +173,9 @@ async def restore(
         snapshot.decode(await asyncio.to_thread(store.read, key))
     await asyncio.to_thread(claim.mark, store, incarnation)  # the new incarnation's store, too
     await log.begin(head, term=Term(state.term))
-    await asyncio.to_thread(_end_former, store, state)
+    await asyncio.to_thread(claim.end_former, store, state)
     await log.finish()
     return _summary(state, head, resumed=False)
-
-
-def _end_former(store: ObjectStore, state: MetaState) -> None:
-    """Tell a leader that still runs in an adopted incarnation that it has ended.
-
-    Before anybody can lead in the new log: from then on what the old one would delete may be needed
-    by the new one, which has not searched the store yet.
-    """
-    for life in state.adopting:
-        try:
-            store.create(keys.successor(life), state.incarnation.encode())
-        except AlreadyExists:
-            pass
 
 
 async def reborn(

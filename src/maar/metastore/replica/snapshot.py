@@ -153,7 +153,8 @@ async def restore(
             decode_record(record.body, index=record.index)  # of a format that is read at all?
         raise Corrupt(
             f"the log begins at entry {first or head.index + 1} and the store has no good snapshot "
-            "of what came before. Restore the snapshots, or the log, from a copy."
+            "of what came before. Restore the snapshots, or the log, from a copy. Of several "
+            "stores, the first one of the settings has them: their order must not change."
         )
     return begun()
 

@@ -104,6 +104,16 @@ class Copies:
         """The tenant's live blocks that some store lacks, oldest first."""
         return iter(self.lacking.get(tenant, ()))
 
+    def lacked_by(self, store: StoreName) -> frozenset[TenantId]:
+        """The tenants with a block that a store should hold and does not."""
+        return frozenset(
+            held.tenant
+            for held in self.sums
+            if held.tenant in self.lacking
+            and store not in held.stores
+            and store in self.stores.wanted(held.tenant, held.home)
+        )
+
     def tenants(self) -> list[TenantId]:
         """Those that have blocks, sorted."""
         return sorted({held.tenant for held in self.sums})

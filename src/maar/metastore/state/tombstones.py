@@ -54,8 +54,11 @@ class Tombstones(Marked[Buried, Tombstone]):
         return bulk_mark((key, parts))
 
     def __setitem__(self, key: Buried, value: Tombstone) -> None:
+        """One that is there already keeps its place among those of its store, as it does in a
+        snapshot: which is the oldest must not depend on how a replica began.
+        """
         if key in self:
-            self._unlist(key)
+            self._unlink(key)
         super().__setitem__(key, value)
         self._stores.setdefault(key.store, {})[key] = None
         self._blocks.setdefault(value.block, {})[key] = None
@@ -72,8 +75,11 @@ class Tombstones(Marked[Buried, Tombstone]):
         return super().pop(key, *default)
 
     def _unlist(self, key: Buried) -> None:
-        value = self[key]
         _drop(self._stores, key.store, key)
+        self._unlink(key)
+
+    def _unlink(self, key: Buried) -> None:
+        value = self[key]
         _drop(self._blocks, value.block, key)
         for output in value.outputs:
             _drop(self._awaited, output, key)
