@@ -102,6 +102,21 @@ def test_a_leader_of_the_lost_log_is_told_in_every_store_that_it_has_ended() -> 
     assert told == lake.state.incarnation
 
 
+def test_a_copy_from_after_the_snapshot_is_made_again_when_the_block_is_there_without_it() -> None:
+    """The log that is restored does not know it, so it is an orphan, which is swept like others."""
+    lake = TwoStores()
+    made = lake.block(1, 2)
+    saved = lake.save()
+    lake.copy(made.id)
+    assert lake.state.blocks.copies.is_all_copied(made.tenant)
+    lake.lose(saved)
+    lake.adopt()
+    assert stores_of(lake.state.blocks.get(made.id)) == (MAIN,)
+    assert list(lake.state.to_copy(made.tenant)) == [made.id]
+    assert lake.copy(made.id).id == made.id
+    assert stores_of(lake.state.blocks.get(made.id)) == (MAIN, EU)
+
+
 def test_while_a_store_is_away_nothing_is_missed() -> None:
     lake = TwoStores()
     both, only = lake.block(1, 2), lake.block(3, 4)

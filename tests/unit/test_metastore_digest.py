@@ -96,7 +96,7 @@ LEFT_OUT: dict[str, tuple[str, Lie]] = {
     ),
     "blocks.copies.lacking": (
         "follows from the blocks and the stores; audited",
-        lambda s: first(s.blocks.copies.lacking).add(BlockId("e" * 32)),
+        lambda s: first(first(s.blocks.copies.lacking)).add(BlockId("e" * 32)),
     ),
     "queue.placed": (
         "follows from places",

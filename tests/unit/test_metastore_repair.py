@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from maar.metastore.decide import repairs
+from maar.metastore.decide.jobs import JobBook, moment
 from maar.metastore.records.effects import CopyAdded, Effect, Refused, RepairEnded
 from maar.metastore.records.entries import (
     Grant,
@@ -32,6 +33,7 @@ from maar.model.token_range import RING, TokenRange
 from maar.ports.plan_board import CommitPart, PartCommitted
 from maar.services.repair.ranges import VNODES, token_of, vnode, vnode_number, vnodes
 from maar.services.repair.rules import REPAIR, REPAIRING, tasks
+from maar.services.rules import JobState
 from support.lake.fold_and_store import Lake
 from support.metastore.copies import EU, MAIN, US, copy_of, want
 from support.metastore.fold import TENANT
@@ -44,19 +46,34 @@ def block(lake: Lake, first: int = 1) -> BlockMeta:
     return lake.merge(lake.add(first, first + 1, first + 2))
 
 
-def due(lake: Lake) -> list[PlanSpec]:
+def moved(lake: Lake, meta: BlockMeta, home: StoreName) -> BlockMeta:
+    """The same block, as if another store were its home."""
+    files = tuple(
+        msgspec.structs.replace(
+            file,
+            locations=tuple(msgspec.structs.replace(at, store=home) for at in file.locations),
+        )
+        for file in meta.files
+    )
+    there = msgspec.structs.replace(meta, store=home, files=files)
+    lake.state.blocks.remove(meta.id)
+    lake.state.blocks.add(there)
+    return there
+
+
+def due(lake: Lake, *down: StoreName) -> list[PlanSpec]:
     """Sessions of all jobs that have something to do, and no plan: those that were asked for, and
     those that copy.
     """
     state, now, found = lake.state, LeaseTime(lake.fold.now), []
     for job in REPAIRING.job_ids(state):
         schedule = REPAIRING.default_schedule(state.policy, job)
-        known = REPAIRING.job(state, job, schedule, now=now)
+        known = REPAIRING.job(state, job, schedule, now=now, down=down)
         wanted = job == INCREMENTAL_JOB or job in state.repairs.asked
         busy = any(REPAIRING.job_of(plan.key) == job for plan in state.plans.of_kind(REPAIR))
         if known is None or known.nothing or not wanted or busy:
             continue
-        made = REPAIRING.session(state, known, schedule, now=now)
+        made = REPAIRING.session(state, known, schedule, now=now, down=down)
         found += [made] if made is not None else []
     return found
 
@@ -484,6 +501,28 @@ class TestAgainstTheRest:
         want(lake.fold, EU)
         assert "other stores" in commit(lake, plan, RangeResult(tokens=vnode(2))).stop
 
+    def test_what_somebody_else_has_repaired_meanwhile_counts_for_both(self) -> None:
+        lake = Lake()
+        for number in (1, 11, 21):
+            block(lake, number)
+        ask(lake)
+        spec = due(lake)[0]
+        lake.fold.put(PlansScheduled((spec,)))
+        waiting = max(lake.state.plans)
+        other = begin(lake, spec)
+        first, *rest = parts(other)
+        commit(lake, other, RangeResult(tokens=first.tokens), first.empty)
+        lake.fold.put(
+            PlanFailed(other.id, other.token, "stopped", LeaseTime(lake.fold.now + 1), False)
+        )
+        plan = grant(lake, waiting)
+        assert [part.tokens for part in parts(plan)] == [part.tokens for part in rest]
+        carry_out(lake, plan)
+        assert views.asked(lake.state, VNODE_JOB).outcome == "completed"
+        assert views.asked(lake.state, VNODE_JOB).ranges == VNODES
+        lake.fold.now += 2 * SECOND_NS
+        assert parts(grant(lake, other.id)) == (), "nothing is left of its session"
+
     def test_a_failed_session_rests(self) -> None:
         lake = Lake()
         block(lake)
@@ -526,6 +565,154 @@ def test_copies_are_counted_for_whoever_asked() -> None:
     assert sum(isinstance(effect, CopyAdded) for effect in effects) == 2
     told = views.asked(lake.state, INCREMENTAL_JOB)
     assert (told.outcome, told.copied, told.checked) == ("completed", 2, 1)
+
+
+def job_of(lake: Lake, job: JobId, *down: StoreName) -> JobState:
+    now = LeaseTime(lake.fold.now)
+    schedule = REPAIRING.default_schedule(lake.state.policy, job)
+    found = REPAIRING.job(lake.state, job, schedule, now=now, down=down)
+    assert found is not None
+    return found
+
+
+class TestStoreThatIsDown:
+    def test_only_its_own_ranges_wait_and_they_are_not_repaired(self) -> None:
+        lake = Lake()
+        want(lake.fold)
+        block(lake)
+        other = moved(lake, block(lake, 11), US)
+        ask(lake)
+        (spec,) = due(lake, US)
+        assert spec.repair is not None
+        assert spec.repair.stores == (MAIN,)
+        assert spec.resources == ("store:main",)
+        plan = begin(lake, spec)
+        carry_out(lake, plan)
+        finish(lake, plan)
+        assert due(lake, US) == []
+        assert views.asked(lake.state, VNODE_JOB).outcome == "running"
+        assert lake.state.repairs.of(TENANT, (US,)) == {}
+        (spec,) = due(lake)  # it is back
+        assert spec.repair is not None
+        assert spec.repair.stores == (US,)
+        plan = begin(lake, spec)
+        assert [meta.id for meta in plan.inputs] == [other.id]
+        carry_out(lake, plan)
+        assert views.asked(lake.state, VNODE_JOB).outcome == "completed"
+
+    def test_a_tenant_of_which_no_range_has_all_its_stores_says_so_and_grows_old(self) -> None:
+        lake = Lake()
+        block(lake)
+        want(lake.fold, EU)
+        ask(lake)
+        plan = begin(lake, next(each for each in due(lake) if each.repair and each.repair.ranges))
+        carry_out(lake, plan)
+        finish(lake, plan)
+        lake.fold.now += 20 * DAY_NS
+        found = job_of(lake, VNODE_JOB, EU)
+        assert found.why_not == "no range has all its stores: eu is away"
+        assert found.last_success is not None
+        assert lake.fold.now - found.last_success >= 20 * DAY_NS
+        assert job_of(lake, VNODE_JOB, US).why_not == ""
+
+    def test_what_other_stores_lack_is_copied_meanwhile(self) -> None:
+        lake = Lake()
+        one, two = block(lake), block(lake, 11)
+        want(lake.fold, EU, US)
+        plan = begin(lake, due(lake)[0])
+        made = copy_of(one, US, plan.id, plan.token)
+        commit(lake, plan, RangeResult(copies=(made,), checked=1))
+        finish(lake, plan)
+        (spec,) = due(lake, EU)
+        assert spec.repair is not None
+        assert spec.repair.down == (EU,)
+        assert "store:eu" not in job_of(lake, INCREMENTAL_JOB, EU).resources
+        plan = begin(lake, spec)
+        assert [meta.id for meta in plan.inputs] == [two.id], "the other one lacks only the EU"
+        assert plan.repair is not None
+        assert plan.repair.wanted == ((MAIN, US),)
+        made = copy_of(two, US, plan.id, plan.token)
+        commit(lake, plan, RangeResult(copies=(made,), checked=1))
+        finish(lake, plan)
+        assert due(lake, EU) == []
+        assert "waits for store eu" in job_of(lake, INCREMENTAL_JOB, EU).why_not
+        assert lake.state.all_copied_at(TENANT) is None
+        plan = begin(lake, due(lake)[0])
+        assert [meta.id for meta in plan.inputs] == sorted((one.id, two.id))
+
+    def test_a_session_that_was_to_use_it_stops(self) -> None:
+        lake = Lake()
+        block(lake)
+        want(lake.fold, EU)
+        ask(lake)
+        for spec in due(lake):
+            begin(lake, spec)
+        for plan in lake.state.plans.of_kind(REPAIR):
+            assert "store eu is away" in REPAIRING.why_stop(lake.state, plan, {EU})
+            assert REPAIRING.why_stop(lake.state, plan, {US}) == ""
+            assert REPAIRING.why_stop(lake.state, plan, ()) == ""
+
+    def test_one_that_knows_of_it_goes_on(self) -> None:
+        lake = Lake()
+        block(lake)
+        want(lake.fold, EU, US)
+        begin(lake, due(lake, EU)[0])
+        (plan,) = lake.state.plans.of_kind(REPAIR)
+        assert REPAIRING.why_stop(lake.state, plan, {EU}) == ""
+        assert "store us is away" in REPAIRING.why_stop(lake.state, plan, {EU, US})
+
+    def test_the_leader_looks_again_when_a_store_goes_or_comes(self) -> None:
+        lake, book = Lake(), JobBook()
+        block(lake)
+        want(lake.fold, EU)
+        at = moment(lake.state, LeaseTime(lake.fold.now))
+        book.turn(lake.state, at)
+        assert book.known[VNODE_JOB].found.why_not == ""
+        book.turn(lake.state, at._replace(down=frozenset({EU})))
+        assert "eu is away" in book.known[VNODE_JOB].found.why_not
+        assert "waits for store eu" in book.known[INCREMENTAL_JOB].found.why_not
+        plan = begin(lake, due(lake)[0])
+        told = book.stop(lake.state, lake.state.plans[plan.id], at._replace(down=frozenset({EU})))
+        assert "store eu is away" in told
+        book.turn(lake.state, at)
+        assert book.known[VNODE_JOB].found.why_not == ""
+        assert book.stop(lake.state, lake.state.plans[plan.id], at) == ""
+
+
+class TestSessions:
+    def test_they_are_counted_by_success(self) -> None:
+        lake = Lake()
+        block(lake)
+        ask(lake)
+        plan = begin(lake, due(lake)[0])
+        until = LeaseTime(lake.fold.now + SECOND_NS)
+        failed = lake.fold.put(PlanFailed(plan.id, plan.token, "eu is away", until, False))
+        lake.metrics.count(failed, lake.state)
+        lake.fold.now += 2 * SECOND_NS
+        plan = grant(lake, plan.id)
+        done = PlanCompleted(plan.id, plan.token, PlanResult(REPAIR, (), Account(0, 0, 0)))
+        for _ in range(2):  # the second time it is only answered again
+            lake.metrics.count(lake.fold.put(done), lake.state)
+
+        def told(successful: str) -> float | None:
+            labels = {"tenant": str(TENANT), "type": "vnode", "successful": successful}
+            return lake.registry.get_sample_value("maar_repair_sessions_total", labels)
+
+        assert (told("yes"), told("no")) == (1, 1)
+
+    def test_other_plans_are_not_counted(self) -> None:
+        lake = Lake()
+        one, two = lake.add(1, 2)
+        plan = lake.schedule((one, two))
+        token = lake.lease(plan)
+        lake.metrics.count(lake.complete(plan, token, lake.write(plan, token)), lake.state)
+        samples = [
+            each.value
+            for family in lake.registry.collect()
+            for each in family.samples
+            if each.name == "maar_repair_sessions_total"
+        ]
+        assert samples == []
 
 
 class TestReported:

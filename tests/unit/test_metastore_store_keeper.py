@@ -106,8 +106,10 @@ def test_a_new_store_that_is_away_is_left_out_until_it_answers_and_a_known_one_s
         "store eu is away",
         "store us is away",
     ]
+    assert lake.keeper.down == {EU, US}
     lake.named[US].heal()
     lake.step()
+    assert lake.keeper.down == {EU}
     assert lake.state.stores.names() == (MAIN, EU, US)
     assert lake.marked(US) == US
 

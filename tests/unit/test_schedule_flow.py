@@ -276,6 +276,19 @@ def test_who_executes_a_plan_by_its_id_is_told_that_it_is_busy() -> None:
     assert paused.answer is Answer.BUSY, "a pause is respected by everybody"
 
 
+def test_a_session_that_passes_windows_by_is_not_stopped_by_one_but_by_a_pause() -> None:
+    world = Patrols({A: stores("x", last=-2)})
+    world.until(WEEK_NS)
+    spec = world.book.session(world.state, A, world.moment)
+    assert spec is not None
+    world.put([PlansScheduled((spec,)), window("00:00", "23:59")])
+    plan = max(world.state.plans)
+    world.put(execution.entries(world.state, plan, W3, now=world.now, ignore_windows=True))
+    assert world.book.stop(world.state, world.plan(plan), world.moment) == ""
+    world.put([window("00:00", "00:00")])
+    assert world.book.stop(world.state, world.plan(plan), world.moment) != ""
+
+
 # ── windows ────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -102,6 +102,19 @@ def test_a_granted_plan_that_nobody_works_on_yet_is_renewed_but_not_said_to_have
     assert [renewal.started for renewal in ask(keeper, LEASE // 3).renewals] == [False]
 
 
+def test_a_renewal_may_say_that_the_work_should_end_after_its_task() -> None:
+    keeper, plan = holding(leased()), leased()
+    assert keeper.why_stop(plan) == ""
+    stop = PollReply((), (Kept(plan.id, plan.token, LEASE, "a window closed"),), ())
+    decision = keeper.on_reply(ask(keeper, LEASE // 3), stop, sent_ns=LEASE // 3, now_ns=LEASE // 3)
+    assert keeper.why_stop(plan) == "a window closed"
+    assert decision.stop == (), "its task is not cancelled"
+    assert keeper.holds(plan)
+    at = LEASE * 2 // 3
+    keeper.on_reply(ask(keeper, at), keeping(plan), sent_ns=at, now_ns=at)
+    assert keeper.why_stop(plan) == "", "what held it back is over"
+
+
 def test_the_first_renewal_after_the_work_began_says_so_until_it_was_heard() -> None:
     keeper = granted(leased())
     keeper.on_begun(leased(), 0)

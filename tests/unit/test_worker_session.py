@@ -6,18 +6,21 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
 from maar.model.errors import LeaseLost, Unavailable
 from maar.model.ids import FencingToken, Incarnation, PlanId, StoreName
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.repair import LeasedRepair, RangeResult, RepairPart, RepairType
-from maar.ports.plan_board import CommitPart, PartCommitted
+from maar.ports.plan_board import CommitPart, Kept, PartCommitted, PollRequest
 from maar.ports.runner import AttemptFailed
 from maar.services.repair.ranges import vnode
 from maar.services.repair.rules import REPAIR, key_of
 from maar.worker import session
+from support.clock.virtual_time import Gate, run_virtually
 from support.metastore.fold import TENANT, segment
+from support.worker.stand_ins import SmallMetastore, ThreadRunner, until, worker_of, working
 
 SECOND_NS = 1_000_000_000
 
@@ -50,6 +53,7 @@ class World:
     commits: list[CommitPart] = field(default_factory=list)
     replies: list[PartCommitted | Exception] = field(default_factory=list)
     holds: Callable[[], bool] = lambda: True
+    why_stop: Callable[[], str] = lambda: ""
 
     async def run(self, task: LeasedPlan) -> PlanResult:
         assert task.repair is not None
@@ -75,6 +79,7 @@ class World:
                 run=self.run,
                 commit=self.commit,
                 may_go_on=self.holds,
+                why_stop=lambda: self.why_stop(),
                 monotonic_ns=lambda: self.now_ns,
             )
         )
@@ -103,6 +108,34 @@ def test_the_metastore_may_say_stop() -> None:
     assert world.said == ["run 0", "commit", "run 1", "commit"]
     assert result.repaired is not None
     assert result.repaired.ranges == 2
+
+
+def test_a_renewal_may_say_stop_and_the_task_that_runs_is_committed() -> None:
+    world = World()
+    world.why_stop = lambda: "a window closed" if "run 1" in world.said else ""
+    result = world.carry_out(plan_of(5))
+    assert world.said == ["run 0", "commit", "run 1", "commit"]
+    assert result.repaired is not None
+    assert result.repaired.ranges == 2
+
+
+def test_a_renewal_that_says_stop_does_not_end_the_tries_to_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "AGAIN_S", 0)
+    world = World(replies=[Unavailable("not now"), PartCommitted(True)])
+    world.why_stop = lambda: "a window closed"
+    world.carry_out(plan_of(3))
+    assert world.said == ["run 0", "commit"]
+
+
+def test_a_session_that_is_stopped_has_not_failed_although_a_store_was_away() -> None:
+    reply = PartCommitted(True, stop="store eu is away")
+    world = World(away=(StoreName("eu"),), replies=[reply])
+    result = world.carry_out(plan_of(3))
+    assert world.said == ["run 0", "commit"]
+    assert result.repaired is not None
+    assert (result.repaired.ranges, result.repaired.away) == (0, (StoreName("eu"),))
 
 
 def test_no_task_begins_after_the_time_of_a_session() -> None:
@@ -147,3 +180,52 @@ def test_a_store_that_is_away_fails_it_after_all_was_done_that_could_be() -> Non
         world.carry_out(plan_of(3))
     assert not failed.value.plan_at_fault
     assert world.said.count("commit") == 3
+
+
+# ── in a worker ────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Board(SmallMetastore):
+    """Grants a session, and says at its first renewals that it should stop."""
+
+    commits: list[CommitPart] = field(default_factory=list)
+    renewed: int = 0
+    told: Gate = field(default_factory=Gate)  # the worker has had the answer
+
+    def _grant(self, number: int) -> LeasedPlan:
+        made = super()._grant(number)
+        plan = plan_of(3)
+        return msgspec.structs.replace(
+            made, kind=REPAIR, key=plan.key, inputs=plan.inputs, repair=plan.repair
+        )
+
+    def _kept_leases(self, request: PollRequest) -> tuple[Kept, ...]:
+        self.renewed += any(not renewal.started for renewal in request.renewals)
+        if self.renewed > 1:
+            self.told.set()
+        kept = super()._kept_leases(request)
+        return tuple(msgspec.structs.replace(each, stop="a window closed") for each in kept)
+
+    async def commit_part(self, request: CommitPart) -> PartCommitted:
+        self.commits.append(request)
+        return PartCommitted(True)
+
+
+def test_a_worker_that_is_told_so_with_its_lease_ends_the_session_after_its_task() -> None:
+    board = Board(waiting=[1])
+
+    def work(plan: LeasedPlan, _cancelled: Gate) -> PlanResult:
+        board.told.wait()
+        assert plan.repair is not None
+        (part,) = plan.repair.parts
+        done = RangeResult(tokens=part.tokens)
+        return PlanResult(REPAIR, (), Account(0, 0, 0), repaired=done)
+
+    async def scenario() -> None:
+        async with working(worker_of(board, ThreadRunner(work))):
+            await until(lambda: bool(board.done))
+
+    run_virtually(scenario())
+    assert [each.result.tokens for each in board.commits] == [vnode(0)]
+    assert board.failures == []

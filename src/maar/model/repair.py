@@ -25,6 +25,7 @@ class RepairOrder(msgspec.Struct, frozen=True, array_like=True):
     stores: tuple[StoreName, ...] = ()  # whose ranges these are, sorted; of vnode repairs
     ranges: tuple[TokenRange, ...] = ()  # in the order in which they are repaired
     suspects: tuple[BlockId, ...] = ()  # to be looked at first: readers found a copy to be bad
+    down: tuple[StoreName, ...] = ()  # nothing is copied there; of incremental repairs
 
 
 class RepairPart(msgspec.Struct, frozen=True, array_like=True):

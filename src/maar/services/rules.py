@@ -118,7 +118,7 @@ class RepairBoard(Protocol):
     def stores(self) -> StoreSet: ...
 
     def stores_away(self) -> Collection[StoreName]:
-        """Stores that cannot be asked now; ranges of theirs wait."""
+        """Stores with copies that the settings do not have; ranges of theirs wait."""
         ...
 
     def tenants_with_blocks(self) -> Iterator[TenantId]:
@@ -129,8 +129,8 @@ class RepairBoard(Protocol):
         """Those that have blocks that are not at all their stores yet."""
         ...
 
-    def to_copy(self, tenant: TenantId) -> Iterator[BlockId]:
-        """Those blocks, oldest first."""
+    def to_copy(self, tenant: TenantId, *, down: Collection[StoreName] = ()) -> Iterator[BlockId]:
+        """Those blocks, oldest first; without those that only stores lack that are down."""
         ...
 
     def all_copied_at(self, tenant: TenantId) -> LeaseTime | None:
@@ -322,20 +322,37 @@ class KindRules(ABC):
         return ()
 
     def job(
-        self, board: Board, job: JobId, schedule: Schedule, *, now: LeaseTime
+        self,
+        board: Board,
+        job: JobId,
+        schedule: Schedule,
+        *,
+        now: LeaseTime,
+        down: Collection[StoreName] = (),
     ) -> JobState | None:
         """How a job is now; None when there is no such job any more. It is asked after every
-        session of the job, and else about once a minute.
+        session of the job, and else about once a minute. `down` are stores that do not answer, as
+        the leader knows and the log does not: what a session should do about it, its plan says.
         """
         raise NotImplementedError(f"{self.kind} has no jobs")
 
     def session(
-        self, board: Board, job: JobState, schedule: Schedule, *, now: LeaseTime
+        self,
+        board: Board,
+        job: JobState,
+        schedule: Schedule,
+        *,
+        now: LeaseTime,
+        down: Collection[StoreName] = (),
     ) -> PlanSpec | None:
         """The plan of a job's next session; None when there is nothing to do after all. The
         schedule adds the job's name and resources.
         """
         raise NotImplementedError(f"{self.kind} has no jobs")
+
+    def why_stop(self, _board: Board, _plan: Plan, _down: Collection[StoreName]) -> str:
+        """Why a session that runs should end after its present task; '' when it may go on."""
+        return ""
 
     # ── how it runs, and how it fails ──
 

@@ -43,6 +43,7 @@ class HeldPlan:
     until_ns: int
     begun: bool = False  # somebody works on it: from here on a loss may be the plan's own fault
     begun_told: bool = False  # and the metastore knows
+    stop: str = ""  # why the metastore wants it to end after its present task
     lost: bool = False  # it belongs to somebody else, or to nobody: what comes of it is not told
     given_up: AttemptFailure | None = (
         None  # why we stop it ourselves: told once its tasks have stopped
@@ -113,6 +114,13 @@ class Keeper:
         """Whether the plan is still ours, as far as we know."""
         held = self._held.get(_key(plan))
         return held is not None and held.ours()
+
+    def why_stop(self, plan: LeasedPlan) -> str:
+        """Why a plan of several tasks should begin no other one, as the metastore said when it
+        last renewed the lease; '' when it may go on.
+        """
+        held = self._held.get(_key(plan))
+        return held.stop if held is not None else ""
 
     def reports_left(self) -> int:
         return len(self._reports)
@@ -227,6 +235,7 @@ class Keeper:
             if key in kept:
                 held.renewed_ns = sent_ns
                 held.until_ns = sent_ns + kept[key].lease_ns
+                held.stop = kept[key].stop
                 if renewal.started and not held.begun_told:
                     held.begun_told = True
                     told.append(held.plan)

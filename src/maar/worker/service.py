@@ -359,6 +359,7 @@ class Worker:
             run=self._run_through_faults,
             commit=self._commit,
             may_go_on=lambda: not self._stopping.is_set() and self._keeper.holds(plan),
+            why_stop=lambda: self._keeper.why_stop(plan),
             monotonic_ns=self._clock.monotonic_ns,
         )
 

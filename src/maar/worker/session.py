@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 from maar.model.errors import LeaseLost, MaarError, Retryable
@@ -11,6 +12,8 @@ from maar.model.repair import RangeResult, added
 from maar.ports.plan_board import CommitPart, PartCommitted
 from maar.ports.runner import AttemptFailed
 from maar.services.repair.rules import tasks
+
+log = logging.getLogger("maar.worker")
 
 AGAIN_S = 0.5  # between tries to commit, while the lease is held
 
@@ -24,14 +27,20 @@ async def carry_out(
     run: Run,
     commit: Commit,
     may_go_on: Callable[[], bool],  # the lease is held, and nobody stops us
+    why_stop: Callable[[], str],  # what the metastore said when it last renewed the lease
     monotonic_ns: Callable[[], int],
 ) -> PlanResult:
-    """What its tasks did, in sum. Whatever ends it, the parts that were committed are done."""
+    """What its tasks did, in sum. Whatever ends it, the parts that were committed are done.
+
+    A session that the metastore stops has not failed, even if a store was away: it knows better
+    than we do what should go on instead.
+    """
     assert plan.repair is not None
-    began_ns, total, cpu_ms = monotonic_ns(), RangeResult(), 0
+    began_ns, total, cpu_ms, stop = monotonic_ns(), RangeResult(), 0, ""
     for number, (task, part) in enumerate(zip(tasks(plan), plan.repair.parts, strict=True)):
         late = 0 < plan.repair.session_ns <= monotonic_ns() - began_ns
-        if number and (late or not may_go_on()):
+        stop = stop or (why_stop() if number else "")
+        if number and (late or stop or not may_go_on()):
             break
         result = RangeResult(tokens=part.tokens)
         if task.inputs:
@@ -41,9 +50,12 @@ async def carry_out(
         request = CommitPart(plan.id, plan.token, result, part.empty)
         reply = await _committed(request, commit, may_go_on)
         total = added(total, result)
-        if reply.stop:
+        stop = reply.stop
+        if stop:
             break
-    if total.away:
+    if stop:
+        log.info("session stopped plan=%s token=%s why=%s", plan.id, plan.token, stop)
+    elif total.away:
         raise AttemptFailed(
             f"the store {', '.join(total.away)} is away; {total.ranges} ranges were repaired, and "
             "those that it holds wait for it",

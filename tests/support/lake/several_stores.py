@@ -5,6 +5,7 @@ cut off or wiped, and the cleaner over all of them.
 from __future__ import annotations
 
 from maar.metastore.leader.cleaner import BOUNDS, Cleaner, CleanerBounds
+from maar.metastore.records.entries import SubrangeRepaired
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind
 from maar.model.errors import Unavailable
@@ -55,6 +56,12 @@ class SeveralStores(Lake):
 
     def copy(self, block: BlockId, *to: StoreName) -> None:
         """Intent, files and manifest in each store, then the entry."""
+        entry = self.write_copy(block, *to)
+        refused = [effect for effect in self.fold.put(entry) if hasattr(effect, "why")]
+        assert not refused, refused
+
+    def write_copy(self, block: BlockId, *to: StoreName) -> SubrangeRepaired:
+        """The objects only; the entry that would list them."""
         self._copies += 1
         attempt = f"r{self._copies}"
         meta = self.state.blocks.get(block)
@@ -68,8 +75,7 @@ class SeveralStores(Lake):
             store.create(intent, "\n".join([*files, *manifest]).encode())
             for key in (*files, *manifest):
                 store.create(key, b"x" * meta.files[0].size)
-        refused = [effect for effect in self.fold.put(entry) if hasattr(effect, "why")]
-        assert not refused, refused
+        return entry
 
     def holds(self, store: StoreName, meta: BlockMeta) -> bool:
         """Whether all objects of a block are there, as the index knew it."""

@@ -8,7 +8,7 @@ so a turn costs the same, however many jobs there are.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -23,7 +23,7 @@ from maar.metastore.records.entries import (
     RunsEnded,
 )
 from maar.metastore.state.state import MetaState
-from maar.model.ids import PlanId
+from maar.model.ids import PlanId, StoreName
 from maar.model.plan import JobId, Plan, PlanJob, PlanKind, PlanSpec
 from maar.model.schedule import Alarm, JobRecord, Schedule, ScheduleRule, Weight
 from maar.model.time import SECOND_NS, LeaseTime, WallTime
@@ -41,11 +41,14 @@ ASIDE_MAX_NS = 30 * SECOND_NS  # what refused a job may be over sooner than it s
 
 
 class Moment(NamedTuple):
-    """By which clocks a decision is made; wall time is for windows and alarms only (S2)."""
+    """By which clocks a decision is made; wall time is for windows and alarms only (S2). Also what
+    the leader knows just then that the log does not.
+    """
 
     now: LeaseTime
     wall: WallTime
     offset_of: windows.OffsetOf = windows.utc_only
+    down: frozenset[StoreName] = frozenset()  # stores that do not answer
 
 
 def moment(state: MetaState, now: LeaseTime) -> Moment:
@@ -110,10 +113,17 @@ class Rules:
         return rules.in_force(default, job, self._configured, state.schedules)
 
 
-def look(state: MetaState, job: JobId, found: Rules, now: LeaseTime) -> KnownJob | None:
+def look(
+    state: MetaState,
+    job: JobId,
+    found: Rules,
+    now: LeaseTime,
+    *,
+    down: Collection[StoreName] = (),
+) -> KnownJob | None:
     """A job as it is now; None when there is no such job."""
     schedule, by = found.in_force(state, job)
-    answer = state.kinds[job.kind].job(state, job, schedule, now=now)
+    answer = state.kinds[job.kind].job(state, job, schedule, now=now, down=down)
     if answer is None:
         return None
     record = state.jobs.get(job) or JobRecord(job)
@@ -220,7 +230,7 @@ class JobBook:
 
     def turn(self, state: MetaState, at: Moment) -> None:
         """Look at some jobs; all of them, when what they go by was changed."""
-        going_by = (state.policy, state.schedules.hash, state.run_policies.hash)
+        going_by = (state.policy, state.schedules.hash, state.run_policies.hash, at.down)
         if going_by != self._set:
             self._set, self._listed_at = going_by, None
             self.queue.wake_all()
@@ -268,7 +278,9 @@ class JobBook:
 
     def _look(self, state: MetaState, job: JobId, at: Moment) -> KnownJob | None:
         kinds = state.kinds
-        known = look(state, job, self._rules, at.now) if job.kind in kinds else None
+        known = None
+        if job.kind in kinds:
+            known = look(state, job, self._rules, at.now, down=at.down)
         if known is None:
             self._forget(job)
             return None
@@ -285,7 +297,7 @@ class JobBook:
 
     def look_at(self, state: MetaState, job: JobId, at: Moment) -> KnownJob | None:
         """A job as it is now, for who asks about it; nothing is noted."""
-        return look(state, job, self._rules, at.now)
+        return look(state, job, self._rules, at.now, down=at.down)
 
     def _forget(self, job: JobId) -> None:
         self.queue.discard(job)
@@ -375,7 +387,7 @@ class JobBook:
             self.queue.put_aside(job, LeaseTime(max(held.until, at.now + SECOND_NS)))
             return None
         kind = state.kinds[job.kind]
-        spec = kind.session(state, known.found, known.schedule, now=at.now)
+        spec = kind.session(state, known.found, known.schedule, now=at.now, down=at.down)
         if spec is None:
             self.queue.put_aside(job, LeaseTime(at.now + ASIDE_MAX_NS))
             return None
@@ -418,12 +430,17 @@ class JobBook:
         """Why a session should end after its present task, in a sentence; '' when it goes on."""
         if plan.job is None or plan.lease is None or not state.kinds[plan.kind].by_interval:
             return ""
-        refused = refused_by_window(state, plan.job.id, at)
-        if refused is not None:
-            return refused.why
+        held = paused(state, plan.job.id, at)
+        if not held and not plan.lease.ignores_windows:
+            refused = refused_by_window(state, plan.job.id, at)
+            held = refused.why if refused is not None else ""
+        if held:
+            return held
         if at.now - plan.lease.granted_at >= state.policy.session_ns:
             return "the session has lasted as long as one may"
-        return self._more_urgent(state, plan, at)
+        return state.kinds[plan.kind].why_stop(state, plan, at.down) or self._more_urgent(
+            state, plan, at
+        )
 
     def _more_urgent(self, state: MetaState, plan: Plan, at: Moment) -> str:
         mine = self.of_plan(state, plan, at.now)

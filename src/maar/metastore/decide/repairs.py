@@ -69,7 +69,9 @@ def _incremental(state: MetaState, plan: Plan, order: RepairOrder) -> Leased:
     their stores.
     """
     live = state.blocks.find_live(order.suspects)
-    waiting = islice(state.to_copy(plan.key.tenant), rules.INCREMENTAL_BLOCKS_MAX)
+    waiting = islice(
+        state.to_copy(plan.key.tenant, down=order.down), rules.INCREMENTAL_BLOCKS_MAX
+    )
     inputs = [state.blocks.get(block) for block in dict.fromkeys((*live, *waiting))]
     return _with(state, order, [RepairPart(None, 0, len(inputs))], inputs), tuple(inputs)
 
@@ -77,11 +79,12 @@ def _incremental(state: MetaState, plan: Plan, order: RepairOrder) -> Leased:
 def _with(
     state: MetaState, order: RepairOrder, parts: list[RepairPart], inputs: list[BlockMeta]
 ) -> LeasedRepair:
+    down = set(order.down)
     return LeasedRepair(
         order.type,
         order.stores,
         tuple(parts),
-        tuple(copies.wanted(state, meta) for meta in inputs),
+        tuple(tuple(n for n in copies.wanted(state, meta) if n not in down) for meta in inputs),
         order.suspects,
         session_ns=state.policy.session_ns,
     )

@@ -15,15 +15,21 @@ CAUSE_MAX = 1_000  # characters
 
 
 def begin_attempt(
-    state: MetaState, plan: Plan, worker: WorkerId, *, expires_at: LeaseTime
+    state: MetaState,
+    plan: Plan,
+    worker: WorkerId,
+    *,
+    expires_at: LeaseTime,
+    ignores_windows: bool = False,
 ) -> Leased:
     """Grant a plan that nobody holds; the token is that of the entry (S3)."""
     token, now = state.token(), state.lease_time
     attempt = Attempt(token, worker, now, None, None, AttemptEnd.OPEN, "")
+    length_ns = expires_at - now
     state.plans[plan.id] = msgspec.structs.replace(
         plan,
         state=PlanState.REQUESTED,
-        lease=Lease(token, worker, now, expires_at, lease_ns=expires_at - now),
+        lease=Lease(token, worker, now, expires_at, length_ns, ignores_windows),
         attempts=(*plan.attempts, attempt)[-state.policy.attempts_max :],
         urgent=False,
     )

@@ -55,7 +55,13 @@ def _grant_one(state: MetaState, item: Grant, ordinals: Iterator[int]) -> Effect
         TAKEN_OVER if taken_over else EXPIRED,
         counts_as_failure=item.counts_as_failure,
     )
-    leased = attempts.begin_attempt(state, plan, item.worker, expires_at=item.expires_at)
+    leased = attempts.begin_attempt(
+        state,
+        plan,
+        item.worker,
+        expires_at=item.expires_at,
+        ignores_windows=item.ignores_windows,
+    )
     return (*ended, leased, *rollback.lease_first(state, state.plans[plan.id], item, ordinals))
 
 

@@ -70,6 +70,7 @@ class StoreKeeper:
         self._walks: dict[StoreName, Iterator[BlockMeta]] = {}  # of stores that leave
         self._drained: set[StoreName] = set()
         self._wiped: set[StoreName] = set()  # their markers have vanished
+        self.down: frozenset[StoreName] = frozenset()  # those that did not answer the last time
         self._unread: dict[BlockId, str] = {}  # copies that a drain relies on, and what is wrong
 
     @property
@@ -121,6 +122,8 @@ class StoreKeeper:
         names = given.names()
         outcomes = await self._marking.each(self._look_at_marker, names, catching=MaarError)
         unready: set[StoreName] = set()
+        failed = zip(names, outcomes, strict=True)
+        self.down = frozenset(name for name, outcome in failed if isinstance(outcome, MaarError))
         for name, outcome in zip(names, outcomes, strict=True):
             if isinstance(outcome, NotLeading):
                 raise outcome

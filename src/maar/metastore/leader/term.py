@@ -326,8 +326,8 @@ class LeaderTerm:
         return self._book
 
     def moment(self) -> Moment:
-        """Both clocks of this host, for decisions of the schedule."""
-        return Moment(self.leader.now(), self._deps.wall(), offset_of)
+        """Both clocks of this host, and the stores that are down, for decisions of the schedule."""
+        return Moment(self.leader.now(), self._deps.wall(), offset_of, self.store_keeper.down)
 
     async def _cycle(self, requests: list[Request[Any]]) -> None:
         """Apply registrations and reports first, then hand out plans from the new state."""

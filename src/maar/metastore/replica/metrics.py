@@ -167,8 +167,8 @@ class MetastoreMetrics:
         self._last_hour = LastHour()
 
     def count(self, effects: Sequence[Effect], state: MetaState) -> None:
-        self.repairs.count(effects)
         """`state` is as the effects left it."""
+        self.repairs.count(effects, state)
         for kind, number in Tally(map(type, effects)).items():
             self.effects.labels(kind.__name__).inc(number)
         for effect in effects:

@@ -12,6 +12,8 @@ from itertools import islice
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from maar.metastore.records.effects import (
+    AttemptEnded,
+    Completed,
     CopiesLost,
     CopyAdded,
     CopyEnded,
@@ -20,6 +22,7 @@ from maar.metastore.records.effects import (
 )
 from maar.metastore.state.state import MetaState
 from maar.metastore.views import repairs
+from maar.model.ids import NO_TENANT, TenantId
 from maar.model.time import SECOND_NS, LeaseTime
 
 EVERY_NS = 30 * SECOND_NS
@@ -38,6 +41,7 @@ class RepairMetrics:
         self.ratio = gauge("repaired_ratio", "Share of a tenant that is repaired", *job)
         self.age = gauge("since_last_repaired_seconds", "Age of the oldest part of it", *job)
         self.remaining = gauge("remaining_seconds", "Work that is left of it", *job)
+        self.sessions = counter("sessions", "Sessions that have ended", *job, "successful")
         self.lost = gauge("lost_blocks", "Blocks of which no copy is whole")
         self.ranges = counter("ranges", "Ranges that were repaired")
         self.checked = counter("checked_copies", "Copies that were read")
@@ -46,8 +50,10 @@ class RepairMetrics:
         self.damaged = counter("damaged_copies", "Copies that were missing or not whole")
         self.found_lost = counter("found_lost_blocks", "Blocks that were found without a copy")
         self._observed_at: LeaseTime | None = None
+        self._tenants: set[TenantId] = set()  # whose sessions are counted by themselves
 
-    def count(self, effects: Sequence[Effect]) -> None:
+    def count(self, effects: Sequence[Effect], state: MetaState) -> None:
+        """`state` is as the effects left it."""
         for effect in effects:
             match effect:
                 case RangesRepaired():
@@ -60,8 +66,24 @@ class RepairMetrics:
                     self.damaged.inc()
                 case CopiesLost():
                     self.found_lost.inc(len(effect.blocks))
+                case Completed(again=False) | AttemptEnded():
+                    self._count_session(effect, state)
                 case _:
                     pass
+
+    def _count_session(self, effect: Completed | AttemptEnded, state: MetaState) -> None:
+        """A session that another one goes on with has succeeded; every attempt that fails counts,
+        since each has held stores for a while.
+        """
+        plan = state.finished.get(effect.plan) or state.plans.get(effect.plan)
+        if plan is None or plan.repair is None:
+            return
+        tenant = plan.key.tenant
+        if tenant not in self._tenants and len(self._tenants) >= JOBS_MAX:
+            tenant = NO_TENANT
+        self._tenants.add(tenant)
+        successful = "yes" if isinstance(effect, Completed) else "no"
+        self.sessions.labels(tenant, plan.repair.type, successful).inc()
 
     def observe(self, state: MetaState, now: LeaseTime) -> None:
         self.lost.set(len(state.repairs.lost))

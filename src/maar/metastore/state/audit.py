@@ -102,7 +102,11 @@ _KEPT: dict[str, Callable[[MetaState], object]] = {
 
 def _copies(index: Index) -> object:
     copies = index.copies
-    lacking = {tenant: b"".join(ids.raw()) for tenant, ids in copies.lacking.items()}
+    lacking = {
+        (tenant, stores): b"".join(ids.raw())
+        for tenant, lists in copies.lacking.items()
+        for stores, ids in lists.items()
+    }
     return copies.stores, copies.sums, lacking, copies.homes
 
 

@@ -7,8 +7,9 @@ before. Segments stay at home and are not counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from heapq import merge
 from typing import NamedTuple
 
 from maar.metastore.state.rows import Ids
@@ -56,7 +57,9 @@ class Whole(NamedTuple):
 class Copies:
     stores: StoreSet = NO_STORES
     sums: dict[Held, CopySum] = field(default_factory=dict)
-    lacking: dict[TenantId, Ids] = field(default_factory=dict)  # blocks not yet at all their stores
+    # Blocks that are not yet at all their stores, by the stores that lack them: while one of those
+    # is away, what the others lack is found without going through what only it lacks.
+    lacking: dict[TenantId, dict[tuple[StoreName, ...], Ids]] = field(default_factory=dict)
     homes: dict[TenantId, dict[StoreName, int]] = field(default_factory=dict)  # in how many sums
 
     def count(self, meta: BlockOutline, sign: int) -> None:
@@ -74,8 +77,7 @@ class Copies:
         if not total.blocks:
             del self.sums[held]
             self._leave_home(held)
-        if not self.is_whole(held):
-            self._list(meta.tenant, meta.id, sign)
+        self._list(held, meta.id, sign)
 
     def _leave_home(self, held: Held) -> None:
         homes = self.homes[held.tenant]
@@ -96,13 +98,23 @@ class Copies:
 
     def is_whole(self, held: Held) -> bool:
         """Whether blocks that these stores hold are at all the stores that should hold them."""
-        if held.stores == (held.home,) and not self.stores.stores:
-            return True  # there are no others: the usual case costs nothing
-        return all(name in held.stores for name in self.stores.wanted(held.tenant, held.home))
+        return not self.missing(held)
 
-    def lacking_of(self, tenant: TenantId) -> Iterator[BlockId]:
-        """The tenant's live blocks that some store lacks, oldest first."""
-        return iter(self.lacking.get(tenant, ()))
+    def missing(self, held: Held) -> tuple[StoreName, ...]:
+        """The stores that should hold these blocks and do not, sorted."""
+        if held.stores == (held.home,) and not self.stores.stores:
+            return ()  # there are no others: the usual case costs nothing
+        wanted = self.stores.wanted(held.tenant, held.home)
+        return tuple(name for name in wanted if name not in held.stores)
+
+    def lacking_of(
+        self, tenant: TenantId, *, down: Collection[StoreName] = ()
+    ) -> Iterator[BlockId]:
+        """The tenant's live blocks that some store lacks, and not only such as are down; oldest
+        first.
+        """
+        lists = self.lacking.get(tenant, {})
+        return merge(*(ids for missing, ids in lists.items() if not set(missing) <= set(down)))
 
     def lacked_by(self, store: StoreName) -> frozenset[TenantId]:
         """The tenants with a block that a store should hold and does not."""
@@ -149,11 +161,11 @@ class Copies:
 
     def set_stores(self, stores: StoreSet) -> set[TenantId]:
         """Other stores are wanted now; the tenants whose blocks have to be looked at again, since
-        some that were whole are not, or the other way round.
+        other stores lack them now.
         """
-        was = {held: self.is_whole(held) for held in self.sums}
+        was = {held: self.missing(held) for held in self.sums}
         self.stores = stores
-        changed = {held.tenant for held in self.sums if self.is_whole(held) != was[held]}
+        changed = {held.tenant for held in self.sums if self.missing(held) != was[held]}
         for tenant in changed:
             self.lacking.pop(tenant, None)
         return changed
@@ -161,25 +173,32 @@ class Copies:
     def look_again(self, metas: Iterable[BlockOutline]) -> None:
         """All blocks of tenants for which `set_stores` asked."""
         for meta in metas:
-            if is_copied(meta) and not self.is_whole(
-                Held(meta.tenant, meta.store, stores_of(meta))
-            ):
-                self._list(meta.tenant, meta.id, +1)
+            if is_copied(meta):
+                self._list(Held(meta.tenant, meta.store, stores_of(meta)), meta.id, +1)
 
     def is_consistent(self) -> bool:
         """Whether as many blocks are listed as the sums say."""
-        said: dict[TenantId, int] = {}
+        said: dict[tuple[TenantId, tuple[StoreName, ...]], int] = {}
         for held, total in self.sums.items():
-            if not self.is_whole(held):
-                said[held.tenant] = said.get(held.tenant, 0) + total.blocks
-        return said == {tenant: len(ids) for tenant, ids in self.lacking.items()}
+            if missing := self.missing(held):
+                said[held.tenant, missing] = said.get((held.tenant, missing), 0) + total.blocks
+        return said == {
+            (tenant, missing): len(ids)
+            for tenant, lists in self.lacking.items()
+            for missing, ids in lists.items()
+        }
 
-    def _list(self, tenant: TenantId, block: BlockId, sign: int) -> None:
-        if sign > 0:
-            self.lacking.setdefault(tenant, Ids()).add(block)
+    def _list(self, held: Held, block: BlockId, sign: int) -> None:
+        missing = self.missing(held)
+        if not missing:
             return
-        ids = self.lacking.get(tenant)
-        if ids is not None:
-            ids.discard(block)
-            if not len(ids):
-                del self.lacking[tenant]
+        if sign > 0:
+            self.lacking.setdefault(held.tenant, {}).setdefault(missing, Ids()).add(block)
+            return
+        lists = self.lacking.get(held.tenant, {})
+        if missing in lists:
+            lists[missing].discard(block)
+            if not len(lists[missing]):
+                del lists[missing]
+            if not lists:
+                del self.lacking[held.tenant]

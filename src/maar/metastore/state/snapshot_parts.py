@@ -279,6 +279,7 @@ class LackingBlocks(msgspec.Struct, frozen=True, array_like=True, tag=27):
 
     tenant: TenantId
     ids: bytes  # 16 of each
+    stores: tuple[StoreName, ...] = ()  # that lack them, sorted
 
 
 class TombstoneRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -458,8 +459,9 @@ def _copies(state: MetaState) -> Iterator[Part]:
     )
     yield CopySums(tuple(islice(sums, PART_ITEMS)))
     yield from (CopySums(some) for some in _some(sums))
-    for tenant, ids in sorted(state.blocks.copies.lacking.items()):
-        yield from (LackingBlocks(tenant, bytes(some)) for some in ids.raw())
+    for tenant, lists in sorted(state.blocks.copies.lacking.items()):
+        for stores, ids in sorted(lists.items()):
+            yield from (LackingBlocks(tenant, bytes(some), stores) for some in ids.raw())
     tombstones = (
         TombstoneRecord(*key, t.block, t.entry, t.at, t.outputs, alone(t.packed), t.cause)
         for key, t in state.tombstones.items()
@@ -580,7 +582,7 @@ class _Loading:
         self._retired: list[RetiredBlock] = []
         self._has_windows = False  # a part of its own, though there may be none
         self._has_copies = False  # as above
-        self._lacking: dict[TenantId, list[bytes]] = {}
+        self._lacking: dict[tuple[TenantId, tuple[StoreName, ...]], list[bytes]] = {}
 
     def take(self, part: Part) -> None:
         state = self._state
@@ -643,7 +645,7 @@ class _Loading:
             case RepairedRanges() | AskedRepairs() | AllCopied() | LostBlocks():
                 _load_repairs(state.repairs, part)
             case LackingBlocks():
-                self._lacking.setdefault(part.tenant, []).append(part.ids)
+                self._lacking.setdefault((part.tenant, part.stores), []).append(part.ids)
             case TombstonePart():
                 for t in part.tombstones:
                     state.tombstones[Buried(t.store, t.key)] = Tombstone(
@@ -669,8 +671,8 @@ class _Loading:
             raise Corrupt("it has no sums of days")
         if not self._has_copies:
             raise Corrupt("it has no sums of copies")
-        for tenant, raws in self._lacking.items():
-            ids = state.blocks.copies.lacking[tenant] = Ids()
+        for (tenant, stores), raws in self._lacking.items():
+            ids = state.blocks.copies.lacking.setdefault(tenant, {})[stores] = Ids()
             if not ids.load(b"".join(raws)):
                 raise Corrupt("a block lacks a copy twice")
         if not state.blocks.copies.is_consistent():

@@ -304,9 +304,11 @@ class MetaState:
                     if is_copied(meta) and self.stores.wanted(tenant, meta.store) == stores:
                         yield token_of(meta.id), meta.size
 
-    def to_copy(self, tenant: TenantId) -> Iterator[BlockId]:
-        """The tenant's blocks that are not at all their stores yet, oldest first."""
-        return self.blocks.copies.lacking_of(tenant)
+    def to_copy(self, tenant: TenantId, *, down: Collection[StoreName] = ()) -> Iterator[BlockId]:
+        """The tenant's blocks that are not at all their stores yet, oldest first; without those
+        that only stores lack that are down.
+        """
+        return self.blocks.copies.lacking_of(tenant, down=down)
 
     def tenants_to_copy(self) -> Iterator[TenantId]:
         """Those that have such blocks."""

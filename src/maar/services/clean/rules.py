@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 
 from maar.model.block import BlockOutline
-from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, TenantId
+from maar.model.ids import MAIN_STORE, NO_TENANT, BlockId, StoreName, TenantId
 from maar.model.plan import JobId, Plan, PlanKind, PlanResult, PlanSpec, QueueKey
 from maar.model.policy import HOUR_NS, MINUTE_NS, Policy
 from maar.model.refusal import Refusal
@@ -63,7 +63,13 @@ class Cleaning(KindRules):
         return (LAKE_JOB,)
 
     def job(
-        self, board: Board, job: JobId, schedule: Schedule, *, now: LeaseTime
+        self,
+        board: Board,
+        job: JobId,
+        schedule: Schedule,
+        *,
+        now: LeaseTime,
+        down: Collection[StoreName] = (),  # noqa: ARG002
     ) -> JobState | None:
         if not schedule.interval_ns:
             return JobState(job, now, nothing="cleanings are made on demand only")

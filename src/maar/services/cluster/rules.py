@@ -9,11 +9,11 @@ those of compaction are, until that block is alone and excluded; the rest of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from maar.model.block import CLUSTERED, NO_DAY, BlockMeta, BlockOutline, Kind
-from maar.model.ids import NO_ZONE, BlockId, TenantId
+from maar.model.ids import NO_ZONE, BlockId, StoreName, TenantId
 from maar.model.keys import date_text
 from maar.model.plan import (
     JobId,
@@ -91,7 +91,13 @@ class Clustering(KindRules):
         return [JobId(tenant, CLUSTER) for tenant in board.tenants_to_cluster()]
 
     def job(
-        self, board: Board, job: JobId, schedule: Schedule, *, now: LeaseTime
+        self,
+        board: Board,
+        job: JobId,
+        schedule: Schedule,
+        *,
+        now: LeaseTime,
+        down: Collection[StoreName] = (),  # noqa: ARG002
     ) -> JobState | None:
         """How long its oldest day has waited to be clustered; an interval before that, it was done.
 

@@ -6,7 +6,7 @@ counts range by range, as soon as the log has it, whatever becomes of the plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -103,38 +103,63 @@ class Repairing(KindRules):
         return (JobId(tenant, REPAIR, RepairType.INCREMENTAL) for tenant in tenants)
 
     def job(
-        self, board: Board, job: JobId, schedule: Schedule, *, now: LeaseTime
+        self,
+        board: Board,
+        job: JobId,
+        schedule: Schedule,
+        *,
+        now: LeaseTime,
+        down: Collection[StoreName] = (),
     ) -> JobState | None:
         if job.type == RepairType.INCREMENTAL:
-            return self._incremental_job(board, job, schedule, now=now)
-        return self._vnode_job(board, job, schedule, now=now)
+            return self._incremental_job(board, job, schedule, now=now, down=down)
+        return self._vnode_job(board, job, schedule, now=now, down=down)
 
     def _incremental_job(
-        self, board: Board, job: JobId, schedule: Schedule, *, now: LeaseTime
+        self,
+        board: Board,
+        job: JobId,
+        schedule: Schedule,
+        *,
+        now: LeaseTime,
+        down: Collection[StoreName],
     ) -> JobState:
-        """With all copies in place there is nothing to do: the interval is skipped."""
-        stores = sorted({name for each in store_sets(board, job.tenant) for name in each})
+        """With all copies in place there is nothing to do: the interval is skipped. What only
+        stores lack that are down waits for them, and holds up nothing else.
+        """
         if next(iter(board.to_copy(job.tenant)), None) is None:
             return JobState(job, now, nothing="all its blocks are at all their stores")
+        stores = {name for each in store_sets(board, job.tenant) for name in each}
+        waits = next(iter(board.to_copy(job.tenant, down=down)), None) is None
+        absent = ", ".join(sorted(stores.intersection(down)))
         return JobState(
             job,
             board.all_copied_at(job.tenant),
-            resources=resources(board, stores, schedule.lock_level),
+            resources=resources(board, stores.difference(down), schedule.lock_level),
+            why_not=f"what is not copied yet waits for store {absent}: it is away" if waits else "",
             on_demand=board.repair_asked(job) is not None,
         )
 
     def _vnode_job(
-        self, board: Board, job: JobId, schedule: Schedule, *, now: LeaseTime
+        self,
+        board: Board,
+        job: JobId,
+        schedule: Schedule,
+        *,
+        now: LeaseTime,
+        down: Collection[StoreName],
     ) -> JobState | None:
-        away = board.stores_away()
+        away = {*board.stores_away(), *down}
         sets = list(store_sets(board, job.tenant))
         if not sets:
             return None
         asked = board.repair_asked(job)
-        repairable = [each for each in sets if not any(name in away for name in each)]
+        repairable = [each for each in sets if away.isdisjoint(each)]
+        why_not = ""
         if not repairable:
             names = ", ".join(sorted({name for each in sets for name in each if name in away}))
-            return JobState(job, now, why_not=f"no range has all its stores: {names} is away")
+            why_not = f"no range has all its stores: {names} is away"
+            repairable = sets  # it grows old all the same
         since = asked if asked is not None else LeaseTime(now - schedule.interval_ns)
         progress = vnode_progress(board, job.tenant, repairable, schedule, since=since)
         oldest = progress.oldest
@@ -145,6 +170,7 @@ class Repairing(KindRules):
             job,
             oldest,
             resources=resources(board, stores, schedule.lock_level),
+            why_not=why_not,
             expected_ns=progress.work_ns,
             done=progress.done,
             parts=progress.ranges,
@@ -152,21 +178,45 @@ class Repairing(KindRules):
         )
 
     def session(
-        self, board: Board, job: JobState, schedule: Schedule, *, now: LeaseTime
+        self,
+        board: Board,
+        job: JobState,
+        schedule: Schedule,
+        *,
+        now: LeaseTime,
+        down: Collection[StoreName] = (),
     ) -> PlanSpec | None:
         type_, tenant = RepairType(job.id.type), job.id.tenant
         if type_ is RepairType.INCREMENTAL:
-            waits = next(iter(board.to_copy(tenant)), None) is not None
-            return spec(board.policy, tenant, RepairOrder(type_)) if waits else None
-        group = self._next_group(board, job.id, schedule, now=now)
+            if next(iter(board.to_copy(tenant, down=down)), None) is None:
+                return None
+            order = RepairOrder(type_, down=tuple(sorted(down)))
+            return spec(board.policy, tenant, order)
+        group = self._next_group(board, job.id, schedule, now=now, down=down)
         if group is None:
             return None
         made = spec(board.policy, tenant, RepairOrder(type_, group.stores, group.ranges))
         taken = resources(board, group.stores, schedule.lock_level)
         return msgspec.structs.replace(made, resources=taken)
 
+    def why_stop(self, board: Board, plan: Plan, down: Collection[StoreName]) -> str:
+        """A store has gone away that the session was to use: the next one leaves it out."""
+        order = plan.repair
+        if order is None or not down:
+            return ""
+        sets = (order.stores,) if order.stores else store_sets(board, plan.key.tenant)
+        absent = {name for each in sets for name in each if name in down}.difference(order.down)
+        names = ", ".join(sorted(absent))
+        return f"store {names} is away: what it should hold waits for it" if absent else ""
+
     def _next_group(
-        self, board: Board, job: JobId, schedule: Schedule, *, now: LeaseTime
+        self,
+        board: Board,
+        job: JobId,
+        schedule: Schedule,
+        *,
+        now: LeaseTime,
+        down: Collection[StoreName],
     ) -> RepairGroup | None:
         """The group whose oldest range has waited longest, with the ranges of one session."""
         asked = board.repair_asked(job)
@@ -177,7 +227,7 @@ class Repairing(KindRules):
             for each in range_states(board, job.tenant, schedule.size_target)
             if each.repaired_at < before
         ]
-        for group in self._groups(states, board.stores_away()):
+        for group in self._groups(states, {*board.stores_away(), *down}):
             return _bounded(board, job.tenant, group)
         return None
 

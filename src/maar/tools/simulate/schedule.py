@@ -7,7 +7,7 @@ runs next, what occupies a store, what is late and which alarms ring is what a l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from itertools import combinations
 
@@ -112,6 +112,7 @@ class Waiting(KindRules):
         _schedule: Schedule,
         *,
         now: LeaseTime,  # noqa: ARG002
+        down: Collection[StoreName] = (),  # noqa: ARG002
     ) -> JobState | None:
         return JobState(job, self.last.get(job), resources=self._needs[job])
 
@@ -122,6 +123,7 @@ class Waiting(KindRules):
         _schedule: Schedule,
         *,
         now: LeaseTime,  # noqa: ARG002
+        down: Collection[StoreName] = (),  # noqa: ARG002
     ) -> PlanSpec | None:
         key = QueueKey(MAIN_STORE, job.id.tenant, Shard(0), 0)
         return PlanSpec(KIND, False, key, (), 3)

@@ -5,11 +5,11 @@ It stands in for everything that is scheduled: what it has done is told by the t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from maar.model.block import BlockOutline
-from maar.model.ids import MAIN_STORE, BlockId, Shard, TenantId
+from maar.model.ids import MAIN_STORE, BlockId, Shard, StoreName, TenantId
 from maar.model.plan import JobId, Plan, PlanKind, PlanResult, PlanSpec, QueueKey
 from maar.model.policy import Policy
 from maar.model.refusal import Refusal
@@ -72,6 +72,7 @@ class Patrolling(KindRules):
         _schedule: Schedule,
         *,
         now: LeaseTime,  # noqa: ARG002
+        down: Collection[StoreName] = (),  # noqa: ARG002
     ) -> JobState | None:
         beat = self.beats.get(job)
         if beat is None:
@@ -95,6 +96,7 @@ class Patrolling(KindRules):
         _schedule: Schedule,
         *,
         now: LeaseTime,  # noqa: ARG002
+        down: Collection[StoreName] = (),  # noqa: ARG002
     ) -> PlanSpec | None:
         key = QueueKey(MAIN_STORE, job.id.tenant, Shard(0), 0)
         return PlanSpec(PATROL, False, key, (), board.policy.failure_limit)
