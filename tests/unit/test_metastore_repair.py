@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from random import Random
 
 import msgspec
 import pytest
+import xxhash
 
 from maar.metastore.decide import repairs
 from maar.metastore.decide.jobs import JobBook, moment
@@ -18,12 +20,13 @@ from maar.metastore.records.entries import (
     PlansScheduled,
     RepairAsked,
 )
+from maar.metastore.state.index import Index
 from maar.metastore.state.snapshot_parts import parts_of, state_of
 from maar.metastore.views import reads
 from maar.metastore.views import repairs as views
 from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput
-from maar.model.ids import StoreName, TenantId, WorkerId
+from maar.model.ids import BlockId, StoreName, TenantId, WorkerId
 from maar.model.plan import Account, JobId, LeasedPlan, PlanJob, PlanResult, PlanSpec
 from maar.model.policy import HOUR_NS
 from maar.model.repair import LostBlock, RangeResult, RepairPart, RepairType
@@ -31,15 +34,21 @@ from maar.model.stores import CopyBad
 from maar.model.time import DAY_NS, SECOND_NS, LeaseTime
 from maar.model.token_range import RING, TokenRange
 from maar.ports.plan_board import CommitPart, PartCommitted
+from maar.services.repair import rules
 from maar.services.repair.ranges import VNODES, token_of, vnode, vnode_number, vnodes
 from maar.services.repair.rules import REPAIR, REPAIRING, tasks
 from maar.services.rules import JobState
 from support.lake.fold_and_store import Lake
 from support.metastore.copies import EU, MAIN, US, copy_of, want
-from support.metastore.fold import TENANT
+from support.metastore.fold import TENANT, segment
 
 VNODE_JOB = JobId(TENANT, REPAIR, RepairType.VNODE)
 INCREMENTAL_JOB = JobId(TENANT, REPAIR, RepairType.INCREMENTAL)
+
+
+def number_of(block: BlockId) -> int:
+    """The range that a block is in, counted from 0: tokens 1 to 2**56 are the first."""
+    return ((xxhash.xxh3_64_intdigest(block.encode()) - 1) % 2**64) >> 56
 
 
 def block(lake: Lake, first: int = 1) -> BlockMeta:
@@ -171,6 +180,38 @@ class TestSession:
             assert len(task.repair.wanted) == len(task.inputs)
         assert sorted(seen) == sorted(vnodes())
         assert len(parts(plan)) <= 4
+
+    def test_it_takes_the_oldest_ranges_of_about_so_many_blocks_and_looks_at_no_others(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(rules, "SESSION_BLOCKS_MAX", 2)
+        lake = Lake()
+        for number in range(1, 90, 3):
+            block(lake, number)
+        looked: list[Collection[int]] = []
+        seen = Index.in_vnodes
+
+        def watch(index: Index, tenant: TenantId, numbers: Collection[int]) -> object:
+            looked.append(set(numbers))
+            return seen(index, tenant, numbers)
+
+        monkeypatch.setattr(Index, "in_vnodes", watch)
+        ask(lake)
+        for first in (0, 2, 4):
+            looked.clear()
+            plan = begin(lake, due(lake)[0])
+            assert all(numbers == {first, first + 1} for numbers in looked)
+            order = lake.state.plans[plan.id].repair
+            assert order is not None
+            assert order.ranges == (vnode(first), vnode(first + 1))
+            live = set(lake.state.blocks.where)
+            assert {meta.id for meta in plan.inputs} == {
+                each
+                for each in live
+                if lake.state.blocks.get(each).level and number_of(each) in (first, first + 1)
+            }
+            carry_out(lake, plan)
+            finish(lake, plan)
 
     def test_a_segment_is_not_looked_at(self) -> None:
         lake = Lake()
@@ -520,6 +561,7 @@ class TestAgainstTheRest:
         carry_out(lake, plan)
         assert views.asked(lake.state, VNODE_JOB).outcome == "completed"
         assert views.asked(lake.state, VNODE_JOB).ranges == VNODES
+        finish(lake, plan)
         lake.fold.now += 2 * SECOND_NS
         assert parts(grant(lake, other.id)) == (), "nothing is left of its session"
 
@@ -543,6 +585,21 @@ class TestAgainstTheRest:
         assert late.id not in {meta.id for meta in plan.inputs}
         carry_out(lake, plan)
         assert views.asked(lake.state, VNODE_JOB).outcome == "completed"
+
+
+def test_every_chunk_knows_the_ranges_of_its_blocks_whatever_came_and_went() -> None:
+    lake, chance = Lake(), Random(5)
+    metas = [segment(number, at=chance.randrange(10**12)) for number in range(400)]
+    for meta in metas:
+        lake.state.blocks.add(meta)
+    for meta in chance.sample(metas, 250):
+        lake.state.blocks.remove(meta.id)
+    again = state_of(parts_of(lake.state))
+    for state in (lake.state, again):
+        chunks = [chunk for each in state.blocks.partitions() for chunk in each.chunks]
+        assert sum(map(len, chunks)) == 150
+        for chunk in chunks:
+            assert list(chunk.vnodes) == [number_of(each) for each in chunk.ids]
 
 
 def test_the_ring_is_covered() -> None:

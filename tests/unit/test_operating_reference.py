@@ -20,6 +20,7 @@ from maar.distributor.metrics import PushMetrics, RouterMetrics
 from maar.metastore.leader.placement_manager import PlacementMetrics
 from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.replica.repair_metrics import RepairMetrics
+from maar.metastore.replica.store_metrics import StoreMetrics
 from maar.query.metrics import Metrics as QueryMetrics
 from maar.segment.metrics import MembershipMetrics, SegmentMetrics
 from maar.worker.metrics import WorkerMetrics
@@ -55,6 +56,7 @@ WRITTEN_OUT = {
 KNOWN = (
     metrics_of(MetastoreMetrics)
     | metrics_of(RepairMetrics)
+    | metrics_of(StoreMetrics)
     | metrics_of(EtcdMetrics)
     | metrics_of(PlacementMetrics)
     | metrics_of(AgentMetrics)

@@ -75,7 +75,7 @@ def test_a_sweep_takes_what_a_failed_session_did_not_commit_and_nothing_else() -
     lake.fail()
     lake.sweep()
     known = lake.now_of(lake.done.id)
-    assert stores_of(known) == (MAIN, EU)
+    assert stores_of(known) == (EU, MAIN)
     assert is_whole_in(lake, EU, known)
     assert is_whole_in(lake, MAIN, known)
     assert not lake.written_keys() & lake.keys_in(EU)
@@ -88,23 +88,24 @@ def test_a_sweep_while_the_session_runs_takes_nothing() -> None:
     lake.sweep()
     assert lake.written_keys() <= lake.keys_in(EU)
     assert commit(lake, lake.written) == []
-    assert stores_of(lake.now_of(lake.late.id)) == (MAIN, EU)
+    assert stores_of(lake.now_of(lake.late.id)) == (EU, MAIN)
 
 
-def test_retention_during_a_session_reaches_copies_that_were_committed_and_that_were_not() -> None:
+def test_what_retention_took_meanwhile_is_refused_and_goes_in_every_store() -> None:
     lake = Session()
-    known = lake.now_of(lake.done.id)
-    lake.fold.put(BlocksExpired(DAY_START_NS * 2, (lake.done.id, lake.late.id)))
-    assert commit(lake, lake.written) == [Refusal.INPUT_GONE]
+    known = lake.now_of(lake.late.id)
+    lake.fold.put(BlocksExpired(DAY_START_NS * 2, (known.id,)))
+    also = msgspec.structs.replace(lake.written, lost=(known.id,), what=("is missing",))
+    assert commit(lake, also) == [Refusal.INPUT_GONE]
     assert not lake.state.repairs.lost
     lake.end()
     lake.pass_time(lake.state.policy.expired_delay_ns)
     lake.clean()
     lake.sweep()
-    for store in (MAIN, EU):
-        assert not set(keys_at(known, store)) & lake.keys_in(store)
+    assert not set(keys_at(known, MAIN)) & lake.keys_in(MAIN)
     assert not lake.written_keys() & lake.keys_in(EU)
     assert not lake.state.tombstones
+    assert is_whole_in(lake, EU, lake.now_of(lake.done.id))
 
 
 def test_a_copy_that_came_into_the_index_just_before_retention_goes_too() -> None:

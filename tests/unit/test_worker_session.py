@@ -129,13 +129,16 @@ def test_a_renewal_that_says_stop_does_not_end_the_tries_to_commit(
     assert world.said == ["run 0", "commit"]
 
 
-def test_a_session_that_is_stopped_has_not_failed_although_a_store_was_away() -> None:
-    reply = PartCommitted(True, stop="store eu is away")
-    world = World(away=(StoreName("eu"),), replies=[reply])
+def test_a_store_of_which_the_metastore_knows_that_it_is_away_does_not_fail_the_session() -> None:
+    eu = StoreName("eu")
+    world = World(away=(eu,), replies=[PartCommitted(True, stop="store eu is away", down=(eu,))])
     result = world.carry_out(plan_of(3))
     assert world.said == ["run 0", "commit"]
     assert result.repaired is not None
-    assert (result.repaired.ranges, result.repaired.away) == (0, (StoreName("eu"),))
+    assert (result.repaired.ranges, result.repaired.away) == (0, (eu,))
+    other = World(away=(eu,), replies=[PartCommitted(True, stop="a window closed")])
+    with pytest.raises(AttemptFailed, match="eu is away"):
+        other.carry_out(plan_of(3))
 
 
 def test_no_task_begins_after_the_time_of_a_session() -> None:

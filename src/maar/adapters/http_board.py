@@ -22,7 +22,7 @@ from maar.model.errors import (
     Unavailable,
     Unreachable,
 )
-from maar.model.ids import Incarnation, PlanId, TenantId, Zone
+from maar.model.ids import Incarnation, PlanId, StoreName, TenantId, Zone
 from maar.model.keys import date_text
 from maar.model.plain import plain, record
 from maar.model.plan import LeasedPlan
@@ -204,7 +204,8 @@ class HttpBoard:
         found = await self.order(f"{PLANS}/{request.plan}/part", body)
         if found.get("outcome") == LOST:
             return PartCommitted(False, found["why"])
-        return PartCommitted(True, refused=tuple(found["refused"]), stop=found["stop"])
+        down = tuple(map(StoreName, found.get("down", ())))
+        return PartCommitted(True, refused=tuple(found["refused"]), stop=found["stop"], down=down)
 
     # ── the rest of the board ──────────────────────────────────────────────────────────────────
 

@@ -258,7 +258,8 @@ class MetastoreService(Replica, LocalPort):
         term = await self._leader()
 
         def reply(effects: Sequence[Effect], state: MetaState) -> PartCommitted:
-            told = repairs.committed(effects, state, request, stop=term.why_stop(request.plan))
+            stop, down = term.why_stop(request.plan), term.store_keeper.down
+            told = repairs.committed(effects, state, request, stop=stop, down=down)
             if told.accepted:
                 term.damage.settle(repairs.suspects(state, request.plan))
             return told

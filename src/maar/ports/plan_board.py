@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from maar.model.block import NO_DAY
-from maar.model.ids import FencingToken, PlanId, WorkerId
+from maar.model.ids import FencingToken, PlanId, StoreName, WorkerId
 from maar.model.plan import LeasedPlan, PlanKind, PlanResult
 from maar.model.repair import RangeResult
 from maar.model.token_range import TokenRange
@@ -142,6 +142,7 @@ class PartCommitted(msgspec.Struct, frozen=True):
     refusal: str = ""  # the lease is gone, or the whole part was no good
     refused: tuple[str, ...] = ()  # blocks of it that are not what they were, and why
     stop: str = ""  # why the session should end here; '': it may go on
+    down: tuple[StoreName, ...] = ()  # stores that the metastore knows to be away
 
 
 class PlanBoard(Protocol):

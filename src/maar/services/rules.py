@@ -30,7 +30,7 @@ from maar.model.refusal import Refusal
 from maar.model.schedule import Schedule
 from maar.model.stores import StoreSet
 from maar.model.time import LeaseTime, WallTime
-from maar.services.repair.history import VnodeHistory
+from maar.services.repair.history import RangeTimes, VnodeHistory
 
 Listed = TypeVar("Listed", covariant=True)
 NO_SHARD = Shard(0)
@@ -142,15 +142,27 @@ class RepairBoard(Protocol):
         ...
 
     def tokens_of(
-        self, tenant: TenantId, stores: tuple[StoreName, ...]
+        self, tenant: TenantId, stores: tuple[StoreName, ...], vnodes: Collection[int]
     ) -> Iterator[tuple[int, int]]:
-        """Token and bytes of the tenant's blocks that exactly these stores should hold."""
+        """Token and bytes of the tenant's blocks in these ranges that exactly these stores should
+        hold.
+        """
+        ...
+
+    def blocks_of(self, tenant: TenantId, stores: tuple[StoreName, ...]) -> int:
+        """How many there are of those in all ranges."""
         ...
 
     def repair_history(
         self, tenant: TenantId, stores: tuple[StoreName, ...]
     ) -> Mapping[int, VnodeHistory]:
         """What is known of ranges, by their number."""
+        ...
+
+    def repair_times(
+        self, tenant: TenantId, stores: tuple[StoreName, ...], *, whole_only: bool
+    ) -> RangeTimes:
+        """When each range was last repaired as a whole; cheap to ask."""
         ...
 
     def repair_asked(self, job: JobId) -> LeaseTime | None:

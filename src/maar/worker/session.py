@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from maar.model.errors import LeaseLost, MaarError, Retryable
+from maar.model.ids import StoreName
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.repair import RangeResult, added
 from maar.ports.plan_board import CommitPart, PartCommitted
@@ -32,11 +33,12 @@ async def carry_out(
 ) -> PlanResult:
     """What its tasks did, in sum. Whatever ends it, the parts that were committed are done.
 
-    A session that the metastore stops has not failed, even if a store was away: it knows better
-    than we do what should go on instead.
+    It has failed if a store was away without the metastore's knowing: if it knows, its next session
+    leaves the store out, and need not wait.
     """
     assert plan.repair is not None
     began_ns, total, cpu_ms, stop = monotonic_ns(), RangeResult(), 0, ""
+    unknown: set[StoreName] = set()  # stores that were away
     for number, (task, part) in enumerate(zip(tasks(plan), plan.repair.parts, strict=True)):
         late = 0 < plan.repair.session_ns <= monotonic_ns() - began_ns
         stop = stop or (why_stop() if number else "")
@@ -50,15 +52,16 @@ async def carry_out(
         request = CommitPart(plan.id, plan.token, result, part.empty)
         reply = await _committed(request, commit, may_go_on)
         total = added(total, result)
+        unknown = unknown.union(result.away).difference(reply.down)
         stop = reply.stop
         if stop:
             break
     if stop:
         log.info("session stopped plan=%s token=%s why=%s", plan.id, plan.token, stop)
-    elif total.away:
+    if unknown:
         raise AttemptFailed(
-            f"the store {', '.join(total.away)} is away; {total.ranges} ranges were repaired, and "
-            "those that it holds wait for it",
+            f"the store {', '.join(sorted(unknown))} is away; {total.ranges} ranges were repaired, "
+            "and those that it holds wait for it",
             stopped=True,
             plan_at_fault=False,
         )

@@ -267,7 +267,8 @@ class PlanOrders:
         found = await self._metastore.call(CommitPart(plan, token, result, empty))
         if not found.accepted:
             return _lost(plan, found.refusal)
-        return {"plan": str(plan), "refused": list(found.refused), "stop": found.stop}
+        told = {"plan": str(plan), "refused": list(found.refused), "stop": found.stop}
+        return {**told, "down": list(found.down)}
 
     # ── roll back and clean ────────────────────────────────────────────────────────────────────
 

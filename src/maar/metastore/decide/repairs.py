@@ -16,7 +16,7 @@ from maar.metastore.records.entries import (
     RepairAsked,
     SubrangeRepaired,
 )
-from maar.metastore.state.rows import block_id
+from maar.metastore.state.rows import ID_BYTES, block_id
 from maar.metastore.state.state import MetaState
 from maar.model.block import BlockMeta
 from maar.model.errors import InvalidInput
@@ -29,7 +29,7 @@ from maar.model.token_range import TokenRange
 from maar.ports.plan_board import CommitPart, PartCommitted
 from maar.services.repair import rules
 from maar.services.repair.history import NO_HISTORY, repaired_at
-from maar.services.repair.ranges import token_of, vnode, vnode_around, vnode_number
+from maar.services.repair.ranges import token_of, vnode, vnode_around
 
 SUSPECTS_MAX = 100  # blocks of one session
 TENANTS_AT_ONCE = 100
@@ -69,9 +69,7 @@ def _incremental(state: MetaState, plan: Plan, order: RepairOrder) -> Leased:
     their stores.
     """
     live = state.blocks.find_live(order.suspects)
-    waiting = islice(
-        state.to_copy(plan.key.tenant, down=order.down), rules.INCREMENTAL_BLOCKS_MAX
-    )
+    waiting = islice(state.to_copy(plan.key.tenant, down=order.down), rules.INCREMENTAL_BLOCKS_MAX)
     inputs = [state.blocks.get(block) for block in dict.fromkeys((*live, *waiting))]
     return _with(state, order, [RepairPart(None, 0, len(inputs))], inputs), tuple(inputs)
 
@@ -106,23 +104,21 @@ def _blocks_in(
     stores: tuple[StoreName, ...],
     ranges: Sequence[TokenRange],
 ) -> dict[TokenRange, list[BlockMeta]]:
-    """The tenant's blocks of each range; only ids are looked at of those that are in none."""
+    """The tenant's blocks of each range; those that are in none are not looked at."""
     by_vnode: dict[int, list[TokenRange]] = {}
     for tokens in ranges:
         number = vnode_around(tokens)
         assert number is not None
         by_vnode.setdefault(number, []).append(tokens)
     found: dict[TokenRange, list[BlockMeta]] = {}
-    for shelf in state.blocks.tenants.get(tenant, {}).values():
-        for chunk in shelf.chunks:
-            for at, raw in enumerate(chunk.split_ids()):
-                token = token_of(block_id(raw))
-                holding = _holding(by_vnode.get(vnode_number(token), ()), token)
-                if holding is None:
-                    continue
-                meta = chunk.meta(at)
-                if is_copied(meta) and state.stores.wanted(tenant, meta.store) == stores:
-                    found.setdefault(holding, []).append(meta)
+    for chunk, at in state.blocks.in_vnodes(tenant, by_vnode):
+        token = token_of(block_id(chunk.raw_ids[at * ID_BYTES : (at + 1) * ID_BYTES]))
+        holding = _holding(by_vnode[chunk.vnodes[at]], token)
+        if holding is None:
+            continue
+        meta = chunk.meta(at)
+        if is_copied(meta) and state.stores.wanted(tenant, meta.store) == stores:
+            found.setdefault(holding, []).append(meta)
     return found
 
 
@@ -167,7 +163,12 @@ def commit_entries(
 
 
 def committed(
-    effects: Sequence[Effect], state: MetaState, request: CommitPart, *, stop: str = ""
+    effects: Sequence[Effect],
+    state: MetaState,
+    request: CommitPart,
+    *,
+    stop: str = "",
+    down: Iterable[StoreName] = (),
 ) -> PartCommitted:
     """`stop` is what the schedule says against going on."""
     refused = [each for each in effects if isinstance(each, Refused)]
@@ -175,7 +176,8 @@ def committed(
     if whole or request.plan not in state.plans:
         return PartCommitted(False, str(whole[0].why) if whole else "it has ended")
     told = tuple(f"{each.what}: {each.why}" for each in refused)
-    return PartCommitted(True, refused=told, stop=stop or _why_stop(state, request))
+    stop = stop or _why_stop(state, request)
+    return PartCommitted(True, refused=told, stop=stop, down=tuple(sorted(down)))
 
 
 def _why_stop(state: MetaState, request: CommitPart) -> str:

@@ -30,8 +30,8 @@ from maar.model.repair import RepairOrder, RepairType
 from maar.model.time import LeaseTime
 from maar.model.token_range import TokenRange
 from maar.services.repair import rules
-from maar.services.repair.history import NO_HISTORY, Repaired, extended, repaired_at, trimmed
-from maar.services.repair.ranges import VNODES, token_of, vnode, vnode_around
+from maar.services.repair.history import NO_HISTORY, Repaired, extended, trimmed
+from maar.services.repair.ranges import token_of, vnode, vnode_around
 
 LOST_MAX = 10_000  # blocks that are named; more are only counted
 
@@ -165,13 +165,8 @@ def _is_over(state: MetaState, job: JobId, asked: AskedRepair) -> bool:
 def _all_since(
     state: MetaState, tenant: TenantId, stores: tuple[StoreName, ...], since: LeaseTime
 ) -> bool:
-    known = state.repairs.of(tenant, stores)
-    for number in range(VNODES):
-        whole, history = vnode(number), known.get(number, NO_HISTORY)
-        at = repaired_at(history, whole, whole, whole_only=False)
-        if at is None or at < since:
-            return False
-    return True
+    times = state.repairs.history.times(tenant, stores, whole_only=False).times
+    return all(at is not None and at >= since for at in times)
 
 
 def _end(state: MetaState, job: JobId, asked: AskedRepair, outcome: str) -> RepairEnded:

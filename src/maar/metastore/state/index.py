@@ -8,7 +8,7 @@ later, in a thread, while the fold goes on (S10, S15).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from operator import itemgetter
@@ -34,6 +34,7 @@ from maar.metastore.state.windows import Windows
 from maar.model.block import BlockMeta, BlockOutline, Kind, day_of
 from maar.model.ids import BlockId, Shard, TenantId
 from maar.model.time import TimeRange
+from maar.services.repair.ranges import VNODES, token_of, vnode_number
 
 PACKED_MAX = 64  # blocks; a chunk with more is divided
 LOOSE_MAX = 16  # blocks of a chunk that are not in its pack
@@ -97,6 +98,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     pack: Pack | None
     bounds: ChunkBounds
     spread: int  # how many are loose
+    vnodes: bytes  # of every block: which of the fixed ranges of tokens it is in
 
     def __len__(self) -> int:
         return len(self.levels)
@@ -133,11 +135,19 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     def meta(self, at: int) -> BlockMeta:
         return unpack(self.row(at))
 
+    def in_vnodes(self, wanted: bytes) -> Iterator[int]:
+        """Which of its blocks are in ranges that `wanted` marks with 1; it has a byte for each."""
+        marks = self.vnodes.translate(wanted)
+        at = marks.find(1)
+        while at >= 0:
+            yield at
+            at = marks.find(1, at + 1)
+
     def whole(self) -> Chunk:
         """The same blocks, all of them in one pack that holds nothing else."""
         if self.pack is not None and self.pack.rows == len(self) and not self.spread:
             return self
-        return one_pack(self.raw_ids, self.levels, seal(self.packed), self.bounds)
+        return one_pack(self.raw_ids, self.levels, seal(self.packed), self.bounds, self.vnodes)
 
     def overlaps(self, range_: TimeRange) -> bool:
         return range_.overlaps(self.min_time_ns, self.max_time_ns)
@@ -175,6 +185,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
             self.pack,
             self.bounds.around(meta),
             self.spread + 1,
+            self.vnodes[:at] + _vnodes(raw) + self.vnodes[at:],
         )
 
     def settle(self, *, spare: int, last: bool) -> tuple[Chunk, ...]:
@@ -211,6 +222,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
             self.pack,
             self.bounds,
             len(loose) - loose.count(_IN_PACK),
+            bytes(self.vnodes[at] for at in left),
         )
         if self.pack is None or 2 * (len(rest) - rest.spread) >= self.pack.rows:
             return rest
@@ -219,7 +231,9 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     def _loose(self) -> Chunk:
         count = len(self)
         rows = bytes(count)
-        return Chunk(self.raw_ids, self.levels, rows, self.packed, None, self.bounds, count)
+        return Chunk(
+            self.raw_ids, self.levels, rows, self.packed, None, self.bounds, count, self.vnodes
+        )
 
     def _part(self, start: int, end: int, bounds: ChunkBounds | None = None) -> Chunk:
         """Some of the blocks of a chunk that has no pack."""
@@ -231,12 +245,26 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
             None,
             bounds or _bounds(self.loose[start:end]),
             end - start,
+            self.vnodes[start:end],
         )
 
 
-def one_pack(raw_ids: bytes, levels: bytes, pack: Pack, bounds: ChunkBounds) -> Chunk:
+def one_pack(
+    raw_ids: bytes,
+    levels: bytes,
+    pack: Pack,
+    bounds: ChunkBounds,
+    vnodes: bytes | None = None,  # if they are known
+) -> Chunk:
     """A chunk whose blocks are a pack, all of it."""
-    return Chunk(raw_ids, levels, *_all_in_pack(len(levels)), pack, bounds, 0)
+    known = _vnodes(raw_ids) if vnodes is None else vnodes
+    return Chunk(raw_ids, levels, *_all_in_pack(len(levels)), pack, bounds, 0, known)
+
+
+def _vnodes(raw_ids: bytes) -> bytes:
+    """The number of the range of each block."""
+    raws = (raw_ids[at : at + ID_BYTES] for at in range(0, len(raw_ids), ID_BYTES))
+    return bytes(vnode_number(token_of(block_id(raw))) for raw in raws)
 
 
 def _first_id(chunk: Chunk) -> bytes:
@@ -271,7 +299,7 @@ class Shelf:
             number, chunk = self.find(raw)
         else:
             bounds = ChunkBounds(meta.min_time_ns, meta.max_time_ns, meta.size)
-            number, chunk = 0, Chunk(b"", b"", b"", (), None, bounds, 0)
+            number, chunk = 0, Chunk(b"", b"", b"", (), None, bounds, 0, b"")
         last = number >= len(self.chunks) - 1
         spare = min(PACKED_MAX, LOOSE_MIN * number)  # an eighth of the others, or fewer
         if meta.kind is Kind.SEGMENT:
@@ -462,6 +490,17 @@ class Index:
             if key.day == day:
                 for chunk in shelf.chunks:
                     yield from map(outline, chunk.packed)
+
+    def in_vnodes(self, tenant: TenantId, numbers: Collection[int]) -> Iterator[tuple[Chunk, int]]:
+        """The live blocks of a tenant that are in some of the fixed ranges of tokens: in which
+        chunk, and where in it. The others cost next to nothing.
+        """
+        chosen = frozenset(numbers)
+        wanted = bytes(number in chosen for number in range(VNODES))
+        for shelf in self.tenants.get(tenant, {}).values():
+            for chunk in shelf.chunks:
+                for at in chunk.in_vnodes(wanted):
+                    yield chunk, at
 
     def partitions(self) -> list[Partition]:
         """All partitions, in the order of their keys."""

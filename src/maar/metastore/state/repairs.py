@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -15,8 +16,10 @@ from maar.metastore.state.marks import Marked
 from maar.model.ids import BlockId, StoreName, TenantId
 from maar.model.plan import JobId
 from maar.model.time import LeaseTime
-from maar.services.repair.history import VnodeHistory
+from maar.services.repair.history import RangeTimes, VnodeHistory, range_times
 from maar.services.repair.ranges import VNODES
+
+TIMES_MAX = 10_000  # sets of stores, of all tenants, of which times are kept
 
 
 class HistoryKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -48,9 +51,50 @@ class LostCopies(msgspec.Struct, frozen=True, array_like=True, gc=False):
     what: str
 
 
+Kept = tuple[TenantId, tuple[StoreName, ...]]
+
+
+class History(Marked[HistoryKey, VnodeHistory]):
+    """What is known of ranges. What follows for all ranges of a set of stores is computed once, and
+    again after one of them has changed: every look at a job of the schedule asks for it.
+    """
+
+    __slots__ = ("_times",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._times: dict[Kept, dict[bool, RangeTimes]] = {}
+
+    def __setitem__(self, key: HistoryKey, value: VnodeHistory) -> None:
+        super().__setitem__(key, value)
+        self._times.pop((key.tenant, key.stores), None)
+
+    def __delitem__(self, key: HistoryKey) -> None:
+        super().__delitem__(key)
+        self._times.pop((key.tenant, key.stores), None)
+
+    def pop(self, key: HistoryKey, *default: Any) -> Any:
+        self._times.pop((key.tenant, key.stores), None)
+        return super().pop(key, *default)
+
+    def of(self, tenant: TenantId, stores: tuple[StoreName, ...]) -> dict[int, VnodeHistory]:
+        keys = (HistoryKey(tenant, stores, number) for number in range(VNODES))
+        return {key.vnode: found for key in keys if (found := self.get(key)) is not None}
+
+    def times(
+        self, tenant: TenantId, stores: tuple[StoreName, ...], *, whole_only: bool
+    ) -> RangeTimes:
+        if len(self._times) >= TIMES_MAX:
+            self._times.clear()
+        kept = self._times.setdefault((tenant, stores), {})
+        if whole_only not in kept:
+            kept[whole_only] = range_times(self.of(tenant, stores), whole_only=whole_only)
+        return kept[whole_only]
+
+
 @dataclass(slots=True)
 class Repairs:
-    history: Marked[HistoryKey, VnodeHistory] = field(default_factory=Marked)  # oldest change first
+    history: History = field(default_factory=History)  # oldest change first
     asked: Marked[JobId, AskedRepair] = field(default_factory=Marked)  # that go on
     answered: Marked[JobId, AskedRepair] = field(default_factory=Marked)  # the last of each job
     copied: Marked[TenantId, LeaseTime] = field(default_factory=Marked)  # began when all was copied
@@ -58,8 +102,7 @@ class Repairs:
 
     def of(self, tenant: TenantId, stores: tuple[StoreName, ...]) -> dict[int, VnodeHistory]:
         """By the number of the range; those of which nothing is known are left out."""
-        keys = (HistoryKey(tenant, stores, number) for number in range(VNODES))
-        return {key.vnode: found for key in keys if (found := self.history.get(key)) is not None}
+        return self.history.of(tenant, stores)
 
     def hashes(self) -> Iterator[int]:
         for part in (self.history, self.asked, self.answered, self.copied, self.lost):

@@ -37,7 +37,7 @@ from maar.model.schedule import Alarm, ClockOffset, JobRecord, RunPolicy, Schedu
 from maar.model.stores import StoreSet, is_copied
 from maar.model.time import LeaseTime, WallTime
 from maar.services.kinds import KINDS, Kinds
-from maar.services.repair.history import VnodeHistory
+from maar.services.repair.history import RangeTimes, VnodeHistory
 from maar.services.repair.ranges import token_of
 from maar.services.rules import DayWindow, Setback
 
@@ -295,14 +295,23 @@ class MetaState:
         return self.blocks.copies.homes.get(tenant, {})
 
     def tokens_of(
-        self, tenant: TenantId, stores: tuple[StoreName, ...]
+        self, tenant: TenantId, stores: tuple[StoreName, ...], vnodes: Collection[int]
     ) -> Iterator[tuple[int, int]]:
-        """Token and bytes of the tenant's blocks that exactly these stores should hold."""
-        for shelf in self.blocks.tenants.get(tenant, {}).values():
-            for chunk in shelf.chunks:
-                for meta in map(outline, chunk.packed):
-                    if is_copied(meta) and self.stores.wanted(tenant, meta.store) == stores:
-                        yield token_of(meta.id), meta.size
+        """Token and bytes of the tenant's blocks in these ranges that exactly these stores should
+        hold.
+        """
+        for chunk, at in self.blocks.in_vnodes(tenant, vnodes):
+            meta = outline(chunk.row(at))
+            if is_copied(meta) and self.stores.wanted(tenant, meta.store) == stores:
+                yield token_of(meta.id), meta.size
+
+    def blocks_of(self, tenant: TenantId, stores: tuple[StoreName, ...]) -> int:
+        """How many there are of those in all ranges."""
+        return sum(
+            total.blocks
+            for held, total in self.blocks.copies.sums.items()
+            if held.tenant == tenant and self.stores.wanted(tenant, held.home) == stores
+        )
 
     def to_copy(self, tenant: TenantId, *, down: Collection[StoreName] = ()) -> Iterator[BlockId]:
         """The tenant's blocks that are not at all their stores yet, oldest first; without those
@@ -322,6 +331,11 @@ class MetaState:
         self, tenant: TenantId, stores: tuple[StoreName, ...]
     ) -> dict[int, VnodeHistory]:
         return self.repairs.of(tenant, stores)
+
+    def repair_times(
+        self, tenant: TenantId, stores: tuple[StoreName, ...], *, whole_only: bool
+    ) -> RangeTimes:
+        return self.repairs.history.times(tenant, stores, whole_only=whole_only)
 
     def repair_asked(self, job: JobId) -> LeaseTime | None:
         """When somebody asked for a repair that is not done yet."""

@@ -17,6 +17,7 @@ from maar.ports.repairs import LostBlockTold, RepairJob, RepairsStatus, RepairTo
 from maar.scheduling.status import JobStatus
 from maar.scheduling.status import status as status_word
 from maar.services.repair import rules
+from maar.services.repair.ranges import VNODES
 from maar.services.repair.rules import REPAIR, REPAIRING
 from maar.services.repair.subranges import ExactSizes
 from maar.services.rules import JobState
@@ -123,7 +124,7 @@ def dry_run(state: MetaState, job: JobId) -> RepairTold:
     target = REPAIRING.default_schedule(state.policy, job).size_target
     ranges = sum(1 for _ in rules.range_states(state, job.tenant, target))
     sizes = [
-        (ExactSizes(state.tokens_of(job.tenant, stores)), len(stores))
+        (ExactSizes(state.tokens_of(job.tenant, stores, range(VNODES))), len(stores))
         for stores in rules.store_sets(state, job.tenant)
     ]
     blocks = sum(each.total_blocks for each, _ in sizes)

@@ -13,13 +13,15 @@ began.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
 from maar.model.time import LeaseTime
 from maar.model.token_range import RING, TokenRange
+from maar.services.repair.ranges import VNODES, vnode
 
 HOUR_NS = 3_600 * 1_000_000_000
 PIECES_MAX = 64  # that are kept of one fixed range; beyond it, the closest neighbours become one
@@ -72,6 +74,10 @@ def repaired_at(
     """
     if whole_only:
         return known.whole.started_at if known.whole is not None else None
+    if not known.pieces:
+        return None
+    if len(known.pieces) == 1 and known.pieces[0].tokens == vnode:
+        return known.pieces[0].started_at  # all of it at once, as it usually is
     first = (part.start - vnode.start) % RING
     end, reached, oldest = first + part.tokens, first, None
     for piece in known.pieces:
@@ -90,6 +96,24 @@ def work_ns(known: VnodeHistory, *, whole_only: bool) -> int:
     if whole_only:
         return known.whole.work_ns if known.whole is not None else 0
     return sum(piece.work_ns for piece in known.pieces)
+
+
+class RangeTimes(NamedTuple):
+    """When each of the fixed ranges had last been repaired as a whole, in their order."""
+
+    times: tuple[LeaseTime | None, ...]
+    work_ns: int  # that all of it was
+
+
+def range_times(known: Mapping[int, VnodeHistory], *, whole_only: bool) -> RangeTimes:
+    """Of what is known of ranges, by their number."""
+    times: list[LeaseTime | None] = [None] * VNODES
+    for number, history in known.items():
+        whole = vnode(number)
+        times[number] = repaired_at(history, whole, whole, whole_only=whole_only)
+    return RangeTimes(
+        tuple(times), sum(work_ns(each, whole_only=whole_only) for each in known.values())
+    )
 
 
 def split(vnode: TokenRange, repairs: Iterable[Repaired]) -> tuple[Repaired, ...]:

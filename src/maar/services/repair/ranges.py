@@ -27,13 +27,19 @@ def token_of(block: BlockId) -> Token:
     return Token(xxhash.xxh3_64_intdigest(block.encode()))
 
 
+_FIXED = tuple(
+    TokenRange(number * VNODE_TOKENS, (number + 1) * VNODE_TOKENS % RING)
+    for number in range(VNODES)
+)
+
+
 def vnode(number: int) -> TokenRange:
     """One of the fixed ranges, by its place on the ring."""
-    return TokenRange(number * VNODE_TOKENS, (number + 1) * VNODE_TOKENS % RING)
+    return _FIXED[number]
 
 
 def vnodes() -> Iterator[TokenRange]:
-    return map(vnode, range(VNODES))
+    return iter(_FIXED)
 
 
 def vnode_number(token: int) -> int:

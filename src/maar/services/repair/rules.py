@@ -6,7 +6,7 @@ counts range by range, as soon as the log has it, whatever becomes of the plan.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -27,15 +27,15 @@ from maar.model.refusal import Refusal
 from maar.model.repair import RepairOrder, RepairType
 from maar.model.schedule import LockLevel, Schedule, region_resource, store_resource
 from maar.model.time import DAY_NS, LeaseTime
-from maar.model.token_range import TokenRange
+from maar.model.token_range import RING, TokenRange
 from maar.services.repair.groups import NEVER, GroupFactory, RangeState, RepairGroup, by_stores
-from maar.services.repair.history import NO_HISTORY, VnodeHistory, repaired_at, work_ns
-from maar.services.repair.ranges import VNODES, vnode, vnodes
+from maar.services.repair.history import NO_HISTORY, repaired_at
+from maar.services.repair.ranges import VNODES, vnode
 from maar.services.repair.subranges import ExactSizes, subranges
 from maar.services.rules import NO_SHARD, Board, JobState, KindRules, PlanScope
 
 REPAIR = PlanKind("repair")
-SESSION_BLOCKS_MAX = 2_000  # that a vnode session looks at: they come with the lease
+SESSION_BLOCKS_MAX = 256  # of a vnode session, about: the leader unpacks them between requests
 SESSION_RANGES_MAX = 1_000
 INCREMENTAL_BLOCKS_MAX = 500  # of one task
 SIZE_TARGET = 8 << 30  # bytes of a task, in one store
@@ -165,7 +165,9 @@ class Repairing(KindRules):
         oldest = progress.oldest
         if oldest is None and progress.newest is not None:  # some ranges were never repaired
             oldest = LeaseTime(min(now - schedule.interval_ns, progress.newest))
-        stores = min(repairable, key=lambda each: _oldest(board, job.tenant, each, schedule))
+        stores = repairable[0]
+        if len(repairable) > 1:
+            stores = min(repairable, key=lambda each: _oldest(board, job.tenant, each, schedule))
         return JobState(
             job,
             oldest,
@@ -224,7 +226,7 @@ class Repairing(KindRules):
         before = asked if asked is not None else LeaseTime(now - schedule.interval_ns + offset)
         states = [
             each
-            for each in range_states(board, job.tenant, schedule.size_target)
+            for each in range_states(board, job.tenant, schedule.size_target, before=before)
             if each.repaired_at < before
         ]
         for group in self._groups(states, {*board.stores_away(), *down}):
@@ -234,9 +236,8 @@ class Repairing(KindRules):
     def _expected_ns(self, board: Board, tenant: TenantId, schedule: Schedule) -> int:
         whole_only = not schedule.size_target
         return sum(
-            work_ns(each, whole_only=whole_only)
+            board.repair_times(tenant, stores, whole_only=whole_only).work_ns
             for stores in store_sets(board, tenant)
-            for each in board.repair_history(tenant, stores).values()
         )
 
     def due(self, _board: Board, _line: int, *, now: LeaseTime) -> Iterator[PlanSpec]:  # noqa: ARG002
@@ -304,16 +305,38 @@ def store_sets(board: Board, tenant: TenantId) -> Iterator[tuple[StoreName, ...]
     yield from sorted(found)
 
 
-def range_states(board: Board, tenant: TenantId, size_target: int) -> Iterator[RangeState]:
-    """All ranges of a tenant, divided to the target; each with the time of its last repair."""
+def range_states(
+    board: Board, tenant: TenantId, size_target: int, *, before: LeaseTime | None = None
+) -> Iterator[RangeState]:
+    """The ranges of a tenant, divided to the target; each with the time of its last repair.
+
+    All of them, or, of each set of stores, the oldest that were last repaired before a time, as
+    many as one session may take: of all others no block is looked at.
+    """
     for stores in store_sets(board, tenant):
         known = board.repair_history(tenant, stores)
-        sizes = ExactSizes(board.tokens_of(tenant, stores)) if size_target else None
-        for number, whole in enumerate(vnodes()):
-            history = known.get(number, NO_HISTORY)
+        numbers: Collection[int] = range(VNODES)
+        if before is not None:
+            times = board.repair_times(tenant, stores, whole_only=not size_target).times
+            oldest = _oldest_first(times, before=before)
+            numbers = oldest[: max(1, SESSION_BLOCKS_MAX // _in_a_vnode(board, tenant, stores))]
+        sizes = ExactSizes(board.tokens_of(tenant, stores, numbers)) if size_target else None
+        for number in numbers:
+            history, whole = known.get(number, NO_HISTORY), vnode(number)
             for part in _pieces(whole, size_target, sizes):
                 at = repaired_at(history, part, whole, whole_only=not size_target)
                 yield RangeState(part, stores, NEVER if at is None else at)
+
+
+def _oldest_first(times: Sequence[LeaseTime | None], *, before: LeaseTime) -> list[int]:
+    """The numbers of the fixed ranges of which some part was last repaired before a time."""
+    known = ((NEVER if at is None else at, number) for number, at in enumerate(times))
+    return [number for at, number in sorted(known) if at < before]
+
+
+def _in_a_vnode(board: Board, tenant: TenantId, stores: tuple[StoreName, ...]) -> int:
+    """How many blocks a fixed range has, about: tokens are spread evenly."""
+    return board.blocks_of(tenant, stores) // VNODES + 1
 
 
 def _pieces(whole: TokenRange, target: int, sizes: ExactSizes | None) -> Iterable[TokenRange]:
@@ -333,12 +356,9 @@ def vnode_progress(
     times: list[LeaseTime | None] = []
     work = 0
     for stores in sets:
-        known: Mapping[int, VnodeHistory] = board.repair_history(tenant, stores)
-        for number in range(VNODES):
-            history = known.get(number, NO_HISTORY)
-            whole = vnode(number)
-            times.append(repaired_at(history, whole, whole, whole_only=whole_only))
-            work += work_ns(history, whole_only=whole_only)
+        found = board.repair_times(tenant, stores, whole_only=whole_only)
+        times += found.times
+        work += found.work_ns
     repaired = [at for at in times if at is not None]
     oldest = min(repaired, default=None) if len(repaired) == len(times) else None
     done = sum(at >= since for at in repaired)
@@ -355,12 +375,11 @@ def _oldest(
 
 def _bounded(board: Board, tenant: TenantId, group: RepairGroup) -> RepairGroup:
     """As many of its ranges as a session may take, one at least."""
-    sizes = ExactSizes(board.tokens_of(tenant, group.stores))
     taken: list[TokenRange] = []
-    blocks = 0
+    all_blocks, tokens = board.blocks_of(tenant, group.stores), 0
     for each in group.ranges[:SESSION_RANGES_MAX]:
-        blocks += sizes.blocks(each)
-        if taken and blocks > SESSION_BLOCKS_MAX:
+        tokens += each.tokens
+        if taken and all_blocks * tokens // RING > SESSION_BLOCKS_MAX:
             break
         taken.append(each)
     return group._replace(ranges=tuple(taken))
