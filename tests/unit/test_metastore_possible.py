@@ -174,6 +174,16 @@ def test_an_output_that_lacks_a_file_is_refused(spoil: Callable[[BlockMeta], Blo
     assert work.refused([spoil(work.made(10))]) is Refusal.OUTPUT_FILES
 
 
+def copied_to_far(meta: BlockMeta, key: str) -> BlockMeta:
+    """With a second location of each file, of which the first is this one."""
+    keys = (key, *(file.locations[0].key for file in meta.files[1:]))
+    copied = meta
+    for place, (file, far) in enumerate(zip(meta.files, keys, strict=True)):
+        locations = (*file.locations, Location(StoreName("far"), far))
+        copied = changed(copied, place, locations=locations)
+    return copied
+
+
 def test_an_output_may_name_only_what_its_attempt_wrote_for_it() -> None:
     work = Work(segment(1))
     good, sibling = work.made(10), work.made(10, ordinal=1)
@@ -195,10 +205,7 @@ def test_an_output_may_name_only_what_its_attempt_wrote_for_it() -> None:
     for key in foreign:
         spoiled = changed(good, 0, locations=(Location(good.store, key),))
         assert work.refused([spoiled]) is Refusal.OUTPUT_KEY, key
-        copied = changed(
-            good, 0, locations=(good.files[0].locations[0], Location(StoreName("far"), key))
-        )
-        assert work.refused([copied]) is Refusal.OUTPUT_KEY, key
+        assert work.refused([copied_to_far(good, key)]) is Refusal.OUTPUT_KEY, key
     assert isinstance(work.end([good]), Completed)
 
 

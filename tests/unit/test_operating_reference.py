@@ -51,7 +51,6 @@ WRITTEN_OUT = {
     "maar_disk_free_bytes": ("directory",),  # by app/roles/disks.py, when it is asked
     "maar_disk_total_bytes": ("directory",),
     "maar_disk_reserve_bytes": ("directory",),
-    "maar_store_fallovers_total": ("store", "why"),  # by app/roles/troubles.py
 }
 KNOWN = (
     metrics_of(MetastoreMetrics)
