@@ -27,7 +27,6 @@ from support.stores.memory_store import MemoryStore
 
 MAIN, EU, US = map(StoreName, ("main", "eu", "us"))
 TOKENS = TokenRange(7, 900)
-MARKER = keys.marker(INCARNATION)
 
 
 class World:
@@ -78,7 +77,7 @@ class World:
         return result.repaired
 
     def names(self, store: StoreName) -> set[str]:
-        return {info.key for info in self.of[store].list("") if info.key != MARKER}
+        return {info.key for info in self.of[store].list("")}
 
 
 class _Reached:
@@ -103,7 +102,6 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
         settings = StoreSettings(name, f"file://{tmp_path}/{name}")
         local = LocalStore(tmp_path / name, settings)
         stores[name] = local if request.param == "directory" else MemoryStore(name)
-        stores[name].create(MARKER, name.encode())
     return World(tmp_path / "scratch", stores)
 
 
@@ -312,17 +310,6 @@ class TestAway:
         world.away = {EU}
         result = world.repair(copied)
         assert (result.ended, result.lost, result.copies) == ((), (), ())
-
-    def test_a_store_without_the_marker_of_this_log_is_not_an_empty_one(
-        self, world: World, block: BlockMeta
-    ) -> None:
-        """A disk that is not mounted, or the bucket of somebody else."""
-        copied = with_copies(block, world.repair(block))
-        for info in list(world.of[EU].list("")):
-            world.of[EU].delete(info.key)
-        result = world.repair(copied)
-        assert (result.copies, result.ended, result.away) == ((), (), (EU,))
-        assert not world.names(EU)
 
     def test_other_stores_go_on(self, world: World, block: BlockMeta) -> None:
         world.away = {EU}

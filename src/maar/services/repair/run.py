@@ -12,14 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from maar.model import keys
 from maar.model.block import BlockMeta, File
-from maar.model.errors import Corrupt, Retryable, Unavailable
+from maar.model.errors import Corrupt, Retryable
 from maar.model.ids import BlockId, StoreName
 from maar.model.plan import Account, LeasedPlan, PlanResult
 from maar.model.repair import LostBlock, RangeResult, RepairType
 from maar.model.stores import CopyBad, CopyMade, stores_of
-from maar.ports.object_store import ObjectStore, exists
+from maar.ports.object_store import ObjectStore
 from maar.ports.stores import Stores
 from maar.ports.stores import stores_of as opened
 from maar.services.publish import Publisher, always
@@ -99,7 +98,6 @@ class _Task:
         self._guard = guard
         self._publishers: dict[StoreName, Publisher] = {}
         self._thorough = plan.repair.type is RepairType.VNODE
-        self._known: set[StoreName] = set()  # stores that have the marker of this log
         self._suspects = frozenset(plan.repair.suspects)
 
     def repair(self, meta: BlockMeta, wanted: tuple[StoreName, ...]) -> None:
@@ -140,22 +138,10 @@ class _Task:
     def _look(self, meta: BlockMeta, name: StoreName) -> dict[str, str] | None:
         """What is wrong with the files of a copy; None when its store is away."""
         try:
-            return self.check.copy(self._marked(name), meta, name)
+            return self.check.copy(self._stores.named(name), meta, name)
         except Retryable:
             self.away.add(name)
             return None
-
-    def _marked(self, name: StoreName) -> ObjectStore:
-        """A store by name; Unavailable unless it has the marker of this log. A disk that is not
-        mounted and the bucket of somebody else are not empty stores: the leader has to say so.
-        """
-        store = self._stores.named(name)
-        if name not in self._known:
-            marker = keys.marker(self._plan.token.incarnation)
-            if not exists(store, marker):
-                raise Unavailable(f"store {name} has no marker of this log ({marker})")
-            self._known.add(name)
-        return store
 
     def _despair(
         self, block: BlockId, held: tuple[StoreName, ...], bad: dict[StoreName, str]
@@ -188,7 +174,7 @@ class _Task:
             self.ended += (CopyBad(meta.id, name, what) for name, what in bad.items())
 
     def _copy(self, meta: BlockMeta, sources: dict[str, StoreName], to: StoreName) -> None:
-        target = self._marked(to)
+        target = self._stores.named(to)
         files = self._fetched(meta, sources)
 
         def check(file: File, key: str) -> None:
