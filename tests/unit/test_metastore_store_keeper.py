@@ -382,3 +382,15 @@ def test_a_block_that_was_copied_after_it_was_named_is_not_given_up_with_a_lost_
     (entry,) = decisions.lose_blocks(lake.state, [one.id, two.id], EU)
     assert isinstance(entry, BlocksLost)
     assert entry.blocks == (two.id,)
+
+
+def test_a_store_that_was_wiped_is_down_until_it_has_its_marker_again() -> None:
+    """Workers take it for one that is away: a session that uses it must not fail and rest."""
+    lake = Kept()
+    lake.replicated()
+    lake.named[EU].wipe()
+    lake.step()
+    assert lake.keeper.down == {EU}
+    lake.step()
+    assert lake.keeper.down == set()
+    assert lake.marked(EU) == EU

@@ -123,7 +123,8 @@ class StoreKeeper:
         outcomes = await self._marking.each(self._look_at_marker, names, catching=MaarError)
         unready: set[StoreName] = set()
         failed = zip(names, outcomes, strict=True)
-        self.down = frozenset(name for name, outcome in failed if isinstance(outcome, MaarError))
+        silent = (name for name, outcome in failed if isinstance(outcome, MaarError))
+        self.down = frozenset((*silent, *self._wiped))  # workers take both for stores that are away
         for name, outcome in zip(names, outcomes, strict=True):
             if isinstance(outcome, NotLeading):
                 raise outcome
