@@ -139,6 +139,19 @@ def test_a_question_that_needs_too_much_memory_says_what_helps(
     enough.engine.close()
 
 
+def test_the_same_stacks_in_many_parts_are_not_too_much(lake: Lake) -> None:
+    """Part by part they would be; added up by DuckDB they are few."""
+    many = [
+        known_profile([((*"abcdefgh" * 20,), {}, (1, 1))], time_ns=START + n, pod=f"pod-{n}")
+        for n in range(40)
+    ]
+    for known in many:
+        lake.add_block([known])
+    ask = Asker(lake, answer_bytes_max=200_000)
+    assert ask.stacks(service("checkout")) == by_stack(rows(many, time=ALWAYS))
+    ask.engine.close()
+
+
 @pytest.mark.parametrize("kind", ["flamegraph", "top"])
 def test_what_is_counted_is_not_less_than_what_is_used(lake: Lake, kind: str) -> None:
     random = Random(24)

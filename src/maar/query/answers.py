@@ -173,6 +173,8 @@ def _read_stacks(reading: Reading, scope: Scope, profile_type: str) -> Stacks | 
     choices = choose(reading, scope, profile_type)
     if choices is None or sum(choice.rows for choice in choices) > ROWS_MAX:
         return None
+    if stacks + sum(choice.source.raw_stacks for choice in choices) > STACKS_MAX:
+        return None
     return direct.stacks(without_copies(reading, choices), reading.budget)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from maar.model.errors import Corrupt
+from maar.model.errors import Corrupt, TooLarge
 from maar.model.labels import Labels
 from maar.query.decide.budget import FRAME_BYTES, OBJECT_FACTOR, ROWS, STACKS, AnswerBudget
 from maar.query.decide.flamegraph import Stacks
@@ -87,7 +87,19 @@ def points(
 
 
 def stacks(choices: Sequence[Choice], budget: AnswerBudget) -> Stacks | None:
-    """The stacks of some runs with their values; None when 64 bits might not hold the sums."""
+    """The stacks of some runs with their values; None when 64 bits might not hold the sums, or when
+    the stacks of all parts are too much: thousands of segments may have the same ones, and DuckDB
+    adds those up before it hands them out.
+    """
+    before = budget.taken
+    try:
+        return _of_all_parts(choices, budget)
+    except TooLarge:
+        budget.back_to(before)
+        return None
+
+
+def _of_all_parts(choices: Sequence[Choice], budget: AnswerBudget) -> Stacks | None:
     number: dict[str, int] = {}
     offsets, values = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)]
     frames = [np.zeros(0, np.int32)]

@@ -15,11 +15,15 @@ LEVEL_0 = "too many profiles in its time range are not compacted yet"
 
 
 class AnswerBudget:
-    """Only grows: what was counted may be held until the answer is complete."""
+    """What was counted may be held until the answer is complete, unless somebody gave it back."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self.taken = 0
+
+    def back_to(self, taken: int) -> None:
+        """What was counted since is not held any more: the answer is looked for in another way."""
+        self.taken = min(self.taken, taken)
 
     def take(self, size: int, why: str) -> None:
         """Count bytes before, or as soon as, they are there; `why` says what is too much."""

@@ -36,6 +36,11 @@ class Source(Protocol):
     @property
     def hidden(self) -> Sequence[Hidden]: ...
 
+    @property
+    def raw_stacks(self) -> int:
+        """How many stacks a part of level 0 has; 0 of a block, whose index says it."""
+        ...
+
     def labels(self) -> SeriesLabels: ...
 
     def sums(self, runs: Int) -> StackSums: ...
@@ -54,6 +59,10 @@ class BlockSource:
     def key(self) -> Hashable:
         return self.meta.id, self.service
 
+    @property
+    def raw_stacks(self) -> int:
+        return 0
+
     def labels(self) -> SeriesLabels:
         return self.reader.labels(self.meta)
 
@@ -69,6 +78,10 @@ class RawSource:
     @property
     def key(self) -> Hashable:
         return None  # its ids are compared each time: it is soon gone
+
+    @property
+    def raw_stacks(self) -> int:
+        return int(self.part.tables["stacks"].num_rows)
 
     @property
     def totals(self) -> Totals:
