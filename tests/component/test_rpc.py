@@ -334,8 +334,38 @@ class Repeat(Call[Echo, str], frozen=True):
 
 
 class Echoing:
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
     async def echo(self, text: str) -> str:
+        self.asked.set()
+        if text == NEVER:
+            await asyncio.Event().wait()
         return text * 2
+
+
+NEVER = "never answered"
+
+
+def test_a_closed_channel_ends_its_calls_with_an_error_and_cancels_no_task(tmp_path: Path) -> None:
+    async def run() -> None:
+        server, address, echoing = RpcServer(), address_in(tmp_path), Echoing()
+        server.add((Repeat,), echoing)
+        await server.start(address)
+        for cancel in (False, True):
+            channel = Channel(address)
+            call = asyncio.create_task(channel.call(Repeat(NEVER)))
+            await echoing.asked.wait()
+            echoing.asked.clear()
+            if cancel:
+                call.cancel()
+            await channel.close()
+            with pytest.raises(asyncio.CancelledError if cancel else errors.Unreachable):
+                await call
+            assert call.cancelled() == cancel
+        await server.stop(0)
+
+    asyncio.run(run())
 
 
 def test_a_new_call_is_a_record_and_the_method_that_answers_it(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_the_status_tells_of_replicas_and_what_is_wrong_with_them(front: Front, 
             ReplicaStatus("two", "m2:4041", "follower", index=1100, head=1200, behind_s=2.0),
             ReplicaStatus("three", "m3:4041", "stopped", index=9, fault="hashes differ at 9"),
             ReplicaStatus("four", "m4:4041", "in doubt", index=9, fault="no vote yet"),
-            ReplicaStatus("", "m5:4041", "unreachable"),
+            ReplicaStatus("", "m5:4041", "unreachable", fault="connection refused"),
         ),
     )
     out = say("status")[1]
@@ -118,7 +118,7 @@ def test_the_status_tells_of_replicas_and_what_is_wrong_with_them(front: Front, 
     for text in (
         "TROUBLE replica three has stopped: hashes differ at 9",
         "TROUBLE replica four doubts its state and does not answer: no vote yet",
-        "TROUBLE replica m5:4041 does not answer",
+        "TROUBLE replica m5:4041 does not answer: connection refused",
         "TROUBLE the metastore was restored from a snapshot",
     ):
         assert text in out, text

@@ -167,14 +167,10 @@ def intent(*, plan: PlanId, token: FencingToken, attempt: str, ordinal: int) -> 
 
 def intent_name(key: str) -> AttemptName | None:
     """None when no attempt can have written it as an intent."""
-    parts = _INTENT.fullmatch(key)
-    if parts is None:
+    named = _attempt_name(_INTENT.fullmatch(key))
+    if named is None or not key.startswith(attempt_prefix(plan=named.plan, token=named.token)):
         return None
-    try:
-        named = AttemptName(PlanId.parse(parts[1]), FencingToken.parse(parts[2]))
-    except InvalidInput:
-        return None
-    return named if key.startswith(attempt_prefix(plan=named.plan, token=named.token)) else None
+    return named
 
 
 def attempt_prefix(*, plan: PlanId, token: FencingToken) -> str:
@@ -217,14 +213,20 @@ def commit(*, plan: PlanId, token: FencingToken) -> str:
 
 def commit_name(key: str) -> AttemptName | None:
     """The attempt that a commit object is of; None when it is no such key."""
-    parts = _COMMIT.fullmatch(key)
+    named = _attempt_name(_COMMIT.fullmatch(key))
+    if named is None or key != commit(plan=named.plan, token=named.token):
+        return None
+    return named
+
+
+def _attempt_name(parts: re.Match[str] | None) -> AttemptName | None:
+    """Plan and token, if they are the first two groups of a key that matched."""
     if parts is None:
         return None
     try:
-        named = AttemptName(PlanId.parse(parts[1]), FencingToken.parse(parts[2]))
+        return AttemptName(PlanId.parse(parts[1]), FencingToken.parse(parts[2]))
     except InvalidInput:
         return None
-    return named if key == commit(plan=named.plan, token=named.token) else None
 
 
 def is_of_attempt(key: str, of_none: str) -> bool:

@@ -64,6 +64,7 @@ log = logging.getLogger("maar.query")
 T = TypeVar("T")
 MILLISECOND_NS = 1_000_000
 STOP_REPEAT_S = 0.05
+AT_ONCE_MAX = 1_000  # datasets of a view that are looked at on the event loop
 
 
 class DuckEngine(LocalPort):
@@ -236,7 +237,7 @@ class DuckEngine(LocalPort):
         at_once: bool = False,
     ) -> T:
         """One query from slot to answer, within its time. `at_once` when it reads nothing but the
-        view: then a thread would take longer to wake up than the work does.
+        view: if that is small, a thread would take longer to wake up than the work does.
         """
         check_matchers(scope.matchers)
         if scope.range.start_ns > scope.range.end_ns:
@@ -294,7 +295,7 @@ class DuckEngine(LocalPort):
             copies=self._copies,
             budget=AnswerBudget(self._settings.answer_bytes_max),
         )
-        if at_once:
+        if at_once and len(parts.datasets) <= AT_ONCE_MAX:
             return _run_work(reading, scope, work, again)
         thread = self._threads.submit(_run_work, reading, scope, work, again)
         self._readings[thread] = reading

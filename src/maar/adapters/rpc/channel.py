@@ -49,6 +49,7 @@ class Channel:
         self._callers: dict[Kind, Any] = {}
         self._wholes: dict[Kind, Any] = {}
         self._large: set[Kind] = set()  # whose last reply came in several parts
+        self._closed = False
 
     async def call(self, request: Call[Any, R], /, *, within_s: float | None = None) -> R:
         """The reply, in parts when it is large, within the deadline."""
@@ -66,8 +67,16 @@ class Channel:
         except grpc.aio.AioRpcError as error:
             raise error_of(error, path=kind.path(), address=self._address) from None
         except grpc.aio.UsageError as error:
-            raise Unreachable(f"the channel to {self._address} is closed") from error
+            raise self._closed_error() from error
+        except asyncio.CancelledError:
+            # Closing a channel cancels its calls, not the tasks that wait for them.
+            if not self._closed or _is_cancelled():
+                raise
+            raise self._closed_error() from None
         return reply
+
+    def _closed_error(self) -> Unreachable:
+        return Unreachable(f"the channel to {self._address} is closed")
 
     def _new_caller(self, kind: Kind) -> Any:
         encode = msgspec.msgpack.Encoder().encode
@@ -124,4 +133,10 @@ class Channel:
         return reply
 
     async def close(self) -> None:
+        self._closed = True
         await self._channel.close()
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -38,7 +38,7 @@ def replica_troubles(replicas: Sequence[Json]) -> Iterator[str]:
             case "in doubt":
                 yield f"replica {who} doubts its state and does not answer: {each['fault']}"
             case "unreachable":
-                yield f"replica {who} does not answer"
+                yield f"replica {who} does not answer: {each['fault']}"
             case _:
                 pass
 

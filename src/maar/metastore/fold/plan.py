@@ -99,7 +99,7 @@ def _own(state: MetaState, plan: Plan) -> None:
 
 
 def ask(state: MetaState, entry: PlanAsked) -> Effects:
-    """Somebody wants a plan that is there: he finds it again, or it goes first (S6)."""
+    """Somebody wants a plan that is there: the request finds it again, or it goes first (S6)."""
     plan = state.plans.get(entry.plan)
     if plan is None:
         return (Refused(Refusal.UNKNOWN_PLAN, entry.plan),)

@@ -5,7 +5,7 @@ DuckDB needs milliseconds to open files and to plan; for few rows that is most o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from maar.block.format.tables import LAYOUTS
-from maar.model.block import BlockMeta, Dataset
+from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, NotFound
 from maar.ports.stores import Stores
 from maar.query.decide.label_columns import SeriesLabels, labels_of_series
@@ -53,13 +53,13 @@ class BlockReader:
         mine = sum(each.profiles for each in meta.datasets if service in (EVERY, each.service))
         return meta.file("samples").rows * mine // max(meta.profiles, 1)
 
-    def totals(self, meta: BlockMeta, datasets: Sequence[Dataset], service: str) -> Totals:
+    def totals(self, meta: BlockMeta, service: str) -> Totals:
         """The runs of a block, or of one of its services."""
         if (whole := self.cache.peek(("totals", meta.id, EVERY))) is not None:
             kept: Totals = whole
             return kept
         return self.cache.get(
-            ("totals", meta.id, service), lambda: self._read_totals(meta, datasets, service)
+            ("totals", meta.id, service), lambda: self._read_totals(meta, service)
         )
 
     def labels(self, meta: BlockMeta) -> SeriesLabels:
@@ -94,13 +94,13 @@ class BlockReader:
             ("stacks", meta.id, service), lambda: self._read_stacks(meta, service)
         )
 
-    def _read_totals(self, meta: BlockMeta, datasets: Sequence[Dataset], service: str) -> Totals:
+    def _read_totals(self, meta: BlockMeta, service: str) -> Totals:
         """Row group by row group, since few of their bytes are kept."""
         pieces = []
         with self._opened(meta, "samples") as (parquet, footer):
             wanted = range(footer.begins.size)
             if service != EVERY:
-                (dataset,) = [each for each in datasets if each.service == service]
+                (dataset,) = [each for each in meta.datasets if each.service == service]
                 first = dataset.row_group_first
                 wanted = range(first, first + dataset.row_group_count)
                 if wanted.stop > footer.begins.size:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from maar.model.profile import RawProfile
 from maar.ports.object_store import ObjectStore
 from maar.ports.stores import Stores, stores_of
 from maar.query.metrics import Metrics
+from maar.query.read.part_cache import PartCache
 from maar.query.read.raw_runs import RAW_ROW_BYTES, RawRuns, raw_runs
 
 RAW_BYTES_MAX = 256 << 20  # of profiles that are decoded together
@@ -71,20 +71,16 @@ class Level0:
         weight_max: int = WEIGHT_MAX,
     ) -> None:
         self._stores = stores_of(store)
-        self._bytes_max = bytes_max
         self.raw_bytes_max = raw_bytes_max
         self.weight_max = weight_max
         self._metrics = metrics
-        self._kept: OrderedDict[Key, DecodedPart] = OrderedDict()
-        self._pending: dict[Key, threading.Event] = {}  # others wait for a decoding under way
-        self._bytes = 0
-        self._lock = threading.Lock()
+        self._cache = PartCache(bytes_max, count=self._count)
         # One at a time: it is work for one core anyway, and what it needs meanwhile is bounded so.
         self._decoding = threading.Lock()
 
     @property
     def bytes(self) -> int:
-        return self._bytes
+        return self._cache.bytes
 
     def parts(self, meta: BlockMeta, datasets: Sequence[Dataset]) -> list[DecodedPart]:
         """The tables of some datasets of one tenant, and maybe of others in the same segment.
@@ -100,42 +96,17 @@ class Level0:
         return [self._part(meta, dataset.service, [dataset]) for dataset in datasets]
 
     def _whole(self, meta: BlockMeta, tenant: str) -> DecodedPart | None:
-        key = (meta.id, tenant, EVERY)
-        with self._lock:
-            kept = self._kept.get(key)
-            if kept is not None:
-                self._kept.move_to_end(key)
+        kept: DecodedPart | None = self._cache.peek((meta.id, tenant, EVERY))
         if kept is not None:
-            self._metrics.level0_lookups.labels("hit").inc()
+            self._count("hit")
         return kept
 
     def _part(self, meta: BlockMeta, service: str, datasets: list[Dataset]) -> DecodedPart:
         key = (meta.id, datasets[0].tenant, service)
-        kept = self._take_or_claim(key)
-        if kept is not None:
-            return kept
-        try:
-            decoded = self._decode(meta, datasets)
-            self._keep(key, decoded)
-            return decoded
-        finally:
-            with self._lock:
-                self._pending.pop(key).set()
+        return self._cache.get(key, lambda: self._decode(meta, datasets))
 
-    def _take_or_claim(self, key: Key) -> DecodedPart | None:
-        """What is kept; or None, and then the caller is the one to decode it."""
-        while True:
-            with self._lock:
-                kept = self._kept.get(key)
-                at_work = self._pending.get(key)
-                if kept is not None:
-                    self._kept.move_to_end(key)
-                elif at_work is None:
-                    self._pending[key] = threading.Event()
-            if kept is not None or at_work is None:
-                self._metrics.level0_lookups.labels("miss" if kept is None else "hit").inc()
-                return kept
-            at_work.wait()  # then look again: it may have failed, or have been too large to keep
+    def _count(self, result: str) -> None:
+        self._metrics.level0_lookups.labels(result).inc()
 
     def pieces(self, meta: BlockMeta, datasets: Sequence[Dataset]) -> Iterator[DecodedPart]:
         """The same, a bounded part at a time, and not kept: for segments that were joined. Each of
@@ -183,16 +154,6 @@ class Level0:
             made = RAW_ROW_BYTES * tables["samples"].num_rows
             size = sum(table.nbytes for table in tables.values()) + made
             yield DecodedPart(tables, count, size)
-
-    def _keep(self, key: Key, decoded: DecodedPart) -> None:
-        if decoded.size > self._bytes_max:
-            return
-        with self._lock:
-            self._kept[key] = decoded
-            self._bytes += decoded.size
-            while self._bytes > self._bytes_max:
-                _, dropped = self._kept.popitem(last=False)
-                self._bytes -= dropped.size
 
 
 def is_cheaper_together(wanted: Sequence[Dataset], every: Sequence[Dataset]) -> bool:

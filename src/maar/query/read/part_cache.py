@@ -21,7 +21,8 @@ class PartCache:
     of them only, and the others wait for it.
 
     Keys name objects of the store, which never change, so that nothing here can become wrong. A
-    block is of one tenant, and whoever asks has found it in a view of that tenant's.
+    block is of one tenant, and whoever asks has found it in a view of that tenant's; what is of a
+    segment has the tenant in its key.
     """
 
     def __init__(self, bytes_max: int, *, count: Callable[[str], None] = lambda _: None) -> None:

@@ -137,7 +137,7 @@ class Reading:
             left = reader.cold_rows_max
             for meta, rows in cold:
                 self.check()
-                reader.totals(meta, meta.datasets, service)
+                reader.totals(meta, service)
                 left -= rows
                 if left <= 0:
                     return None

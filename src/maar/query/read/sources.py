@@ -106,7 +106,7 @@ def sources_of(
     found: list[Source] = []
     for meta in parts.blocks:
         check()
-        totals = reader.totals(meta, meta.datasets, service)
+        totals = reader.totals(meta, service)
         hidden = hidden_of(parts.masks.get(meta.id, ()))
         found.append(BlockSource(reader, meta, service, totals, hidden, check))
     for meta, datasets in parts.raw:

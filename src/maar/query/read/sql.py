@@ -175,5 +175,5 @@ def heaviest_profiles(samples: str, series: str, *, number: int) -> str:
             weight::DECIMAL(38, 0) AS weight,
             (SELECT sum(weight) FROM weighed)::DECIMAL(38, 0) AS everything
         FROM weighed JOIN ({series}) USING (block, series_id)
-        ORDER BY weighed.weight DESC, profile_id LIMIT {number}
+        ORDER BY weighed.weight DESC, profile_id, series_id LIMIT {number}
     """
