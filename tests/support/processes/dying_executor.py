@@ -12,8 +12,8 @@ from maar.cli.main import run
 from maar.model import keys
 from maar.model.plan import LeasedPlan, PlanKind, PlanResult
 from maar.model.time import utc_day
-from maar.ports.object_store import StoreSettings
 from maar.ports.runner import AttemptFailed
+from maar.ports.stores import StorePlaces
 from maar.services.kinds import KINDS
 from support.metastore.fold import TENANT
 
@@ -23,8 +23,8 @@ WROTE = "wrote"
 class HangingEngine:
     """Slow enough to be killed in the middle, whatever the machine does."""
 
-    def __init__(self, _settings: Settings, store: StoreSettings, **_slots: int) -> None:
-        self._store = open_store(store)
+    def __init__(self, _settings: Settings, stores: StorePlaces, **_slots: int) -> None:
+        self._store = open_store(stores.home.settings)
         self._cancelled = threading.Event()
 
     def warm(self) -> None:
