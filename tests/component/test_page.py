@@ -223,7 +223,8 @@ def test_the_filter_offers_the_labels_of_the_service(visit: Visit) -> None:
 
 def test_dragging_over_the_timeline_selects_a_sub_range(visit: Visit, server: PageServer) -> None:
     page = visit("?range=6h")
-    start, end = (server.asked[-1][1][key] for key in ("start", "end"))
+    drawn = [body for method, body in server.asked if method == "SelectMergeStacktraces"][-1]
+    start, end = drawn["start"], drawn["end"]
     assert end - start == 6 * 3_600_000
     box = page.locator("#timeline").bounding_box()
     assert box is not None
@@ -234,7 +235,7 @@ def test_dragging_over_the_timeline_selects_a_sub_range(visit: Visit, server: Pa
     page.mouse.up()
     expect(page.locator("#range")).to_have_value("custom")
     page.wait_for_selector("body:not(.busy)")
-    chosen = server.asked[-1][1]
+    chosen = [body for method, body in server.asked if method == "SelectMergeStacktraces"][-1]
     assert chosen["start"] == pytest.approx(start + (end - start) * 0.25, abs=60_000)
     assert chosen["end"] == pytest.approx(start + (end - start) * 0.75, abs=60_000)
 

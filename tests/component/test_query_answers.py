@@ -48,6 +48,7 @@ from support.oracles.pprof_reader import canonical
 __all__ = ["ask", "lake", "store"]
 
 pytestmark = pytest.mark.component
+MS = 1_000_000
 
 
 @pytest.mark.parametrize("time", [ALWAYS, ODD])
@@ -217,14 +218,14 @@ def test_time_series_are_sums_or_averages_by_step_and_group(
     ]
     spread(lake, random, profiles)
     step = 600 * SECOND
+    points = range(time.start_ns // MS, (time.end_ns - 1) // MS + 1, step // MS)
     expected: dict[tuple[Labels, int], list[tuple[bytes, int]]] = {}
-    for _, labels, value, raw in rows(profiles, time=time):
-        if value:
+    for _, labels, value, raw in rows(profiles, time=TimeRange(time.start_ns - step, time.end_ns)):
+        counted = [at for at in points if at - step // MS < raw.time_ns // MS <= at]
+        if value and counted:
             names = ("region", "service_name")
             group = tuple((name, labels[name]) for name in names if name in labels)
-            origin = time.start_ns // 1000 * 1000
-            at = (origin + (raw.time_ns - origin) // step * step) // 1_000_000
-            expected.setdefault((group, at), []).append((raw.id, value))
+            expected.setdefault((group, counted[0]), []).append((raw.id, value))
     answer = ask.run(
         ask.engine.call(
             SelectSeries(
@@ -249,6 +250,49 @@ def test_time_series_are_sums_or_averages_by_step_and_group(
         [point.time_ms for point in each.points] == sorted(point.time_ms for point in each.points)
         for each in answer
     )
+
+
+@pytest.mark.parametrize("kept_bytes", [1 << 20, 0])  # 0: DuckDB answers
+def test_a_point_marks_the_end_of_its_step(lake: Lake, kept_bytes: int) -> None:
+    """As in Pyroscope: points at 0, 10 and 20 s of a range of 25 s, by times in whole ms."""
+    at_us = {
+        -10_000_000: 1,  # belongs to a point before the range
+        -9_999_000: 2,  # 0
+        0: 4,  # 0
+        999: 8,  # 0: the same millisecond
+        1_000: 16,  # 10
+        10_000_000: 32,  # 10
+        10_001_000: 64,  # 20
+        20_000_000: 128,  # 20
+        20_001_000: 256,  # would belong to a point after the range
+        25_000_000: 512,  # as well
+    }
+    lake.add_block(
+        [
+            known_profile([(("a",), {}, (1, value))], time_ns=START + 1000 * after)
+            for after, value in at_us.items()
+        ]
+    )
+    ask = Asker(lake, part_cache_bytes_max=kept_bytes)
+    (series,) = ask.run(
+        ask.engine.call(
+            SelectSeries(
+                Scope(TENANT, TimeRange(START, START + 25 * SECOND + MS)),
+                profile_type=CPU,
+                group_by=(),
+                step_ns=10 * SECOND,
+                aggregation="sum",
+                limit=0,
+            )
+        )
+    )
+    ask.engine.close()
+    start_ms = START // MS
+    assert [(point.time_ms - start_ms, point.value) for point in series.points] == [
+        (0, 2 + 4 + 8),
+        (10_000, 16 + 32),
+        (20_000, 64 + 128),
+    ]
 
 
 def test_without_groups_there_is_one_series_and_a_limit_keeps_the_largest(

@@ -150,10 +150,10 @@ def test_huge_values_equal_python_sums_or_are_refused(lake: Lake, ask: Asker, se
     (series,) = ask.run(
         ask.engine.call(
             SelectSeries(
-                scope,
+                Scope(TENANT, TimeRange(time.end_ns - 1_000_000, time.end_ns)),  # its last point
                 profile_type=CPU,
                 group_by=(),
-                step_ns=3600 * SECOND,
+                step_ns=time.end_ns - time.start_ns,
                 aggregation="sum",
                 limit=0,
             )

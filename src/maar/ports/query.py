@@ -152,7 +152,11 @@ class RankFunctions(ScopedCall[Top], frozen=True):
 
 
 class SelectSeries(ScopedCall[tuple[SeriesPoints, ...]], frozen=True):
-    """Values over time, in steps, by labels; the largest series first."""
+    """Values over time by labels; the largest series first.
+
+    A point is at the start of the range and after every step, and counts what came since the point
+    before it.
+    """
 
     profile_type: str
     group_by: tuple[str, ...]

@@ -25,6 +25,7 @@ from maar.query.decide.select import (
     pick,
     service_of,
 )
+from maar.query.decide.steps import Steps
 from maar.query.read import sql
 from maar.query.read.choose import choose, without_copies
 from maar.query.read.reading import Reading
@@ -68,24 +69,20 @@ def select_series(
     *,
     profile_type: str,
     group_by: tuple[str, ...],
-    step_ms: int,
+    steps: Steps,
     average: bool,
     limit: int,
     series_max: int,
 ) -> tuple[SeriesPoints, ...]:
-    """A point per step that has samples, at the start of the step; the largest series first.
-
-    The first step begins where the range does, as clients of Pyroscope expect.
-    """
+    """A point per step that has samples; the largest series first. The scope is of the steps."""
     if not reading.parts.count:
         return ()
-    choices = choose(reading, scope, profile_type) if sql.is_aligned(scope.range) else None
+    choices = choose(reading, scope, profile_type)
     if choices is not None:
         found = direct.points(
             without_copies(reading, choices),
             group_by=group_by,
-            origin_us=sql.micros(scope.range)[0],
-            step_us=step_ms * 1000,
+            steps=steps,
             average=average,
             budget=reading.budget,
         )
@@ -99,11 +96,12 @@ def select_series(
         samples = f"({samples}) JOIN ({reading.tables['series']}) USING (block, series_id)"
     else:
         samples = f"({samples})"
-    step, origin = statement.bind(step_ms * 1000), statement.bind(sql.micros(scope.range)[0])
+    first, length = statement.bind(steps.first_ms), statement.bind(steps.step_ms)
+    start = statement.bind(steps.start_ms)
     value = "sum(value)::DOUBLE" + (" / count(DISTINCT profile_id)" if average else "")
     table = reading.run(
         f"SELECT {', '.join([*keys, ''])} "
-        f"({origin} + (epoch_us(time) - {origin}) // {step} * {step}) // 1000 AS at_ms, "
+        f"{start} + (epoch_us(time) // 1000 - {first}) // {length} * {length} AS at_ms, "
         f"{value} AS value FROM {samples} GROUP BY ALL ORDER BY at_ms",
         statement,
         objects=True,

@@ -14,6 +14,7 @@ from maar.query.decide.flamegraph import Stacks
 from maar.query.decide.label_columns import SeriesLabels, group_values
 from maar.query.decide.select import DATASET_LABELS, dataset_labels, pick
 from maar.query.decide.stack_sums import StackSums
+from maar.query.decide.steps import Steps
 from maar.query.decide.totals import SAFE, Int, Int32
 from maar.query.read.choose import Choice, read_labels
 from maar.query.read.reading import translate_errors
@@ -53,17 +54,17 @@ def points(
     choices: Sequence[Choice],
     *,
     group_by: tuple[str, ...],
-    origin_us: int,
-    step_us: int,
+    steps: Steps,
     average: bool,
     budget: AnswerBudget,
 ) -> Iterator[tuple[tuple[str, ...], int, float]]:
-    """Values of the labels, the step in milliseconds and the value; by labels, then by time."""
+    """Values of the labels, the point in milliseconds and the value; by labels, then by time."""
     number: dict[tuple[str, ...], int] = {}
     if not choices:
         return
     group = np.concatenate([_grouped(choice, group_by, number) for choice in choices])
-    step = (np.concatenate([c.totals.time[c.runs] for c in choices]) - origin_us) // step_us
+    time_us = np.concatenate([c.totals.time[c.runs] for c in choices])
+    step = (time_us // 1000 - steps.first_ms) // steps.step_ms
     value: Any = np.concatenate([c.totals.value[c.runs] for c in choices])
     profile = _profiles(choices)
     order = np.lexsort((profile, step, group)) if average else np.lexsort((step, group))
@@ -81,7 +82,7 @@ def points(
         sums = [each / count for each, count in zip(sums, profiles, strict=True)]
     budget.take(heads.size * POINT_BYTES * (1 + OBJECT_FACTOR), ROWS)
     labels = list(number)
-    at_ms = ((origin_us + step[heads] * step_us) // 1000).tolist()
+    at_ms = (steps.start_ms + step[heads] * steps.step_ms).tolist()
     for place, at, each in zip(group[heads].tolist(), at_ms, sums, strict=True):
         yield labels[place], at, each
 

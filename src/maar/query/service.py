@@ -44,6 +44,7 @@ from maar.query.decide.select import (
     profile_type_of,
     service_of,
 )
+from maar.query.decide.steps import MILLISECOND_NS, Steps, steps_of
 from maar.query.decide.turns import NoTurn, TurnLimits, Turns
 from maar.query.metrics import Metrics
 from maar.query.read.block_reader import BlockReader
@@ -62,7 +63,6 @@ __all__ = ["DuckEngine", "QuerySettings"]
 log = logging.getLogger("maar.query")
 
 T = TypeVar("T")
-MILLISECOND_NS = 1_000_000
 STOP_REPEAT_S = 0.05
 AT_ONCE_MAX = 1_000  # datasets of a view that are looked at on the event loop
 
@@ -165,17 +165,18 @@ class DuckEngine(LocalPort):
         scope, aggregation = request.scope, request.aggregation
         with self._metrics.measure("select_series"):
             wanted = profile_type_of(request.profile_type)
-            step_ms = self._check_step(scope.range, request.step_ns)
+            steps = self._check_steps(scope.range, request.step_ns)
             if aggregation not in ("sum", "avg"):
                 raise InvalidInput(f"{aggregation!r} is not an aggregation; use sum or avg")
+            counted = msgspec.structs.replace(scope, range=steps.range)
             return await self.ask(
-                scope,
+                counted,
                 lambda reading: answers.select_series(
                     reading,
-                    scope,
+                    counted,
                     profile_type=wanted,
                     group_by=request.group_by,
-                    step_ms=step_ms,
+                    steps=steps,
                     average=aggregation == "avg",
                     limit=request.limit,
                     series_max=self._settings.series_max,
@@ -240,10 +241,7 @@ class DuckEngine(LocalPort):
         view: if that is small, a thread would take longer to wake up than the work does.
         """
         check_matchers(scope.matchers)
-        if scope.range.start_ns > scope.range.end_ns:
-            raise InvalidInput(
-                "the time range ends before it starts; swap its bounds", reason="time_range"
-            )
+        _check_range(scope.range)
         slot = await self._take_slot(scope.tenant)
         try:
             async with asyncio.timeout(self._settings.timeout_s):
@@ -378,18 +376,26 @@ class DuckEngine(LocalPort):
         else:
             running.add_done_callback(lambda _: self._release(slot))
 
-    def _check_step(self, time: TimeRange, step_ns: int) -> int:
+    def _check_steps(self, time: TimeRange, step_ns: int) -> Steps:
+        _check_range(time)
         step_ms = step_ns // MILLISECOND_NS
         if step_ms < 1:
             raise InvalidInput("the step must be at least one millisecond", reason="step")
-        points = (time.end_ns - time.start_ns) // (step_ms * MILLISECOND_NS) + 1
-        if points > self._settings.points_max:
+        steps = steps_of(time, step_ms)
+        if steps.count > self._settings.points_max:
             raise InvalidInput(
-                f"{points} points are more than the {self._settings.points_max} allowed; use a "
-                "longer step or a shorter time range",
+                f"{steps.count} points are more than the {self._settings.points_max} allowed; use "
+                "a longer step or a shorter time range",
                 reason="step",
             )
-        return step_ms
+        return steps
+
+
+def _check_range(time: TimeRange) -> None:
+    if time.start_ns > time.end_ns:
+        raise InvalidInput(
+            "the time range ends before it starts; swap its bounds", reason="time_range"
+        )
 
 
 def _run_work(reading: Reading, scope: Scope, work: Callable[[Reading], T], again: bool) -> T:

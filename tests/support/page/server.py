@@ -161,7 +161,7 @@ def _points(samples: list[Sample], body: dict[str, Any]) -> list[dict[str, Any]]
     if not total:
         return []
     step_ms = int(body["step"] * 1000)
-    times = range(body["start"] // step_ms * step_ms, body["end"], step_ms)
+    times = range(body["start"], body["end"] + 1, step_ms)
     weights = [8 + (index * 7) % 11 + (index % 13) for index in range(len(times))]
     return [
         {

@@ -48,14 +48,17 @@ export class Api {
     };
   }
 
-  /** One series over all matching profiles: [{time, value}], times in unix ms. */
+  /** One series over all matching profiles: [{time, value}], times in unix ms, where bars begin. */
   async timeline(query, step, signal) {
-    const body = { ...question(query), groupBy: [], step };
+    // The API's points mark the last millisecond of what they count, the first one at the start.
+    const [last, bars] = [step * 1000 - 1, Math.ceil((query.end - query.start) / 1000 / step)];
+    const [start, end] = [query.start + last, query.start + bars * step * 1000 - 1];
+    const body = { ...question({ ...query, start, end }), groupBy: [], step };
     const { series = [] } = await this.#ask("SelectSeries", body, signal);
     const sums = new Map();
     for (const { points = [] } of series) {
       for (const { timestamp = 0, value = 0 } of points) {
-        const time = Number(timestamp);
+        const time = Number(timestamp) - last;
         sums.set(time, (sums.get(time) ?? 0) + Number(value));
       }
     }

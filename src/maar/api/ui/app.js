@@ -155,11 +155,12 @@ async function ask(api, range, { fresh, signal }) {
   };
   const answers = await Promise.allSettled([
     show(api.timeline(query, step, signal), (points) =>
-      showTimeline(points && { points, range, step, unit }),
+      timeline.show(points && { points, range, step, unit }),
     ),
-    show(api.flameGraph(query, signal), (graph) =>
-      flame.show(graph, { unit, zoom: state.zoom, search: state.search }),
-    ),
+    show(api.flameGraph(query, signal), (graph) => {
+      flame.show(graph, { unit, zoom: state.zoom, search: state.search });
+      showTotal(graph?.total, unit, step);
+    }),
     show(api.top(query, signal), (found) =>
       top.show(found && { ...found, unit, cut: found.rows.length >= FUNCTIONS_MAX }),
     ),
@@ -168,12 +169,12 @@ async function ask(api, range, { fresh, signal }) {
   if (failed) throw failed.reason;
 }
 
-function showTimeline(series) {
-  timeline.show(series);
-  const total = series?.points.reduce((sum, { value }) => sum + value, 0);
-  byId("timeline-total").textContent = series
-    ? `${formatValue(total, series.unit)} in ${rangeName(state)}, ${formatSeconds(series.step)} a bar`
-    : "";
+/** Of the range itself: the last bar may reach beyond it. */
+function showTotal(total, unit, step) {
+  byId("timeline-total").textContent =
+    total === undefined
+      ? ""
+      : `${formatValue(total, unit)} in ${rangeName(state)}, ${formatSeconds(step)} a bar`;
 }
 
 async function loadStatus() {
