@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from maar.model.profile import RawProfile
+from maar.segment.early import Looks
 from maar.segment.memory import held_bytes
 from maar.segment.pace import interval_ns
 from maar.segment.settings import SegmentSettings
@@ -18,11 +19,14 @@ class Buffer:
         self._size = 0
         self._index_size = 0
         self.opened_ns = opened_ns
+        self.looks = None if settings.saves_puts else Looks(settings, opened_ns)
         self.profiles: list[RawProfile] = []
 
     @property
     def due_ns(self) -> int:
-        """When the segment must be cut, in the time that it was opened in."""
+        """When the segment must be cut, or looked at, in the time that it was opened in."""
+        if self.looks is not None:
+            return self.looks.next_ns
         return self.opened_ns + interval_ns(self._settings, held=self._size, pays=self._pays)
 
     def add(self, profile: RawProfile) -> None:

@@ -21,6 +21,9 @@ class SegmentMetrics:
             "flush_interval_seconds", "How long shards collect now; the mean of those that do"
         )
         self.cuts = counter("cuts", "Segments cut", "cause")
+        self.fixed_cuts = counter(
+            "fixed_cuts", "Segments that a flush at a fixed interval would have cut"
+        )
         self.refusals = counter("refusals", "Pushes refused before they were buffered", "reason")
         self.retries = counter("retries", "Steps repeated after a failure")
         self.puts = counter("puts", "Objects that the store was asked to create, hedges included")

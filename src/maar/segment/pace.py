@@ -1,4 +1,4 @@
-"""How long a shard collects profiles before its segment is written, to save PUT requests."""
+"""How long a shard collects profiles where its owner chose fewer PUTs over sooner answers."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ from maar.ports.clock import Clock
 from maar.ports.object_store import ObjectStore
 from maar.ports.registrar import BlockRegistrar
 from maar.segment.buffer import Buffer
+from maar.segment.early import PutBudget, ShardSpending
 from maar.segment.encode import dataset_of
 from maar.segment.memory import Memory, load_of
 from maar.segment.metrics import SegmentMetrics
@@ -57,6 +58,7 @@ class _Known:
     """What is remembered of a shard from one segment to the next."""
 
     arrivals: Arrivals
+    spending: ShardSpending
     interval_ns: int = 0
 
 
@@ -83,6 +85,7 @@ class SegmentService(LocalPort):
         self._clock = clock
         self._deadline_ns = settings.ack_deadline_ms * 1_000_000
         self._memory = Memory(settings)
+        self._budget = PutBudget(settings)
         self._open: dict[Shard, _Open] = {}
         self._known: dict[Shard, _Known] = {}
         self._shards_remembered = shards_remembered
@@ -183,6 +186,8 @@ class SegmentService(LocalPort):
         now_ns = self._clock.monotonic_ns()
         known = self._state_of(shard, now_ns)
         known.arrivals.push(now_ns)
+        if known.spending.push(now_ns):
+            self._metrics.fixed_cuts.inc()
         waits: dict[asyncio.Future[Failed], None] = {}
         for profile in profiles:
             segment = self._open.get(shard)
@@ -192,10 +197,16 @@ class SegmentService(LocalPort):
                 )
                 segment = _Open(buffer, asyncio.get_running_loop().create_future())
                 self._open[shard] = segment
+                if known.spending.on_open(now_ns):
+                    self._metrics.fixed_cuts.inc()
             segment.buffer.add(profile)
             waits[segment.done] = None
             if segment.buffer.full():
                 self._cut(shard, "size")
+        if (last := self._open.get(shard)) is not None and last.buffer.looks is not None:
+            last.buffer.looks.push(now_ns)
+            if last.buffer.opened_ns == now_ns and known.spending.is_alone:
+                self._cut(shard, "early")
         self._arm(shard, now_ns)
         return list(waits)
 
@@ -210,7 +221,9 @@ class SegmentService(LocalPort):
             if len(self._known) >= self._shards_remembered:
                 awake = {s: k for s, k in self._known.items() if not k.arrivals.silent(now_ns)}
                 self._known = awake
-            known = self._known[shard] = _Known(Arrivals(self._settings))
+            known = self._known[shard] = _Known(
+                Arrivals(self._settings), ShardSpending(self._settings, self._budget)
+            )
         return known
 
     def _arm(self, shard: Shard, now_ns: int) -> None:
@@ -220,15 +233,27 @@ class SegmentService(LocalPort):
             return
         due_ns = segment.buffer.due_ns
         if due_ns <= now_ns:
-            self._cut(shard, "interval")
+            self._on_due(shard)
         elif segment.timer is None or due_ns != segment.timer_ns:
             if segment.timer is not None:
                 segment.timer.cancel()
             wait_s = (due_ns - now_ns) / 1e9
-            segment.timer = asyncio.get_running_loop().call_later(
-                wait_s, self._cut, shard, "interval"
-            )
+            segment.timer = asyncio.get_running_loop().call_later(wait_s, self._on_due, shard)
             segment.timer_ns = due_ns
+
+    def _on_due(self, shard: Shard) -> None:
+        """The open segment's interval is over, or it is time to look whether to cut it early."""
+        looks = self._open[shard].buffer.looks
+        # The loop's clock may be a little ahead of ours, or late by whatever it had to do.
+        now_ns = max(self._clock.monotonic_ns(), self._open[shard].buffer.due_ns)
+        while looks is not None and looks.next_ns <= now_ns < looks.end_ns:
+            if looks.look(self._known[shard].spending):
+                self._cut(shard, "early")
+                return
+        if looks is None or now_ns >= looks.end_ns:
+            self._cut(shard, "interval")
+        else:
+            self._arm(shard, now_ns)
 
     def _cut(self, shard: Shard, cause: str) -> None:
         """Send the open segment on its way. The next one opens with the next profile."""
@@ -238,6 +263,7 @@ class SegmentService(LocalPort):
         now_ns = self._clock.monotonic_ns()
         if cause != "drain" and (known := self._known.get(shard)) is not None:
             known.interval_ns = now_ns - segment.buffer.opened_ns
+            known.spending.on_cut(early=cause == "early", full=cause == "size")
         self._metrics.cuts.labels(cause).inc()
         flight = Flight(shard, segment.buffer.profiles, segment.done, now_ns, self._clock.wall_ns())
         task = asyncio.create_task(self._write_segment(flight), name=f"segment-{shard}")

@@ -13,13 +13,22 @@ class SegmentSettings(Struct, frozen=True):
     """When a segment is cut, what may wait for it, and how long its pushes may take."""
 
     flush_interval_ms: Natural = 500
-    """How long a shard collects profiles before it writes a segment. A push waits for it."""
-    flush_interval_max_ms: Natural = 2_000
-    """How long it collects where pushes trickle in and share segments by that: fewer PUTs. Not more
-    than `flush_interval_ms`: never longer.
+    """How long a shard collects profiles before it writes a segment, at most (3 % more at times). A
+    push waits for that; half of them for half of it.
+    """
+    flush_early_percent: Annotated[int, Meta(ge=0, le=100)] = 5
+    """How many more PUTs than at a fixed interval may be spent on segments that are cut earlier, so
+    that their pushes are answered sooner. 0: none.
+    """
+    flush_interval_max_ms: Natural = 0
+    """To save PUTs, at the price of slower answers: how long a shard collects where pushes trickle
+    in and share segments by that, such as 2000. Nothing is cut early then. Not more than
+    `flush_interval_ms`: never longer.
     """
     flush_bytes: Natural = 64 << 10
-    """A segment of this size is worth its PUT, and waits for no more than `flush_interval_ms`."""
+    """A segment of this size is worth its PUT, and waits for no more than `flush_interval_ms`, also
+    with a longer `flush_interval_max_ms`.
+    """
     segment_bytes_max: Count = 16 << 20
     """A segment of this size is written at once."""
     index_bytes_max: Count = 192 << 10
@@ -49,6 +58,11 @@ class SegmentSettings(Struct, frozen=True):
     @property
     def flush_interval_max_ns(self) -> int:
         return max(self.flush_interval_ms, self.flush_interval_max_ms) * 1_000_000
+
+    @property
+    def saves_puts(self) -> bool:
+        """Whether the owner chose fewer PUTs over sooner answers."""
+        return self.flush_interval_max_ms > self.flush_interval_ms
 
 
 class DeadLetterSettings(Struct, frozen=True, kw_only=True):
