@@ -19,6 +19,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from maar.adapters.stores.open import open_store
+from maar.model import keys
 from maar.model.block import BlockMeta, Location
 from maar.model.errors import Damaged, MaarError, Unavailable
 from maar.model.ids import MAIN_STORE, StoreName, Zone
@@ -227,6 +228,7 @@ def test_tasks_read_the_other_copy_and_write_to_the_store_of_their_plan(
     filled.two.main.delete(at_home(missing)[2])
     damage(filled.two.main, at_home(damaged)[0])
     plan = filled.bench.plan(filled.lake.blocks)
+    filled.two.main.create(keys.marker(plan.token.incarnation), b"main")
     result = compact(
         plan, store=filled.two.opened(), attempt="a", scratch=tmp_path / "work", wall_ns=START
     )

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from maar.adapters.stores import local
-from maar.adapters.stores.open import open_store, probe
+from maar.adapters.stores.open import open_store
 from maar.adapters.stores.s3 import S3Store
 from maar.model.errors import (
     AlreadyExists,
@@ -31,6 +31,7 @@ from maar.model.errors import (
 )
 from maar.model.time import SECOND_NS
 from maar.ports.object_store import ObjectInfo, ObjectStore, StoreSettings
+from maar.ports.probe import probe
 from support.stores.memory_store import MemoryStore
 from support.stores.s3_server import S3Server
 

@@ -50,8 +50,8 @@ def test_a_store_is_drained_or_kept_after_all(front: Front, say: Say) -> None:
     _, out, _ = say("stores", "remove", "us", "--keep")
     assert "stays" in out
     assert front.metastore.store_orders == [
-        ("us", False, False, False),
-        ("us", False, False, True),
+        ("us", False, "", False),
+        ("us", False, "", True),
     ]
 
 
@@ -63,11 +63,29 @@ def test_what_only_a_lost_store_had_is_named_and_asked_for_before_it_is_given_up
     assert (code, "nothing was changed" in err) == (1, True)
     assert "only it has 2 blocks, with 30 profiles" in out
     assert "b" * 32 in out
-    assert front.metastore.store_orders == [("us", True, False, False)]
+    assert front.metastore.store_orders == [("us", True, "", False)]
     code, out, _ = say("stores", "remove", "us", "--lost", "--yes", "--json")
     assert code == 0
     assert json.loads(out)["only_here"] == 2
-    assert front.metastore.store_orders[1:] == [("us", True, True, False)]
+    assert front.metastore.store_orders[1:] == [
+        ("us", True, "", False),
+        ("us", True, "list of 2", False),
+    ]
+
+
+def test_a_list_that_changed_before_it_was_confirmed_is_shown_and_asked_for_again(
+    front: Front, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def more_is_lost_meanwhile(*_: object, **__: object) -> bool:
+        front.metastore.only_in_lost = 3
+        return True
+
+    monkeypatch.setattr(click, "confirm", more_is_lost_meanwhile)
+    code, out, _ = say("stores", "remove", "us", "--lost")
+    assert code == 0
+    assert "only it has 2 blocks" in out
+    assert "only it has 3 blocks" in out
+    assert [order[2] for order in front.metastore.store_orders] == ["", "list of 2", "list of 3"]
 
 
 def test_to_keep_a_store_and_to_give_it_up_exclude_each_other(front: Front, say: Say) -> None:

@@ -22,7 +22,7 @@ from maar.ports.store_removal import RemovedStore
 from maar.ports.stores import stores_of as alone
 from support.clock.virtual_time import run_virtually
 from support.lake.fold_and_store import Lake
-from support.lake.several_stores import SeveralStores
+from support.lake.several_stores import NamedStore, SeveralStores
 from support.metastore.copies import EU, MAIN, US, stores
 from support.metastore.fold import INCARNATION, TENANT
 from support.stores.memory_store import MemoryStore
@@ -241,13 +241,40 @@ def test_while_a_store_is_away_its_copies_do_not_end() -> None:
     assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
 
 
+class Unconditional(NamedStore):
+    """Ignores conditional writes."""
+
+    def create(self, key: str, body: bytes) -> None:
+        self._objects[key] = body
+
+
+def test_every_store_is_probed_for_conditional_writes_before_it_is_used() -> None:
+    lake = Kept()
+    lake.named[US] = Unconditional(US)
+    lake.fold.put(StoresSet(StoreSet((StoreSpec(MAIN), StoreSpec(EU)))))
+    lake.step(2)
+    assert lake.state.stores.names() == (MAIN, EU)
+    assert any("store us lets a second create" in each for each in lake.keeper.blocked)
+    assert lake.keeper.down == {US}
+    assert lake.marked(US) is None
+    for name in (MAIN, EU, US):
+        assert not [info for info in MemoryStore.list(lake.named[name], "probe/")]
+
+
+def test_a_store_that_is_refused_is_down_so_that_nothing_is_copied_to_it() -> None:
+    lake = Kept()
+    lake.replicated()
+    lake.named[EU].wipe()
+    lake.named[EU].create(keys.marker(Incarnation("feedbeef")), EU.encode())
+    lake.step()
+    assert lake.keeper.down == {EU}
+
+
 # ── draining ───────────────────────────────────────────────────────────────────────────────────
 
 
-def remove(
-    lake: Kept, store: StoreName, *, lost: bool = False, confirmed: bool = False
-) -> RemovedStore:
-    return run_virtually(lake.keeper.remove(store, lost=lost, confirmed=confirmed))
+def remove(lake: Kept, store: StoreName, *, lost: bool = False, seen: str = "") -> RemovedStore:
+    return run_virtually(lake.keeper.remove(store, lost=lost, seen=seen))
 
 
 def test_a_store_that_leaves_is_drained_and_its_objects_go() -> None:
@@ -347,6 +374,69 @@ def test_a_store_that_nobody_knows_cannot_be_removed_nor_the_first_one() -> None
         remove(lake, MAIN)
 
 
+def test_copies_that_a_tenant_does_not_want_any_more_end_and_are_deleted() -> None:
+    lake = Kept()
+    one, two = lake.replicated(1), lake.replicated(4)
+    lake.given = stores()
+    lake.step(3)
+    for each in (one, two):
+        assert stores_of(lake.now_of(each.id)) == (MAIN,)
+        assert lake.holds(EU, each)
+    lake.clean()
+    for each in (one, two):
+        assert not lake.holds(EU, each)
+        assert lake.holds(MAIN, each)
+    audit.check_sums(lake.state)
+
+
+def test_they_stay_until_all_the_stores_that_are_wanted_hold_the_block() -> None:
+    lake = Kept()
+    one = lake.replicated()
+    lake.given = stores(US)
+    lake.step(3)
+    assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
+    lake.copy(one.id, US)
+    lake.step(3)
+    assert stores_of(lake.now_of(one.id)) == (MAIN, US)
+
+
+def test_they_stay_when_what_is_wanted_cannot_be_read() -> None:
+    lake = Kept()
+    one = lake.replicated()
+    lake.store.delete(keys_at(one, MAIN)[2])
+    lake.given = stores()
+    lake.step(3)
+    assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
+    assert any(one.id in each for each in lake.keeper.blocked)
+
+
+def test_they_stay_in_a_store_that_is_not_in_the_settings_and_in_one_that_is_away() -> None:
+    """Who took it out by mistake finds its copies listed when it is named again."""
+    lake = Kept()
+    one = lake.replicated()
+    lake.given = StoreSet((StoreSpec(MAIN), StoreSpec(US)))
+    lake.step(3)
+    assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
+    lake.given = stores()
+    lake.named[EU].cut_off()
+    lake.step(3)
+    assert stores_of(lake.now_of(one.id)) == (EU, MAIN)
+    lake.named[EU].heal()
+    lake.step(3)
+    assert stores_of(lake.now_of(one.id)) == (MAIN,)
+
+
+def test_copies_that_are_wanted_again_before_they_were_ended_stay() -> None:
+    lake = Kept()
+    one = lake.replicated()
+    lake.fold.put(StoresSet(stores()))
+    assert decisions.to_drain(lake.state) == (EU,)
+    assert len(decisions.drain_entries(lake.state, EU, [one.id])) == 1
+    lake.fold.put(StoresSet(stores(EU)))
+    assert decisions.to_drain(lake.state) == ()
+    assert decisions.drain_entries(lake.state, EU, [one.id]) == []
+
+
 # ── a store that is lost ───────────────────────────────────────────────────────────────────────
 
 
@@ -363,7 +453,7 @@ def test_a_lost_store_is_given_up_when_what_only_it_had_is_named_and_confirmed()
     assert lake.state.index == before
     assert (told.done, told.copies, told.only_here) == (False, 1, 1)
     assert told.named == (two.id,)
-    done = remove(lake, EU, lost=True, confirmed=True)
+    done = remove(lake, EU, lost=True, seen=told.list_id)
     assert done.done
     assert stores_of(lake.now_of(one.id)) == (MAIN,)
     assert two.id not in lake.state.blocks
@@ -371,6 +461,24 @@ def test_a_lost_store_is_given_up_when_what_only_it_had_is_named_and_confirmed()
     assert merged.id in lake.state.blocks
     assert lake.state.tombstones.of_store(EU) == {}
     assert EU not in lake.state.blocks.copies.known()
+
+
+def test_only_what_was_seen_is_given_up_with_a_lost_store() -> None:
+    """Between the list and the word of who has read it, another block lost its other copy."""
+    lake = Kept()
+    one, two = lake.replicated(1), lake.replicated(4)
+    lake.repair.find_bad(one.id, MAIN)
+    told = remove(lake, EU, lost=True)
+    assert told.named == (one.id,)
+    lake.repair.find_bad(two.id, MAIN)
+    before = lake.state.index
+    again = remove(lake, EU, lost=True, seen=told.list_id)
+    assert (again.done, set(again.named)) == (False, {one.id, two.id})
+    assert lake.state.index == before
+    for unseen in ("", "true"):
+        assert not remove(lake, EU, lost=True, seen=unseen).done
+    assert remove(lake, EU, lost=True, seen=again.list_id).done
+    assert lake.state.tally.blocks_lost == 2
 
 
 def test_a_block_that_was_copied_after_it_was_named_is_not_given_up_with_a_lost_store() -> None:

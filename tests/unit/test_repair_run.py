@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -13,7 +13,7 @@ from maar.adapters.stores.local import LocalStore
 from maar.model import keys
 from maar.model.block import BlockMeta, Kind, Location
 from maar.model.errors import AlreadyExists, Corrupt, LeaseLost, StoreFull, Unavailable
-from maar.model.ids import FencingToken, PlanId, StoreName
+from maar.model.ids import FencingToken, Incarnation, PlanId, StoreName
 from maar.model.plan import LeasedPlan, PlanResult
 from maar.model.repair import LeasedRepair, RangeResult, RepairPart, RepairType
 from maar.model.token_range import TokenRange
@@ -27,6 +27,7 @@ from support.stores.memory_store import MemoryStore
 
 MAIN, EU, US = map(StoreName, ("main", "eu", "us"))
 TOKENS = TokenRange(7, 900)
+MARKER = keys.marker(INCARNATION)
 
 
 class World:
@@ -36,10 +37,22 @@ class World:
         self.of = stores
         self.away: set[StoreName] = set()
         self.full: set[StoreName] = set()
+        self.before: Callable[[StoreName, str], object] = lambda _store, _operation: None
         self._scratch = scratch
         self._attempts = 0
         places = tuple(StorePlace(StoreSettings(name, f"file:///{name}")) for name in stores)
         self.stores = Stores(StorePlaces(places), self._open)
+        for name in stores:
+            self.mark(name)
+
+    def mark(self, name: StoreName, owner: str | None = None) -> None:
+        """As the leader does it."""
+        self.of[name].create(MARKER, (name if owner is None else owner).encode())
+
+    def unmount(self, name: StoreName) -> None:
+        """What is left is an empty directory."""
+        for info in list(self.of[name].list("")):
+            self.of[name].delete(info.key)
 
     def _open(self, settings: StoreSettings, *, make: bool = True) -> ObjectStore:  # noqa: ARG002
         return _Reached(self, StoreName(settings.name))  # type: ignore[return-value]
@@ -77,7 +90,8 @@ class World:
         return result.repaired
 
     def names(self, store: StoreName) -> set[str]:
-        return {info.key for info in self.of[store].list("")}
+        """But for the marker."""
+        return {info.key for info in self.of[store].list("")} - {MARKER}
 
 
 class _Reached:
@@ -91,6 +105,7 @@ class _Reached:
             raise Unavailable(f"store {self._name} is away")
         if self._name in self._world.full and name.startswith("create"):
             raise StoreFull(f"store {self._name} has no room")
+        self._world.before(self._name, name)
         return getattr(self._world.of[self._name], name)
 
 
@@ -325,6 +340,86 @@ class TestAway:
         result = world.repair(copied, wanted=(MAIN, US))
         assert sorted(each.store for each in result.copies) == [MAIN, US]
         assert [each.store for each in result.ended] == [MAIN]
+
+
+class TestMarkers:
+    """A place without the marker of the log is not the store that it seems to be."""
+
+    def test_nothing_is_written_to_a_place_that_another_log_has_marked(
+        self, world: World, block: BlockMeta
+    ) -> None:
+        world.of[EU].delete(MARKER)
+        world.of[EU].create(keys.marker(Incarnation("other")), b"eu")
+        result = world.repair(block)
+        assert (result.copies, result.ended, result.away) == ((), (), (EU,))
+        assert world.names(EU) == {keys.marker(Incarnation("other"))}
+        assert not result.whole
+
+    def test_nor_to_one_that_is_marked_by_another_name(
+        self, world: World, block: BlockMeta
+    ) -> None:
+        world.of[EU].delete(MARKER)
+        world.mark(EU, owner=US)
+        result = world.repair(block)
+        assert (result.copies, result.away, world.names(EU)) == ((), (EU,), set())
+
+    def test_an_empty_marker_is_that_of_the_first_store(
+        self, world: World, block: BlockMeta
+    ) -> None:
+        for name in (MAIN, EU):
+            world.of[name].delete(MARKER)
+            world.mark(name, owner="")
+        result = world.repair(block)
+        assert (result.checked, result.copies, result.away) == (1, (), (EU,))
+
+    @pytest.mark.parametrize("where", [MAIN, EU])
+    def test_what_an_empty_directory_lacks_is_not_missing(
+        self, world: World, block: BlockMeta, where: StoreName
+    ) -> None:
+        copied = with_copies(block, world.repair(block))
+        world.unmount(where)
+        result = world.repair(copied)
+        assert (result.copies, result.ended, result.lost) == ((), (), ())
+        assert (result.away, world.names(where)) == ((where,), set())
+
+    def test_nothing_is_lost_when_all_disks_are_away(self, world: World, block: BlockMeta) -> None:
+        world.unmount(MAIN)
+        assert world.repair(block, wanted=(MAIN,)).lost == ()
+
+    def test_a_disk_that_goes_while_its_copy_is_looked_at_lacks_nothing(
+        self, world: World, block: BlockMeta
+    ) -> None:
+        copied = with_copies(block, world.repair(block))
+        world.before = lambda *call: world.unmount(EU) if call == (EU, "size") else None
+        result = world.repair(copied)
+        assert (result.copies, result.ended, result.away) == ((), (), (EU,))
+        assert world.names(EU) == set()  # and nothing was written to the directory in its place
+
+    def test_what_was_seen_and_made_in_a_store_that_is_gone_at_the_end_does_not_count(
+        self, world: World, block: BlockMeta
+    ) -> None:
+        """A copy was written and read back, and then it turns out that the disk is not there."""
+        copied = with_copies(block, world.repair(block))
+        damage(world, copied, EU)
+        drop(world, copied, MAIN, "series")
+        world.before = lambda *call: call == (EU, "create") and world.of[EU].delete(MARKER)
+        result = world.repair(copied, wanted=(EU, MAIN, US))
+        # Only together the copies were whole; home has all of it anew, so that the bad one ends.
+        assert sorted(each.store for each in result.copies) == [MAIN, US]
+        assert [each.store for each in result.ended] == [MAIN]
+        assert result.away == (EU,)
+
+    def test_a_bad_copy_stays_when_what_is_whole_is_gone_at_the_end(
+        self, world: World, block: BlockMeta
+    ) -> None:
+        copied = with_copies(block, world.repair(block))
+        damage(world, copied, MAIN)
+        world.full = {MAIN}
+        assert [each.store for each in world.repair(copied).ended] == [MAIN]
+        world.before = lambda *call: call == (EU, "size") and world.of[EU].delete(MARKER)
+        result = world.repair(copied)
+        assert (result.copies, result.ended, result.lost) == ((), (), ())
+        assert set(result.away) == {EU, MAIN}
 
 
 class TestIncremental:

@@ -9,7 +9,9 @@ import pytest
 
 from maar.model import keys
 from maar.model.errors import LeaseLost, Unavailable
-from maar.model.ids import TenantId
+from maar.model.ids import MAIN_STORE, StoreName, TenantId
+from maar.ports.object_store import StoreSettings
+from maar.ports.stores import StorePlace, StorePlaces, Stores
 from maar.services.compact.run import run as compact
 from maar.services.publish import Publisher
 from support.segment.writer_in_memory import raw_profile
@@ -89,3 +91,17 @@ def test_what_goes_into_quarantine_is_announced_first() -> None:
         publisher.quarantine([(raw_profile(1), "it cannot be decoded")], tenant=TenantId("acme"))
     assert len(list(store.list("attempts/"))) == 1
     assert list(store.list(keys.QUARANTINES)) == []
+
+
+def test_of_several_stores_only_one_with_the_marker_of_the_log_is_written_to() -> None:
+    """Inputs may be read from another store, while the directory of the home store is empty."""
+    named = {StoreName(name): MemoryStore(name) for name in ("main", "eu")}
+    places = StorePlaces(tuple(StorePlace(StoreSettings(name, "memory://")) for name in named))
+    several = Stores(places, lambda settings, make=True: named[StoreName(settings.name)])  # noqa: ARG005
+    plan = leased_plan(segment(named[MAIN_STORE], 1))
+    with pytest.raises(Unavailable, match="not mounted"):
+        Publisher(plan, level=1, store=several, attempt="a", wall_ns=TIME_NS)
+    named[MAIN_STORE].create(keys.marker(plan.token.incarnation), b"main")
+    publisher = Publisher(plan, level=1, store=several, attempt="a", wall_ns=TIME_NS)
+    publisher.quarantine([(raw_profile(1), "it cannot be decoded")], tenant=TenantId("acme"))
+    assert len(list(named[MAIN_STORE].list(keys.QUARANTINES))) == 1

@@ -450,12 +450,12 @@ class MetastoreService(Replica, LocalPort):
         return msgspec.structs.replace(found, predicate=predicate.id)
 
     async def remove_store(
-        self, store: StoreName, *, lost: bool, confirmed: bool, keep: bool
+        self, store: StoreName, *, lost: bool, seen: str, keep: bool
     ) -> RemovedStore:
         keeper = (await self._confirmed_leader()).store_keeper
         if keep:
             return await keeper.keep(store)
-        return await keeper.remove(store, lost=lost, confirmed=confirmed)
+        return await keeper.remove(store, lost=lost, seen=seen)
 
     async def deletions(self) -> tuple[PendingDeletion, ...]:
         return (await self._confirmed_leader()).eraser.pending()

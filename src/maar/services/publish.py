@@ -25,6 +25,7 @@ from maar.model.profile import RawProfile
 from maar.model.stores import CopyMade
 from maar.ports.object_store import ObjectStore
 from maar.ports.stores import Stores, stores_of
+from maar.services.markers import MarkedStores
 
 
 def always() -> None:
@@ -55,7 +56,7 @@ class Publisher:
         self._guard = guard
         self._plan = plan
         self._level = level
-        self._store = stores_of(store).named(plan.key.store)
+        self._store = MarkedStores(stores_of(store), plan.token.incarnation).target(plan.key.store)
         self._attempt = attempt
         self._wall_ns = wall_ns
 

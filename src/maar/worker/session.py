@@ -60,8 +60,9 @@ async def carry_out(
         log.info("session stopped plan=%s token=%s why=%s", plan.id, plan.token, stop)
     if unknown:
         raise AttemptFailed(
-            f"the store {', '.join(sorted(unknown))} is away; {total.ranges} ranges were repaired, "
-            "and those that it holds wait for it",
+            f"the store {', '.join(sorted(unknown))} is away, or is not that of this log by the "
+            f"marker in it; {total.ranges} ranges were repaired, and those that it holds wait for "
+            "it",
             stopped=True,
             plan_at_fault=False,
         )

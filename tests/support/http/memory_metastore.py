@@ -75,7 +75,8 @@ class MemoryMetastore(LocalPort, FoldSchedule):
         self.trouble = ""
         self.undone: list[str] = []
         self.deleted: list[Mask] = []
-        self.store_orders: list[tuple[StoreName, bool, bool, bool]] = []
+        self.store_orders: list[tuple[StoreName, bool, str, bool]] = []
+        self.only_in_lost = 2  # blocks that a store has that is given up
         self.deletion_requests: list[str] = []
         self.damaged: tuple[Trouble, ...] = ()
         self.repairs_asked: list[tuple[JobId, bool, bool]] = []
@@ -198,11 +199,12 @@ class MemoryMetastore(LocalPort, FoldSchedule):
         return Deletion(name, 3, 2, at_most=mask.from_ns > 0)
 
     async def remove_store(
-        self, store: StoreName, *, lost: bool, confirmed: bool, keep: bool
+        self, store: StoreName, *, lost: bool, seen: str, keep: bool
     ) -> RemovedStore:
-        self.store_orders.append((store, lost, confirmed, keep))
-        only = 2 if lost else 0
-        return RemovedStore(store, not lost or confirmed, 5, only, 30, (BlockId("b" * 32),) * only)
+        self.store_orders.append((store, lost, seen, keep))
+        only = self.only_in_lost if lost else 0
+        done, named = not lost or seen == f"list of {only}", (BlockId("b" * 32),) * only
+        return RemovedStore(store, done, 5, only, 30, named, f"list of {only}")
 
     async def deletions(self) -> tuple[PendingDeletion, ...]:
         return tuple(PendingDeletion(7, mask, "2 blocks to be rewritten") for mask in self.deleted)

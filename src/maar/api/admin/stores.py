@@ -22,7 +22,7 @@ class StoreRemoval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Drain it; or give it up as lost; or keep one that is being drained."""
 
     lost: bool = False
-    confirmed: bool = False  # also when something would be lost that only it has
+    seen: str = ""  # the `list_id` of the answer that said what only it has: give that up
     keep: bool = False
 
 
@@ -38,8 +38,8 @@ class StoreView:
         return JSONResponse({"stores": [plain(each) for each in found]})
 
     async def remove(self, request: Request, asked: StoreRemoval) -> Any:
-        if asked.keep and (asked.lost or asked.confirmed):
+        if asked.keep and (asked.lost or asked.seen):
             raise InvalidInput("a store is kept or given up, not both", reason="request")
         name = StoreName(request.path_params["name"])
-        wish = RemoveStore(name, asked.lost, asked.confirmed, asked.keep)
+        wish = RemoveStore(name, asked.lost, asked.seen, asked.keep)
         return plain(await self._metastore.call(wish))

@@ -18,7 +18,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 
 from maar.adapters.rpc import Channel, serve_metastore
-from maar.adapters.stores.open import probe
 from maar.adapters.system_clock import SystemClock
 from maar.app.roles.cleaner import cleaner
 from maar.app.roles.disks import disks_of
@@ -40,6 +39,7 @@ from maar.metastore.service import MetastoreService
 from maar.model.errors import InvalidInput, MaarError, Retryable, StoreFull, Unavailable
 from maar.model.ids import Incarnation
 from maar.ports.object_store import ObjectStore
+from maar.ports.probe import probe
 
 log = logging.getLogger("maar.metastore")
 

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Mapping
 
 from maar.adapters.rpc import Channel
-from maar.adapters.stores.open import probe
 from maar.api.app import DUTIES
 from maar.app.roles.disks import Disks
 from maar.background import cancel
@@ -16,6 +15,7 @@ from maar.model.errors import MaarError
 from maar.ports.calls import Caller, LocalPort
 from maar.ports.clock import Clock
 from maar.ports.object_store import ObjectStore
+from maar.ports.probe import probe
 from maar.ports.role import GetMetrics, GetReadiness, Role
 
 log = logging.getLogger("maar.front")

@@ -81,13 +81,13 @@ def remove(name: str, lost: bool, keep: bool, yes: bool, as_json: bool, server: 
     if lost and keep:
         raise click.UsageError("--lost and --keep exclude each other")
     api, path = connect(server), f"/api/v1/stores/{quote(name, safe='')}/remove"
-    found = api.order("POST", path, {"lost": lost, "confirmed": lost and yes, "keep": keep})
-    if not found["done"]:
+    found = api.order("POST", path, {"lost": lost, "keep": keep})
+    while not found["done"]:  # again, when it is another list by then: nothing unseen is given up
         if not as_json:
             _tell_loss(found)
-        if not click.confirm(f"Give the store {name} up for good?", err=True):
+        if not yes and not click.confirm(f"Give the store {name} up for good?", err=True):
             raise CommandFailed("nothing was changed", EXIT_REFUSED)
-        found = api.order("POST", path, {"lost": True, "confirmed": True})
+        found = api.order("POST", path, {"lost": True, "seen": found["list_id"]})
     if as_json:
         print_json(found)
         return

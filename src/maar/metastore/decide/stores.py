@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
+import xxhash
 
 from maar.metastore.fold import copies
 from maar.metastore.records.entries import (
@@ -21,12 +22,13 @@ from maar.metastore.records.entries import (
 )
 from maar.metastore.state.index import Chunk, blocks_in
 from maar.metastore.state.state import MetaState
-from maar.model.block import BlockMeta
+from maar.model.block import BlockMeta, BlockOutline
 from maar.model.errors import NotFound, Rejected
-from maar.model.ids import NO_TENANT, BlockId, StoreName
+from maar.model.ids import NO_TENANT, BlockId, StoreName, TenantId
 from maar.model.stores import StoreSet, TenantStores, stores_of
 
 LEAVES = "the store leaves"
+UNWANTED = "the tenant does not want copies in this store any more"
 LOST = "the store was given up as lost"
 WIPED = "the store lost its marker, and this copy with it"
 TOMBSTONES_AT_ONCE = 1_000  # in an entry
@@ -96,7 +98,10 @@ def leave(state: MetaState, store: StoreName, *, leaves: bool = True) -> list[En
 
 def chunks_with(state: MetaState, store: StoreName) -> list[Chunk]:
     """Those that may hold blocks of a store; immutable, so that a thread may search them."""
-    tenants = {held.tenant for held in state.blocks.copies.sums if store in held.stores}
+    return _chunks_of(state, {h.tenant for h in state.blocks.copies.sums if store in h.stores})
+
+
+def _chunks_of(state: MetaState, tenants: set[TenantId]) -> list[Chunk]:
     return [
         chunk
         for tenant in sorted(tenants)
@@ -118,8 +123,33 @@ def blocks_at(chunks: Iterable[Chunk], store: StoreName) -> Iterator[BlockMeta]:
     return (meta for meta in blocks_in(chunks) if store in stores_of(meta))
 
 
-def may_drain(state: MetaState, meta: BlockMeta, store: StoreName) -> bool:
-    """Whether all the stores that should hold a block do, beside the one that leaves."""
+def to_drain(state: MetaState) -> tuple[StoreName, ...]:
+    """The stores that leave, and those with copies that their tenants do not want there any more,
+    while all the stores that they want have theirs. One that the settings do not know is left as it
+    is: they may be wrong.
+    """
+    copies_ = state.blocks.copies
+    surplus = {name for held in copies_.sums for name in copies_.surplus(held)}
+    stays = surplus.intersection(state.stores.names()).difference(state.stores.leaving)
+    return (*state.stores.leaving, *sorted(stays))
+
+
+def chunks_to_drain(state: MetaState, store: StoreName) -> list[Chunk]:
+    """Those that may hold blocks whose copies in a store are to end."""
+    copies_ = state.blocks.copies
+    return _chunks_of(state, {h.tenant for h in copies_.sums if store in copies_.surplus(h)})
+
+
+def drain_entries(state: MetaState, store: StoreName, blocks: Iterable[BlockId]) -> list[Entry]:
+    """For copies of which the remaining ones were read again: of those that may still go."""
+    found = state.blocks.find_live(blocks)
+    ready = tuple(block for block, each in found.items() if may_drain(state, each.outline, store))
+    why = LEAVES if store in state.stores.leaving else UNWANTED
+    return [CopiesEnded(store, ready, gone=False, why=why)] if ready else []
+
+
+def may_drain(state: MetaState, meta: BlockOutline, store: StoreName) -> bool:
+    """Whether all the stores that should hold a block do, and this one should not."""
     held = stores_of(meta)
     return store in held and all(
         name in held and name != store for name in copies.wanted(state, meta)
@@ -144,6 +174,11 @@ def bereaved(chunks: Iterable[Chunk], store: StoreName) -> Bereaved:
         else:
             found.only_here.append(meta)
     return found
+
+
+def name_of_list(blocks: Iterable[BlockId]) -> str:
+    """By which a list of blocks is recognised that somebody has seen."""
+    return xxhash.xxh3_128_hexdigest("\n".join(sorted(blocks)).encode())
 
 
 def end_copies(store: StoreName, blocks: Iterable[BlockId], why: str) -> list[Entry]:

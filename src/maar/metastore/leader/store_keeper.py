@@ -1,9 +1,10 @@
 """Keeps the stores of the log in step with the settings and with what is really there (S14).
 
 Every store has a marker, which names the log and the store. A store that another name has marked is
-the same place twice, and is not taken. One whose marker has vanished was wiped: its copies end, and
-repair fills it again. From a store that leaves, a copy is given up when all the stores that should
-hold its block do, each of them read again to the last byte.
+the same place twice, and is not taken, nor is one that ignores conditional writes. One whose marker
+has vanished was wiped: its copies end, and repair fills it again. From a store that leaves, or that
+a tenant does not want any more, a copy is given up when all the stores that should hold its block
+do, each of them read again to the last byte.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
+import msgspec
+
 from maar.background import Loop, Threads
 from maar.block.read.damage import wrong
 from maar.metastore.decide import stores as decisions
@@ -21,17 +24,18 @@ from maar.metastore.fold import copies
 from maar.metastore.leader.background import Append, Led
 from maar.metastore.leader.claim import mark
 from maar.metastore.leader.store_inventory import StoreListing
-from maar.metastore.records.entries import CopiesEnded, Entry
+from maar.metastore.records.entries import Entry
 from maar.metastore.replica.timing import TIMING, Timing
 from maar.metastore.state.index import Chunk
 from maar.metastore.state.state import MetaState
 from maar.model import keys
 from maar.model.block import BlockMeta
-from maar.model.errors import MaarError, NotFound, NotLeading, Rejected
+from maar.model.errors import InvalidInput, MaarError, NotFound, NotLeading, Rejected
 from maar.model.ids import BlockId, Incarnation, StoreName
 from maar.model.stores import STORES_MAX, StoreSet, stores_of
 from maar.model.words import count_text
 from maar.ports.object_store import ObjectStore
+from maar.ports.probe import probe
 from maar.ports.store_removal import RemovedStore
 from maar.ports.stores import Stores
 
@@ -70,7 +74,8 @@ class StoreKeeper:
         self._walks: dict[StoreName, Iterator[BlockMeta]] = {}  # of stores that leave
         self._drained: set[StoreName] = set()
         self._wiped: set[StoreName] = set()  # their markers have vanished
-        self.down: frozenset[StoreName] = frozenset()  # those that did not answer the last time
+        self._probed: set[StoreName] = set()  # they honour conditional writes
+        self.down: frozenset[StoreName] = frozenset()  # those that nothing is copied to now
         self._unread: dict[BlockId, str] = {}  # copies that a drain relies on, and what is wrong
 
     @property
@@ -110,8 +115,9 @@ class StoreKeeper:
             await self._append(
                 lambda state, _: decisions.settings_entries(state, given, unready=unready)
             )
-        for name in state.stores.leaving:
-            await self._drain(name)
+        for name in decisions.to_drain(state):
+            if name in state.stores.leaving or name not in self._trouble:
+                await self._drain(name)
 
     # ── markers ────────────────────────────────────────────────────────────────────────────────
 
@@ -122,9 +128,9 @@ class StoreKeeper:
         names = given.names()
         outcomes = await self._marking.each(self._look_at_marker, names, catching=MaarError)
         unready: set[StoreName] = set()
-        failed = zip(names, outcomes, strict=True)
-        silent = (name for name, outcome in failed if isinstance(outcome, MaarError))
-        self.down = frozenset((*silent, *self._wiped))  # workers take both for stores that are away
+        # Those that are silent, refused or wiped: workers take them for stores that are away.
+        unfit = (name for name, outcome in zip(names, outcomes, strict=True) if outcome)
+        self.down = frozenset((*unfit, *self._wiped))
         for name, outcome in zip(names, outcomes, strict=True):
             if isinstance(outcome, NotLeading):
                 raise outcome
@@ -151,6 +157,12 @@ class StoreKeeper:
                 f"store {name} has the marker of another log ({other}) and none of this one: the "
                 "settings may name another place than before. Nothing there is believed"
             )
+        if name not in self._probed:
+            try:
+                probe(store)
+            except InvalidInput as error:
+                return str(error)
+            self._probed.add(name)
         if owner is None and name in state.blocks.copies.known():
             self._wiped.add(name)
             return ""
@@ -208,15 +220,18 @@ class StoreKeeper:
             log_.error("%s", why)
         self._trouble[name] = why
 
-    # ── a store that leaves ────────────────────────────────────────────────────────────────────
+    # ── copies that are not wanted any more ────────────────────────────────────────────────────
 
     async def _drain(self, name: StoreName) -> None:
-        """Some of its blocks; the next step goes on."""
+        """Some of the blocks of a store that leaves, or of those that it should not hold any more;
+        the next step goes on.
+        """
         state = self._leader.state
         walk = self._walks.get(name)
         if walk is None:
             self._unread.clear()
-            walk = self._walks[name] = decisions.blocks_at(decisions.chunks_with(state, name), name)
+            chunks = decisions.chunks_to_drain(state, name)
+            walk = self._walks[name] = decisions.blocks_at(chunks, name)
         found = await self._threads.do(partial(_some_to_drain, walk, state, name))
         if found is None:
             del self._walks[name]
@@ -232,8 +247,7 @@ class StoreKeeper:
             elif len(self._unread) < NAMED_MAX:
                 self._unread[meta.id] = str(why)
         if ready:
-            entry = CopiesEnded(name, tuple(ready), gone=False, why=decisions.LEAVES)
-            await self._append(partial(_still_to_drain, entry))
+            await self._append(lambda state, _: decisions.drain_entries(state, name, ready))
 
     def _unreadable(self, leaving: StoreName, meta: BlockMeta) -> str:
         """In a thread: what is wrong with the copies that are to remain; '' when all are whole."""
@@ -249,15 +263,17 @@ class StoreKeeper:
     def _tell_drained(self, name: StoreName) -> None:
         state = self._leader.state
         empty = name not in state.blocks.copies.known() and not state.tombstones.of_store(name)
+        empty &= name in state.stores.leaving
         if empty and name not in self._drained:
             self._drained.add(name)
             log_.info("store %s is drained: take it out of the settings", name)
 
     # ── a store that is removed by hand ────────────────────────────────────────────────────────
 
-    async def remove(self, name: StoreName, *, lost: bool, confirmed: bool) -> RemovedStore:
+    async def remove(self, name: StoreName, *, lost: bool, seen: str = "") -> RemovedStore:
         """Have it drained; or, when it cannot be, give up what it had. What only it had is named
-        first, and given up only when that is confirmed.
+        first, and is given up only by who has seen this very list (`seen`): if it is another one
+        by then, nothing is done, and the new one is the answer.
         """
         if not lost:
             await self._append(lambda state, _: decisions.leave(state, name))
@@ -268,10 +284,12 @@ class StoreKeeper:
         found = await self._threads.do(decisions.bereaved, chunks, name)
         only = tuple(meta.id for meta in found.only_here)
         profiles = sum(meta.profiles for meta in found.only_here)
-        if not confirmed:
-            return RemovedStore(
-                name, False, len(found.elsewhere), len(only), profiles, only[:NAMED_MAX]
-            )
+        told = RemovedStore(
+            *(name, False, len(found.elsewhere), len(only), profiles, only[:NAMED_MAX]),
+            list_id=decisions.name_of_list(only),
+        )
+        if seen != told.list_id:
+            return told
         if name not in state.stores.leaving:
             await self._append(lambda state, _: decisions.leave(state, name))
         for some in _in_steps(found.elsewhere, ENDED_AT_ONCE):
@@ -287,7 +305,7 @@ class StoreKeeper:
                 f"{count_text(left, 'block')} of store {name} belong to plans that are under way; "
                 "ask again when they have ended"
             )
-        return RemovedStore(name, True, len(found.elsewhere), len(only), profiles, only[:NAMED_MAX])
+        return msgspec.structs.replace(told, done=True)
 
     async def keep(self, name: StoreName) -> RemovedStore:
         """It stays after all."""
@@ -348,10 +366,6 @@ def _some_to_drain(
         seen += len(looked)
         found = [meta for meta in looked if decisions.may_drain(state, meta, name)]
     return found if looked else None
-
-
-def _still_to_drain(entry: CopiesEnded, state: MetaState, _: object) -> list[Entry]:
-    return [entry] if entry.store in state.stores.leaving else []
 
 
 def _ended(name: StoreName, blocks: list[BlockId], why: str, *_: object) -> list[Entry]:

@@ -107,6 +107,15 @@ class Copies:
         wanted = self.stores.wanted(held.tenant, held.home)
         return tuple(name for name in wanted if name not in held.stores)
 
+    def surplus(self, held: Held) -> tuple[StoreName, ...]:
+        """The stores that hold these blocks and should not, if all those do that should."""
+        if held.stores == (held.home,) and not self.stores.stores:
+            return ()
+        wanted = self.stores.wanted(held.tenant, held.home)
+        if not set(wanted) <= set(held.stores):
+            return ()
+        return tuple(name for name in held.stores if name not in wanted)
+
     def lacking_of(
         self, tenant: TenantId, *, down: Collection[StoreName] = ()
     ) -> Iterator[BlockId]:

@@ -7,6 +7,7 @@ replaced meanwhile is left as it is.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -21,9 +22,12 @@ from maar.model.stores import CopyBad, CopyMade, stores_of
 from maar.ports.object_store import ObjectStore
 from maar.ports.stores import Stores
 from maar.ports.stores import stores_of as opened
+from maar.services.markers import MarkedStores
 from maar.services.publish import Publisher, always
 from maar.services.repair.checking import CopyCheck
 from maar.services.repair.rules import REPAIR
+
+log = logging.getLogger("maar.worker")
 
 
 def run(
@@ -45,6 +49,7 @@ def run(
     try:
         for meta, wanted in zip(plan.inputs, plan.repair.wanted, strict=True):
             task.repair(meta, wanted)
+        task.look_again()
     finally:
         shutil.rmtree(work, ignore_errors=True)
     work_ns = time.perf_counter_ns() - began_ns
@@ -91,7 +96,7 @@ class _Task:
         self.away: set[StoreName] = set()
         self.check = CopyCheck()
         self._plan = plan
-        self._stores = stores
+        self._stores = MarkedStores(stores, plan.token.incarnation)
         self._attempt = attempt
         self._work = work
         self._wall_ns = wall_ns
@@ -138,10 +143,36 @@ class _Task:
     def _look(self, meta: BlockMeta, name: StoreName) -> dict[str, str] | None:
         """What is wrong with the files of a copy; None when its store is away."""
         try:
-            return self.check.copy(self._stores.named(name), meta, name)
-        except Retryable:
-            self.away.add(name)
+            wrong = self.check.copy(self._stores.named(name), meta, name)
+            if wrong:
+                self._stores.look(name)  # what an empty directory lacks is not missing
+            return wrong
+        except Retryable as error:
+            self._miss(name, error)
             return None
+
+    def _miss(self, name: StoreName, error: Retryable) -> None:
+        if name not in self.away:
+            log.warning("store is away for a repair store=%s cause=%s", name, error)
+        self.away.add(name)
+
+    def look_again(self) -> None:
+        """The last word before the task ends: a store that is not the log's own any more was
+        perhaps none while the task looked at it and wrote to it. What is said of it does not count
+        then, and a bad copy ends only where a new one was made in a store that is there.
+        """
+        for name in self._stores.used():
+            try:
+                self._stores.look(name)
+            except Retryable as error:
+                self._miss(name, error)
+                self._disbelieve(name)
+
+    def _disbelieve(self, name: StoreName) -> None:
+        self.made = [each for each in self.made if each.store != name]
+        healed = {each.block for each in self.made}
+        self.ended = [e for e in self.ended if e.store != name and e.block in healed]
+        self.lost.clear()  # if they are, the next repair finds it again
 
     def _despair(
         self, block: BlockId, held: tuple[StoreName, ...], bad: dict[StoreName, str]
@@ -168,8 +199,8 @@ class _Task:
             try:
                 self._copy(meta, sources, name)
                 whole = True
-            except Retryable:
-                self.away.add(name)
+            except Retryable as error:
+                self._miss(name, error)
         if whole:
             self.ended += (CopyBad(meta.id, name, what) for name, what in bad.items())
 
