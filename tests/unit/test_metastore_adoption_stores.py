@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from maar.metastore.decide import stores as decisions
 from maar.metastore.leader import claim
 from maar.metastore.leader.adoption import Adoption
-from maar.metastore.records.entries import StoresSet
+from maar.metastore.records.entries import AdoptionEnded, StoresSet
 from maar.model import keys
 from maar.model.block import BlockMeta, Location
 from maar.model.errors import Unavailable
@@ -197,3 +198,28 @@ def test_the_log_is_made_anew_from_one_store_of_copies_alone() -> None:
     now = lake.state.blocks.get(made.id)
     assert (stores_of(now), now.store) == ((EU,), EU)
     assert keys_at(now, EU) == keys_at(known, EU)
+
+
+def test_a_leader_that_dies_as_an_adoption_ends_may_lead_again_with_another_first_store() -> None:
+    """Entry by entry: whatever the log ends with, it knows the first store of the settings."""
+    lake = TwoStores()
+    lake.copy(lake.block(1, 2).id)
+    given = StoreSet((StoreSpec(EU), StoreSpec(StoreName("new"))), (EU,))
+    lake.lose(lake.save())
+    assert lake.state.stores.names() == (MAIN, EU)
+    ending = decisions.end_of_adoption(lake.state, given)
+    assert isinstance(ending[-1], AdoptionEnded)
+    for entry in ending:
+        lake.fold.put(entry)
+        claim.check_first(lake.named[EU], lake.state)
+    assert not lake.state.adopting
+    assert lake.state.stores.names() == (EU,)  # the new one is not marked yet
+    assert decisions.end_of_adoption(lake.state, given) == []
+
+
+def test_an_adoption_with_the_same_first_store_leaves_the_stores_to_who_marks_them() -> None:
+    lake = TwoStores()
+    lake.lose(lake.save())
+    given = StoreSet((StoreSpec(MAIN), StoreSpec(StoreName("new"))), (MAIN,))
+    assert decisions.end_of_adoption(lake.state, given) == [AdoptionEnded()]
+    assert decisions.end_of_adoption(lake.state, None) == [AdoptionEnded()]

@@ -9,8 +9,11 @@ import msgspec
 import pytest
 
 from maar.metastore.fold import leftovers
-from maar.metastore.leader import cleaning
+from maar.metastore.leader import claim, cleaning
+from maar.metastore.leader.orphans_of_stores import OrphansOfStores
+from maar.metastore.records.effects import Refused
 from maar.metastore.records.entries import (
+    AttemptFenced,
     BlocksExpired,
     PinsTaken,
     StoresSet,
@@ -27,7 +30,7 @@ from maar.ports.object_store import StoreSettings
 from maar.ports.stores import StorePlace, StorePlaces
 from support.clock.virtual_time import run_virtually
 from support.lake.several_stores import SeveralStores
-from support.metastore.copies import EU, MAIN, US, want
+from support.metastore.copies import EU, MAIN, US, Repairing, want
 from support.metastore.fold import DAY_START_NS, SMALL
 from support.stores.memory_store import MemoryStore
 
@@ -379,3 +382,37 @@ def test_a_repairs_attempt_is_swept_in_every_store_that_answers() -> None:
     assert not lake.state.leftovers
     assert everything(lake, EU, "attempts/")
     assert not everything(lake, US, "attempts/")
+
+
+def test_what_a_repair_left_in_a_store_that_was_away_goes_only_after_it_was_fenced() -> None:
+    """The attempt is forgotten without a listing of that store. What fences it (S1) is the entry
+    that ended it, for good, whether it is remembered or not: its report is refused for ever. Then
+    the search finds what it announced there, and leaves alone what the index lists by then.
+    """
+    lake = SeveralStores()
+    want(lake.fold, EU)
+    one = lake.block(1)
+    for name in (MAIN, EU, US):
+        claim.mark(lake.named[name], lake.state.incarnation)
+    orphans = OrphansOfStores(lake, lake.stores, lake.clock, lake.metrics)
+    report = lake.write_copy(one.id, EU)
+    plan, token = lake.repair.plan, lake.repair.token
+    written = everything(lake, EU, "lake/")
+    lake.pass_time(10**15)  # long after its lease: it may still report
+    run_virtually(orphans.sweep_now(limit=99))
+    assert everything(lake, EU, "lake/") == written
+    lake.fold.put(AttemptFenced(plan, token, "its worker died"))
+    lake.named[EU].cut_off()
+    list(sweeps(lake))
+    assert not lake.state.leftovers
+    lake.named[EU].heal()
+    assert isinstance(lake.fold.put(report)[0], Refused)
+    run_virtually(orphans.sweep_now(limit=99))
+    assert everything(lake, EU, "lake/") == written, "it may be all that the store has"
+    lake.repair = Repairing(lake.fold)
+    lake.copy(one.id, EU)
+    run_virtually(orphans.sweep_now(limit=99))
+    now = lake.now_of(one.id)
+    listed = {*keys_at(now, EU), *map(keys.manifest_of, keys_at(now, EU))}
+    assert set(everything(lake, EU, "lake/")) == listed
+    assert isinstance(lake.fold.put(report)[0], Refused)

@@ -13,6 +13,7 @@ import xxhash
 
 from maar.metastore.fold import copies
 from maar.metastore.records.entries import (
+    AdoptionEnded,
     BlocksLost,
     CopiesEnded,
     Entry,
@@ -49,6 +50,19 @@ def settings_entries(
     same = msgspec.structs.replace(state.stores, leaving=()) == wanted
     forgets = any(name not in _known(state, wanted) for name in state.stores.leaving)
     return [] if same and not forgets else [StoresSet(wanted)]
+
+
+def end_of_adoption(state: MetaState, given: StoreSet | None) -> list[Entry]:
+    """The end of an adoption, after the name of the first store, if that is another one than that
+    of the lost log: a leader that dies in between must not be refused for it.
+    """
+    if not state.adopting:
+        return []
+    before, after = state.stores.names()[:1], given.names()[:1] if given is not None else ()
+    if given is None or not before or before == after:
+        return [AdoptionEnded()]
+    new = set(given.names()[1:]).difference(state.stores.names())  # not marked yet
+    return [*settings_entries(state, given, unready=new), AdoptionEnded()]
 
 
 def _known(state: MetaState, given: StoreSet) -> set[StoreName]:

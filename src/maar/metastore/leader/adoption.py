@@ -19,7 +19,7 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from maar.background import Loop, Threads
-from maar.metastore.decide import prepare
+from maar.metastore.decide import prepare, stores
 from maar.metastore.decide.dead_letter_rules import FoundLetter
 from maar.metastore.fold import registration, reincarnation
 from maar.metastore.leader import claim, committing
@@ -36,7 +36,7 @@ from maar.metastore.leader.store_inventory import (
     read_quarantine,
     whole_copies,
 )
-from maar.metastore.records.entries import AdoptionEnded, BlocksMissed, Entry
+from maar.metastore.records.entries import BlocksMissed, Entry
 from maar.metastore.records.packs import unpack
 from maar.metastore.replica.metrics import MetastoreMetrics
 from maar.metastore.state.index import Chunk, blocks_in
@@ -47,6 +47,7 @@ from maar.model.block import BlockMeta
 from maar.model.errors import Corrupt, MaarError, NotFound, NotLeading
 from maar.model.ids import BlockId, PlanId, StoreName
 from maar.model.keys import AttemptName, OutputName
+from maar.model.stores import StoreSet
 from maar.model.stores import stores_of as copies_in
 from maar.model.time import LeaseTime
 from maar.ports.clock import Clock
@@ -75,8 +76,11 @@ class Adoption:
         clock: Clock,
         append: Append,
         metrics: MetastoreMetrics,
+        given: Callable[[], StoreSet] | None = None,
     ) -> None:
+        """`given` are the stores of the settings, as they are now."""
         self._leader = leader
+        self._given = given
         self._stores = stores_of(store)
         self._clock = clock
         self._append = append
@@ -133,7 +137,8 @@ class Adoption:
         await self._miss(listings)
         await self._bring_back(listings)
         await self._deliver_letters()
-        await self._append(lambda state, _: [AdoptionEnded()] if state.adopting else [])
+        given = self._given() if self._given is not None else None
+        await self._append(lambda state, _: stores.end_of_adoption(state, given))
         tally = self._leader.state.tally
         log_.info(
             "adoption ended adopted=%d missed=%d left=%d seconds=%.1f",

@@ -136,7 +136,9 @@ class LeaderTerm:
         self._housekept_ns = 0
         self._worker_registry = WorkerRegistry(hearing_since=leader.state.lease_time)
         self._book = JobBook()
-        self._adoption = Adoption(leader, deps.stores, clock, self.append, metrics)
+        self._adoption = Adoption(
+            leader, deps.stores, clock, self.append, metrics, deps.given_stores
+        )
         self.eraser = Eraser(leader, store, clock, self.append, timing=timing)
         self.orphans = OrphansOfStores(leader, deps.stores, clock, metrics)
         self.leader = leader
