@@ -55,6 +55,8 @@ def measure(directory: Path, megabytes: int) -> None:
     for name in (A, B):
         (directory / name).mkdir()
     stores = Stores(StorePlaces(places), open_store)
+    for name in (A, B):
+        stores.named(name).create(keys.marker(TOKEN.incarnation), name.encode())
     meta = block(stores, directory, megabytes << 20)
     mb = meta.size / 1e6
     scratch = directory / "scratch"

@@ -49,6 +49,9 @@ class World:
         """As the leader does it."""
         self.of[name].create(MARKER, (name if owner is None else owner).encode())
 
+    def unmark(self, name: StoreName) -> None:
+        self.of[name].delete(MARKER)
+
     def unmount(self, name: StoreName) -> None:
         """What is left is an empty directory."""
         for info in list(self.of[name].list("")):
@@ -402,7 +405,7 @@ class TestMarkers:
         copied = with_copies(block, world.repair(block))
         damage(world, copied, EU)
         drop(world, copied, MAIN, "series")
-        world.before = lambda *call: call == (EU, "create") and world.of[EU].delete(MARKER)
+        world.before = lambda *call: world.unmark(EU) if call == (EU, "create") else None
         result = world.repair(copied, wanted=(EU, MAIN, US))
         # Only together the copies were whole; home has all of it anew, so that the bad one ends.
         assert sorted(each.store for each in result.copies) == [MAIN, US]
@@ -416,7 +419,7 @@ class TestMarkers:
         damage(world, copied, MAIN)
         world.full = {MAIN}
         assert [each.store for each in world.repair(copied).ended] == [MAIN]
-        world.before = lambda *call: call == (EU, "size") and world.of[EU].delete(MARKER)
+        world.before = lambda *call: world.unmark(EU) if call == (EU, "size") else None
         result = world.repair(copied)
         assert (result.copies, result.ended, result.lost) == ((), (), ())
         assert set(result.away) == {EU, MAIN}
